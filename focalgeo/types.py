@@ -1,0 +1,83 @@
+"""The data that passes between the rooms; no functions."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+Array = jax.Array | np.ndarray
+PyTree = Any
+
+
+class InputError(ValueError):
+    """Something the user gave is wrong; the message is one line: what, where, how to mend it. Exit code 2."""
+
+
+class RunError(RuntimeError):
+    """A run cannot go on (a loss that is not finite, say); the message is one line. Exit code 3."""
+
+
+class Batch(NamedTuple):
+    """Examples that travel together; what stands where `mask` is False is padding and counts for nothing."""
+
+    x: PyTree  # [examples, ...]
+    y: Array  # int32 [examples]
+    mask: Array  # bool [examples]
+
+
+class Split(NamedTuple):
+    """All examples of one split, as loaded: images are uint8 [examples, height, width, channels]."""
+
+    x: np.ndarray
+    y: np.ndarray  # int32 [examples]
+
+
+class Dataset(NamedTuple):
+    """A data set by name: the three splits, its class names in label order, and a checksum of its content."""
+
+    name: str
+    train: Split
+    val: Split
+    test: Split
+    class_names: tuple[str, ...]
+    checksum: str
+
+
+class Predictions(NamedTuple):
+    """A model's raw outputs on one split; `logits` are never probabilities."""
+
+    logits: Array  # float32 [examples, classes]
+    labels: Array  # int32 [examples]
+    mask: Array  # bool [examples]
+
+
+class TrainState(NamedTuple):
+    """Everything a step reads and writes; `hyper` holds traced scalars such as gamma, so that a sweep can stack them."""
+
+    step: Array  # int32 scalar
+    params: PyTree
+    model_state: PyTree  # batch statistics and the like; {} where the model has none
+    opt_state: PyTree
+    key: Array  # raw PRNG key, folded with `step` for every use
+    hyper: dict[str, Array]
+
+
+class Model(NamedTuple):
+    """A network as two functions, with flax's own signatures.
+
+    init(key, x) -> variables with "params"; apply(variables, x) -> logits in evaluation mode;
+    apply(variables, x, train=True, mask=mask, mutable=[...], rngs={...}) -> (logits, new model state).
+    """
+
+    init: Any
+    apply: Any
+
+
+class Estimate(NamedTuple):
+    """A value with its standard error and 95% interval, from n samples (examples, probes or resamples: see the function)."""
+
+    value: Array
+    stderr: Array
+    low: Array
+    high: Array
+    n: Array
