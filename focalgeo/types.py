@@ -17,6 +17,15 @@ class RunError(RuntimeError):
     """A run cannot go on (a loss that is not finite, say); the message is one line. Exit code 3."""
 
 
+class Interrupted(Exception):
+    """A signal stopped the run in good order; `signum` names it. Exit code 128 + signum."""
+
+    def __init__(self, signum: int, message: str):
+        """A stop by signal `signum`, with one line on how to go on."""
+        super().__init__(message)
+        self.signum = signum
+
+
 class Batch(NamedTuple):
     """Examples that travel together; what stands where `mask` is False is padding and counts for nothing."""
 

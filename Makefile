@@ -1,0 +1,43 @@
+# `make run` and `make test` need git, make and python3 only. PYTHON=python3.12 chooses the interpreter, VENV=... the folder.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUNS := $(VENV)/.installed
+TESTS := $(VENV)/.installed-test
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SHARED_DATA := $(wildcard ../shared/data)
+export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
+
+.PHONY: help run test quick-test lint install clean
+help:
+	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
+	@echo "make test   install into $(VENV), then lint and all tests"
+	@echo "make quick-test   the tests that are not marked slow"
+
+run: $(RUNS)
+	$(BIN)/python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits
+
+test: $(TESTS) lint
+	$(BIN)/python -m pytest
+
+quick-test: $(TESTS)
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(TESTS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+install: $(RUNS)
+
+# The stamps make a second install take no time; they are remade when the requirements change.
+$(RUNS): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) -e '.[tensorboard]'
+	touch $@
+
+$(TESTS): $(RUNS)
+	$(PIP_INSTALL) -e '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs

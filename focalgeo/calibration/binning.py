@@ -1,0 +1,130 @@
+"""Bins of confidence: the one place where it is decided which example falls into which bin.
+
+An example counts as often as its weight says: 1 and 0 for a mask, a whole number for a resample. A bin scheme is a table
+[examples, bins] of how often each example counts in each bin; its rows add up to the weights, so no example is dropped.
+"""
+
+from fractions import Fraction
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from focalgeo.types import Array, InputError
+
+
+class Reliability(NamedTuple):
+    """What a reliability diagram draws, each [bins]; means of an empty bin are NaN and its count is 0."""
+
+    count: Array  # examples in the bin, float
+    confidence: Array  # mean predicted probability
+    accuracy: Array  # share of examples that came true
+    lower: Array  # the bin is (lower, upper] for equal width; smallest and largest confidence in it for equal mass
+    upper: Array
+
+
+class TopLabel(NamedTuple):
+    """Each example's predicted class, as the calibration of the predicted class sees it; all [examples]."""
+
+    confidence: Array  # probability of the predicted class
+    correct: Array  # bool
+    weight: Array  # float, how often the example counts
+
+
+def top_label(log_probs: Array, labels: Array, mask: Array | None = None) -> TopLabel:
+    """Confidence, correctness and weight of each example; where the weight is 0 the others are 0 as well."""
+    predicted = jnp.argmax(log_probs, axis=-1)
+    confidence = jnp.exp(jnp.max(log_probs, axis=-1))
+    weight = weights(mask, confidence)
+    counted = weight > 0
+    correct = (predicted == jnp.asarray(labels, predicted.dtype)) & counted
+    return TopLabel(jnp.where(counted, confidence, 0), correct, weight)
+
+
+def weights(mask: Array | None, like: Array) -> Array:
+    """`mask` (bool, or how often each example counts) as numbers in the type of `like`; ones where it is None."""
+    return jnp.ones_like(like) if mask is None else jnp.asarray(mask, like.dtype)
+
+
+def reliability(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Reliability:
+    """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal width, ((i-1)/M, i/M].
+
+    Args:
+        log_probs: Float [examples, classes].
+        labels: Int [examples].
+        num_bins: M, 1 or more. A confidence of 0 belongs to the first bin, of 1 to the last; a confidence that equals an edge
+            belongs to the bin below, decided in exact arithmetic (float32(0.1) is above 1/10).
+        mask: Bool [examples], or how often each example counts; None counts each once.
+
+    Raises:
+        InputError: num_bins is below 1.
+
+    Source: Mukhoti et al., arXiv 2002.09437, section 2 (their figures use 25 bins, their tables 15).
+    """
+    return equal_width(*top_label(log_probs, labels, mask), num_bins)
+
+
+def adaptive_reliability(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Reliability:
+    """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal count, by rank of confidence.
+
+    With N examples the first N mod M bins hold one more than the rest; equal confidences keep the order of the examples.
+    Arguments and errors as `reliability`; weights are rounded to whole numbers.
+
+    Source: Mukhoti et al., arXiv 2002.09437, Eq. 3. The published code interpolates edges instead and drops examples.
+    """
+    return equal_mass(*top_label(log_probs, labels, mask), num_bins)
+
+
+def equal_width(confidence: Array, correct: Array, weight: Array, num_bins: int) -> Reliability:
+    """`reliability` from the probability [examples] of an event, whether it came true, and the weights."""
+    edges = bin_edges(num_bins, confidence.dtype)
+    index = jnp.searchsorted(edges[1:-1], confidence, side="left", method="compare_all")
+    inside = jax.nn.one_hot(index, num_bins, dtype=confidence.dtype)
+    count, mean, accuracy = _means(inside, weight, confidence, correct)
+    return Reliability(count, mean, accuracy, jnp.asarray(edges[:-1]), jnp.asarray(edges[1:]))
+
+
+def equal_mass(confidence: Array, correct: Array, weight: Array, num_bins: int) -> Reliability:
+    """`adaptive_reliability` from the probability [examples] of an event, whether it came true, and the weights."""
+    _check_bins(num_bins)
+    order = jnp.argsort(confidence, stable=True)
+    confidence, correct, weight = confidence[order], correct[order], weight[order]
+    last = jnp.cumsum(jnp.round(weight).astype(jnp.int32))[:, None]
+    first = last - jnp.round(weight).astype(jnp.int32)[:, None]
+    bounds = _rank_bounds(last[-1, 0], num_bins)[None, :]
+    inside = jnp.maximum(jnp.minimum(last, bounds[:, 1:]) - jnp.maximum(first, bounds[:, :-1]), 0)
+    present = inside > 0
+    lower = jnp.min(jnp.where(present, confidence[:, None], jnp.inf), axis=0)
+    upper = jnp.max(jnp.where(present, confidence[:, None], -jnp.inf), axis=0)
+    inside = inside.astype(confidence.dtype)
+    return Reliability(*_means(inside, jnp.ones_like(confidence), confidence, correct), lower, upper)
+
+
+def bin_edges(num_bins: int, dtype: np.dtype) -> np.ndarray:
+    """Edges 0, 1/M, ..., 1 of equal-width bins, each rounded down in `dtype`.
+
+    Rounded down, `confidence <= edge` says exactly whether confidence <= i/M for every confidence of that type.
+    """
+    _check_bins(num_bins)
+    edges = (np.arange(num_bins + 1) / num_bins).astype(dtype)
+    above = [Fraction(float(edge)) > Fraction(i, num_bins) for i, edge in enumerate(edges)]
+    return np.where(above, np.nextafter(edges, np.asarray(-1, dtype)), edges)
+
+
+def _rank_bounds(total: Array, num_bins: int) -> Array:
+    """[bins + 1] ranks at which equal-count bins begin and end; the first `total mod bins` bins hold one more."""
+    step = jnp.arange(num_bins + 1, dtype=total.dtype)
+    return step * (total // num_bins) + jnp.minimum(step, total % num_bins)
+
+
+def _means(inside: Array, weight: Array, confidence: Array, correct: Array) -> tuple[Array, Array, Array]:
+    """Count, mean confidence and accuracy per bin. Only the first factor depends on resampling: one matrix product for all."""
+    values = jnp.stack([weight, weight * confidence, weight * correct.astype(weight.dtype)])
+    count, confidence_sum, correct_sum = jnp.matmul(values, inside, precision=jax.lax.Precision.HIGHEST)
+    return count, confidence_sum / count, correct_sum / count
+
+
+def _check_bins(num_bins: int) -> None:
+    if num_bins < 1:
+        raise InputError(f"num_bins is {num_bins}: give 1 or more")

@@ -1,0 +1,118 @@
+"""Calibration metrics: metric(log_probs, labels, *, mask=None, ...) -> scalar, for jit and vmap.
+
+Everywhere log_probs is float [examples, classes], labels int [examples] in 0 .. classes - 1, and mask is None, bool
+[examples], or how often each example counts (so that a bootstrap resample is a mask). Masked examples count for nothing,
+whatever they hold; with no example left the result is NaN.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from focalgeo.calibration.binning import (
+    Reliability,
+    adaptive_reliability,
+    equal_width,
+    reliability,
+    top_label,
+    weights,
+)
+from focalgeo.types import Array
+
+
+class HighConfidence(NamedTuple):
+    """The examples predicted with high confidence."""
+
+    fraction: Array  # share of all examples, 0 to 1
+    accuracy: Array  # share of them that is right; NaN if there is none
+
+
+def ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+    """Expected calibration error sum_i (n_i / N) |accuracy_i - confidence_i| of the predicted class, as a fraction.
+
+    Bins have equal width and are closed on the right, see `reliability`. It is piecewise constant in a temperature: no gradients.
+    Absolute error 1e-6, held by tests/calibration/test_metrics.py.
+
+    Source: Mukhoti et al., arXiv 2002.09437, Eq. 1, 15 bins in their tables.
+    """
+    return _expected_gap(reliability(log_probs, labels, num_bins=num_bins, mask=mask))
+
+
+def adaptive_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+    """Equal-mass ECE: as `ece`, over bins that hold equally many examples, see `adaptive_reliability`.
+
+    Source: Mukhoti et al., arXiv 2002.09437, Eq. 3, by rank: no example is dropped, as their published code does.
+    """
+    return _expected_gap(adaptive_reliability(log_probs, labels, num_bins=num_bins, mask=mask))
+
+
+def mce(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+    """Maximum calibration error max_i |accuracy_i - confidence_i| over the equal-width bins that are not empty.
+
+    Source: Mukhoti et al., arXiv 2002.09437, Eq. 2.
+    """
+    bins = reliability(log_probs, labels, num_bins=num_bins, mask=mask)
+    largest = jnp.max(_gap(bins))
+    return jnp.where(jnp.sum(bins.count) > 0, largest, jnp.nan)
+
+
+def classwise_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+    """Mean over classes of the ECE of p_k as a prediction of "the label is k", with equal-width bins.
+
+    A class that no label has still counts, and so does p_k = 0 (the published code drops both).
+    """
+    weight = weights(mask, log_probs[:, 0])
+    labels = jnp.asarray(labels, jnp.int32)
+
+    def of_class(column: tuple[Array, Array]) -> Array:
+        log_p, k = column
+        counted = weight > 0
+        return _expected_gap(equal_width(jnp.where(counted, jnp.exp(log_p), 0), (labels == k) & counted, weight, num_bins))
+
+    return jnp.mean(jax.lax.map(of_class, (log_probs.T, jnp.arange(log_probs.shape[-1], dtype=jnp.int32))))
+
+
+def nll(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
+    """Mean negative log-likelihood -log p_y in nats. No clipping: a class given probability 0 that comes true makes it infinite."""
+    true = jax.nn.one_hot(labels, log_probs.shape[-1], dtype=bool)
+    return _mean(-jnp.sum(jnp.where(true, log_probs, 0), axis=-1), mask)
+
+
+def brier(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
+    """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2."""
+    error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)
+    return _mean(jnp.sum(error**2, axis=-1), mask)
+
+
+def accuracy(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
+    """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted."""
+    top = top_label(log_probs, labels, mask)
+    return jnp.sum(top.weight * top.correct.astype(top.weight.dtype)) / jnp.sum(top.weight)
+
+
+def high_confidence(
+    log_probs: Array, labels: Array, threshold: float = 0.99, *, mask: Array | None = None
+) -> HighConfidence:
+    """Share of examples whose confidence is `threshold` or more, and their accuracy.
+
+    Source: Mukhoti et al., arXiv 2002.09437, Table 6 (|S99|).
+    """
+    top = top_label(log_probs, labels, mask)
+    chosen = top.weight * (top.confidence >= threshold).astype(top.weight.dtype)
+    size = jnp.sum(chosen)
+    return HighConfidence(size / jnp.sum(top.weight), jnp.sum(chosen * top.correct.astype(chosen.dtype)) / size)
+
+
+def _expected_gap(bins: Reliability) -> Array:
+    return jnp.sum(bins.count * _gap(bins)) / jnp.sum(bins.count)
+
+
+def _gap(bins: Reliability) -> Array:
+    """[bins] |accuracy - confidence|, 0 where a bin is empty."""
+    return jnp.where(bins.count > 0, jnp.abs(bins.accuracy - bins.confidence), 0)
+
+
+def _mean(values: Array, mask: Array | None) -> Array:
+    weight = weights(mask, values)
+    return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)

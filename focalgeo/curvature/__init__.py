@@ -1,0 +1,23 @@
+"""Curvature of any loss(params): exact products, and estimates that carry their error.
+
+Everything here is a function of a matvec (tree -> tree) or of a scalar loss(params); it knows no models and no data.
+"""
+
+from focalgeo.curvature.determinism import check_deterministic
+from focalgeo.curvature.lanczos import Eigenpairs, extreme_eigenvalues, lambda_max
+from focalgeo.curvature.penalty import value_and_trace
+from focalgeo.curvature.products import dense_hessian, ggn_vp, hvp, linearized_hvp
+from focalgeo.curvature.traces import trace
+
+__all__ = [
+    "Eigenpairs",
+    "check_deterministic",
+    "dense_hessian",
+    "extreme_eigenvalues",
+    "ggn_vp",
+    "hvp",
+    "lambda_max",
+    "linearized_hvp",
+    "trace",
+    "value_and_trace",
+]

@@ -1,0 +1,108 @@
+"""The trace of a matvec from random probes, always with its standard error."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from scipy.special import stdtrit
+
+from focalgeo.curvature.arguments import check_params
+from focalgeo.curvature.flattening import flat_matvec, layout_of
+from focalgeo.curvature.iteration import iterate, map_rows
+from focalgeo.types import Array, Estimate, InputError, PyTree
+
+LEAST_PRODUCTS = {"hutchinson": 2, "hutch++": 4}  # a standard error takes two samples; hutch++ also two for its sketch
+
+
+def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "hutchinson") -> Estimate:
+    """Tr H as the mean of v' H v over random signs v, with the standard error and 95% interval of that mean.
+
+    "hutchinson" uses every product for one sample, of variance 2 sum_{i != j} H_ij^2. "hutch++" spends two thirds of
+    the products on an exact trace over a random subspace that catches the largest eigenvalues, and samples only what is
+    left: far better where few eigenvalues carry the trace. On concrete arrays the loop runs in Python, under jit and
+    vmap in XLA, with the same results up to rounding.
+
+    Args:
+        matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
+        like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
+        key: PRNG key of the probes.
+        num_probes: number of products, at least 2 for "hutchinson" and 4 for "hutch++".
+        method: "hutchinson" or "hutch++".
+
+    Returns:
+        Estimate: low and high by Student's t; `n` is the number of samples behind stderr, which is num_probes for
+        "hutchinson" and about a third of it for "hutch++". Not finite where a product under jit is not.
+
+    Raises:
+        InputError: num_probes or method out of range; `like` empty or not floating-point.
+        RunError: a concrete product is not finite; the leaf is named.
+
+    Accuracy: unbiased; coverage over 200 keys in tests/curvature/test_traces.py.
+
+    Source: Hutchinson (1990); Meyer et al., Hutch++ (2021), Algorithm 1, with random signs and the split 1:1:1.
+    """
+    check_params(like, name="like")
+    layout = layout_of(like)
+    if method not in LEAST_PRODUCTS:
+        raise InputError(f'method is {method!r}; use "hutchinson" or "hutch++"')
+    if num_probes < LEAST_PRODUCTS[method]:
+        raise InputError(
+            f"num_probes is {num_probes}; {method} takes at least {LEAST_PRODUCTS[method]} for a standard error"
+        )
+    product = flat_matvec(matvec, layout)
+    if method == "hutchinson":
+        return _estimate(jnp.zeros((), layout.dtype), _samples(product, key, num_probes, layout))
+    return _hutch_plus_plus(product, key, num_probes, layout)
+
+
+def _hutch_plus_plus(product, key, num_probes, layout):
+    sketch_key, sample_key = jax.random.split(key)
+    size = min(num_probes // 3, layout.size)
+    basis = _orthonormal_rows(map_rows(product, _signs(sketch_key, (size, layout.size), layout.dtype)))
+    exact = jnp.vdot(basis, map_rows(product, basis), precision="highest")
+    samples = _samples(product, sample_key, num_probes - 2 * size, layout, basis=basis)
+    return _estimate(exact, samples)
+
+
+def _samples(product, key, count, layout, *, basis=None):
+    """Values of v' H v for `count` probes v, each projected away from the rows of `basis` if there is one."""
+
+    def body(state):
+        index, samples = state
+        probe = _probe(key, index, basis, layout=layout)
+        return _record(index, samples, probe, product(probe))
+
+    start = (jnp.int32(0), jnp.zeros(count, layout.dtype))
+    return iterate(lambda state: state[0] < count, body, start)[1]
+
+
+def _estimate(offset, samples):
+    count = samples.shape[0]
+    value = offset + samples.mean()
+    stderr = samples.std(ddof=1) / count**0.5
+    reach = stderr * float(stdtrit(count - 1, 0.975))
+    return Estimate(value, stderr, value - reach, value + reach, jnp.int32(count))
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "dtype"))
+def _signs(key, shape, dtype):
+    return jax.random.rademacher(key, shape, dtype)
+
+
+@functools.partial(jax.jit, static_argnames="layout")
+def _probe(key, index, basis, *, layout):
+    probe = jax.random.rademacher(jax.random.fold_in(key, index), (layout.size,), layout.dtype)
+    if basis is None:
+        return probe
+    inside = jnp.matmul(basis, probe, precision="highest")
+    return probe - jnp.matmul(inside, basis, precision="highest")
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _record(index, samples, probe, product):
+    return index + 1, samples.at[index].set(jnp.vdot(probe, product, precision="highest"))
+
+
+@jax.jit
+def _orthonormal_rows(rows):
+    return jnp.linalg.qr(rows.T)[0].T

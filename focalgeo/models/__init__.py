@@ -1,0 +1,40 @@
+"""Networks by name; the only room that imports flax.linen. A new network is one file and one line of MODELS."""
+
+import difflib
+from functools import partial
+
+from focalgeo.models.cnn import CNN
+from focalgeo.models.mlp import MLP
+from focalgeo.models.resnet import ResNet
+from focalgeo.types import InputError, Model
+
+MODELS = {
+    "linear": partial(MLP, hidden=()),
+    "mlp": MLP,
+    "cnn": CNN,
+    "resnet18": ResNet,
+    "resnet18_2w": partial(ResNet, widths=(128, 256, 512, 1024)),
+    "resnet20": partial(ResNet, blocks=(3, 3, 3), widths=(16, 32, 64)),
+}
+
+
+def build(name: str, num_classes: int = 10, **options) -> Model:
+    """The network `name` as Model(init, apply); options go to its constructor (widths, dtype, axis_name ...).
+
+    axis_name: the device axis over which batch statistics are summed in training; None outside of a parallel step.
+
+    Raises:
+      InputError: unknown name, or an option that this network does not have.
+    """
+    if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(MODELS)}"
+        raise InputError(f"config.model.name: no network {name!r}; {hint}")
+    constructor = MODELS[name]
+    known = {f for f in getattr(constructor, "func", constructor).__dataclass_fields__ if f not in ("parent", "name")}
+    options = {key: value for key, value in options.items() if key in known or key != "axis_name"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise InputError(f"config.model.{unknown[0]}: {name} has no such option; it has {', '.join(sorted(known - {'num_classes'}))}")
+    module = constructor(num_classes=num_classes, **options)
+    return Model(module.init, module.apply)

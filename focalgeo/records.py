@@ -1,0 +1,283 @@
+"""The workdir: manifest.json, metrics.jsonl rows, predictions and arrays; a file is whole, or it is not there."""
+
+import contextlib
+import errno
+import json
+import math
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from focalgeo.types import InputError, Predictions, RunError
+
+Row = Mapping[str, Any]
+Workdir = str | os.PathLike[str]
+
+MANIFEST = "manifest.json"
+METRICS = "metrics.jsonl"
+
+_MENDS = {
+    errno.ENOSPC: "free some space or choose another --workdir",
+    errno.EDQUOT: "free some space or choose another --workdir",
+    errno.EROFS: "make it writable or choose another --workdir",
+    errno.EACCES: "make it writable or choose another --workdir",
+    errno.EPERM: "make it writable or choose another --workdir",
+    errno.ENOTDIR: "a file stands where a folder should be: move it or choose another --workdir",
+    errno.EEXIST: "a file stands where a folder should be: move it or choose another --workdir",
+    errno.EISDIR: "a folder stands where a file should be: move it or choose another --workdir",
+}
+
+
+@contextlib.contextmanager
+def writing(path: Workdir) -> Iterator[None]:
+    """Turn an OSError raised inside the block into one line about `path`.
+
+    Raises:
+        InputError: what failed, at which path, and how to mend it.
+    """
+    try:
+        yield
+    except OSError as error:
+        mend = _MENDS.get(error.errno, "choose another --workdir")
+        raise InputError(f"cannot write {path}: {error.strerror or error}; {mend}") from error
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    damage = (ValueError, KeyError, EOFError, zipfile.BadZipFile)
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}; run the job that writes it first") from error
+    except damage as error:
+        raise InputError(f"{path} is damaged; delete it and run the job again") from error
+
+
+def _replace(path: Path, write: Callable[[Any], None]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist()  # NumPy and JAX scalars and arrays; anything else is a mistake and raises
+
+
+def write_text(path: Workdir, text: str) -> None:
+    """Write UTF-8 text atomically: a reader, or a kill -9, sees the old file or the new one.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    _replace(Path(path), lambda file: file.write(text.encode()))
+
+
+def write_json(path: Workdir, value: Any) -> None:
+    """Write one JSON value, atomically; tuples become lists, and a number that is not finite is a ValueError."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False, default=_plain) + "\n")
+
+
+def write_manifest(workdir: Workdir, manifest: Mapping[str, Any]) -> None:
+    """Write manifest.json: config, versions, git, devices, platform, data, command, created, parameters."""
+    write_json(Path(workdir) / MANIFEST, manifest)
+
+
+def read_manifest(workdir: Workdir) -> dict[str, Any]:
+    """Read manifest.json.
+
+    Raises:
+        InputError: it is missing, or it is not a JSON object.
+    """
+    path = Path(workdir) / MANIFEST
+    with _reading(path):
+        manifest = json.loads(path.read_bytes())
+    if not isinstance(manifest, dict):
+        raise InputError(f"{path} is damaged; delete it and run the job again")
+    return manifest
+
+
+def _encode(row: Row) -> bytes:
+    plain = {key: value if isinstance(value, str | int | float) else _plain(value) for key, value in row.items()}
+    for key, value in plain.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            where = f" at step {plain['step']}" if "step" in plain else ""
+            raise RunError(f"row {plain.get('name')!r}{where}: {key} is {value}; a row holds finite numbers only")
+    return json.dumps(plain, allow_nan=False).encode() + b"\n"
+
+
+def append_rows(workdir: Workdir, rows: Sequence[Row]) -> None:
+    """Append rows to metrics.jsonl, one JSON object a line, in a single write that has reached the disk on return.
+
+    A row always holds name and value; a key that does not apply is absent, never 0 or NaN. NumPy and JAX scalars are taken.
+    A write that the disk takes only in part is undone, so the file never ends in half a row because of a full disk.
+
+    Raises:
+        InputError: the file cannot be written.
+        RunError: a number is not finite; nothing is written.
+    """
+    path, data = Path(workdir) / METRICS, b"".join(_encode(row) for row in rows)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            written = os.write(descriptor, data)
+            if written < len(data):
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if data:
+                _sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a pipe or a device cannot be synced, and need not be
+            raise
+
+
+def _lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    with _reading(path):
+        data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]  # what follows the last newline is a row torn by a kill
+    pairs = []
+    for number, line in enumerate(whole.splitlines(keepends=True), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise InputError(f"{path} is damaged at line {number}; delete that line")
+        pairs.append((line, row))
+    return pairs
+
+
+def read_rows(workdir: Workdir) -> list[dict[str, Any]]:
+    """Read all rows of metrics.jsonl in the order written; a last line torn by a kill is left out.
+
+    Raises:
+        InputError: the file is missing, or damaged elsewhere than at its end (names the line).
+    """
+    return [row for _, row in _lines(Path(workdir) / METRICS)]
+
+
+def truncate_rows(workdir: Workdir, step: int) -> None:
+    """Drop the rows whose "step" is greater than `step`, and a torn last line, before a run resumes at `step`.
+
+    Rows without a step stay. Without metrics.jsonl there is nothing to do.
+    """
+    path = Path(workdir) / METRICS
+    if path.exists():
+        kept = b"".join(line for line, row in _lines(path) if row.get("step", step) <= step)
+        _replace(path, lambda file: file.write(kept))
+
+
+def write_arrays(workdir: Workdir, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write named arrays to {name}.npz, atomically."""
+    _replace(Path(workdir) / f"{name}.npz", lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def read_arrays(workdir: Workdir, name: str) -> dict[str, np.ndarray]:
+    """Read every array of {name}.npz; pickled objects are refused.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    path = Path(workdir) / f"{name}.npz"
+    with _reading(path), np.load(path, allow_pickle=False) as archive:
+        return dict(archive)
+
+
+def write_predictions(workdir: Workdir, split: str, logits: np.ndarray, labels: np.ndarray) -> None:
+    """Write predictions/{split}.npz: logits as float32 [n, classes], labels as int32 [n]."""
+    arrays = {"logits": np.asarray(logits, np.float32), "labels": np.asarray(labels, np.int32)}
+    write_arrays(workdir, f"predictions/{split}", arrays)
+
+
+def read_predictions(workdir: Workdir, split: str) -> Predictions:
+    """Read predictions/{split}.npz; the mask is all True, as padding is never written.
+
+    Raises:
+        InputError: the file is missing, damaged or holds other shapes.
+    """
+    arrays = read_arrays(workdir, f"predictions/{split}")
+    logits, labels = arrays.get("logits"), arrays.get("labels")
+    if logits is None or labels is None or logits.ndim != 2 or labels.shape != logits.shape[:1]:
+        path = Path(workdir) / f"predictions/{split}.npz"
+        raise InputError(f"{path} does not hold logits [n, classes] and labels [n]; delete it and run the job again")
+    return Predictions(logits, labels, np.ones(labels.shape, bool))
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict) or not tree:
+        return {prefix: tree}
+    return {
+        name: leaf for key, value in tree.items() for name, leaf in _flat(value, f"{prefix}.{key}".strip(".")).items()
+    }
+
+
+def _differences(there: Any, here: Any) -> list[str]:
+    left, right = _flat(there), _flat(here)
+    names = [*left, *(name for name in right if name not in left)]
+    different = [name for name in names if left.get(name, _ABSENT) != right.get(name, _ABSENT)]
+    return [f"{name}: {left.get(name, 'absent')} there, {right.get(name, 'absent')} here" for name in different]
+
+
+_ABSENT = object()
+
+
+def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
+    """Say whether a run with `config` starts "fresh" in `workdir` (missing or empty) or goes on there ("resume").
+
+    Raises:
+        InputError: the folder holds something else, or a run of another config (names the first fields that differ).
+    """
+    path, mend = Path(workdir), "choose another --workdir, or delete this one"
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file, not a folder; choose another --workdir")
+    names = {child.name for child in path.iterdir()} if path.exists() else set()
+    if names <= {f".{MANIFEST}.tmp"}:  # all that a kill during the very first write leaves behind
+        return "fresh"
+    if MANIFEST not in names:
+        raise InputError(f"{path} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {mend}")
+    here = json.loads(json.dumps(config, default=_plain))
+    differences = _differences(read_manifest(path).get("config"), here)
+    if differences:
+        more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+        raise InputError(f"{path} belongs to another config ({'; '.join(differences[:3])}{more}); {mend}")
+    return "resume"
+
+
+def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Callable[[Row], None]:
+    """Make a function that writes a row with a step to TensorBoard event files; it does nothing without tensorboardX.
+
+    `step` is where a resumed run goes on: TensorBoard then hides what an earlier run wrote from that step on.
+    """
+    try:
+        from tensorboardX import SummaryWriter  # optional, and slow to import
+    except ImportError:
+        return lambda row: None
+    with writing(Path(workdir) / "tensorboard"):
+        writer = SummaryWriter(str(Path(workdir) / "tensorboard"), purge_step=step or None)
+
+    def write(row: Row) -> None:
+        if "step" in row:
+            keys = ("split", "name", "map", "criterion", "loss")
+            writer.add_scalar("/".join(str(row[key]) for key in keys if key in row), float(row["value"]), row["step"])
+
+    return write

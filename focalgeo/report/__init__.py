@@ -1,0 +1,17 @@
+"""Rows in, figures and one HTML page out; the only room that draws. `python -m focalgeo.report WORKDIR` rebuilds a page."""
+
+from focalgeo.report.figures import curve_figure, estimate_figure, reliability_figure
+from focalgeo.report.page import write_report
+from focalgeo.report.selection import Column
+from focalgeo.report.style import to_svg
+from focalgeo.report.surface import surface_figure
+
+__all__ = [
+    "Column",
+    "curve_figure",
+    "estimate_figure",
+    "reliability_figure",
+    "surface_figure",
+    "to_svg",
+    "write_report",
+]

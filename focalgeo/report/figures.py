@@ -1,0 +1,139 @@
+"""Figures from rows: each function returns one matplotlib Figure, without pyplot and its global state."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from focalgeo.report.formats import plain, significant
+from focalgeo.report.selection import LOSS_TITLES, Column, Row, latest, latest_by
+from focalgeo.report.style import COLOURS, LOSS_COLOURS, MAP_COLOURS, styled
+
+
+def reliability_figure(rows: Sequence[Row], column: Column, *, split: str = "test") -> Figure:
+    """Draw accuracy against confidence per bin, the gap between them, Wilson 95% intervals, and examples per bin beneath."""
+    bins = latest_by(rows, {**column.where, "name": "reliability", "split": split}, "bin")
+    with styled():
+        figure = Figure(figsize=(4.1, 4.7))
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
+        _draw_reliability(top, bins, COLOURS[MAP_COLOURS[column.map]])
+        _draw_counts(bottom, bins, COLOURS[MAP_COLOURS[column.map]])
+        legend = {"fontsize": 8, "handlelength": 1.5, "columnspacing": 1.2, "borderaxespad": 0.2}
+        figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=3, **legend)
+    return figure
+
+
+def _values(rows: Sequence[Row], key: str) -> np.ndarray:
+    return np.array([row[key] for row in rows], float)
+
+
+def _draw_reliability(axes: Any, bins: Sequence[Row], colour: str) -> None:
+    lower, upper, accuracy, confidence = (_values(bins, key) for key in ("lower", "upper", "value", "confidence"))
+    centre, width = (lower + upper) / 2, upper - lower
+    axes.bar(centre, accuracy, 0.92 * width, color=colour, alpha=0.55, linewidth=0, label="accuracy")
+    floor, gap = np.minimum(accuracy, confidence), np.abs(accuracy - confidence)
+    style = {"color": "none", "edgecolor": COLOURS["ink"], "hatch": "//////", "linewidth": 0.6, "alpha": 0.75}
+    axes.bar(centre, gap, 0.92 * width, bottom=floor, label="gap to confidence", **style)
+    axes.vlines(
+        centre, _values(bins, "low"), _values(bins, "high"), color=COLOURS["ink"], linewidth=1.4, label="95% interval"
+    )
+    axes.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
+    axes.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+
+
+def _draw_counts(axes: Any, bins: Sequence[Row], colour: str) -> None:
+    centre, width = (
+        (_values(bins, "lower") + _values(bins, "upper")) / 2,
+        _values(bins, "upper") - _values(bins, "lower"),
+    )
+    counts = _values(bins, "n")
+    axes.bar(centre, counts, 0.92 * width, color=colour, alpha=0.55, linewidth=0)
+    axes.set_yscale("log")
+    axes.set(ylim=(0.6, 4 * max(counts, default=1)), xlabel="confidence", ylabel="examples")
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    for x, count in zip(centre, counts, strict=True):
+        text = f"{count:.0f}" if count < 1000 else f"{count / 1000:.1f}k" if count < 9950 else f"{count / 1000:.0f}k"
+        axes.text(x, 1.15 * count, text, ha="center", va="bottom", fontsize=6.5, color=COLOURS["muted"])
+
+
+def curve_figure(rows: Sequence[Row], name: str) -> Figure:
+    """Draw "loss", "accuracy" or "learning_rate" against the step, for the training batches and the validation split."""
+    with styled():
+        figure = Figure(figsize=(4.1, 3.1))
+        axes = figure.subplots()
+        for split, colour, label in (("train", "blue", "training batches"), ("val", "orange", "validation")):
+            found = latest_by(rows, {"name": name, "split": split, "map": None}, "step")
+            if found:
+                _draw_curve(axes, found, COLOURS[colour], label)
+        axes.set(xlabel="step", ylabel={"loss": "loss (nats)", "learning_rate": "learning rate"}.get(name, name))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        if name == "accuracy":
+            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+        if name != "learning_rate":
+            axes.legend(loc="best", fontsize=8)
+    return figure
+
+
+def _draw_curve(axes: Any, rows: Sequence[Row], colour: str, label: str) -> None:
+    steps, values = _values(rows, "step"), _values(rows, "value")
+    noisy = rows[0]["split"] == "train" and rows[0]["name"] != "learning_rate" and len(rows) >= 40
+    if noisy:
+        axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
+        width = len(rows) // 20 * 2 + 1
+        steps, values = (np.convolve(v, np.full(width, 1 / width), mode="valid") for v in (steps, values))
+        label = f"{label} (mean of {width})"
+    sparse = rows[0]["split"] == "val" and len(rows) <= 60
+    drawn = "steps-post" if rows[0]["name"] == "learning_rate" else "default"
+    marker = "o" if sparse else None
+    axes.plot(steps, values, color=colour, label=label, marker=marker, markersize=3, drawstyle=drawn)
+
+
+def estimate_figure(rows: Sequence[Row], name: str) -> Figure:
+    """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss on one axis."""
+    found = [(loss, latest(rows, {"name": name, "loss": loss})) for loss in LOSS_TITLES]
+    present = [(loss, row) for loss, row in found if row is not None]
+    with styled():
+        figure = Figure(figsize=(5.6, 1.05 + 0.5 * len(present)))
+        axes = figure.subplots()
+        for level, (loss, row) in enumerate(reversed(present)):
+            _draw_estimate(axes, level, row, COLOURS[LOSS_COLOURS[loss]])
+        axes.set_yticks(range(len(present)), [LOSS_TITLES[loss] for loss, _ in reversed(present)])
+        axes.set(
+            ylim=(-0.6, len(present) - 0.4),
+            xlabel={"lambda_max": "largest eigenvalue (± residual)"}.get(name, "trace (95% interval)"),
+        )
+        axes.tick_params(axis="y", length=0, labelsize=9, labelcolor=COLOURS["ink"])
+        axes.grid(visible=False, axis="y")
+        _include_zero(axes)
+    return figure
+
+
+def bounds(row: Row) -> tuple[float, float]:
+    """Return the ends of an estimate's error bar: its interval where it has one, else value -+ residual."""
+    half = float(row.get("residual", 0.0))
+    return float(row.get("low", row["value"] - half)), float(row.get("high", row["value"] + half))
+
+
+def _draw_estimate(axes: Any, level: int, row: Row, colour: str) -> None:
+    low, high = bounds(row)
+    axes.hlines(level, low, high, color=colour, linewidth=2.4)
+    axes.plot([low, high], [level, level], "|", color=colour, markersize=10, markeredgewidth=1.6)
+    axes.plot(row["value"], level, "o", color=colour, markersize=7)
+    axes.annotate(
+        significant(row["value"]), (row["value"], level), (0, 8), textcoords="offset points", ha="center", fontsize=8.5
+    )
+
+
+def _include_zero(axes: Any) -> None:
+    low, high = axes.get_xlim()
+    pad = 0.06 * (max(high, 0) - min(low, 0))
+    axes.set_xlim(min(low, 0.0) - (pad if low < 0 else 0), max(high, 0.0) + pad)
+    axes.axvline(0, color=COLOURS["muted"], linewidth=1)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(round(value, 10)) if value else "0"))

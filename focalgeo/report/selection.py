@@ -1,0 +1,66 @@
+"""Finding rows: which rows match, and the columns in which a report compares them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """One way to make probabilities from logits: a map, and the criterion it was fitted by (None: not fitted)."""
+
+    map: str
+    criterion: str | None
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The conditions its rows meet; None means that the row has no such key."""
+        return {"map": self.map, "criterion": self.criterion}
+
+
+UNCALIBRATED = Column("uncalibrated", None)
+COLUMNS = (
+    UNCALIBRATED,
+    Column("temperature_scaling", "ece"),
+    Column("temperature_scaling", "nll"),
+    Column("focal_temperature_scaling", "ece"),
+    Column("focal_temperature_scaling", "nll"),
+)
+MAP_TITLES = {
+    "uncalibrated": "Uncalibrated",
+    "temperature_scaling": "Temperature scaling",
+    "focal_temperature_scaling": "Focal temperature scaling",
+}
+LOSS_TITLES = {"cross_entropy": "cross-entropy", "focal_loss": "focal loss"}
+
+
+def matching(rows: Sequence[Row], where: Mapping[str, Any]) -> list[Row]:
+    """Return the rows that agree with every condition; a condition of None asks that the key be absent."""
+    return [row for row in rows if all(row.get(key) == value for key, value in where.items())]
+
+
+def latest(rows: Sequence[Row], where: Mapping[str, Any]) -> Row | None:
+    """Return the last matching row, as a part of a job that ran twice wrote twice; None where none matches."""
+    found = matching(rows, where)
+    return found[-1] if found else None
+
+
+def latest_by(rows: Sequence[Row], where: Mapping[str, Any], key: str) -> list[Row]:
+    """Return the last matching row for each value of `key`, sorted by that value."""
+    found = {row[key]: row for row in matching(rows, where) if key in row}
+    return [found[value] for value in sorted(found)]
+
+
+def calibrated_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return uncalibrated, then each map once, fitted by ECE where there is such a fit and else by NLL."""
+    chosen: dict[str, Column] = {}
+    for column in COLUMNS:
+        if matching(rows, column.where):
+            chosen.setdefault(column.map, column)
+    return list(chosen.values())
+
+
+def fit(rows: Sequence[Row], column: Column, name: str) -> float | None:
+    """Return the fitted "temperature" or "calibration_gamma" of a column; None where it was not fitted."""
+    row = latest(rows, {**column.where, "name": name, "split": "val"})
+    return None if row is None else float(row["value"])

@@ -1,0 +1,120 @@
+"""Rows laid out as tables of text, ready for the page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from focalgeo.report.figures import bounds
+from focalgeo.report.formats import interval, percent, plain, significant
+from focalgeo.report.selection import COLUMNS, LOSS_TITLES, MAP_TITLES, Column, Row, fit, latest, matching
+from focalgeo.report.words import metric_row
+
+
+class Cell(NamedTuple):
+    """A value and, in smaller type, its interval; `best` marks the lowest value of a row."""
+
+    text: str
+    note: str = ""
+    best: bool = False
+
+
+class Line(NamedTuple):
+    """A row of a table: its heading, the unit or direction beneath, and its cells."""
+
+    title: str
+    note: str
+    cells: list[Cell]
+
+
+class Table(NamedTuple):
+    """Headings (title, note) of the columns after the first, and lines."""
+
+    heads: list[tuple[str, str]]
+    lines: list[Line]
+
+
+_METRICS = (
+    ("accuracy", "Accuracy", "higher is better", 100.0, 2),
+    ("ece", "ECE", "15 equal-width bins", 100.0, 2),
+    ("adaptive_ece", "Adaptive ECE", "15 equal-mass bins", 100.0, 2),
+    ("nll", "NLL", "nats", 1.0, 4),
+    ("brier", "Brier score", "", 1.0, 4),
+)
+_NOTHING = Cell("–")
+
+
+def metric_table(rows: Sequence[Row], split: str) -> Table | None:
+    """Return metrics by map on one split, with the fitted T and gamma on top; None where there are no such rows."""
+    columns = [column for column in COLUMNS if matching(rows, {**column.where, "split": split, "name": "ece"})]
+    if not columns:
+        return None
+    heads = [(MAP_TITLES[c.map], f"fitted by {c.criterion.upper()}" if c.criterion else "as trained") for c in columns]
+    lines = [_metric_line(rows, columns, split, metric) for metric in _METRICS]
+    return Table(heads, _fit_lines(rows, columns) + [line for line in lines if line is not None])
+
+
+def _fit_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
+    temperatures = [fit(rows, column, "temperature") for column in columns]
+    gammas = [fit(rows, c, "calibration_gamma") if c.map == "focal_temperature_scaling" else None for c in columns]
+    named = (("Temperature T", "fitted on validation", temperatures), ("Calibration γ", "fitted on validation", gammas))
+    return [
+        Line(title, note, [_NOTHING if v is None else Cell(plain(v)) for v in values])
+        for title, note, values in named
+        if any(v is not None for v in values)
+    ]
+
+
+def _metric_line(rows: Sequence[Row], columns: Sequence[Column], split: str, metric: tuple) -> Line | None:
+    name, title, note, scale, digits = metric
+    found = [metric_row(rows, column, name, split) for column in columns]
+    if not any(found):
+        return None
+    texts = ["" if row is None else f"{scale * row['value']:.{digits}f}" for row in found]
+    numbers = [float(text) for text in texts if text]
+    lowest = min(numbers) if name != "accuracy" and len(set(numbers)) > 1 else None  # what prints alike is alike
+    cells = [
+        _NOTHING if row is None else _metric_cell(row, float(text) == lowest, scale, digits)
+        for row, text in zip(found, texts, strict=True)
+    ]
+    return Line(title, note, cells)
+
+
+def _metric_cell(row: Row, best: Any, scale: float, digits: int) -> Cell:
+    text = percent(row["value"], digits) if scale == 100 else f"{row['value']:.{digits}f}"
+    note = interval(row["low"], row["high"], scale=scale, digits=digits) if "low" in row else ""
+    return Cell(text, note, best)
+
+
+def curvature_table(rows: Sequence[Row]) -> Table | None:
+    """Return largest eigenvalue and trace of each loss with error, effort and examples; None where there are no such rows."""
+    lines = []
+    for name, title in (("lambda_max", "Largest eigenvalue"), ("trace", "Trace")):
+        for loss, loss_title in LOSS_TITLES.items():
+            row = latest(rows, {"name": name, "loss": loss})
+            if row is not None:
+                lines.append(Line(title, loss_title, _curvature_cells(row)))
+    heads = [("Value", ""), ("Error", ""), ("Effort", ""), ("Examples", "")]
+    return Table(heads, lines) if lines else None
+
+
+def _curvature_cells(row: Row) -> list[Cell]:
+    low, high = bounds(row)
+    if row["name"] == "trace":
+        error = Cell(f"± {significant(row['stderr'], 2)}", "standard error") if "stderr" in row else _NOTHING
+        value = Cell(
+            significant(row["value"]), f"[{significant(low)},\u00a0{significant(high)}]" if "low" in row else ""
+        )
+        effort = Cell(f"{row['probes']:,}", "random probes") if "probes" in row else _NOTHING
+    else:
+        error = Cell(f"± {significant(row['residual'], 2)}", "residual") if "residual" in row else _NOTHING
+        value = Cell(significant(row["value"]), "" if row.get("converged", True) else "not converged")
+        effort = Cell(f"{row['products']:,}", "Hessian products") if "products" in row else _NOTHING
+    return [value, error, effort, Cell(f"{row['n']:,}" if "n" in row else "–")]
+
+
+def settings(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Return a nested dict as dotted names and values, in the order in which it was written."""
+    if isinstance(tree, Mapping) and (tree or not prefix):
+        return [pair for key, value in tree.items() for pair in settings(value, f"{prefix}.{key}".strip("."))]
+    if isinstance(tree, list | tuple):
+        return [(prefix, ", ".join(str(item) for item in tree) or "none")]
+    return [(prefix, "none" if tree is None or tree == {} else str(tree))]

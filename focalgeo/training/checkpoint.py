@@ -1,0 +1,101 @@
+"""Checkpoints: the whole TrainState and the loop's running sums, written by orbax, each with a digest of its files.
+
+A checkpoint counts only once its digest is there, so one that was cut short or damaged is recognised before it is read.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from focalgeo.types import InputError, TrainState
+
+DIGEST = "digest.json"
+
+
+class Checkpoint(NamedTuple):
+    """What a run needs to go on: its state (NumPy leaves) and the sums since the last training row."""
+
+    state: TrainState
+    sums: dict[str, float]
+
+
+def make_manager(directory: Path, *, keep: int) -> ocp.CheckpointManager:
+    """The orbax manager of `directory` (created if missing), which keeps the newest `keep` checkpoints."""
+    options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+    return ocp.CheckpointManager(Path(directory).absolute(), options=options)
+
+
+def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
+    """Write one checkpoint under its step; when this returns it is whole on disk.
+
+    Raises:
+      InputError: the disk is full or read-only.
+    """
+    state = jax.tree.map(np.asarray, jax.device_get(checkpoint.state))
+    step = int(state.step)
+    items = ocp.args.Composite(
+        state=ocp.args.StandardSave(state._asdict()), sums=ocp.args.JsonSave(dict(checkpoint.sums))
+    )
+    directory = Path(manager.directory) / str(step)
+    try:
+        manager.save(step, args=items, force=True)
+        _write_digest(directory)
+    except Exception as error:  # orbax and tensorstore raise many kinds for one cause: the file system refused
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise InputError(f"cannot write checkpoint {directory}: {reason}; free some space or choose another --workdir") from error
+
+
+def restore_latest(manager: ocp.CheckpointManager, like: TrainState) -> Checkpoint | None:
+    """The newest checkpoint that is whole, or None; says on standard error which damaged ones it passed over.
+
+    Damaged checkpoints are removed, so that the run can write these steps again.
+    """
+    for step in sorted(manager.all_steps(), reverse=True):
+        directory = Path(manager.directory) / str(step)
+        if _digest_agrees(directory):
+            return _restore(manager, step, like)
+        print(f"checkpoint {directory} is damaged or incomplete; falling back to the one before", file=sys.stderr)
+        manager.delete(step)
+    return None
+
+
+def _restore(manager: ocp.CheckpointManager, step: int, like: TrainState) -> Checkpoint:
+    template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)._asdict()
+    items = ocp.args.Composite(state=ocp.args.StandardRestore(template), sums=ocp.args.JsonRestore())
+    try:
+        restored = manager.restore(step, args=items)
+    except ValueError as error:
+        raise InputError(
+            f"checkpoint {Path(manager.directory) / str(step)} does not fit this network: it was written by another "
+            "version of the code; choose another --workdir"
+        ) from error
+    return Checkpoint(TrainState(**restored["state"]), restored["sums"])
+
+
+def _write_digest(directory: Path) -> None:
+    temporary = directory / (DIGEST + ".tmp")
+    temporary.write_text(json.dumps({"blake2b": _digest(directory)}))
+    os.replace(temporary, directory / DIGEST)
+
+
+def _digest_agrees(directory: Path) -> bool:
+    try:
+        return json.loads((directory / DIGEST).read_text())["blake2b"] == _digest(directory)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _digest(directory: Path) -> str:
+    total = hashlib.blake2b(digest_size=16)
+    files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.name.startswith(DIGEST))
+    for path in files:
+        total.update(f"{path.relative_to(directory)}:{path.stat().st_size};".encode())
+        total.update(path.read_bytes())
+    return total.hexdigest()

@@ -1,0 +1,35 @@
+"""Signals that ask a run to stop, held back until the step is whole."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def deferred_signals() -> Iterator[Callable[[], int | None]]:
+    """Within the block the first SIGINT or SIGTERM is only noted; the yielded function returns its number, or None so far.
+
+    The second one acts at once, so that a run that hangs can still be stopped. Handlers are restored on the way out.
+    Outside of the main thread, where Python allows no handlers, nothing is deferred.
+    """
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+
+    def note(signum, frame):
+        seen.append(signum)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for signum in SIGNALS:
+        signal.signal(signum, note)
+    try:
+        yield lambda: seen[0] if seen else None
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,48 @@
+"""Optimisers and learning-rate schedules, built from optax."""
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+import optax
+
+from focalgeo.types import InputError
+
+OPTIMISERS = ("sgd", "adam", "adagrad")
+
+
+def step_schedule(boundaries: Sequence[int], factor: float) -> Callable:
+    """Relative learning rate 1, factor, factor^2, ... that drops at each boundary (in steps)."""
+    return _of_float_count(optax.piecewise_constant_schedule(1.0, {int(boundary): factor for boundary in boundaries}))
+
+
+def cosine_schedule(steps: int, warmup_steps: int) -> Callable:
+    """Relative learning rate: linear from 0 to 1 over the warm-up, then half a cosine down to 0 at `steps`."""
+    return _of_float_count(optax.warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps, steps))
+
+
+def make_optimiser(
+    name: str, schedule: Callable, *, momentum: float, nesterov: bool, weight_decay: float, clip_norm: float
+) -> optax.GradientTransformation:
+    """Gradients -> updates for a base learning rate of 1; the step multiplies by the traced `hyper["learning_rate"]`.
+
+    Order: clip by global norm (0: off), add weight_decay * params to the gradient (all parameters, as PyTorch does),
+    then the optimiser's own scaling. Source: the papers' recipes (Mukhoti et al., App. D; Komisarenko & Kull, 5.1).
+    """
+    scalings = {
+        "sgd": lambda: optax.trace(momentum, nesterov=nesterov) if momentum else optax.identity(),
+        "adam": lambda: optax.scale_by_adam(0.9, 0.999),
+        "adagrad": lambda: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),
+    }
+    if name not in scalings:
+        raise InputError(f"config.optimizer.name: no optimiser {name!r}; choose one of {', '.join(OPTIMISERS)}")
+    return optax.chain(
+        optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
+        optax.add_decayed_weights(weight_decay) if weight_decay else optax.identity(),
+        scalings[name](),
+        optax.scale_by_learning_rate(schedule),
+    )
+
+
+def _of_float_count(schedule: Callable) -> Callable:
+    # optax mixes the integer count with floats, which strict dtype promotion refuses
+    return lambda count: schedule(jnp.asarray(count, jnp.float32))

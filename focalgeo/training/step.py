@@ -1,0 +1,47 @@
+"""The training step, whole."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from focalgeo import trees
+from focalgeo.types import Batch, TrainState
+
+
+def make_step(apply: Callable, loss: Callable, tx: optax.GradientTransformation, reduce: Callable) -> Callable:
+    """The step (state, batch) -> (state, metrics): the mean loss over all devices' unmasked examples goes down one update.
+
+    apply: flax's signature (see types.Model). loss(logits, labels, hyper) -> [examples] in nats. reduce: sums a tree over
+    devices. Metrics are sums over the batch ("loss", "correct", "count") and the norm of the mean gradient.
+    """
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+        noise = jax.random.fold_in(state.key, state.step)
+
+        def summed_loss(params):
+            logits, model_state = apply(
+                {"params": params, **state.model_state},
+                batch.x,
+                train=True,
+                mask=batch.mask,
+                mutable=list(state.model_state),
+                rngs={"dropout": noise},
+            )
+            losses = loss(logits, batch.y, state.hyper)
+            return jnp.sum(jnp.where(batch.mask, losses, 0.0)), (logits, model_state)
+
+        (total, (logits, model_state)), gradient = jax.value_and_grad(summed_loss, has_aux=True)(state.params)
+        correct = jnp.sum((jnp.argmax(logits, -1) == batch.y) & batch.mask)
+        sums = {"loss": total, "correct": correct, "count": jnp.sum(batch.mask)}
+        gradient, sums = reduce((gradient, sums))
+        gradient = jax.tree.map(lambda leaf: leaf / sums["count"].astype(leaf.dtype), gradient)
+
+        updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+        updates = jax.tree.map(lambda leaf: state.hyper["learning_rate"] * leaf, updates)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {**sums, "gradient_norm": trees.norm(gradient)}
+        return TrainState(state.step + 1, params, model_state, opt_state, state.key, state.hyper), metrics
+
+    return step

@@ -1,0 +1,85 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.curvature import MLP, sign_quadratic_forms
+from test_products import loss
+
+from focalgeo import trees
+from focalgeo.curvature import dense_hessian, hvp, value_and_trace
+from focalgeo.types import InputError
+
+FORMS = ("forward_over_forward", "forward_over_reverse")
+
+
+@pytest.fixture
+def params64():
+    with jax.enable_x64(True):
+        yield jax.tree.map(jnp.asarray, MLP().tree())
+
+
+def test_both_forms_and_their_gradients_are_equal(params64):
+    def penalised(params, form):
+        value, estimate = value_and_trace(loss, params, jax.random.key(2), num_probes=3, form=form)
+        return value + 0.1 * estimate
+
+    values, gradients = zip(*(jax.value_and_grad(penalised)(params64, form) for form in FORMS), strict=True)
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-12)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), *gradients)
+
+
+def test_value_is_the_loss_and_the_estimate_is_v_hv(params64):
+    key = jax.random.key(4)
+    value, estimate = value_and_trace(loss, params64, key)
+    probe = trees.rademacher(jax.random.split(key, 1)[0], params64)
+    np.testing.assert_allclose(value, loss(params64), rtol=1e-14)
+    np.testing.assert_allclose(estimate, trees.dot(probe, hvp(loss, params64, probe)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_sign_vectors_average_to_the_trace_and_its_gradient(form):
+    with jax.enable_x64(True):
+        # A cubic, so that the trace has a gradient: H(p) = A + diag(6 c p).
+        matrix, cubic = jnp.array([[2.0, 1.0, 0.0], [1.0, 3.0, -0.5], [0.0, -0.5, 0.5]]), jnp.array([0.3, -0.7, 0.2])
+        params = jnp.array([0.5, -1.0, 2.0])
+
+        def tiny(p):
+            return jnp.vdot(p, matrix @ p) / 2 + jnp.vdot(cubic, p**3)
+
+        keys = jax.random.split(jax.random.key(0), 400)
+        probes = jax.vmap(lambda key: trees.rademacher(jax.random.split(key, 1)[0], params))(keys)
+        estimates = jax.vmap(lambda key: value_and_trace(tiny, params, key, form=form)[1])(keys)
+        firsts = [
+            int(np.argmax((np.asarray(probes) == signs).all(1))) for signs in itertools.product([-1, 1], repeat=3)
+        ]
+        assert len(set(firsts)) == 8
+        forms = np.asarray(estimates)[firsts]
+        hessian = np.asarray(dense_hessian(tiny, params))
+        np.testing.assert_allclose(np.sort(forms), np.sort(sign_quadratic_forms(hessian)), atol=1e-12)
+        np.testing.assert_allclose(forms.mean(), np.trace(hessian), rtol=1e-12)
+        gradient = jax.grad(lambda p: value_and_trace(tiny, p, keys[0], form=form)[1])(params)
+        np.testing.assert_allclose(gradient, 6 * cubic, rtol=1e-12)
+
+
+def test_under_jit_and_vmap_in_float32():
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), MLP().tree())
+    keys = jax.random.split(jax.random.key(1), 2)
+    values, estimates = jax.vmap(lambda key: value_and_trace(loss, params, key, num_probes=2))(keys)
+    for index in range(2):
+        alone = jax.jit(lambda key: value_and_trace(loss, params, key, num_probes=2))(keys[index])
+        np.testing.assert_allclose((values[index], estimates[index]), alone, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"num_probes": 0}, "num_probes is 0"), ({"form": "reverse"}, "form is 'reverse'")]
+)
+def test_bad_options_are_one_line(options, message):
+    with pytest.raises(InputError, match=message):
+        value_and_trace(lambda p: p.sum(), jnp.ones(2), jax.random.key(0), **options)
+
+
+def test_losses_that_are_not_scalar_are_refused():
+    with pytest.raises(InputError, match="not one floating-point number"):
+        value_and_trace(lambda p: p, jnp.ones(2), jax.random.key(0))

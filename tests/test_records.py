@@ -1,0 +1,184 @@
+"""The workdir: what was written is read back, and a kill, a full disk or a stranger's folder loses nothing."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+
+from focalgeo import records
+from focalgeo.types import InputError, RunError
+
+CONFIG = {"loss": {"name": "focal_loss", "gamma": 3.0}, "model": {"widths": (32, 64)}, "seed": 0}
+
+
+def row(step, value=0.5):
+    return {"name": "loss", "split": "train", "step": step, "value": value}
+
+
+def test_rows_come_back_in_the_order_written_and_numpy_scalars_become_numbers(tmp_path):
+    records.append_rows(tmp_path / "run", [row(1), row(2, np.float32(0.25))])
+    records.append_rows(tmp_path / "run", [{"name": "lambda_max", "value": 1.5, "converged": np.bool_(True)}])
+    records.append_rows(tmp_path / "run", [])
+    expected = [row(1), row(2, 0.25), {"name": "lambda_max", "value": 1.5, "converged": True}]
+    assert records.read_rows(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), np.float32("nan")])
+def test_a_number_that_is_not_finite_is_refused_by_name_and_step_and_nothing_is_written(tmp_path, value):
+    records.append_rows(tmp_path, [row(1)])
+    with pytest.raises(RunError, match=r"row 'loss' at step 2: value is (nan|inf)"):
+        records.append_rows(tmp_path, [row(1), row(2, value)])
+    assert records.read_rows(tmp_path) == [row(1)]
+
+
+def test_a_torn_last_line_is_ignored_and_damage_elsewhere_names_its_line(tmp_path):
+    records.append_rows(tmp_path, [row(1), row(2)])
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    for cut in range(1, len(whole) // 2):
+        path.write_bytes(whole[:-cut])
+        assert records.read_rows(tmp_path) == [row(1)]
+    path.write_bytes(whole[:10] + b"\n" + whole)
+    with pytest.raises(InputError, match=r"metrics\.jsonl is damaged at line 1; delete that line"):
+        records.read_rows(tmp_path)
+
+
+def test_truncate_drops_later_steps_and_a_torn_line_and_keeps_rows_without_a_step(tmp_path):
+    final = {"name": "accuracy", "value": 0.9}
+    records.append_rows(tmp_path, [row(1), final, row(2), row(3)])
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(b'{"name": "lo')
+    records.truncate_rows(tmp_path, 2)
+    records.append_rows(tmp_path, [row(3, 0.125)])
+    assert records.read_rows(tmp_path) == [row(1), final, row(2), row(3, 0.125)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl"]
+    records.truncate_rows(tmp_path / "nowhere", 2)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_failed_write_leaves_the_old_file_whole_and_no_temporary_behind(tmp_path, monkeypatch):
+    records.write_manifest(tmp_path, {"config": {"seed": 1}})
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    message = r"cannot write .*manifest\.json: No space left on device; free some space or choose another --workdir"
+    with pytest.raises(InputError, match=message):
+        records.write_manifest(tmp_path, {"config": {"seed": 2}})
+    assert records.read_manifest(tmp_path) == {"config": {"seed": 1}}
+    assert [p.name for p in tmp_path.iterdir()] == ["manifest.json"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a device that is always full")
+def test_rows_on_a_full_disk_are_one_line(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(InputError, match="No space left on device; free some space") as caught:
+        records.append_rows(tmp_path, [row(1)])
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_that_fit_only_in_part_are_undone(tmp_path, monkeypatch):
+    records.append_rows(tmp_path, [row(1)])
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
+    with pytest.raises(InputError, match="No space left on device"):
+        records.append_rows(tmp_path, [row(2)])
+    monkeypatch.undo()
+    records.append_rows(tmp_path, [row(3)])
+    assert records.read_rows(tmp_path) == [row(1), row(3)]
+
+
+@pytest.mark.parametrize(
+    ("number", "mend"),
+    [(errno.EROFS, "make it writable"), (errno.EACCES, "make it writable"), (errno.EIO, "choose another --workdir")],
+)
+def test_writing_turns_an_os_error_into_what_where_and_how_to_mend(number, mend):
+    with pytest.raises(InputError, match=mend) as caught, records.writing("runs/x"):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value).startswith(f"cannot write runs/x: {os.strerror(number)}; ")
+
+
+def test_a_file_where_a_folder_should_be_is_one_line(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(InputError, match="a file stands where a folder should be"):
+        records.append_rows(tmp_path / "run", [row(1)])
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        records.check_workdir(tmp_path / "run", CONFIG)
+
+
+def test_predictions_come_back_in_their_types(tmp_path):
+    logits, labels = np.arange(6.0).reshape(3, 2), np.array([0, 1, 1])
+    records.write_predictions(tmp_path, "val", logits, labels)
+    predictions = records.read_predictions(tmp_path, "val")
+    assert (predictions.logits.dtype, predictions.labels.dtype) == (np.float32, np.int32)
+    np.testing.assert_array_equal(predictions.logits, logits)
+    np.testing.assert_array_equal(predictions.labels, labels)
+    assert predictions.mask.all()
+    assert (tmp_path / "predictions" / "val.npz").exists()
+
+
+def test_damaged_missing_and_pickled_arrays_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read .*search\.npz: No such file"):
+        records.read_arrays(tmp_path, "search")
+    records.write_arrays(tmp_path, "search", {"gammas": np.zeros(3)})
+    assert records.read_arrays(tmp_path, "search")["gammas"].shape == (3,)
+    data = (tmp_path / "search.npz").read_bytes()
+    (tmp_path / "search.npz").write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match=r"search\.npz is damaged"):
+        records.read_arrays(tmp_path, "search")
+    np.savez(tmp_path / "pickled.npz", data=np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match=r"pickled\.npz is damaged"):
+        records.read_arrays(tmp_path, "pickled")
+    records.write_arrays(tmp_path, "predictions/val", {"logits": np.zeros((3, 2)), "labels": np.zeros(2)})
+    with pytest.raises(InputError, match=r"val\.npz does not hold logits"):
+        records.read_predictions(tmp_path, "val")
+
+
+def test_a_workdir_is_fresh_then_resumes_for_the_same_config(tmp_path):
+    run = tmp_path / "runs" / "digits"
+    assert records.check_workdir(run, CONFIG) == "fresh"
+    run.mkdir(parents=True)
+    (run / ".manifest.json.tmp").write_text("{")  # a kill during the very first write
+    assert records.check_workdir(run, CONFIG) == "fresh"
+    records.write_manifest(run, {"config": CONFIG})
+    assert records.check_workdir(run, CONFIG) == "resume"
+
+
+def test_a_workdir_of_another_config_names_the_first_fields_that_differ(tmp_path):
+    records.write_manifest(tmp_path, {"config": CONFIG})
+    other = {**CONFIG, "loss": {"name": "focal_loss", "gamma": 2.0}}
+    with pytest.raises(
+        InputError, match=r"\(loss\.gamma: 3\.0 there, 2\.0 here\); choose another --workdir, or delete"
+    ):
+        records.check_workdir(tmp_path, other)
+    with pytest.raises(InputError, match=r"seed: 0 there, absent here"):
+        records.check_workdir(tmp_path, {key: CONFIG[key] for key in ("loss", "model")})
+    with pytest.raises(InputError, match=r"c: absent there, 3 here and 1 more\)"):
+        records.check_workdir(tmp_path, {**CONFIG, "a": 1, "b": 2, "c": 3, "d": 4})
+
+
+def test_a_strange_folder_and_a_damaged_manifest_are_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"is not a focalgeo workdir: it is not empty and has no manifest\.json"):
+        records.check_workdir(tmp_path, CONFIG)
+    for text in ("{", "[]"):
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(InputError, match=r"manifest\.json is damaged"):
+            records.check_workdir(tmp_path, CONFIG)
+
+
+def test_tensorboard_gets_rows_with_a_step_and_its_absence_is_silent(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
+    records.tensorboard_writer(tmp_path)(row(1))
+    assert not (tmp_path / "tensorboard").exists()
+    monkeypatch.undo()
+    pytest.importorskip("tensorboardX")
+    calls = []
+    monkeypatch.setattr("tensorboardX.SummaryWriter.add_scalar", lambda self, *args: calls.append(args))
+    write = records.tensorboard_writer(tmp_path)
+    write(row(7))
+    write({"name": "accuracy", "split": "test", "value": 0.9})
+    assert calls == [("train/loss", 0.5, 7)]
+    assert any((tmp_path / "tensorboard").iterdir())

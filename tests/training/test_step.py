@@ -1,0 +1,141 @@
+"""The step, the optimiser and the device path: one device's result on any number of devices, on uneven batches too."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from focalgeo import losses, models, parallel
+from focalgeo.training import optimiser
+from focalgeo.training.step import make_step
+from focalgeo.types import Batch, InputError, RunError, TrainState
+
+LOSS = losses.make_loss("focal_loss")
+
+
+def make_batch(examples: int, valid: int, *, seed: int = 0) -> Batch:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(examples, 8, 8, 3)).astype(np.float32)
+    x[valid:] = 1e3  # padding that must count for nothing
+    return Batch(x, rng.integers(0, 4, examples).astype(np.int32), np.arange(examples) < valid)
+
+
+def make_tx(**changes) -> optax.GradientTransformation:
+    settings = dict(momentum=0.9, nesterov=False, weight_decay=5e-4, clip_norm=0.0) | changes
+    return optimiser.make_optimiser("sgd", optimiser.step_schedule([2], 0.1), **settings)
+
+
+def make_state(model, tx, *, gamma: float = 2.0, learning_rate: float = 0.1) -> TrainState:
+    variables = dict(model.init(jax.random.PRNGKey(0), jnp.zeros((2, 8, 8, 3))))
+    params = variables.pop("params")
+    hyper = {"gamma": jnp.float32(gamma), "learning_rate": jnp.float32(learning_rate)}
+    return TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), hyper)
+
+
+def close(left, right, tolerance=1e-5):
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def tx():
+    return make_tx()
+
+
+@pytest.fixture(scope="module")
+def two_devices(tx):
+    model = models.build("cnn", 4, widths=(4, 8), axis_name=parallel.AXIS)
+    return parallel.pmapped(make_step(model.apply, LOSS, tx, parallel.reduce_sum))
+
+
+@pytest.fixture(scope="module")
+def one_device(tx):
+    model = models.build("cnn", 4, widths=(4, 8))
+    return jax.jit(make_step(model.apply, LOSS, tx, lambda tree: tree))
+
+
+def fresh_state(tx):
+    return make_state(models.build("cnn", 4, widths=(4, 8)), tx)
+
+
+@pytest.mark.parametrize("valid", [16, 11, 3])
+def test_two_devices_equal_one_on_an_uneven_batch(tx, two_devices, one_device, valid):
+    # 3 valid examples of 16: the second device holds padding alone.
+    batch = make_batch(16, valid)
+    trimmed = jax.tree.map(lambda leaf: leaf[:valid], batch)
+    state, metrics, fingerprints = two_devices(fresh_state(tx), parallel.shard(batch))
+    expected, expected_metrics = one_device(fresh_state(tx), trimmed)
+    parallel.check_replicas(fingerprints)
+    close(state.params, expected.params)
+    close(state.model_state, expected.model_state)
+    close(metrics, expected_metrics, 1e-4)
+    assert metrics["count"] == valid
+
+
+def test_replicas_stay_equal_over_steps(tx, two_devices):
+    state = fresh_state(tx)
+    for seed in range(3):
+        state, _, fingerprints = two_devices(state, parallel.shard(make_batch(8, 7, seed=seed)))
+        parallel.check_replicas(fingerprints)
+    assert int(state.step) == 3
+
+
+def test_a_forgotten_reduction_is_caught(tx):
+    model = models.build("mlp", 4, hidden=(5,))
+    step = parallel.pmapped(make_step(model.apply, LOSS, tx, lambda tree: tree))
+    _, _, fingerprints = step(make_state(model, tx), parallel.shard(make_batch(8, 8)))
+    with pytest.raises(RunError, match="2 devices hold different parameters"):
+        parallel.check_replicas(fingerprints)
+
+
+def test_step_is_gradient_descent_on_the_mean_loss(tx):
+    model = models.build("mlp", 4, hidden=(5,))
+    plain = make_tx(momentum=0.0, weight_decay=0.0)
+    state, batch = make_state(model, plain), make_batch(6, 6)
+
+    def mean_loss(params):
+        return jnp.mean(LOSS(model.apply({"params": params}, batch.x), batch.y, state.hyper))
+
+    step = jax.jit(make_step(model.apply, LOSS, plain, lambda tree: tree))
+    new_state, metrics = step(state, batch)
+    gradient = jax.grad(mean_loss)(state.params)
+    close(new_state.params, jax.tree.map(lambda p, g: p - jnp.float32(0.1) * g, state.params, gradient))
+    np.testing.assert_allclose(metrics["loss"] / 6, mean_loss(state.params), rtol=1e-5)
+    np.testing.assert_allclose(metrics["gradient_norm"], optax.tree.norm(gradient), rtol=1e-5)
+
+
+def test_gamma_and_learning_rate_are_traced(tx):
+    model = models.build("mlp", 4, hidden=(5,))
+    step = jax.jit(make_step(model.apply, LOSS, tx, lambda tree: tree))
+    for gamma, rate in ((0.0, 0.1), (3.0, 0.01), (0.5, 0.2)):
+        step(make_state(model, tx, gamma=gamma, learning_rate=rate), make_batch(6, 6))
+    assert step._cache_size() == 1
+
+
+def test_bfloat16_compute_keeps_float32_parameters(tx):
+    model = models.build("cnn", 4, widths=(4, 8), dtype=jnp.bfloat16)
+    state = make_state(model, tx)
+    new_state, metrics = jax.jit(make_step(model.apply, LOSS, tx, lambda tree: tree))(state, make_batch(8, 8))
+    assert {leaf.dtype for leaf in jax.tree.leaves(new_state.params)} == {jnp.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(new_state.model_state)} == {jnp.dtype("float32")}
+    assert bool(jnp.isfinite(metrics["loss"]))
+
+
+def test_weight_decay_and_momentum_follow_pytorch():
+    tx = make_tx(weight_decay=0.1)
+    weight, gradient, velocity, expected = jnp.array([2.0]), jnp.array([0.5]), 0.0, 2.0
+    opt_state = tx.init(weight)
+    for step in range(4):  # PyTorch: v = 0.9 v + (g + wd w); w -= lr v
+        updates, opt_state = tx.update(gradient, opt_state, weight)
+        weight = weight + updates
+        velocity = 0.9 * velocity + 0.5 + 0.1 * expected
+        expected -= (1.0 if step < 2 else 0.1) * velocity
+        np.testing.assert_allclose(weight[0], expected, rtol=1e-5)
+
+
+def test_unknown_optimiser_is_one_line():
+    with pytest.raises(InputError, match="no optimiser 'sdg'; choose one of sgd, adam, adagrad"):
+        optimiser.make_optimiser(
+            "sdg", optimiser.step_schedule([], 0.1), momentum=0.9, nesterov=False, weight_decay=0.0, clip_norm=0.0
+        )
