@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo import calibration, curvature, parallel, trees
-from focalgeo.types import Array, Batch, InputError, Predictions, PyTree
+from focalgeo import calibration, curvature, trees
+from focalgeo.types import Array, Batch, Predictions, PyTree, RunError
 
 METRICS = {
     "accuracy": calibration.accuracy,
@@ -21,7 +21,7 @@ UNBINNED = ("accuracy", "nll", "brier")
 
 
 class Calibrator(NamedTuple):
-    """One fitted map log p = focal_temperature_scaling(logits, gamma, temperature); `place` are the row fields that name it."""
+    """One fitted focal temperature scaling; `place` are the row fields that name it."""
 
     place: dict
     gamma: float
@@ -51,7 +51,7 @@ def fit_calibrators(
 ) -> tuple[list[Calibrator], calibration.GridSearch]:
     """Temperature scaling and focal temperature scaling, each by ECE and by NLL on val, and the search they come from.
 
-    Both read one grid: temperature scaling is its gamma = 0 row, so on val the focal map is never worse by its criterion.
+    Both read one grid: temperature scaling is its gamma = 0 row, so on val the focal map is never worse.
     """
     fitted = []
     for criterion in ("ece", "nll"):
@@ -69,14 +69,16 @@ def fit_calibrators(
 def calibration_rows(
     calibrator: Calibrator, split: str, predictions: Predictions, key: Array, *, num_bins: int, num_resamples: int
 ) -> list[dict]:
-    """One row per metric with its 95% bootstrap interval, and one per non-empty reliability bin with its Wilson interval."""
+    """A row per metric with its 95% bootstrap interval, and per non-empty reliability bin with its Wilson interval."""
     log_probs = calibrator.log_probs(predictions.logits)
     labels = predictions.labels
     rows = []
     for name, metric in METRICS.items():
         measured = metric if name in UNBINNED else _binned(metric, num_bins)
         estimate = calibration.bootstrap(measured, log_probs, labels, key, num_resamples)
-        rows.append({"name": name, **_numbers(value=estimate.value, low=estimate.low, high=estimate.high), "n": len(labels)})
+        rows.append(
+            {"name": name, **_numbers(value=estimate.value, low=estimate.low, high=estimate.high), "n": len(labels)}
+        )
     rows += reliability_rows(log_probs, labels, num_bins=num_bins)
     return [{"split": split, **calibrator.place, **row} for row in rows]
 
@@ -109,7 +111,7 @@ def fit_rows(calibrator: Calibrator, n: int) -> list[dict]:
 
 
 def mean_loss(apply: Callable, loss: Callable, model_state: PyTree, batch: Batch) -> Callable[[PyTree], Array]:
-    """params -> mean loss in nats over the unmasked examples of one batch, network in evaluation mode."""
+    """Params -> mean loss in nats over the unmasked examples of one batch, network in evaluation mode."""
 
     def of_params(params: PyTree) -> Array:
         losses = loss(apply({"params": params, **model_state}, batch.x), batch.y)
@@ -119,7 +121,7 @@ def mean_loss(apply: Callable, loss: Callable, model_state: PyTree, batch: Batch
 
 
 def data_matvec(apply: Callable, loss: Callable, params: PyTree, model_state: PyTree, batches: list[Batch]) -> Callable:
-    """Hessian-vector product of the mean loss over all batches: one batch in memory at a time, weighted by its examples."""
+    """Hessian-vector product of the mean loss over all batches, one batch in memory at a time."""
     total = sum(int(np.sum(batch.mask)) for batch in batches)
 
     @jax.jit
@@ -159,7 +161,9 @@ def curvature_rows(
         curvature.check_deterministic(jax.jit(mean_loss(apply, loss, model_state, batches[0])), params)
         matvec = data_matvec(apply, loss, params, model_state, batches)
         top = curvature.lambda_max(matvec, params, key_lambda, max_products=max_products, tolerance=tolerance)
-        sharpest = _numbers(value=top.value, low=top.value - top.residual, high=top.value + top.residual, residual=top.residual)
+        sharpest = _numbers(
+            value=top.value, low=top.value - top.residual, high=top.value + top.residual, residual=top.residual
+        )
         place = {"split": "val", "loss": name}
         products = {"products": int(top.num_matvecs), "converged": bool(top.converged), "n": n}
         rows.append({"name": "lambda_max", **place, **sharpest, **products})
@@ -178,5 +182,5 @@ def _numbers(**values: Array) -> dict[str, float]:
     numbers = {name: float(value) for name, value in values.items()}
     for name, number in numbers.items():
         if not np.isfinite(number):
-            raise InputError(f"a measured {name} is {number}: the trained network's outputs are not usable; lower the learning rate")
+            raise RunError(f"a measured {name} is {number}: the network has diverged; lower the learning rate")
     return numbers

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from focalgeo import calibration, data, evaluation, losses, models, parallel, records, report, trees
+from focalgeo import data, evaluation, losses, models, parallel, records, report, trees
 from focalgeo.training import checkpoint, interruption, loop, optimiser
 from focalgeo.training.step import make_step
-from focalgeo.types import Batch, Dataset, InputError, Model, Predictions, Split, TrainState
+from focalgeo.types import Dataset, InputError, Model, Predictions, Split, TrainState
 
 # (field, what must hold, in words)
 CHECKS = (
@@ -47,7 +47,11 @@ CHECKS = (
     ("evaluation.num_resamples", lambda v: v >= 2, "must be 2 or more"),
     ("evaluation.gammas", lambda v: len(v) > 0 and min(v) > -1, "must all be greater than -1"),
     ("evaluation.gammas", lambda v: 0 in v, "must hold 0, the plain temperature scaling to compare with"),
-    ("evaluation.temperature_step", lambda v: 0 < v < float("inf"), "must be greater than 0: a temperature is positive"),
+    (
+        "evaluation.temperature_step",
+        lambda v: 0 < v < float("inf"),
+        "must be greater than 0: a temperature is positive",
+    ),
     ("evaluation.max_temperature", lambda v: 1 <= v < float("inf"), "must be a finite number, 1 or more"),
     ("curvature.examples", lambda v: v >= 0, "must be 0 (no curvature) or more"),
     ("curvature.batch_size", lambda v: v >= 1, "must be 1 or more"),
@@ -84,7 +88,9 @@ def run(config: ConfigDict, workdir: str | Path) -> list[dict]:
     fresh = records.check_workdir(workdir, config.to_dict()) == "fresh"
     dataset = _load(config)
     model = _model(config, dataset)
-    keys = dict(zip(("init", "noise", "probe", "bootstrap"), jax.random.split(jax.random.PRNGKey(config.seed), 4), strict=True))
+    keys = dict(
+        zip(("init", "noise", "probe", "bootstrap"), jax.random.split(jax.random.PRNGKey(config.seed), 4), strict=True)
+    )
     plan = _plan(config, dataset)
     schedule = _schedule(config, plan)
     tx = _optimiser(config, schedule)
@@ -126,7 +132,9 @@ def run_and_print(config: ConfigDict, workdir: str | Path) -> None:
     print(f"{', '.join(phases)}\nreport: {Path(workdir) / 'report.html'}")
 
 
-def _train(config, workdir: Path, model: Model, dataset: Dataset, state: TrainState, plan, schedule, tx) -> loop.Outcome:
+def _train(
+    config, workdir: Path, model: Model, dataset: Dataset, state: TrainState, plan, schedule, tx
+) -> loop.Outcome:
     """Train from the newest whole checkpoint, or from `state`."""
     with records.writing(workdir / "checkpoints"):
         manager = checkpoint.make_manager(workdir / "checkpoints", keep=config.checkpoint.keep)
@@ -177,15 +185,26 @@ def _calibrate(config, predictions: dict[str, Predictions], key: jax.Array) -> t
     count = round(settings.max_temperature / settings.temperature_step)
     temperatures = (np.arange(1, count + 1) * settings.temperature_step).astype(np.float32)
     calibrators, search = evaluation.fit_calibrators(
-        predictions["val"], gammas=gammas, temperatures=temperatures, num_bins=settings.num_bins, binning=settings.binning
+        predictions["val"],
+        gammas=gammas,
+        temperatures=temperatures,
+        num_bins=settings.num_bins,
+        binning=settings.binning,
     )
-    rows = [row for calibrator in calibrators for row in evaluation.fit_rows(calibrator, len(predictions["val"].labels))]
+    rows = [
+        row for calibrator in calibrators for row in evaluation.fit_rows(calibrator, len(predictions["val"].labels))
+    ]
     for calibrator in (evaluation.UNCALIBRATED, *calibrators):
         for split, predicted in predictions.items():
             rows += evaluation.calibration_rows(
                 calibrator, split, predicted, key, num_bins=settings.num_bins, num_resamples=settings.num_resamples
             )
-    arrays = {"gammas": gammas, "temperatures": temperatures, "ece": np.asarray(search.ece), "nll": np.asarray(search.nll)}
+    arrays = {
+        "gammas": gammas,
+        "temperatures": temperatures,
+        "ece": np.asarray(search.ece),
+        "nll": np.asarray(search.nll),
+    }
     return rows, arrays
 
 
@@ -215,7 +234,7 @@ def _with_hyper(loss, hyper, logits, labels):
 
 
 def _make_validation(config, model: Model, dataset: Dataset):
-    """state -> rows of the mean training loss and the accuracy on val."""
+    """State -> rows of the mean training loss and the accuracy on val."""
     forward = parallel.pmapped_forward(model.apply)
     loss = jax.jit(losses.make_loss(config.loss.name))
 
@@ -308,7 +327,10 @@ def _manifest(config, dataset: Dataset, state: TrainState) -> dict[str, Any]:
     splits = {name: len(getattr(dataset, name).y) for name in ("train", "val", "test")}
     return {
         "config": config.to_dict(),
-        "versions": {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in packages},
+        },
         "git": _git_commit(),
         "devices": [str(device.device_kind) for device in jax.devices()],
         "platform": f"{platform.system()} {platform.machine()}, {jax.default_backend()}",
@@ -321,7 +343,16 @@ def _manifest(config, dataset: Dataset, state: TrainState) -> dict[str, Any]:
 
 def _git_commit() -> str:
     """The commit of the source tree, with a + where it has changes; "unknown" for an installed package."""
-    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    describe = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty=+",
+        "--abbrev=12",
+        "--exclude=*",
+    ]
     try:
         return subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

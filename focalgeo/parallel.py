@@ -1,8 +1,8 @@
 """Devices and processes: the only file that names pmap.
 
-One path serves one device and many. Parameters and everything else in a TrainState live once per device with equal values
-(in_axes None); a batch is cut into one shard per device. A forgotten psum would be silent under that layout, so every compiled
-step also returns one fingerprint of its new state per device, and `check_replicas` compares them.
+One path serves one device and many. Parameters and everything else in a TrainState live once per device with equal
+values (in_axes None); a batch is cut into one shard per device. A forgotten psum would be silent under that layout, so
+every compiled step also returns one fingerprint of its new state per device, and `check_replicas` compares them.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def is_main_process() -> bool:
 
 
 def reduce_sum(tree: PyTree) -> PyTree:
-    """Sum of every leaf over all devices; only inside `pmapped`. Sums and counts are reduced first and divided after."""
+    """Sum of every leaf over all devices, inside `pmapped` only; sums and counts are reduced first, divided after."""
     return jax.lax.psum(tree, AXIS)
 
 
@@ -39,7 +39,9 @@ def shard(batch: Batch) -> Batch:
 
 
 def pmapped(step: Callable) -> Callable:
-    """Compile step(state, batch) -> (state, metrics) for all devices: (state, sharded batch) -> (state, metrics, fingerprints).
+    """Compile step(state, batch) -> (state, metrics) for all devices.
+
+    The result maps (state, sharded batch) to (state, metrics, fingerprints).
 
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
     """
@@ -54,7 +56,10 @@ def pmapped(step: Callable) -> Callable:
 
 
 def pmapped_forward(forward: Callable) -> Callable:
-    """Compile forward(variables, x) -> outputs for all devices: (variables, batch) -> outputs [examples, ...] on the host."""
+    """Compile forward(variables, x) -> outputs for all devices.
+
+    The result maps (variables, batch) to the outputs [examples, ...] on the host.
+    """
     compiled = jax.pmap(forward, axis_name=AXIS, in_axes=(None, 0))
 
     def outputs(variables: PyTree, batch: Batch) -> np.ndarray:
@@ -69,15 +74,18 @@ def check_replicas(fingerprints: Array) -> None:
     seen = np.asarray(jax.device_get(fingerprints))
     if np.any(seen != seen[0]):
         raise RunError(
-            f"the {seen.size} devices hold different parameters after the first step: a reduction over devices is missing in the step"
+            f"the {seen.size} devices hold different parameters after the first step: "
+            "a reduction over devices is missing in the step"
         )
 
 
 def _fingerprint(tree: PyTree) -> Array:
-    """Sum of all leaves' bits modulo 2^32: cheap beside a training step, and equal on all devices only if the states are."""
+    """Sum of all leaves' bits modulo 2^32: cheap beside a training step, and different where states differ."""
     return sum(jnp.sum(_bits(leaf), dtype=jnp.uint32) for leaf in jax.tree.leaves(tree))
 
 
 def _bits(leaf: Array) -> Array:
     leaf = jnp.asarray(leaf)
-    return jax.lax.bitcast_convert_type(leaf.astype(jnp.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, jnp.uint32)
+    return jax.lax.bitcast_convert_type(
+        leaf.astype(jnp.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, jnp.uint32
+    )

@@ -121,8 +121,9 @@ def _encode(row: Row) -> bytes:
 def append_rows(workdir: Workdir, rows: Sequence[Row]) -> None:
     """Append rows to metrics.jsonl, one JSON object a line, in a single write that has reached the disk on return.
 
-    A row always holds name and value; a key that does not apply is absent, never 0 or NaN. NumPy and JAX scalars are taken.
-    A write that the disk takes only in part is undone, so the file never ends in half a row because of a full disk.
+    A row always holds name and value; a key that does not apply is absent, never 0 or NaN. NumPy and JAX scalars are
+    taken. A write that a full disk takes only in part is undone. After a kill call `truncate_rows` first, as the last
+    line may be torn.
 
     Raises:
         InputError: the file cannot be written.
@@ -181,10 +182,21 @@ def truncate_rows(workdir: Workdir, step: int) -> None:
 
     Rows without a step stay. Without metrics.jsonl there is nothing to do.
     """
+    if (Path(workdir) / METRICS).exists():
+        replace_rows(workdir, [], where=lambda row: row.get("step", step) > step)
+
+
+def replace_rows(workdir: Workdir, rows: Sequence[Row], *, where: Callable[[Row], bool]) -> None:
+    """Drop the rows for which `where` holds, and a torn last line, and append `rows`, all in one atomic write.
+
+    Raises:
+        InputError: the file cannot be written, or is damaged elsewhere than at its end.
+        RunError: a number is not finite; the file stays as it was.
+    """
     path = Path(workdir) / METRICS
-    if path.exists():
-        kept = b"".join(line for line, row in _lines(path) if row.get("step", step) <= step)
-        _replace(path, lambda file: file.write(kept))
+    kept = [line for line, row in _lines(path) if not where(row)] if path.exists() else []
+    data = b"".join([*kept, *(_encode(row) for row in rows)])
+    _replace(path, lambda file: file.write(data))
 
 
 def write_arrays(workdir: Workdir, name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -199,7 +211,7 @@ def read_arrays(workdir: Workdir, name: str) -> dict[str, np.ndarray]:
         InputError: the file is missing or damaged.
     """
     path = Path(workdir) / f"{name}.npz"
-    with _reading(path), np.load(path, allow_pickle=False) as archive:
+    with _reading(path), open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         return dict(archive)
 
 

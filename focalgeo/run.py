@@ -9,7 +9,9 @@ from ml_collections import config_flags
 
 from focalgeo.types import InputError, Interrupted, RunError
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "The config file of the job, e.g. configs/digits.py.", lock_config=True)
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The config file of the job, e.g. configs/digits.py.", lock_config=True
+)
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder that receives everything; not empty: the run there goes on.")
 
 
@@ -17,16 +19,20 @@ def parse(arguments: list[str]) -> None:
     """Read the flags; whatever is wrong with them is one InputError."""
     try:
         rest = flags.FLAGS(arguments)[1:]
-        if rest:
-            raise InputError(f"unknown argument {rest[0]!r}: fields are set as --config.loss.gamma=3")
-        for flag, example in ((CONFIG, "configs/digits.py"), (WORKDIR, "runs/digits")):
-            if flag.value is None:
-                raise InputError(f"--{flag.name} is missing: for example --{flag.name}={example}")
-        str(CONFIG.value.keys())  # a config file that could not be loaded raises here
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError, SyntaxError, ImportError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(" ".join(re.sub(r"['\"\\]*\n['\"\\]*", ": ", str(error).strip("'\"")).split())) from error
+        fields = CONFIG.value and CONFIG.value.keys()  # a file that could not be loaded raises here
+    except (AttributeError, KeyError) as error:  # ml_collections names the field that is missing and the nearest one
+        named, near = re.search(r"'(\w+)\\*'", str(error)), re.search(r'mean "(\w+)"', str(error))
+        given = [argument for argument in arguments if named and f".{named[1]}" in argument] or ["?"]
+        hint = f'did you mean "{near[1]}"?' if near else "see the config file for its fields"
+        raise InputError(f"no such config field: {given[0]}; {hint}") from error
+    except Exception as error:  # anything that a config file or a parser raised, wrapped; the last line says it
+        lines = [line.strip() for line in str(error).replace("\\n", "\n").splitlines() if line.strip(" '\"")]
+        raise InputError(re.sub(r"^\w+Error: ", "", lines[-1]) if lines else type(error).__name__) from error
+    if rest:
+        raise InputError(f"unknown argument {rest[0]!r}: fields are set as --config.loss.gamma=3")
+    for given, example in ((fields, "--config=configs/digits.py"), (WORKDIR.value, "--workdir=runs/digits")):
+        if not given:
+            raise InputError(f"{example.split('=')[0]} is missing: for example {example}")
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +50,7 @@ def main(arguments: list[str]) -> int:
         job.run_and_print(CONFIG.value, WORKDIR.value)
     except (InputError, RunError, Interrupted) as error:
         print(f"focalgeo: {error}", file=sys.stderr)
-        return 128 + error.signum if isinstance(error, Interrupted) else 2 if isinstance(error, InputError) else 3
+        return error.exit_code
     return 0
 
 

@@ -27,7 +27,7 @@ def add(left: PyTree, right: PyTree) -> PyTree:
 
 
 def axpy(factor: Array, left: PyTree, right: PyTree) -> PyTree:
-    """factor * left + right."""
+    """Return factor * left + right."""
     return jax.tree.map(lambda a, b: jnp.asarray(factor, a.dtype) * a + b, left, right)
 
 
@@ -49,4 +49,6 @@ def gaussian(key: Array, like: PyTree) -> PyTree:
     """A tree of independent standard normal values with the shapes and dtypes of `like`."""
     leaves, treedef = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
-    return treedef.unflatten([jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)])
+    return treedef.unflatten(
+        [jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
+    )

@@ -10,20 +10,24 @@ PyTree = Any
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong; the message is one line: what, where, how to mend it. Exit code 2."""
+    """Something the user gave is wrong; the message is one line: what, where, how to mend it."""
+
+    exit_code = 2
 
 
 class RunError(RuntimeError):
-    """A run cannot go on (a loss that is not finite, say); the message is one line. Exit code 3."""
+    """A run cannot go on (a loss that is not finite, say); the message is one line."""
+
+    exit_code = 3
 
 
 class Interrupted(Exception):
-    """A signal stopped the run in good order; `signum` names it. Exit code 128 + signum."""
+    """A signal stopped the run in good order; the exit code is 128 + its number, as shells have it."""
 
     def __init__(self, signum: int, message: str):
         """A stop by signal `signum`, with one line on how to go on."""
         super().__init__(message)
-        self.signum = signum
+        self.exit_code = 128 + signum
 
 
 class Batch(NamedTuple):
@@ -61,7 +65,7 @@ class Predictions(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """Everything a step reads and writes; `hyper` holds traced scalars such as gamma, so that a sweep can stack them."""
+    """Everything a step reads and writes; `hyper` holds traced scalars such as gamma, so a sweep can stack them."""
 
     step: Array  # int32 scalar
     params: PyTree
@@ -83,7 +87,7 @@ class Model(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A value with its standard error and 95% interval, from n samples (examples, probes or resamples: see the function)."""
+    """A value with its standard error and 95% interval from n samples (examples or probes: see the function)."""
 
     value: Array
     stderr: Array

@@ -178,4 +178,5 @@ def write_workdir(workdir):
     records.write_manifest(workdir, MANIFEST)
     for rows in (training_rows(), calibration_rows(splits, search), curvature_rows()):
         records.append_rows(workdir, list(rows))
+    records.append_rows(workdir, [{"name": "seconds", "phase": "train", "value": 12.34}])
     records.write_arrays(workdir, "search", search)

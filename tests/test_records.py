@@ -57,6 +57,16 @@ def test_truncate_drops_later_steps_and_a_torn_line_and_keeps_rows_without_a_ste
     assert not (tmp_path / "nowhere").exists()
 
 
+def test_replace_swaps_matching_rows_for_new_ones_or_changes_nothing(tmp_path):
+    old, new = {"name": "accuracy", "value": 0.9}, {"name": "accuracy", "value": 0.95}
+    records.replace_rows(tmp_path, [row(1), old, row(2)], where=lambda row: True)
+    records.replace_rows(tmp_path, [new], where=lambda row: "step" not in row)
+    assert records.read_rows(tmp_path) == [row(1), row(2), new]
+    with pytest.raises(RunError, match="value is nan"):
+        records.replace_rows(tmp_path, [{"name": "nll", "value": float("nan")}], where=lambda row: True)
+    assert records.read_rows(tmp_path) == [row(1), row(2), new]
+
+
 def test_a_failed_write_leaves_the_old_file_whole_and_no_temporary_behind(tmp_path, monkeypatch):
     records.write_manifest(tmp_path, {"config": {"seed": 1}})
 

@@ -112,7 +112,7 @@ def test_numbers_on_the_page_are_the_rows_own(finished):
         assert percent(row["value"]) in page
         assert interval(row["low"], row["high"], scale=100) in page
     assert "python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits" in page
-    for text in ("optimizer.learning_rate", "56394", "sha256:9c1f", "0.10.2"):
+    for text in ("optimizer.learning_rate", "56394", "sha256:9c1f", "0.10.2", "12.3 s"):
         assert text in page
 
 
@@ -219,6 +219,7 @@ def test_settings_are_dotted_names_in_the_order_written():
     tree = {"b": {"c": [1, 2], "d": None}, "a": 3, "e": []}
     assert settings(tree) == [("b.c", "1, 2"), ("b.d", "none"), ("a", "3"), ("e", "none")]
     assert settings({}) == []
+    assert settings({"a": list(range(100))}) == [("a", "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 … (100 in all)")]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Bins of confidence: the one place where it is decided which example falls into which bin.
 
 An example counts as often as its weight says: 1 and 0 for a mask, a whole number for a resample. A bin scheme is a table
-[examples, bins] of how often each example counts in each bin; its rows add up to the weights, so no example is dropped.
+[bins, examples] of how often each example counts in each bin; its columns add up to the weights, so no example is dropped.
 """
 
 from fractions import Fraction
@@ -33,13 +33,10 @@ class TopLabel(NamedTuple):
 
 
 def top_label(log_probs: Array, labels: Array, mask: Array | None = None) -> TopLabel:
-    """Confidence, correctness and weight of each example; where the weight is 0 the others are 0 as well."""
+    """Confidence, correctness and weight of each example; what has weight 0 may hold anything, NaN too."""
     predicted = jnp.argmax(log_probs, axis=-1)
     confidence = jnp.exp(jnp.max(log_probs, axis=-1))
-    weight = weights(mask, confidence)
-    counted = weight > 0
-    correct = (predicted == jnp.asarray(labels, predicted.dtype)) & counted
-    return TopLabel(jnp.where(counted, confidence, 0), correct, weight)
+    return TopLabel(confidence, predicted == jnp.asarray(labels, predicted.dtype), weights(mask, confidence))
 
 
 def weights(mask: Array | None, like: Array) -> Array:
@@ -80,8 +77,10 @@ def equal_width(confidence: Array, correct: Array, weight: Array, num_bins: int)
     """`reliability` from the probability [examples] of an event, whether it came true, and the weights."""
     edges = bin_edges(num_bins, confidence.dtype)
     index = jnp.searchsorted(edges[1:-1], confidence, side="left", method="compare_all")
-    inside = jax.nn.one_hot(index, num_bins, dtype=confidence.dtype)
-    count, mean, accuracy = _means(inside, weight, confidence, correct)
+    inside = jax.nn.one_hot(index, num_bins, axis=0, dtype=confidence.dtype)
+    correct = correct.astype(confidence.dtype)
+    values = jnp.stack([weight, _counted(weight, weight * confidence), weight * correct])
+    count, mean, accuracy = _means(inside, values)
     return Reliability(count, mean, accuracy, jnp.asarray(edges[:-1]), jnp.asarray(edges[1:]))
 
 
@@ -89,16 +88,15 @@ def equal_mass(confidence: Array, correct: Array, weight: Array, num_bins: int) 
     """`adaptive_reliability` from the probability [examples] of an event, whether it came true, and the weights."""
     _check_bins(num_bins)
     order = jnp.argsort(confidence, stable=True)
-    confidence, correct, weight = confidence[order], correct[order], weight[order]
-    last = jnp.cumsum(jnp.round(weight).astype(jnp.int32))[:, None]
-    first = last - jnp.round(weight).astype(jnp.int32)[:, None]
-    bounds = _rank_bounds(last[-1, 0], num_bins)[None, :]
-    inside = jnp.maximum(jnp.minimum(last, bounds[:, 1:]) - jnp.maximum(first, bounds[:, :-1]), 0)
-    present = inside > 0
-    lower = jnp.min(jnp.where(present, confidence[:, None], jnp.inf), axis=0)
-    upper = jnp.max(jnp.where(present, confidence[:, None], -jnp.inf), axis=0)
-    inside = inside.astype(confidence.dtype)
-    return Reliability(*_means(inside, jnp.ones_like(confidence), confidence, correct), lower, upper)
+    weight = jnp.round(weight)[order].astype(jnp.int32)
+    confidence, correct = _counted(weight, confidence[order]), correct[order].astype(confidence.dtype)
+    last = jnp.cumsum(weight)[None, :]
+    bounds = _rank_bounds(last[0, -1], num_bins)[:, None]
+    inside = jnp.minimum(last, bounds[1:]) - jnp.maximum(last - weight[None, :], bounds[:-1])
+    lower = jnp.min(jnp.where(inside > 0, confidence[None, :], jnp.inf), axis=1)
+    upper = jnp.max(jnp.where(inside > 0, confidence[None, :], -jnp.inf), axis=1)
+    values = jnp.stack([jnp.ones_like(confidence), confidence, correct])
+    return Reliability(*_means(jnp.maximum(inside, 0).astype(confidence.dtype), values), lower, upper)
 
 
 def bin_edges(num_bins: int, dtype: np.dtype) -> np.ndarray:
@@ -118,11 +116,15 @@ def _rank_bounds(total: Array, num_bins: int) -> Array:
     return step * (total // num_bins) + jnp.minimum(step, total % num_bins)
 
 
-def _means(inside: Array, weight: Array, confidence: Array, correct: Array) -> tuple[Array, Array, Array]:
-    """Count, mean confidence and accuracy per bin. Only the first factor depends on resampling: one matrix product for all."""
-    values = jnp.stack([weight, weight * confidence, weight * correct.astype(weight.dtype)])
-    count, confidence_sum, correct_sum = jnp.matmul(values, inside, precision=jax.lax.Precision.HIGHEST)
-    return count, confidence_sum / count, correct_sum / count
+def _means(inside: Array, values: Array) -> tuple[Array, Array, Array]:
+    """Count, mean confidence and accuracy of each bin, from `inside` [bins, examples] and `values` [3, examples]."""
+    sums = jnp.einsum("ve,be->vb", values, inside, precision=jax.lax.Precision.HIGHEST)
+    return sums[0], sums[1] / sums[0], sums[2] / sums[0]
+
+
+def _counted(weight: Array, values: Array) -> Array:
+    """`values` where the weight is not 0. It comes after the sort, which then is one and the same for every resample."""
+    return jnp.where(weight > 0, values, 0)
 
 
 def _check_bins(num_bins: int) -> None:

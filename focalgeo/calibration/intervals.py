@@ -1,6 +1,7 @@
 """Intervals for calibration metrics and for shares."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -50,3 +51,24 @@ def bootstrap(
     draws = _resampled(metric, log_probs, labels, key, num_resamples)
     low, high = _bias_corrected(draws, value)
     return Estimate(value, jnp.std(draws, ddof=1), low, high, jnp.asarray(labels.shape[0], jnp.int32))
+
+
+@partial(jax.jit, static_argnames=("metric", "num_resamples"))
+def _resampled(metric: Callable[..., Array], log_probs: Array, labels: Array, key: Array, num_resamples: int) -> Array:
+    """[num_resamples] values of the metric; a few at a time, so that memory does not grow with their number."""
+
+    def draw(resample_key: Array) -> Array:
+        chosen = jax.random.randint(resample_key, labels.shape, 0, labels.shape[0])
+        return metric(log_probs, labels, mask=jnp.zeros(labels.shape, log_probs.dtype).at[chosen].add(1))
+
+    return jax.lax.map(draw, jax.random.split(key, num_resamples), batch_size=8)
+
+
+def _bias_corrected(draws: Array, value: Array) -> tuple[Array, Array]:
+    """Efron's bias-corrected percentile interval, from the share of draws below the value (ties count half)."""
+    below = jnp.mean((draws < value).astype(draws.dtype)) + jnp.mean((draws == value).astype(draws.dtype)) / 2
+    margin = 0.5 / draws.shape[0]
+    shift = 2 * jax.scipy.special.ndtri(jnp.clip(below, margin, 1 - margin))
+    tails = jax.scipy.special.ndtr(shift + jnp.asarray([-_Z95, _Z95], draws.dtype))
+    low, high = jnp.quantile(draws, tails)
+    return low, high

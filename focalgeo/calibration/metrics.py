@@ -67,8 +67,7 @@ def classwise_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: 
 
     def of_class(column: tuple[Array, Array]) -> Array:
         log_p, k = column
-        counted = weight > 0
-        return _expected_gap(equal_width(jnp.where(counted, jnp.exp(log_p), 0), (labels == k) & counted, weight, num_bins))
+        return _expected_gap(equal_width(jnp.exp(log_p), labels == k, weight, num_bins))
 
     return jnp.mean(jax.lax.map(of_class, (log_probs.T, jnp.arange(log_probs.shape[-1], dtype=jnp.int32))))
 

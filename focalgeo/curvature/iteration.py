@@ -26,12 +26,28 @@ def iterate(condition, body, state: PyTree) -> PyTree:
     return lax.while_loop(condition, body, state)
 
 
+def updating(function=None, **options):
+    """jax.jit that overwrites its first argument where it can: on concrete arrays, not under jit and vmap.
+
+    A donated buffer that only part of a vmapped call is batched over cannot be reused, and JAX warns about it.
+    """
+    if function is None:
+        return functools.partial(updating, **options)
+    plain, overwriting = jax.jit(function, **options), jax.jit(function, donate_argnums=0, **options)
+
+    @functools.wraps(function)
+    def call(*arrays, **static):
+        return (plain if is_traced(arrays) else overwriting)(*arrays, **static)
+
+    return call
+
+
 def map_rows(function, rows: Array) -> Array:
     """`function` (vector -> vector of the same length) applied to each row of `rows` [count, size], one at a time."""
 
     def body(state):
         index, done = state
-        return _set_row(index, done, function(_row(rows, index)))
+        return index + 1, _set_row(done, index, function(_row(rows, index)))
 
     count = rows.shape[0]
     return iterate(lambda state: state[0] < count, body, (jnp.int32(0), jnp.zeros_like(rows)))[1]
@@ -42,6 +58,6 @@ def _row(rows, index):
     return rows[index]
 
 
-@functools.partial(jax.jit, donate_argnums=1)
-def _set_row(index, rows, row):
-    return index + 1, rows.at[index].set(row)
+@updating
+def _set_row(rows, index, row):
+    return rows.at[index].set(row)

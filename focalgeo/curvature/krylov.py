@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from focalgeo.curvature.iteration import updating
 from focalgeo.types import Array
 
 ROUNDING = 100.0  # in units of the machine epsilon times the matrix norm; no residual is asked to be below
@@ -28,8 +29,9 @@ class Krylov(NamedTuple):
 def start(key, *, size, steps, k, dtype):
     """Begins with k orthonormal random rows and nothing expanded; room for `steps` products."""
     key, block_key = jax.random.split(key)
-    block = jnp.linalg.qr(jax.random.normal(block_key, (size, k), dtype))[0]
-    basis = jnp.zeros((steps + k, size), dtype).at[:k].set(block.T)
+    block = jax.random.normal(block_key, (k, size), dtype)
+    block = block / jnp.linalg.norm(block) if k == 1 else jnp.linalg.qr(block.T)[0].T
+    basis = jnp.zeros((steps + k, size), dtype).at[:k].set(block)
     coupling = jnp.zeros((steps, steps + k), dtype)
     return Krylov(basis, coupling, jnp.zeros((), dtype), jnp.int32(0), key, jnp.bool_(True), jnp.bool_(False))
 
@@ -40,7 +42,7 @@ def next_row(state):
     return state.basis[state.step]
 
 
-@functools.partial(jax.jit, static_argnames="k", donate_argnums=0)
+@updating(static_argnames="k")
 def expand(state, product, tolerance, *, k):
     """Takes in the product of `next_row`; a product that is not finite ends the search and changes nothing else."""
     finite = jnp.isfinite(product).all()

@@ -98,7 +98,7 @@ def _probe(key, index, basis, *, layout):
     return probe - jnp.matmul(inside, basis, precision="highest")
 
 
-@functools.partial(jax.jit, donate_argnums=1)
+@jax.jit
 def _record(index, samples, probe, product):
     return index + 1, samples.at[index].set(jnp.vdot(probe, product, precision="highest"))
 

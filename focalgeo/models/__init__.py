@@ -35,6 +35,8 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
     options = {key: value for key, value in options.items() if key in known or key != "axis_name"}
     unknown = sorted(set(options) - known)
     if unknown:
-        raise InputError(f"config.model.{unknown[0]}: {name} has no such option; it has {', '.join(sorted(known - {'num_classes'}))}")
+        raise InputError(
+            f"config.model.{unknown[0]}: {name} has no such option; it has {', '.join(sorted(known - {'num_classes'}))}"
+        )
     module = constructor(num_classes=num_classes, **options)
     return Model(module.init, module.apply)

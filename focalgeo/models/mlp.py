@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 
 class MLP(nn.Module):
-    """Flattens its input; dense layers of the `hidden` widths with ReLU, then one to the classes. No hidden layer: linear."""
+    """Dense layers of the `hidden` widths with ReLU on the flattened input, then a linear one to the classes."""
 
     num_classes: int
     hidden: Sequence[int] = (32, 32)
@@ -16,6 +16,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
+        """Logits float32 [examples, classes] of x."""
         x = x.reshape(x.shape[0], -1).astype(self.dtype)
         for width in self.hidden:
             x = nn.relu(nn.Dense(width, dtype=self.dtype)(x))

@@ -12,7 +12,7 @@ CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with batch norm around a shortcut, which a 1x1 convolution carries where the shape changes."""
+    """Two 3x3 convolutions with batch norm around a shortcut; where the shape changes, it is a 1x1 convolution."""
 
     width: int
     stride: int = 1
@@ -21,6 +21,8 @@ class BasicBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Features of the same height and width divided by the stride."""
+
         def conv_norm(y, kernel, stride):
             y = nn.Conv(
                 self.width,
@@ -40,7 +42,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """`blocks[i]` basic blocks of `widths[i]` channels per stage; the first block of every later stage halves the image."""
+    """Stages of `blocks[i]` basic blocks with `widths[i]` channels; every stage but the first halves the image."""
 
     num_classes: int
     blocks: Sequence[int] = (2, 2, 2, 2)
@@ -50,6 +52,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
+        """Logits float32 [examples, classes] of x."""
         x = x.astype(self.dtype)
         x = nn.Conv(self.widths[0], (3, 3), use_bias=False, dtype=self.dtype, kernel_init=CONV_INIT)(x)
         x = nn.relu(BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(x, train=train, mask=mask))

@@ -1,4 +1,4 @@
-"""Rows in, figures and one HTML page out; the only room that draws. `python -m focalgeo.report WORKDIR` rebuilds a page."""
+"""Rows in, figures and one HTML page out; the only room that draws. `python -m focalgeo.report WORKDIR` rebuilds it."""
 
 from focalgeo.report.figures import curve_figure, estimate_figure, reliability_figure
 from focalgeo.report.page import write_report

@@ -9,7 +9,7 @@ from focalgeo.types import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the report of the workdir named on the command line; returns the exit code, 2 for a workdir that has none."""
+    """Write the report of the workdir named on the command line; returns the exit code, 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m focalgeo.report", description="Rebuild a report from its rows.")
     parser.add_argument("workdir", help="folder with manifest.json and metrics.jsonl")
     try:

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from focalgeo.report.formats import plain, significant
-from focalgeo.report.selection import LOSS_TITLES, Column, Row, latest, latest_by
-from focalgeo.report.style import COLOURS, LOSS_COLOURS, MAP_COLOURS, styled
+from focalgeo.report.selection import Column, Row, latest, latest_by, loss_title, measured_losses
+from focalgeo.report.style import COLOURS, MAP_COLOURS, styled
 
 
 def reliability_figure(rows: Sequence[Row], column: Column, *, split: str = "test") -> Figure:
-    """Draw accuracy against confidence per bin, the gap between them, Wilson 95% intervals, and examples per bin beneath."""
+    """Draw accuracy per bin of confidence, the gap between them, Wilson 95% intervals, and examples per bin beneath."""
     bins = latest_by(rows, {**column.where, "name": "reliability", "split": split}, "bin")
     with styled():
         figure = Figure(figsize=(4.1, 4.7))
@@ -62,7 +62,7 @@ def _draw_counts(axes: Any, bins: Sequence[Row], colour: str) -> None:
 
 
 def curve_figure(rows: Sequence[Row], name: str) -> Figure:
-    """Draw "loss", "accuracy" or "learning_rate" against the step, for the training batches and the validation split."""
+    """Draw "loss", "accuracy" or "learning_rate" against the step, for training batches and validation."""
     with styled():
         figure = Figure(figsize=(4.1, 3.1))
         axes = figure.subplots()
@@ -96,14 +96,13 @@ def _draw_curve(axes: Any, rows: Sequence[Row], colour: str, label: str) -> None
 
 def estimate_figure(rows: Sequence[Row], name: str) -> Figure:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss on one axis."""
-    found = [(loss, latest(rows, {"name": name, "loss": loss})) for loss in LOSS_TITLES]
-    present = [(loss, row) for loss, row in found if row is not None]
+    present = [(loss, latest(rows, {"name": name, "loss": loss})) for loss in measured_losses(rows, name)]
     with styled():
         figure = Figure(figsize=(5.6, 1.05 + 0.5 * len(present)))
         axes = figure.subplots()
         for level, (loss, row) in enumerate(reversed(present)):
-            _draw_estimate(axes, level, row, COLOURS[LOSS_COLOURS[loss]])
-        axes.set_yticks(range(len(present)), [LOSS_TITLES[loss] for loss, _ in reversed(present)])
+            _draw_estimate(axes, level, row, COLOURS["blue" if loss == "cross_entropy" else "orange"])
+        axes.set_yticks(range(len(present)), [loss_title(loss) for loss, _ in reversed(present)])
         axes.set(
             ylim=(-0.6, len(present) - 0.4),
             xlabel={"lambda_max": "largest eigenvalue (± residual)"}.get(name, "trace (95% interval)"),

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from focalgeo import records
 from focalgeo.report.figures import curve_figure, estimate_figure, reliability_figure
-from focalgeo.report.selection import MAP_TITLES, Row, calibrated_columns, matching
+from focalgeo.report.selection import MAP_TITLES, Row, calibrated_columns, latest_by, matching
 from focalgeo.report.style import COLOURS, to_svg
 from focalgeo.report.surface import surface_figure
 from focalgeo.report.tables import curvature_table, metric_table, settings
@@ -95,6 +95,7 @@ def _render(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[
         sections=sections,
         config=settings(manifest.get("config", {})),
         about=settings({key: manifest[key] for key in ("data", "parameters", "created", "git") if key in manifest}),
+        seconds=[(row["phase"], f"{row['value']:.1f} s") for row in latest_by(rows, {"name": "seconds"}, "phase")],
         machine=settings({key: manifest[key] for key in ("platform", "devices", "versions") if key in manifest}),
         command=shlex.join(str(word) for word in manifest.get("command", [])),
     )

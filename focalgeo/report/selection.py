@@ -31,7 +31,6 @@ MAP_TITLES = {
     "temperature_scaling": "Temperature scaling",
     "focal_temperature_scaling": "Focal temperature scaling",
 }
-LOSS_TITLES = {"cross_entropy": "cross-entropy", "focal_loss": "focal loss"}
 
 
 def matching(rows: Sequence[Row], where: Mapping[str, Any]) -> list[Row]:
@@ -58,6 +57,16 @@ def calibrated_columns(rows: Sequence[Row]) -> list[Column]:
         if matching(rows, column.where):
             chosen.setdefault(column.map, column)
     return list(chosen.values())
+
+
+def measured_losses(rows: Sequence[Row], name: str) -> list[str]:
+    """Return the losses whose curvature `name` was measured, in the order written."""
+    return list(dict.fromkeys(row["loss"] for row in rows if row.get("name") == name and "loss" in row))
+
+
+def loss_title(loss: str) -> str:
+    """Return a loss's name in words: "focal_loss" -> "focal loss"."""
+    return loss.replace("cross_entropy", "cross-entropy").replace("_", " ")
 
 
 def fit(rows: Sequence[Row], column: Column, name: str) -> float | None:

@@ -18,7 +18,6 @@ COLOURS = {
     "orange": "#d55e00",
 }
 MAP_COLOURS = {"uncalibrated": "grey", "temperature_scaling": "blue", "focal_temperature_scaling": "orange"}
-LOSS_COLOURS = {"cross_entropy": "blue", "focal_loss": "orange"}
 LIGHT = "#fdfdfd"  # marks on a heat map: light on dark in either theme
 
 _STYLE = {

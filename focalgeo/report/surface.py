@@ -15,8 +15,8 @@ from focalgeo.report.style import COLOURS, LIGHT, MAP_COLOURS, styled
 def surface_figure(rows: Sequence[Row], search: Mapping[str, np.ndarray], criterion: str) -> Figure:
     """Draw the criterion ("ece" or "nll") on validation over (gamma, T) as a heat map that marks both fitted optima.
 
-    Gammas are categories, evenly spaced; T and colour are logarithmic. The axis starts at a quarter of the smallest best
-    T, as the surface is flat or off the scale below it.
+    Gammas are categories, evenly spaced; T and colour are logarithmic. The axis starts at a quarter of the smallest
+    best T, to leave room for the valley.
     """
     gammas, temperatures = np.asarray(search["gammas"], float), np.asarray(search["temperatures"], float)
     surface = np.asarray(search[criterion], float)
@@ -26,28 +26,20 @@ def surface_figure(rows: Sequence[Row], search: Mapping[str, np.ndarray], criter
         figure = Figure(figsize=(5.6, 4.3))
         axes = figure.subplots()
         mesh = _draw_surface(axes, gammas, temperatures[shown], surface[:, shown])
-        axes.plot(
-            best,
-            np.arange(len(gammas)),
-            "o",
-            color=LIGHT,
-            markersize=3.2,
-            markeredgecolor=COLOURS["ink"],
-            markeredgewidth=0.5,
-            label="best T of each γ",
-        )
+        dots = {"markersize": 3.2, "markeredgecolor": COLOURS["ink"], "markeredgewidth": 0.5, "color": LIGHT}
+        axes.plot(best, np.arange(len(gammas)), "o", label="best T of each γ", **dots)
         _mark_fits(axes, rows, gammas, criterion)
         bar = figure.colorbar(mesh, ax=axes, pad=0.02, aspect=28)
         _format_colour_bar(bar, criterion)
-        figure.legend(
-            *axes.get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=3,
-            fontsize=8.5,
-            columnspacing=1.4,
-            markerscale=0.75,
-        )
+        _draw_legend(figure, axes)
     return figure
+
+
+def _draw_legend(figure: Figure, axes: Any) -> None:
+    handles = axes.get_legend_handles_labels()
+    legend = figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=8.5, columnspacing=1.4)
+    for mark in legend.legend_handles[1:]:
+        mark.set_markeredgecolor(mark.get_markerfacecolor())  # a light edge on light paper only shrinks the mark
 
 
 def _edges(values: np.ndarray) -> np.ndarray:
@@ -76,7 +68,7 @@ def _draw_surface(axes: Any, gammas: np.ndarray, temperatures: np.ndarray, surfa
 
 
 def _mark_fits(axes: Any, rows: Sequence[Row], gammas: np.ndarray, criterion: str) -> None:
-    marks = (("temperature_scaling", "o", 15), ("focal_temperature_scaling", "*", 12))  # the star fits into the circle
+    marks = (("temperature_scaling", "o", 14), ("focal_temperature_scaling", "*", 12))  # the star fits into the circle
     for name, marker, size in marks:
         temperature = fit(rows, Column(name, criterion), "temperature")
         gamma = fit(rows, Column(name, criterion), "calibration_gamma") or 0.0

@@ -5,7 +5,17 @@ from typing import Any, NamedTuple
 
 from focalgeo.report.figures import bounds
 from focalgeo.report.formats import interval, percent, plain, significant
-from focalgeo.report.selection import COLUMNS, LOSS_TITLES, MAP_TITLES, Column, Row, fit, latest, matching
+from focalgeo.report.selection import (
+    COLUMNS,
+    MAP_TITLES,
+    Column,
+    Row,
+    fit,
+    latest,
+    loss_title,
+    matching,
+    measured_losses,
+)
 from focalgeo.report.words import metric_row
 
 
@@ -34,8 +44,8 @@ class Table(NamedTuple):
 
 _METRICS = (
     ("accuracy", "Accuracy", "higher is better", 100.0, 2),
-    ("ece", "ECE", "15 equal-width bins", 100.0, 2),
-    ("adaptive_ece", "Adaptive ECE", "15 equal-mass bins", 100.0, 2),
+    ("ece", "ECE", "equal-width bins", 100.0, 2),
+    ("adaptive_ece", "Adaptive ECE", "equal-mass bins", 100.0, 2),
     ("nll", "NLL", "nats", 1.0, 4),
     ("brier", "Brier score", "", 1.0, 4),
 )
@@ -85,13 +95,12 @@ def _metric_cell(row: Row, best: Any, scale: float, digits: int) -> Cell:
 
 
 def curvature_table(rows: Sequence[Row]) -> Table | None:
-    """Return largest eigenvalue and trace of each loss with error, effort and examples; None where there are no such rows."""
+    """Return largest eigenvalue and trace of each loss with error, effort and examples; None without such rows."""
     lines = []
     for name, title in (("lambda_max", "Largest eigenvalue"), ("trace", "Trace")):
-        for loss, loss_title in LOSS_TITLES.items():
+        for loss in measured_losses(rows, name):
             row = latest(rows, {"name": name, "loss": loss})
-            if row is not None:
-                lines.append(Line(title, loss_title, _curvature_cells(row)))
+            lines.append(Line(title, loss_title(loss), _curvature_cells(row)))
     heads = [("Value", ""), ("Error", ""), ("Effort", ""), ("Examples", "")]
     return Table(heads, lines) if lines else None
 
@@ -116,5 +125,6 @@ def settings(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
     if isinstance(tree, Mapping) and (tree or not prefix):
         return [pair for key, value in tree.items() for pair in settings(value, f"{prefix}.{key}".strip("."))]
     if isinstance(tree, list | tuple):
-        return [(prefix, ", ".join(str(item) for item in tree) or "none")]
+        more = f" … ({len(tree)} in all)" if len(tree) > 12 else ""
+        return [(prefix, ", ".join(str(item) for item in tree[:12]) + more or "none")]
     return [(prefix, "none" if tree is None or tree == {} else str(tree))]

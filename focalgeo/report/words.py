@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from focalgeo.report.formats import interval, percent, plain, significant
-from focalgeo.report.selection import MAP_TITLES, UNCALIBRATED, Column, Row, calibrated_columns, fit, latest
+from focalgeo.report.selection import (
+    MAP_TITLES,
+    UNCALIBRATED,
+    Column,
+    Row,
+    calibrated_columns,
+    fit,
+    latest,
+    loss_title,
+    measured_losses,
+)
 
 
 def training_loss(manifest: Mapping[str, Any]) -> str:
@@ -12,7 +22,7 @@ def training_loss(manifest: Mapping[str, Any]) -> str:
     loss = manifest.get("config", {}).get("loss", {})
     if not isinstance(loss, dict) or "name" not in loss:
         return "an unnamed loss"
-    name = str(loss["name"]).replace("_", " ").replace("cross entropy", "cross-entropy")
+    name = loss_title(str(loss["name"]))
     return f"{name}, γ\u00a0=\u00a0{plain(float(loss['gamma']))}" if "focal" in name and "gamma" in loss else name
 
 
@@ -22,7 +32,7 @@ def metric_row(rows: Sequence[Row], column: Column, name: str, split: str = "tes
 
 
 def verdict(rows: Sequence[Row], manifest: Mapping[str, Any]) -> list[str]:
-    """Return the sentences of the opening paragraph: accuracy, ECE before and after, and which map is better, if either."""
+    """Return the opening sentences: accuracy, ECE before and after, and which map is better, if either is."""
     sentences = [_accuracy_sentence(rows, manifest)]
     before = metric_row(rows, UNCALIBRATED, "ece")
     if before is not None:
@@ -74,11 +84,16 @@ def _comparison(rows: Sequence[Row], maps: Mapping[str, Column]) -> list[str]:
 
 
 def curvature_words(rows: Sequence[Row]) -> str:
-    """Return one sentence that compares the curvature of the focal loss with that of cross-entropy; "" without both."""
+    """Return one sentence that compares the training loss's curvature with cross-entropy's; "" without both."""
+    other = next((loss for loss in measured_losses(rows, "lambda_max") if loss != "cross_entropy"), "")
     parts = []
     for name, title in (("lambda_max", "largest eigenvalue"), ("trace", "trace")):
-        cross, focal = (latest(rows, {"name": name, "loss": loss}) for loss in ("cross_entropy", "focal_loss"))
-        if cross is not None and focal is not None and focal["value"] > 0 and cross["value"] > 0:
-            ratio = focal["value"] / cross["value"]
+        cross, own = (latest(rows, {"name": name, "loss": loss}) for loss in ("cross_entropy", other))
+        if cross is not None and own is not None and own["value"] > 0 and cross["value"] > 0:
+            ratio = own["value"] / cross["value"]
             parts.append(f"{significant(ratio, 3)} times the {title}")
-    return f"At the trained parameters the focal loss has {' and '.join(parts)} of cross-entropy." if parts else ""
+    return (
+        f"At the trained parameters the {loss_title(other)} has {' and '.join(parts)} of cross-entropy."
+        if parts
+        else ""
+    )

@@ -1,0 +1,1 @@
+"""Training: optimiser and schedules, the step, the loop, checkpoints."""

@@ -49,7 +49,9 @@ def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
         _write_digest(directory)
     except Exception as error:  # orbax and tensorstore raise many kinds for one cause: the file system refused
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise InputError(f"cannot write checkpoint {directory}: {reason}; free some space or choose another --workdir") from error
+        raise InputError(
+            f"cannot write checkpoint {directory}: {reason}; free some space or choose another --workdir"
+        ) from error
 
 
 def restore_latest(manager: ocp.CheckpointManager, like: TrainState) -> Checkpoint | None:

@@ -10,7 +10,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def deferred_signals() -> Iterator[Callable[[], int | None]]:
-    """Within the block the first SIGINT or SIGTERM is only noted; the yielded function returns its number, or None so far.
+    """Within the block the first SIGINT or SIGTERM is only noted; the yielded function returns its number, or None.
 
     The second one acts at once, so that a run that hangs can still be stopped. Handlers are restored on the way out.
     Outside of the main thread, where Python allows no handlers, nothing is deferred.

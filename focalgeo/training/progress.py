@@ -14,17 +14,21 @@ class Progress:
         self._tenth = first * 10 // max(total, 1)
         terminal = sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True) if terminal else None
+        self._text = ""
 
-    def advance(self, step: int, text: str) -> None:
-        """Show that `step` steps are done; `text` says how it goes."""
+    def describe(self, text: str) -> None:
+        """Say how it goes."""
+        self._text = text
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
+
+    def advance(self, step: int) -> None:
+        """Show that `step` steps are done."""
+        if self._bar is not None:
             self._bar.update(step - self._bar.n)
-            return
-        tenth = step * 10 // self._total
-        if tenth > self._tenth and text:
-            self._tenth = tenth
-            print(f"step {step}/{self._total}: {text}", file=sys.stderr, flush=True)
+        elif step * 10 // self._total > self._tenth and self._text:
+            self._tenth = step * 10 // self._total
+            print(f"step {step}/{self._total}: {self._text}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """End the display."""

@@ -11,10 +11,10 @@ from focalgeo.types import Batch, TrainState
 
 
 def make_step(apply: Callable, loss: Callable, tx: optax.GradientTransformation, reduce: Callable) -> Callable:
-    """The step (state, batch) -> (state, metrics): the mean loss over all devices' unmasked examples goes down one update.
+    """The step (state, batch) -> (state, metrics): one update of the mean loss over all devices' unmasked examples.
 
-    apply: flax's signature (see types.Model). loss(logits, labels, hyper) -> [examples] in nats. reduce: sums a tree over
-    devices. Metrics are sums over the batch ("loss", "correct", "count") and the norm of the mean gradient.
+    apply: flax's signature (see types.Model). loss(logits, labels, hyper) -> [examples] in nats. reduce: sums a tree
+    over devices. Metrics are sums over the batch ("loss", "correct", "count") and the norm of the mean gradient.
     """
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:

@@ -20,6 +20,9 @@ SPECTRA = {
     "indefinite": np.random.default_rng(3).normal(size=N),
     "negative definite": np.r_[-1.0, -np.linspace(2, 9, 59)],
     "small scale": 1e-9 * np.r_[5.0, np.linspace(-8, 1, 59)],
+    "zero": np.zeros(N),
+    "identity": np.ones(N),
+    "minus identity": -np.ones(N),
     "large scale": 1e9 * np.r_[5.0, np.linspace(-8, 1, 59)],
 }
 
@@ -77,26 +80,20 @@ def test_a_dense_mlp_hessian():
         matvec = jax.jit(lambda vector: hvp(loss, params, vector))
         eigenvalues = np.linalg.eigvalsh(oracle.hessian())
         largest = extreme_eigenvalues(matvec, params, jax.random.key(0), k=5, tolerance=1e-6)
-        smallest = extreme_eigenvalues(matvec, params, jax.random.key(0), which="smallest", tolerance=1e-6)
+        smallest = extreme_eigenvalues(matvec, params, jax.random.key(0), k=5, which="smallest", tolerance=1e-6)
         np.testing.assert_allclose(largest.value, eigenvalues[::-1][:5], atol=1e-8)
-        np.testing.assert_allclose(smallest.value, eigenvalues[:1], atol=1e-8)
+        np.testing.assert_allclose(smallest.value, eigenvalues[:5], atol=1e-8)
         assert largest.converged.all()
         assert smallest.converged.all()
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -2.0])
-def test_multiples_of_the_identity_take_one_step(value):
-    like = {"w": jnp.zeros(30)}
-    pair = lambda_max(lambda tree: trees.scale(tree, value), like, jax.random.key(0))
-    assert pair.converged
-    assert pair.num_matvecs == 2
-    np.testing.assert_allclose(pair.value, value, rtol=1e-6)
-    pairs = extreme_eigenvalues(lambda tree: trees.scale(tree, value), like, jax.random.key(0), k=3)
-    np.testing.assert_allclose(pairs.value, [value] * 3, rtol=1e-6)
-    assert pairs.num_matvecs == 6
+@pytest.mark.parametrize("name", ["zero", "identity", "minus identity"])
+def test_multiples_of_the_identity_take_one_step(name):
+    matvec, like = problem(SPECTRA[name])
+    assert lambda_max(matvec, like, jax.random.key(0), max_products=N + 1).num_matvecs == 2
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("k", [2, 5])
 def test_a_dimension_below_the_number_of_products(k):
     diagonal = jnp.array([3.0, 3.0, 1.0, -1.0, -9.0])
     pairs = extreme_eigenvalues(
@@ -121,7 +118,7 @@ def test_too_few_products_are_reported_not_hidden():
 
 def test_a_matvec_that_changes_between_calls_does_not_converge():
     # The search alone would not notice; the residual from a product of its own does.
-    diagonal, calls = jnp.array([4.0, 2.0, 1.0]), []
+    diagonal, calls = jnp.array([4.0, 2.0, 1.0, 0.0, -1.0]), []
 
     def drifting(vector):
         calls.append(1)
@@ -138,7 +135,7 @@ def test_python_jit_and_vmap_agree_and_each_member_stops_by_itself():
     def search(matrix, key):
         return extreme_eigenvalues(functools.partial(multiply, matrix), like, key, k=2, max_products=24)
 
-    together = jax.vmap(search)(matrices, jax.random.split(jax.random.key(5), 5))
+    together = jax.jit(jax.vmap(search))(matrices, jax.random.split(jax.random.key(5), 5))
     jitted = jax.jit(search)
     for index, key in enumerate(jax.random.split(jax.random.key(5), 5)[:4]):
         alone = search(matrices[index], key)

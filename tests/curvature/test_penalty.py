@@ -25,17 +25,18 @@ def test_both_forms_and_their_gradients_are_equal(params64):
         value, estimate = value_and_trace(loss, params, jax.random.key(2), num_probes=3, form=form)
         return value + 0.1 * estimate
 
-    values, gradients = zip(*(jax.value_and_grad(penalised)(params64, form) for form in FORMS), strict=True)
+    differentiated = jax.jit(jax.value_and_grad(penalised), static_argnums=1)
+    values, gradients = zip(*(differentiated(params64, form) for form in FORMS), strict=True)
     np.testing.assert_allclose(values[0], values[1], rtol=1e-12)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), *gradients)
 
 
 def test_value_is_the_loss_and_the_estimate_is_v_hv(params64):
     key = jax.random.key(4)
-    value, estimate = value_and_trace(loss, params64, key)
+    value, estimate = jax.jit(lambda params: value_and_trace(loss, params, key))(params64)
     probe = trees.rademacher(jax.random.split(key, 1)[0], params64)
-    np.testing.assert_allclose(value, loss(params64), rtol=1e-14)
-    np.testing.assert_allclose(estimate, trees.dot(probe, hvp(loss, params64, probe)), rtol=1e-12)
+    expected = jax.jit(lambda params: (loss(params), trees.dot(probe, hvp(loss, params, probe))))(params64)
+    np.testing.assert_allclose((value, estimate), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -50,7 +51,7 @@ def test_all_sign_vectors_average_to_the_trace_and_its_gradient(form):
 
         keys = jax.random.split(jax.random.key(0), 400)
         probes = jax.vmap(lambda key: trees.rademacher(jax.random.split(key, 1)[0], params))(keys)
-        estimates = jax.vmap(lambda key: value_and_trace(tiny, params, key, form=form)[1])(keys)
+        estimates = jax.jit(jax.vmap(lambda key: value_and_trace(tiny, params, key, form=form)[1]))(keys)
         firsts = [
             int(np.argmax((np.asarray(probes) == signs).all(1))) for signs in itertools.product([-1, 1], repeat=3)
         ]
@@ -59,16 +60,17 @@ def test_all_sign_vectors_average_to_the_trace_and_its_gradient(form):
         hessian = np.asarray(dense_hessian(tiny, params))
         np.testing.assert_allclose(np.sort(forms), np.sort(sign_quadratic_forms(hessian)), atol=1e-12)
         np.testing.assert_allclose(forms.mean(), np.trace(hessian), rtol=1e-12)
-        gradient = jax.grad(lambda p: value_and_trace(tiny, p, keys[0], form=form)[1])(params)
+        gradient = jax.jit(jax.grad(lambda p: value_and_trace(tiny, p, keys[0], form=form)[1]))(params)
         np.testing.assert_allclose(gradient, 6 * cubic, rtol=1e-12)
 
 
 def test_under_jit_and_vmap_in_float32():
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), MLP().tree())
     keys = jax.random.split(jax.random.key(1), 2)
-    values, estimates = jax.vmap(lambda key: value_and_trace(loss, params, key, num_probes=2))(keys)
+    compute = jax.jit(lambda key: value_and_trace(loss, params, key, num_probes=2))
+    values, estimates = jax.vmap(compute)(keys)
     for index in range(2):
-        alone = jax.jit(lambda key: value_and_trace(loss, params, key, num_probes=2))(keys[index])
+        alone = compute(keys[index])
         np.testing.assert_allclose((values[index], estimates[index]), alone, rtol=1e-5)
 
 

@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from reference.curvature import MLP
 
 from focalgeo import trees
@@ -35,14 +36,14 @@ def flat(tree):
 
 
 def rows_of(matvec, params):
-    vectors, unravel = jax.flatten_util.ravel_pytree(params)
-    product = jax.jit(lambda unit: jax.flatten_util.ravel_pytree(matvec(unravel(unit)))[0])
+    vectors, unravel = ravel_pytree(params)
+    product = jax.jit(lambda unit: ravel_pytree(matvec(unravel(unit)))[0])
     return np.stack([product(unit) for unit in jnp.eye(vectors.size, dtype=vectors.dtype)])
 
 
 def test_dense_hessian_and_hvp_equal_the_numpy_hessian(params64):
     expected = ORACLE.hessian()
-    dense = dense_hessian(loss, params64)
+    dense = jax.jit(lambda params: dense_hessian(loss, params))(params64)
     assert dense.dtype == jnp.float64
     np.testing.assert_allclose(dense, expected, atol=1e-8)
     np.testing.assert_allclose(rows_of(lambda v: hvp(loss, params64, v), params64), dense, atol=1e-14)
@@ -59,7 +60,8 @@ def test_ggn_vp_equals_the_numpy_gauss_newton_matrix(params64):
 def test_float32_hvp_is_symmetric_and_near_float64():
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), ORACLE.tree())
     left, right = (trees.gaussian(jax.random.key(seed), params) for seed in (1, 2))
-    forward, backward = (trees.dot(a, hvp(loss, params, b)) for a, b in ((left, right), (right, left)))
+    product = jax.jit(lambda vector: hvp(loss, params, vector))
+    forward, backward = (trees.dot(a, product(b)) for a, b in ((left, right), (right, left)))
     np.testing.assert_allclose(forward, backward, rtol=1e-5)
     np.testing.assert_allclose(forward, flat(left) @ ORACLE.hessian() @ flat(right), rtol=1e-4)
 

@@ -1,0 +1,94 @@
+"""ResNet-18 on CIFAR-10 with focal loss, by the papers' recipe; and a quick variant for a laptop.
+
+Command:   python -m focalgeo.run --config=configs/cifar10.py --workdir=runs/cifar10
+           python -m focalgeo.run --config=configs/cifar10.py:quick --workdir=runs/cifar10-quick
+Data:      tfds:cifar10 (downloads once), or class folders of images, in an archive too:
+           --config.data.name=folder:cifar10.tar.xz
+Recipe:    SGD, momentum 0.9, weight decay 5e-4, batch 128, learning rate 0.1, divided by 10 after 150 and 250 of 350
+           epochs; random crops (pad 4) and flips; 45,000/5,000/10,000 images
+           (Mukhoti et al., App. D; Komisarenko & Kull, 5.1)
+Quick:     a 3-layer convolutional network (98,000 parameters) on the first QUICK_TRAIN of the 45,000 shuffled training
+           images, 2,000 of val and all 10,000 test images, QUICK_EPOCHS epochs
+Time:      not yet measured on a GPU; quick: QUICK_TIME on 2 CPU cores
+Expected:  quick: QUICK_EXPECTED
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """The whole job; `arg` "quick" is the same path at a size for 2 CPU cores."""
+    if arg not in ("", "quick"):
+        raise ValueError(
+            f"configs/cifar10.py has no variant {arg!r}; use configs/cifar10.py or configs/cifar10.py:quick"
+        )
+    config = ConfigDict()
+    config.seed = 0
+
+    config.data = ConfigDict()
+    config.data.name = "tfds:cifar10"
+    config.data.split_seed = 1
+    config.data.train_size = placeholder(int)
+    config.data.val_size = placeholder(int)
+    config.data.test_size = placeholder(int)
+    config.data.augment = "crop_flip"
+    config.data.scale = 255.0
+    config.data.mean = (0.4914, 0.4822, 0.4465)
+    config.data.std = (0.2023, 0.1994, 0.2010)
+
+    config.model = ConfigDict()
+    config.model.name = "resnet18"
+    config.model.dtype = "float32"
+    config.model.options = ConfigDict()
+
+    config.loss = ConfigDict()
+    config.loss.name = "focal_loss"
+    config.loss.gamma = 3.0
+
+    config.optimizer = ConfigDict()
+    config.optimizer.name = "sgd"
+    config.optimizer.learning_rate = 0.1
+    config.optimizer.momentum = 0.9
+    config.optimizer.nesterov = False
+    config.optimizer.weight_decay = 5e-4
+    config.optimizer.clip_norm = 0.0
+    config.optimizer.batch_size = 128
+    config.optimizer.epochs = 350
+    config.optimizer.schedule = "steps"
+    config.optimizer.decay_epochs = (150, 250)
+    config.optimizer.decay_factor = 0.1
+    config.optimizer.warmup_epochs = 0
+
+    config.log_every = 50
+    config.checkpoint = ConfigDict({"every": 1000, "keep": 3})
+
+    config.evaluation = ConfigDict()
+    config.evaluation.batch_size = 512
+    config.evaluation.num_bins = 15
+    config.evaluation.binning = "ece"
+    config.evaluation.gammas = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
+    config.evaluation.temperature_step = 0.01
+    config.evaluation.max_temperature = 5.0
+    config.evaluation.num_resamples = 1000
+
+    config.curvature = ConfigDict()
+    config.curvature.examples = 1000
+    config.curvature.batch_size = 250
+    config.curvature.max_products = 40
+    config.curvature.tolerance = 1e-3
+    config.curvature.num_probes = 100
+
+    if arg == "quick":
+        config.data.train_size = 10_000
+        config.data.val_size = 2_000
+        config.model.name = "cnn"
+        config.model.options = ConfigDict({"widths": (32, 64, 128)})
+        config.optimizer.learning_rate = 0.05
+        config.optimizer.epochs = 12
+        config.optimizer.decay_epochs = (8, 11)
+        config.log_every = 20
+        config.checkpoint.every = 100
+        config.curvature.examples = 500
+        config.curvature.num_probes = 30
+    return config

@@ -1,0 +1,115 @@
+"""Train, val and test: the papers' seeded rule, and subsets by the same rule."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from focalgeo.types import Dataset, InputError, Split
+
+
+class Source(NamedTuple):
+    """A data set as its maker divided it; `splits` holds "train" and, where they exist, "val" and "test"."""
+
+    splits: dict[str, Split]
+    class_names: tuple[str, ...]
+    checksum: str
+
+
+class Sizes(NamedTuple):
+    """How many examples each split shall have; None means the default of `divide`."""
+
+    train: int | None = None
+    val: int | None = None
+    test: int | None = None
+
+
+def split_indices(n: int, val_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices (train, val) of n examples: shuffled by NumPy's legacy generator, the first `val_size` are validation.
+
+    Args:
+        n: number of examples, at least 1.
+        val_size: 0 <= val_size < n.
+        seed: 0 <= seed < 2**32.
+
+    Returns:
+        train int64 [n - val_size] and val int64 [val_size], both in shuffled order.
+
+    Raises:
+        InputError: a size or seed outside its range.
+
+    Accuracy:
+        exact, held by tests/data/test_splits.py: for (50000, 5000, 1) val starts 26247, 35067, 34590, 16668, 12196.
+
+    Source:
+        the published code of Komisarenko & Kull, arXiv 2408.11598, and Mukhoti et al., arXiv 2002.09437. They number
+        CIFAR's images in the order of its binary files; another source numbers them in its own order, so the same
+        indices name other images there.
+    """
+    if not 0 <= val_size < n:
+        raise InputError(f"{val_size} of {n} examples cannot be split off: give a number from 0 to {n - 1}")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"split seed {seed} is out of range: give an integer from 0 to {2**32 - 1}")
+    order = np.random.RandomState(seed).permutation(n)
+    return order[val_size:], order[:val_size]
+
+
+def divide(source: Source, sizes: Sizes, *, name: str, seed: int) -> Dataset:
+    """The three splits of `source`: those it lacks are split off from train, then each is cut down to its size.
+
+    By default val is a tenth of train. Where the source has no test split, a fifth of the whole is split off for test
+    and as many for val. Train is in shuffled order, so its first examples are a random subset; a subset of a split
+    that the source itself has is a seeded draw in the source's order.
+
+    Raises:
+        InputError: a size below 1, or more examples than there are.
+    """
+    train = source.splits["train"]
+    rows = np.arange(len(train.y))
+    default = max(1, len(rows) // (10 if "test" in source.splits else 5))
+    parts = {}
+    for part in ("test", "val"):
+        size = getattr(sizes, part)
+        _check_size(size, part, name)
+        if part in source.splits:
+            parts[part] = _subset(source.splits[part], size, where=f"{name}: {part}", seed=seed)
+            continue
+        rows, taken = _split_off(rows, default if size is None else size, where=f"{name}: {part}", seed=seed)
+        parts[part] = _take(train, taken)
+    if len(rows) == len(train.y):
+        rows, _ = split_indices(len(rows), 0, seed)
+    _check_size(sizes.train, "train", name)
+    if sizes.train is not None and sizes.train > len(rows):
+        raise InputError(
+            f"{name}: train has {len(rows)} examples, {sizes.train} were asked for: give at most that many"
+        )
+    kept = _take(train, rows[: sizes.train])
+    return Dataset(name, kept, parts["val"], parts["test"], source.class_names, source.checksum)
+
+
+def _check_size(size: int | None, part: str, name: str) -> None:
+    if size is not None and size < 1:
+        raise InputError(f"{name}: {part}_size is {size}: give at least 1, or None for the default")
+
+
+def _split_off(rows: np.ndarray, size: int, *, where: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    if size >= len(rows):
+        raise InputError(
+            f"{where} is split off from train, which has {len(rows)} examples, and {size} were asked for: "
+            f"give at most {len(rows) - 1}, train needs some too"
+        )
+    rest, taken = split_indices(len(rows), size, seed)
+    return rows[rest], rows[taken]
+
+
+def _subset(split: Split, size: int | None, *, where: str, seed: int) -> Split:
+    n = len(split.y)
+    if size is None or size == n:
+        return split
+    if size > n:
+        raise InputError(f"{where} has {n} examples, {size} were asked for: give at most that many")
+    _, taken = split_indices(n, size, seed)
+    return _take(split, np.sort(taken))
+
+
+def _take(split: Split, rows: np.ndarray) -> Split:
+    return Split(split.x[rows], split.y[rows])

@@ -1,0 +1,193 @@
+"""The house's walls: who may import whom, and what only one place may do. Reads the source, imports none of it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "focalgeo"
+LAYER_0 = {"types", "trees"}
+ALLOWED = {
+    "types": set(),
+    "trees": {"types"},
+    **{room: LAYER_0 for room in ("losses", "calibration", "curvature", "models", "data", "records", "parallel")},
+    "theory": LAYER_0 | {"losses", "calibration"},
+    "training": LAYER_0 | {"parallel"},
+    "evaluation": LAYER_0 | {"parallel", "calibration", "curvature"},
+    "report": {"types", "records"},
+    "job": LAYER_0
+    | {"losses", "calibration", "curvature", "models", "data", "records", "parallel"}
+    | {"theory", "training", "evaluation", "report"},
+    "run": {"types", "job"},
+    "calibrate": LAYER_0 | {"calibration", "records", "report", "evaluation"},
+}
+# library -> the rooms that alone may import it
+ONLY = {
+    "flax.linen": {"models"},
+    "flax": {"models"},
+    "matplotlib": {"report"},
+    "jinja2": {"report"},
+    "optax": {"training"},
+    "orbax": {"training"},
+    "tqdm": {"training"},
+    "tensorflow_datasets": {"data"},
+    "sklearn": {"data", "calibration"},
+    "PIL": {"data"},
+    "ml_collections": {"job", "run"},
+    "absl": {"run", "calibrate"},
+    "tensorboardX": {"records"},
+}
+WITHOUT_JAX = ("records", "report", "data")
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
+
+
+def sources(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of everything a file imports, also inside functions; `from a import b` counts as a.b."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def own_rooms(path: Path) -> set[str]:
+    """Rooms of focalgeo that a file imports."""
+    rooms = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir()}
+    found = {name.split(".")[1] for name in imports(path) if name.startswith("focalgeo.")}
+    return found & rooms
+
+
+@pytest.mark.parametrize("path", sources(PACKAGE), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_rooms_import_only_what_the_table_allows(path):
+    here = room(path)
+    if here == "__init__":
+        assert own_rooms(path) == set()
+        return
+    assert here in ALLOWED, f"{here} is not a room of the house: add it to the table and to the design"
+    assert own_rooms(path) - {here} <= ALLOWED[here]
+
+
+def test_no_cycles_between_files():
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sources(PACKAGE)
+    }
+
+    def targets(path: Path) -> set[str]:
+        longest = (name if name in modules else name.rpartition(".")[0] for name in imports(path))
+        return {found for found in longest if found in modules}
+
+    graph = {name: targets(path) for name, path in modules.items()}
+    done, path_here = set(), []
+
+    def visit(name):
+        assert name not in path_here, f"cycle: {' -> '.join([*path_here[path_here.index(name) :], name])}"
+        if name in done:
+            return
+        path_here.append(name)
+        for target in sorted(graph[name]):
+            visit(target)
+        done.add(path_here.pop())
+
+    for name in graph:
+        visit(name)
+
+
+@pytest.mark.parametrize(("library", "rooms"), ONLY.items(), ids=ONLY)
+def test_a_library_is_imported_by_its_rooms_only(library, rooms):
+    users = {
+        room(path) for path in sources(PACKAGE) if any(f"{name}.".startswith(f"{library}.") for name in imports(path))
+    }
+    assert users <= rooms
+
+
+@pytest.mark.parametrize("name", WITHOUT_JAX)
+def test_rooms_without_jax(name):
+    for path in sources(PACKAGE):
+        if room(path) == name:
+            assert not any(f"{found}.".startswith(("jax.", "flax.", "optax.", "chex.")) for found in imports(path)), (
+                path
+            )
+
+
+def names_in(path: Path) -> set[str]:
+    """Identifiers and attributes of the code itself; comments and docstrings do not count."""
+    tree = ast.parse(path.read_text())
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+    }
+
+
+def test_only_parallel_names_pmap():
+    assert {path.name for path in sources(PACKAGE) if "pmap" in names_in(path)} == {"parallel.py"}
+
+
+def test_only_job_reads_the_config():
+    readers = {
+        path.name for path in sources(PACKAGE) if "config" in names_in(path) and room(path) not in ("records", "report")
+    }
+    assert readers <= {"job.py", "parallel.py"}
+
+
+def test_no_room_imports_what_stands_outside():
+    for path in sources(PACKAGE):
+        outside = {
+            name for name in imports(path) if name.split(".")[0] in ("configs", "experiments", "colabs", "tests")
+        }
+        assert not outside, path
+
+
+@pytest.mark.parametrize("path", sources(ROOT / "configs"), ids=lambda path: path.name)
+def test_configs_import_ml_collections_only(path):
+    assert {name.split(".")[0] for name in imports(path)} <= {"ml_collections"}
+
+
+def test_oracles_import_no_focalgeo():
+    for path in sources(ROOT / "tests" / "reference"):
+        assert not any(name.split(".")[0] == "focalgeo" for name in imports(path)), path
+
+
+def test_experiments_never_import_each_other():
+    for path in sources(ROOT / "experiments"):
+        own = path.relative_to(ROOT / "experiments").parts[0]
+        others = {name for name in imports(path) if name.startswith("experiments.") and name.split(".")[1] != own}
+        assert not others, path
+
+
+def test_files_are_nouns():
+    assert not [path for path in sources(PACKAGE) if path.stem in BANNED_NAMES]
+
+
+def test_the_step_is_seen_whole():
+    tree = ast.parse((PACKAGE / "training" / "step.py").read_text())
+    (step,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "step"]
+    assert step.end_lineno - step.lineno + 1 <= 40
+
+
+def test_the_first_door_is_short():
+    assert len((PACKAGE / "run.py").read_text().splitlines()) < 60
+
+
+def test_no_hidden_nans():
+    assert not [path for path in sources(PACKAGE) if "nan_to_num" in names_in(path)]
+
+
+@pytest.mark.parametrize("path", sources(PACKAGE), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_public_functions_have_docstrings(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree) or path.name == "__init__.py"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{path.name}: {node.name}"
