@@ -2,10 +2,9 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-Array = jax.Array | np.ndarray
+Array = Any  # jax.Array or numpy.ndarray; jax is not imported here, so that rooms without it start fast
 PyTree = Any
 
 

@@ -75,11 +75,11 @@ def run(
                 progress.describe(meter.text())
                 write(meter.rows({**place, "split": "train"}, learning_rate(index)))
             if done % plan.steps_per_epoch == 0:
-                write([{**place, **row} for row in validate(state)])
-                meter.restart_clock()
+                with meter.paused():
+                    write([{**place, **row} for row in validate(state)])
             if done % plan.checkpoint_every == 0 or last or signum is not None:
-                meter.settle()
-                save(Checkpoint(state, meter.sums))
+                with meter.paused():
+                    save(Checkpoint(state, meter.sums))
             progress.advance(done)
             if signum is not None and not last:
                 where = f"stopped at step {done} of {plan.steps} and saved"

@@ -2,6 +2,8 @@
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jax
 
@@ -20,8 +22,16 @@ class Meter:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Count the rate from now on: compilation and validation are not training."""
+        """Count the rate from now on, so that compilation is left out."""
         self._began, self._timed = time.perf_counter(), 0.0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Read all metrics, then stop the clock for the block: validating and saving are not training."""
+        self.settle()
+        entered = time.perf_counter()
+        yield
+        self._began += time.perf_counter() - entered
 
     def add(self, step: int, metrics: dict) -> None:
         """Take the metrics of step number `step`, after those of the step before have been read."""

@@ -1,0 +1,193 @@
+"""The loop and its checkpoints: stop anywhere, go on, end with the same bits; damage is said in one line."""
+
+import functools
+import signal
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from focalgeo import data, losses, models, parallel
+from focalgeo.training import checkpoint, interruption, loop, optimiser
+from focalgeo.training.meter import Meter
+from focalgeo.training.step import make_step
+from focalgeo.types import InputError, Interrupted, RunError, Split, TrainState
+
+PLAN = loop.Plan(epochs=3, steps_per_epoch=4, log_every=3, checkpoint_every=5)
+
+
+class Workshop(NamedTuple):
+    """Everything that a run of the loop needs, compiled once."""
+
+    start: checkpoint.Checkpoint
+    step: object
+    batches: object
+
+
+@pytest.fixture(scope="module")
+def workshop():
+    model = models.build("mlp", 3, hidden=(8,), axis_name=parallel.AXIS)
+    tx = optimiser.make_optimiser(
+        "sgd", optimiser.step_schedule([8], 0.1), momentum=0.9, nesterov=True, weight_decay=1e-3, clip_norm=1.0
+    )
+    rng = np.random.default_rng(0)
+    split = Split(rng.integers(0, 255, (29, 6, 6, 1), np.uint8), rng.integers(0, 3, 29).astype(np.int32))
+    params = dict(model.init(jax.random.PRNGKey(0), jnp.zeros((1, 6, 6, 1))))["params"]
+    hyper = {"gamma": jnp.float32(1), "learning_rate": jnp.float32(0.1)}
+    state = TrainState(jnp.int32(0), params, {}, tx.init(params), jax.random.PRNGKey(1), hyper)
+    step = parallel.pmapped(make_step(model.apply, losses.make_loss("focal_loss"), tx, parallel.reduce_sum))
+
+    def batches(epoch: int, start: int):
+        return data.epoch_batches(
+            split,
+            batch_size=8,
+            seed=3,
+            epoch=epoch,
+            start=start,
+            augment=data.AUGMENTATIONS["crop_flip"],
+            normalise=data.Normalisation((0.5,), (0.5,), 255.0),
+            multiple_of=parallel.device_count(),
+        )
+
+    return Workshop(checkpoint.Checkpoint(jax.device_get(state), {}), step, batches)
+
+
+def train(workshop, *, start=None, rows=None, save=lambda saved: None, stopped=lambda: None, step=None, batches=None):
+    start = start or workshop.start
+    start = start._replace(state=jax.tree.map(np.copy, start.state))  # the step donates its state
+    return loop.run(
+        start,
+        step or workshop.step,
+        PLAN,
+        batches=batches or workshop.batches,
+        validate=lambda state: [
+            {"name": "norm", "split": "val", "value": float(jnp.sum(state.params["Dense_0"]["bias"]))}
+        ],
+        learning_rate=lambda index: 0.1,
+        write=([] if rows is None else rows).extend,
+        save=save,
+        stopped=stopped,
+    ).state
+
+
+def assert_equal(left, right):
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def without_times(rows):
+    return [row for row in rows if row["name"] != "examples_per_second"]
+
+
+@pytest.fixture(scope="module")
+def whole(workshop):
+    rows = []
+    return train(workshop, rows=rows), rows
+
+
+@pytest.mark.parametrize("stop_after", [1, 3, 4, 7, 11])
+def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path, stop_after):
+    manager = checkpoint.make_manager(tmp_path, keep=2)
+    calls, rows = iter(range(1, 100)), []
+    with pytest.raises(Interrupted, match=f"stopped at step {stop_after} of 12 and saved"):
+        train(
+            workshop,
+            rows=rows,
+            save=functools.partial(checkpoint.save, manager),
+            stopped=lambda: signal.SIGTERM if next(calls) == stop_after else None,
+        )
+    restored = checkpoint.restore_latest(manager, workshop.start.state)
+    assert int(restored.state.step) == stop_after
+    final = train(workshop, start=restored, rows=rows)
+    assert_equal(final, whole[0])
+    assert without_times(rows) == without_times(whole[1])
+
+
+def test_every_example_is_seen_once_an_epoch(whole):
+    seen = [row["value"] for row in whole[1] if row["name"] == "examples_seen"]
+    assert seen[-1] == 3 * 29
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
+    saved = []
+
+    def poisoned(epoch, start):
+        for number, batch in enumerate(workshop.batches(epoch, start), start):
+            yield batch._replace(x=batch.x * (np.nan if (epoch, number) == (1, 2) else 1))
+
+    with pytest.raises(RunError, match="loss is nan at step 7; the last good checkpoint is kept"):
+        train(workshop, save=lambda each: saved.append(int(each.state.step)), batches=poisoned)
+    assert saved == [5]
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run():
+    meter = Meter({})
+    meter.add(4, {"loss": 1.0, "correct": 1, "count": 1, "gradient_norm": np.inf})
+    with pytest.raises(RunError, match="gradient norm is inf at step 4"):
+        meter.settle()
+
+
+def saved_run(workshop, folder):
+    manager = checkpoint.make_manager(folder, keep=3)
+    train(workshop, save=functools.partial(checkpoint.save, manager))
+    return manager
+
+
+def flip_a_byte(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing digest", "no digest's fields"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(workshop, tmp_path, capfd, damage):
+    manager = saved_run(workshop, tmp_path)
+    assert sorted(manager.all_steps()) == [5, 10, 12]
+    capfd.readouterr()
+    newest = tmp_path / "12"
+    largest = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    if damage == "flipped":
+        flip_a_byte(largest)
+    elif damage == "truncated":
+        largest.write_bytes(largest.read_bytes()[:-7])
+    elif damage == "missing digest":
+        (newest / checkpoint.DIGEST).unlink()
+    else:
+        (newest / checkpoint.DIGEST).write_text("[]")
+    restored = checkpoint.restore_latest(checkpoint.make_manager(tmp_path, keep=3), workshop.start.state)
+    assert int(restored.state.step) == 10
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    assert "12 is damaged or incomplete; falling back to the one before" in error
+
+
+def test_without_a_whole_checkpoint_there_is_none(workshop, tmp_path):
+    assert checkpoint.restore_latest(checkpoint.make_manager(tmp_path, keep=3), workshop.start.state) is None
+
+
+def test_a_checkpoint_of_another_network_is_one_line(workshop, tmp_path):
+    manager = saved_run(workshop, tmp_path)
+    other = workshop.start.state._replace(params={"Dense_7": {"bias": np.zeros(3, np.float32)}})
+    with pytest.raises(InputError, match="does not fit this network"):
+        checkpoint.restore_latest(manager, other)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line(workshop, tmp_path):
+    manager = checkpoint.make_manager(tmp_path / "checkpoints", keep=3)
+    (tmp_path / "checkpoints").rmdir()
+    (tmp_path / "checkpoints").write_text("in the way")
+    with pytest.raises(InputError, match=r"cannot write checkpoint .*; free some space or choose") as caught:
+        checkpoint.save(manager, workshop.start)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_signal_is_held_back_once_and_the_handlers_come_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with interruption.deferred_signals() as stopped:
+        assert stopped() is None
+        signal.raise_signal(signal.SIGTERM)
+        assert stopped() == signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(signal.SIGTERM) is before
