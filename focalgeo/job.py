@@ -25,6 +25,8 @@ from focalgeo.types import Dataset, InputError, Model, Predictions, Split, Train
 
 # (field, what must hold, in words)
 CHECKS = (
+    ("seed", lambda v: v >= 0, "must be 0 or more"),
+    ("data.split_seed", lambda v: v >= 0, "must be 0 or more"),
     ("data.scale", lambda v: v > 0, "must be greater than 0"),
     ("data.std", lambda v: len(v) > 0 and min(v) > 0, "must all be greater than 0"),
     ("model.dtype", lambda v: v in ("float32", "bfloat16"), "must be float32 or bfloat16"),
@@ -287,7 +289,8 @@ def _optimiser(config, schedule):
 
 
 def _initial_state(config, model: Model, tx, dataset: Dataset, keys: dict) -> TrainState:
-    example = next(data.evaluation_batches(Split(dataset.train.x[:2], dataset.train.y[:2]), batch_size=2))
+    few = Split(dataset.train.x[:2], dataset.train.y[:2])
+    example = next(data.evaluation_batches(few, batch_size=2, normalise=_normalisation(config)))
     variables = dict(jax.jit(model.init)(keys["init"], example.x))
     params = variables.pop("params")
     hyper = {"gamma": config.loss.gamma, "learning_rate": config.optimizer.learning_rate}

@@ -1,7 +1,8 @@
 """Bins of confidence: the one place where it is decided which example falls into which bin.
 
-An example counts as often as its weight says: 1 and 0 for a mask, a whole number for a resample. A bin scheme is a table
-[bins, examples] of how often each example counts in each bin; its columns add up to the weights, so no example is dropped.
+An example counts as often as its weight says: 1 and 0 for a mask, a whole number for a resample. A bin scheme is a
+table [bins, examples] of how often each example counts in each bin; its columns add up to the weights, so no example
+is dropped.
 """
 
 from fractions import Fraction
@@ -50,8 +51,8 @@ def reliability(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Ar
     Args:
         log_probs: Float [examples, classes].
         labels: Int [examples].
-        num_bins: M, 1 or more. A confidence of 0 belongs to the first bin, of 1 to the last; a confidence that equals an edge
-            belongs to the bin below, decided in exact arithmetic (float32(0.1) is above 1/10).
+        num_bins: M, 1 or more. A confidence of 0 belongs to the first bin, of 1 to the last; a confidence that equals
+            an edge belongs to the bin below, decided in exact arithmetic (float32(0.1) is above 1/10).
         mask: Bool [examples], or how often each example counts; None counts each once.
 
     Raises:
@@ -62,11 +63,13 @@ def reliability(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Ar
     return equal_width(*top_label(log_probs, labels, mask), num_bins)
 
 
-def adaptive_reliability(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Reliability:
+def adaptive_reliability(
+    log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None
+) -> Reliability:
     """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal count, by rank of confidence.
 
-    With N examples the first N mod M bins hold one more than the rest; equal confidences keep the order of the examples.
-    Arguments and errors as `reliability`; weights are rounded to whole numbers.
+    With N examples the first N mod M bins hold one more than the rest; equal confidences keep the order of the
+    examples. Arguments and errors as `reliability`; weights are rounded to whole numbers.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3. The published code interpolates edges instead and drops examples.
     """
@@ -99,6 +102,16 @@ def equal_mass(confidence: Array, correct: Array, weight: Array, num_bins: int) 
     return Reliability(*_means(jnp.maximum(inside, 0).astype(confidence.dtype), values), lower, upper)
 
 
+def expected_gap(bins: Reliability) -> Array:
+    """Sum over bins of their share of the examples times |accuracy - confidence|."""
+    return jnp.sum(bins.count * gap(bins)) / jnp.sum(bins.count)
+
+
+def gap(bins: Reliability) -> Array:
+    """[bins] |accuracy - confidence|, 0 where a bin is empty."""
+    return jnp.where(bins.count > 0, jnp.abs(bins.accuracy - bins.confidence), 0)
+
+
 def bin_edges(num_bins: int, dtype: np.dtype) -> np.ndarray:
     """Edges 0, 1/M, ..., 1 of equal-width bins, each rounded down in `dtype`.
 
@@ -123,7 +136,7 @@ def _means(inside: Array, values: Array) -> tuple[Array, Array, Array]:
 
 
 def _counted(weight: Array, values: Array) -> Array:
-    """`values` where the weight is not 0. It comes after the sort, which then is one and the same for every resample."""
+    """`values` where the weight is not 0. It comes after the sort, so that one sort serves every resample."""
     return jnp.where(weight > 0, values, 0)
 
 

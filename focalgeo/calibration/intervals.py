@@ -30,23 +30,26 @@ def bootstrap(
     """Bootstrap of a metric over the examples: its value, standard error and bias-corrected 95% percentile interval.
 
     Args:
-        metric: metric(log_probs, labels, mask=counts) -> scalar, such as `ece` or functools.partial(ece, num_bins=10), where
-            counts [examples] says how often each example counts. A resample is such counts: nothing is gathered, bins are
-            fitted anew to each resample, and what does not depend on the counts is computed once.
+        metric: metric(log_probs, labels, mask=counts) -> scalar, such as `ece` or functools.partial(ece, num_bins=10),
+            where counts [examples] says how often each example counts. A resample is such counts: nothing is gathered,
+            bins are fitted anew to each resample, and what does not depend on the counts is computed once.
         log_probs: Float [examples, classes].
         labels: Int [examples].
         key: PRNG key; the same key gives the same result.
         num_resamples: 2 or more; 1,000 is usual.
 
     Returns:
-        Estimate whose value is the plain metric of the data, `n` the number of examples. Resampling biases ECE upwards; the
-        interval is corrected for the median's shift (Efron's BC), the value is not, so the value may lie outside the interval.
+        Estimate whose value is the plain metric of the data, `n` the number of examples. Resampling biases ECE
+        upwards; the interval is corrected for the median's shift (Efron's BC), the value is not, so the value may lie
+        outside the interval.
 
     Raises:
         InputError: fewer than 2 resamples, or no examples.
     """
     if num_resamples < 2 or labels.shape[0] == 0:
-        raise InputError(f"bootstrap of {labels.shape[0]} examples with {num_resamples} resamples: give at least 1 and 2")
+        raise InputError(
+            f"bootstrap of {labels.shape[0]} examples with {num_resamples} resamples: give at least 1 and 2"
+        )
     value = metric(log_probs, labels)
     draws = _resampled(metric, log_probs, labels, key, num_resamples)
     low, high = _bias_corrected(draws, value)

@@ -21,8 +21,9 @@ def temperature_scaling(logits: Array, temperature: Array) -> Array:
         temperature: Float scalar or [...], above 0; anything else gives NaN.
 
     Returns:
-        [..., classes] float32, normalised; argmax equals that of the logits. The top entry is log_sigmoid of its log-odds:
-        -1e-26 stays -1e-26. Absolute error 2e-5 plus 2e-6 of the value, held by tests/calibration/test_maps.py.
+        [..., classes] float32, normalised; argmax equals that of the logits. The top entry is log_sigmoid of its
+        log-odds: -1e-26 stays -1e-26. Absolute error 2e-5 plus 2e-6 of the value, held by
+        tests/calibration/test_maps.py.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 2.
     """
@@ -35,15 +36,15 @@ def focal_calibration(log_probs: Array, gamma: Array) -> Array:
 
     Args:
         log_probs: Float [..., classes], log q; a constant added to a row changes nothing, so logits do as well.
-        gamma: Float scalar or [...], above -1; anything else gives NaN. Zero is the identity. A model trained with focal
-            loss of this gamma is un-focalled by it. From about -0.885 to 0 the map softens confident predictions.
+        gamma: Float scalar or [...], above -1; anything else gives NaN. Zero is the identity. A model trained with
+            focal loss of this gamma is un-focalled by it. From about -0.885 to 0 the map softens confident predictions.
 
     Returns:
-        [..., classes] float32 log-probabilities, normalised, with the argmax of the input, differentiable in both arguments.
-        Absolute error 2e-5 plus 2e-6 of the value, held by tests/calibration/test_maps.py.
+        [..., classes] float32 log-probabilities, normalised, with the argmax of the input, differentiable in both
+        arguments. Absolute error 2e-5 plus 2e-6 of the value, held by tests/calibration/test_maps.py.
 
-    Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 4, Eq. (1). The map need not raise the top probability where
-    that is below 1/2: their Proposition 5 is false for four or more classes.
+    Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 4, Eq. (1). The map need not raise the top probability
+    where that is below 1/2: their Proposition 5 is false for four or more classes.
     """
     log_probs = _wide(log_probs)
     return _focal(log_probs, gamma, _top(log_probs))
@@ -58,25 +59,27 @@ def focal_temperature_scaling(logits: Array, gamma: Array, temperature: Array) -
         temperature: Float scalar or [...], above 0; anything else gives NaN.
 
     Returns:
-        [..., classes] float32 log-probabilities, normalised, with the argmax of the logits. Accuracy as `focal_calibration`,
-        also for logits [60, 0, -40] with gamma 5 and temperature 0.01.
+        [..., classes] float32 log-probabilities, normalised, with the argmax of the logits. Accuracy as
+        `focal_calibration`, also for logits [60, 0, -40] with gamma 5 and temperature 0.01.
 
-    Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2 (their published code offers the other order, which differs).
+    Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2 (their published code offers the other order, which
+    differs).
     """
     logits = _wide(logits)
     return _focal(_scaled(logits, temperature), gamma, _top(logits))
 
 
 def log_focal_weight(log_p: Array, log_complement: Array, gamma: Array) -> Array:
-    """log h = log p - gamma log(1 - p) - log1p(gamma u), with u = log1p(x) / x in (0, 1) and x = (1 - p) / p.
+    """The log of h, log p - gamma log(1 - p) - log1p(gamma u), with u = log1p(x) / x in (0, 1) and x = (1 - p) / p.
 
-    Equal to the definition of `focal_calibration` with (1 - p)^gamma taken out, and free of cancellation for any gamma > -1.
+    Equal to the definition of `focal_calibration` with (1 - p)^gamma taken out, and free of cancellation for
+    every gamma above -1.
     """
-    return log_p - gamma * log_complement - jnp.log1p(gamma * odds_ratio_log(log_p - log_complement))
+    return log_p - gamma * log_complement - jnp.log1p(gamma * _surprise_ratio(log_p - log_complement))
 
 
-def odds_ratio_log(log_odds: Array) -> Array:
-    """u = log1p(x) / x for x = exp(-log_odds): 1 where p is 1, 0 where p is 0, equal to -p log(p) / (1 - p)."""
+def _surprise_ratio(log_odds: Array) -> Array:
+    """The ratio u = log1p(x) / x for x = exp(-log_odds): -p log(p) / (1 - p), 0 to 1."""
     confident = log_odds > _SERIES_FROM
     x = jnp.exp(-jnp.maximum(log_odds, _SERIES_FROM))
     ordinary = jnp.clip(log_odds, _LOG_ZERO, _SERIES_FROM)
@@ -99,7 +102,7 @@ def _focal(scores: Array, gamma: Array, top: Array) -> Array:
 
 
 def _normalised(scores: Array, top: Array) -> Array:
-    """log_softmax of scores whose top entry keeps its 1 - p; the other entries stay below it, whatever rounding does."""
+    """log_softmax of scores whose top entry keeps its 1 - p; the others stay below it, whatever rounding does."""
     log_odds = _top_log_odds(scores, top)
     log_top = jax.nn.log_sigmoid(log_odds)
     rest = _rest(scores, top, log_odds)
@@ -109,7 +112,7 @@ def _normalised(scores: Array, top: Array) -> Array:
 
 
 def _rest(scores: Array, top: Array, log_odds: Array) -> Array:
-    """log p of the classes that are not the top one; meaningless at the top."""
+    """Log-probability of the classes that are not the top one; meaningless at the top."""
     top_score = jnp.sum(jnp.where(top, scores, 0), axis=-1, keepdims=True)
     return (scores - top_score) + jax.nn.log_sigmoid(log_odds)
 

@@ -1,8 +1,8 @@
 """Calibration metrics: metric(log_probs, labels, *, mask=None, ...) -> scalar, for jit and vmap.
 
 Everywhere log_probs is float [examples, classes], labels int [examples] in 0 .. classes - 1, and mask is None, bool
-[examples], or how often each example counts (so that a bootstrap resample is a mask). Masked examples count for nothing,
-whatever they hold; with no example left the result is NaN.
+[examples], or how often each example counts (so that a bootstrap resample is a mask). Masked examples count for
+nothing, whatever they hold; with no example left the result is NaN.
 """
 
 from typing import NamedTuple
@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo.calibration.binning import (
-    Reliability,
     adaptive_reliability,
     equal_width,
+    expected_gap,
+    gap,
     reliability,
     top_label,
     weights,
@@ -31,12 +32,12 @@ class HighConfidence(NamedTuple):
 def ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
     """Expected calibration error sum_i (n_i / N) |accuracy_i - confidence_i| of the predicted class, as a fraction.
 
-    Bins have equal width and are closed on the right, see `reliability`. It is piecewise constant in a temperature: no gradients.
-    Absolute error 1e-6, held by tests/calibration/test_metrics.py.
+    Bins have equal width and are closed on the right, see `reliability`. It is piecewise constant in a temperature: no
+    gradients. Absolute error 1e-6, held by tests/calibration/test_metrics.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 1, 15 bins in their tables.
     """
-    return _expected_gap(reliability(log_probs, labels, num_bins=num_bins, mask=mask))
+    return expected_gap(reliability(log_probs, labels, num_bins=num_bins, mask=mask))
 
 
 def adaptive_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
@@ -44,7 +45,7 @@ def adaptive_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: A
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3, by rank: no example is dropped, as their published code does.
     """
-    return _expected_gap(adaptive_reliability(log_probs, labels, num_bins=num_bins, mask=mask))
+    return expected_gap(adaptive_reliability(log_probs, labels, num_bins=num_bins, mask=mask))
 
 
 def mce(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
@@ -53,7 +54,7 @@ def mce(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | No
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 2.
     """
     bins = reliability(log_probs, labels, num_bins=num_bins, mask=mask)
-    largest = jnp.max(_gap(bins))
+    largest = jnp.max(gap(bins))
     return jnp.where(jnp.sum(bins.count) > 0, largest, jnp.nan)
 
 
@@ -67,13 +68,13 @@ def classwise_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: 
 
     def of_class(column: tuple[Array, Array]) -> Array:
         log_p, k = column
-        return _expected_gap(equal_width(jnp.exp(log_p), labels == k, weight, num_bins))
+        return expected_gap(equal_width(jnp.exp(log_p), labels == k, weight, num_bins))
 
     return jnp.mean(jax.lax.map(of_class, (log_probs.T, jnp.arange(log_probs.shape[-1], dtype=jnp.int32))))
 
 
 def nll(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
-    """Mean negative log-likelihood -log p_y in nats. No clipping: a class given probability 0 that comes true makes it infinite."""
+    """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0."""
     true = jax.nn.one_hot(labels, log_probs.shape[-1], dtype=bool)
     return _mean(-jnp.sum(jnp.where(true, log_probs, 0), axis=-1), mask)
 
@@ -101,15 +102,6 @@ def high_confidence(
     chosen = top.weight * (top.confidence >= threshold).astype(top.weight.dtype)
     size = jnp.sum(chosen)
     return HighConfidence(size / jnp.sum(top.weight), jnp.sum(chosen * top.correct.astype(chosen.dtype)) / size)
-
-
-def _expected_gap(bins: Reliability) -> Array:
-    return jnp.sum(bins.count * _gap(bins)) / jnp.sum(bins.count)
-
-
-def _gap(bins: Reliability) -> Array:
-    """[bins] |accuracy - confidence|, 0 where a bin is empty."""
-    return jnp.where(bins.count > 0, jnp.abs(bins.accuracy - bins.confidence), 0)
 
 
 def _mean(values: Array, mask: Array | None) -> Array:

@@ -28,14 +28,18 @@ def check_predictions(logits: Array, labels: Array) -> None:
         raise InputError(f"labels[{i}] is {labels[i]}: with {last + 1} classes give labels from 0 to {last}")
     bad = np.flatnonzero(~np.isfinite(logits.astype(np.float32)).all(axis=1))
     if bad.size:
-        raise InputError(f"logits of {bad.size} examples are not finite, the first in row {bad[0]}: remove or mend them")
+        raise InputError(
+            f"logits of {bad.size} examples are not finite, the first in row {bad[0]}: remove or mend them"
+        )
 
 
 def _check_shapes(logits: np.ndarray, labels: np.ndarray) -> None:
     if logits.ndim != 2:
         raise InputError(f"logits have shape {logits.shape}: give [examples, classes]")
     if labels.shape != logits.shape[:1]:
-        raise InputError(f"labels have shape {labels.shape}, logits {logits.shape}: give one label for each row of logits")
+        raise InputError(
+            f"labels have shape {labels.shape}, logits {logits.shape}: give one label for each row of logits"
+        )
     if logits.shape[0] == 0:
         raise InputError("logits and labels are empty: give at least one example")
     if logits.shape[1] < 2:

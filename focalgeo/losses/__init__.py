@@ -1,4 +1,5 @@
-"""Per-example losses in nats: pure functions of (logits, labels, hyperparameters...), without means, masks or parameters.
+"""Per-example losses in nats: pure functions of (logits, labels, hyperparameters...), without means, masks or
+parameters.
 
 What a loss needs beyond logits and labels is named by its own signature; `make_loss` turns any of them into one form.
 """

@@ -14,7 +14,7 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
         labels: Int [...], from 0 to classes - 1; what lies outside gives a meaningless finite value.
 
     Returns:
-        [...] float32, non-negative. It keeps its relative accuracy where p_y rounds to 1 (the loss at a gap of 17 is 5.7e-8,
-        not 0), and so do its derivatives up to the third. Held by tests/losses/test_losses.py.
+        [...] float32, non-negative. It keeps its relative accuracy where p_y rounds to 1 (the loss at a gap of 17 is
+        5.7e-8, not 0), and so do its derivatives up to the third. Held by tests/losses/test_losses.py.
     """
     return jax.nn.softplus(-true_class_log_odds(logits, labels))

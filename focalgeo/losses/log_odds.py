@@ -16,7 +16,8 @@ def true_class_log_odds(logits: Array, labels: Array) -> Array:
     Returns:
         [...] in float32 (float64 for float64 logits), with derivatives of every order.
 
-    Source: the log form that avoids log(1 - p) of a rounded p; a masked sum stands for a gather, whose transpose is a scatter.
+    Source: the log form that avoids log(1 - p) of a rounded p; a masked sum stands for a gather, whose transpose is a
+    scatter.
     """
     logits = jnp.asarray(logits)
     logits = logits.astype(jnp.float64 if logits.dtype == jnp.float64 else jnp.float32)

@@ -1,0 +1,131 @@
+"""The cache of decoded images: used when whole, rebuilt when damaged, never trusted."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+import focalgeo.data.folders as folders
+from focalgeo.data import load_dataset
+from focalgeo.data.cache import cache_directory, cached_source
+from focalgeo.data.splits import Source
+from focalgeo.types import InputError, Split
+
+
+def make_source():
+    rng = np.random.default_rng(0)
+    split = Split(rng.integers(0, 256, (12, 3, 2, 3), dtype=np.uint8), rng.integers(0, 2, 12).astype(np.int32))
+    return Source({"train": split, "test": Split(split.x[:4], split.y[:4])}, ("a", "ß"), "abc")
+
+
+def assert_same(left, right):
+    assert left[1:] == right[1:]
+    assert left.splits.keys() == right.splits.keys()
+    for part in left.splits:
+        for one, other in zip(left.splits[part], right.splits[part], strict=True):
+            np.testing.assert_array_equal(one, other)
+            assert one.dtype == other.dtype
+
+
+def never():
+    raise AssertionError("decoded again")
+
+
+def test_second_load_decodes_nothing(folder, monkeypatch, private_cache):
+    first = load_dataset(f"folder:{folder}")
+    monkeypatch.setattr(folders, "decode_files", never)
+    second = load_dataset(f"folder:{folder}")
+    np.testing.assert_array_equal(first.train.x, second.train.x)
+    assert [path.suffix for path in private_cache.iterdir()] == [".npz"]
+
+
+def test_changed_content_is_decoded_anew(folder):
+    first = load_dataset(f"folder:{folder}")
+    shutil.copy(folder / "train/cat/00.png", folder / "train/cat/01.png")
+    assert (load_dataset(f"folder:{folder}").train.x != first.train.x).any()
+
+
+def test_no_single_changed_byte_is_trusted(tmp_path):
+    source = make_source()
+    cached_source("key", lambda: source, cache_dir=tmp_path)
+    (path,) = tmp_path.glob("*.npz")
+    whole = path.read_bytes()
+    rebuilt = []
+    rng = np.random.default_rng(1)
+    for position in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << rng.integers(8)
+        path.write_bytes(damaged)
+        got = cached_source("key", lambda: rebuilt.append(1) or source, cache_dir=tmp_path)
+        assert_same(got, source)
+    assert len(rebuilt) > 0.5 * len(whole) / 3
+
+
+def test_header_that_claims_fewer_rows_is_not_trusted(tmp_path):
+    source = make_source()
+    cached_source("key", lambda: source, cache_dir=tmp_path)
+    (path,) = tmp_path.glob("*.npz")
+    whole = path.read_bytes()
+    assert whole.count(b"(12, 3, 2, 3)") == 1
+    path.write_bytes(whole.replace(b"(12, 3, 2, 3)", b"(11, 3, 2, 3)"))
+    assert_same(cached_source("key", lambda: source, cache_dir=tmp_path), source)
+    assert path.read_bytes() == whole or zipfile.ZipFile(path).testzip() is None
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
+def test_truncated_cache_is_rebuilt(tmp_path, share):
+    source = make_source()
+    cached_source("key", lambda: source, cache_dir=tmp_path)
+    (path,) = tmp_path.glob("*.npz")
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    assert_same(cached_source("key", lambda: source, cache_dir=tmp_path), source)
+    assert_same(cached_source("key", never, cache_dir=tmp_path), source)
+
+
+def test_failed_build_leaves_nothing(tmp_path):
+    with pytest.raises(AssertionError):
+        cached_source("key", never, cache_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    def fail(file, **arrays):
+        file.write(b"part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", fail)
+    with pytest.raises(InputError, match=r"No space left.*cache_dir"):
+        cached_source("key", make_source, cache_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cache_dir_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="give another folder as cache_dir"):
+        cached_source("key", make_source, cache_dir=tmp_path / "file" / "below")
+
+
+def test_where_the_cache_lies(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_directory(None) == tmp_path / ".cache" / "focalgeo"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
+    assert cache_directory(None) == tmp_path / "x" / "focalgeo"
+    assert cache_directory("~/y") == tmp_path / "y"
+
+
+def test_two_processes_at_once(folder, tmp_path):
+    program = (
+        "import hashlib, sys; from focalgeo.data import load_dataset\n"
+        "data = load_dataset('folder:' + sys.argv[1], cache_dir=sys.argv[2])\n"
+        "print(hashlib.sha256(b''.join(a.tobytes() for s in data[1:4] for a in s)).hexdigest())"
+    )
+    command = [sys.executable, "-c", program, str(folder), str(tmp_path / "shared")]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate()[0] for process in running]
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) == 65
+    assert len(list((tmp_path / "shared").iterdir())) == 1

@@ -1,0 +1,118 @@
+"""The registry, the digits, and the checks that hold for every source."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import focalgeo.data.sources as sources
+from focalgeo.data import check_split, load_dataset
+from focalgeo.data.splits import Source
+from focalgeo.types import InputError, Split
+
+DIGITS_CHECKSUM = "fe61bc84cd6a594d5ed1b937b7d8f8f791d4091d2a9df91fe5d6066156a4db6e"
+
+
+def test_digits_are_scikit_learns():
+    from sklearn.datasets import load_digits
+
+    data = load_dataset("digits")
+    assert [len(s.y) for s in (data.train, data.val, data.test)] == [1079, 359, 359]
+    assert data.train.x.shape == (1079, 8, 8, 1)
+    assert data.train.x.dtype == np.uint8
+    assert data.train.y.dtype == np.int32
+    assert data.train.x.max() == 16
+    assert data.class_names == tuple("0123456789")
+    raw = load_digits()
+    ours = sorted((x.tobytes(), int(y)) for split in data[1:4] for x, y in zip(*split, strict=True))
+    theirs = zip(raw.images.astype(np.uint8)[..., None], raw.target, strict=True)
+    assert ours == sorted((x.tobytes(), int(y)) for x, y in theirs)
+
+
+def test_digits_are_the_same_bits_everywhere():
+    """Golden; legitimate reasons to change: scikit-learn ships other digits."""
+    assert load_dataset("digits").checksum == DIGITS_CHECKSUM
+
+
+def test_split_seed_changes_the_split_and_not_the_checksum():
+    one, again, two = (load_dataset("digits", split_seed=s) for s in (1, 1, 2))
+    np.testing.assert_array_equal(one.val.x, again.val.x)
+    assert (one.val.x != two.val.x).any()
+    assert one.checksum == two.checksum
+
+
+def test_another_process_loads_the_same_digits():
+    program = (
+        "import hashlib; from focalgeo.data import load_dataset\n"
+        "print(hashlib.sha256(b''.join(a.tobytes() for s in load_dataset('digits')[1:4] for a in s)).hexdigest())"
+    )
+    run = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in "ab"]
+    assert run[0].stdout == run[1].stdout
+    assert len(run[0].stdout) == 65
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("digts", "'digits'"),
+        ("Digits", "'digits'"),
+        ("cifar10", "'tfds:cifar10'"),
+        ("tfd:mnist", "'tfds:mnist'"),
+        ("fold:x/y", "'folder:x/y'"),
+        ("", "did you mean"),
+        ("folders:", "'folder:<path>'"),
+    ],
+)
+def test_unknown_name_lists_the_kinds_and_the_nearest(name, nearest):
+    with pytest.raises(InputError, match=r"digits, tfds:<name> or folder:<path>") as caught:
+        load_dataset(name)
+    assert nearest in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_without_its_kind_is_recognised(tmp_path):
+    with pytest.raises(InputError, match=f"did you mean 'folder:{tmp_path}'"):
+        load_dataset(str(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "size"), [("digits", 16), ("digits", 0), ("folder:x", -1)])
+def test_image_size_out_of_place(name, size):
+    with pytest.raises(InputError, match="image_size"):
+        load_dataset(name, image_size=size)
+
+
+def good():
+    return Split(np.zeros((4, 2, 2, 1), np.float32), np.array([0, 1, 2, 1], np.int32))
+
+
+def test_good_split_passes():
+    check_split(good(), 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "num_classes", "message"),
+    [
+        ({"y": np.array([0, 1, 3, 1])}, 3, r"^here: example 2 has label 3 but 3 classes"),
+        ({"y": np.array([0, -1, 2, 1])}, 3, r"^here: example 1 has label -1"),
+        ({"y": np.array([0.0, 1, 2, 1])}, 3, r"float64"),
+        ({"y": np.array([0, 1, 2])}, 3, r"4 examples but 3 labels"),
+        ({"x": np.zeros((0, 2, 2, 1)), "y": np.zeros(0, np.int32)}, 3, r"empty"),
+        ({}, 1, r"1 class"),
+        ({"x": np.where(np.arange(16).reshape(4, 2, 2, 1) == 9, np.nan, 0)}, 3, r"NaN.* first is example 2"),
+        ({"x": np.where(np.arange(16).reshape(4, 2, 2, 1) == 0, np.inf, 0)}, 3, r"infinite.* first is example 0"),
+    ],
+)
+def test_bad_splits(change, num_classes, message):
+    with pytest.raises(InputError, match=message):
+        check_split(good()._replace(**change), num_classes, where="here")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"), [([0, 1, 2, 5], "label 5"), ([1, 1, 1, 1], "one class only, b"), ([], "empty")]
+)
+def test_checks_run_on_loading(monkeypatch, labels, message):
+    split = Split(np.zeros((len(labels), 2, 2, 1), np.uint8), np.array(labels, np.int32))
+    monkeypatch.setattr(sources, "read_digits", lambda: Source({"train": split}, ("a", "b", "c"), ""))
+    with pytest.raises(InputError, match=message):
+        load_dataset("digits")

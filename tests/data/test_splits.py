@@ -1,0 +1,82 @@
+"""The papers' split rule and the sizes of splits."""
+
+import numpy as np
+import pytest
+
+from focalgeo.data.splits import Sizes, Source, divide, split_indices
+from focalgeo.types import InputError, Split
+
+
+def numbered(n, offset=0):
+    return Split(np.arange(offset, offset + n)[:, None].astype(np.uint8), (np.arange(n) >= n // 2).astype(np.int32))
+
+
+def made(sizes=(), *, parts, seed=1):
+    return divide(Source(parts, ("a", "b"), "c"), Sizes(*sizes), name="made", seed=seed)
+
+
+def test_cifar_split_is_the_papers():
+    train, val = split_indices(50000, 5000, 1)
+    assert val[:5].tolist() == [26247, 35067, 34590, 16668, 12196]
+    assert val.sum() == 122592196
+    assert len(train) == 45000
+    np.testing.assert_array_equal(np.sort(np.concatenate([train, val])), np.arange(50000))
+
+
+@pytest.mark.parametrize(("n", "val_size", "seed"), [(5, 5, 1), (5, -1, 1), (0, 0, 1), (5, 1, -1), (5, 1, 2**32)])
+def test_split_indices_out_of_range(n, val_size, seed):
+    with pytest.raises(InputError):
+        split_indices(n, val_size, seed)
+
+
+def test_default_val_is_a_tenth_of_train_by_the_rule():
+    data = made(parts={"train": numbered(50), "test": numbered(20, 100)})
+    train, val = split_indices(50, 5, 1)
+    np.testing.assert_array_equal(data.val.x[:, 0], val)
+    np.testing.assert_array_equal(data.train.x[:, 0], train)
+    np.testing.assert_array_equal(data.test.x, numbered(20, 100).x)
+
+
+def test_without_test_split_the_three_are_disjoint_and_complete():
+    data = made(parts={"train": numbered(100)})
+    assert [len(s.y) for s in data[1:4]] == [60, 20, 20]
+    np.testing.assert_array_equal(np.sort(np.concatenate([s.x[:, 0] for s in data[1:4]])), np.arange(100))
+    for split in data[1:4]:
+        np.testing.assert_array_equal(split.y, split.x[:, 0] >= 50)
+
+
+def test_own_val_split_is_kept():
+    data = made(parts={"train": numbered(30), "val": numbered(9, 50), "test": numbered(8, 70)})
+    np.testing.assert_array_equal(data.val.x, numbered(9, 50).x)
+    np.testing.assert_array_equal(np.sort(data.train.x[:, 0]), np.arange(30))
+
+
+@pytest.mark.parametrize("parts", [("train", "test"), ("train", "val", "test")])
+def test_smaller_train_is_a_mixed_prefix_of_the_larger(parts):
+    parts = {part: numbered(100, 100 * i) for i, part in enumerate(parts)}
+    whole, small = made(parts=parts), made((20,), parts=parts)
+    np.testing.assert_array_equal(small.train.x, whole.train.x[:20])
+    assert 4 <= small.train.y.sum() <= 16
+
+
+def test_smaller_test_is_a_mixed_subset_in_ascending_order():
+    data = made((None, None, 20), parts={"train": numbered(20), "test": numbered(100)})
+    assert np.all(np.diff(data.test.x[:, 0].astype(int)) > 0)
+    assert len(data.test.y) == 20
+    assert 4 <= data.test.y.sum() <= 16
+
+
+@pytest.mark.parametrize(
+    ("sizes", "part", "have"),
+    [((46, None, None), "train", 45), ((None, 50, None), "val", 50), ((None, None, 21), "test", 20)],
+)
+def test_more_than_there_are(sizes, part, have):
+    with pytest.raises(InputError, match=rf"^made: {part}.* {have} examples.*give at most") as caught:
+        made(sizes, parts={"train": numbered(50), "test": numbered(20)})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sizes", [(0, None, None), (None, 0, None), (None, None, -3)])
+def test_sizes_below_one(sizes):
+    with pytest.raises(InputError, match="give at least 1"):
+        made(sizes, parts={"train": numbered(50), "test": numbered(20)})

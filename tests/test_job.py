@@ -1,0 +1,224 @@
+"""The main job at quick size: what a workdir holds, laws of its rows, going on, and every config."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from focalgeo import job, records
+from focalgeo.types import InputError, RunError
+
+ROOT = Path(__file__).parent.parent
+MAPS = (
+    ("uncalibrated", None),
+    ("temperature_scaling", "ece"),
+    ("temperature_scaling", "nll"),
+    ("focal_temperature_scaling", "ece"),
+    ("focal_temperature_scaling", "nll"),
+)
+
+
+def load_config(name: str, variant: str = ""):
+    return runpy.run_path(str(ROOT / "configs" / f"{name}.py"))["get_config"](variant)
+
+
+def tiny(config):
+    """The same job with fewer evaluations."""
+    config.optimizer.epochs = 1
+    config.evaluation.num_resamples = 5
+    config.evaluation.temperature_step = 0.5
+    config.curvature.examples = 8
+    config.curvature.max_products = 2
+    config.curvature.num_probes = 2
+    return config
+
+
+def value(rows, name, split="test", **where):
+    found = [row for row in rows if row["name"] == name and row.get("split") == split]
+    (row,) = [row for row in found if all(row.get(key) == wanted for key, wanted in where.items())]
+    return row["value"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "digits"
+    job.run(load_config("digits", "quick"), workdir)
+    return workdir
+
+
+def test_the_workdir_holds_everything(finished):
+    names = {str(path.relative_to(finished)) for path in finished.rglob("*")}
+    expected = (
+        "manifest.json",
+        "metrics.jsonl",
+        "predictions/val.npz",
+        "predictions/test.npz",
+        "search.npz",
+        "report.html",
+    )
+    assert names.issuperset(expected)
+    assert any(name.startswith("checkpoints/34/") for name in names)
+    assert any(name.startswith("figures/") for name in names)
+    assert not [name for name in names if name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize(("name", "criterion"), MAPS)
+@pytest.mark.parametrize("metric", ["accuracy", "nll", "brier", "ece", "adaptive_ece"])
+def test_every_metric_has_a_row_with_its_interval(finished, name, criterion, metric):
+    rows = [row for row in records.read_rows(finished) if row["name"] == metric and row.get("map") == name]
+    for split in ("val", "test"):
+        (row,) = [row for row in rows if row["split"] == split and row.get("criterion") == criterion]
+        assert row["low"] <= row["high"]
+        assert row["n"] == 359
+        assert {"gamma", "seed", "step"} <= row.keys()
+
+
+def test_focal_temperature_scaling_is_never_worse_on_val(finished):
+    rows = records.read_rows(finished)
+    for criterion in ("ece", "nll"):
+        plain, focal = (
+            value(rows, criterion, "val", map=name, criterion=criterion)
+            for name in ("temperature_scaling", "focal_temperature_scaling")
+        )
+        assert focal <= plain
+        assert plain <= value(rows, criterion, "val", map="uncalibrated")
+
+
+def test_no_map_changes_accuracy(finished):
+    rows = [
+        row
+        for row in records.read_rows(finished)
+        if row["name"] == "accuracy" and row["split"] == "test" and "map" in row
+    ]
+    assert len(rows) == len(MAPS)
+    assert len({row["value"] for row in rows}) == 1
+
+
+def test_the_predictions_are_those_of_the_rows(finished):
+    test = records.read_predictions(finished, "test")
+    right = np.mean(test.logits.argmax(-1) == test.labels)
+    assert value(records.read_rows(finished), "accuracy", map="uncalibrated") == pytest.approx(right, abs=1e-6)
+
+
+def test_curvature_rows_carry_their_errors(finished):
+    rows = records.read_rows(finished)
+    for loss in ("cross_entropy", "focal_loss"):
+        (top,) = [row for row in rows if row["name"] == "lambda_max" and row["loss"] == loss]
+        assert top["residual"] == pytest.approx(top["high"] - top["value"], rel=1e-3, abs=1e-6)
+        assert {"products", "converged", "n"} <= top.keys()
+        (total,) = [row for row in rows if row["name"] == "trace" and row["loss"] == loss]
+        assert total["low"] < total["value"] < total["high"]
+        assert total["stderr"] > 0
+        assert top["value"] < total["value"] + 4 * total["stderr"] + abs(total["value"])
+
+
+def test_the_same_command_on_a_finished_run_changes_no_number(finished):
+    before, page = records.read_rows(finished), (finished / "report.html").read_bytes()
+    job.run(load_config("digits", "quick"), finished)
+    timeless = lambda rows: [row for row in rows if row["name"] not in ("seconds", "examples_per_second")]  # noqa: E731
+    assert timeless(records.read_rows(finished)) == timeless(before)
+    assert len(page) > 10_000
+
+
+def test_another_config_is_refused_and_nothing_is_lost(finished):
+    before = (finished / "metrics.jsonl").read_bytes()
+    config = load_config("digits", "quick")
+    config.loss.gamma = 4.0
+    with pytest.raises(InputError, match=r"belongs to another config \(loss.gamma: 3.0 there, 4.0 here\)"):
+        job.run(config, finished)
+    assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "message"),
+    [
+        ("loss.gamma", -1.0, "config.loss.gamma is -1.0: it must be a finite number, 0 or more"),
+        ("loss.gamma", float("nan"), "config.loss.gamma is nan"),
+        ("loss.name", "focal", "did you mean 'focal_loss'"),
+        ("evaluation.temperature_step", 0.0, "a temperature is positive"),
+        ("evaluation.gammas", (1.0,), "must hold 0"),
+        ("optimizer.learning_rate", 0.0, "config.optimizer.learning_rate is 0.0"),
+        ("optimizer.name", "sdg", "config.optimizer.name: no optimiser 'sdg'"),
+        ("optimizer.batch_size", 0, "config.optimizer.batch_size is 0"),
+        ("model.name", "restnet18", "did you mean 'resnet18'"),
+        ("model.dtype", "float16", "must be float32 or bfloat16"),
+        ("data.name", "digit", "digits"),
+        ("data.name", "folder:nowhere", "nowhere"),
+        ("data.augment", "crop", "crop_flip"),
+        ("data.train_size", 5000, "1079"),
+        ("data.mean", (0.1, 0.2), "mean"),
+    ],
+)
+def test_a_wrong_field_is_one_line_and_writes_nothing(tmp_path, field, wrong, message):
+    config = load_config("digits", "quick")
+    part, _, name = field.rpartition(".")
+    config[part][name] = wrong
+    with pytest.raises(InputError, match=message) as caught:
+        job.run(config, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_diverges_says_so_and_keeps_its_checkpoints(tmp_path):
+    config = tiny(load_config("digits", "quick"))
+    config.optimizer.learning_rate = 1e30
+    config.checkpoint.every = 1
+    with pytest.raises(RunError, match=r"is (nan|inf|-inf) at step \d+; the last good checkpoint is kept"):
+        job.run(config, tmp_path / "run")
+    assert any((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_configs_have_the_same_fields():
+    def fields(config, prefix=""):
+        for name, field in config.items():
+            if hasattr(field, "items") and name != "options":
+                yield from fields(field, f"{prefix}{name}.")
+            else:
+                yield prefix + name
+
+    paths = sorted((ROOT / "configs").glob("*.py"))
+    assert paths
+    reference = set(fields(load_config("digits")))
+    for path in paths:
+        for variant in ("", "quick"):
+            assert set(fields(load_config(path.stem, variant))) == reference, path.name
+
+
+@pytest.fixture(scope="module")
+def image_folder(tmp_path_factory):
+    """Three classes of 32x32 images, coloured by class so that they can be learnt."""
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for split, count in (("train", 16), ("test", 6)):
+        for label, name in enumerate(("ant", "bee", "cat")):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                image = rng.integers(0, 120, (32, 32, 3), np.uint8)
+                image[..., label] += 100
+                Image.fromarray(image).save(folder / split / name / f"{number:03}.png")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "variant"), [("cifar10", ""), ("cifar10", "quick")])
+def test_every_image_config_runs(tmp_path, image_folder, name, variant):
+    config = tiny(load_config(name, variant))
+    config.data.name = f"folder:{image_folder}"
+    config.data.train_size, config.data.val_size = 40, 8
+    config.optimizer.batch_size = 16
+    rows = job.run(config, tmp_path / "run")
+    assert (tmp_path / "run" / "report.html").exists()
+    assert value(rows, "accuracy", map="uncalibrated") >= 0
+    seen = [row["value"] for row in records.read_rows(tmp_path / "run") if row["name"] == "examples_seen"]
+    assert seen[-1] == 40
+
+
+@pytest.mark.slow
+def test_bfloat16_runs(tmp_path, image_folder):
+    config = tiny(load_config("cifar10", "quick"))
+    config.data.name = f"folder:{image_folder}"
+    config.data.train_size, config.data.val_size, config.optimizer.batch_size = 40, 8, 16
+    config.model.dtype = "bfloat16"
+    config.curvature.examples = 0
+    assert 0 <= value(job.run(config, tmp_path / "run"), "accuracy", map="uncalibrated") <= 1

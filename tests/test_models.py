@@ -1,0 +1,84 @@
+"""Networks: counted parameters, output shape and type, padding that counts for nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from focalgeo import models, trees
+from focalgeo.types import InputError
+
+# counted from the published architectures, the classifier's weights and biases and batch norm's scale and bias included
+PARAMETERS = {
+    "linear": ((32, 32, 3), 3072 * 10 + 10),
+    "mlp": ((8, 8, 1), 3_466),
+    "resnet18": ((32, 32, 3), 11_173_962),
+    "resnet18_2w": ((32, 32, 3), 44_662_922),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_number_of_parameters(name):
+    shape, expected = PARAMETERS[name]
+    variables = jax.eval_shape(models.build(name).init, jax.random.PRNGKey(0), jnp.zeros((1, *shape)))
+    assert trees.size(variables["params"]) == expected
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_logits_are_float32_of_the_right_shape(name, dtype):
+    model = models.build(name, 7, dtype=dtype)
+    x = jnp.zeros((2, 16, 16, 3))
+    variables = jax.eval_shape(model.init, jax.random.PRNGKey(0), x)
+    logits = jax.eval_shape(model.apply, variables, x)
+    assert (logits.shape, logits.dtype) == ((2, 7), jnp.float32)
+    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
+
+
+@pytest.fixture(scope="module")
+def cnn():
+    model = models.build("cnn", 3, widths=(4,))
+    x = jax.random.normal(jax.random.PRNGKey(1), (6, 8, 8, 2)) * 3 + 1
+    return model, model.init(jax.random.PRNGKey(0), x), x
+
+
+def test_padding_counts_for_nothing_in_batch_statistics(cnn):
+    model, variables, x = cnn
+    padded = jnp.concatenate([x, jnp.full((3, 8, 8, 2), 50.0)])
+    mask = jnp.arange(9) < 6
+    logits, state = model.apply(variables, x, train=True, mutable=["batch_stats"])
+    padded_logits, padded_state = model.apply(variables, padded, train=True, mask=mask, mutable=["batch_stats"])
+    np.testing.assert_allclose(padded_logits[:6], logits, rtol=1e-4, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), padded_state, state)
+
+
+def test_running_statistics_are_those_of_pytorch(cnn):
+    model, variables, x = cnn
+    _, state = model.apply(variables, x, train=True, mutable=["batch_stats"])
+    kernel = variables["params"]["Conv_0"]["kernel"]
+    features = jax.lax.conv_general_dilated(
+        x, kernel, (2, 2), ((1, 1), (1, 1)), dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    columns = np.asarray(features, np.float64).reshape(-1, 4)
+    running = state["batch_stats"]["BatchNorm_0"]
+    np.testing.assert_allclose(running["mean"], 0.1 * columns.mean(0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(running["var"], 0.9 + 0.1 * columns.var(0, ddof=1), rtol=1e-4)
+
+
+def test_evaluation_mode_uses_running_statistics_alone(cnn):
+    model, variables, x = cnn
+    alone = model.apply(variables, x[:1])
+    np.testing.assert_allclose(model.apply(variables, x)[:1], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet81", {}, "no network 'resnet81'; did you mean 'resnet18'?"),
+        ("zzz", {}, "no network 'zzz'; choose one of linear, mlp"),
+        ("mlp", {"widths": (3,)}, "config.model.widths: mlp has no such option; it has dtype, hidden"),
+    ],
+)
+def test_a_wrong_name_is_one_line(name, options, message):
+    with pytest.raises(InputError, match=message):
+        models.build(name, 10, **options)

@@ -1,0 +1,122 @@
+"""Door 1 as a user types it: flags, exit codes, one line for whatever is wrong, signals, devices, kills."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from focalgeo import records
+
+ROOT = Path(__file__).parent.parent
+QUICK = f"--config={ROOT / 'configs' / 'digits.py'}:quick"
+
+
+def run(*arguments, devices=1, **options):
+    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    command = [sys.executable, "-m", "focalgeo.run", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300, **options)
+
+
+def one_line(result, code=2):
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("focalgeo: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--config is missing: for example --config=configs/digits.py"),
+        ([QUICK], "--workdir is missing"),
+        (["--config=configs/nothing.py", "--workdir=w"], "No such file or directory: 'configs/nothing.py'"),
+        (["--config=configs/digits.py:fast", "--workdir=w"], "configs/digits.py has no variant 'fast'"),
+        ([QUICK, "--workdir=w", "--config.loss.gama=3"], '--config.loss.gama=3; did you mean "gamma"?'),
+        ([QUICK, "--workdir=w", "--config.los.gamma=3"], '--config.los.gamma=3; did you mean "loss"?'),
+        (
+            [QUICK, "--workdir=w", "--config.loss.gamma=big"],
+            "--config.loss.gamma=big: could not convert string to float",
+        ),
+        ([QUICK, "--workdir=w", "--config.seed=1.5"], "--config.seed=1.5: invalid literal for int()"),
+        ([QUICK, "--workdir=w", "--wordkir=x"], "Unknown command line flag 'wordkir'"),
+        ([QUICK, "--workdir=w", "gamma=3"], "unknown argument 'gamma=3'"),
+        ([QUICK, "--workdir=w", "--config.loss.gamma=-1"], "config.loss.gamma is -1.0"),
+    ],
+)
+def test_wrong_flags_are_one_line(arguments, message):
+    assert message in one_line(run(*arguments))
+    assert not (ROOT / "w").exists()
+
+
+def test_a_file_in_the_way_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "not a folder" in one_line(run(QUICK, f"--workdir={tmp_path / 'file'}"))
+    assert "file stands where a folder" in one_line(run(QUICK, f"--workdir={tmp_path / 'file' / 'below'}"))
+
+
+def test_a_disk_that_takes_no_more_is_one_line(tmp_path):
+    # a limit on the size of files is met by the same calls as a full disk
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # noqa: E731
+    line = one_line(run(QUICK, f"--workdir={tmp_path / 'run'}", preexec_fn=limit))
+    assert "cannot write" in line
+    assert str(tmp_path / "run") in line
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, signum):
+    arguments = [QUICK, f"--workdir={tmp_path / 'run'}", "--config.optimizer.epochs=4000"]
+    command = [sys.executable, "-m", "focalgeo.run", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        for _ in range(600):
+            if metrics.exists() and len(metrics.read_text().splitlines()) > 20:
+                break
+            time.sleep(0.1)
+        process.send_signal(signum)
+        error = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signum
+    assert "saved; the same command goes on from there" in error
+    assert "Traceback" not in error
+    saved = [int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()]
+    stopped_at = int(error.split("stopped at step ")[1].split()[0])
+    assert max(saved) == stopped_at
+
+
+def final_numbers(workdir):
+    rows = [
+        row for row in records.read_rows(workdir) if row.get("split") == "test" and "map" in row and "bin" not in row
+    ]
+    return {
+        (row["name"], row["map"], row.get("criterion")): row["value"] for row in rows if row["map"] == "uncalibrated"
+    }
+
+
+@pytest.mark.slow
+def test_any_number_of_devices_gives_the_same_run(tmp_path):
+    numbers, seen = [], []
+    for devices in (1, 2, 4):
+        workdir = tmp_path / str(devices)
+        flags = [QUICK, f"--workdir={workdir}", "--config.optimizer.epochs=10", "--config.optimizer.decay_epochs=(7,)"]
+        assert run(*flags, "--config.curvature.examples=0", devices=devices).returncode == 0
+        assert len(json.loads((workdir / "manifest.json").read_text())["devices"]) == devices
+        numbers.append(final_numbers(workdir))
+        seen.append([row["value"] for row in records.read_rows(workdir) if row["name"] == "examples_seen"][-1])
+    assert seen == [10 * 1079] * 3
+    for other in numbers[1:]:
+        assert other == pytest.approx(numbers[0], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_change_no_bit():
+    script = [sys.executable, str(ROOT / "tests" / "kill_and_resume.py"), "--times=4", "--chain"]
+    cheap = ["--config.curvature.examples=0", "--config.evaluation.num_resamples=10", "--config.checkpoint.every=50"]
+    result = subprocess.run([*script, *cheap], capture_output=True, text=True, timeout=400, cwd=ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "parameters equal" in result.stdout
