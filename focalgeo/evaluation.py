@@ -1,5 +1,6 @@
 """A trained state becomes predictions, calibration rows and curvature rows."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -9,15 +10,6 @@ import numpy as np
 
 from focalgeo import calibration, curvature, trees
 from focalgeo.types import Array, Batch, Predictions, PyTree, RunError
-
-METRICS = {
-    "accuracy": calibration.accuracy,
-    "nll": calibration.nll,
-    "brier": calibration.brier,
-    "ece": calibration.ece,
-    "adaptive_ece": calibration.adaptive_ece,
-}
-UNBINNED = ("accuracy", "nll", "brier")
 
 
 class Calibrator(NamedTuple):
@@ -73,9 +65,8 @@ def calibration_rows(
     log_probs = calibrator.log_probs(predictions.logits)
     labels = predictions.labels
     rows = []
-    for name, metric in METRICS.items():
-        measured = metric if name in UNBINNED else _binned(metric, num_bins)
-        estimate = calibration.bootstrap(measured, log_probs, labels, key, num_resamples)
+    for name, metric in _metrics(num_bins).items():
+        estimate = calibration.bootstrap(metric, log_probs, labels, key, num_resamples)
         rows.append(
             {"name": name, **_numbers(value=estimate.value, low=estimate.low, high=estimate.high), "n": len(labels)}
         )
@@ -173,8 +164,15 @@ def curvature_rows(
     return rows
 
 
-def _binned(metric: Callable, num_bins: int) -> Callable:
-    return lambda log_probs, labels: metric(log_probs, labels, num_bins=num_bins)
+@functools.cache  # the same functions every time, so that what is compiled for them serves again
+def _metrics(num_bins: int) -> dict[str, Callable]:
+    return {
+        "accuracy": calibration.accuracy,
+        "nll": calibration.nll,
+        "brier": calibration.brier,
+        "ece": functools.partial(calibration.ece, num_bins=num_bins),
+        "adaptive_ece": functools.partial(calibration.adaptive_ece, num_bins=num_bins),
+    }
 
 
 def _numbers(**values: Array) -> dict[str, float]:

@@ -364,4 +364,4 @@ def _git_commit() -> str:
 
 def _choose(field: str, name: str, choices) -> None:
     if name not in choices:
-        raise InputError(f"config.{field}: no {name!r}; choose one of {', '.join(choices)}")
+        raise InputError.of_choice(f"config.{field}", name, choices)

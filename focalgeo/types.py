@@ -1,5 +1,7 @@
 """The data that passes between the rooms; no functions."""
 
+import difflib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,14 @@ class InputError(ValueError):
     """Something the user gave is wrong; the message is one line: what, where, how to mend it."""
 
     exit_code = 2
+
+    @classmethod
+    def of_choice(cls, field: str, name: str, choices: Iterable[str]) -> "InputError":
+        """The error that `field` holds `name`, which is none of the choices; it names the nearest of them."""
+        choices = tuple(choices)
+        near = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}"
+        return cls(f"{field} is {name!r}: {hint}")
 
 
 class RunError(RuntimeError):

@@ -140,7 +140,7 @@ def test_another_config_is_refused_and_nothing_is_lost(finished):
         ("evaluation.temperature_step", 0.0, "a temperature is positive"),
         ("evaluation.gammas", (1.0,), "must hold 0"),
         ("optimizer.learning_rate", 0.0, "config.optimizer.learning_rate is 0.0"),
-        ("optimizer.name", "sdg", "config.optimizer.name: no optimiser 'sdg'"),
+        ("optimizer.name", "sdg", "did you mean 'sgd'"),
         ("optimizer.batch_size", 0, "config.optimizer.batch_size is 0"),
         ("model.name", "restnet18", "did you mean 'resnet18'"),
         ("model.dtype", "float16", "must be float32 or bfloat16"),

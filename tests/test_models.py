@@ -74,8 +74,8 @@ def test_evaluation_mode_uses_running_statistics_alone(cnn):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("resnet81", {}, "no network 'resnet81'; did you mean 'resnet18'?"),
-        ("zzz", {}, "no network 'zzz'; choose one of linear, mlp"),
+        ("resnet81", {}, "config.model.name is 'resnet81': did you mean 'resnet18'?"),
+        ("zzz", {}, "config.model.name is 'zzz': choose one of linear, mlp"),
         ("mlp", {"widths": (3,)}, "config.model.widths: mlp has no such option; it has dtype, hidden"),
     ],
 )

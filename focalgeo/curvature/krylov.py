@@ -44,9 +44,8 @@ def next_row(state):
 
 @updating(static_argnames="k")
 def expand(state, product, tolerance, *, k):
-    """Takes in the product of `next_row`; a product that is not finite ends the search and changes nothing else."""
+    """Takes in the product of `next_row`; a product that is not finite ends the search."""
     finite = jnp.isfinite(product).all()
-    product = jnp.where(finite, product, jnp.zeros_like(product))
     scale = jnp.maximum(state.scale, jnp.linalg.norm(product))
     rest, projection = _orthogonalise(state.basis, product)
     key, fresh_key = jax.random.split(state.key)

@@ -1,8 +1,6 @@
 """Cross-entropy per example."""
 
-import jax
-
-from focalgeo.losses.log_odds import true_class_log_odds
+from focalgeo.losses.log_odds import softplus, true_class_log_odds
 from focalgeo.types import Array
 
 
@@ -17,4 +15,4 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
         [...] float32, non-negative. It keeps its relative accuracy where p_y rounds to 1 (the loss at a gap of 17 is
         5.7e-8, not 0), and so do its derivatives up to the third. Held by tests/losses/test_losses.py.
     """
-    return jax.nn.softplus(-true_class_log_odds(logits, labels))
+    return softplus(-true_class_log_odds(logits, labels))

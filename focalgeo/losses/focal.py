@@ -1,9 +1,8 @@
 """Focal loss per example."""
 
-import jax
 import jax.numpy as jnp
 
-from focalgeo.losses.log_odds import true_class_log_odds
+from focalgeo.losses.log_odds import softplus, true_class_log_odds
 from focalgeo.types import Array
 
 
@@ -25,5 +24,5 @@ def focal_loss(logits: Array, labels: Array, gamma: Array) -> Array:
     Source: Mukhoti et al., arXiv 2002.09437, section 4; Kimura & Naganuma, arXiv 2405.00442, Eq. 3.
     """
     log_odds = true_class_log_odds(logits, labels)
-    log_complement = -jax.nn.softplus(log_odds)
-    return jnp.exp(jnp.asarray(gamma, log_odds.dtype) * log_complement) * jax.nn.softplus(-log_odds)
+    log_complement = -softplus(log_odds)
+    return jnp.exp(jnp.asarray(gamma, log_odds.dtype) * log_complement) * softplus(-log_odds)

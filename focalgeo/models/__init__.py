@@ -1,6 +1,5 @@
 """Networks by name; the only room that imports flax.linen. A new network is one file and one line of MODELS."""
 
-import difflib
 from functools import partial
 
 from focalgeo.models.cnn import CNN
@@ -27,9 +26,7 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
       InputError: unknown name, or an option that this network does not have.
     """
     if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(MODELS)}"
-        raise InputError(f"config.model.name: no network {name!r}; {hint}")
+        raise InputError.of_choice("config.model.name", name, MODELS)
     constructor = MODELS[name]
     known = {f for f in getattr(constructor, "func", constructor).__dataclass_fields__ if f not in ("parent", "name")}
     options = {key: value for key, value in options.items() if key in known or key != "axis_name"}

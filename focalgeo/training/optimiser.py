@@ -7,8 +7,6 @@ import optax
 
 from focalgeo.types import InputError
 
-OPTIMISERS = ("sgd", "adam", "adagrad")
-
 
 def step_schedule(boundaries: Sequence[int], factor: float) -> Callable:
     """Relative learning rate 1, factor, factor^2, ... that drops at each boundary (in steps)."""
@@ -34,7 +32,7 @@ def make_optimiser(
         "adagrad": lambda: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),
     }
     if name not in scalings:
-        raise InputError(f"config.optimizer.name: no optimiser {name!r}; choose one of {', '.join(OPTIMISERS)}")
+        raise InputError.of_choice("config.optimizer.name", name, scalings)
     return optax.chain(
         optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
         optax.add_decayed_weights(weight_decay) if weight_decay else optax.identity(),

@@ -1,0 +1,140 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import calibration as oracle
+
+from focalgeo import calibration
+from focalgeo.types import InputError
+
+PROBS, LABELS = oracle.metrics_dataset()
+LOG_PROBS = np.log(PROBS, where=PROBS > 0, out=np.full_like(PROBS, -np.inf)).astype(np.float32)
+METRICS = ("ece", "adaptive_ece", "mce", "classwise_ece", "nll", "brier", "accuracy")
+
+
+def predictions(num_examples, seed=0):
+    generator = np.random.default_rng(seed)
+    logits = (generator.normal(size=(num_examples, 4)) * 3).astype(np.float32)
+    return np.asarray(jax.nn.log_softmax(logits)), generator.integers(0, 4, num_examples).astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_bins", "expected"),
+    [
+        ("ece", 10, 0.148046875),
+        ("ece", 15, 0.226171875),
+        ("ece", 4, 0.060546875),  # left-closed bins give 0.040234375
+        ("ece", 8, 0.148046875),  # left-closed bins give 0.135546875
+        ("ece", 16, 0.221484375),
+        ("mce", 10, 0.34375),
+        ("mce", 15, 0.6875),
+        ("mce", 4, 0.13671875),
+        ("mce", 8, 0.375),
+        ("adaptive_ece", 5, 0.123046875),
+        ("adaptive_ece", 15, 0.176953125),
+        ("classwise_ece", 10, 0.14140625),
+        ("classwise_ece", 15, 0.19661458333),
+    ],
+)
+def test_binned_metrics_of_the_papers_dataset(name, num_bins, expected):
+    got = getattr(calibration, name)(LOG_PROBS, LABELS, num_bins=num_bins)
+    np.testing.assert_allclose(got, expected, atol=2e-7)
+
+
+def test_proper_scores_of_the_papers_dataset():
+    np.testing.assert_allclose(calibration.nll(LOG_PROBS, LABELS), 0.6577032183962203, rtol=1e-6)
+    np.testing.assert_allclose(calibration.brier(LOG_PROBS, LABELS), 0.359649658203125, rtol=1e-6)
+    np.testing.assert_allclose(calibration.accuracy(LOG_PROBS, LABELS), 0.75)
+    np.testing.assert_allclose(calibration.high_confidence(LOG_PROBS, LABELS, 0.9), (0.25, 0.8), rtol=1e-6)
+    fraction, accuracy = calibration.high_confidence(LOG_PROBS, LABELS)
+    assert fraction == 0
+    assert np.isnan(accuracy)
+
+
+@pytest.mark.parametrize("num_bins", [1, 7, 15])
+def test_binned_metrics_equal_plain_loops(num_bins):
+    log_probs, labels = predictions(203)
+    probs = np.asarray(jnp.exp(log_probs))
+    confidences, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
+    ece, mce = oracle.ece(confidences, correct, num_bins)
+    expected = {"ece": ece, "mce": mce, "adaptive_ece": oracle.adaptive_ece(confidences, correct, num_bins)}
+    expected["classwise_ece"] = oracle.classwise_ece(probs, labels, num_bins)
+    for name, value in expected.items():
+        got = getattr(calibration, name)(log_probs, labels, num_bins=num_bins)
+        np.testing.assert_allclose(got, value, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("num_bins", [3, 10, 15])
+def test_a_confidence_next_to_an_edge_falls_into_its_exact_bin(num_bins):
+    """float32(i / M) may lie above or below i / M; a rounded edge or product would move it into its neighbour's bin."""
+    edges = (np.arange(num_bins + 1) / num_bins).astype(np.float32)
+    near = np.concatenate([edges, np.nextafter(edges[1:], np.float32(0)), np.nextafter(edges[:-1], np.float32(1))])
+    count = calibration.binning.equal_width(near, near > 2, np.ones_like(near), num_bins).count
+    expected = np.zeros(num_bins)
+    for confidence in near:
+        scaled = oracle.Fraction(float(confidence)) * num_bins
+        expected[max(-(-scaled.numerator // scaled.denominator) - 1, 0)] += 1
+    np.testing.assert_array_equal(count, expected)
+    assert expected.sum() == near.size
+
+
+def test_certain_predictions_are_counted():
+    log_probs, labels = np.log(np.float32([[1, 1e-30], [1, 1e-30]])), np.int32([1, 1])
+    for name in ("ece", "adaptive_ece", "mce"):
+        np.testing.assert_allclose(getattr(calibration, name)(log_probs, labels), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_masked_examples_count_for_nothing_and_counts_repeat_examples(name):
+    metric = jax.jit(getattr(calibration, name))
+    log_probs, labels = predictions(90)
+    keep = np.arange(90) % 3 > 0
+    padded = np.where(keep[:, None], log_probs, np.nan)
+    np.testing.assert_allclose(metric(padded, labels, mask=keep), metric(log_probs[keep], labels[keep]), rtol=1e-5)
+    counts = np.random.default_rng(3).poisson(1.0, 90).astype(np.float32)
+    repeated = np.repeat(np.arange(90), counts.astype(int))
+    got = metric(log_probs, labels, mask=counts)
+    np.testing.assert_allclose(got, metric(log_probs[repeated], labels[repeated]), rtol=1e-5)
+
+
+def test_nan_that_counts_is_not_hidden():
+    log_probs, labels = predictions(30)
+    log_probs = np.where(np.arange(30)[:, None] == 7, np.nan, log_probs)
+    for name in ("ece", "adaptive_ece", "nll", "brier", "classwise_ece"):
+        assert np.isnan(getattr(calibration, name)(log_probs, labels)), name
+
+
+def test_reliability_holds_every_example_and_gives_the_ece():
+    log_probs, labels = predictions(500)
+    for bins in (calibration.reliability(log_probs, labels), calibration.adaptive_reliability(log_probs, labels)):
+        assert bins.count.shape == (15,)
+        assert bins.count.sum() == 500
+        full = bins.count > 0
+        assert (full == np.isfinite(bins.confidence)).all()
+        inside = (bins.confidence >= bins.lower - 1e-6) & (bins.confidence <= bins.upper + 1e-6)
+        assert (inside | ~full).all()
+    assert set(bins.count.tolist()) == {33.0, 34.0}
+    with pytest.raises(InputError, match="num_bins is 0: give 1 or more"):
+        calibration.ece(log_probs, labels, num_bins=0)
+
+
+def test_ece_of_calibrated_draws_falls_as_one_over_root_n():
+    @jax.jit
+    def measured(key, logits):
+        log_probs = jax.nn.log_softmax(logits)
+        return calibration.ece(log_probs, jax.random.categorical(key, logits))
+
+    def mean_ece(num_examples):
+        keys = jax.random.split(jax.random.key(num_examples), 20)
+        logits = 2 * jax.random.normal(jax.random.key(0), (num_examples, 4))
+        return np.mean([measured(key, logits) for key in keys])
+
+    few, many = mean_ece(500), mean_ece(8000)
+    assert many < 0.02
+    assert 3 < few / many < 5.5  # 4 by the law
+
+
+def test_wilson_interval_matches_published_cases():
+    low, high = calibration.wilson_interval(np.array([0, 81, 10, 0]), np.array([10, 263, 10, 0]))
+    np.testing.assert_allclose(low, [0, 0.2553, 0.7225, 0], atol=1e-4)  # 81 of 263: Newcombe 1998, Table I
+    np.testing.assert_allclose(high, [0.2775, 0.3662, 1, 1], atol=1e-4)

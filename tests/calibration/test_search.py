@@ -1,0 +1,127 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from focalgeo import calibration
+from focalgeo.calibration import GAMMAS, TEMPERATURES, check_predictions, grid_search, search
+from focalgeo.types import InputError
+
+
+def predictions(num_examples=300, num_classes=5, seed=0, stretch=1.7):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(size=(num_examples, num_classes)).astype(np.float32) * 2
+    noise = generator.gumbel(size=logits.shape)
+    return logits * np.float32(stretch), (logits + noise).argmax(axis=1).astype(np.int32)
+
+
+def surfaces(logits, labels, gammas, temperatures, metric):
+    def at(gamma, temperature):
+        return metric(calibration.focal_temperature_scaling(logits, gamma, temperature), labels)
+
+    over_temperatures = lambda gamma: jax.lax.map(lambda t: at(gamma, t), np.float32(temperatures))  # noqa: E731
+    return np.asarray(jax.lax.map(over_temperatures, np.float32(gammas)))
+
+
+@pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])
+@pytest.mark.parametrize("num_classes", [2, 5, 60])
+def test_surface_is_the_metric_at_each_point(criterion, num_classes):
+    logits, labels = predictions(num_classes=num_classes)
+    gammas, temperatures = (0.0, -0.9, 0.37, 5.0, 20.0), (0.01, 0.4, 1.0, 3.3)
+    got = grid_search(logits, labels, gammas, temperatures, criterion=criterion)
+    expected = surfaces(logits, labels, gammas, temperatures, getattr(calibration, criterion))
+    np.testing.assert_allclose(got.ece, expected, atol=1e-5)
+    np.testing.assert_allclose(got.nll, surfaces(logits, labels, gammas, temperatures, calibration.nll), rtol=1e-5)
+    assert got.value == got.ece.min()
+    assert (
+        got.value
+        == got.ece[gammas.index(np.round(float(got.gamma), 3)), np.float32(temperatures) == got.temperature][0]
+    )
+
+
+def test_saturated_logits_and_examples_in_several_padded_chunks(monkeypatch):
+    logits, labels = predictions(num_examples=101)
+    logits = logits * np.float32(np.linspace(1, 60, 101)[:, None])
+    monkeypatch.setattr(search, "_CHUNK", 100)  # 20 examples at a time
+    got = grid_search(logits, labels, (0.0, 5.0), (0.01, 1.0), criterion="nll")
+    expected = surfaces(logits, labels, (0.0, 5.0), (0.01, 1.0), calibration.nll)
+    np.testing.assert_allclose(got.nll, expected, rtol=1e-5)
+    np.testing.assert_allclose(got.ece, surfaces(logits, labels, (0.0, 5.0), (0.01, 1.0), calibration.ece), atol=1e-5)
+    assert np.isfinite(got.nll).all()
+
+
+def test_finds_the_temperature_that_was_put_in_and_never_loses_to_it():
+    logits, labels = predictions(num_examples=4000, stretch=2.5)
+    for criterion in ("ece", "nll"):
+        both = grid_search(logits, labels, GAMMAS, TEMPERATURES[::5], criterion=criterion)
+        alone = grid_search(logits, labels, (0.0,), TEMPERATURES[::5], criterion=criterion)
+        assert both.value <= alone.value
+    np.testing.assert_allclose(alone.temperature, 2.5, atol=0.2)
+
+
+def test_ties_go_to_the_temperature_nearest_one_then_to_the_smallest_gamma():
+    logits = np.float32([[4000, 0, 0], [0, 5000, 0]])  # certain and right at every point: all values are 0
+    got = grid_search(logits, np.int32([0, 1]), (5.0, -0.5, 0.5, 0.25), (3.0, 1.6, 0.7, 0.01))
+    assert (got.ece == 0).all()
+    np.testing.assert_allclose((got.gamma, got.temperature, got.value), (0.25, 0.7, 0))
+
+
+def test_mask_drops_examples_whatever_they_hold():
+    logits, labels = predictions()
+    keep = np.arange(300) % 4 > 0
+    padded, wrong = np.where(keep[:, None], logits, np.nan), np.where(keep, labels, -1)
+    got = grid_search(padded, wrong, (0.0, 1.0), (0.5, 1.0), mask=keep)
+    expected = grid_search(logits[keep], labels[keep], (0.0, 1.0), (0.5, 1.0))
+    for left, right in zip(got, expected, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5)
+
+
+def test_default_grids_are_the_papers_and_zero():
+    assert GAMMAS[0] == 0
+    assert sorted(GAMMAS[1:]) == [-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1, 5]
+    assert len(TEMPERATURES) == 500
+    assert (TEMPERATURES[0], TEMPERATURES[99], TEMPERATURES[-1]) == (0.01, 1.0, 5.0)
+
+
+LOGITS, LABELS = predictions(6)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "message"),
+    [
+        (np.where(np.arange(6)[:, None] == 2, np.nan, LOGITS), LABELS, "logits of 1 examples are not finite, the first in row 2"),
+        (LOGITS, LABELS.astype(float), "labels are float64: give class numbers as integers"),
+        (LOGITS, LABELS[:5], r"labels have shape \(5,\), logits \(6, 5\)"),
+        (LOGITS, np.int32([0, 1, 5, 0, 0, 0]), r"labels\[2\] is 5: with 5 classes give labels from 0 to 4"),
+        (LOGITS, np.int32([0, -1, 0, 0, 0, 0]), r"labels\[1\] is -1"),
+        (LOGITS[:0], LABELS[:0], "logits and labels are empty"),
+        (LOGITS[:, :1], LABELS * 0, "logits have one class"),
+        (LOGITS[0], LABELS, r"logits have shape \(5,\): give \[examples, classes\]"),
+    ],
+)  # fmt: skip
+def test_bad_predictions_give_one_line(logits, labels, message):
+    with pytest.raises(InputError, match=message) as raised:
+        check_predictions(logits, labels)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gammas": (-1.0,)}, "gammas run from -1.0 to -1.0: give values above -1"),
+        ({"gammas": ()}, "give two non-empty lists"),
+        ({"temperatures": (0.0, 1.0)}, "temperatures run from 0.0 to 1.0: give values above 0"),
+        ({"temperatures": (float("nan"),)}, "give values above 0"),
+        ({"criterion": "acc"}, "unknown criterion 'acc': choose one of ece, nll, adaptive_ece"),
+        ({"mask": np.zeros(6, bool)}, "the mask leaves no example"),
+        ({"mask": np.zeros(5, bool)}, r"mask has shape \(5,\), labels \(6,\)"),
+    ],
+)
+def test_bad_grids_give_one_line(options, message):
+    with pytest.raises(InputError, match=message):
+        grid_search(LOGITS, LABELS, **options)
+
+
+def test_checks_pass_under_jit():
+    checked = jax.jit(lambda logits, labels: check_predictions(logits, labels) or jnp.sum(logits))
+    assert np.isfinite(checked(LOGITS, LABELS))
