@@ -77,18 +77,20 @@ def get_config(arg: str = "") -> ConfigDict:
     config.curvature.batch_size = 250
     config.curvature.max_products = 40
     config.curvature.tolerance = 1e-3
-    config.curvature.num_probes = 100
+    config.curvature.num_probes = 60
+    config.curvature.trace_method = "hutch++"
 
     if arg == "quick":
-        config.data.train_size = 10_000
+        config.data.train_size = 20_000
         config.data.val_size = 2_000
         config.model.name = "cnn"
         config.model.options = ConfigDict({"widths": (32, 64, 128)})
         config.optimizer.learning_rate = 0.05
         config.optimizer.epochs = 12
         config.optimizer.decay_epochs = (8, 11)
-        config.log_every = 20
-        config.checkpoint.every = 100
+        config.log_every = 50
+        config.checkpoint.every = 200
         config.curvature.examples = 500
+        config.curvature.max_products = 20
         config.curvature.num_probes = 30
     return config

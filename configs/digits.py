@@ -67,7 +67,8 @@ def get_config(arg: str = "") -> ConfigDict:
     config.curvature.batch_size = 359
     config.curvature.max_products = 40
     config.curvature.tolerance = 1e-3
-    config.curvature.num_probes = 100
+    config.curvature.num_probes = 60
+    config.curvature.trace_method = "hutch++"
 
     if arg == "quick":
         config.optimizer.epochs = 2

@@ -140,6 +140,7 @@ def curvature_rows(
     max_products: int,
     tolerance: float,
     num_probes: int,
+    trace_method: str,
 ) -> list[dict]:
     """lambda_max (with residual) and trace (with standard error) of the Hessian of each loss's mean over the batches.
 
@@ -158,9 +159,9 @@ def curvature_rows(
         place = {"split": "val", "loss": name}
         products = {"products": int(top.num_matvecs), "converged": bool(top.converged), "n": n}
         rows.append({"name": "lambda_max", **place, **sharpest, **products})
-        total = curvature.trace(matvec, params, key_trace, num_probes)
+        total = curvature.trace(matvec, params, key_trace, num_probes, method=trace_method)
         spread = _numbers(value=total.value, low=total.low, high=total.high, stderr=total.stderr)
-        rows.append({"name": "trace", **place, **spread, "probes": num_probes, "n": n})
+        rows.append({"name": "trace", **place, **spread, "probes": num_probes, "method": trace_method, "n": n})
     return rows
 
 

@@ -59,7 +59,8 @@ CHECKS = (
     ("curvature.batch_size", lambda v: v >= 1, "must be 1 or more"),
     ("curvature.max_products", lambda v: v >= 1, "must be 1 or more"),
     ("curvature.tolerance", lambda v: v > 0, "must be greater than 0"),
-    ("curvature.num_probes", lambda v: v >= 2, "must be 2 or more, to have a standard error"),
+    ("curvature.num_probes", lambda v: v >= 4, "must be 4 or more, to have a standard error"),
+    ("curvature.trace_method", lambda v: v in ("hutchinson", "hutch++"), "must be hutchinson or hutch++"),
 )
 
 
@@ -228,6 +229,7 @@ def _curvature(config, model: Model, dataset: Dataset, state: TrainState, key: j
         max_products=settings.max_products,
         tolerance=settings.tolerance,
         num_probes=settings.num_probes,
+        trace_method=settings.trace_method,
     )
 
 

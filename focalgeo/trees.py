@@ -7,8 +7,10 @@ from focalgeo.types import Array, PyTree
 
 
 def dot(left: PyTree, right: PyTree) -> Array:
-    """Inner product, the sum over leaves of sum(left * right); a float32 scalar for float32 leaves."""
-    return sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True))
+    """Inner product, the sum over leaves of sum(left * right), in full float32 on accelerators too."""
+    return sum(
+        jnp.vdot(a, b, precision="highest") for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    )
 
 
 def norm(tree: PyTree) -> Array:

@@ -31,7 +31,7 @@ def tiny(config):
     config.evaluation.temperature_step = 0.5
     config.curvature.examples = 8
     config.curvature.max_products = 2
-    config.curvature.num_probes = 2
+    config.curvature.num_probes = 4
     return config
 
 

@@ -15,7 +15,7 @@ from focalgeo.calibration.metrics import (
     nll,
 )
 from focalgeo.calibration.predictions import check_predictions
-from focalgeo.calibration.search import GAMMAS, TEMPERATURES, GridSearch, grid_search
+from focalgeo.calibration.search import GAMMAS, TEMPERATURES, GridSearch, best_point, grid_search
 
 __all__ = [
     "GAMMAS",
@@ -26,6 +26,7 @@ __all__ = [
     "accuracy",
     "adaptive_ece",
     "adaptive_reliability",
+    "best_point",
     "bootstrap",
     "brier",
     "check_predictions",

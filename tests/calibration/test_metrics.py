@@ -90,7 +90,8 @@ def test_masked_examples_count_for_nothing_and_counts_repeat_examples(name):
     log_probs, labels = predictions(90)
     keep = np.arange(90) % 3 > 0
     padded = np.where(keep[:, None], log_probs, np.nan)
-    np.testing.assert_allclose(metric(padded, labels, mask=keep), metric(log_probs[keep], labels[keep]), rtol=1e-5)
+    for mask in (keep, keep.astype(np.float32)):
+        np.testing.assert_allclose(metric(padded, labels, mask=mask), metric(log_probs[keep], labels[keep]), rtol=1e-5)
     counts = np.random.default_rng(3).poisson(1.0, 90).astype(np.float32)
     repeated = np.repeat(np.arange(90), counts.astype(int))
     got = metric(log_probs, labels, mask=counts)

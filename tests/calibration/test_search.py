@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from focalgeo import calibration
-from focalgeo.calibration import GAMMAS, TEMPERATURES, check_predictions, grid_search, search
+from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, check_predictions, grid_search, search
 from focalgeo.types import InputError
 
 
@@ -15,48 +15,57 @@ def predictions(num_examples=300, num_classes=5, seed=0, stretch=1.7):
     return logits * np.float32(stretch), (logits + noise).argmax(axis=1).astype(np.int32)
 
 
-def surfaces(logits, labels, gammas, temperatures, metric):
-    def at(gamma, temperature):
-        return metric(calibration.focal_temperature_scaling(logits, gamma, temperature), labels)
-
-    over_temperatures = lambda gamma: jax.lax.map(lambda t: at(gamma, t), np.float32(temperatures))  # noqa: E731
-    return np.asarray(jax.lax.map(over_temperatures, np.float32(gammas)))
+@jax.jit
+def measures(logits, labels, gamma, temperature):
+    log_probs = calibration.focal_temperature_scaling(logits, gamma, temperature)
+    return [getattr(calibration, name)(log_probs, labels) for name in ("ece", "adaptive_ece", "nll")]
 
 
-@pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])
-@pytest.mark.parametrize("num_classes", [2, 5, 60])
+def surfaces(logits, labels, gammas, temperatures):
+    values = [measures(logits, labels, np.float32(g), np.float32(t)) for g in gammas for t in temperatures]
+    ece, adaptive_ece, nll = np.array(values).T.reshape(3, len(gammas), len(temperatures))
+    return {"ece": ece, "adaptive_ece": adaptive_ece, "nll": nll}
+
+
+@pytest.mark.parametrize(("num_classes", "criterion"), [(2, "ece"), (5, "adaptive_ece"), (60, "ece")])
 def test_surface_is_the_metric_at_each_point(criterion, num_classes):
     logits, labels = predictions(num_classes=num_classes)
     gammas, temperatures = (0.0, -0.9, 0.37, 5.0, 20.0), (0.01, 0.4, 1.0, 3.3)
     got = grid_search(logits, labels, gammas, temperatures, criterion=criterion)
-    expected = surfaces(logits, labels, gammas, temperatures, getattr(calibration, criterion))
-    np.testing.assert_allclose(got.ece, expected, atol=1e-5)
-    np.testing.assert_allclose(got.nll, surfaces(logits, labels, gammas, temperatures, calibration.nll), rtol=1e-5)
-    assert got.value == got.ece.min()
-    assert (
-        got.value
-        == got.ece[gammas.index(np.round(float(got.gamma), 3)), np.float32(temperatures) == got.temperature][0]
-    )
+    expected = surfaces(logits, labels, gammas, temperatures)
+    np.testing.assert_allclose(got.ece, expected[criterion], atol=1e-5)
+    np.testing.assert_allclose(got.nll, expected["nll"], rtol=1e-5)
+    best = np.float32(gammas) == got.gamma, np.float32(temperatures) == got.temperature
+    assert got.value == got.ece.min() == got.ece[best[0]][:, best[1]].item()
 
 
 def test_saturated_logits_and_examples_in_several_padded_chunks(monkeypatch):
-    logits, labels = predictions(num_examples=101)
-    logits = logits * np.float32(np.linspace(1, 60, 101)[:, None])
-    monkeypatch.setattr(search, "_CHUNK", 100)  # 20 examples at a time
-    got = grid_search(logits, labels, (0.0, 5.0), (0.01, 1.0), criterion="nll")
-    expected = surfaces(logits, labels, (0.0, 5.0), (0.01, 1.0), calibration.nll)
-    np.testing.assert_allclose(got.nll, expected, rtol=1e-5)
-    np.testing.assert_allclose(got.ece, surfaces(logits, labels, (0.0, 5.0), (0.01, 1.0), calibration.ece), atol=1e-5)
-    assert np.isfinite(got.nll).all()
+    logits, labels = predictions()
+    logits = logits * np.float32(np.linspace(1, 60, 300)[:, None])
+    monkeypatch.setattr(search, "_CHUNK", 200)  # 38 examples at a time
+    gammas, temperatures = (0.0, 5.0), (0.01, 1.0)
+    got = grid_search(logits, labels, gammas, temperatures, criterion="nll")
+    expected = surfaces(logits, labels, gammas, temperatures)
+    np.testing.assert_allclose(got.nll, expected["nll"], rtol=1e-5)
+    np.testing.assert_allclose(got.ece, expected["ece"], atol=1e-5)
+    assert got.value == got.nll.min()
 
 
 def test_finds_the_temperature_that_was_put_in_and_never_loses_to_it():
-    logits, labels = predictions(num_examples=4000, stretch=2.5)
+    logits, labels = predictions(num_examples=3000, stretch=2.5)
+    temperatures = TEMPERATURES[::5]
+    found = grid_search(logits, labels, GAMMAS, temperatures)
     for criterion in ("ece", "nll"):
-        both = grid_search(logits, labels, GAMMAS, TEMPERATURES[::5], criterion=criterion)
-        alone = grid_search(logits, labels, (0.0,), TEMPERATURES[::5], criterion=criterion)
-        assert both.value <= alone.value
-    np.testing.assert_allclose(alone.temperature, 2.5, atol=0.2)
+        focal = best_point(found, GAMMAS, temperatures, criterion=criterion)
+        plain = best_point(found, GAMMAS, temperatures, criterion=criterion, gamma=0.0)
+        assert plain.gamma == 0
+        assert focal.value == getattr(found, criterion).min() <= plain.value
+        np.testing.assert_allclose(plain.temperature, 2.5, atol=0.2)
+    assert best_point(found, GAMMAS, temperatures)[:3] == found[:3]
+    alone = grid_search(logits, labels, (0.0,), temperatures, criterion="nll")
+    np.testing.assert_allclose(alone.value, plain.value, rtol=2e-6)
+    with pytest.raises(InputError, match=r"gamma 0.1 is not on the grid \[0.0, -0.5"):
+        best_point(found, GAMMAS, temperatures, gamma=0.1)
 
 
 def test_ties_go_to_the_temperature_nearest_one_then_to_the_smallest_gamma():
@@ -84,12 +93,13 @@ def test_default_grids_are_the_papers_and_zero():
 
 
 LOGITS, LABELS = predictions(6)
+BROKEN = np.where(np.eye(6, 5, -2) > 0, np.nan, LOGITS)
 
 
 @pytest.mark.parametrize(
     ("logits", "labels", "message"),
     [
-        (np.where(np.arange(6)[:, None] == 2, np.nan, LOGITS), LABELS, "logits of 1 examples are not finite, the first in row 2"),
+        (BROKEN, LABELS, "logits of 4 examples are not finite, the first in row 2"),
         (LOGITS, LABELS.astype(float), "labels are float64: give class numbers as integers"),
         (LOGITS, LABELS[:5], r"labels have shape \(5,\), logits \(6, 5\)"),
         (LOGITS, np.int32([0, 1, 5, 0, 0, 0]), r"labels\[2\] is 5: with 5 classes give labels from 0 to 4"),

@@ -8,7 +8,7 @@ import numpy as np
 
 def focal_temperature_scaling(logits, gamma, temperature, digits=60):
     """Log-probabilities [classes] of the focal map of softmax(z / T), from the definition h = q / G(q)."""
-    with mpmath.workdps(digits + int(2 * (max(logits) - min(logits)) / temperature)):
+    with mpmath.workdps(digits + int(0.9 * (max(logits) - min(logits)) / temperature)):
         g, t = mpmath.mpf(float(gamma)), mpmath.mpf(float(temperature))
         exponentials = [mpmath.exp(mpmath.mpf(float(value)) / t) for value in logits]
         weights = [
