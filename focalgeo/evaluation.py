@@ -43,19 +43,17 @@ def fit_calibrators(
 ) -> tuple[list[Calibrator], calibration.GridSearch]:
     """Temperature scaling and focal temperature scaling, each by ECE and by NLL on val, and the search they come from.
 
-    Both read one grid: temperature scaling is its gamma = 0 row, so on val the focal map is never worse.
+    binning: "ece" or "adaptive_ece", the ECE that is searched. All four points are read off one grid, where temperature
+    scaling is the row of gamma = 0, so that on val the focal map is never worse by its criterion.
     """
-    fitted = []
+    search = calibration.grid_search(val.logits, val.labels, gammas, temperatures, criterion=binning, num_bins=num_bins)
+    calibrators = []
     for criterion in ("ece", "nll"):
-        search_criterion = binning if criterion == "ece" else "nll"
-        search = lambda some_gammas, by=search_criterion: calibration.grid_search(  # noqa: E731
-            val.logits, val.labels, some_gammas, temperatures, criterion=by, num_bins=num_bins
-        )
-        plain, focal = search(np.zeros(1, np.float32)), search(gammas)
-        for name, found in (("temperature_scaling", plain), ("focal_temperature_scaling", focal)):
+        for name, gamma in (("temperature_scaling", 0.0), ("focal_temperature_scaling", None)):
+            found = calibration.best_point(search, gammas, temperatures, criterion=criterion, gamma=gamma)
             place = {"map": name, "criterion": criterion}
-            fitted.append(Calibrator(place, float(found.gamma), float(found.temperature)))
-    return fitted, focal
+            calibrators.append(Calibrator(place, float(found.gamma), float(found.temperature)))
+    return calibrators, search
 
 
 def calibration_rows(

@@ -5,8 +5,12 @@ A checkpoint counts only once its digest is there, so one that was cut short or 
 
 import hashlib
 import json
+import logging
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,12 +49,12 @@ def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
     )
     directory = Path(manager.directory) / str(step)
     try:
-        manager.save(step, args=items, force=True)
+        with _silent_orbax():
+            manager.save(step, args=items, force=True)
         _write_digest(directory)
     except Exception as error:  # orbax and tensorstore raise many kinds for one cause: the file system refused
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise InputError(
-            f"cannot write checkpoint {directory}: {reason}; free some space or choose another --workdir"
+            f"cannot write checkpoint {directory}: {_reason(error)}; free some space or choose another --workdir"
         ) from error
 
 
@@ -101,3 +105,25 @@ def _digest(directory: Path) -> str:
         total.update(f"{path.relative_to(directory)}:{path.stat().st_size};".encode())
         total.update(path.read_bytes())
     return total.hexdigest()
+
+
+@contextmanager
+def _silent_orbax() -> Iterator[None]:
+    """Keep what orbax prints of its own errors off the screen: it raises them as well."""
+    logger, hook = logging.getLogger("absl"), sys.unraisablehook
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    sys.unraisablehook = lambda late: None if "Event loop is closed" in str(late.exc_value) else hook(late)
+    try:
+        yield
+        sys.unraisablehook = hook  # kept after an error: tensorstore's other writes report to orbax's closed loop later
+    finally:
+        logger.setLevel(level)
+
+
+def _reason(error: Exception) -> str:
+    """The cause in few words: tensorstore puts the system's error number at the end of a long line."""
+    number = re.search(r"os_error_code='(\d+)'", str(error)) or re.search(r"\[Errno (\d+)\]", str(error))
+    if number:
+        return os.strerror(int(number[1]))
+    return next((line.strip()[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -29,6 +29,7 @@ class Progress:
         elif step * 10 // self._total > self._tenth and self._text:
             self._tenth = step * 10 // self._total
             print(f"step {step}/{self._total}: {self._text}", file=sys.stderr, flush=True)
+            self._text = ""
 
     def close(self) -> None:
         """End the display."""

@@ -135,7 +135,7 @@ def test_weight_decay_and_momentum_follow_pytorch():
 
 
 def test_unknown_optimiser_is_one_line():
-    with pytest.raises(InputError, match="config.optimizer.name is 'sdg': did you mean 'sgd'"):
+    with pytest.raises(InputError, match=r"config.optimizer.name is 'sdg': did you mean 'sgd'"):
         optimiser.make_optimiser(
             "sdg", optimiser.step_schedule([], 0.1), momentum=0.9, nesterov=False, weight_decay=0.0, clip_norm=0.0
         )
