@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.installed
 TESTS := $(VENV)/.installed-test
+PYTEST_FLAGS ?= -n auto --dist loadfile --durations=15
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SHARED_DATA := $(wildcard ../shared/data)
 export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
@@ -18,10 +19,10 @@ run: $(RUNS)
 	$(BIN)/python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits
 
 test: $(TESTS) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 quick-test: $(TESTS)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
 
 lint: $(TESTS)
 	$(BIN)/ruff check .

@@ -10,8 +10,9 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +26,20 @@ from focalgeo.types import Dataset, InputError, Model, Predictions, Split, Train
 
 # (field, what must hold, in words)
 CHECKS = (
-    ("seed", lambda v: v >= 0, "must be 0 or more"),
-    ("data.split_seed", lambda v: v >= 0, "must be 0 or more"),
+    ("seed", lambda v: 0 <= v < 2**31, "must be 0 or more and below 2^31"),
+    ("data.split_seed", lambda v: 0 <= v < 2**31, "must be 0 or more and below 2^31"),
     ("data.scale", lambda v: v > 0, "must be greater than 0"),
-    ("data.std", lambda v: len(v) > 0 and min(v) > 0, "must all be greater than 0"),
+    ("data.mean", lambda v: len(v) > 0 and np.isfinite(np.asarray(v, float)).all(), "must hold finite numbers"),
+    (
+        "data.std",
+        lambda v: len(v) > 0 and all(0 < each < float("inf") for each in v),
+        "must hold finite numbers above 0",
+    ),
     ("model.dtype", lambda v: v in ("float32", "bfloat16"), "must be float32 or bfloat16"),
     ("loss.gamma", lambda v: 0 <= v < float("inf"), "must be a finite number, 0 or more"),
+    ("model.hidden", lambda v: v is None or all(each >= 1 for each in v), "must hold widths of 1 or more"),
+    ("model.widths", lambda v: v is None or all(each >= 1 for each in v), "must hold widths of 1 or more"),
+    ("model.blocks", lambda v: v is None or all(each >= 1 for each in v), "must hold numbers of 1 or more"),
     ("optimizer.learning_rate", lambda v: 0 < v < float("inf"), "must be a finite number greater than 0"),
     ("optimizer.momentum", lambda v: 0 <= v < 1, "must be at least 0 and below 1"),
     ("optimizer.weight_decay", lambda v: v >= 0, "must be 0 or more"),
@@ -39,6 +48,7 @@ CHECKS = (
     ("optimizer.epochs", lambda v: v >= 1, "must be 1 or more"),
     ("optimizer.schedule", lambda v: v in ("steps", "cosine"), "must be steps or cosine"),
     ("optimizer.decay_factor", lambda v: 0 < v <= 1, "must be above 0 and at most 1"),
+    ("optimizer.decay_epochs", lambda v: all(epoch > 0 for epoch in v), "must all be greater than 0"),
     ("optimizer.warmup_epochs", lambda v: v >= 0, "must be 0 or more"),
     ("log_every", lambda v: v >= 1, "must be 1 or more"),
     ("checkpoint.every", lambda v: v >= 1, "must be 1 or more"),
@@ -47,17 +57,17 @@ CHECKS = (
     ("evaluation.num_bins", lambda v: v >= 1, "must be 1 or more"),
     ("evaluation.binning", lambda v: v in ("ece", "adaptive_ece"), "must be ece or adaptive_ece"),
     ("evaluation.num_resamples", lambda v: v >= 2, "must be 2 or more"),
-    ("evaluation.gammas", lambda v: len(v) > 0 and min(v) > -1, "must all be greater than -1"),
+    ("evaluation.gammas", lambda v: all(-1 < each <= 100 for each in v), "must hold numbers above -1, at most 100"),
     ("evaluation.gammas", lambda v: 0 in v, "must hold 0, the plain temperature scaling to compare with"),
     (
         "evaluation.temperature_step",
-        lambda v: 0 < v < float("inf"),
-        "must be greater than 0: a temperature is positive",
+        lambda v: 0 < v <= 1 and abs(round(1 / v) * v - 1) < 1e-6,
+        "must be 1/2, 1/100 ...",
     ),
     ("evaluation.max_temperature", lambda v: 1 <= v < float("inf"), "must be a finite number, 1 or more"),
     ("curvature.examples", lambda v: v >= 0, "must be 0 (no curvature) or more"),
     ("curvature.batch_size", lambda v: v >= 1, "must be 1 or more"),
-    ("curvature.max_products", lambda v: v >= 1, "must be 1 or more"),
+    ("curvature.max_products", lambda v: v >= 2, "must be 2 or more"),
     ("curvature.tolerance", lambda v: v > 0, "must be greater than 0"),
     ("curvature.num_probes", lambda v: v >= 4, "must be 4 or more, to have a standard error"),
     ("curvature.trace_method", lambda v: v in ("hutchinson", "hutch++"), "must be hutchinson or hutch++"),
@@ -72,8 +82,14 @@ def check_config(config: ConfigDict) -> None:
     """
     for field, holds, range_in_words in CHECKS:
         value = functools.reduce(lambda part, name: part[name], field.split("."), config)
-        if not holds(value):
+        try:
+            right = holds(value)
+        except (TypeError, ValueError):  # text where numbers belong
+            right = False
+        if not right:
             raise InputError(f"config.{field} is {value}: it {range_in_words}")
+    if config.optimizer.schedule == "cosine" and config.optimizer.warmup_epochs >= config.optimizer.epochs:
+        raise InputError("config.optimizer.warmup_epochs leaves no epoch to train: it must be below optimizer.epochs")
     _choose("loss.name", config.loss.name, losses.LOSSES)
     _choose("data.augment", config.data.augment, data.AUGMENTATIONS)
 
@@ -86,44 +102,57 @@ def run(config: ConfigDict, workdir: str | Path) -> list[dict]:
     """
     began = time.perf_counter()
     check_config(config)
-    config = FrozenConfigDict(config)
-    workdir = Path(workdir)
+    config, workdir = FrozenConfigDict(config), Path(workdir)
     fresh = records.check_workdir(workdir, config.to_dict()) == "fresh"
+    prepared = _prepare(config)
+    if not fresh:
+        _check_data(workdir, prepared.dataset)
+    with records.locked(workdir):
+        if fresh:
+            records.write_manifest(workdir, _manifest(config, prepared.dataset, prepared.state))
+        seconds = {"prepare": time.perf_counter() - began}
+        outcome = _train(config, workdir, prepared)
+        seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
+        if not outcome.compile_seconds:
+            seconds = {}  # nothing was left to train: what it took when it was trained stays in the rows
+        began = time.perf_counter()
+        rows = _evaluate(config, workdir, prepared.model, prepared.dataset, outcome.state, prepared.keys)
+        seconds["evaluate"] = time.perf_counter() - began
+        rows += [{"name": "seconds", "phase": phase, "value": value} for phase, value in seconds.items()]
+        rows = [{"step": prepared.plan.steps, **_place(config), **row} for row in rows]
+        stale = lambda row: "epoch" not in row and row.get("phase", "evaluate") in seconds  # noqa: E731
+        records.replace_rows(workdir, rows, where=stale)
+        _say("drawing the report")
+        report.write_report(workdir)
+    return rows
+
+
+class _Prepared(NamedTuple):
+    """Everything that a run needs before it writes anything."""
+
+    dataset: Dataset
+    model: Model
+    keys: dict[str, jax.Array]
+    plan: loop.Plan
+    schedule: Callable
+    tx: Any  # optax.GradientTransformation
+    state: TrainState
+
+
+def _prepare(config) -> _Prepared:
     dataset = _load(config)
     model = _model(config, dataset)
-    keys = dict(
-        zip(("init", "noise", "probe", "bootstrap"), jax.random.split(jax.random.PRNGKey(config.seed), 4), strict=True)
-    )
+    names = ("init", "noise", "probe", "bootstrap")
+    keys = dict(zip(names, jax.random.split(jax.random.PRNGKey(config.seed), len(names)), strict=True))
     plan = _plan(config, dataset)
     schedule = _schedule(config, plan)
     tx = _optimiser(config, schedule)
-    state = _initial_state(config, model, tx, dataset, keys)
-    if fresh:
-        records.write_manifest(workdir, _manifest(config, dataset, state))
-    prepare_seconds = time.perf_counter() - began
-
-    outcome = _train(config, workdir, model, dataset, state, plan, schedule, tx)
-    began = time.perf_counter()
-    rows = _evaluate(config, workdir, model, dataset, outcome.state, keys)
-    seconds = {
-        "prepare": prepare_seconds,
-        "compile": outcome.compile_seconds,
-        "train": outcome.train_seconds,
-        "evaluate": time.perf_counter() - began,
-    }
-    place = {"step": plan.steps, "gamma": config.loss.gamma, "seed": config.seed}
-    rows = [{**place, **row} for row in rows]
-    rows += [{"name": "seconds", "phase": phase, "value": value, **place} for phase, value in seconds.items()]
-    records.replace_rows(workdir, rows, where=lambda row: "epoch" not in row)
-    report.write_report(workdir)
-    return rows
+    return _Prepared(dataset, model, keys, plan, schedule, tx, _initial_state(config, model, tx, dataset, keys))
 
 
 def run_and_print(config: ConfigDict, workdir: str | Path) -> None:
     """Run the main job and say on standard output what came out and where the report is."""
     rows = run(config, workdir)
-    if not parallel.is_main_process():
-        return
     on_test = [row for row in rows if row.get("split") == "test" and "map" in row and "bin" not in row]
     values = {(row["map"], row.get("criterion"), row["name"]): row["value"] for row in on_test}
     print("on test                            accuracy     NLL     ECE")
@@ -135,17 +164,16 @@ def run_and_print(config: ConfigDict, workdir: str | Path) -> None:
     print(f"{', '.join(phases)}\nreport: {Path(workdir) / 'report.html'}")
 
 
-def _train(
-    config, workdir: Path, model: Model, dataset: Dataset, state: TrainState, plan, schedule, tx
-) -> loop.Outcome:
-    """Train from the newest whole checkpoint, or from `state`."""
+def _train(config, workdir: Path, prepared: _Prepared) -> loop.Outcome:
+    """Train from the newest whole checkpoint, or from the initial state."""
+    dataset, model, state = prepared.dataset, prepared.model, prepared.state
     with records.writing(workdir / "checkpoints"):
         manager = checkpoint.make_manager(workdir / "checkpoints", keep=config.checkpoint.keep)
     start = checkpoint.restore_latest(manager, state) or checkpoint.Checkpoint(state, {})
     first = int(start.state.step)
     records.truncate_rows(workdir, first)
     tensorboard = records.tensorboard_writer(workdir, step=first)
-    place = {"gamma": config.loss.gamma, "seed": config.seed}
+    place = _place(config)
 
     def write(rows: list[dict]) -> None:
         rows = [{**row, **place} for row in rows]
@@ -154,15 +182,15 @@ def _train(
             tensorboard(row)
 
     loss = losses.make_loss(config.loss.name)
-    step = parallel.pmapped(make_step(model.apply, loss, tx, parallel.reduce_sum))
+    step = parallel.pmapped(make_step(model.apply, loss, prepared.tx, parallel.reduce_sum))
     with interruption.deferred_signals() as stopped:
         return loop.run(
             start,
             step,
-            plan,
+            prepared.plan,
             batches=functools.partial(_training_batches, config, dataset),
             validate=_make_validation(config, model, dataset),
-            learning_rate=lambda index: config.optimizer.learning_rate * float(schedule(index)),
+            learning_rate=lambda index: config.optimizer.learning_rate * float(prepared.schedule(index)),
             write=write,
             save=functools.partial(checkpoint.save, manager),
             stopped=stopped,
@@ -171,12 +199,14 @@ def _train(
 
 def _evaluate(config, workdir: Path, model: Model, dataset: Dataset, state: TrainState, keys: dict) -> list[dict]:
     """Predictions saved once; calibration before and after both maps; curvature on a fixed subset of val."""
+    _say("predicting val and test")
     forward = parallel.pmapped_forward(model.apply)
     variables = {"params": state.params, **state.model_state}
     predictions = {}
     for name, split in (("val", dataset.val), ("test", dataset.test)):
         predictions[name] = evaluation.predict(forward, variables, _evaluation_batches(config, split))
         records.write_predictions(workdir, name, predictions[name].logits, predictions[name].labels)
+    _say("calibrating: temperature scaling, focal temperature scaling")
     rows, search = _calibrate(config, predictions, keys["bootstrap"])
     records.write_arrays(workdir, "search", search)
     return rows + _curvature(config, model, dataset, state, keys["probe"])
@@ -216,6 +246,7 @@ def _curvature(config, model: Model, dataset: Dataset, state: TrainState, key: j
     if settings.examples == 0:
         return []
     subset = Split(dataset.val.x[: settings.examples], dataset.val.y[: settings.examples])
+    _say("measuring the curvature of the loss on val")
     batches = list(data.evaluation_batches(subset, batch_size=settings.batch_size, normalise=_normalisation(config)))
     host_state = jax.device_get(state)
     chosen = {name: losses.make_loss(name) for name in dict.fromkeys(("cross_entropy", config.loss.name))}
@@ -257,12 +288,14 @@ def _make_validation(config, model: Model, dataset: Dataset):
 
 
 def _load(config) -> Dataset:
-    sizes = {name: getattr(config.data, name) for name in ("train_size", "val_size", "test_size")}
+    sizes = {name: config.data[name] for name in ("train_size", "val_size", "test_size", "image_size")}
     return data.load_dataset(config.data.name, split_seed=config.data.split_seed, **sizes)
 
 
 def _model(config, dataset: Dataset) -> Model:
-    options = {**config.model.options.to_dict(), "dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
+    given = {name: config.model[name] for name in ("hidden", "widths", "blocks")}
+    options = {name: value for name, value in given.items() if value is not None}
+    options |= {"dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
     return models.build(config.model.name, len(dataset.class_names), **options)
 
 
@@ -295,9 +328,26 @@ def _initial_state(config, model: Model, tx, dataset: Dataset, keys: dict) -> Tr
     example = next(data.evaluation_batches(few, batch_size=2, normalise=_normalisation(config)))
     variables = dict(jax.jit(model.init)(keys["init"], example.x))
     params = variables.pop("params")
-    hyper = {"gamma": config.loss.gamma, "learning_rate": config.optimizer.learning_rate}
+    hyper = {name: config.loss[name] for name in losses.hyperparameters(config.loss.name)}
+    hyper["learning_rate"] = config.optimizer.learning_rate
     hyper = {name: jnp.float32(value) for name, value in hyper.items()}
     return TrainState(jnp.int32(0), params, variables, tx.init(params), keys["noise"], hyper)
+
+
+def _place(config) -> dict:
+    """The fields that every row of the run has: its seed, and gamma if the loss has one."""
+    gamma = {"gamma": config.loss.gamma} if "gamma" in losses.hyperparameters(config.loss.name) else {}
+    return {**gamma, "seed": config.seed}
+
+
+def _check_data(workdir: Path, dataset: Dataset) -> None:
+    """Refuse to go on with other data than the run began with."""
+    began_with = records.read_manifest(workdir).get("data", {}).get("checksum")
+    if began_with != dataset.checksum:
+        raise InputError(
+            f"{dataset.name} has changed since the run in {workdir} began (checksum {str(began_with)[:12]} there, "
+            f"{dataset.checksum[:12]} now); restore the data or choose another --workdir"
+        )
 
 
 def _normalisation(config) -> data.Normalisation:
@@ -362,6 +412,10 @@ def _git_commit() -> str:
         return subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
 
 
 def _choose(field: str, name: str, choices) -> None:

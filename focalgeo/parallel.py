@@ -1,4 +1,4 @@
-"""Devices and processes: the only file that names pmap.
+"""Devices: the only file that names pmap.
 
 One path serves one device and many. Parameters and everything else in a TrainState live once per device with equal
 values (in_axes None); a batch is cut into one shard per device. A forgotten psum would be silent under that layout, so
@@ -17,13 +17,22 @@ AXIS = "devices"
 
 
 def device_count() -> int:
-    """Number of devices over all processes; batches are padded to a multiple of it."""
+    """Number of devices; batches are padded to a multiple of it.
+
+    Raises:
+      RunError: jax runs in several processes, which the files that a run writes are not made for.
+    """
+    if jax.process_count() > 1:
+        raise RunError(f"jax runs in {jax.process_count()} processes: start one process that sees all devices")
     return jax.device_count()
 
 
-def is_main_process() -> bool:
-    """Whether this process writes files and prints; true in a run of one process."""
-    return jax.process_index() == 0
+def replicated(tree: PyTree) -> PyTree:
+    """The tree on all devices, laid out as a compiled step returns it: the first call then compiles for all calls."""
+    layout = jax.sharding.NamedSharding(
+        jax.sharding.Mesh(np.asarray(jax.devices()), (AXIS,)), jax.sharding.PartitionSpec()
+    )
+    return jax.device_put(tree, layout)
 
 
 def reduce_sum(tree: PyTree) -> PyTree:
@@ -32,10 +41,8 @@ def reduce_sum(tree: PyTree) -> PyTree:
 
 
 def shard(batch: Batch) -> Batch:
-    """Cut a batch [examples, ...] into this process's shards [local devices, examples / devices, ...]."""
-    devices, local = jax.device_count(), jax.local_device_count()
-    first = jax.process_index() * local
-    return jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:])[first : first + local], batch)
+    """Cut a batch [examples, ...] into one shard per device, [devices, examples / devices, ...]."""
+    return jax.tree.map(lambda leaf: leaf.reshape(jax.device_count(), -1, *leaf.shape[1:]), batch)
 
 
 def pmapped(step: Callable) -> Callable:
@@ -47,8 +54,9 @@ def pmapped(step: Callable) -> Callable:
     """
 
     def replica(state: TrainState, batch: Batch):
-        own_key = jax.random.fold_in(state.key, jax.lax.axis_index(AXIS))
-        new_state, metrics = step(state._replace(key=own_key), batch)
+        keys = state.key.reshape(-1, state.key.shape[-1])  # one, or one for each member of a sweep
+        own = jax.vmap(jax.random.fold_in, (0, None))(keys, jax.lax.axis_index(AXIS)).reshape(state.key.shape)
+        new_state, metrics = step(state._replace(key=own), batch)
         new_state = new_state._replace(key=state.key)
         return new_state, metrics, _fingerprint(new_state)
 
@@ -74,8 +82,7 @@ def check_replicas(fingerprints: Array) -> None:
     seen = np.asarray(jax.device_get(fingerprints))
     if np.any(seen != seen[0]):
         raise RunError(
-            f"the {seen.size} devices hold different parameters after the first step: "
-            "a reduction over devices is missing in the step"
+            f"the {seen.size} devices hold different parameters: a reduction over devices is missing in the step"
         )
 
 

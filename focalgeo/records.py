@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
@@ -19,6 +20,7 @@ Workdir = str | os.PathLike[str]
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
+LOCK = ".lock"
 
 _MENDS = {
     errno.ENOSPC: "free some space or choose another --workdir",
@@ -54,7 +56,7 @@ def _reading(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; run the job that writes it first") from error
     except damage as error:
-        raise InputError(f"{path} is damaged; delete it and run the job again") from error
+        raise InputError(f"{path} is damaged; restore it or choose another --workdir") from error
 
 
 def _replace(path: Path, write: Callable[[Any], None]) -> None:
@@ -105,7 +107,7 @@ def read_manifest(workdir: Workdir) -> dict[str, Any]:
     with _reading(path):
         manifest = json.loads(path.read_bytes())
     if not isinstance(manifest, dict):
-        raise InputError(f"{path} is damaged; delete it and run the job again")
+        raise InputError(f"{path} is damaged; restore it or choose another --workdir")
     return manifest
 
 
@@ -263,7 +265,7 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file, not a folder; choose another --workdir")
     names = {child.name for child in path.iterdir()} if path.exists() else set()
-    if names <= {f".{MANIFEST}.tmp"}:  # all that a kill during the very first write leaves behind
+    if names <= {f".{MANIFEST}.tmp", LOCK}:  # all that a kill during the very first write leaves behind
         return "fresh"
     if MANIFEST not in names:
         raise InputError(f"{path} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {mend}")
@@ -273,6 +275,25 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
         more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise InputError(f"{path} belongs to another config ({'; '.join(differences[:3])}{more}); {mend}")
     return "resume"
+
+
+@contextlib.contextmanager
+def locked(workdir: Workdir) -> Iterator[None]:
+    """Hold the workdir for this process, so that no second run writes there; a process that dies lets go of it.
+
+    Raises:
+        InputError: another process holds it.
+    """
+    path = Path(workdir) / LOCK
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "w")  # noqa: SIM115 - it stays open as long as the lock is held
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"another run is writing {workdir}; wait for it, or choose another --workdir") from error
+        yield
 
 
 def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Callable[[Row], None]:

@@ -1,8 +1,12 @@
-"""Door 1: python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits [--config.loss.gamma=3]."""
+"""Door 1: python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits [--config.loss.gamma=3 ...]."""
 
-import re
-import signal
 import sys
+
+from focalgeo.training import interruption
+
+if __name__ == "__main__":
+    interruption.stop_at_once()  # before the imports that take time
+import re
 
 from absl import flags
 from ml_collections import config_flags
@@ -37,22 +41,19 @@ def parse(arguments: list[str]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the job; returns the exit code: 0, 2 (bad input), 3 (the run cannot go on) or 128 + signal."""
-
-    def interrupt(signum, frame):
-        raise Interrupted(signum, "stopped; the same command goes on from the last checkpoint")
-
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, interrupt)
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     try:
         parse(arguments)
         from focalgeo import job  # after the flags, so that a typo is answered at once
 
         job.run_and_print(CONFIG.value, WORKDIR.value)
+        return 0
     except (InputError, RunError, Interrupted) as error:
         print(f"focalgeo: {error}", file=sys.stderr)
         return error.exit_code
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    interruption.end_at_once(main(sys.argv))

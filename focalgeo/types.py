@@ -30,8 +30,8 @@ class RunError(RuntimeError):
     exit_code = 3
 
 
-class Interrupted(Exception):
-    """A signal stopped the run in good order; the exit code is 128 + its number, as shells have it."""
+class Interrupted(BaseException):
+    """A signal stopped the run in good order; no handler of errors may swallow that. Exit code: 128 + its number."""
 
     def __init__(self, signum: int, message: str):
         """A stop by signal `signum`, with one line on how to go on."""

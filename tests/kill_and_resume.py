@@ -2,12 +2,13 @@
 
 python tests/kill_and_resume.py --times=10 [--chain] [more flags of focalgeo.run ...]
 
-Every time: start, kill -9 after a random part of the uninterrupted run's wall time, start again to the end; the
-parameters must equal the uninterrupted run's bit for bit. With --chain all kills fall on one run. Exit code 1 if
-anything differs.
+Every time: start, kill -9, start again to the end; parameters and rows must equal the uninterrupted run's bit for bit.
+Kills fall at a random part of the run's wall time and at a random training step in turn; with --chain all fall on one
+run. Exit code 1 if anything differs, or if no kill left a checkpoint to go on from.
 """
 
 import argparse
+import json
 import random
 import subprocess
 import sys
@@ -35,14 +36,32 @@ def finish(workdir: Path, flags: list[str]) -> float:
     return time.perf_counter() - began
 
 
-def kill(workdir: Path, flags: list[str], seconds: float) -> None:
-    """Start the run and kill it after some seconds."""
+def kill(workdir: Path, flags: list[str], *, seconds: float, step: int | None) -> str:
+    """Start the run and kill -9 it after some seconds, or once its rows have reached a step; says where it was."""
     process = subprocess.Popen(command(workdir, flags), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    began = time.perf_counter()
+    while process.poll() is None:
+        late = time.perf_counter() - began > seconds
+        if late if step is None else steps_done(workdir) >= step:
+            process.kill()
+            process.wait()
+            saved = [int(path.name) for path in (workdir / "checkpoints").glob("*") if path.name.isdigit()]
+            return f"at step {steps_done(workdir)} with checkpoint {max(saved, default=0)}"
+        time.sleep(0.005)
+    return "not at all: it had ended"
+
+
+def steps_done(workdir: Path) -> int:
+    """The last step that the run has a row of; 0 before its first."""
+    rows = workdir / "metrics.jsonl"
+    lines = rows.read_text().splitlines() if rows.exists() else []
+    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
+
+
+def timeless_rows(workdir: Path) -> list[dict]:
+    """All rows but those of times, which no two runs share."""
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["name"] not in ("seconds", "examples_per_second")]
 
 
 def last_state(workdir: Path) -> dict[str, np.ndarray]:
@@ -59,29 +78,32 @@ def same(left: dict, right: dict) -> bool:
     return left.keys() == right.keys() and all(left[name].tobytes() == right[name].tobytes() for name in left)
 
 
-def compare(times: int, flags: list[str], *, seed: int, chain: bool) -> int:
-    """Number of runs that ended with other parameters than the uninterrupted one."""
-    differ = 0
+def compare(times: int, flags: list[str], *, seed: int, chain: bool) -> bool:
+    """Whether every killed run ended as the uninterrupted one, and some had a checkpoint to go on from."""
     generator = random.Random(seed)
+    agreed, continued = True, False
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole"
         seconds = finish(whole, flags)
-        expected = last_state(whole)
-        print(f"uninterrupted: {seconds:.1f} s", flush=True)
-        if chain:
-            moments = [[generator.uniform(0.3, 1.0) * seconds for _ in range(times)]]
-        else:
-            moments = [[generator.uniform(0.02, 1.0) * seconds] for _ in range(times)]
-        for number, kills in enumerate(moments):
-            workdir = Path(folder) / f"killed{number}"
-            for moment in kills:
-                kill(workdir, flags, moment)
+        state, rows = last_state(whole), timeless_rows(whole)
+        steps = steps_done(whole)
+        print(f"uninterrupted: {seconds:.1f} s, {steps} steps", flush=True)
+        for number in range(times):
+            workdir = Path(folder) / ("chain" if chain else f"killed{number}")
+            # every other kill falls into training, which is a small part of a short run's time
+            step = generator.randrange(steps_done(workdir), steps) if number % 2 else None
+            where = kill(workdir, flags, seconds=generator.uniform(0.02, 0.9) * seconds, step=step)
+            continued |= "checkpoint" in where and not where.endswith(" 0")
+            print(f"killed {where}", flush=True)
+            if chain and number < times - 1:
+                continue
             finish(workdir, flags)
-            equal = same(last_state(workdir), expected)
-            differ += not equal
-            at = ", ".join(f"{moment:.1f}" for moment in kills)
-            print(f"killed at {at} s: parameters {'equal' if equal else 'DIFFER'}", flush=True)
-    return differ
+            equal = same(last_state(workdir), state), timeless_rows(workdir) == rows
+            agreed &= all(equal)
+            print("parameters and rows: {}, {}".format(*("equal" if each else "DIFFER" for each in equal)), flush=True)
+    if not continued:
+        print("no kill left a checkpoint to go on from: nothing was shown", flush=True)
+    return agreed and continued
 
 
 if __name__ == "__main__":
@@ -90,4 +112,4 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--chain", action="store_true")
     known, rest = parser.parse_known_args()
-    sys.exit(min(compare(known.times, rest, seed=known.seed, chain=known.chain), 1))
+    sys.exit(0 if compare(known.times, rest, seed=known.seed, chain=known.chain) else 1)

@@ -19,7 +19,7 @@ ALLOWED = {
     "job": LAYER_0
     | {"losses", "calibration", "curvature", "models", "data", "records", "parallel"}
     | {"theory", "training", "evaluation", "report"},
-    "run": {"types", "job"},
+    "run": {"types", "job", "training"},
     "calibrate": LAYER_0 | {"calibration", "records", "report", "evaluation"},
 }
 # library -> the rooms that alone may import it

@@ -1,5 +1,6 @@
 """The main job at quick size: what a workdir holds, laws of its rows, going on, and every config."""
 
+import json
 import runpy
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from focalgeo import job, records
+from focalgeo import job, records, report
 from focalgeo.types import InputError, RunError
 
 ROOT = Path(__file__).parent.parent
@@ -106,20 +107,40 @@ def test_curvature_rows_carry_their_errors(finished):
     rows = records.read_rows(finished)
     for loss in ("cross_entropy", "focal_loss"):
         (top,) = [row for row in rows if row["name"] == "lambda_max" and row["loss"] == loss]
-        assert top["residual"] == pytest.approx(top["high"] - top["value"], rel=1e-3, abs=1e-6)
+        assert 0 <= top["residual"] <= 1e-3 * top["value"]
         assert {"products", "converged", "n"} <= top.keys()
         (total,) = [row for row in rows if row["name"] == "trace" and row["loss"] == loss]
         assert total["low"] < total["value"] < total["high"]
         assert total["stderr"] > 0
-        assert top["value"] < total["value"] + 4 * total["stderr"] + abs(total["value"])
+        assert total["value"] < 64 * top["value"]  # far fewer than 3,466 directions are curved
 
 
 def test_the_same_command_on_a_finished_run_changes_no_number(finished):
-    before, page = records.read_rows(finished), (finished / "report.html").read_bytes()
+    before = records.read_rows(finished)
     job.run(load_config("digits", "quick"), finished)
-    timeless = lambda rows: [row for row in rows if row["name"] not in ("seconds", "examples_per_second")]  # noqa: E731
-    assert timeless(records.read_rows(finished)) == timeless(before)
-    assert len(page) > 10_000
+    evaluated = lambda row: row.get("phase") == "evaluate"  # noqa: E731
+    after = records.read_rows(finished)
+    by_text = lambda rows: sorted(json.dumps(row) for row in rows if not evaluated(row))  # noqa: E731
+    assert by_text(after) == by_text(before)
+    assert sum(map(evaluated, after)) == 1
+
+
+def test_the_page_is_rebuilt_byte_for_byte(finished):
+    page = (finished / "report.html").read_bytes()
+    (finished / "report.html").unlink()
+    report.write_report(finished)
+    assert (finished / "report.html").read_bytes() == page
+
+
+def test_a_run_does_not_go_on_with_other_data(finished):
+    manifest = records.read_manifest(finished)
+    changed = {**manifest, "data": {**manifest["data"], "checksum": "0123456789ab"}}
+    records.write_manifest(finished, changed)
+    try:
+        with pytest.raises(InputError, match=r"digits has changed since the run in .* began \(checksum 0123456789ab"):
+            job.run(load_config("digits", "quick"), finished)
+    finally:
+        records.write_manifest(finished, manifest)
 
 
 def test_another_config_is_refused_and_nothing_is_lost(finished):
@@ -137,8 +158,20 @@ def test_another_config_is_refused_and_nothing_is_lost(finished):
         ("loss.gamma", -1.0, "config.loss.gamma is -1.0: it must be a finite number, 0 or more"),
         ("loss.gamma", float("nan"), "config.loss.gamma is nan"),
         ("loss.name", "focal", "did you mean 'focal_loss'"),
-        ("evaluation.temperature_step", 0.0, "a temperature is positive"),
+        ("evaluation.temperature_step", 0.0, "must be 1/2"),
         ("evaluation.gammas", (1.0,), "must hold 0"),
+        ("evaluation.gammas", (0.0, 101.0), "at most 100"),
+        ("curvature.max_products", 1, "must be 2 or more"),
+        ("model.hidden", (0,), "widths of 1 or more"),
+        ("model.hidden", "abc", "widths of 1 or more"),
+        ("evaluation.temperature_step", 0.3, "must be 1/2"),
+        ("data.std", "abc", "config.data.std is"),
+        ("data.mean", "abc", "config.data.mean is"),
+        ("evaluation.gammas", (0.0, float("nan")), "above -1"),
+        ("optimizer.decay_epochs", "abc", "config.optimizer.decay_epochs is"),
+        ("seed", 99999999999999999999, "below 2"),
+        ("model.name", "resnet18", "config.model.hidden: resnet18 has no such option"),
+        ("optimizer.decay_epochs", (-1,), "must all be greater than 0"),
         ("optimizer.learning_rate", 0.0, "config.optimizer.learning_rate is 0.0"),
         ("optimizer.name", "sdg", "did you mean 'sgd'"),
         ("optimizer.batch_size", 0, "config.optimizer.batch_size is 0"),
@@ -165,9 +198,9 @@ def test_a_run_that_diverges_says_so_and_keeps_its_checkpoints(tmp_path):
     config = tiny(load_config("digits", "quick"))
     config.optimizer.learning_rate = 1e30
     config.checkpoint.every = 1
-    with pytest.raises(RunError, match=r"is (nan|inf|-inf) at step \d+; the last good checkpoint is kept"):
+    with pytest.raises(RunError, match=r"is (nan|inf|-inf) at step \d+; what was saved before is kept"):
         job.run(config, tmp_path / "run")
-    assert any((tmp_path / "run" / "checkpoints").iterdir())
+    assert records.read_manifest(tmp_path / "run")["parameters"] == 3466
 
 
 def test_configs_have_the_same_fields():
@@ -209,7 +242,7 @@ def test_every_image_config_runs(tmp_path, image_folder, name, variant):
     config.optimizer.batch_size = 16
     rows = job.run(config, tmp_path / "run")
     assert (tmp_path / "run" / "report.html").exists()
-    assert value(rows, "accuracy", map="uncalibrated") >= 0
+    assert len([row for row in rows if row["name"] == "lambda_max"]) == 2
     seen = [row["value"] for row in records.read_rows(tmp_path / "run") if row["name"] == "examples_seen"]
     assert seen[-1] == 40
 
@@ -220,5 +253,6 @@ def test_bfloat16_runs(tmp_path, image_folder):
     config.data.name = f"folder:{image_folder}"
     config.data.train_size, config.data.val_size, config.optimizer.batch_size = 40, 8, 16
     config.model.dtype = "bfloat16"
-    config.curvature.examples = 0
-    assert 0 <= value(job.run(config, tmp_path / "run"), "accuracy", map="uncalibrated") <= 1
+    rows = job.run(config, tmp_path / "run")
+    assert records.read_predictions(tmp_path / "run", "test").logits.dtype == np.float32
+    assert {row["loss"] for row in rows if row["name"] == "trace"} == {"cross_entropy", "focal_loss"}

@@ -71,12 +71,20 @@ def test_evaluation_mode_uses_running_statistics_alone(cnn):
     np.testing.assert_allclose(model.apply(variables, x)[:1], alone, rtol=1e-5, atol=1e-6)
 
 
+def test_bfloat16_changes_logits_by_its_rounding_only(cnn):
+    model, variables, x = cnn
+    rounded = models.build("cnn", 3, widths=(4,), dtype=jnp.bfloat16).apply(variables, x)
+    exact = model.apply(variables, x)
+    assert float(jnp.max(jnp.abs(rounded - exact))) < 0.02 * float(jnp.max(jnp.abs(exact)))
+    assert not bool(jnp.all(rounded == rounded.astype(jnp.bfloat16).astype(jnp.float32)))
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("resnet81", {}, "config.model.name is 'resnet81': did you mean 'resnet18'?"),
         ("zzz", {}, "config.model.name is 'zzz': choose one of linear, mlp"),
-        ("mlp", {"widths": (3,)}, "config.model.widths: mlp has no such option; it has dtype, hidden"),
+        ("mlp", {"widths": (3,)}, r"config.model.widths: mlp has no such option; set it to None \(mlp has: hidden\)"),
     ],
 )
 def test_a_wrong_name_is_one_line(name, options, message):

@@ -74,6 +74,6 @@ def _write(path: Path, source: Source) -> None:
                 Path(file.name).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(
-            f"the decoded images cannot be kept in {path.parent} ({one_line(error)}): free some space or give another "
-            "folder as cache_dir"
+            f"the decoded images cannot be kept in {path.parent} ({one_line(error)}): free some space or name another "
+            "folder in XDG_CACHE_HOME"
         ) from error

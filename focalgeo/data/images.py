@@ -9,7 +9,6 @@ from itertools import islice
 import numpy as np
 from PIL import Image
 
-from focalgeo.data.checks import one_line
 from focalgeo.types import InputError
 
 # What Pillow turns into RGB without loss of range; "I;16", "I" and "F" it would clip at 255.
@@ -41,7 +40,7 @@ def decode_image(data: bytes, *, where: str, image_size: int | None = None) -> n
                     image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
                 return np.asarray(image)
     except Exception as error:  # Pillow's readers raise some ten unrelated types on damaged files
-        raise InputError(f"{where} is not a readable image: mend or remove it ({one_line(error)})") from error
+        raise InputError(f"{where} is not a readable image: mend or remove it") from error
     raise InputError(f"{where} is of mode {mode}: convert it to 8 bits per channel")
 
 
@@ -72,7 +71,7 @@ def check_one_size(names: list[str], images: list[np.ndarray], *, where: str) ->
         if image.shape != images[0].shape:
             first, other = ("x".join(map(str, i.shape)) for i in (images[0], image))
             raise InputError(
-                f"{where}: {names[0]} is {first} and {name} is {other}: give image_size to resize them all"
+                f"{where}: {names[0]} is {first} and {name} is {other}: set config.data.image_size to resize them all"
             )
 
 

@@ -80,7 +80,8 @@ def divide(source: Source, sizes: Sizes, *, name: str, seed: int) -> Dataset:
     _check_size(sizes.train, "train", name)
     if sizes.train is not None and sizes.train > len(rows):
         raise InputError(
-            f"{name}: train has {len(rows)} examples, {sizes.train} were asked for: give at most that many"
+            f"{name}: train has {len(rows)} examples, {sizes.train} were asked for: "
+            "set config.data.train_size to at most that many"
         )
     kept = _take(train, rows[: sizes.train])
     return Dataset(name, kept, parts["val"], parts["test"], source.class_names, source.checksum)
@@ -95,7 +96,7 @@ def _split_off(rows: np.ndarray, size: int, *, where: str, seed: int) -> tuple[n
     if size >= len(rows):
         raise InputError(
             f"{where} is split off from train, which has {len(rows)} examples, and {size} were asked for: "
-            f"give at most {len(rows) - 1}, train needs some too"
+            f"set config.data.{where.rpartition(' ')[2]}_size to at most {len(rows) - 1}, train needs some too"
         )
     rest, taken = split_indices(len(rows), size, seed)
     return rows[rest], rows[taken]
@@ -106,7 +107,8 @@ def _subset(split: Split, size: int | None, *, where: str, seed: int) -> Split:
     if size is None or size == n:
         return split
     if size > n:
-        raise InputError(f"{where} has {n} examples, {size} were asked for: give at most that many")
+        field = f"config.data.{where.rpartition(' ')[2]}_size"
+        raise InputError(f"{where} has {n} examples, {size} were asked for: set {field} to at most that many")
     _, taken = split_indices(n, size, seed)
     return _take(split, np.sort(taken))
 

@@ -32,8 +32,9 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
     options = {key: value for key, value in options.items() if key in known or key != "axis_name"}
     unknown = sorted(set(options) - known)
     if unknown:
+        offered = ", ".join(sorted(known - {"num_classes", "axis_name", "dtype"})) or "none"
         raise InputError(
-            f"config.model.{unknown[0]}: {name} has no such option; it has {', '.join(sorted(known - {'num_classes'}))}"
+            f"config.model.{unknown[0]}: {name} has no such option; set it to None ({name} has: {offered})"
         )
     module = constructor(num_classes=num_classes, **options)
     return Model(module.init, module.apply)

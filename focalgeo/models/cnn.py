@@ -27,5 +27,5 @@ class CNN(nn.Module):
         for width in self.widths:
             x = nn.Conv(width, (3, 3), (2, 2), padding=1, use_bias=False, dtype=self.dtype)(x)
             x = nn.relu(BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(x, train=train, mask=mask))
-        x = jnp.mean(x, axis=(1, 2))
-        return nn.Dense(self.num_classes, dtype=self.dtype)(x).astype(jnp.float32)
+        x = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
+        return nn.Dense(self.num_classes)(x.astype(jnp.float32))

@@ -11,9 +11,9 @@ class BatchNorm(nn.Module):
     """Batch normalisation over all axes but the last, whose statistics leave padding out and are exact over devices.
 
     In training, sums and counts of the unmasked examples are reduced over `axis_name` before they are divided, so that
-    any number of devices gives one device's result on any (uneven) sharding. Statistics are float32 whatever the
-    compute dtype. Running statistics: `momentum * old + (1 - momentum) * new` with the unbiased variance, as the
-    papers' reference code (PyTorch, momentum 0.1) has them.
+    any number of devices gives one device's result on any (uneven) sharding. All is computed in float32, whatever
+    dtype comes in and goes out. Running statistics: `momentum * old + (1 - momentum) * new` with the unbiased variance,
+    as the papers' reference code (PyTorch, momentum 0.1) has them.
     """
 
     momentum: float = 0.9
@@ -38,9 +38,8 @@ class BatchNorm(nn.Module):
                 running_var.value = self.momentum * running_var.value + (1 - self.momentum) * unbiased
         factor = scale * jax.lax.rsqrt(var + self.epsilon)
         shape = (1,) * (x.ndim - 1) + (channels,)
-        return (
-            x * factor.reshape(shape).astype(self.dtype) + (bias - mean * factor).reshape(shape).astype(self.dtype)
-        ).astype(self.dtype)
+        normalised = (x.astype(jnp.float32) - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
+        return normalised.astype(self.dtype)
 
     def _batch_statistics(self, x, mask):
         x = x.astype(jnp.float32)

@@ -20,4 +20,4 @@ class MLP(nn.Module):
         x = x.reshape(x.shape[0], -1).astype(self.dtype)
         for width in self.hidden:
             x = nn.relu(nn.Dense(width, dtype=self.dtype)(x))
-        return nn.Dense(self.num_classes, dtype=self.dtype)(x).astype(jnp.float32)
+        return nn.Dense(self.num_classes)(x.astype(jnp.float32))

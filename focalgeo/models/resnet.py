@@ -60,5 +60,5 @@ class ResNet(nn.Module):
             for block in range(blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
                 x = BasicBlock(width, stride, self.axis_name, self.dtype)(x, train=train, mask=mask)
-        x = jnp.mean(x, axis=(1, 2))
-        return nn.Dense(self.num_classes, dtype=self.dtype)(x).astype(jnp.float32)
+        x = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
+        return nn.Dense(self.num_classes)(x.astype(jnp.float32))

@@ -53,8 +53,12 @@ def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
             manager.save(step, args=items, force=True)
         _write_digest(directory)
     except Exception as error:  # orbax and tensorstore raise many kinds for one cause: the file system refused
+        number = re.search(r"(?:os_error_code='|\[Errno )(\d+)", str(error))
+        if number is None:
+            raise
+        reason = os.strerror(int(number[1]))
         raise InputError(
-            f"cannot write checkpoint {directory}: {_reason(error)}; free some space or choose another --workdir"
+            f"cannot write checkpoint {directory}: {reason}; free some space or choose another --workdir"
         ) from error
 
 
@@ -63,11 +67,13 @@ def restore_latest(manager: ocp.CheckpointManager, like: TrainState) -> Checkpoi
 
     Damaged checkpoints are removed, so that the run can write these steps again.
     """
-    for step in sorted(manager.all_steps(), reverse=True):
+    steps = sorted(manager.all_steps(), reverse=True)
+    for step in steps:
         directory = Path(manager.directory) / str(step)
         if _digest_agrees(directory):
             return _restore(manager, step, like)
-        print(f"checkpoint {directory} is damaged or incomplete; falling back to the one before", file=sys.stderr)
+        instead = "starting anew" if step == steps[-1] else "falling back to the one before"
+        print(f"checkpoint {directory} is damaged or incomplete; {instead}", file=sys.stderr)
         manager.delete(step)
     return None
 
@@ -119,11 +125,3 @@ def _silent_orbax() -> Iterator[None]:
         sys.unraisablehook = hook  # kept after an error: tensorstore's other writes report to orbax's closed loop later
     finally:
         logger.setLevel(level)
-
-
-def _reason(error: Exception) -> str:
-    """The cause in few words: tensorstore puts the system's error number at the end of a long line."""
-    number = re.search(r"os_error_code='(\d+)'", str(error)) or re.search(r"\[Errno (\d+)\]", str(error))
-    if number:
-        return os.strerror(int(number[1]))
-    return next((line.strip()[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,11 +1,35 @@
 """Signals that ask a run to stop, held back until the step is whole."""
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def stop_at_once() -> None:
+    """From now on SIGINT and SIGTERM end the process in one line, with exit code 128 + signal.
+
+    No exception is raised for them: it would rise in the middle of a library's call, or be lost in a callback. What is
+    on disk is whole at any moment.
+    """
+
+    def stop(signum, frame):
+        os.write(2, b"\nfocalgeo: stopped; the same command goes on from what is saved\n")
+        os._exit(128 + signum)
+
+    for signum in SIGNALS:
+        signal.signal(signum, stop)
+
+
+def end_at_once(code: int) -> None:
+    """End the process; all is written by then, and what libraries' threads would add to an error is noise."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

@@ -55,16 +55,16 @@ def run(
       RunError: loss or gradient is not finite (the last checkpoint is from before), or devices disagree.
       Interrupted: a signal came; a checkpoint of the last whole step is saved.
     """
-    state, meter = start.state, Meter(start.sums)
-    first = int(state.step)
+    first, meter = int(start.state.step), Meter(start.sums)
+    state = parallel.replicated(start.state)
     progress = Progress(plan.steps, first)
-    began, compile_seconds = time.perf_counter(), 0.0
+    began, compile_seconds, signum = time.perf_counter(), 0.0, None
     try:
         for index, batch in _from(first, plan, batches):
             state, metrics, fingerprints = step(state, parallel.shard(batch))
             done = index + 1
             if index == first:
-                parallel.check_replicas(fingerprints)
+                parallel.check_replicas(fingerprints)  # waits for the first step
                 compile_seconds = time.perf_counter() - began
                 meter.restart_clock()
             meter.add(done, metrics)
@@ -72,6 +72,7 @@ def run(
             place = {"step": done, "epoch": done / plan.steps_per_epoch}
             if done % plan.log_every == 0 or last:
                 meter.settle()
+                parallel.check_replicas(fingerprints)
                 progress.describe(meter.text())
                 write(meter.rows({**place, "split": "train"}, learning_rate(index)))
             if done % plan.steps_per_epoch == 0:
@@ -82,10 +83,13 @@ def run(
                     save(Checkpoint(state, meter.sums))
             progress.advance(done)
             if signum is not None and not last:
-                where = f"stopped at step {done} of {plan.steps} and saved"
-                raise Interrupted(signum, f"{where}; the same command goes on from there")
+                break
     finally:
         progress.close()
+    signum = signum or stopped()
+    if signum is not None:
+        where = f"stopped at step {int(state.step)} of {plan.steps} and saved"
+        raise Interrupted(signum, f"{where}; the same command goes on from there")
     return Outcome(state, compile_seconds, time.perf_counter() - began - compile_seconds)
 
 

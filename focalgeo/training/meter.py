@@ -42,17 +42,17 @@ class Meter:
         """Read the metrics that are still on the device.
 
         Raises:
-          RunError: the loss or the gradient's norm is not finite.
+          RunError: the loss, or the norm of the gradient or of the new parameters, is not finite.
         """
         if self._pending is None:
             return
         step, on_device = self._pending
         metrics = {name: float(value) for name, value in jax.device_get(on_device).items()}
         self._pending = None
-        for name in ("loss", "gradient_norm"):
+        for name in ("loss", "gradient_norm", "parameter_norm"):
             if not math.isfinite(metrics[name]):
                 raise RunError(
-                    f"the {name.replace('_', ' ')} is {metrics[name]} at step {step}; the last good checkpoint is "
+                    f"the {name.replace('_', ' ')} is {metrics[name]} at step {step}; what was saved before is "
                     "kept. Lower config.optimizer.learning_rate or set config.optimizer.clip_norm, in a new --workdir"
                 )
         added = {name: self.sums[name] + metrics[name] for name in SUMMED}

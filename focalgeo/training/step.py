@@ -14,7 +14,8 @@ def make_step(apply: Callable, loss: Callable, tx: optax.GradientTransformation,
     """The step (state, batch) -> (state, metrics): one update of the mean loss over all devices' unmasked examples.
 
     apply: flax's signature (see types.Model). loss(logits, labels, hyper) -> [examples] in nats. reduce: sums a tree
-    over devices. Metrics are sums over the batch ("loss", "correct", "count") and the norm of the mean gradient.
+    over devices. Metrics are sums over the batch ("loss", "correct", "count") and the norms of the mean
+    gradient and of the new parameters and batch statistics.
     """
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
@@ -41,7 +42,7 @@ def make_step(apply: Callable, loss: Callable, tx: optax.GradientTransformation,
         updates, opt_state = tx.update(gradient, state.opt_state, state.params)
         updates = jax.tree.map(lambda leaf: state.hyper["learning_rate"] * leaf, updates)
         params = optax.apply_updates(state.params, updates)
-        metrics = {**sums, "gradient_norm": trees.norm(gradient)}
-        return TrainState(state.step + 1, params, model_state, opt_state, state.key, state.hyper), metrics
+        norms = {"gradient_norm": trees.norm(gradient), "parameter_norm": trees.norm((params, model_state))}
+        return TrainState(state.step + 1, params, model_state, opt_state, state.key, state.hyper), sums | norms
 
     return step

@@ -97,14 +97,14 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", fail)
-    with pytest.raises(InputError, match=r"No space left.*cache_dir"):
+    with pytest.raises(InputError, match=r"No space left.*XDG_CACHE_HOME"):
         cached_source("key", make_source, cache_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_cache_dir_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="give another folder as cache_dir"):
+    with pytest.raises(InputError, match="name another folder in XDG_CACHE_HOME"):
         cached_source("key", make_source, cache_dir=tmp_path / "file" / "below")
 
 

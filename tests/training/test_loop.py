@@ -105,6 +105,26 @@ def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path,
     assert without_times(rows) == without_times(whole[1])
 
 
+def test_a_signal_during_the_last_step_is_not_lost(workshop):
+    asked, saved = iter([None] * PLAN.steps + [signal.SIGINT] * 2), []
+    with pytest.raises(Interrupted, match="stopped at step 12 of 12 and saved") as caught:
+        train(workshop, save=lambda each: saved.append(int(each.state.step)), stopped=lambda: next(asked))
+    assert caught.value.exit_code == 130
+    assert saved[-1] == 12
+
+
+def test_the_step_is_compiled_for_all_calls_at_the_first(workshop, whole):
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+    state = parallel.replicated(jax.tree.map(np.copy, workshop.start.state))
+    batch = parallel.shard(next(workshop.batches(0, 0)))
+    for _ in range(2):
+        state, *_ = workshop.step(state, batch)
+    assert not [event for event in compiled if "backend_compile" in event]  # `whole` has made the first call
+    jax.jit(lambda x: x + 41.5)(1.0)
+    assert [event for event in compiled if "backend_compile" in event]
+
+
 def test_every_example_is_seen_once_an_epoch(whole):
     seen = [row["value"] for row in whole[1] if row["name"] == "examples_seen"]
     assert seen[-1] == 3 * 29
@@ -117,16 +137,25 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
         for number, batch in enumerate(workshop.batches(epoch, start), start):
             yield batch._replace(x=batch.x * (np.nan if (epoch, number) == (1, 2) else 1))
 
-    with pytest.raises(RunError, match="loss is nan at step 7; the last good checkpoint is kept"):
+    with pytest.raises(RunError, match="loss is nan at step 7; what was saved before is kept"):
         train(workshop, save=lambda each: saved.append(int(each.state.step)), batches=poisoned)
     assert saved == [5]
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run():
     meter = Meter({})
-    meter.add(4, {"loss": 1.0, "correct": 1, "count": 1, "gradient_norm": np.inf})
+    meter.add(4, {"loss": 1.0, "correct": 1, "count": 1, "gradient_norm": np.inf, "parameter_norm": 1})
     with pytest.raises(RunError, match="gradient norm is inf at step 4"):
         meter.settle()
+
+
+def test_parameters_that_are_not_finite_are_never_saved(workshop):
+    saved = []
+    hyper = {**workshop.start.state.hyper, "learning_rate": np.float32(np.inf)}
+    start = workshop.start._replace(state=workshop.start.state._replace(hyper=hyper))
+    with pytest.raises(RunError, match=r"parameter norm is (nan|inf) at step 1"):
+        train(workshop, start=start, save=lambda each: saved.append(int(each.state.step)))
+    assert saved == []
 
 
 def saved_run(workshop, folder):
