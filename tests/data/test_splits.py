@@ -71,7 +71,7 @@ def test_smaller_test_is_a_mixed_subset_in_ascending_order():
     [((46, None, None), "train", 45), ((None, 50, None), "val", 50), ((None, None, 21), "test", 20)],
 )
 def test_more_than_there_are(sizes, part, have):
-    with pytest.raises(InputError, match=rf"^made: {part}.* {have} examples.*config.data.{part}_size to at most") as caught:
+    with pytest.raises(InputError, match=rf"^made: {part}.* {have} ex.*data.{part}_size to at most") as caught:
         made(sizes, parts={"train": numbered(50), "test": numbered(20)})
     assert "\n" not in str(caught.value)
 

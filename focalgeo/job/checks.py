@@ -1,0 +1,83 @@
+"""What the fields of a config may hold, said before anything is loaded or written."""
+
+import functools
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from focalgeo import data, losses
+from focalgeo.types import InputError
+
+# (field, what must hold, in words)
+CHECKS = (
+    ("seed", lambda v: 0 <= v < 2**31, "must be 0 or more and below 2^31"),
+    ("data.split_seed", lambda v: 0 <= v < 2**31, "must be 0 or more and below 2^31"),
+    ("data.scale", lambda v: v > 0, "must be greater than 0"),
+    ("data.mean", lambda v: len(v) > 0 and np.isfinite(np.asarray(v, float)).all(), "must hold finite numbers"),
+    (
+        "data.std",
+        lambda v: len(v) > 0 and all(0 < each < float("inf") for each in v),
+        "must hold finite numbers above 0",
+    ),
+    ("model.dtype", lambda v: v in ("float32", "bfloat16"), "must be float32 or bfloat16"),
+    ("loss.gamma", lambda v: 0 <= v < float("inf"), "must be a finite number, 0 or more"),
+    ("model.hidden", lambda v: v is None or all(each >= 1 for each in v), "must hold widths of 1 or more"),
+    ("model.widths", lambda v: v is None or all(each >= 1 for each in v), "must hold widths of 1 or more"),
+    ("model.blocks", lambda v: v is None or all(each >= 1 for each in v), "must hold numbers of 1 or more"),
+    ("optimizer.learning_rate", lambda v: 0 < v < float("inf"), "must be a finite number greater than 0"),
+    ("optimizer.momentum", lambda v: 0 <= v < 1, "must be at least 0 and below 1"),
+    ("optimizer.weight_decay", lambda v: v >= 0, "must be 0 or more"),
+    ("optimizer.clip_norm", lambda v: v >= 0, "must be 0 (off) or more"),
+    ("optimizer.batch_size", lambda v: v >= 1, "must be 1 or more"),
+    ("optimizer.epochs", lambda v: v >= 1, "must be 1 or more"),
+    ("optimizer.schedule", lambda v: v in ("steps", "cosine"), "must be steps or cosine"),
+    ("optimizer.decay_factor", lambda v: 0 < v <= 1, "must be above 0 and at most 1"),
+    ("optimizer.decay_epochs", lambda v: all(epoch > 0 for epoch in v), "must all be greater than 0"),
+    ("optimizer.warmup_epochs", lambda v: v >= 0, "must be 0 or more"),
+    ("log_every", lambda v: v >= 1, "must be 1 or more"),
+    ("checkpoint.every", lambda v: v >= 1, "must be 1 or more"),
+    ("checkpoint.keep", lambda v: v >= 2, "must be 2 or more, so that one is left when the newest is damaged"),
+    ("evaluation.batch_size", lambda v: v >= 1, "must be 1 or more"),
+    ("evaluation.num_bins", lambda v: v >= 1, "must be 1 or more"),
+    ("evaluation.binning", lambda v: v in ("ece", "adaptive_ece"), "must be ece or adaptive_ece"),
+    ("evaluation.num_resamples", lambda v: v >= 2, "must be 2 or more"),
+    ("evaluation.gammas", lambda v: all(-1 < each <= 100 for each in v), "must hold numbers above -1, at most 100"),
+    ("evaluation.gammas", lambda v: 0 in v, "must hold 0, the plain temperature scaling to compare with"),
+    (
+        "evaluation.temperature_step",
+        lambda v: 0 < v <= 1 and abs(round(1 / v) * v - 1) < 1e-6,
+        "must be 1/2, 1/100 ...",
+    ),
+    ("evaluation.max_temperature", lambda v: 1 <= v < float("inf"), "must be a finite number, 1 or more"),
+    ("curvature.examples", lambda v: v >= 0, "must be 0 (no curvature) or more"),
+    ("curvature.batch_size", lambda v: v >= 1, "must be 1 or more"),
+    ("curvature.max_products", lambda v: v >= 2, "must be 2 or more"),
+    ("curvature.tolerance", lambda v: v > 0, "must be greater than 0"),
+    ("curvature.num_probes", lambda v: v >= 4, "must be 4 or more, to have a standard error"),
+    ("curvature.trace_method", lambda v: v in ("hutchinson", "hutch++"), "must be hutchinson or hutch++"),
+)
+
+
+def check_config(config: ConfigDict) -> None:
+    """Check the ranges of all fields.
+
+    Raises:
+      InputError: the first field that is out of its range, with the range.
+    """
+    for field, holds, range_in_words in CHECKS:
+        value = functools.reduce(lambda part, name: part[name], field.split("."), config)
+        try:
+            right = holds(value)
+        except (TypeError, ValueError):  # text where numbers belong
+            right = False
+        if not right:
+            raise InputError(f"config.{field} is {value}: it {range_in_words}")
+    if config.optimizer.schedule == "cosine" and config.optimizer.warmup_epochs >= config.optimizer.epochs:
+        raise InputError("config.optimizer.warmup_epochs leaves no epoch to train: it must be below optimizer.epochs")
+    _choose("loss.name", config.loss.name, losses.LOSSES)
+    _choose("data.augment", config.data.augment, data.AUGMENTATIONS)
+
+
+def _choose(field: str, name: str, choices) -> None:
+    if name not in choices:
+        raise InputError.of_choice(f"config.{field}", name, choices)
