@@ -2,15 +2,15 @@
 
 Command:   python -m focalgeo.run --config=configs/cifar10.py --workdir=runs/cifar10
            python -m focalgeo.run --config=configs/cifar10.py:quick --workdir=runs/cifar10-quick
-Data:      tfds:cifar10 (downloads once), or class folders of images, in an archive too:
+Data:      tfds:cifar10 (prepared once, see the README), or class folders of images, in an archive too:
            --config.data.name=folder:cifar10.tar.xz
 Recipe:    SGD, momentum 0.9, weight decay 5e-4, batch 128, learning rate 0.1, divided by 10 after 150 and 250 of 350
            epochs; random crops (pad 4) and flips; 45,000/5,000/10,000 images
            (Mukhoti et al., App. D; Komisarenko & Kull, 5.1)
-Quick:     a 3-layer convolutional network (98,000 parameters) on the first QUICK_TRAIN of the 45,000 shuffled training
-           images, 2,000 of val and all 10,000 test images, QUICK_EPOCHS epochs
-Time:      not yet measured on a GPU; quick: QUICK_TIME on 2 CPU cores
-Expected:  quick: QUICK_EXPECTED
+Quick:     a 3-layer convolutional network (98,000 parameters) on 20,000 of the 45,000 training images,
+           with 2,000 of val and all 10,000 test images, 12 epochs
+Time:      not yet measured on a GPU; quick: 3 minutes on 2 CPU cores
+Expected:  quick, on re-encoded JPEGs: test accuracy 0.59; ECE 0.12 as trained, 0.02 after either map
 """
 
 from ml_collections import ConfigDict

@@ -1,8 +1,9 @@
 """The main job on scikit-learn's 1,797 handwritten digits (8x8), which need no download.
 
 Command:   python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits
-Time:      PLACEHOLDER on 2 CPU cores, start-up and compilation included
-Expected:  PLACEHOLDER
+Time:      half a minute on 2 CPU cores, most of it compilation
+Expected:  test accuracy 0.96; test ECE 0.066 as trained (focal loss makes it underconfident), about 0.015 after
+           temperature scaling and after focal temperature scaling, which 359 test images do not tell apart
 """
 
 from ml_collections import ConfigDict
@@ -76,6 +77,6 @@ def get_config(arg: str = "") -> ConfigDict:
     if arg == "quick":
         config.optimizer.epochs = 2
         config.optimizer.decay_epochs = (1,)
-        config.evaluation.num_resamples = 50
+        config.evaluation.num_resamples = 200
         config.curvature.num_probes = 8
     return config

@@ -1,7 +1,8 @@
 """A trained state becomes predictions, calibration rows and curvature rows."""
 
-import functools
+import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import calibration, curvature, trees
-from focalgeo.types import Array, Batch, Predictions, PyTree, RunError
+from focalgeo.types import Array, Batch, Estimate, Predictions, PyTree, RunError
 
 
 class Calibrator(NamedTuple):
@@ -19,12 +20,16 @@ class Calibrator(NamedTuple):
     gamma: float
     temperature: float
 
-    def log_probs(self, logits: Array) -> Array:
-        """Calibrated log-probabilities of `logits`."""
-        return calibration.focal_temperature_scaling(logits, self.gamma, self.temperature)
 
-
+SHARES = ("accuracy", "ece", "adaptive_ece")  # never above 1
 UNCALIBRATED = Calibrator({"map": "uncalibrated"}, 0.0, 1.0)
+
+
+class _Measured(NamedTuple):
+    metrics: dict[str, Estimate]
+    bins: calibration.Reliability
+    low: Array  # [bins] Wilson's interval of the bin's accuracy; an empty bin's is NaN
+    high: Array
 
 
 def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> Predictions:
@@ -47,47 +52,111 @@ def fit_calibrators(
     scaling is the row of gamma = 0, so that on val the focal map is never worse by its criterion.
     """
     search = calibration.grid_search(val.logits, val.labels, gammas, temperatures, criterion=binning, num_bins=num_bins)
-    calibrators = []
-    for criterion in ("ece", "nll"):
-        for name, gamma in (("temperature_scaling", 0.0), ("focal_temperature_scaling", None)):
-            found = calibration.best_point(search, gammas, temperatures, criterion=criterion, gamma=gamma)
-            place = {"map": name, "criterion": criterion}
-            calibrators.append(Calibrator(place, float(found.gamma), float(found.temperature)))
-    return calibrators, search
+    maps = {"temperature_scaling": 0.0, "focal_temperature_scaling": None}
+    places = [{"map": name, "criterion": criterion} for criterion in ("ece", "nll") for name in maps]
+
+    @jax.jit  # one program for the four points
+    def found(search: calibration.GridSearch) -> list[tuple[Array, Array]]:
+        points = [
+            calibration.best_point(search, gammas, temperatures, criterion=place["criterion"], gamma=maps[place["map"]])
+            for place in places
+        ]
+        return [(point.gamma, point.temperature) for point in points]
+
+    points = zip(places, jax.device_get(found(search)), strict=True)
+    return [Calibrator(place, float(gamma), float(temperature)) for place, (gamma, temperature) in points], search
 
 
 def calibration_rows(
     calibrator: Calibrator, split: str, predictions: Predictions, key: Array, *, num_bins: int, num_resamples: int
 ) -> list[dict]:
-    """A row per metric with its 95% bootstrap interval, and per non-empty reliability bin with its Wilson interval."""
-    log_probs = calibrator.log_probs(predictions.logits)
-    labels = predictions.labels
-    rows = []
-    for name, metric in _metrics(num_bins).items():
-        estimate = calibration.bootstrap(metric, log_probs, labels, key, num_resamples)
-        rows.append(
-            {"name": name, **_numbers(value=estimate.value, low=estimate.low, high=estimate.high), "n": len(labels)}
-        )
-    rows += reliability_rows(log_probs, labels, num_bins=num_bins)
-    return [{"split": split, **calibrator.place, **row} for row in rows]
+    """A row per metric with its 95% bootstrap interval, and per non-empty reliability bin with its Wilson interval.
 
-
-def reliability_rows(log_probs: Array, labels: Array, *, num_bins: int) -> list[dict]:
-    """Accuracy (value, with Wilson interval) and mean confidence of every bin that holds an example."""
-    bins = jax.device_get(calibration.reliability(log_probs, labels, num_bins=num_bins))
+    All metrics share the resamples that `key` draws. Compiled once for each number of examples.
+    """
+    gamma, temperature = np.float32(calibrator.gamma), np.float32(calibrator.temperature)
+    metrics, bins, low, high = jax.device_get(
+        _measured(*predictions[:2], gamma, temperature, key, num_bins=num_bins, num_resamples=num_resamples)
+    )
+    place = {"split": split, **calibrator.place}
     rows = []
+    for name, found in metrics.items():
+        upper = min(found.high, 1.0) if name in SHARES else found.high
+        row = _row({"name": name, **place}, {"value": found.value, "low": found.low, "high": upper})
+        rows.append({**row, "n": int(found.n)})
+    columns = {"lower": bins.lower, "upper": bins.upper, "confidence": bins.confidence}
+    columns |= {"value": bins.accuracy, "low": low, "high": high}
     for index in np.flatnonzero(bins.count):
-        low, high = calibration.wilson_interval(bins.accuracy[index] * bins.count[index], bins.count[index])
-        numbers = {
-            "lower": bins.lower[index],
-            "upper": bins.upper[index],
-            "confidence": bins.confidence[index],
-            "value": bins.accuracy[index],
-            "low": low,
-            "high": high,
-        }
-        rows.append({"name": "reliability", "bin": int(index), **_numbers(**numbers), "n": int(bins.count[index])})
+        numbers = {column: values[index] for column, values in columns.items()}
+        row = _row({"name": "reliability", **place, "bin": int(index)}, numbers)
+        rows.append({**row, "n": int(bins.count[index])})
     return rows
+
+
+@partial(jax.jit, static_argnames=("num_bins", "num_resamples"))
+def _measured(
+    logits: Array, labels: Array, gamma: Array, temperature: Array, key: Array, *, num_bins: int, num_resamples: int
+) -> _Measured:
+    """Everything that rows say about one calibrator on one split, in one program: apart, each part compiles anew."""
+    log_probs = calibration.focal_temperature_scaling(logits, gamma, temperature)
+    metric = partial(_metrics, num_bins=num_bins)
+    bins = calibration.reliability(log_probs, labels, num_bins=num_bins)
+    interval = calibration.wilson_interval(bins.accuracy * bins.count, bins.count)
+    return _Measured(calibration.bootstrap(metric, log_probs, labels, key, num_resamples), bins, *interval)
+
+
+def _metrics(log_probs: Array, labels: Array, *, num_bins: int, mask: Array | None = None) -> dict[str, Array]:
+    return {
+        "accuracy": calibration.accuracy(log_probs, labels, mask=mask),
+        "nll": calibration.nll(log_probs, labels, mask=mask),
+        "brier": calibration.brier(log_probs, labels, mask=mask),
+        "ece": calibration.ece(log_probs, labels, num_bins=num_bins, mask=mask),
+        "adaptive_ece": calibration.adaptive_ece(log_probs, labels, num_bins=num_bins, mask=mask),
+    }
+
+
+def difference_rows(
+    calibrators: list[Calibrator],
+    split: str,
+    predictions: Predictions,
+    key: Array,
+    *,
+    num_bins: int,
+    num_resamples: int,
+) -> list[dict]:
+    """ECE of focal temperature scaling less that of temperature scaling, a row for each criterion they were fitted by.
+
+    Both maps are measured on the same resamples, so the 95% interval is of the difference itself: whether two intervals
+    of their own overlap says little of it.
+    """
+    fitted = {(calibrator.place["map"], calibrator.place["criterion"]): calibrator for calibrator in calibrators}
+    rows = []
+    for criterion in dict.fromkeys(calibrator.place["criterion"] for calibrator in calibrators):
+        pair = [fitted[name, criterion] for name in ("focal_temperature_scaling", "temperature_scaling")]
+        gammas, temperatures = (
+            np.float32([each.gamma for each in pair]),
+            np.float32([each.temperature for each in pair]),
+        )
+        settings = {"num_bins": num_bins, "num_resamples": num_resamples}
+        found = jax.device_get(_difference(*predictions[:2], gammas, temperatures, key, **settings))
+        place = {"name": "ece_difference", "split": split, **pair[0].place, "against": pair[1].place["map"]}
+        row = _row(place, {"value": found.value, "low": found.low, "high": found.high})
+        rows.append({**row, "n": int(found.n)})
+    return rows
+
+
+@partial(jax.jit, static_argnames=("num_bins", "num_resamples"))
+def _difference(
+    logits: Array, labels: Array, gammas: Array, temperatures: Array, key: Array, *, num_bins: int, num_resamples: int
+) -> Estimate:
+    """Bootstrap of ECE(first map) - ECE(second map) over the same resamples."""
+
+    def difference(pair: Array, labels: Array, *, mask: Array | None = None) -> Array:
+        first, second = (calibration.ece(log_probs, labels, num_bins=num_bins, mask=mask) for log_probs in pair)
+        return first - second
+
+    maps = jax.vmap(calibration.focal_temperature_scaling, (None, 0, 0))
+    return calibration.bootstrap(difference, maps(logits, gammas, temperatures), labels, key, num_resamples)
 
 
 def fit_rows(calibrator: Calibrator, n: int) -> list[dict]:
@@ -99,30 +168,40 @@ def fit_rows(calibrator: Calibrator, n: int) -> list[dict]:
     ]
 
 
-def mean_loss(apply: Callable, loss: Callable, model_state: PyTree, batch: Batch) -> Callable[[PyTree], Array]:
-    """Params -> mean loss in nats over the unmasked examples of one batch, network in evaluation mode."""
+def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Callable[[PyTree, PyTree, Batch], Array]:
+    """Jitted (params, model_state, batch) -> the batch's share of a mean loss: sum of unmasked losses / num_examples.
 
-    def of_params(params: PyTree) -> Array:
-        losses = loss(apply({"params": params, **model_state}, batch.x), batch.y)
-        return jnp.sum(jnp.where(batch.mask, losses, 0.0)) / jnp.sum(batch.mask).astype(losses.dtype)
-
-    return of_params
-
-
-def data_matvec(apply: Callable, loss: Callable, params: PyTree, model_state: PyTree, batches: list[Batch]) -> Callable:
-    """Hessian-vector product of the mean loss over all batches, one batch in memory at a time."""
-    total = sum(int(np.sum(batch.mask)) for batch in batches)
+    In nats, network in evaluation mode; summed over the batches of `num_examples` examples it is their mean loss. One
+    such function serves the determinism gate and the products: what tracing has frozen is the same in both, so the gate
+    tests the very function whose Hessian is taken. Parameters, state and batch are arguments and never frozen.
+    """
 
     @jax.jit
-    def product(vector: PyTree, params: PyTree, model_state: PyTree, batch: Batch) -> PyTree:
-        weight = jnp.sum(batch.mask).astype(jnp.float32) / total
-        return trees.scale(curvature.hvp(mean_loss(apply, loss, model_state, batch), params, vector), weight)
+    def batch_loss(params: PyTree, model_state: PyTree, batch: Batch) -> Array:
+        losses = loss(apply({"params": params, **model_state}, batch.x), batch.y)
+        return jnp.sum(jnp.where(batch.mask, losses, 0.0)) / num_examples
+
+    return batch_loss
+
+
+def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batches: list[Batch]) -> Callable:
+    """Hessian-vector product of the sum of batch_loss over the batches, with one batch's activations in memory.
+
+    params, model_state and batches (of one shape) should lie on the device: they are read at each product.
+    """
+
+    @jax.jit
+    def add_product(total: PyTree, vector: PyTree, params: PyTree, model_state: PyTree, batch: Batch) -> PyTree:
+        share = partial(batch_loss, model_state=model_state, batch=batch)
+        return trees.add(total, curvature.hvp(share, params, vector))
+
+    zeros = jax.device_put(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params))
 
     def matvec(vector: PyTree) -> PyTree:
-        result = product(vector, params, model_state, batches[0])
-        for batch in batches[1:]:
-            result = trees.add(result, product(vector, params, model_state, batch))
-        return result
+        total = zeros
+        for batch in batches:
+            total = add_product(total, vector, params, model_state, batch)
+        return total
 
     return matvec
 
@@ -142,42 +221,36 @@ def curvature_rows(
 ) -> list[dict]:
     """lambda_max (with residual) and trace (with standard error) of the Hessian of each loss's mean over the batches.
 
-    losses: row name -> (logits, labels) -> [examples]. The determinism gate is passed first on the first batch.
+    losses: row name -> (logits, labels) -> [examples]. Every batch passes the determinism gate first.
     """
     n = sum(int(np.sum(batch.mask)) for batch in batches)
+    params, model_state, batches = jax.device_put((params, model_state, batches))
     key_lambda, key_trace = jax.random.split(key)
     rows = []
     for name, loss in losses.items():
-        curvature.check_deterministic(jax.jit(mean_loss(apply, loss, model_state, batches[0])), params)
-        matvec = data_matvec(apply, loss, params, model_state, batches)
-        top = curvature.lambda_max(matvec, params, key_lambda, max_products=max_products, tolerance=tolerance)
-        sharpest = _numbers(
-            value=top.value, low=top.value - top.residual, high=top.value + top.residual, residual=top.residual
-        )
         place = {"split": "val", "loss": name}
-        products = {"products": int(top.num_matvecs), "converged": bool(top.converged), "n": n}
-        rows.append({"name": "lambda_max", **place, **sharpest, **products})
+        batch_loss = make_batch_loss(apply, loss, n)
+        for batch in batches:  # one by one: gradients of all together would hold all their activations
+            curvature.check_deterministic(partial(batch_loss, model_state=model_state, batch=batch), params)
+        matvec = data_matvec(batch_loss, params, model_state, batches)
+        top = curvature.lambda_max(matvec, params, key_lambda, max_products=max_products, tolerance=tolerance)
+        row = _row({"name": "lambda_max", **place}, {"value": top.value, "residual": top.residual})
+        rows.append({**row, "products": int(top.num_matvecs), "converged": bool(top.converged), "n": n})
         total = curvature.trace(matvec, params, key_trace, num_probes, method=trace_method)
-        spread = _numbers(value=total.value, low=total.low, high=total.high, stderr=total.stderr)
-        rows.append({"name": "trace", **place, **spread, "probes": num_probes, "method": trace_method, "n": n})
+        spread = {"value": total.value, "low": total.low, "high": total.high, "stderr": total.stderr}
+        row = _row({"name": "trace", **place}, spread)
+        rows.append({**row, "probes": num_probes, "method": trace_method, "n": n})
     return rows
 
 
-@functools.cache  # the same functions every time, so that what is compiled for them serves again
-def _metrics(num_bins: int) -> dict[str, Callable]:
-    return {
-        "accuracy": calibration.accuracy,
-        "nll": calibration.nll,
-        "brier": calibration.brier,
-        "ece": functools.partial(calibration.ece, num_bins=num_bins),
-        "adaptive_ece": functools.partial(calibration.adaptive_ece, num_bins=num_bins),
-    }
-
-
-def _numbers(**values: Array) -> dict[str, float]:
-    """Python floats for a row; one that is not finite is an error of the measurement, never a value of a row."""
-    numbers = {name: float(value) for name, value in values.items()}
-    for name, number in numbers.items():
-        if not np.isfinite(number):
-            raise RunError(f"a measured {name} is {number}: the network has diverged; lower the learning rate")
-    return numbers
+def _row(place: dict, numbers: dict[str, Array]) -> dict:
+    """A row of Python floats; one that is not finite is an error of the measurement, never a value of a row."""
+    numbers = {field: float(number) for field, number in numbers.items()}
+    for field, number in numbers.items():
+        if not math.isfinite(number):
+            where = ", ".join(f"{key} {value}" for key, value in place.items() if key != "name")
+            raise RunError(
+                f"{place['name']} ({where}) has {field} {number}: the numbers it comes from are too large for float32; "
+                "if training has diverged, lower the learning rate, else look for outlying inputs"
+            )
+    return {**place, **numbers}

@@ -87,6 +87,19 @@ def test_focal_temperature_scaling_is_never_worse_on_val(finished):
         assert plain <= value(rows, criterion, "val", map="uncalibrated")
 
 
+def test_the_difference_of_the_two_maps_has_its_own_interval(finished):
+    rows = records.read_rows(finished)
+    for criterion in ("ece", "nll"):
+        (row,) = [row for row in rows if row["name"] == "ece_difference" and row["criterion"] == criterion]
+        focal, plain = (
+            value(rows, "ece", map=name, criterion=criterion)
+            for name in ("focal_temperature_scaling", "temperature_scaling")
+        )
+        assert row["value"] == pytest.approx(focal - plain, abs=1e-6)
+        assert row["low"] < row["high"]
+        assert (row["against"], row["split"], row["n"]) == ("temperature_scaling", "test", 359)
+
+
 def test_no_map_changes_accuracy(finished):
     rows = [
         row
@@ -187,7 +200,8 @@ def test_another_config_is_refused_and_nothing_is_lost(finished):
 def test_a_wrong_field_is_one_line_and_writes_nothing(tmp_path, field, wrong, message):
     config = load_config("digits", "quick")
     part, _, name = field.rpartition(".")
-    config[part][name] = wrong
+    with config.ignore_type():  # as the command line gives text where numbers belong
+        (config[part] if part else config)[name] = wrong
     with pytest.raises(InputError, match=message) as caught:
         job.run(config, tmp_path / "run")
     assert "\n" not in str(caught.value)

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from focalgeo.types import Array, Estimate, InputError
+from focalgeo.types import Array, Estimate, InputError, PyTree
 
 _Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 
@@ -24,24 +24,27 @@ def wilson_interval(successes: Array, n: Array) -> tuple[Array, Array]:
     return jnp.clip(centre - half, 0, 1), jnp.clip(centre + half, 0, 1)
 
 
-def bootstrap(
-    metric: Callable[..., Array], log_probs: Array, labels: Array, key: Array, num_resamples: int
-) -> Estimate:
-    """Bootstrap of a metric over the examples: its value, standard error and bias-corrected 95% percentile interval.
+def bootstrap(metric: Callable[..., PyTree], log_probs: Array, labels: Array, key: Array, num_resamples: int) -> PyTree:
+    """Bootstrap of metrics over the examples: value, standard error and bias-corrected 95% interval of each.
 
     Args:
         metric: metric(log_probs, labels, mask=counts) -> scalar, such as `ece` or functools.partial(ece, num_bins=10),
-            where counts [examples] says how often each example counts. A resample is such counts: nothing is gathered,
-            bins are fitted anew to each resample, and what does not depend on the counts is computed once.
+            or a tree of scalars, such as a dict of several metrics, which then share the resamples. Counts [examples]
+            say how often each example counts. A resample is such counts: nothing is gathered, bins are fitted anew to
+            each resample, and what does not depend on the counts is computed once. It is compiled once for each
+            function object and shape: hand in the same object again.
         log_probs: Float [examples, classes].
         labels: Int [examples].
         key: PRNG key; the same key gives the same result.
         num_resamples: 2 or more; 1,000 is usual.
 
     Returns:
-        Estimate whose value is the plain metric of the data, `n` the number of examples. Resampling biases ECE
-        upwards; the interval is corrected for the median's shift (Efron's BC), the value is not, so the value may lie
-        outside the interval.
+        Estimate in the place of each scalar that the metric returns. Its value is the plain metric of the data, `n`
+        the number of examples. Resampling biases ECE upwards, just as sampling did, so the interval is centred on the
+        value less that bias: (2 value - mean of draws) +- 1.96 standard deviations. Where the same interval of the
+        squares reaches 0 and no draw is negative, as with the ECE of a calibrated model, its root is taken instead:
+        the square's bias is the noise's variance, and 0 is then covered. (Percentile intervals, corrected or not, leave
+        it out nearly always.) Held by tests/calibration/test_bootstrap.py, which counts how often the interval covers.
 
     Raises:
         InputError: fewer than 2 resamples, or no examples.
@@ -50,28 +53,34 @@ def bootstrap(
         raise InputError(
             f"bootstrap of {labels.shape[0]} examples with {num_resamples} resamples: give at least 1 and 2"
         )
-    value = metric(log_probs, labels)
-    draws = _resampled(metric, log_probs, labels, key, num_resamples)
-    low, high = _bias_corrected(draws, value)
-    return Estimate(value, jnp.std(draws, ddof=1), low, high, jnp.asarray(labels.shape[0], jnp.int32))
+    return _bootstrapped(metric, log_probs, labels, key, num_resamples)
 
 
 @partial(jax.jit, static_argnames=("metric", "num_resamples"))
-def _resampled(metric: Callable[..., Array], log_probs: Array, labels: Array, key: Array, num_resamples: int) -> Array:
-    """[num_resamples] values of the metric; a few at a time, so that memory does not grow with their number."""
-
-    def draw(resample_key: Array) -> Array:
+def _bootstrapped(
+    metric: Callable[..., PyTree], log_probs: Array, labels: Array, key: Array, num_resamples: int
+) -> PyTree:
+    def draw(resample_key: Array) -> PyTree:
         chosen = jax.random.randint(resample_key, labels.shape, 0, labels.shape[0])
         return metric(log_probs, labels, mask=jnp.zeros(labels.shape, log_probs.dtype).at[chosen].add(1))
 
-    return jax.lax.map(draw, jax.random.split(key, num_resamples), batch_size=8)
+    def estimate(value: Array, draws: Array) -> Estimate:
+        low, high = _bias_corrected(draws, value)
+        return Estimate(value, jnp.std(draws, ddof=1), low, high, jnp.asarray(labels.shape[0], jnp.int32))
+
+    # A few at a time, so that memory does not grow with their number.
+    draws = jax.lax.map(draw, jax.random.split(key, num_resamples), batch_size=8)
+    return jax.tree.map(estimate, metric(log_probs, labels), draws)
 
 
 def _bias_corrected(draws: Array, value: Array) -> tuple[Array, Array]:
-    """Efron's bias-corrected percentile interval, from the share of draws below the value (ties count half)."""
-    below = jnp.mean((draws < value).astype(draws.dtype)) + jnp.mean((draws == value).astype(draws.dtype)) / 2
-    margin = 0.5 / draws.shape[0]
-    shift = 2 * jax.scipy.special.ndtri(jnp.clip(below, margin, 1 - margin))
-    tails = jax.scipy.special.ndtr(shift + jnp.asarray([-_Z95, _Z95], draws.dtype))
-    low, high = jnp.quantile(draws, tails)
-    return low, high
+    """Normal interval around the value less its bootstrap bias; on the scale of squares where 0 is within reach."""
+    low, high = _normal_interval(draws, value)
+    low_square, high_square = _normal_interval(draws**2, value**2)
+    near_zero = (jnp.min(draws) >= 0) & (low_square <= 0)
+    return jnp.where(near_zero, 0.0, low), jnp.where(near_zero, jnp.sqrt(jnp.maximum(high_square, 0.0)), high)
+
+
+def _normal_interval(draws: Array, value: Array) -> tuple[Array, Array]:
+    centre, half = 2 * value - jnp.mean(draws), _Z95 * jnp.std(draws, ddof=1)
+    return centre - half, centre + half

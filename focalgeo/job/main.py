@@ -119,21 +119,15 @@ def _calibrate(config, predictions: dict[str, Predictions], key: jax.Array) -> t
     gammas = np.asarray(settings.gammas, np.float32)
     count = round(settings.max_temperature / settings.temperature_step)
     temperatures = (np.arange(1, count + 1) * settings.temperature_step).astype(np.float32)
+    val, size = predictions["val"], {"num_bins": settings.num_bins, "num_resamples": settings.num_resamples}
     calibrators, search = evaluation.fit_calibrators(
-        predictions["val"],
-        gammas=gammas,
-        temperatures=temperatures,
-        num_bins=settings.num_bins,
-        binning=settings.binning,
+        val, gammas=gammas, temperatures=temperatures, num_bins=settings.num_bins, binning=settings.binning
     )
-    rows = [
-        row for calibrator in calibrators for row in evaluation.fit_rows(calibrator, len(predictions["val"].labels))
-    ]
+    rows = [row for calibrator in calibrators for row in evaluation.fit_rows(calibrator, len(val.labels))]
     for calibrator in (evaluation.UNCALIBRATED, *calibrators):
         for split, predicted in predictions.items():
-            rows += evaluation.calibration_rows(
-                calibrator, split, predicted, key, num_bins=settings.num_bins, num_resamples=settings.num_resamples
-            )
+            rows += evaluation.calibration_rows(calibrator, split, predicted, key, **size)
+    rows += evaluation.difference_rows(calibrators, "test", predictions["test"], key, **size)
     arrays = {
         "gammas": gammas,
         "temperatures": temperatures,

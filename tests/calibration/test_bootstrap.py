@@ -50,6 +50,33 @@ def test_interval_is_moved_against_the_bias_of_resampling():
     np.testing.assert_allclose((got.low, got.high), expected, atol=0.2 * error)
 
 
+def test_metrics_in_a_tree_share_the_resamples_and_keep_their_places():
+    log_probs, labels = predictions(150, jax.random.key(6))
+
+    def both(log_probs, labels, *, mask=None):
+        return {"accuracy": accuracy(log_probs, labels, mask=mask), "nll": (nll(log_probs, labels, mask=mask),)}
+
+    got = bootstrap(both, log_probs, labels, jax.random.key(7), 50)
+    assert got.keys() == {"accuracy", "nll"}
+    for metric, found in ((accuracy, got["accuracy"]), (nll, got["nll"][0])):
+        alone = bootstrap(metric, log_probs, labels, jax.random.key(7), 50)
+        np.testing.assert_allclose(found, alone, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("sharpening", "true"), [(1.0, 0.0), (1.1, 0.0251), (1.5, 0.1001)])
+def test_the_interval_of_ece_covers_the_true_ece_of_calibrated_and_miscalibrated_models(sharpening, true):
+    """Truth: 0 for labels drawn from the model's own probabilities; else the ECE of 4 million draws."""
+
+    def covers(key):
+        logits = 2 * jax.random.normal(key, (400, 5))
+        labels = jax.random.categorical(jax.random.fold_in(key, 1), logits)
+        got = bootstrap(ece, jax.nn.log_softmax(sharpening * logits), labels, jax.random.fold_in(key, 2), 100)
+        return (got.low <= true) & (true <= got.high) & (got.low <= got.high)
+
+    share = jnp.mean(jax.jit(lambda keys: jax.lax.map(covers, keys))(jax.random.split(jax.random.key(11), 200)))
+    assert share >= 0.888  # 0.95 less 4 standard errors of 200 trials
+
+
 def test_same_key_same_result_and_degenerate_data():
     log_probs, labels = predictions(150, jax.random.key(4))
     first, second = (bootstrap(ece, log_probs, labels, jax.random.key(5), 200) for _ in range(2))

@@ -1,0 +1,236 @@
+"""Predictions, calibration rows and curvature rows against direct computation on small data."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from focalgeo import calibration, curvature, data, evaluation, losses, parallel
+from focalgeo.types import Batch, InputError, Predictions, RunError, Split
+
+EXAMPLES, ROWS = 13, 8  # two batches, the second with five examples and three rows of padding
+NUM_BINS, NUM_RESAMPLES = 10, 40
+GAMMAS, TEMPERATURES = np.float32([-0.5, 0, 1]), np.float32([0.5, 1, 1.5, 2])
+
+
+def apply(variables, x):
+    """A network of 23 parameters; `scale` stands for what a model keeps beside its parameters."""
+    hidden = jnp.tanh(x @ variables["params"]["hidden"] * variables["state"]["scale"])
+    return hidden @ variables["params"]["head"] + variables["params"]["bias"][None]
+
+
+def loss(logits, labels):
+    return losses.focal_loss(logits, labels, 2.0)
+
+
+@pytest.fixture(scope="module")
+def net():
+    """Parameters, model state and examples."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    params = {
+        "hidden": jax.random.normal(keys[0], (2, 4)),
+        "head": jax.random.normal(keys[1], (4, 3)),
+        "bias": jnp.zeros(3),
+    }
+    x = np.array(jax.random.normal(keys[2], (EXAMPLES, 2)))
+    y = np.array(jax.random.randint(keys[3], (EXAMPLES,), 0, 3))
+    return params, {"state": {"scale": jnp.float32(0.7)}}, Split(x, y)
+
+
+@pytest.fixture(scope="module")
+def batches(net):
+    """The examples in two batches; the padding holds values that would be seen in any result."""
+    whole = list(data.evaluation_batches(net[2], batch_size=ROWS))
+    return [batch._replace(x=np.where(batch.mask[:, None], batch.x, 50.0).astype(np.float32)) for batch in whole]
+
+
+@pytest.fixture(scope="module")
+def hessian(net):
+    params, state, (x, y) = net
+    return np.asarray(
+        curvature.dense_hessian(lambda at: jnp.mean(loss(apply({"params": at, **state}, x), y)), params), np.float64
+    )
+
+
+@pytest.fixture(scope="module")
+def predictions():
+    logits = 3 * jax.random.normal(jax.random.key(1), (150, 3))
+    labels = jax.random.categorical(jax.random.key(2), 0.6 * logits)
+    return Predictions(np.asarray(logits), np.asarray(labels), np.ones(150, bool))
+
+
+def test_predictions_are_all_examples_once_and_in_order(net):
+    params, state, split = net
+    forward = parallel.pmapped_forward(apply)
+    padded = data.evaluation_batches(split, batch_size=5, multiple_of=parallel.device_count())
+    got = evaluation.predict(forward, {"params": params, **state}, padded)
+    np.testing.assert_allclose(got.logits, apply({"params": params, **state}, split.x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(got.labels, split.y)
+    assert (got.logits.dtype, got.mask.all(), len(got.mask)) == (np.float32, True, EXAMPLES)
+    assert jax.device_count() == 2
+
+
+def test_shares_of_the_batches_add_up_to_the_mean_loss_of_what_is_not_padding(net, batches):
+    params, state, (x, y) = net
+    batch_loss = evaluation.make_batch_loss(apply, loss, EXAMPLES)
+    expected = np.asarray(loss(apply({"params": params, **state}, x), y))
+    shares = [float(batch_loss(params, state, batch)) for batch in batches]
+    np.testing.assert_allclose(shares, [expected[:8].sum() / EXAMPLES, expected[8:].sum() / EXAMPLES], rtol=1e-5)
+
+
+def test_products_over_uneven_batches_are_the_dense_hessian_of_the_mean_loss(net, batches, hessian):
+    params, state, _ = net
+    batch_loss = evaluation.make_batch_loss(apply, loss, EXAMPLES)
+    matvec = evaluation.data_matvec(batch_loss, params, state, batches)
+    flat, unravel = ravel_pytree(params)
+    columns = [ravel_pytree(matvec(unravel(unit)))[0] for unit in jnp.eye(flat.size)]
+    np.testing.assert_allclose(columns, hessian, rtol=1e-4, atol=1e-5 * np.abs(hessian).max())
+    np.testing.assert_allclose(
+        jax.jit(matvec)(unravel(jnp.eye(flat.size)[3]))["head"],
+        matvec(unravel(jnp.eye(flat.size)[3]))["head"],
+        rtol=1e-5,
+    )
+
+
+def rows_of_curvature(net, batches, *, apply=apply, num_probes=69):
+    params, state, _ = net
+    options = {"max_products": 40, "tolerance": 1e-4, "num_probes": num_probes, "trace_method": "hutch++"}
+    return evaluation.curvature_rows(apply, {"focal_loss": loss}, params, state, batches, jax.random.key(3), **options)
+
+
+def test_curvature_rows_are_the_spectrum_of_the_dense_hessian(net, batches, hessian):
+    top, total = rows_of_curvature(net, batches)
+    assert top == {**top, "name": "lambda_max", "split": "val", "loss": "focal_loss", "converged": True, "n": EXAMPLES}
+    assert not {"low", "high"} & top.keys()  # they bound a 95% interval, which a residual is not
+    assert top["residual"] <= 1e-4 * top["value"]
+    np.testing.assert_allclose(top["value"], np.linalg.eigvalsh(hessian)[-1], rtol=1e-4)
+    assert total == {**total, "name": "trace", "probes": 69, "method": "hutch++", "n": EXAMPLES}
+    np.testing.assert_allclose(total["value"], np.trace(hessian), rtol=1e-4)  # three products for each dimension
+    assert total["low"] <= total["value"] <= total["high"]
+
+
+def test_the_gate_and_the_products_share_one_trace_of_the_network(net, batches):
+    traced = []
+
+    def counted(variables, x):
+        traced.append(x)
+        return apply(variables, x)
+
+    rows_of_curvature(net, batches, apply=counted, num_probes=4)
+    assert len(traced) == 1
+
+
+def test_noise_that_only_the_second_batch_meets_is_refused(net, batches):
+    random = np.random.default_rng(0)
+
+    def noisy(variables, x):
+        noise = jax.pure_callback(lambda: np.float32(random.normal()), jax.ShapeDtypeStruct((), jnp.float32))
+        return apply(variables, x) * jnp.where(jnp.any(x == 50.0), 1 + 0.1 * noise, 1.0)
+
+    with pytest.raises(InputError, match="changes from call to call"):
+        rows_of_curvature(net, batches, apply=noisy)
+    quiet = [Batch(np.zeros_like(batch.x), batch.y, batch.mask) for batch in batches]
+    assert len(rows_of_curvature(net, quiet, apply=noisy, num_probes=4)) == 2
+
+
+def test_calibration_rows_are_the_metrics_and_intervals_of_the_calibrated_predictions(predictions):
+    calibrator = evaluation.Calibrator({"map": "focal_temperature_scaling", "criterion": "ece"}, 0.5, 1.5)
+    key = jax.random.key(4)
+    rows = evaluation.calibration_rows(
+        calibrator, "test", predictions, key, num_bins=NUM_BINS, num_resamples=NUM_RESAMPLES
+    )
+    place = {"split": "test", "map": "focal_temperature_scaling", "criterion": "ece"}
+    assert all(row == {**row, **place} for row in rows)
+    log_probs = calibration.focal_temperature_scaling(predictions.logits, 0.5, 1.5)
+    expected = {
+        "accuracy": calibration.accuracy,
+        "nll": calibration.nll,
+        "brier": calibration.brier,
+        "ece": functools.partial(calibration.ece, num_bins=NUM_BINS),
+        "adaptive_ece": functools.partial(calibration.adaptive_ece, num_bins=NUM_BINS),
+    }
+    found = {row["name"]: row for row in rows if "bin" not in row}
+    assert found.keys() == expected.keys()
+    for name, metric in expected.items():
+        direct = calibration.bootstrap(metric, log_probs, predictions.labels, key, NUM_RESAMPLES)
+        np.testing.assert_allclose(found[name]["value"], metric(log_probs, predictions.labels), rtol=1e-5)
+        got = (found[name]["low"], found[name]["high"])
+        np.testing.assert_allclose(got, (direct.low, direct.high), rtol=1e-4)
+        assert found[name]["n"] == 150
+
+
+def test_reliability_rows_are_the_bins_that_hold_examples(predictions):
+    rows = evaluation.calibration_rows(
+        evaluation.UNCALIBRATED, "val", predictions, jax.random.key(4), num_bins=NUM_BINS, num_resamples=NUM_RESAMPLES
+    )
+    rows = [row for row in rows if "bin" in row]
+    log_probs = jax.nn.log_softmax(predictions.logits)
+    bins = calibration.reliability(log_probs, predictions.labels, num_bins=NUM_BINS)
+    holding = np.flatnonzero(bins.count)
+    assert 0 < len(holding) < NUM_BINS  # a bin below 1/3 cannot be met with three classes
+    assert [row["bin"] for row in rows] == holding.tolist()
+    assert sum(row["n"] for row in rows) == 150
+    low, high = calibration.wilson_interval(bins.accuracy * bins.count, bins.count)
+    columns = {"lower": bins.lower, "upper": bins.upper, "confidence": bins.confidence, "value": bins.accuracy}
+    for name, column in {**columns, "low": low, "high": high}.items():
+        np.testing.assert_allclose([row[name] for row in rows], column[holding], rtol=1e-5)
+
+
+def test_one_program_serves_all_calibrators_and_splits_of_one_size(predictions, monkeypatch):
+    reliability, traced = calibration.reliability, []
+
+    def counted(log_probs, labels, **options):
+        traced.append(log_probs.shape)
+        return reliability(log_probs, labels, **options)
+
+    monkeypatch.setattr(calibration, "reliability", counted)
+    short = Predictions(*(array[:70] for array in predictions))
+    for split in (predictions, predictions._replace(logits=-predictions.logits), short):
+        for gamma, temperature in ((0.0, 1.0), (0.0, 2.0), (1.0, 0.5)):
+            calibrator = evaluation.Calibrator({}, gamma, temperature)
+            evaluation.calibration_rows(calibrator, "val", split, jax.random.key(0), num_bins=4, num_resamples=2)
+    assert traced == [(150, 3), (70, 3)]
+
+
+@pytest.mark.parametrize("binning", ["ece", "adaptive_ece"])
+def test_each_calibrator_is_the_best_of_its_part_of_the_grid(predictions, binning):
+    calibrators, search = evaluation.fit_calibrators(
+        predictions, gammas=GAMMAS, temperatures=TEMPERATURES, num_bins=NUM_BINS, binning=binning
+    )
+    assert [(c.place["criterion"], c.place["map"]) for c in calibrators] == [
+        (criterion, name)
+        for criterion in ("ece", "nll")
+        for name in ("temperature_scaling", "focal_temperature_scaling")
+    ]
+    metrics = {"ece": functools.partial(getattr(calibration, binning), num_bins=NUM_BINS), "nll": calibration.nll}
+
+    @jax.jit
+    def measured(gamma, temperature):
+        log_probs = calibration.focal_temperature_scaling(predictions.logits, gamma, temperature)
+        return {name: metric(log_probs, predictions.labels) for name, metric in metrics.items()}
+
+    for calibrator in calibrators:
+        criterion, focal = calibrator.place["criterion"], calibrator.place["map"] == "focal_temperature_scaling"
+        allowed = GAMMAS if focal else [0.0]
+        assert calibrator.gamma in allowed
+        best = min(float(measured(gamma, t)[criterion]) for gamma in allowed for t in TEMPERATURES)
+        reached = float(measured(calibrator.gamma, calibrator.temperature)[criterion])
+        np.testing.assert_allclose(reached, best, rtol=1e-5)
+    assert search.ece.shape == search.nll.shape == (3, 4)
+    temperature, gamma = evaluation.fit_rows(calibrators[3], 150)
+    assert (temperature["value"], gamma["value"]) == (calibrators[3].temperature, calibrators[3].gamma)
+    assert gamma == {**gamma, "name": "calibration_gamma", "split": "val", "criterion": "nll", "n": 150}
+
+
+def test_a_number_that_is_not_finite_is_an_error_that_says_which(predictions):
+    calibrator = evaluation.Calibrator({"map": "temperature_scaling", "criterion": "nll"}, 0.0, 1.0)
+    huge = predictions._replace(logits=1e37 * predictions.logits)
+    with pytest.raises(
+        RunError, match=r"^nll \(split test, map temperature_scaling, criterion nll\) has value (inf|nan):"
+    ):
+        evaluation.calibration_rows(
+            calibrator, "test", huge, jax.random.key(0), num_bins=NUM_BINS, num_resamples=NUM_RESAMPLES
+        )
