@@ -8,7 +8,8 @@ CLASSES, BINS = 10, 15
 GAMMAS = np.array([0, 0.1, 0.3, 0.5, 1, 2, 3, 4, 5, 10], np.float32)
 TEMPERATURES = np.arange(1, 101, dtype=np.float32) / 20
 CONFIG = {
-    "data": {"name": "digits", "batch_size": 64},
+    "data": {"name": "digits", "batch_size": 64, "train_size": None, "val_size": 180},
+    "evaluation": {"num_bins": 15, "num_resamples": 60},
     "loss": {"name": "focal_loss", "gamma": 3.0},
     "model": {"name": "cnn", "widths": (32, 64)},
     "optimizer": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9, "boundaries": [0.5, 0.75]},
@@ -69,8 +70,26 @@ def _final_rows(split, logits, labels, where, setting):
     draws = [rng.integers(n, size=n) for _ in range(60)]
     resamples = [_metrics(probs[draw], labels[draw]) for draw in draws]
     for name, value in _metrics(probs, labels).items():
-        low, high = np.quantile([sample[name] for sample in resamples], [0.025, 0.975])
-        yield {"name": name, "split": split, **where, "value": value, "low": low, "high": high, "n": n}
+        low, high = _corrected(value, [sample[name] for sample in resamples])
+        yield {"name": name, "split": split, **where, "value": value, "low": max(low, 0.0), "high": high, "n": n}
+
+
+def _corrected(value, resamples):
+    centre, half = 2 * value - np.mean(resamples), 1.96 * np.std(resamples, ddof=1)
+    return centre - half, centre + half
+
+
+def _difference_row(logits, labels, criterion, settings):
+    def difference(draw):
+        ece = [_metrics(_probs(logits[draw], *setting), labels[draw])["ece"] for setting in settings]
+        return ece[1] - ece[0]
+
+    n, rng = len(labels), np.random.default_rng(6)
+    value = difference(np.arange(n))
+    low, high = _corrected(value, [difference(rng.integers(n, size=n)) for _ in range(60)])
+    place = {"split": "test", "map": "focal_temperature_scaling", "criterion": criterion}
+    ends = {"value": value, "low": low, "high": high, "n": n}
+    return {"name": "ece_difference", **place, "against": "temperature_scaling", **ends}
 
 
 def _reliability_rows(logits, labels, where, setting):
@@ -134,24 +153,19 @@ def calibration_rows(splits, search):
         for split, (logits, labels) in splits.items():
             yield from _final_rows(split, logits, labels, where, setting)
         yield from _reliability_rows(*splits["test"], where, setting)
+        if name == "focal_temperature_scaling":
+            yield _difference_row(*splits["test"], criterion, (settings["temperature_scaling", criterion], setting))
 
 
 def curvature_rows():
     values = {"cross_entropy": (212.4, 0.31, 1843.0, 61.0), "focal_loss": (41.7, 0.06, 402.0, 17.5)}
     for loss, (top, residual, trace, error) in values.items():
         shared = {"split": "val", "loss": loss, "n": 180}
-        ends = {"low": top - residual, "high": top + residual}
-        yield {
-            "name": "lambda_max",
-            **shared,
-            "value": top,
-            "residual": residual,
-            **ends,
-            "products": 64,
-            "converged": True,
-        }
+        counts = {"products": 64, "converged": True}
+        yield {"name": "lambda_max", **shared, "value": top, "residual": residual, **counts}
         interval = {"low": trace - 1.96 * error, "high": trace + 1.96 * error}
-        yield {"name": "trace", **shared, "value": trace, "stderr": error, **interval, "probes": 100}
+        counts = {"probes": 60, "method": "hutch++"}
+        yield {"name": "trace", **shared, "value": trace, "stderr": error, **interval, **counts}
 
 
 def search_arrays(splits):
@@ -178,5 +192,8 @@ def write_workdir(workdir):
     records.write_manifest(workdir, MANIFEST)
     for rows in (training_rows(), calibration_rows(splits, search), curvature_rows()):
         records.append_rows(workdir, list(rows))
-    records.append_rows(workdir, [{"name": "seconds", "phase": "train", "value": 12.34}])
+    seconds = {"compile": 3.0, "evaluate": 4.5, "prepare": 2.2, "train": 12.34}
+    records.append_rows(
+        workdir, [{"name": "seconds", "phase": phase, "value": took} for phase, took in seconds.items()]
+    )
     records.write_arrays(workdir, "search", search)

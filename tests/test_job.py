@@ -1,6 +1,7 @@
 """The main job at quick size: what a workdir holds, laws of its rows, going on, and every config."""
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -270,3 +271,28 @@ def test_bfloat16_runs(tmp_path, image_folder):
     rows = job.run(config, tmp_path / "run")
     assert records.read_predictions(tmp_path / "run", "test").logits.dtype == np.float32
     assert {row["loss"] for row in rows if row["name"] == "trace"} == {"cross_entropy", "focal_loss"}
+
+
+def test_the_readme_s_python_runs_on_a_finished_job(finished, tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "digits").symlink_to(finished)
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1], {})
+    assert capsys.readouterr().out.startswith("Estimate(value=")
+
+
+def test_the_readme_s_commands_name_configs_and_fields_that_exist():
+    text = (ROOT / "README.md").read_text()
+    commands = re.findall(r"^python -m focalgeo\.run (.*)$", text, re.MULTILINE)
+    assert len(commands) >= 3
+    for command in commands:
+        path, _, variant = re.search(r"--config=(\S+)", command)[1].partition(":")
+        config = runpy.run_path(str(ROOT / path))["get_config"](variant)
+        for field in re.findall(r"--config\.(\S+?)=", command):
+            part = config
+            for name in field.split("."):
+                assert name in part, field
+                part = part[name]
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", text, re.MULTILINE):
+        assert f"\n{target}:" in makefile

@@ -11,12 +11,20 @@ import pytest
 from synthetic_workdir import MANIFEST, curvature_rows, training_rows, write_workdir
 
 from focalgeo import records
-from focalgeo.report import Column, reliability_figure, to_svg, write_report
+from focalgeo.report import Column, curve_figure, reliability_figure, to_svg, write_report
 from focalgeo.report.__main__ import main
 from focalgeo.report.formats import interval, percent, plain, significant
 from focalgeo.report.selection import latest
-from focalgeo.report.tables import curvature_table, metric_table, settings
-from focalgeo.report.words import curvature_words, training_loss, verdict
+from focalgeo.report.tables import config_settings, curvature_table, metric_table, phases, settings
+from focalgeo.report.words import (
+    curvature_words,
+    interval_words,
+    trace_words,
+    training_loss,
+    training_words,
+    verdict,
+)
+from focalgeo.types import InputError
 
 FIGURES = {
     "reliability_uncalibrated",
@@ -39,22 +47,18 @@ def finished(tmp_path_factory):
     return workdir, write_report(workdir).read_text()
 
 
-@pytest.fixture
-def ece_rows():
-    """Make final ECE rows of both maps from (value, low, high) each, temperature scaling first."""
-
-    def make(scaling, focal, gamma=1.0):
-        named = {"temperature_scaling": scaling, "focal_temperature_scaling": focal}
-        rows = [
-            {"name": "ece", "split": "test", "map": "uncalibrated", "value": 0.2, "low": 0.15, "high": 0.25, "n": 100}
-        ]
-        for name, (value, low, high) in named.items():
-            where = {"map": name, "criterion": "ece"}
-            rows.append({"name": "ece", "split": "test", **where, "value": value, "low": low, "high": high, "n": 100})
-            rows.append({"name": "calibration_gamma", "split": "val", **where, "value": gamma})
-        return rows
-
-    return make
+def ece_rows(ece, difference=None, *, gamma=1.0, n=359):
+    """Final ECE rows: uncalibrated 20%, both maps with the values of `ece`; `difference` is (value, low, high)."""
+    first = {"name": "ece", "split": "test", "map": "uncalibrated", "value": 0.2, "low": 0.15, "high": 0.25, "n": n}
+    rows = [first]
+    for name, value in zip(("temperature_scaling", "focal_temperature_scaling"), ece, strict=True):
+        where = {"map": name, "criterion": "ece"}
+        rows.append({**first, **where, "value": value, "low": 0.001, "high": 0.1})
+        rows.append({"name": "calibration_gamma", "split": "val", **where, "value": gamma})
+    if difference:
+        ends = dict(zip(("value", "low", "high"), difference, strict=True))
+        rows.append({**first, **where, "name": "ece_difference", "against": "temperature_scaling", **ends})
+    return rows
 
 
 def test_every_figure_and_section_is_there_and_each_figure_is_xml(finished):
@@ -112,7 +116,7 @@ def test_numbers_on_the_page_are_the_rows_own(finished):
         assert percent(row["value"]) in page
         assert interval(row["low"], row["high"], scale=100) in page
     assert "python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits" in page
-    for text in ("optimizer.learning_rate", "56394", "sha256:9c1f", "0.10.2", "12.3 s"):
+    for text in ("optimizer.learning_rate", "56394", "sha256:9c1f", "0.10.2", "12.3 s", "22.0 s", "1257 (default)"):
         assert text in page
 
 
@@ -138,37 +142,108 @@ def test_main_answers_a_bad_workdir_with_one_line_and_exit_code_2(tmp_path, caps
     assert main([str(tmp_path / "nowhere")]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert re.fullmatch(r"error: cannot read \S+manifest\.json: No such file or directory; [^\n]*\n", output.err)
+    assert re.fullmatch(r"focalgeo: cannot read \S+manifest\.json: No such file or directory; [^\n]*\n", output.err)
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--what"]])
+def test_main_answers_other_arguments_with_one_line_and_exit_code_2(arguments, capsys):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == (
+        "focalgeo: give one workdir, for example python -m focalgeo.report runs/digits\n"
+    )
 
 
 @pytest.mark.parametrize(
-    ("scaling", "focal", "gamma", "says"),
+    ("manifest", "row", "says"),
     [
-        ((0.05, 0.04, 0.06), (0.02, 0.01, 0.03), 1.0, "do not overlap: focal temperature scaling is better"),
-        ((0.02, 0.01, 0.03), (0.05, 0.04, 0.06), 1.0, "do not overlap: focal temperature scaling is worse"),
-        ((0.05, 0.04, 0.06), (0.045, 0.03, 0.05), 1.0, "value is lower, but the two intervals overlap"),
-        ((0.05, 0.04, 0.06), (0.055, 0.03, 0.06), 1.0, "value is not lower, but the two intervals overlap"),
+        ({"config": 3}, {}, "manifest.json is damaged: config is not an object"),
+        ({"data": [1]}, {}, "manifest.json is damaged: data is not an object"),
+        ({"command": "python"}, {}, "manifest.json is damaged: command is not a list"),
+        ({}, {"name": "ece"}, "metrics.jsonl is damaged at row 2: value is missing"),
+        ({}, {"value": 1.0}, "metrics.jsonl is damaged at row 2: name is missing"),
         (
-            (0.05, 0.04, 0.06),
-            (0.05, 0.04, 0.06),
-            0.0,
-            "chose γ = 0, so focal temperature scaling is temperature scaling",
+            {},
+            {"name": "ece", "value": "low"},
+            "metrics.jsonl is damaged at row 2: value is missing or of the wrong kind",
         ),
+        ({}, {"name": "ece", "value": True}, "row 2: value is missing or of the wrong kind"),
+        ({}, {"name": "ece", "value": 0.1, "low": "x"}, "row 2: low is missing or of the wrong kind"),
+        ({}, {"name": "reliability", "value": 0.1}, "row 2: bin is missing"),
+        ({}, {"name": "seconds", "value": 0.1}, "row 2: phase is missing"),
     ],
 )
-def test_the_verdict_claims_no_more_than_the_intervals(ece_rows, scaling, focal, gamma, says):
-    assert says in verdict(ece_rows(scaling, focal, gamma), {})[-1]
+def test_a_workdir_of_the_wrong_shape_is_one_line_and_exit_code_2(tmp_path, capsys, manifest, row, says):
+    records.write_manifest(tmp_path, manifest)
+    records.append_rows(tmp_path, [{"name": "loss", "split": "val", "step": 1, "value": 1.0}, *([row] if row else [])])
+    assert main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"focalgeo: [^\n]+\n", error)
+    assert says in error
 
 
-def test_the_verdict_without_fits_does_not_compare(ece_rows):
-    rows = [row for row in ece_rows((0.1, 0, 1), (0.1, 0, 1)) if row["map"] == "uncalibrated"]
-    assert verdict(rows, {})[-1] == "Its expected calibration error is 20.00% [15.00,\u00a025.00] as trained."
+def test_a_search_of_another_shape_is_one_line(tmp_path):
+    records.write_manifest(tmp_path, {"config": {"loss": 3, "evaluation": None}})
+    records.append_rows(tmp_path, [])
+    assert write_report(tmp_path).exists()
+    records.write_arrays(
+        tmp_path, "search", {"gammas": np.zeros(2), "temperatures": np.ones(3), "ece": np.ones((2, 3))}
+    )
+    with pytest.raises(InputError, match=r"search\.npz does not hold gammas"):
+        write_report(tmp_path)
 
 
-def test_the_lowest_value_is_bold_and_what_prints_alike_is_alike(ece_rows):
-    table = metric_table(ece_rows((0.05, 0.04, 0.06), (0.049999, 0.03, 0.06)), "test")
-    ece = next(line for line in table.lines if line.title == "ECE")
+@pytest.mark.parametrize(
+    ("difference", "says"),
+    [
+        (
+            (-0.01, -0.02, -0.001),
+            "−1.00 percentage points, 95% interval [−2.00,\u00a0−0.10]: focal temperature scaling is better",
+        ),
+        (
+            (0.01, 0.001, 0.02),
+            "1.00 percentage points, 95% interval [0.10,\u00a02.00]: focal temperature scaling is worse",
+        ),
+        ((-0.01, -0.02, 0.001), "this test set does not tell the two maps apart"),
+        ((0.01, -0.001, 0.02), "this test set does not tell the two maps apart"),
+        ((-0.01, -0.01, -0.01), "too few examples here (359)"),
+    ],
+)
+def test_the_verdict_is_that_of_the_paired_difference_alone(difference, says):
+    assert says in verdict(ece_rows((0.09, 0.01), difference), {})[-1]
+    assert verdict(ece_rows((0.01, 0.09), difference), {})[-1] == verdict(ece_rows((0.09, 0.01), difference), {})[-1]
+
+
+def test_the_verdict_says_nothing_without_the_paired_difference():
+    sentences = verdict(ece_rows((0.09, 0.01)), {})
+    assert len(sentences) == 2
+    assert sentences[-1].endswith("after focal temperature scaling (γ\u00a0=\u00a01) it is 1.00% [0.10,\u00a010.00].")
+    assert verdict(ece_rows((0.09, 0.01))[:1], {})[-1] == (
+        "Its expected calibration error is 20.00% [15.00,\u00a025.00] as trained."
+    )
+
+
+def test_the_verdict_with_few_examples_or_gamma_0_does_not_compare():
+    apart = (-0.01, -0.02, -0.001)
+    assert verdict(ece_rows((0.09, 0.01), apart, n=99), {})[-1] == (
+        "There are too few examples here (99) to compare the two maps."
+    )
+    assert "is better" in verdict(ece_rows((0.09, 0.01), apart, n=100), {})[-1]
+    same = verdict(ece_rows((0.05, 0.05), (0.0, 0.0, 0.0), gamma=0.0), {})[-1]
+    assert same == "The fit chose γ = 0, so focal temperature scaling is temperature scaling here."
+
+
+def test_an_interval_without_width_is_not_printed():
+    row = {"name": "ece", "split": "test", "map": "uncalibrated", "value": 0.2, "low": 0.2, "high": 0.2, "n": 8}
+    assert verdict([row], {})[-1] == "Its expected calibration error is 20.00% as trained."
+    assert metric_table([row], "test").lines[0].cells[0] == ("20.00%", "", False)
+
+
+def test_the_lowest_value_is_bold_and_what_prints_alike_is_alike():
+    table = metric_table(ece_rows((0.05, 0.049999), (-0.00123, -0.01, 0.02)), "test")
+    ece, difference = (next(line for line in table.lines if line.title == title) for title in ("ECE", "ECE difference"))
     assert [(cell.text, cell.best) for cell in ece.cells] == [("20.00%", False), ("5.00%", True), ("5.00%", True)]
+    assert [cell.text for cell in difference.cells] == ["–", "–", "−0.12"]
+    assert difference.cells[-1].note == "[−1.00,\u00a02.00]"
     assert metric_table([], "test") is None
 
 
@@ -179,15 +254,73 @@ def test_the_last_of_two_equal_rows_counts():
 
 def test_curvature_is_told_with_its_errors_and_a_search_that_failed_is_named():
     rows = list(curvature_rows())
-    words = curvature_words(rows)
-    assert words == (
-        "At the trained parameters the focal loss has 0.196 times the largest eigenvalue and 0.218 times the trace of"
-        " cross-entropy."
+    ratio = 402.0 / 1843.0
+    half = 1.96 * ratio * ((17.5 / 402.0) ** 2 + (61.0 / 1843.0) ** 2) ** 0.5
+    assert curvature_words(rows) == (
+        f"At the trained parameters the focal loss's trace is {ratio:.3f} times that of cross-entropy"
+        f" (approximate 95% interval [{ratio - half:.3f},\u00a0{ratio + half:.3f}], from the two standard errors)."
     )
-    cells = curvature_table(rows).lines[0].cells
-    assert [cell.text for cell in cells] == ["212.4", "± 0.31", "64", "180"]
+    assert curvature_words([{key: row[key] for key in row if key != "stderr"} for row in rows]) == ""
+    lines = curvature_table(rows).lines
+    assert [cell.text for cell in lines[0].cells] == ["212.4", "± 0.31", "64", "180"]
+    assert lines[2].cells[2] == ("60", "Hessian products (Hutch++)", False)
     failed = curvature_table([{**rows[0], "converged": False}]).lines[0].cells[0]
     assert failed.note == "not converged"
+
+
+def test_the_trace_is_explained_by_its_method():
+    rows = list(curvature_rows())
+    assert "two thirds of the Hessian products build a part that is exact" in trace_words(rows)
+    plain_rows = [{**row, "method": "hutchinson"} for row in rows]
+    assert trace_words(plain_rows).startswith("estimated from random samples")
+    assert curvature_table(plain_rows).lines[2].cells[2].note == "Hessian products (Hutchinson)"
+
+
+def test_the_intervals_are_explained_with_the_runs_own_numbers(finished):
+    _, page = finished
+    assert "from 60 resamples of the examples: (2 × value − mean of the resamples) ±\u00a01.96 standard" in page
+    assert "Both ECEs have 15 bins." in page
+    assert interval_words({}).startswith("In brackets, bias-corrected bootstrap 95% intervals: (2")
+
+
+def rows_of_training(steps, *, loss=1.0):
+    return [
+        {"name": name, "split": "train", "step": step, "value": value}
+        for step in steps
+        for name, value in (("loss", loss), ("learning_rate", 0.01))
+    ]
+
+
+def test_a_training_row_is_named_the_mean_of_as_many_batches_as_lie_between_rows():
+    few, many, single = (rows_of_training(steps) for steps in (range(20, 101, 20), range(10, 1201, 10), range(1, 9)))
+    labels = [[line.get_label() for line in curve_figure(rows, "loss").axes[0].lines] for rows in (few, many, single)]
+    assert labels == [
+        ["training, mean of 20 batches"],
+        ["training, mean of 10 batches", "moving mean of 5 such rows"],
+        ["training, single batches"],
+    ]
+    assert training_words(few).startswith("A training row is the mean of 20 batches,")
+    assert training_words(single).startswith("A training row is a single batch,")
+    assert training_words([]) == ""
+
+
+def test_rows_of_another_split_are_no_training_curve(tmp_path):
+    records.write_manifest(tmp_path, {})
+    records.append_rows(tmp_path, [{"name": "loss", "split": "test", "step": 5, "value": 1.0}])
+    assert "<h2>Training</h2>" not in write_report(tmp_path).read_text()
+
+
+def test_the_loss_is_on_a_logarithmic_axis_where_it_has_a_logarithm():
+    assert curve_figure(rows_of_training((20, 40)), "loss").axes[0].get_yscale() == "log"
+    zero = curve_figure(rows_of_training((20, 40), loss=0.0), "loss").axes[0]
+    assert (zero.get_yscale(), zero.get_ylabel()) == ("linear", "loss (nats)")
+
+
+def test_the_learning_rate_is_drawn_from_0_at_the_logged_steps():
+    axes = curve_figure(rows_of_training((20, 40)), "learning_rate").axes[0]
+    assert axes.get_xlim()[0] == 0
+    np.testing.assert_allclose(axes.get_ylim(), [0, 0.011])
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[20, 0.01], [40, 0.01]])
 
 
 def test_reliability_bars_stand_at_the_accuracy_of_their_bins(finished):
@@ -206,6 +339,9 @@ def test_reliability_bars_stand_at_the_accuracy_of_their_bins(finished):
     ece = latest(rows, {"name": "ece", "split": "test", "map": column.map, "criterion": "ece"})
     np.testing.assert_allclose(np.average(gaps, weights=counts), ece["value"], rtol=1e-12)
     assert sum(counts) == ece["n"]
+    (ends,) = (lines.get_segments() for lines in figure.axes[0].containers[2][2])
+    np.testing.assert_allclose([end[:, 1] for end in ends], [[row["low"], row["high"]] for row in bins])
+    assert 1 in figure.axes[1].get_yticks()
     assert "<svg" in to_svg(figure)
 
 
@@ -220,6 +356,29 @@ def test_settings_are_dotted_names_in_the_order_written():
     assert settings(tree) == [("b.c", "1, 2"), ("b.d", "none"), ("a", "3"), ("e", "none")]
     assert settings({}) == []
     assert settings({"a": list(range(100))}) == [("a", "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 … (100 in all)")]
+
+
+def test_a_setting_left_to_its_default_is_shown_as_such_and_a_size_as_the_data_sets():
+    config = {
+        "data": {"train_size": None, "val_size": 5, "image_size": None},
+        "model": {"hidden": None, "drop": "none"},
+    }
+    assert config_settings({"config": config, "data": {"train": 1079, "val": 5}}) == [
+        ("data.train_size", "1079 (default)"),
+        ("data.val_size", "5"),
+        ("data.image_size", "default"),
+        ("model.hidden", "default"),
+        ("model.drop", "none"),
+    ]
+    assert config_settings({}) == []
+
+
+def test_wall_times_stand_in_the_order_of_the_phases_with_their_total():
+    rows = [
+        {"name": "seconds", "phase": p, "value": v} for p, v in (("evaluate", 4.0), ("draw", 0.5), ("prepare", 1.0))
+    ]
+    assert phases(rows) == [("prepare", "1.0 s"), ("evaluate", "4.0 s"), ("draw", "0.5 s"), ("total", "5.5 s")]
+    assert phases([rows[0], {**rows[0], "value": 3.0}]) == [("evaluate", "3.0 s")]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Rows in, figures and one HTML page out; the only room that draws. `python -m focalgeo.report WORKDIR` rebuilds it."""
 
-from focalgeo.report.figures import curve_figure, estimate_figure, reliability_figure
+from focalgeo.report.curves import curve_figure
+from focalgeo.report.figures import estimate_figure, reliability_figure
 from focalgeo.report.page import write_report
 from focalgeo.report.selection import Column
 from focalgeo.report.style import to_svg

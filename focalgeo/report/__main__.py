@@ -1,6 +1,5 @@
 """Rebuild figures and report.html of a workdir from its rows: python -m focalgeo.report WORKDIR."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -8,17 +7,20 @@ from focalgeo.report.page import write_report
 from focalgeo.types import InputError
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Write the report of the workdir named on the command line; returns the exit code, 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m focalgeo.report", description="Rebuild a report from its rows.")
-    parser.add_argument("workdir", help="folder with manifest.json and metrics.jsonl")
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     try:
-        print(write_report(parser.parse_args(arguments).workdir))
+        if len(arguments) != 1 or arguments[0].startswith("-"):
+            raise InputError("give one workdir, for example python -m focalgeo.report runs/digits")
+        print(write_report(arguments[0]))
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        print(f"focalgeo: {error}", file=sys.stderr)
+        return error.exit_code
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import patheffects
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
@@ -21,7 +22,7 @@ def reliability_figure(rows: Sequence[Row], column: Column, *, split: str = "tes
         _draw_reliability(top, bins, COLOURS[MAP_COLOURS[column.map]])
         _draw_counts(bottom, bins, COLOURS[MAP_COLOURS[column.map]])
         legend = {"fontsize": 8, "handlelength": 1.5, "columnspacing": 1.2, "borderaxespad": 0.2}
-        figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=3, **legend)
+        figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=2, **legend)
     return figure
 
 
@@ -32,13 +33,17 @@ def _values(rows: Sequence[Row], key: str) -> np.ndarray:
 def _draw_reliability(axes: Any, bins: Sequence[Row], colour: str) -> None:
     lower, upper, accuracy, confidence = (_values(bins, key) for key in ("lower", "upper", "value", "confidence"))
     centre, width = (lower + upper) / 2, upper - lower
-    axes.bar(centre, accuracy, 0.92 * width, color=colour, alpha=0.55, linewidth=0, label="accuracy")
+    axes.bar(centre, accuracy, 0.92 * width, color=colour, alpha=0.5, linewidth=0, label="accuracy")
     floor, gap = np.minimum(accuracy, confidence), np.abs(accuracy - confidence)
-    style = {"color": "none", "edgecolor": COLOURS["ink"], "hatch": "//////", "linewidth": 0.6, "alpha": 0.75}
+    style = {"facecolor": "none", "edgecolor": COLOURS["muted"], "hatch": "////", "linewidth": 0, "alpha": 0.7}
     axes.bar(centre, gap, 0.92 * width, bottom=floor, label="gap to confidence", **style)
-    axes.vlines(
-        centre, _values(bins, "low"), _values(bins, "high"), color=COLOURS["ink"], linewidth=1.4, label="95% interval"
-    )
+    ends = (centre - 0.46 * width, centre + 0.46 * width)
+    axes.hlines(confidence, *ends, color=COLOURS["ink"], linewidth=1.2, label="mean confidence")
+    reach = np.maximum([accuracy - _values(bins, "low"), _values(bins, "high") - accuracy], 0)
+    style = {"fmt": "none", "ecolor": COLOURS["ink"], "elinewidth": 1.8, "zorder": 3}
+    drawn = axes.errorbar(centre, accuracy, reach, label="95% interval of accuracy", **style)
+    for lines in drawn[2]:
+        lines.set_path_effects([patheffects.withStroke(linewidth=4, foreground=COLOURS["paper"])])
     axes.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
     axes.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -52,7 +57,8 @@ def _draw_counts(axes: Any, bins: Sequence[Row], colour: str) -> None:
     counts = _values(bins, "n")
     axes.bar(centre, counts, 0.92 * width, color=colour, alpha=0.55, linewidth=0)
     axes.set_yscale("log")
-    axes.set(ylim=(0.6, 4 * max(counts, default=1)), xlabel="confidence", ylabel="examples")
+    axes.set(ylim=(0.6, 6 * max(counts, default=1)), xlabel="confidence", ylabel="examples")
+    axes.set_yticks(_decades(max(counts, default=1)))
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -61,44 +67,17 @@ def _draw_counts(axes: Any, bins: Sequence[Row], colour: str) -> None:
         axes.text(x, 1.15 * count, text, ha="center", va="bottom", fontsize=6.5, color=COLOURS["muted"])
 
 
-def curve_figure(rows: Sequence[Row], name: str) -> Figure:
-    """Draw "loss", "accuracy" or "learning_rate" against the step, for training batches and validation."""
-    with styled():
-        figure = Figure(figsize=(4.1, 3.1))
-        axes = figure.subplots()
-        for split, colour, label in (("train", "blue", "training batches"), ("val", "orange", "validation")):
-            found = latest_by(rows, {"name": name, "split": split, "map": None}, "step")
-            if found:
-                _draw_curve(axes, found, COLOURS[colour], label)
-        axes.set(xlabel="step", ylabel={"loss": "loss (nats)", "learning_rate": "learning rate"}.get(name, name))
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        if name == "accuracy":
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-        if name != "learning_rate":
-            axes.legend(loc="best", fontsize=8)
-    return figure
-
-
-def _draw_curve(axes: Any, rows: Sequence[Row], colour: str, label: str) -> None:
-    steps, values = _values(rows, "step"), _values(rows, "value")
-    noisy = rows[0]["split"] == "train" and rows[0]["name"] != "learning_rate" and len(rows) >= 40
-    if noisy:
-        axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
-        width = len(rows) // 20 * 2 + 1
-        steps, values = (np.convolve(v, np.full(width, 1 / width), mode="valid") for v in (steps, values))
-        label = f"{label} (mean of {width})"
-    sparse = rows[0]["split"] == "val" and len(rows) <= 60
-    drawn = "steps-post" if rows[0]["name"] == "learning_rate" else "default"
-    marker = "o" if sparse else None
-    axes.plot(steps, values, color=colour, label=label, marker=marker, markersize=3, drawstyle=drawn)
+def _decades(most: float) -> list[int]:
+    """Powers of ten up to `most`, three at the most: a low axis has room for no more."""
+    powers = range(int(np.log10(most)) + 1)
+    return [10**power for power in powers[:: 1 + (len(powers) - 1) // 3]]
 
 
 def estimate_figure(rows: Sequence[Row], name: str) -> Figure:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss on one axis."""
     present = [(loss, latest(rows, {"name": name, "loss": loss})) for loss in measured_losses(rows, name)]
     with styled():
-        figure = Figure(figsize=(5.6, 1.05 + 0.5 * len(present)))
+        figure = Figure(figsize=(4.3, 1.05 + 0.5 * len(present)))
         axes = figure.subplots()
         for level, (loss, row) in enumerate(reversed(present)):
             _draw_estimate(axes, level, row, COLOURS["blue" if loss == "cross_entropy" else "orange"])

@@ -27,6 +27,11 @@ def percent(value: float, digits: int = 2) -> str:
     return f"{100 * value:.{digits}f}%"
 
 
+def points(value: float, digits: int = 2) -> str:
+    """Return a difference of fractions in percentage points: -0.0123 -> −1.23."""
+    return f"{100 * value:.{digits}f}".translate(_MINUS)
+
+
 def interval(low: float, high: float, *, scale: float = 1.0, digits: int = 2) -> str:
     """Return an interval in brackets that no line break splits, each end times `scale`: [1.20, 3.40]."""
     return f"[{scale * low:.{digits}f},\u00a0{scale * high:.{digits}f}]".translate(_MINUS)

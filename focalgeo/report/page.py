@@ -12,12 +12,22 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from focalgeo import records
-from focalgeo.report.figures import curve_figure, estimate_figure, reliability_figure
-from focalgeo.report.selection import MAP_TITLES, Row, calibrated_columns, latest_by, matching
+from focalgeo.report.checks import check_manifest, check_rows, check_search
+from focalgeo.report.curves import curve_figure
+from focalgeo.report.figures import estimate_figure, reliability_figure
+from focalgeo.report.selection import MAP_TITLES, Row, calibrated_columns, has_interval, matching, setting
 from focalgeo.report.style import COLOURS, to_svg
 from focalgeo.report.surface import surface_figure
-from focalgeo.report.tables import curvature_table, metric_table, settings
-from focalgeo.report.words import curvature_words, metric_row, training_loss, verdict
+from focalgeo.report.tables import config_settings, curvature_table, metric_table, phases, settings
+from focalgeo.report.words import (
+    curvature_words,
+    interval_words,
+    metric_row,
+    trace_words,
+    training_loss,
+    training_words,
+    verdict,
+)
 
 
 class Panel(NamedTuple):
@@ -39,7 +49,11 @@ def write_report(workdir: records.Workdir) -> Path:
     """
     folder = Path(workdir)
     manifest, rows = records.read_manifest(folder), records.read_rows(folder)
+    check_manifest(manifest, folder)
+    check_rows(rows, folder)
     search = records.read_arrays(folder, "search") if (folder / "search.npz").exists() else None
+    if search is not None:
+        check_search(search, folder)
     sections: dict[str, list[dict[str, Any]]] = {}
     for panel in _panels(rows, search):
         svg = to_svg(panel.figure)
@@ -55,7 +69,8 @@ def _panels(rows: Sequence[Row], search: Mapping[str, np.ndarray] | None) -> Ite
             title = MAP_TITLES[column.map]
             yield Panel("reliability", f"reliability_{column.map}", title, reliability_figure(rows, column))
     for name, title in (("loss", "Loss"), ("accuracy", "Accuracy"), ("learning_rate", "Learning rate")):
-        if any(row.get("name") == name and "step" in row and "map" not in row for row in rows):
+        drawn = [row for row in matching(rows, {"name": name, "map": None}) if row.get("split") in ("train", "val")]
+        if any("step" in row for row in drawn):
             yield Panel("training", f"training_{name}", title, curve_figure(rows, name))
     for criterion in ("ece", "nll") if search is not None else ():
         title = f"{criterion.upper()} over γ and T"
@@ -92,10 +107,14 @@ def _render(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[
         fitted_by=next((column.criterion.upper() for column in columns if column.criterion), None),
         curvature=curvature_table(rows),
         curvature_words=curvature_words(rows),
+        interval_words=interval_words(manifest),
+        trace_words=trace_words(rows),
+        training_words=training_words(rows),
+        num_bins=setting(manifest, "evaluation.num_bins"),
         sections=sections,
-        config=settings(manifest.get("config", {})),
+        config=config_settings(manifest),
         about=settings({key: manifest[key] for key in ("data", "parameters", "created", "git") if key in manifest}),
-        seconds=[(row["phase"], f"{row['value']:.1f} s") for row in latest_by(rows, {"name": "seconds"}, "phase")],
+        seconds=phases(rows),
         machine=settings({key: manifest[key] for key in ("platform", "devices", "versions") if key in manifest}),
         command=shlex.join(str(word) for word in manifest.get("command", [])),
     )
@@ -106,7 +125,7 @@ def _tiles(rows: Sequence[Row]) -> list[dict[str, str]]:
     for column in calibrated_columns(rows):
         row = metric_row(rows, column, "ece")
         if row is not None:
-            note = f"{100 * row['low']:.2f} to {100 * row['high']:.2f}" if "low" in row else ""
+            note = f"{100 * row['low']:.2f} to {100 * row['high']:.2f}" if has_interval(row) else ""
             tiles.append(
                 {
                     "map": column.map,

@@ -1,5 +1,7 @@
 """Finding rows: which rows match, and the columns in which a report compares them."""
 
+import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -73,3 +75,23 @@ def fit(rows: Sequence[Row], column: Column, name: str) -> float | None:
     """Return the fitted "temperature" or "calibration_gamma" of a column; None where it was not fitted."""
     row = latest(rows, {**column.where, "name": name, "split": "val"})
     return None if row is None else float(row["value"])
+
+
+def batches_of_row(rows: Sequence[Row]) -> int:
+    """Return the number of batches over which a training row is the mean: the usual distance between rows' steps."""
+    steps = sorted({row["step"] for row in rows})
+    apart = [later - earlier for earlier, later in itertools.pairwise([0, *steps])]
+    return int(statistics.mode(apart)) if apart else 0
+
+
+def setting(manifest: Mapping[str, Any], name: str) -> Any:
+    """Return a field of the config by its dotted name, such as "evaluation.num_bins"; None where there is none."""
+    found: Any = manifest.get("config", {})
+    for key in name.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def has_interval(row: Row) -> bool:
+    """Whether a row has an interval with a width; one without says that the resamples do not differ, not certainty."""
+    return "low" in row and "high" in row and row["low"] < row["high"]

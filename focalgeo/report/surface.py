@@ -23,7 +23,7 @@ def surface_figure(rows: Sequence[Row], search: Mapping[str, np.ndarray], criter
     best = temperatures[np.argmin(surface, axis=1)]
     shown = temperatures >= best.min() / 4
     with styled():
-        figure = Figure(figsize=(5.6, 4.3))
+        figure = Figure(figsize=(4.1, 4.3))
         axes = figure.subplots()
         mesh = _draw_surface(axes, gammas, temperatures[shown], surface[:, shown])
         dots = {"markersize": 3.2, "markeredgecolor": COLOURS["ink"], "markeredgewidth": 0.5, "color": LIGHT}
@@ -37,7 +37,7 @@ def surface_figure(rows: Sequence[Row], search: Mapping[str, np.ndarray], criter
 
 def _draw_legend(figure: Figure, axes: Any) -> None:
     handles = axes.get_legend_handles_labels()
-    legend = figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=8.5, columnspacing=1.4)
+    legend = figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=8, columnspacing=1.4)
     for mark in legend.legend_handles[1:]:
         mark.set_markeredgecolor(mark.get_markerfacecolor())  # a light edge on light paper only shrinks the mark
 
@@ -60,7 +60,8 @@ def _draw_surface(axes: Any, gammas: np.ndarray, temperatures: np.ndarray, surfa
         ylabel="calibration γ (0: temperature scaling)",
         xlim=(temperatures[0], temperatures[-1]),
     )
-    axes.set_yticks(np.arange(len(gammas)), [plain(gamma) for gamma in gammas])
+    every = -(-len(gammas) // 16)
+    axes.set_yticks(np.arange(len(gammas))[::every], [plain(gamma) for gamma in gammas[::every]])
     ticks = [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if temperatures[0] <= t <= temperatures[-1]]
     axes.set_xticks(ticks, [plain(t) for t in ticks])
     axes.minorticks_off()

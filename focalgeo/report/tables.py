@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from focalgeo.report.figures import bounds
-from focalgeo.report.formats import interval, percent, plain, significant
+from focalgeo.report.formats import interval, percent, plain, points, significant
 from focalgeo.report.selection import (
     COLUMNS,
     MAP_TITLES,
     Column,
     Row,
     fit,
+    has_interval,
     latest,
     loss_title,
     matching,
@@ -49,6 +50,7 @@ _METRICS = (
     ("nll", "NLL", "nats", 1.0, 4),
     ("brier", "Brier score", "", 1.0, 4),
 )
+METHOD_TITLES = {"hutchinson": "Hutchinson", "hutch++": "Hutch++"}
 _NOTHING = Cell("–")
 
 
@@ -59,7 +61,14 @@ def metric_table(rows: Sequence[Row], split: str) -> Table | None:
         return None
     heads = [(MAP_TITLES[c.map], f"fitted by {c.criterion.upper()}" if c.criterion else "as trained") for c in columns]
     lines = [_metric_line(rows, columns, split, metric) for metric in _METRICS]
+    lines.insert(2, _difference_line(rows, columns, split))
     return Table(heads, _fit_lines(rows, columns) + [line for line in lines if line is not None])
+
+
+def _difference_line(rows: Sequence[Row], columns: Sequence[Column], split: str) -> Line | None:
+    found = [metric_row(rows, column, "ece_difference", split) for column in columns]
+    cells = [_NOTHING if row is None else Cell(points(row["value"]), _bracket(row, 100.0, 2)) for row in found]
+    return Line("ECE difference", "focal minus plain, percentage points", cells) if any(found) else None
 
 
 def _fit_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
@@ -90,8 +99,11 @@ def _metric_line(rows: Sequence[Row], columns: Sequence[Column], split: str, met
 
 def _metric_cell(row: Row, best: Any, scale: float, digits: int) -> Cell:
     text = percent(row["value"], digits) if scale == 100 else f"{row['value']:.{digits}f}"
-    note = interval(row["low"], row["high"], scale=scale, digits=digits) if "low" in row else ""
-    return Cell(text, note, best)
+    return Cell(text, _bracket(row, scale, digits), best)
+
+
+def _bracket(row: Row, scale: float, digits: int) -> str:
+    return interval(row["low"], row["high"], scale=scale, digits=digits) if has_interval(row) else ""
 
 
 def curvature_table(rows: Sequence[Row]) -> Table | None:
@@ -112,7 +124,9 @@ def _curvature_cells(row: Row) -> list[Cell]:
         value = Cell(
             significant(row["value"]), f"[{significant(low)},\u00a0{significant(high)}]" if "low" in row else ""
         )
-        effort = Cell(f"{row['probes']:,}", "random probes") if "probes" in row else _NOTHING
+        method = METHOD_TITLES.get(row.get("method"), row.get("method"))
+        products = f"Hessian products ({method})" if method else "Hessian products"
+        effort = Cell(f"{row['probes']:,}", products) if "probes" in row else _NOTHING
     else:
         error = Cell(f"± {significant(row['residual'], 2)}", "residual") if "residual" in row else _NOTHING
         value = Cell(significant(row["value"]), "" if row.get("converged", True) else "not converged")
@@ -120,11 +134,37 @@ def _curvature_cells(row: Row) -> list[Cell]:
     return [value, error, effort, Cell(f"{row['n']:,}" if "n" in row else "–")]
 
 
-def settings(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Return a nested dict as dotted names and values, in the order in which it was written."""
+def _leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
     if isinstance(tree, Mapping) and (tree or not prefix):
-        return [pair for key, value in tree.items() for pair in settings(value, f"{prefix}.{key}".strip("."))]
-    if isinstance(tree, list | tuple):
-        more = f" … ({len(tree)} in all)" if len(tree) > 12 else ""
-        return [(prefix, ", ".join(str(item) for item in tree[:12]) + more or "none")]
-    return [(prefix, "none" if tree is None or tree == {} else str(tree))]
+        return [pair for key, value in tree.items() for pair in _leaves(value, f"{prefix}.{key}".strip("."))]
+    return [(prefix, tree)]
+
+
+def settings(tree: Any) -> list[tuple[str, str]]:
+    """Return a nested dict as dotted names and values, in the order in which it was written."""
+    return [(name, _text(value)) for name, value in _leaves(tree)]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        more = f" … ({len(value)} in all)" if len(value) > 12 else ""
+        return ", ".join(str(item) for item in value[:12]) + more or "none"
+    return "none" if value is None or value == {} else str(value)
+
+
+def config_settings(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the config's settings; a size left to its default is the size that the data set had, from the manifest."""
+    data = manifest.get("data", {})
+    sizes = {f"data.{split}_size": data[split] for split in ("train", "val", "test") if split in data}
+    unset = {name for name, value in _leaves(manifest.get("config", {})) if value is None}
+    shown = {name: f"{sizes[name]} (default)" if name in sizes else "default" for name in unset}
+    return [(name, shown.get(name, value)) for name, value in settings(manifest.get("config", {}))]
+
+
+def phases(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the wall time of each phase in the order in which a job runs them, and their total."""
+    seconds = {row["phase"]: row["value"] for row in rows if row["name"] == "seconds"}
+    order = [name for name in ("prepare", "compile", "train", "evaluate") if name in seconds]
+    total = {"total": sum(seconds.values())} if len(seconds) > 1 else {}
+    named = [*order, *(name for name in seconds if name not in order)]
+    return [(name, f"{value:.1f} s") for name, value in ({n: seconds[n] for n in named} | total).items()]

@@ -1,29 +1,36 @@
 """Sentences computed from rows; they claim no more than the intervals do."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from focalgeo.report.formats import interval, percent, plain, significant
+from focalgeo.report.formats import interval, percent, plain, points
 from focalgeo.report.selection import (
     MAP_TITLES,
     UNCALIBRATED,
     Column,
     Row,
+    batches_of_row,
     calibrated_columns,
     fit,
+    has_interval,
     latest,
     loss_title,
     measured_losses,
+    setting,
 )
+
+LEAST_EXAMPLES = 100  # below that a bootstrap of a binned metric says little
+_DIFFERENCE = {"split": "test", "name": "ece_difference", "against": "temperature_scaling"}
 
 
 def training_loss(manifest: Mapping[str, Any]) -> str:
     """Return the training loss in words, such as "focal loss, γ = 3" (with spaces that do not break)."""
-    loss = manifest.get("config", {}).get("loss", {})
-    if not isinstance(loss, dict) or "name" not in loss:
+    name, gamma = setting(manifest, "loss.name"), setting(manifest, "loss.gamma")
+    if not isinstance(name, str):
         return "an unnamed loss"
-    name = loss_title(str(loss["name"]))
-    return f"{name}, γ\u00a0=\u00a0{plain(float(loss['gamma']))}" if "focal" in name and "gamma" in loss else name
+    fixed = "focal" in name and isinstance(gamma, int | float)
+    return f"{loss_title(name)}, γ\u00a0=\u00a0{plain(float(gamma))}" if fixed else loss_title(name)
 
 
 def metric_row(rows: Sequence[Row], column: Column, name: str, split: str = "test") -> Row | None:
@@ -40,13 +47,13 @@ def verdict(rows: Sequence[Row], manifest: Mapping[str, Any]) -> list[str]:
         after = [_after(rows, maps[name]) for name in list(MAP_TITLES)[1:] if name in maps]
         change = f"; after {', and after '.join(after)}" if after else ""
         sentences.append(f"Its expected calibration error is {_with_interval(before)} as trained{change}.")
-        sentences += _comparison(rows, maps)
+        sentences += _comparison(rows, maps.get("focal_temperature_scaling"))
     return [sentence for sentence in sentences if sentence]
 
 
 def _with_interval(row: Row) -> str:
     text = percent(row["value"])
-    return f"{text} {interval(row['low'], row['high'], scale=100)}" if "low" in row else text
+    return f"{text} {interval(row['low'], row['high'], scale=100)}" if has_interval(row) else text
 
 
 def _accuracy_sentence(rows: Sequence[Row], manifest: Mapping[str, Any]) -> str:
@@ -67,33 +74,72 @@ def _after(rows: Sequence[Row], column: Column) -> str:
     return f"{MAP_TITLES[column.map].lower()}{fitted} it is {'not measured' if row is None else _with_interval(row)}"
 
 
-def _comparison(rows: Sequence[Row], maps: Mapping[str, Column]) -> list[str]:
-    names = ("temperature_scaling", "focal_temperature_scaling")
-    plain_map, focal_map = (metric_row(rows, maps[name], "ece") if name in maps else None for name in names)
-    if plain_map is None or focal_map is None or "low" not in plain_map or "low" not in focal_map:
+def _comparison(rows: Sequence[Row], column: Column | None) -> list[str]:
+    """What the paired difference on the same test examples says of focal against plain temperature scaling."""
+    row = column and latest(rows, {**_DIFFERENCE, **column.where})
+    if row is None or not {"low", "high", "n"} <= set(row):
         return []
-    if fit(rows, maps["focal_temperature_scaling"], "calibration_gamma") == 0:
+    if fit(rows, column, "calibration_gamma") == 0:
         return ["The fit chose γ = 0, so focal temperature scaling is temperature scaling here."]
-    if focal_map["high"] < plain_map["low"]:
-        return ["The two intervals do not overlap: focal temperature scaling is better calibrated here."]
-    if plain_map["high"] < focal_map["low"]:
-        return ["The two intervals do not overlap: focal temperature scaling is worse calibrated here."]
-    order = "lower" if focal_map["value"] < plain_map["value"] else "not lower"
-    shown = "does not show that focal temperature scaling beats temperature scaling"
-    return [f"Focal temperature scaling's value is {order}, but the two intervals overlap: this test set {shown}."]
+    if row["n"] < LEAST_EXAMPLES or not has_interval(row):
+        return [f"There are too few examples here ({row['n']:,}) to compare the two maps."]
+    if row["high"] < 0:
+        finding = "focal temperature scaling is better calibrated here"
+    elif row["low"] > 0:
+        finding = "focal temperature scaling is worse calibrated here"
+    else:
+        finding = "this test set does not tell the two maps apart"
+    ends = interval(row["low"], row["high"], scale=100)
+    difference = f"{points(row['value'])} percentage points, 95% interval {ends}"
+    return [f"On the same examples, focal minus plain temperature scaling's ECE is {difference}: {finding}."]
+
+
+def interval_words(manifest: Mapping[str, Any]) -> str:
+    """Return how the intervals of metrics were made, with the run's numbers of resamples and bins where it has them."""
+    resamples, bins = (setting(manifest, f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
+    count = f" from {resamples:,} resamples of the examples" if isinstance(resamples, int) else ""
+    binned = f" Both ECEs have {bins} bins." if isinstance(bins, int) else ""
+    return (
+        f"In brackets, bias-corrected bootstrap 95% intervals{count}: (2 × value − mean of the resamples)"
+        " ±\u00a01.96 standard deviations of the resamples, or, where a metric that cannot be negative is too near"
+        " 0 for that, from 0 to the root of what the squares give. Resampling biases ECE upwards, so its value lies in"
+        f" the upper part of its interval.{binned}"
+    )
+
+
+def training_words(rows: Sequence[Row]) -> str:
+    """Return what a training row is, from the distance between their steps."""
+    batches = batches_of_row([row for row in rows if row.get("split") == "train" and "step" in row])
+    if not batches:
+        return ""
+    what = f"the mean of {batches} batches" if batches > 1 else "a single batch"
+    return f"A training row is {what}, taken as the parameters move; a moving mean, where drawn, is of such rows."
+
+
+def trace_words(rows: Sequence[Row]) -> str:
+    """Return how the traces were estimated, as their rows' method says."""
+    methods = {row.get("method") for row in rows if row["name"] == "trace"}
+    if methods == {"hutch++"}:
+        return (
+            "estimated by Hutch++: two thirds of the Hessian products build a part that is exact, and a third are"
+            " random samples of the rest, from which standard error and 95% interval come"
+        )
+    return "estimated from random samples, with the standard error and 95% interval of their mean"
 
 
 def curvature_words(rows: Sequence[Row]) -> str:
-    """Return one sentence that compares the training loss's curvature with cross-entropy's; "" without both."""
-    other = next((loss for loss in measured_losses(rows, "lambda_max") if loss != "cross_entropy"), "")
-    parts = []
-    for name, title in (("lambda_max", "largest eigenvalue"), ("trace", "trace")):
-        cross, own = (latest(rows, {"name": name, "loss": loss}) for loss in ("cross_entropy", other))
-        if cross is not None and own is not None and own["value"] > 0 and cross["value"] > 0:
-            ratio = own["value"] / cross["value"]
-            parts.append(f"{significant(ratio, 3)} times the {title}")
+    """Return one sentence that compares the training loss's trace with cross-entropy's; "" without both errors."""
+    other = next((loss for loss in measured_losses(rows, "trace") if loss != "cross_entropy"), "")
+    own, cross = (latest(rows, {"name": "trace", "loss": loss}) for loss in (other, "cross_entropy"))
+    if own is None or cross is None or min(own.get("stderr", 0), cross.get("stderr", 0)) <= 0:
+        return ""
+    if min(own["value"], cross["value"]) <= 0:
+        return ""
+    ratio = own["value"] / cross["value"]
+    half = 1.96 * ratio * math.hypot(own["stderr"] / own["value"], cross["stderr"] / cross["value"])
+    digits = max(2, 1 - math.floor(math.log10(half)))
+    ends = interval(ratio - half, ratio + half, digits=digits)
     return (
-        f"At the trained parameters the {loss_title(other)} has {' and '.join(parts)} of cross-entropy."
-        if parts
-        else ""
+        f"At the trained parameters the {loss_title(other)}'s trace is {ratio:.{digits}f} times that of cross-entropy"
+        f" (approximate 95% interval {ends}, from the two standard errors)."
     )
