@@ -41,10 +41,11 @@ def bootstrap(metric: Callable[..., PyTree], log_probs: Array, labels: Array, ke
     Returns:
         Estimate in the place of each scalar that the metric returns. Its value is the plain metric of the data, `n`
         the number of examples. Resampling biases ECE upwards, just as sampling did, so the interval is centred on the
-        value less that bias: (2 value - mean of draws) +- 1.96 standard deviations. Where the same interval of the
-        squares reaches 0 and no draw is negative, as with the ECE of a calibrated model, its root is taken instead:
-        the square's bias is the noise's variance, and 0 is then covered. (Percentile intervals, corrected or not, leave
-        it out nearly always.) Held by tests/calibration/test_bootstrap.py, which counts how often the interval covers.
+        value less that bias: (2 value - mean of draws) +- 1.96 standard deviations. Where that bias is more than half
+        a standard deviation, no draw is negative and the same interval of the squares reaches 0, as with the ECE of a
+        calibrated model, its root is taken instead: the square's bias is the noise's variance, and 0 is covered.
+        (Percentile intervals, corrected or not, leave it out nearly always.) Held by
+        tests/calibration/test_bootstrap.py, which counts how often the interval covers.
 
     Raises:
         InputError: fewer than 2 resamples, or no examples.
@@ -77,7 +78,8 @@ def _bias_corrected(draws: Array, value: Array) -> tuple[Array, Array]:
     """Normal interval around the value less its bootstrap bias; on the scale of squares where 0 is within reach."""
     low, high = _normal_interval(draws, value)
     low_square, high_square = _normal_interval(draws**2, value**2)
-    near_zero = (jnp.min(draws) >= 0) & (low_square <= 0)
+    biased = jnp.mean(draws) - value > jnp.std(draws) / 2  # a mean, such as the Brier score, is not
+    near_zero = biased & (jnp.min(draws) >= 0) & (low_square <= 0)
     return jnp.where(near_zero, 0.0, low), jnp.where(near_zero, jnp.sqrt(jnp.maximum(high_square, 0.0)), high)
 
 

@@ -77,6 +77,14 @@ def test_the_interval_of_ece_covers_the_true_ece_of_calibrated_and_miscalibrated
     assert share >= 0.888  # 0.95 less 4 standard errors of 200 trials
 
 
+def test_a_mean_far_noisier_than_its_value_keeps_its_normal_interval():
+    """A loss of 1 for 8 of 359 examples: its error is a third of it, and no bias pulls its interval to 0."""
+    log_probs = jnp.log(jnp.asarray(np.where(np.arange(359)[:, None] < 8, [np.exp(-1), 1 - np.exp(-1)], [1, 0]) + 1e-9))
+    got = bootstrap(nll, log_probs.astype(jnp.float32), jnp.zeros(359, jnp.int32), jax.random.key(9), 1000)
+    np.testing.assert_allclose(got.low, got.value - 1.96 * got.stderr, rtol=0.05)
+    assert got.low > 0
+
+
 def test_same_key_same_result_and_degenerate_data():
     log_probs, labels = predictions(150, jax.random.key(4))
     first, second = (bootstrap(ece, log_probs, labels, jax.random.key(5), 200) for _ in range(2))
