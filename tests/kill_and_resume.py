@@ -90,8 +90,10 @@ def compare(times: int, flags: list[str], *, seed: int, chain: bool) -> bool:
         print(f"uninterrupted: {seconds:.1f} s, {steps} steps", flush=True)
         for number in range(times):
             workdir = Path(folder) / ("chain" if chain else f"killed{number}")
-            # every other kill falls into training, which is a small part of a short run's time
-            step = generator.randrange(steps_done(workdir), steps) if number % 2 else None
+            # every other kill falls into training, which is a small part of a short run's time; in a chain all do
+            step = generator.randrange(1, steps) if number % 2 else None
+            if chain:
+                step = generator.randint(steps_done(workdir), (steps_done(workdir) + steps) // 2)
             where = kill(workdir, flags, seconds=generator.uniform(0.02, 0.9) * seconds, step=step)
             continued |= "checkpoint" in where and not where.endswith(" 0")
             print(f"killed {where}", flush=True)

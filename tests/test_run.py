@@ -2,7 +2,7 @@
 
 import json
 import os
-import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,10 +17,10 @@ ROOT = Path(__file__).parent.parent
 QUICK = f"--config={ROOT / 'configs' / 'digits.py'}:quick"
 
 
-def run(*arguments, devices=1, **options):
+def run(*arguments, devices=1):
     environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     command = [sys.executable, "-m", "focalgeo.run", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300, **options)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300)
 
 
 def one_line(result, code=2):
@@ -63,8 +63,9 @@ def test_a_file_in_the_way_is_one_line(tmp_path):
 
 def test_a_disk_that_takes_no_more_is_one_line(tmp_path):
     # a limit on the size of files is met by the same calls as a full disk
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # noqa: E731
-    line = one_line(run(QUICK, f"--workdir={tmp_path / 'run'}", preexec_fn=limit))
+    command = shlex.join([sys.executable, "-m", "focalgeo.run", QUICK, f"--workdir={tmp_path / 'run'}"])
+    limited = ["bash", "-c", f"ulimit -f 20; exec {command}"]
+    line = one_line(subprocess.run(limited, capture_output=True, text=True, cwd=ROOT, timeout=300))
     assert "cannot write" in line
     assert str(tmp_path / "run") in line
 
