@@ -255,6 +255,8 @@ def test_every_image_config_runs(tmp_path, image_folder, name, variant):
     config.data.name = f"folder:{image_folder}"
     config.data.train_size, config.data.val_size = 40, 8
     config.optimizer.batch_size = 16
+    if config.model.blocks is not None:  # the same network, shallower and thinner
+        config.model.blocks, config.model.widths = (1, 1, 1, 1), (4, 8, 8, 8)
     rows = job.run(config, tmp_path / "run")
     assert (tmp_path / "run" / "report.html").exists()
     assert len([row for row in rows if row["name"] == "lambda_max"]) == 2
