@@ -5,9 +5,11 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile much and compute little: less optimisation saves a third of their time.
-CHEAP_COMPILATION = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=2 {CHEAP_COMPILATION}")
-
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=2 "
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
 # What was compiled once serves every worker and every process that the tests start; keyed by program and version.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "xla"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
