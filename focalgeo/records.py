@@ -296,15 +296,17 @@ def locked(workdir: Workdir) -> Iterator[None]:
         yield
 
 
-def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Callable[[Row], None]:
-    """Make a function that writes a row with a step to TensorBoard event files; it does nothing without tensorboardX.
+@contextlib.contextmanager
+def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Iterator[Callable[[Row], None]]:
+    """Open TensorBoard event files; yields a function that writes a row with a step. Does nothing without tensorboardX.
 
     `step` is where a resumed run goes on: TensorBoard then hides what an earlier run wrote from that step on.
     """
     try:
         from tensorboardX import SummaryWriter  # optional, and slow to import
     except ImportError:
-        return lambda row: None
+        yield lambda row: None
+        return
     with writing(Path(workdir) / "tensorboard"):
         writer = SummaryWriter(str(Path(workdir) / "tensorboard"), purge_step=step or None)
 
@@ -313,4 +315,5 @@ def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Callable[[Row], No
             keys = ("split", "name", "map", "criterion", "loss")
             writer.add_scalar("/".join(str(row[key]) for key in keys if key in row), float(row["value"]), row["step"])
 
-    return write
+    with contextlib.closing(writer):
+        yield write

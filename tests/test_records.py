@@ -181,14 +181,17 @@ def test_a_strange_folder_and_a_damaged_manifest_are_refused(tmp_path):
 
 def test_tensorboard_gets_rows_with_a_step_and_its_absence_is_silent(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
-    records.tensorboard_writer(tmp_path)(row(1))
+    with records.tensorboard_writer(tmp_path) as write:
+        write(row(1))
     assert not (tmp_path / "tensorboard").exists()
     monkeypatch.undo()
-    pytest.importorskip("tensorboardX")
+    tensorboard = pytest.importorskip("tensorboardX")
     calls = []
-    monkeypatch.setattr("tensorboardX.SummaryWriter.add_scalar", lambda self, *args: calls.append(args))
-    write = records.tensorboard_writer(tmp_path)
-    write(row(7))
-    write({"name": "accuracy", "split": "test", "value": 0.9})
-    assert calls == [("train/loss", 0.5, 7)]
+    monkeypatch.setattr(tensorboard.SummaryWriter, "add_scalar", lambda self, *args: calls.append(args))
+    close = tensorboard.SummaryWriter.close
+    monkeypatch.setattr(tensorboard.SummaryWriter, "close", lambda self: calls.append("closed") or close(self))
+    with records.tensorboard_writer(tmp_path) as write:
+        write(row(7))
+        write({"name": "accuracy", "split": "test", "value": 0.9})
+    assert calls == [("train/loss", 0.5, 7), "closed"]
     assert any((tmp_path / "tensorboard").iterdir())

@@ -65,7 +65,7 @@ def check_config(config: ConfigDict) -> None:
       InputError: the first field that is out of its range, with the range.
     """
     for field, holds, range_in_words in CHECKS:
-        value = functools.reduce(lambda part, name: part[name], field.split("."), config)
+        value = _field(config, field)
         try:
             right = holds(value)
         except (TypeError, ValueError):  # text where numbers belong
@@ -74,10 +74,11 @@ def check_config(config: ConfigDict) -> None:
             raise InputError(f"config.{field} is {value}: it {range_in_words}")
     if config.optimizer.schedule == "cosine" and config.optimizer.warmup_epochs >= config.optimizer.epochs:
         raise InputError("config.optimizer.warmup_epochs leaves no epoch to train: it must be below optimizer.epochs")
-    _choose("loss.name", config.loss.name, losses.LOSSES)
-    _choose("data.augment", config.data.augment, data.AUGMENTATIONS)
+    for field, choices in (("loss.name", losses.LOSSES), ("data.augment", data.AUGMENTATIONS)):
+        name = _field(config, field)
+        if name not in choices:
+            raise InputError.of_choice(f"config.{field}", name, choices)
 
 
-def _choose(field: str, name: str, choices) -> None:
-    if name not in choices:
-        raise InputError.of_choice(f"config.{field}", name, choices)
+def _field(config: ConfigDict, field: str):
+    return functools.reduce(lambda part, name: part[name], field.split("."), config)

@@ -74,18 +74,17 @@ def _train(config, workdir: Path, prepared: Prepared) -> loop.Outcome:
     start = checkpoint.restore_latest(manager, state) or checkpoint.Checkpoint(state, {})
     first = int(start.state.step)
     records.truncate_rows(workdir, first)
-    tensorboard = records.tensorboard_writer(workdir, step=first)
     place = preparation.place(config)
-
-    def write(rows: list[dict]) -> None:
-        rows = [{**row, **place} for row in rows]
-        records.append_rows(workdir, rows)
-        for row in rows:
-            tensorboard(row)
-
     loss = losses.make_loss(config.loss.name)
     step = parallel.pmapped(make_step(model.apply, loss, prepared.tx, parallel.reduce_sum))
-    with interruption.deferred_signals() as stopped:
+    with records.tensorboard_writer(workdir, step=first) as tensorboard, interruption.deferred_signals() as stopped:
+
+        def write(rows: list[dict]) -> None:
+            rows = [{**row, **place} for row in rows]
+            records.append_rows(workdir, rows)
+            for row in rows:
+                tensorboard(row)
+
         return loop.run(
             start,
             step,
