@@ -40,6 +40,11 @@ def reduce_sum(tree: PyTree) -> PyTree:
     return jax.lax.psum(tree, AXIS)
 
 
+def gather(tree: PyTree) -> PyTree:
+    """All devices' examples [examples, ...] in every leaf, inside `pmapped` only; gradients flow back to owners."""
+    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True), tree)
+
+
 def shard(batch: Batch) -> Batch:
     """Cut a batch [examples, ...] into one shard per device, [devices, examples / devices, ...]."""
     return jax.tree.map(lambda leaf: leaf.reshape(jax.device_count(), -1, *leaf.shape[1:]), batch)

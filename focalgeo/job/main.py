@@ -91,6 +91,7 @@ def _train(config, workdir: Path, prepared: Prepared) -> loop.Outcome:
             prepared.plan,
             batches=functools.partial(preparation.training_batches, config, dataset),
             validate=_make_validation(config, model, dataset),
+            adapt=lambda state, epoch: state,
             learning_rate=lambda index: config.optimizer.learning_rate * float(prepared.schedule(index)),
             write=write,
             save=functools.partial(checkpoint.save, manager),

@@ -40,6 +40,7 @@ def run(
     *,
     batches: Callable[[int, int], Iterator[Batch]],
     validate: Callable[[TrainState], list[dict]],
+    adapt: Callable[[TrainState, int], TrainState],
     learning_rate: Callable[[int], float],
     write: Callable[[list[dict]], None],
     save: Callable[[Checkpoint], None],
@@ -48,8 +49,10 @@ def run(
     """Train from `start` to the end of the plan.
 
     step: compiled by parallel.pmapped. batches(epoch, first): the epoch's batches from number `first` on. validate:
-    rows after each epoch. write: appends rows. save: writes a checkpoint; all rows up to its step are written by then.
-    stopped: the number of a signal that asks to stop, or None.
+    rows after each epoch. adapt(state, epoch): the state that the epoch begins with, laid out for all devices (a
+    schedule of the loss changes `hyper` there); a function of its arguments alone, as a resumed run calls it again.
+    write: appends rows. save: writes a checkpoint; all rows up to its step are written by then. stopped: the number of
+    a signal that asks to stop, or None.
 
     Raises:
       RunError: loss or gradient is not finite (the last checkpoint is from before), or devices disagree.
@@ -61,6 +64,9 @@ def run(
     began, compile_seconds, signum = time.perf_counter(), 0.0, None
     try:
         for index, batch in _from(first, plan, batches):
+            if index % plan.steps_per_epoch == 0:
+                with meter.paused():
+                    state = adapt(state, index // plan.steps_per_epoch)
             state, metrics, fingerprints = step(state, parallel.shard(batch))
             done = index + 1
             if index == first:

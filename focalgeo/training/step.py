@@ -7,15 +7,28 @@ import jax.numpy as jnp
 import optax
 
 from focalgeo import trees
-from focalgeo.types import Batch, TrainState
+from focalgeo.types import Array, Batch, TrainState
 
 
-def make_step(apply: Callable, loss: Callable, tx: optax.GradientTransformation, reduce: Callable) -> Callable:
+def no_penalty(logits: Array, batch: Batch, hyper: dict) -> float:
+    """The penalty of a loss that is a plain mean over examples: 0."""
+    return 0.0
+
+
+def make_step(
+    apply: Callable,
+    loss: Callable,
+    tx: optax.GradientTransformation,
+    reduce: Callable,
+    *,
+    penalty: Callable = no_penalty,
+) -> Callable:
     """The step (state, batch) -> (state, metrics): one update of the mean loss over all devices' unmasked examples.
 
     apply: flax's signature (see types.Model). loss(logits, labels, hyper) -> [examples] in nats. reduce: sums a tree
-    over devices. Metrics are sums over the batch ("loss", "correct", "count") and the norms of the mean
-    gradient and of the new parameters and batch statistics.
+    over devices. penalty(logits, batch, hyper) -> scalar in nats, equal on all devices: added to the mean loss, for
+    what is no mean over examples. Metrics are sums over the batch ("loss", "correct", "count") and the norms of the
+    mean gradient and of the new parameters and batch statistics.
     """
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
@@ -30,7 +43,7 @@ def make_step(apply: Callable, loss: Callable, tx: optax.GradientTransformation,
                 mutable=list(state.model_state),
                 rngs={"dropout": noise},
             )
-            losses = loss(logits, batch.y, state.hyper)
+            losses = loss(logits, batch.y, state.hyper) + penalty(logits, batch, state.hyper)
             return jnp.sum(jnp.where(batch.mask, losses, 0.0)), (logits, model_state)
 
         (total, (logits, model_state)), gradient = jax.value_and_grad(summed_loss, has_aux=True)(state.params)

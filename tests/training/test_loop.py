@@ -54,7 +54,21 @@ def workshop():
     return Workshop(checkpoint.Checkpoint(jax.device_get(state), {}), step, batches)
 
 
-def train(workshop, *, start=None, rows=None, save=lambda saved: None, stopped=lambda: None, step=None, batches=None):
+def unchanged(state, epoch):
+    return state
+
+
+def train(
+    workshop,
+    *,
+    start=None,
+    adapt=unchanged,
+    rows=None,
+    save=lambda saved: None,
+    stopped=lambda: None,
+    step=None,
+    batches=None,
+):
     start = start or workshop.start
     start = start._replace(state=jax.tree.map(np.copy, start.state))  # the step donates its state
     return loop.run(
@@ -65,6 +79,7 @@ def train(workshop, *, start=None, rows=None, save=lambda saved: None, stopped=l
         validate=lambda state: [
             {"name": "norm", "split": "val", "value": float(jnp.sum(state.params["Dense_0"]["bias"]))}
         ],
+        adapt=adapt,
         learning_rate=lambda index: 0.1,
         write=([] if rows is None else rows).extend,
         save=save,
@@ -103,6 +118,28 @@ def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path,
     final = train(workshop, start=restored, rows=rows)
     assert_equal(final, whole[0])
     assert without_times(rows) == without_times(whole[1])
+
+
+def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
+    def halved(state, epoch):
+        bias = jnp.sum(jnp.abs(state.params["Dense_0"]["bias"]))  # an update that depends on what was learnt so far
+        gamma = parallel.replicated(jnp.float32(3 / (1 + epoch)) + bias)
+        return state._replace(hyper={**state.hyper, "gamma": gamma})
+
+    expected = train(workshop, adapt=halved)
+    assert 1 < float(expected.hyper["gamma"]) < 3
+    for stop_after in (2, 4, 9):  # 4 is the end of an epoch, whose update belongs to the next
+        manager = checkpoint.make_manager(tmp_path / str(stop_after), keep=2)
+        calls = iter(range(1, 100))
+        with pytest.raises(Interrupted):
+            train(
+                workshop,
+                adapt=halved,
+                save=functools.partial(checkpoint.save, manager),
+                stopped=lambda calls=calls, last=stop_after: signal.SIGTERM if next(calls) == last else None,
+            )
+        restored = checkpoint.restore_latest(manager, workshop.start.state)
+        assert_equal(train(workshop, start=restored, adapt=halved), expected)
 
 
 def test_a_signal_during_the_last_step_is_not_lost(workshop):
