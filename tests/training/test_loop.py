@@ -4,6 +4,7 @@ import functools
 import signal
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,11 +88,6 @@ def train(
     ).state
 
 
-def assert_equal(left, right):
-    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def without_times(rows):
     return [row for row in rows if row["name"] != "examples_per_second"]
 
@@ -116,7 +112,7 @@ def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path,
     restored = checkpoint.restore_latest(manager, workshop.start.state)
     assert int(restored.state.step) == stop_after
     final = train(workshop, start=restored, rows=rows)
-    assert_equal(final, whole[0])
+    chex.assert_trees_all_equal(final, whole[0])
     assert without_times(rows) == without_times(whole[1])
 
 
@@ -139,7 +135,7 @@ def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
                 stopped=lambda calls=calls, last=stop_after: signal.SIGTERM if next(calls) == last else None,
             )
         restored = checkpoint.restore_latest(manager, workshop.start.state)
-        assert_equal(train(workshop, start=restored, adapt=halved), expected)
+        chex.assert_trees_all_equal(train(workshop, start=restored, adapt=halved), expected)
 
 
 def test_a_signal_during_the_last_step_is_not_lost(workshop):

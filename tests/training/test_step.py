@@ -1,5 +1,8 @@
 """The step, the optimiser and the device path: one device's result on any number of devices, on uneven batches too."""
 
+import functools
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,9 +36,7 @@ def make_state(model, tx, *, gamma: float = 2.0, learning_rate: float = 0.1) -> 
     return TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), hyper)
 
 
-def close(left, right, tolerance=1e-5):
-    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+close = functools.partial(chex.assert_trees_all_close, rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_two_devices_equal_one_on_an_uneven_batch(tx, two_devices, one_device, v
     parallel.check_replicas(fingerprints)
     close(state.params, expected.params)
     close(state.model_state, expected.model_state)
-    close(metrics, expected_metrics, 1e-4)
+    close(metrics, expected_metrics, rtol=1e-4)
     assert metrics["count"] == valid
 
 
