@@ -39,6 +39,12 @@ def get_config(arg: str = "") -> ConfigDict:
     config.loss = ConfigDict()
     config.loss.name = "focal_loss"
     config.loss.gamma = 3.0
+    config.loss.smoothing = 0.05
+    config.loss.thresholds = (0.2,)
+    config.loss.boundaries = (100, 250)
+    config.loss.gammas = (5.0, 3.0)
+    config.loss.penalty_weight = 2.0
+    config.loss.alpha = ()
 
     config.optimizer = ConfigDict()
     config.optimizer.name = "sgd"

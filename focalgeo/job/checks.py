@@ -5,7 +5,8 @@ import functools
 import numpy as np
 from ml_collections import ConfigDict
 
-from focalgeo import data, losses
+from focalgeo import data
+from focalgeo.job import objective
 from focalgeo.types import InputError
 
 # (field, what must hold, in words)
@@ -20,7 +21,17 @@ CHECKS = (
         "must hold finite numbers above 0",
     ),
     ("model.dtype", lambda v: v in ("float32", "bfloat16"), "must be float32 or bfloat16"),
-    ("loss.gamma", lambda v: 0 <= v < float("inf"), "must be a finite number, 0 or more"),
+    ("loss.gamma", lambda v: abs(v) < float("inf"), "must be a finite number"),
+    ("loss.smoothing", lambda v: 0 <= v < 1, "must be at least 0 and below 1"),
+    (
+        "loss.thresholds",
+        lambda v: _ascending(v) and all(0 < each < 1 for each in v),
+        "must ascend, above 0 and below 1",
+    ),
+    ("loss.boundaries", lambda v: _ascending(v) and all(each > 0 for each in v), "must ascend, in epochs above 0"),
+    ("loss.gammas", lambda v: all(0 <= each < float("inf") for each in v), "must hold finite numbers, 0 or more"),
+    ("loss.alpha", lambda v: all(0 <= each < float("inf") for each in v), "must hold finite weights, 0 or more"),
+    ("loss.penalty_weight", lambda v: 0 <= v < float("inf"), "must be a finite number, 0 or more"),
     ("model.hidden", lambda v: v is None or all(each >= 1 for each in v), "must hold widths of 1 or more"),
     ("model.widths", lambda v: v is None or all(each >= 1 for each in v), "must hold widths of 1 or more"),
     ("model.blocks", lambda v: v is None or all(each >= 1 for each in v), "must hold numbers of 1 or more"),
@@ -74,10 +85,25 @@ def check_config(config: ConfigDict) -> None:
             raise InputError(f"config.{field} is {value}: it {range_in_words}")
     if config.optimizer.schedule == "cosine" and config.optimizer.warmup_epochs >= config.optimizer.epochs:
         raise InputError("config.optimizer.warmup_epochs leaves no epoch to train: it must be below optimizer.epochs")
-    for field, choices in (("loss.name", losses.LOSSES), ("data.augment", data.AUGMENTATIONS)):
+    for field, choices in (("loss.name", objective.NAMES), ("data.augment", data.AUGMENTATIONS)):
         name = _field(config, field)
         if name not in choices:
             raise InputError.of_choice(f"config.{field}", name, choices)
+    _check_gammas(config.loss)
+
+
+def _check_gammas(loss: ConfigDict) -> None:
+    if loss.gamma < 0 and loss.name != "signed_focal_loss":
+        raise InputError(f"config.loss.gamma is {loss.gamma}: it must be 0 or more (only signed_focal_loss goes below)")
+    limits = {"sample_dependent_focal_loss": "thresholds", "scheduled_focal_loss": "boundaries"}.get(loss.name)
+    if limits and len(loss.gammas) != len(loss[limits]) + 1:
+        raise InputError(
+            f"config.loss.gammas must hold one value more than config.loss.{limits}, {len(loss[limits]) + 1}"
+        )
+
+
+def _ascending(values) -> bool:
+    return list(values) == sorted(set(values))
 
 
 def _field(config: ConfigDict, field: str):

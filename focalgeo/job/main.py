@@ -11,12 +11,12 @@ import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from focalgeo import data, evaluation, losses, parallel, records, report
-from focalgeo.job import preparation, provenance
+from focalgeo.job import objective, preparation, provenance
 from focalgeo.job.checks import check_config
 from focalgeo.job.preparation import Prepared
 from focalgeo.training import checkpoint, interruption, loop
 from focalgeo.training.step import make_step
-from focalgeo.types import Dataset, Model, Predictions, Split, TrainState
+from focalgeo.types import Model, Predictions, Split, TrainState
 
 
 def run(config: ConfigDict, workdir: str | Path) -> list[dict]:
@@ -41,7 +41,7 @@ def run(config: ConfigDict, workdir: str | Path) -> list[dict]:
         if not outcome.compile_seconds:
             seconds = {}  # nothing was left to train: what it took when it was trained stays in the rows
         began = time.perf_counter()
-        rows = _evaluate(config, workdir, prepared.model, prepared.dataset, outcome.state, prepared.keys)
+        rows = _evaluate(config, workdir, prepared, outcome.state)
         seconds["evaluate"] = time.perf_counter() - began
         rows += [{"name": "seconds", "phase": phase, "value": value} for phase, value in seconds.items()]
         rows = [{"step": prepared.plan.steps, **preparation.place(config), **row} for row in rows]
@@ -75,8 +75,9 @@ def _train(config, workdir: Path, prepared: Prepared) -> loop.Outcome:
     first = int(start.state.step)
     records.truncate_rows(workdir, first)
     place = preparation.place(config)
-    loss = losses.make_loss(config.loss.name)
-    step = parallel.pmapped(make_step(model.apply, loss, prepared.tx, parallel.reduce_sum))
+    loss, penalty = prepared.objective.loss, prepared.objective.penalty
+    step = parallel.pmapped(make_step(model.apply, loss, prepared.tx, parallel.reduce_sum, penalty=penalty))
+    predict_val = _make_prediction(config, model, dataset.val)
     with records.tensorboard_writer(workdir, step=first) as tensorboard, interruption.deferred_signals() as stopped:
 
         def write(rows: list[dict]) -> None:
@@ -90,8 +91,8 @@ def _train(config, workdir: Path, prepared: Prepared) -> loop.Outcome:
             step,
             prepared.plan,
             batches=functools.partial(preparation.training_batches, config, dataset),
-            validate=_make_validation(config, model, dataset),
-            adapt=lambda state, epoch: state,
+            validate=_make_validation(loss, predict_val),
+            adapt=objective.make_adapt(predict_val),
             learning_rate=lambda index: config.optimizer.learning_rate * float(prepared.schedule(index)),
             write=write,
             save=functools.partial(checkpoint.save, manager),
@@ -99,19 +100,17 @@ def _train(config, workdir: Path, prepared: Prepared) -> loop.Outcome:
         )
 
 
-def _evaluate(config, workdir: Path, model: Model, dataset: Dataset, state: TrainState, keys: dict) -> list[dict]:
+def _evaluate(config, workdir: Path, prepared: Prepared, state: TrainState) -> list[dict]:
     """Predictions saved once; calibration before and after both maps; curvature on a fixed subset of val."""
     _say("predicting val and test")
-    forward = parallel.pmapped_forward(model.apply)
-    variables = {"params": state.params, **state.model_state}
     predictions = {}
-    for name, split in (("val", dataset.val), ("test", dataset.test)):
-        predictions[name] = evaluation.predict(forward, variables, preparation.evaluation_batches(config, split))
+    for name, split in (("val", prepared.dataset.val), ("test", prepared.dataset.test)):
+        predictions[name] = _make_prediction(config, prepared.model, split)(state)
         records.write_predictions(workdir, name, predictions[name].logits, predictions[name].labels)
     _say("calibrating: temperature scaling, focal temperature scaling")
-    rows, search = _calibrate(config, predictions, keys["bootstrap"])
+    rows, search = _calibrate(config, predictions, prepared.keys["bootstrap"])
     records.write_arrays(workdir, "search", search)
-    return rows + _curvature(config, model, dataset, state, keys["probe"])
+    return rows + _curvature(config, prepared, state)
 
 
 def _calibrate(config, predictions: dict[str, Predictions], key: jax.Array) -> tuple[list[dict], dict[str, np.ndarray]]:
@@ -137,24 +136,25 @@ def _calibrate(config, predictions: dict[str, Predictions], key: jax.Array) -> t
     return rows, arrays
 
 
-def _curvature(config, model: Model, dataset: Dataset, state: TrainState, key: jax.Array) -> list[dict]:
-    settings = config.curvature
+def _curvature(config, prepared: Prepared, state: TrainState) -> list[dict]:
+    """Of the cross-entropy, and of the loss trained with: of its mean over examples, where it has a penalty as well."""
+    settings, val = config.curvature, prepared.dataset.val
     if settings.examples == 0:
         return []
-    subset = Split(dataset.val.x[: settings.examples], dataset.val.y[: settings.examples])
+    subset = Split(val.x[: settings.examples], val.y[: settings.examples])
     _say("measuring the curvature of the loss on val")
     batches = list(
         data.evaluation_batches(subset, batch_size=settings.batch_size, normalise=preparation.normalisation(config))
     )
     host_state = jax.device_get(state)
-    chosen = {name: losses.make_loss(name) for name in dict.fromkeys(("cross_entropy", config.loss.name))}
+    chosen = {"cross_entropy": losses.make_loss("cross_entropy"), prepared.objective.name: prepared.objective.loss}
     return evaluation.curvature_rows(
-        model.apply,
+        prepared.model.apply,
         {name: functools.partial(_with_hyper, loss, host_state.hyper) for name, loss in chosen.items()},
         jax.tree.map(jnp.asarray, host_state.params),
         jax.tree.map(jnp.asarray, host_state.model_state),
         batches,
-        key,
+        prepared.keys["probe"],
         max_products=settings.max_products,
         tolerance=settings.tolerance,
         num_probes=settings.num_probes,
@@ -166,14 +166,23 @@ def _with_hyper(loss, hyper, logits, labels):
     return loss(logits, labels, hyper)
 
 
-def _make_validation(config, model: Model, dataset: Dataset):
-    """State -> rows of the mean training loss and the accuracy on val."""
+def _make_prediction(config, model: Model, split: Split):
+    """State -> predictions on all examples of a split."""
     forward = parallel.pmapped_forward(model.apply)
-    loss = jax.jit(losses.make_loss(config.loss.name))
+
+    def predict(state: TrainState) -> Predictions:
+        variables = {"params": state.params, **state.model_state}
+        return evaluation.predict(forward, variables, preparation.evaluation_batches(config, split))
+
+    return predict
+
+
+def _make_validation(loss, predict):
+    """State -> rows of the mean loss (without penalty) and the accuracy on val."""
+    loss = jax.jit(loss)
 
     def validate(state: TrainState) -> list[dict]:
-        variables = {"params": state.params, **state.model_state}
-        predicted = evaluation.predict(forward, variables, preparation.evaluation_batches(config, dataset.val))
+        predicted = predict(state)
         per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(state.hyper)))
         right = predicted.logits.argmax(-1) == predicted.labels
         place = {"split": "val", "n": len(right)}

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from focalgeo import data, losses, models, parallel
+from focalgeo import data, models, parallel
+from focalgeo.job.objective import Objective, make_objective
 from focalgeo.training import loop, optimiser
-from focalgeo.types import Batch, Dataset, Model, Split, TrainState
+from focalgeo.types import Batch, Dataset, InputError, Model, Split, TrainState
 
 
 class Prepared(NamedTuple):
@@ -18,6 +19,7 @@ class Prepared(NamedTuple):
     model: Model
     keys: dict[str, jax.Array]
     plan: loop.Plan
+    objective: Objective
     schedule: Callable
     tx: Any  # optax.GradientTransformation
     state: TrainState
@@ -36,7 +38,10 @@ def prepare(config) -> Prepared:
     plan = _plan(config, dataset)
     schedule = _schedule(config, plan)
     tx = _optimiser(config, schedule)
-    return Prepared(dataset, model, keys, plan, schedule, tx, _initial_state(config, model, tx, dataset, keys))
+    objective = make_objective(config)
+    _check_alpha(objective, dataset)
+    state = _initial_state(config, model, tx, dataset, keys, objective.hyper)
+    return Prepared(dataset, model, keys, plan, objective, schedule, tx, state)
 
 
 def _load(config) -> Dataset:
@@ -75,14 +80,18 @@ def _optimiser(config, schedule):
     )
 
 
-def _initial_state(config, model: Model, tx, dataset: Dataset, keys: dict) -> TrainState:
+def _check_alpha(objective: Objective, dataset: Dataset) -> None:
+    weights, classes = objective.hyper.get("alpha"), len(dataset.class_names)
+    if weights is not None and weights.shape != (classes,):
+        raise InputError(f"config.loss.alpha holds {weights.size} weights, {dataset.name} has {classes} classes")
+
+
+def _initial_state(config, model: Model, tx, dataset: Dataset, keys: dict, hyper: dict) -> TrainState:
     few = Split(dataset.train.x[:2], dataset.train.y[:2])
     example = next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(config)))
     variables = dict(jax.jit(model.init)(keys["init"], example.x))
     params = variables.pop("params")
-    hyper = {name: config.loss[name] for name in losses.hyperparameters(config.loss.name)}
-    hyper["learning_rate"] = config.optimizer.learning_rate
-    hyper = {name: jnp.float32(value) for name, value in hyper.items()}
+    hyper = {**hyper, "learning_rate": jnp.float32(config.optimizer.learning_rate)}
     return TrainState(jnp.int32(0), params, variables, tx.init(params), keys["noise"], hyper)
 
 
@@ -117,5 +126,5 @@ def evaluation_batches(config, split: Split) -> Iterator[Batch]:
 
 def place(config) -> dict:
     """The fields that every row of the run has: its seed, and gamma if the loss has one."""
-    gamma = {"gamma": config.loss.gamma} if "gamma" in losses.hyperparameters(config.loss.name) else {}
+    gamma = {"gamma": config.loss.gamma} if "gamma" in make_objective(config).hyper else {}
     return {**gamma, "seed": config.seed}

@@ -1,46 +1,94 @@
-"""Per-example losses in nats: pure functions of (logits, labels, hyperparameters...), without means, masks or
-parameters.
+"""Losses per example, in nats (Brier: a pure number): pure functions of (logits, labels, hyperparameters...), without
+means, masks or parameters; and penalties on a batch.
 
 What a loss needs beyond logits and labels is named by its own signature; `make_loss` turns any of them into one form.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable
 
+from focalgeo.losses.adafocal import AdaFocalState, adafocal_gamma, adafocal_loss, adafocal_state, adafocal_update
+from focalgeo.losses.brier import brier_loss
+from focalgeo.losses.class_weights import weighted_by_class
 from focalgeo.losses.cross_entropy import cross_entropy
+from focalgeo.losses.dual_focal import dual_focal_loss
 from focalgeo.losses.focal import focal_loss
-from focalgeo.types import Array, InputError
+from focalgeo.losses.label_smoothing import label_smoothed_cross_entropy
+from focalgeo.losses.mmce import mmce, weighted_mmce
+from focalgeo.losses.policies import (
+    POLICIES,
+    SCHEDULES,
+    sample_dependent_focal_loss,
+    sample_gamma,
+    scheduled_focal_loss,
+)
+from focalgeo.losses.signed_focal import signed_focal_loss
+from focalgeo.types import Array, InputError, PyTree
 
-__all__ = ["LOSSES", "cross_entropy", "focal_loss", "hyperparameters", "make_loss"]
+__all__ = [
+    "LOSSES",
+    "PENALTIES",
+    "POLICIES",
+    "SCHEDULES",
+    "AdaFocalState",
+    "adafocal_gamma",
+    "adafocal_loss",
+    "adafocal_state",
+    "adafocal_update",
+    "brier_loss",
+    "cross_entropy",
+    "dual_focal_loss",
+    "focal_loss",
+    "hyperparameters",
+    "label_smoothed_cross_entropy",
+    "make_loss",
+    "mmce",
+    "sample_dependent_focal_loss",
+    "sample_gamma",
+    "scheduled_focal_loss",
+    "signed_focal_loss",
+    "weighted_by_class",
+    "weighted_mmce",
+]
 
-LOSSES: dict[str, Callable[..., Array]] = {"cross_entropy": cross_entropy, "focal_loss": focal_loss}
+LOSSES: dict[str, Callable[..., Array]] = {
+    "cross_entropy": cross_entropy,
+    "label_smoothed_cross_entropy": label_smoothed_cross_entropy,
+    "brier_loss": brier_loss,
+    "focal_loss": focal_loss,
+    "sample_dependent_focal_loss": sample_dependent_focal_loss,
+    "scheduled_focal_loss": scheduled_focal_loss,
+    "adafocal_loss": adafocal_loss,
+    "signed_focal_loss": signed_focal_loss,
+    "dual_focal_loss": dual_focal_loss,
+}
+
+PENALTIES: dict[str, Callable[..., Array]] = {"mmce": mmce, "weighted_mmce": weighted_mmce}
 
 
 def hyperparameters(name: str) -> tuple[str, ...]:
-    """Names of the traced scalars that loss `name` takes after (logits, labels), in its own order.
+    """Names of the traced values that loss `name` takes after (logits, labels), in its own order.
 
     Raises:
         InputError: `name` is not in LOSSES.
     """
     if name not in LOSSES:
-        near = difflib.get_close_matches(name, LOSSES, n=1, cutoff=0.3)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(sorted(LOSSES))}"
-        raise InputError(f"unknown loss {name!r}: {hint}")
+        raise InputError.of_choice("loss", name, LOSSES)
     return tuple(inspect.signature(LOSSES[name]).parameters)[2:]
 
 
-def make_loss(name: str) -> Callable[[Array, Array, dict[str, Array]], Array]:
-    """The loss `name` as loss(logits, labels, hyper) -> [...], where `hyper` holds at least the scalars it needs.
+def make_loss(name: str) -> Callable[[Array, Array, dict[str, PyTree]], Array]:
+    """The loss `name` as loss(logits, labels, hyper) -> [...], where `hyper` holds at least the values it needs.
 
-    What `hyper` holds beyond them is left alone, so that one dict of traced scalars can serve a whole sweep.
+    Its keys are the loss's parameter names; its values are scalars, arrays or a pytree such as the AdaFocal state.
+    What `hyper` holds beyond them is left alone, so that one dict of traced values can serve a whole sweep.
 
     Raises:
         InputError: `name` is not in LOSSES.
     """
     names, function = hyperparameters(name), LOSSES[name]
 
-    def loss(logits: Array, labels: Array, hyper: dict[str, Array]) -> Array:
+    def loss(logits: Array, labels: Array, hyper: dict[str, PyTree]) -> Array:
         return function(logits, labels, *(hyper[needed] for needed in names))
 
     return loss

@@ -1,9 +1,51 @@
 """The true class's log-odds, from which every loss here is computed: it keeps 1 - p where p rounds to 1."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from focalgeo.types import Array
+
+
+class Margins(NamedTuple):
+    """Logits as differences from the strongest class but the true one, the rival."""
+
+    gap: Array  # [...], z_y - z_rival
+    lag: Array  # [..., classes], z_k - z_rival, with -inf at the true class
+    rival: Array  # int [...]
+
+
+def in_float32(logits: Array) -> Array:
+    """Logits as they are computed here: float64 stays, every other type becomes float32."""
+    logits = jnp.asarray(logits)
+    return logits.astype(jnp.float64 if logits.dtype == jnp.float64 else jnp.float32)
+
+
+def margins(logits: Array, labels: Array) -> Margins:
+    """Differences between the logits and the strongest of the classes that are not the true one.
+
+    Masked sums stand for gathers, whose transposes are scatters.
+    """
+    logits = in_float32(logits)
+    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    rival = jnp.argmax(jnp.where(is_true, -jnp.inf, logits), axis=-1)
+    is_rival = jax.nn.one_hot(rival, logits.shape[-1], dtype=bool)
+    true_logit = jnp.sum(jnp.where(is_true, logits, 0), axis=-1)
+    rival_logit = jnp.sum(jnp.where(is_rival, logits, 0), axis=-1)
+    lag = jnp.where(is_true, -jnp.inf, logits - rival_logit[..., None])
+    return Margins(true_logit - rival_logit, lag, rival)
+
+
+def behind_rival(margin: Margins) -> Array:
+    """Lags of the classes behind the rival, [..., classes]; -inf at the rival, whose derivative would only round."""
+    is_rival = jax.nn.one_hot(margin.rival, margin.lag.shape[-1], dtype=bool)
+    return jnp.where(is_rival, -jnp.inf, margin.lag)
+
+
+def log_rest(margin: Margins) -> Array:
+    """The sum of all classes but the true one relative to the rival, log sum_{k != y} exp(z_k - z_rival), [...]."""
+    return jnp.log1p(jnp.sum(jnp.exp(behind_rival(margin)), axis=-1))
 
 
 def true_class_log_odds(logits: Array, labels: Array) -> Array:
@@ -18,17 +60,14 @@ def true_class_log_odds(logits: Array, labels: Array) -> Array:
 
     The strongest rival o is taken out of the sum, r = (z_y - z_o) - log1p(sum_{k != y, o} exp(z_k - z_o)): only
     differences appear, so that second derivatives keep their relative accuracy where one class outweighs all others.
-    Masked sums stand for gathers, whose transposes are scatters.
     """
-    logits = jnp.asarray(logits)
-    logits = logits.astype(jnp.float64 if logits.dtype == jnp.float64 else jnp.float32)
-    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    others = jnp.where(is_true, -jnp.inf, logits)
-    is_rival = jax.nn.one_hot(jnp.argmax(others, axis=-1), logits.shape[-1], dtype=bool)
-    true_logit = jnp.sum(jnp.where(is_true, logits, 0), axis=-1)
-    rival_logit = jnp.sum(jnp.where(is_rival, logits, 0), axis=-1)
-    behind = jnp.where(is_true | is_rival, -jnp.inf, logits - rival_logit[..., None])
-    return (true_logit - rival_logit) - jnp.log1p(jnp.sum(jnp.exp(behind), axis=-1))
+    margin = margins(logits, labels)
+    return margin.gap - log_rest(margin)
+
+
+def true_class_probability(logits: Array, labels: Array) -> Array:
+    """Softmax probability of the true class, [...], without its gradient: what chooses a gamma."""
+    return jnp.exp(-softplus(-jax.lax.stop_gradient(true_class_log_odds(logits, labels))))
 
 
 def softplus(x: Array) -> Array:

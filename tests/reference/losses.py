@@ -47,3 +47,77 @@ def _gradient_factor(p, g):
 
 def _factor_slope(p, g):
     return g * (1 - p) ** (g - 2) * (-2 * (1 - p) - (1 - p) * mpmath.log(p) + (g - 1) * p * mpmath.log(p))
+
+
+def loss_and_derivatives(name, logits, label, *hyper):
+    """Value, gradient and Hessian of any loss in the logits: its definition in p, by central differences in mpmath."""
+    with mpmath.workdps(200):
+        z = [mpmath.mpf(float(value)) for value in logits]
+        hyper = [mpmath.mpf(float(value)) for value in hyper]
+        rival = _next_below(z, label)
+        step, n = mpmath.mpf(10) ** -25, range(len(z))
+
+        def at(*moves):
+            moved = list(z)
+            for k, sign in moves:
+                moved[k] += sign * step
+            e = [mpmath.exp(value) for value in moved]
+            p = [value / mpmath.fsum(e) for value in e]
+            rest = mpmath.fsum(value for k, value in enumerate(e) if k != label) / mpmath.fsum(e)
+            return _DEFINITIONS[name](p, rest, label, rival, *hyper)
+
+        gradient = [(at((i, 1)) - at((i, -1))) / (2 * step) for i in n]
+        signs = [(1, 1, 1), (-1, -1, 1), (1, -1, -1), (-1, 1, -1)]
+        hessian = [[sum(s * at((i, a), (j, b)) for a, b, s in signs) / (4 * step**2) for j in n] for i in n]
+        return float(at()), np.array(gradient, float), np.array(hessian, float)
+
+
+def _next_below(z, label):
+    below = [k for k in range(len(z)) if z[k] < z[label]]
+    return max(below, key=lambda k: z[k]) if below else None
+
+
+def _signed(p, rest, label, _, gamma):
+    factor = rest**gamma if gamma >= 0 else (1 + p[label]) ** -gamma
+    return -factor * mpmath.log(p[label])
+
+
+def _smoothed(p, _, label, __, smoothing):
+    targets = [smoothing / len(p) + (1 - smoothing) * (k == label) for k in range(len(p))]
+    return -mpmath.fsum(t * mpmath.log(q) for t, q in zip(targets, p, strict=True))
+
+
+def _brier(p, rest, label, _):
+    return rest**2 + mpmath.fsum(q**2 for k, q in enumerate(p) if k != label)
+
+
+def _dual(p, rest, label, rival, gamma):
+    return -((rest + (0 if rival is None else p[rival])) ** gamma) * mpmath.log(p[label])
+
+
+_DEFINITIONS = {"signed": _signed, "smoothed": _smoothed, "brier": _brier, "dual": _dual}
+
+
+def mmce(p, labels, *, weighted=False):
+    """MMCE of rows of probabilities by the double sum, width 0.4; the weighted one from its three sums over pairs."""
+    confidence, right = np.max(p, axis=1), np.argmax(p, axis=1) == labels
+    groups = {True: np.flatnonzero(right), False: np.flatnonzero(~right)}
+    kernel = np.exp(-np.abs(confidence[:, None] - confidence) / 0.4)
+    miss = np.where(right, 1 - confidence, confidence)
+    total = 0.0
+    for a in (True, False):
+        for b in (True, False):
+            pairs = sum(miss[i] * miss[j] * kernel[i, j] for i in groups[a] for j in groups[b])
+            size = len(groups[a]) * len(groups[b]) if weighted else len(labels) ** 2
+            total += (1 if a == b else -1) * pairs / max(size, 1)
+    return np.sqrt(total)
+
+
+def equal_mass_gaps(confidence, correct, num_bins):
+    """Mean confidence minus accuracy of bins of ranks, and each bin's largest confidence."""
+    order = np.argsort(confidence, kind="stable")
+    bins = np.array_split(order, num_bins)
+    return (
+        np.array([confidence[b].mean() - correct[b].mean() if len(b) else 0.0 for b in bins]),
+        np.array([confidence[b].max() if len(b) else np.inf for b in bins]),
+    )

@@ -1,0 +1,96 @@
+"""From the fields of config.loss to what a step minimises and how that changes between epochs."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from focalgeo import losses, parallel
+from focalgeo.training.step import no_penalty
+from focalgeo.types import Array, Batch, Predictions, PyTree, TrainState
+
+# everything that config.loss.name may be
+NAMES = (*losses.LOSSES, *losses.POLICIES, *losses.SCHEDULES, *losses.PENALTIES)
+FUNCTIONS = {
+    **{name: name for name in losses.LOSSES},
+    **dict.fromkeys(losses.POLICIES, "sample_dependent_focal_loss"),
+    **dict.fromkeys(losses.SCHEDULES, "scheduled_focal_loss"),
+    **dict.fromkeys(losses.PENALTIES, "cross_entropy"),
+}
+
+
+class Objective(NamedTuple):
+    """What a step minimises: the mean of `loss` over the examples, plus `penalty`."""
+
+    name: str  # of the mean alone, as its curvature is named
+    loss: Callable[[Array, Array, dict], Array]  # (logits, labels, hyper) -> [examples]
+    penalty: Callable[[Array, Batch, dict], Array]  # (logits, batch, hyper) -> scalar
+    hyper: dict[str, PyTree]  # the traced values that both read, as training begins
+
+
+def make_objective(config) -> Objective:
+    """The objective that config.loss names, with its values as float32 arrays."""
+    name = config.loss.name
+    function = FUNCTIONS[name]
+    loss = losses.make_loss(function)
+    values = {**config.loss, "epoch": 0, "adafocal": losses.adafocal_state()}
+    for table in (losses.POLICIES, losses.SCHEDULES):
+        values |= table[name]._asdict() if name in table else {}
+    needed = [*losses.hyperparameters(function)]
+    penalty, shown = no_penalty, name
+    if name in losses.PENALTIES:
+        penalty, shown = _over_all_devices(losses.PENALTIES[name]), function
+        needed.append("penalty_weight")
+    if config.loss.alpha:
+        loss, shown = _weighted_by_class(loss), f"class_weighted_{shown}"
+        needed.append("alpha")
+    hyper = {each: jax.tree.map(_as_float32, values[each], is_leaf=_is_list) for each in needed}
+    return Objective(shown, loss, penalty, hyper)
+
+
+def make_adapt(predict: Callable[[TrainState], Predictions]) -> Callable[[TrainState, int], TrainState]:
+    """The change of state.hyper as an epoch begins; `predict` gives val's predictions.
+
+    A schedule learns the epoch's number; AdaFocal moves its gammas by the calibration of val, from the second epoch on.
+    """
+    update = jax.jit(_adafocal_after)
+
+    def adapt(state: TrainState, epoch: int) -> TrainState:
+        changed = {}
+        if "epoch" in state.hyper:
+            changed["epoch"] = jnp.float32(epoch)
+        if "adafocal" in state.hyper and epoch > 0:
+            predicted = predict(state)
+            changed["adafocal"] = update(jax.device_get(state.hyper["adafocal"]), *predicted[:2])
+        return state._replace(hyper={**state.hyper, **parallel.replicated(changed)}) if changed else state
+
+    return adapt
+
+
+def _adafocal_after(adafocal: losses.AdaFocalState, logits: Array, labels: Array) -> losses.AdaFocalState:
+    confidence = jnp.max(jax.nn.softmax(logits), axis=-1)
+    return losses.adafocal_update(adafocal, confidence, jnp.argmax(logits, axis=-1) == labels)
+
+
+def _over_all_devices(penalty: Callable) -> Callable:
+    def weighted(logits: Array, batch: Batch, hyper: dict) -> Array:
+        return hyper["penalty_weight"] * penalty(*parallel.gather((logits, batch.y, batch.mask)))
+
+    return weighted
+
+
+def _weighted_by_class(loss: Callable) -> Callable:
+    def weighted(logits: Array, labels: Array, hyper: dict) -> Array:
+        return losses.weighted_by_class(loss(logits, labels, hyper), labels, hyper["alpha"])
+
+    return weighted
+
+
+def _is_list(value) -> bool:
+    return type(value) in (list, tuple)
+
+
+def _as_float32(value) -> jax.Array:
+    return jnp.asarray(np.asarray(value, np.float32))

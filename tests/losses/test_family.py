@@ -1,0 +1,237 @@
+"""Every loss against its definition in high precision, and the laws that tie the losses to each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.losses import loss_and_derivatives
+
+from focalgeo.losses import (
+    LOSSES,
+    AdaFocalState,
+    brier_loss,
+    cross_entropy,
+    dual_focal_loss,
+    focal_loss,
+    label_smoothed_cross_entropy,
+    make_loss,
+    signed_focal_loss,
+    weighted_by_class,
+)
+
+GAPS = (0.0, 5.0, 17.0, 60.0, 100.0)
+GAMMAS = (0.0, 0.05, 0.5, 1.0, 2.0, 5.0)
+TINY = 1e-36  # below it float32 loses digits, then everything
+THRESHOLDS, CHOSEN = (0.3, 0.6), (5.0, 3.0, 0.5)
+EDGES, BY_BIN = (0.1, 0.5, 0.9), (-2.0, 2.0, -0.2, 1.0)
+
+
+def rows(hyper):
+    return [([gap, 0.0, -1.0], label, *value) for gap in GAPS for label in (0, 1, 2) for value in hyper]
+
+
+def over(function, cases):
+    """Value, gradient and Hessian of function(logits, label, *hyper) for all cases, traced."""
+    columns = [np.array(column) for column in zip(*cases, strict=True)]
+    arguments = [
+        columns[0].astype(np.float32),
+        columns[1].astype(np.int32),
+        *(c.astype(np.float32) for c in columns[2:]),
+    ]
+
+    def all_three(*case):
+        return function(*case), jax.grad(function)(*case), jax.hessian(function)(*case)
+
+    return [np.asarray(part) for part in jax.jit(jax.vmap(all_three))(*arguments)]
+
+
+def assert_right(got, cases, oracle):
+    for order, rtol in enumerate((4e-6, 4e-5, 2e-4)):
+        assert got[order].dtype == np.float32
+        for case, value in zip(cases, got[order], strict=True):
+            expected = oracle(*case)[order]
+            scale = np.abs(expected).max()  # entries cancel against each other
+            np.testing.assert_allclose(value, expected, rtol=rtol, atol=rtol * scale + TINY, err_msg=f"{order} {case}")
+
+
+def remembered(definition):
+    known = {}
+
+    def oracle(logits, label, *hyper):
+        key = (*logits, label, *hyper)
+        if key not in known:
+            known[key] = loss_and_derivatives(definition, logits, label, *hyper)
+        return known[key]
+
+    return oracle
+
+
+@pytest.mark.parametrize(
+    ("definition", "function", "hyper"),
+    [
+        ("signed", signed_focal_loss, [(g,) for g in (*GAMMAS, -0.2, -2.0)]),
+        ("dual", dual_focal_loss, [(g,) for g in GAMMAS]),
+        ("smoothed", label_smoothed_cross_entropy, [(a,) for a in (0.0, 0.05, 1.0)]),
+        ("brier", brier_loss, [()]),
+    ],
+)
+def test_value_gradient_and_hessian_equal_the_definition(definition, function, hyper):
+    cases = rows(hyper)
+    assert_right(over(function, cases), cases, remembered(definition))
+
+
+def p_true(logits, label):
+    weights = np.exp(np.array(logits, float) - max(logits))
+    return weights[label] / weights.sum()
+
+
+CHOOSING = {
+    "cross_entropy": (lambda epoch: {}, lambda p, epoch: 0.0),
+    "focal_loss": (lambda epoch: {"gamma": 2 + 0 * epoch}, lambda p, epoch: 2.0),
+    "sample_dependent_focal_loss": (
+        lambda epoch: {"thresholds": jnp.float32(THRESHOLDS), "gammas": jnp.float32(CHOSEN)},
+        lambda p, epoch: CHOSEN[sum(p > t for t in THRESHOLDS)],
+    ),
+    "scheduled_focal_loss": (
+        lambda epoch: {"epoch": epoch, "boundaries": jnp.int32([1, 2]), "gammas": jnp.float32(CHOSEN)},
+        lambda p, epoch: CHOSEN[int(epoch)],
+    ),
+    "adafocal_loss": (
+        lambda epoch: {"adafocal": AdaFocalState(jnp.float32(EDGES), jnp.float32(BY_BIN))},
+        lambda p, epoch: BY_BIN[sum(p >= t for t in EDGES)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_a_chosen_gamma_is_held_while_the_loss_is_differentiated(name):
+    hyper, gamma = CHOOSING[name]
+    loss, oracle = make_loss(name), remembered("signed")
+    cases = rows([(0.0,), (1.0,), (2.0,)] if name == "scheduled_focal_loss" else [(0.0,)])
+    got = over(lambda logits, label, epoch: loss(logits, label, hyper(epoch)), cases)
+    assert_right(got, cases, lambda logits, label, epoch: oracle(logits, label, gamma(p_true(logits, label), epoch)))
+
+
+@pytest.fixture(scope="module")
+def random_rows():
+    logits = 20 * jax.random.normal(jax.random.key(0), (200, 7))
+    return logits, jax.random.randint(jax.random.key(1), (200,), 0, 7)
+
+
+@pytest.mark.parametrize("function", [label_smoothed_cross_entropy, dual_focal_loss, signed_focal_loss])
+def test_zero_gives_cross_entropy_bit_for_bit(random_rows, function):
+    np.testing.assert_array_equal(jax.jit(function)(*random_rows, jnp.float32(0)), jax.jit(cross_entropy)(*random_rows))
+
+
+def test_signed_focal_is_focal_above_zero_and_takes_gamma_per_example(random_rows):
+    logits, labels = random_rows
+    gamma = jnp.linspace(-2, 5, 200)
+    got, p = signed_focal_loss(logits, labels, gamma), jnp.exp(-cross_entropy(logits, labels))
+    np.testing.assert_array_equal(got[gamma >= 0], focal_loss(logits, labels, gamma)[gamma >= 0])
+    inverse = (1 + p) ** -gamma * cross_entropy(logits, labels)
+    np.testing.assert_allclose(got[gamma < 0], inverse[gamma < 0], rtol=1e-5)
+
+
+def every_hyper():
+    scalars = {
+        "gamma": 2.0,
+        "smoothing": 0.1,
+        "epoch": 1,
+        "adafocal": AdaFocalState(jnp.float32(EDGES), jnp.float32(BY_BIN)),
+    }
+    tables = {"thresholds": jnp.float32(THRESHOLDS), "boundaries": jnp.int32([1, 2]), "gammas": jnp.float32(CHOSEN)}
+    return scalars | tables
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_is_blind_to_the_order_of_classes_and_takes_bfloat16(random_rows, name):
+    logits, labels = random_rows[0][:40] / 8, random_rows[1][:40]
+    loss, order = make_loss(name), np.array([3, 1, 6, 0, 2, 5, 4])
+    got = loss(logits, labels, every_hyper())
+    moved = loss(logits[:, order], np.argsort(order).astype(np.int32)[labels], every_hyper())
+    np.testing.assert_allclose(moved, got, rtol=2e-5)
+    half = logits.astype(jnp.bfloat16)
+    in_half, widened = loss(half, labels, every_hyper()), loss(half.astype(jnp.float32), labels, every_hyper())
+    assert (in_half.dtype, got.shape) == (jnp.float32, (40,))
+    assert (np.asarray(got) >= 0).all()
+    np.testing.assert_array_equal(in_half, widened)
+    slope = jax.grad(lambda z: jnp.sum(loss(z, labels, every_hyper())))(half)
+    assert slope.dtype == jnp.bfloat16
+    assert np.isfinite(slope.astype(jnp.float32)).all()
+
+
+def test_class_weights_multiply():
+    losses, labels = jnp.float32([1.5, 2.0, 3.0]), jnp.int32([2, 0, 2])
+    np.testing.assert_array_equal(weighted_by_class(losses, labels, jnp.float32([0.5, 7.0, 2.0])), [3.0, 1.0, 6.0])
+    np.testing.assert_array_equal(weighted_by_class(losses, labels, jnp.ones(3)), losses)
+
+
+def test_the_papers_losses(papers, dataset):
+    record, logits, labels = dataset
+    np.testing.assert_allclose(np.mean(brier_loss(logits, labels)), record["brier_sum_over_classes"], rtol=2e-6)
+    for gamma, key in ((0, "nll"), (1, "focal_mean_gamma1"), (2, "focal_mean_gamma2"), (3, "focal_mean_gamma3")):
+        np.testing.assert_allclose(np.mean(focal_loss(logits, labels, float(gamma))), record[key], rtol=2e-6)
+    smooth, dual = record["label_smoothing_0.05"], record["dual_focal"]
+    given, y = np.log(np.float32(smooth["P"])), np.array(smooth["y"], np.int32)
+    np.testing.assert_allclose(np.mean(label_smoothed_cross_entropy(given, y, 0.05)), smooth["loss"], rtol=2e-6)
+    given, y = np.log(np.float32(dual["P"])), np.array(dual["y"], np.int32)
+    for gamma, expected in dual["per_sample"].items():
+        np.testing.assert_allclose(dual_focal_loss(given, y, float(gamma)), expected, rtol=4e-6)
+    for row in papers["adafocal"]["loss"]:
+        given = np.log(np.float32([row["p"], 1 - row["p"]]))
+        np.testing.assert_allclose(signed_focal_loss(given, 0, row["gamma"]), row["loss"], rtol=4e-6)
+
+
+@pytest.fixture(scope="module")
+def binary():
+    """Focal loss, slope and curvature in the binary logit s, compiled once."""
+
+    def at(s, gamma):
+        return focal_loss(jnp.stack([s, jnp.zeros_like(s)]), 0, gamma)
+
+    return jax.jit(jax.vmap(lambda s, g: (at(s, g), jax.grad(at)(s, g), jax.grad(jax.grad(at))(s, g))))
+
+
+def test_the_papers_derivatives_in_p(papers, binary):
+    near_one = [(r["gamma"], 1.0, 1e-20, r["dFL_at_1_minus_1e_20"], r["d2FL_at_1_minus_1e_20"])
+                for r in papers["derivative_limits_p_to_1"]]  # fmt: skip
+    inside = [(r["gamma"], r["p"], 1 - r["p"], r["dFL_dp"], r["d2FL_dp2"]) for r in papers["focal_derivatives_in_p"]]
+    gamma, p, rest, first, second = np.array(near_one + inside, float).T
+    _, slope, curvature = binary(np.log(p / rest).astype(np.float32), gamma.astype(np.float32))
+    rise = p * rest  # dp/ds
+    parts = second * rise**2, first * rise * (rest - p)
+    np.testing.assert_array_less(np.abs(slope - first * rise), 5e-5 * np.abs(first * rise) + TINY)
+    np.testing.assert_array_less(np.abs(curvature - sum(parts)), 1e-4 * sum(map(np.abs, parts)) + TINY)
+
+
+def test_the_papers_logit_hessians_and_float32_cases(papers):
+    hessian = jax.jit(jax.hessian(focal_loss))
+    for r in papers["softmax_logit_hessian"]:
+        case = jnp.float32(r["logits"]), r["y"], jnp.float32(r["gamma"])
+        np.testing.assert_allclose(focal_loss(*case), r["loss"], rtol=4e-6)
+        np.testing.assert_allclose(jax.grad(focal_loss)(*case), r["grad"], rtol=4e-5, atol=1e-7)
+        np.testing.assert_allclose(hessian(*case), r["H"], rtol=1e-4, atol=1e-6)
+    for r in papers["float32_behaviour"]["naive_vs_stable_float32_true_class_confident"]:
+        case = jnp.float32([r["top"], 0, -1]), 0, jnp.float32(r["gamma"])
+        np.testing.assert_allclose(focal_loss(*case), r["stable_loss"], rtol=2e-5, atol=1e-42)
+        np.testing.assert_allclose(jax.grad(focal_loss)(*case)[0], r["stable_grad0"], rtol=4e-5, atol=1e-42)
+        np.testing.assert_allclose(jnp.trace(hessian(*case)), r["stable_hess_tr"], rtol=1e-4, atol=1e-42)
+    for r in papers["float32_behaviour"]["tiny_p"]:
+        case = jnp.float32([r["top"], 0, -1]), 1, jnp.float32(r["gamma"])
+        np.testing.assert_allclose([focal_loss(*case), jax.grad(focal_loss)(*case)[1]], r["stable"], rtol=1e-6)
+
+
+def test_the_focal_gradient_is_the_papers_multiple_of_the_cross_entropys(papers, random_rows):
+    record = papers["logistic_gradient_identity"]
+
+    def of_weights(w, gamma):
+        score = jnp.vdot(w, jnp.float32(record["x"]))
+        return focal_loss(jnp.stack([jnp.zeros_like(score), score]), record["y"], gamma)
+
+    for gamma, expected in {"0": record["ce_grad"], **record["fl_grad"]}.items():
+        np.testing.assert_allclose(jax.grad(of_weights)(jnp.float32(record["w"]), float(gamma)), expected, rtol=4e-6)
+    logits, labels = random_rows[0] / 10, random_rows[1]
+    p = np.exp(-np.asarray(cross_entropy(logits, labels), np.float64))
+    ratio = (1 - p) ** 3 - 3 * p * (1 - p) ** 2 * np.log(p)
+    plain, focal = (jax.grad(lambda z, g=g: jnp.sum(focal_loss(z, labels, g)))(logits) for g in (0.0, 3.0))
+    np.testing.assert_allclose(focal, ratio[:, None] * plain, rtol=1e-3, atol=1e-7)

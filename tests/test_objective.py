@@ -1,0 +1,145 @@
+"""config.loss: every name trains, keeps its schedule over epochs, and bad values are one line."""
+
+import runpy
+from pathlib import Path
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from focalgeo import job, losses, parallel, records
+from focalgeo.job import objective, preparation
+from focalgeo.job.checks import check_config
+from focalgeo.training import checkpoint
+from focalgeo.training.step import make_step
+from focalgeo.types import InputError, Predictions
+
+ROOT = Path(__file__).parent.parent
+
+
+def load_config(**changes):
+    config = runpy.run_path(str(ROOT / "configs" / "digits.py"))["get_config"]("quick")
+    config.model.hidden = (8,)
+    config.loss.update(changes)
+    return config
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    config = load_config()
+    return config, preparation.prepare(config)
+
+
+@pytest.mark.parametrize("name", objective.NAMES)
+def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name):
+    config, rest = prepared
+    chosen = objective.make_objective(load_config(name=name))
+    state = rest.state._replace(hyper={**chosen.hyper, "learning_rate": jnp.float32(0.1)})
+    batch = next(preparation.training_batches(config, rest.dataset, 0, 0))
+
+    def loss(params):
+        logits = rest.model.apply({"params": params}, batch.x)
+        values = chosen.loss(logits, batch.y, state.hyper)
+        if name not in losses.PENALTIES:
+            return jnp.mean(values)
+        return jnp.mean(values) + jnp.float32(2) * losses.PENALTIES[name](logits, batch.y, batch.mask)
+
+    value, gradient = jax.value_and_grad(loss)(state.params)
+    step = make_step(rest.model.apply, chosen.loss, rest.tx, parallel.reduce_sum, penalty=chosen.penalty)
+    params = jax.tree.map(np.copy, state.params)
+    new, metrics, fingerprints = parallel.pmapped(step)(jax.tree.map(jnp.copy, state), parallel.shard(batch))
+    parallel.check_replicas(fingerprints)
+    np.testing.assert_allclose(float(metrics["loss"]) / int(metrics["count"]), value, rtol=1e-5)
+    expected = jax.tree.map(
+        lambda leaf, slope: leaf - np.float32(0.1) * (slope + np.float32(5e-4) * leaf), params, gradient
+    )
+    chex.assert_trees_all_close(new.params, expected, atol=1e-6)
+    assert float(metrics["gradient_norm"]) > 1e-3
+
+
+def test_names_choose_the_gammas_of_the_papers():
+    hyper = {name: objective.make_objective(load_config(name=name)).hyper for name in ("fla_532", "fls_531", "mmce")}
+    np.testing.assert_array_equal(hyper["fla_532"]["gammas"], [5, 3, 2])
+    np.testing.assert_allclose(hyper["fla_532"]["thresholds"], [0.19, 0.5], rtol=1e-7)
+    np.testing.assert_array_equal(hyper["fls_531"]["boundaries"], [100, 250])
+    assert set(hyper["mmce"]) == {"penalty_weight"}
+    own = objective.make_objective(
+        load_config(name="sample_dependent_focal_loss", thresholds=(0.3,), gammas=(4.0, 1.0))
+    )
+    np.testing.assert_allclose(own.hyper["thresholds"], [0.3], rtol=1e-7)
+    np.testing.assert_array_equal(own.hyper["gammas"], [4, 1])
+
+
+def test_class_weights_multiply_any_loss():
+    alpha = tuple(float(i) for i in range(10))
+    plain, weighted = (objective.make_objective(load_config(name="focal_loss", alpha=each)) for each in ((), alpha))
+    logits, labels = jnp.asarray(np.random.default_rng(0).normal(size=(10, 10)), jnp.float32), jnp.arange(10)
+    expected = plain.loss(logits, labels, plain.hyper) * jnp.arange(10, dtype=jnp.float32)
+    np.testing.assert_allclose(weighted.loss(logits, labels, weighted.hyper), expected, rtol=1e-6)
+    assert weighted.name == "class_weighted_focal_loss"
+
+
+def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepared):
+    chosen = objective.make_objective(load_config(name="adafocal_loss"))
+    state = prepared[1].state._replace(hyper=chosen.hyper)
+    logits = np.float32([[4, 0], [3, 0], [2, 0], [1, 0]] * 15)
+    seen = []
+
+    def predict(state):
+        seen.append(state)
+        return Predictions(logits, np.ones(60, np.int32), np.ones(60, bool))  # always wrong and sure: overconfident
+
+    adapt = objective.make_adapt(predict)
+    assert adapt(state, 0) is state
+    assert not seen
+    moved = adapt(state, 1).hyper["adafocal"]
+    confidence = 1 / (1 + np.exp(-np.float64(logits[:, 0])))
+    expected = np.exp(np.sort(confidence).reshape(15, 4).mean(1))
+    np.testing.assert_allclose(moved.gammas, expected, rtol=1e-5)
+
+
+def test_a_schedule_learns_the_epoch_and_other_losses_are_left_alone(prepared):
+    adapt = objective.make_adapt(None)
+    plain = prepared[1].state
+    assert adapt(plain, 7) is plain
+    scheduled = plain._replace(hyper=objective.make_objective(load_config(name="fls_532")).hyper)
+    assert float(adapt(scheduled, 7).hyper["epoch"]) == 7
+
+
+def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path):
+    config = load_config(name="adafocal_loss")
+    config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
+    config.curvature.examples = 0
+    rows = job.run(config, tmp_path / "run")
+    assert not any("gamma" in row for row in records.read_rows(tmp_path / "run") if row["name"] == "accuracy")
+    manager = checkpoint.make_manager(tmp_path / "run" / "checkpoints", keep=3)
+    kept = checkpoint.restore_latest(manager, preparation.prepare(config).state).state.hyper["adafocal"]
+    assert isinstance(kept, losses.AdaFocalState)
+    assert np.ptp(kept.gammas) > 0.05  # the second epoch moved them
+    assert [row for row in rows if row["name"] == "ece" and row["map"] == "uncalibrated"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "flsd53"}, r"config\.loss\.name is 'flsd53': did you mean 'flsd_53'\?"),
+        ({"name": "focal_loss", "gamma": -1.0}, r"gamma is -1\.0: it must be 0 or more \(only signed_focal_loss"),
+        ({"name": "sample_dependent_focal_loss", "gammas": (5.0,)}, "must hold one value more than .*thresholds, 2"),
+        ({"name": "scheduled_focal_loss"}, r"must hold one value more than config\.loss\.boundaries, 3"),
+        ({"thresholds": (0.5, 0.2)}, "must ascend, above 0 and below 1"),
+        ({"smoothing": 1.0}, "at least 0 and below 1"),
+        ({"alpha": (1.0, -1.0)}, "finite weights, 0 or more"),
+        ({"penalty_weight": -2.0}, "0 or more"),
+    ],
+)
+def test_values_out_of_range_are_one_line(changes, message):
+    with pytest.raises(InputError, match=message) as caught:
+        check_config(load_config(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_class_weights_of_another_number_are_one_line():
+    with pytest.raises(InputError, match=r"config\.loss\.alpha holds 2 weights, digits has 10 classes"):
+        preparation.prepare(load_config(alpha=(1.0, 2.0)))
