@@ -1,8 +1,29 @@
 """Calibration: maps, metrics and searches, all pure functions of arrays."""
 
+from focalgeo.calibration.binary import binary_adaptive_ece, binary_ece, binary_reliability, binary_smooth_ece
 from focalgeo.calibration.binning import Reliability, adaptive_reliability, reliability
+from focalgeo.calibration.debiased import debiased_ece, debiased_squared_ece
+from focalgeo.calibration.decomposition import (
+    BrierSplit,
+    ByOutcome,
+    brier_split,
+    entropy,
+    entropy_by_outcome,
+    nll_by_outcome,
+    overconfidence,
+    underconfidence,
+)
+from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
+from focalgeo.calibration.interpolated import interpolated_adaptive_ece
 from focalgeo.calibration.intervals import bootstrap, wilson_interval
-from focalgeo.calibration.maps import focal_calibration, focal_temperature_scaling, temperature_scaling
+from focalgeo.calibration.inverse import inverse_focal_calibration
+from focalgeo.calibration.line_search import LineSearch, line_search
+from focalgeo.calibration.maps import (
+    binary_focal_calibration,
+    focal_calibration,
+    focal_temperature_scaling,
+    temperature_scaling,
+)
 from focalgeo.calibration.metrics import (
     HighConfidence,
     accuracy,
@@ -14,31 +35,58 @@ from focalgeo.calibration.metrics import (
     mce,
     nll,
 )
+from focalgeo.calibration.paired import PairedDifference, paired_bootstrap
 from focalgeo.calibration.predictions import check_predictions
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, GridSearch, best_point, grid_search
+from focalgeo.calibration.smooth import smooth_ece
 
 __all__ = [
     "GAMMAS",
     "TEMPERATURES",
+    "BrierSplit",
+    "ByOutcome",
+    "CalibrationFit",
     "GridSearch",
     "HighConfidence",
+    "LineSearch",
+    "PairedDifference",
     "Reliability",
     "accuracy",
     "adaptive_ece",
     "adaptive_reliability",
     "best_point",
+    "binary_adaptive_ece",
+    "binary_ece",
+    "binary_focal_calibration",
+    "binary_reliability",
+    "binary_smooth_ece",
     "bootstrap",
     "brier",
+    "brier_split",
     "check_predictions",
     "classwise_ece",
+    "debiased_ece",
+    "debiased_squared_ece",
     "ece",
+    "entropy",
+    "entropy_by_outcome",
+    "fit_focal_temperature",
+    "fit_temperature",
     "focal_calibration",
     "focal_temperature_scaling",
     "grid_search",
     "high_confidence",
+    "interpolated_adaptive_ece",
+    "inverse_focal_calibration",
+    "line_search",
     "mce",
     "nll",
+    "nll_by_outcome",
+    "overconfidence",
+    "paired_bootstrap",
     "reliability",
+    "smooth_ece",
     "temperature_scaling",
+    "underconfidence",
     "wilson_interval",
 ]

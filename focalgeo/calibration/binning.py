@@ -35,6 +35,7 @@ class TopLabel(NamedTuple):
 
 def top_label(log_probs: Array, labels: Array, mask: Array | None = None) -> TopLabel:
     """Confidence, correctness and weight of each example; what has weight 0 may hold anything, NaN too."""
+    log_probs = widened(log_probs)
     predicted = jnp.argmax(log_probs, axis=-1)
     confidence = jnp.exp(jnp.max(log_probs, axis=-1))
     return TopLabel(confidence, predicted == jnp.asarray(labels, predicted.dtype), weights(mask, confidence))
@@ -43,6 +44,18 @@ def top_label(log_probs: Array, labels: Array, mask: Array | None = None) -> Top
 def weights(mask: Array | None, like: Array) -> Array:
     """`mask` (bool, or how often each example counts) as numbers in the type of `like`; ones where it is None."""
     return jnp.ones_like(like) if mask is None else jnp.asarray(mask, like.dtype)
+
+
+def widened(log_probs: Array) -> Array:
+    """Half-precision numbers as float32, exactly: sums and counts in bfloat16 stop growing at 256.
+
+    Raises:
+        InputError: log_probs are not floats.
+    """
+    log_probs = jnp.asarray(log_probs)
+    if not jnp.issubdtype(log_probs.dtype, jnp.floating):
+        raise InputError(f"log_probs are {log_probs.dtype}: give log-probabilities as floats")
+    return log_probs.astype(jnp.float32) if jnp.finfo(log_probs.dtype).bits < 32 else log_probs
 
 
 def reliability(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Reliability:
@@ -79,17 +92,22 @@ def adaptive_reliability(
 def equal_width(confidence: Array, correct: Array, weight: Array, num_bins: int) -> Reliability:
     """`reliability` from the probability [examples] of an event, whether it came true, and the weights."""
     edges = bin_edges(num_bins, confidence.dtype)
-    index = jnp.searchsorted(edges[1:-1], confidence, side="left", method="compare_all")
-    inside = jax.nn.one_hot(index, num_bins, axis=0, dtype=confidence.dtype)
+    inside = jax.nn.one_hot(bin_index(confidence, num_bins), num_bins, axis=0, dtype=confidence.dtype)
     correct = correct.astype(confidence.dtype)
     values = jnp.stack([weight, _counted(weight, weight * confidence), weight * correct])
     count, mean, accuracy = _means(inside, values)
     return Reliability(count, mean, accuracy, jnp.asarray(edges[:-1]), jnp.asarray(edges[1:]))
 
 
+def bin_index(confidence: Array, num_bins: int) -> Array:
+    """Number from 0 of the equal-width bin that each confidence [examples] falls into, see `reliability`."""
+    edges = bin_edges(num_bins, confidence.dtype)
+    return jnp.searchsorted(edges[1:-1], confidence, side="left", method="compare_all")
+
+
 def equal_mass(confidence: Array, correct: Array, weight: Array, num_bins: int) -> Reliability:
     """`adaptive_reliability` from the probability [examples] of an event, whether it came true, and the weights."""
-    _check_bins(num_bins)
+    check_bins(num_bins)
     order = jnp.argsort(confidence, stable=True)
     weight = jnp.round(weight)[order].astype(jnp.int32)
     confidence, correct = _counted(weight, confidence[order]), correct[order].astype(confidence.dtype)
@@ -117,7 +135,7 @@ def bin_edges(num_bins: int, dtype: np.dtype) -> np.ndarray:
 
     Rounded down, `confidence <= edge` says exactly whether confidence <= i/M for every confidence of that type.
     """
-    _check_bins(num_bins)
+    check_bins(num_bins)
     edges = (np.arange(num_bins + 1) / num_bins).astype(dtype)
     above = [Fraction(float(edge)) > Fraction(i, num_bins) for i, edge in enumerate(edges)]
     return np.where(above, np.nextafter(edges, np.asarray(-1, dtype)), edges)
@@ -140,6 +158,7 @@ def _counted(weight: Array, values: Array) -> Array:
     return jnp.where(weight > 0, values, 0)
 
 
-def _check_bins(num_bins: int) -> None:
+def check_bins(num_bins: int) -> None:
+    """Refuses a number of bins below 1."""
     if num_bins < 1:
         raise InputError(f"num_bins is {num_bins}: give 1 or more")

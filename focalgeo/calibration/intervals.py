@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
-_Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
+Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 
 
 def wilson_interval(successes: Array, n: Array) -> tuple[Array, Array]:
@@ -17,10 +17,10 @@ def wilson_interval(successes: Array, n: Array) -> tuple[Array, Array]:
     Unlike a bootstrap it does not collapse where all or none succeed. n = 0 gives (0, 1): nothing is known.
     """
     successes, n = jnp.asarray(successes, jnp.float32), jnp.asarray(n, jnp.float32)
-    denominator = n + _Z95**2
-    centre = (successes + _Z95**2 / 2) / denominator
-    spread = successes * (n - successes) / jnp.maximum(n, 1) + _Z95**2 / 4
-    half = _Z95 * jnp.sqrt(spread) / denominator
+    denominator = n + Z95**2
+    centre = (successes + Z95**2 / 2) / denominator
+    spread = successes * (n - successes) / jnp.maximum(n, 1) + Z95**2 / 4
+    half = Z95 * jnp.sqrt(spread) / denominator
     return jnp.clip(centre - half, 0, 1), jnp.clip(centre + half, 0, 1)
 
 
@@ -61,17 +61,23 @@ def bootstrap(metric: Callable[..., PyTree], log_probs: Array, labels: Array, ke
 def _bootstrapped(
     metric: Callable[..., PyTree], log_probs: Array, labels: Array, key: Array, num_resamples: int
 ) -> PyTree:
-    def draw(resample_key: Array) -> PyTree:
-        chosen = jax.random.randint(resample_key, labels.shape, 0, labels.shape[0])
-        return metric(log_probs, labels, mask=jnp.zeros(labels.shape, log_probs.dtype).at[chosen].add(1))
-
     def estimate(value: Array, draws: Array) -> Estimate:
         low, high = _bias_corrected(draws, value)
         return Estimate(value, jnp.std(draws, ddof=1), low, high, jnp.asarray(labels.shape[0], jnp.int32))
 
-    # A few at a time, so that memory does not grow with their number.
-    draws = jax.lax.map(draw, jax.random.split(key, num_resamples), batch_size=8)
+    draws = resampled(lambda counts: metric(log_probs, labels, mask=counts), labels.shape[0], key, num_resamples)
     return jax.tree.map(estimate, metric(log_probs, labels), draws)
+
+
+def resampled(statistic: Callable[[Array], PyTree], num_examples: int, key: Array, num_resamples: int) -> PyTree:
+    """statistic(counts) of each resample, stacked; counts float32 [examples] say how often each example counts."""
+
+    def draw(resample_key: Array) -> PyTree:
+        chosen = jax.random.randint(resample_key, (num_examples,), 0, num_examples)
+        return statistic(jnp.zeros(num_examples, jnp.float32).at[chosen].add(1))
+
+    # A few at a time, so that memory does not grow with their number.
+    return jax.lax.map(draw, jax.random.split(key, num_resamples), batch_size=8)
 
 
 def _bias_corrected(draws: Array, value: Array) -> tuple[Array, Array]:
@@ -84,5 +90,5 @@ def _bias_corrected(draws: Array, value: Array) -> tuple[Array, Array]:
 
 
 def _normal_interval(draws: Array, value: Array) -> tuple[Array, Array]:
-    centre, half = 2 * value - jnp.mean(draws), _Z95 * jnp.std(draws, ddof=1)
+    centre, half = 2 * value - jnp.mean(draws), Z95 * jnp.std(draws, ddof=1)
     return centre - half, centre + half

@@ -27,8 +27,8 @@ def temperature_scaling(logits: Array, temperature: Array) -> Array:
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 2.
     """
-    logits = _wide(logits)
-    return _normalised(_scaled(logits, temperature), _top(logits))
+    logits = wide(logits)
+    return normalised(_scaled(logits, temperature), top_class(logits))
 
 
 def focal_calibration(log_probs: Array, gamma: Array) -> Array:
@@ -46,8 +46,8 @@ def focal_calibration(log_probs: Array, gamma: Array) -> Array:
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 4, Eq. (1). The map need not raise the top probability
     where that is below 1/2: their Proposition 5 is false for four or more classes.
     """
-    log_probs = _wide(log_probs)
-    return _focal(log_probs, gamma, _top(log_probs))
+    log_probs = wide(log_probs)
+    return _focal(log_probs, gamma, top_class(log_probs))
 
 
 def focal_temperature_scaling(logits: Array, gamma: Array, temperature: Array) -> Array:
@@ -65,8 +65,32 @@ def focal_temperature_scaling(logits: Array, gamma: Array, temperature: Array) -
     Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2 (their published code offers the other order, which
     differs).
     """
-    logits = _wide(logits)
-    return _focal(_scaled(logits, temperature), gamma, _top(logits))
+    logits = wide(logits)
+    return _focal(_scaled(logits, temperature), gamma, top_class(logits))
+
+
+def binary_focal_calibration(log_odds: Array, gamma: Array) -> Array:
+    """Focal calibration of two classes: (1 + gamma) s + log[(1 + gamma u(-s)) / (1 + gamma u(s))] of the log-odds s.
+
+    Here u(s) = -q log(q) / (1 - q) with q = sigmoid(s): the paper's quotient with q and 1 - q taken out.
+
+    Args:
+        log_odds: Float [...], the difference of the two logits, s = log(q / (1 - q)).
+        gamma: Float scalar or of the shape of `log_odds`, above -1; anything else gives NaN. Zero is the identity.
+
+    Returns:
+        [...] float32 (float64 for float64), the log-odds of the calibrated probability: odd in s, with slope
+        gamma + (1 + gamma (1 - log 2)) / (1 + gamma log 2) at 0 and (1 + gamma) s - log(1 + gamma) far out. Absolute
+        error 2e-5 plus 2e-6 of the value for gamma from -0.9 to 100 and |s| up to 1000, held by
+        tests/calibration/test_binary_map.py; below -0.9 rounding grows as 1 / (1 + gamma).
+
+    Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 2.
+    """
+    log_odds = wide(log_odds)
+    gamma = jnp.asarray(gamma, log_odds.dtype)
+    gamma = jnp.where(gamma > -1, gamma, jnp.nan)
+    likely, unlikely = surprise_ratio(log_odds), surprise_ratio(-log_odds)
+    return (log_odds + gamma * log_odds) + (jnp.log1p(gamma * unlikely) - jnp.log1p(gamma * likely))
 
 
 def log_focal_weight(log_p: Array, log_complement: Array, gamma: Array) -> Array:
@@ -75,10 +99,10 @@ def log_focal_weight(log_p: Array, log_complement: Array, gamma: Array) -> Array
     Equal to the definition of `focal_calibration` with (1 - p)^gamma taken out, and free of cancellation for
     every gamma above -1.
     """
-    return log_p - gamma * log_complement - jnp.log1p(gamma * _surprise_ratio(log_p - log_complement))
+    return log_p - gamma * log_complement - jnp.log1p(gamma * surprise_ratio(log_p - log_complement))
 
 
-def _surprise_ratio(log_odds: Array) -> Array:
+def surprise_ratio(log_odds: Array) -> Array:
     """The ratio u = log1p(x) / x for x = exp(-log_odds): -p log(p) / (1 - p), 0 to 1."""
     confident = log_odds > _SERIES_FROM
     x = jnp.exp(-jnp.maximum(log_odds, _SERIES_FROM))
@@ -88,9 +112,9 @@ def _surprise_ratio(log_odds: Array) -> Array:
 
 def _focal(scores: Array, gamma: Array, top: Array) -> Array:
     """The focal map of softmax(scores), where `top` marks one largest entry of each row."""
-    gamma = _per_row(gamma, scores)
+    gamma = per_row(gamma, scores)
     gamma = jnp.where(gamma > -1, gamma, jnp.nan)
-    log_odds = _top_log_odds(scores, top)
+    log_odds = top_log_odds(scores, top)
     log_p = jnp.where(top, -1.0, _rest(scores, top, log_odds))
     log_p_top, log_complement_top = jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds)
     weights = jnp.where(
@@ -98,12 +122,12 @@ def _focal(scores: Array, gamma: Array, top: Array) -> Array:
         log_focal_weight(log_p_top, log_complement_top, gamma),
         log_focal_weight(log_p, jnp.log1p(-jnp.exp(log_p)), gamma),
     )
-    return _normalised(weights, top)
+    return normalised(weights, top)
 
 
-def _normalised(scores: Array, top: Array) -> Array:
+def normalised(scores: Array, top: Array) -> Array:
     """log_softmax of scores whose top entry keeps its 1 - p; the others stay below it, whatever rounding does."""
-    log_odds = _top_log_odds(scores, top)
+    log_odds = top_log_odds(scores, top)
     log_top = jax.nn.log_sigmoid(log_odds)
     rest = _rest(scores, top, log_odds)
     bound = jnp.nextafter(jax.lax.stop_gradient(log_top), jnp.full_like(log_top, -jnp.inf))
@@ -117,31 +141,31 @@ def _rest(scores: Array, top: Array, log_odds: Array) -> Array:
     return (scores - top_score) + jax.nn.log_sigmoid(log_odds)
 
 
-def _top_log_odds(scores: Array, top: Array) -> Array:
+def top_log_odds(scores: Array, top: Array) -> Array:
     """[..., 1]: the top score minus the logsumexp of the others."""
     top_score = jnp.sum(jnp.where(top, scores, 0), axis=-1, keepdims=True)
     return top_score - jax.nn.logsumexp(scores, axis=-1, keepdims=True, where=~top)
 
 
-def _top(scores: Array) -> Array:
+def top_class(scores: Array) -> Array:
     """Marks the first largest entry of each row. It is found before any arithmetic that could tie two entries."""
     return jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=bool)
 
 
 def _scaled(logits: Array, temperature: Array) -> Array:
     """(z - max z) / T: the difference is taken first, because a small T would blow up the rounding of z / T."""
-    temperature = _per_row(temperature, logits)
+    temperature = per_row(temperature, logits)
     shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     return shifted / jnp.where(temperature > 0, temperature, jnp.nan)
 
 
-def _per_row(value: Array, rows: Array) -> Array:
+def per_row(value: Array, rows: Array) -> Array:
     """A scalar, or one value per row as [..., 1], in the type of `rows`."""
     value = jnp.asarray(value, rows.dtype)
     return value[..., None] if value.ndim else value
 
 
-def _wide(values: Array) -> Array:
+def wide(values: Array) -> Array:
     """Float32, or float64 where that is what came in."""
     values = jnp.asarray(values)
     return values.astype(jnp.float64 if values.dtype == jnp.float64 else jnp.float32)

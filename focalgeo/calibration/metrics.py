@@ -2,7 +2,8 @@
 
 Everywhere log_probs is float [examples, classes], labels int [examples] in 0 .. classes - 1, and mask is None, bool
 [examples], or how often each example counts (so that a bootstrap resample is a mask). Masked examples count for
-nothing, whatever they hold; with no example left the result is NaN.
+nothing, whatever they hold; with no example left the result is NaN. float16 and bfloat16 are taken as the float32
+numbers that they are.
 """
 
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from focalgeo.calibration.binning import (
     reliability,
     top_label,
     weights,
+    widened,
 )
 from focalgeo.types import Array
 
@@ -63,6 +65,7 @@ def classwise_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: 
 
     A class that no label has still counts, and so does p_k = 0 (the published code drops both).
     """
+    log_probs = widened(log_probs)
     weight = weights(mask, log_probs[:, 0])
     labels = jnp.asarray(labels, jnp.int32)
 
@@ -75,14 +78,16 @@ def classwise_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: 
 
 def nll(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
     """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0."""
+    log_probs = widened(log_probs)
     true = jax.nn.one_hot(labels, log_probs.shape[-1], dtype=bool)
-    return _mean(-jnp.sum(jnp.where(true, log_probs, 0), axis=-1), mask)
+    return weighted_mean(-jnp.sum(jnp.where(true, log_probs, 0), axis=-1), mask)
 
 
 def brier(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2."""
+    log_probs = widened(log_probs)
     error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)
-    return _mean(jnp.sum(error**2, axis=-1), mask)
+    return weighted_mean(jnp.sum(error**2, axis=-1), mask)
 
 
 def accuracy(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
@@ -104,6 +109,7 @@ def high_confidence(
     return HighConfidence(size / jnp.sum(top.weight), jnp.sum(chosen * top.correct.astype(chosen.dtype)) / size)
 
 
-def _mean(values: Array, mask: Array | None) -> Array:
+def weighted_mean(values: Array, mask: Array | None) -> Array:
+    """Mean of `values` [examples], each as often as `mask` says; NaN where none counts."""
     weight = weights(mask, values)
     return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)

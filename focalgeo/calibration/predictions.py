@@ -26,7 +26,7 @@ def check_predictions(logits: Array, labels: Array) -> None:
     if outside.size:
         i, last = outside[0], logits.shape[1] - 1
         raise InputError(f"labels[{i}] is {labels[i]}: with {last + 1} classes give labels from 0 to {last}")
-    bad = np.flatnonzero(~np.isfinite(logits.astype(np.float32)).all(axis=1))
+    bad = np.flatnonzero(~np.isfinite(logits.astype(np.float32, copy=False)).all(axis=1))
     if bad.size:
         raise InputError(
             f"logits of {bad.size} examples are not finite, the first in row {bad[0]}: remove or mend them"

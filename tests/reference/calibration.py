@@ -1,6 +1,10 @@
 """Calibration maps in mpmath and metrics as plain loops in exact arithmetic; imports no focalgeo."""
 
+import itertools
+import json
+import os
 from fractions import Fraction
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -65,3 +69,49 @@ def metrics_dataset():
     ]  # fmt: skip
     labels = [0, 0, 0, 1, 0, 2, 1, 1, 0, 1, 2, 2, 0, 0, 0, 1, 0, 1, 0, 2]
     return np.array(rows) / 64, np.array(labels, np.int32)
+
+
+def smooth_ece(confidences, correct, points=4001):
+    """Smooth ECE by summing the reflected kernel at many points and halving the width."""
+    place = (np.arange(points) + 0.5) / points
+    residual = np.asarray(correct, float) - np.asarray(confidences, float)
+    mirrors = [sign * np.asarray(confidences, float) + shift for sign in (1, -1) for shift in (-4, -2, 0, 2, 4)]
+
+    def error(width):
+        kernel = sum(np.exp(-(((place[:, None] - mirror) / width) ** 2) / 2) for mirror in mirrors)
+        return np.mean(np.abs(kernel @ residual)) / (len(residual) * width * np.sqrt(2 * np.pi))
+
+    low, high = 1e-3, 1.0
+    for _ in range(14):
+        middle = (low + high) / 2
+        low, high = (middle, high) if error(middle) > middle else (low, middle)
+    return (low + high) / 2
+
+
+def interpolated_adaptive_ece(confidences, correct, num_bins):
+    """AdaECE with edges interpolated in the sorted confidences, and the number of examples that are in a bin."""
+    confidences, correct = np.asarray(confidences, float), np.asarray(correct, float)
+    total = len(confidences)
+    edges = np.interp(np.linspace(0, total, num_bins + 1), np.arange(total), np.sort(confidences))
+    inside = [(confidences > low) & (confidences <= high) for low, high in itertools.pairwise(edges)]
+    error = sum(abs(np.sum((correct - confidences)[part])) for part in inside) / total
+    return error, sum(int(part.sum()) for part in inside)
+
+
+def debiased_squared_ece(confidences, correct, num_bins):
+    """Squared gap less the estimated variance of the accuracy, over equal-mass bins by rank."""
+    order = np.argsort(confidences, kind="stable")
+    total = 0.0
+    for part in np.array_split(order, num_bins):
+        if len(part) > 1:
+            hits = np.asarray(correct, float)[part]
+            gap = np.mean(np.asarray(confidences, float)[part]) - hits.mean()
+            total += len(part) * (gap**2 - hits.var() / (len(part) - 1))
+    return total / len(order)
+
+
+def records():
+    """The reference file papers.json, or None where neither FOCALGEO_REFERENCE nor FOCALGEO_DATA leads to it."""
+    path = Path(os.environ.get("FOCALGEO_REFERENCE") or Path(os.environ.get("FOCALGEO_DATA", ".")).parent / "reference")
+    path = path if path.suffix == ".json" else path / "papers.json"
+    return json.loads(path.read_text()) if path.is_file() else None

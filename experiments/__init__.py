@@ -1,0 +1,1 @@
+"""Experiments: one question each, answered by one command."""

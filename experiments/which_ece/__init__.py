@@ -1,0 +1,1 @@
+"""Who counts which example: the edge cases of ECE, asked of four libraries."""

@@ -1,0 +1,79 @@
+import json
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from focalgeo.calibration import binary_focal_calibration, focal_calibration
+
+binary = jax.jit(binary_focal_calibration)
+
+
+@pytest.fixture(scope="module")
+def records():
+    path = Path(
+        os.environ.get("FOCALGEO_REFERENCE") or Path(os.environ.get("FOCALGEO_DATA") or ".").parent / "reference"
+    )
+    path = path if path.suffix == ".json" else path / "papers.json"
+    if not path.is_file():
+        pytest.skip("no papers.json: set FOCALGEO_REFERENCE to it or to its folder")
+    return json.loads(path.read_text())
+
+
+def printed(s, gamma):
+    """The paper's form, with q and 1 - q, in enough digits."""
+    with mpmath.workdps(60 + int(abs(s))):
+        s, g = mpmath.mpf(float(s)), mpmath.mpf(float(gamma))
+        q, rest = 1 / (1 + mpmath.exp(-s)), 1 / (1 + mpmath.exp(s))
+        return float(g * s + mpmath.log((q - g * rest * mpmath.log(rest)) / (rest - g * q * mpmath.log(q))))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_every_record(records, wide):
+    tolerance = {"rtol": 1e-12, "atol": 1e-12} if wide else {"rtol": 2e-6, "atol": 2e-5}
+    dtype = np.float64 if wide else np.float32
+    with jax.enable_x64(wide):
+        for given, value, name in (("logit_q", "logit_phat", "binary_map"), ("s", "fc_logit", "binary_map_logit")):
+            rows = records[name]
+            s, gamma, expected = (np.array([row[key] for row in rows], float) for key in (given, "gamma", value))
+            np.testing.assert_allclose(binary(s.astype(dtype), gamma.astype(dtype)), expected, **tolerance)
+
+
+def test_slopes(records):
+    with jax.enable_x64(True):
+        for row in records["binary_map_slopes"]:
+            slope = jax.grad(binary_focal_calibration)(0.0, row["gamma"])
+            np.testing.assert_allclose(slope, row["slope_at_0"], rtol=1e-12)
+            np.testing.assert_allclose(1 / slope, row["T_at_0"], rtol=1e-12)
+            far = binary(300.0, row["gamma"])
+            np.testing.assert_allclose(far - row["slope_at_inf"] * 300, row["intercept_at_inf"], atol=1e-11)
+        for row in records["negative_gamma"]["slopes"]:
+            if row["gamma"] > -1:
+                slope = jax.grad(binary_focal_calibration)(0.0, row["gamma"])
+                np.testing.assert_allclose(slope, row["slope0"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("gamma", [-0.9, -0.5, 0.0, 1.0, 100.0])
+def test_equals_the_printed_form_up_to_1000(gamma):
+    gamma, s = np.float32(gamma), np.float32([-1000, -300, -20, -3, -0.5, 1e-3, 0.1, 1, 16, 17, 88, 1000])
+    expected = [printed(value, gamma) for value in s]
+    np.testing.assert_allclose(binary(s, gamma), expected, rtol=2e-6, atol=2e-5)
+
+
+def test_odd_and_the_two_class_map():
+    s = np.linspace(-40, 40, 81, dtype=np.float32)
+    for gamma in (-0.5, 0.7, 5.0):
+        np.testing.assert_array_equal(binary(s, gamma), -binary(-s, gamma))
+        log_p = focal_calibration(np.stack([s, 0 * s], axis=1), gamma)
+        np.testing.assert_allclose(binary(s, gamma), log_p[:, 0] - log_p[:, 1], rtol=2e-6, atol=2e-5)
+
+
+def test_range_and_types():
+    assert np.isnan(binary(np.float32(1), -1.0))
+    assert binary(jnp.ones(3, jnp.bfloat16), 1.0).dtype == jnp.float32
+    np.testing.assert_array_equal(binary(np.float32([-3, 0, 5]), 0.0), [-3, 0, 5])
+    assert np.isfinite(binary(np.float32([-1000, 1000]), np.float32(-0.999999))).all()

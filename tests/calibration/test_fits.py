@@ -1,0 +1,106 @@
+import jax
+import numpy as np
+import pytest
+from scipy import optimize
+
+from focalgeo.calibration import fit_focal_temperature, fit_temperature, focal_temperature_scaling, nll
+from focalgeo.types import InputError
+
+scaled = jax.jit(focal_temperature_scaling)
+mean_nll = jax.jit(lambda z, y, gamma, temperature: nll(focal_temperature_scaling(z, gamma, temperature), y))
+
+
+def drawn(gamma, temperature, num_examples=1000):
+    """Labels drawn from the map of the logits, so that (gamma, T) is right in the limit."""
+    rng = np.random.default_rng(0)
+    logits = (rng.normal(size=(num_examples, 5)) * 4).astype(np.float32)
+    log_probs = np.asarray(scaled(logits, np.float32(gamma), np.float32(temperature)))
+    return logits, np.argmax(log_probs + rng.gumbel(size=log_probs.shape), axis=1).astype(np.int32)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.7])
+def test_temperature_equals_scipy_and_a_dense_grid(temperature):
+    logits, labels = drawn(0.0, temperature)
+
+    def oracle(log_temperature):
+        scores = logits.astype(float) / np.exp(log_temperature)
+        scores -= scores.max(axis=1, keepdims=True)
+        return np.mean(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels])
+
+    best = optimize.minimize_scalar(oracle, bounds=(-4, 4), method="bounded", options={"xatol": 1e-8})
+    found = fit_temperature(logits, labels)
+    assert found.converged
+    assert not found.at_bound
+    assert found.gamma == 0
+    np.testing.assert_allclose(found.temperature, np.exp(best.x), rtol=1e-3)
+    np.testing.assert_allclose(found.nll, best.fun, atol=1e-6)
+    assert found.nll <= min(oracle(t) for t in np.linspace(-4, 4, 400)) + 1e-6
+
+
+@pytest.mark.parametrize(("gamma", "temperature"), [(1.0, 1.5), (-0.5, 0.7)])
+def test_pair_equals_scipy_from_many_starts(gamma, temperature):
+    logits, labels = drawn(gamma, temperature)
+    found = fit_focal_temperature(logits, labels)
+    assert found.converged
+    with jax.enable_x64(True):
+        wide = logits.astype(np.float64)
+
+        def oracle(point):
+            return float(mean_nll(wide, labels, point[0], np.exp(point[1])))
+
+        bounds = [(-0.9, 20), (np.log(0.01), np.log(100))]
+        starts = [(-0.5, 0.0), (0.0, 0.5), (3.0, 1.0)]
+        best = min(optimize.minimize(oracle, s, bounds=bounds, method="Nelder-Mead").fun for s in starts)
+    np.testing.assert_allclose(found.nll, best, atol=1e-6)
+    assert found.nll <= fit_temperature(logits, labels).nll
+
+
+def test_separable_labels_end_at_the_bracket():
+    logits = np.eye(5, dtype=np.float32)[np.arange(1000) % 5] * 5
+    for fit in (fit_temperature, fit_focal_temperature):
+        found = fit(logits, np.argmax(logits, axis=1).astype(np.int32))
+        np.testing.assert_allclose(found.temperature, 0.01, rtol=1e-5)
+        assert found.at_bound
+        assert not found.converged
+
+
+def test_labels_against_the_logits_end_at_the_other_end():
+    logits = np.eye(5, dtype=np.float32)[np.arange(1000) % 5] * 5
+    for fit in (fit_temperature, fit_focal_temperature):
+        found = fit(logits, (np.argmax(logits, axis=1).astype(np.int32) + 1) % 5)
+        np.testing.assert_allclose(found.temperature, 100, rtol=1e-5)
+        assert found.at_bound
+        assert not found.converged
+
+
+def test_equal_logits_leave_temperature_one():
+    for fit in (fit_temperature, fit_focal_temperature):
+        found = fit(np.ones((1000, 5), np.float32), np.zeros(1000, np.int32))
+        assert (found.gamma, found.temperature) == (0, 1)
+        assert not found.converged
+
+
+def test_mask_leaves_out_what_it_says_even_nan():
+    logits, labels = drawn(0.0, 1.7)
+    mask = np.arange(1000) < 900
+    full = fit_temperature(logits[mask], labels[mask])
+    logits[~mask] = np.nan
+    found = fit_temperature(logits, labels, mask)
+    np.testing.assert_allclose(found.temperature, full.temperature, rtol=1e-5)
+
+
+def test_jit_and_vmap():
+    logits, labels = drawn(0.0, 1.7)
+    apart = [fit_temperature(z, labels).temperature for z in (logits, 2 * logits)]
+    together = jax.jit(jax.vmap(fit_temperature, in_axes=(0, None)))(np.stack([logits, 2 * logits]), labels)
+    np.testing.assert_allclose(together.temperature, apart, rtol=1e-5)
+
+
+def test_bad_input_is_one_line():
+    logits, labels = drawn(0.0, 1.7, 4)
+    with pytest.raises(InputError, match="mask has shape"):
+        fit_temperature(logits, labels, np.ones(3))
+    with pytest.raises(InputError, match="no example"):
+        fit_focal_temperature(logits, labels, np.zeros(4))
+    with pytest.raises(InputError, match="not finite"):
+        fit_temperature(logits * np.float32(np.nan), labels)

@@ -1,0 +1,147 @@
+"""Laws that every metric keeps, and the metrics record of the papers."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import calibration as oracle
+
+from focalgeo import calibration
+from focalgeo.types import InputError
+
+NAMES = [
+    "debiased_ece",
+    "debiased_squared_ece",
+    "smooth_ece",
+    "interpolated_adaptive_ece",
+    "overconfidence",
+    "underconfidence",
+    "entropy",
+    "nll_by_outcome",
+    "entropy_by_outcome",
+    "brier_split",
+    "binary_ece",
+    "binary_adaptive_ece",
+    "binary_smooth_ece",
+    "ece",
+    "adaptive_ece",
+    "classwise_ece",
+    "nll",
+    "brier",
+    "accuracy",
+]
+
+
+@jax.jit
+def measured(log_probs, labels, mask):
+    return {name: getattr(calibration, name)(log_probs, labels, mask=mask) for name in NAMES}
+
+
+def predictions(num_examples, seed=0):
+    generator = np.random.default_rng(seed)
+    logits = (generator.normal(size=(num_examples, 2)) * 2).astype(np.float32)
+    return np.asarray(jax.nn.log_softmax(logits)), generator.integers(0, 2, num_examples).astype(np.int32)
+
+
+def assert_equal(got, expected, **tolerance):
+    for name in NAMES:
+        np.testing.assert_allclose(got[name], expected[name], err_msg=name, **tolerance)
+
+
+def test_padding_changes_nothing_and_counts_repeat_examples():
+    log_probs, labels = predictions(120)
+    keep = np.arange(120) % 4 > 0
+    plain = measured(log_probs[keep], labels[keep], jnp.ones(90))
+    padded = np.where(keep[:, None], log_probs, np.nan)
+    assert_equal(measured(padded, labels, keep.astype(np.float32)), plain, rtol=2e-5, atol=2e-6)
+    counts = np.random.default_rng(1).permutation(np.repeat([0, 1, 2], 40)).astype(np.float32)
+    rows = np.repeat(np.arange(120), counts.astype(int))
+    repeated = measured(log_probs[rows], labels[rows], jnp.ones(120))
+    assert_equal(measured(log_probs, labels, counts), repeated, rtol=2e-5, atol=2e-6)
+
+
+def test_vmap_equals_a_loop():
+    pairs = [predictions(120, seed) for seed in range(3)]
+    stacked = [np.stack(part) for part in zip(*pairs, strict=True)]
+    got = jax.vmap(measured, (0, 0, None))(*stacked, jnp.ones(120))
+    looped = [measured(*pair, jnp.ones(120)) for pair in pairs]
+    assert_equal(got, jax.tree.map(lambda *each: np.stack(each), *looped), rtol=2e-5, atol=2e-6)
+
+
+def test_bfloat16_is_the_float32_number_it_is_and_integers_are_refused():
+    log_probs, labels = predictions(600)
+    low = jnp.asarray(log_probs, jnp.bfloat16)
+    got = measured(low, labels, jnp.ones(600))
+    assert_equal(got, measured(low.astype(jnp.float32), labels, jnp.ones(600)), rtol=1e-6)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(got))
+    for name in NAMES:
+        with pytest.raises(InputError, match="log_probs are int32: give log-probabilities as floats"):
+            getattr(calibration, name)(jnp.zeros((3, 2), jnp.int32), jnp.zeros(3, jnp.int32))
+
+
+def test_nan_that_counts_is_not_hidden_and_no_example_is_nan():
+    log_probs, labels = predictions(120)
+    spoiled = measured(np.where(np.arange(120)[:, None] == 7, np.nan, log_probs), labels, jnp.ones(120))
+    empty = measured(log_probs, labels, jnp.zeros(120))
+    for name in set(NAMES) - {"accuracy"}:
+        assert np.isnan(jax.tree.leaves(spoiled[name])).any(), name
+        assert np.isnan(jax.tree.leaves(empty[name])).all(), name
+
+
+def test_calibrated_draws_have_small_errors_and_sharpened_ones_do_not():
+    logits = 1.5 * jax.random.normal(jax.random.key(0), (20000, 2))
+    labels = jax.random.categorical(jax.random.key(1), logits)
+    calibrated = measured(jax.nn.log_softmax(logits), labels, jnp.ones(20000))
+    sharpened = measured(jax.nn.log_softmax(1.5 * logits), labels, jnp.ones(20000))
+    for name in ("debiased_ece", "smooth_ece", "interpolated_adaptive_ece", "binary_ece", "binary_smooth_ece"):
+        assert calibrated[name] < 0.02 < 0.04 < sharpened[name], name
+    assert sharpened["overconfidence"] > 10 * sharpened["underconfidence"]
+
+
+def test_every_metrics_record_of_the_reference_file():
+    records = oracle.records()
+    if records is None:
+        pytest.skip("no papers.json: set FOCALGEO_REFERENCE to it or to its folder")
+    record = records["metrics_dataset"]
+    probs, labels = np.array(record["probs_times_64"]) / 64, np.int32(record["labels"])
+    log_probs = np.log(probs, where=probs > 0, out=np.full_like(probs, -np.inf)).astype(np.float32)
+    close = partial(np.testing.assert_allclose, atol=3e-7)
+    for row in record["adaece_torrvision"]:
+        close(calibration.interpolated_adaptive_ece(log_probs, labels, num_bins=row["M"]), row["AdaECE"])
+        oracle_value, inside = oracle.interpolated_adaptive_ece(record["conf"], record["correct"], row["M"])
+        close(oracle_value, row["AdaECE"])
+        assert inside == row["samples_in_bins"] == 19
+    for row in record["adaece_rank"]:
+        close(calibration.adaptive_ece(log_probs, labels, num_bins=row["M"]), row["AdaECE"])
+        sizes = calibration.adaptive_reliability(log_probs, labels, num_bins=row["M"]).count
+        np.testing.assert_array_equal(sizes, row["sizes"])
+    for row in record["ece"]:
+        bins = calibration.reliability(log_probs, labels, num_bins=row["M"])
+        full = np.flatnonzero(bins.count)
+        columns = [full, bins.count[full], bins.accuracy[full], bins.confidence[full]]
+        close(np.stack([np.asarray(column, float) for column in columns], axis=1), row["bins"])
+        gaps = np.abs(np.asarray(bins.accuracy - bins.confidence))[full]
+        close(gaps.mean(), row["ACE"])  # mean over the bins that are not empty
+        close(np.sqrt(np.sum(gaps**2 * bins.count[full]) / 20), row["L2"])
+    for name, key in (("ece", "ece_right_closed"), ("mce", "mce_right_closed")):
+        for num_bins, value in record[key].items():
+            close(getattr(calibration, name)(log_probs, labels, num_bins=int(num_bins)), value)
+    for row in record["classwise_ece"]:
+        close(calibration.classwise_ece(log_probs, labels, num_bins=row["M"]), row["mean"])
+    close(calibration.nll(log_probs, labels), record["nll"])
+    close(calibration.brier(log_probs, labels), record["brier_sum_over_classes"])
+    close(calibration.accuracy(log_probs, labels), record["accuracy"])
+    fraction, accuracy = calibration.high_confidence(log_probs, labels, 0.9)
+    close((fraction, accuracy), (record["S90"]["fraction"], record["S90"]["accuracy"]))
+
+
+def test_binning_records_of_the_reference_file():
+    records = oracle.records()
+    if records is None:
+        pytest.skip("no papers.json: set FOCALGEO_REFERENCE to it or to its folder")
+    for num_bins in (10, 15):
+        rows = [row for row in records["metrics_dataset"]["binning_disagreements"] if row["M"] == num_bins]
+        got = calibration.binning.bin_index(np.float32([row["conf"] for row in rows]), num_bins)
+        np.testing.assert_array_equal(got, [row["ceil_rule"] for row in rows])

@@ -1,0 +1,75 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from focalgeo.calibration import bootstrap, ece, nll, paired_bootstrap
+from focalgeo.types import InputError
+
+
+def both(log_probs, labels, *, mask=None):
+    return {"ece": ece(log_probs, labels, mask=mask), "nll": nll(log_probs, labels, mask=mask)}
+
+
+def models(key, num_examples=400, noise=0.7):
+    """Two models that differ from the truth by noise of one law: in expectation no metric tells them apart."""
+    truth, first, second = (jax.random.normal(k, (num_examples, 4)) for k in jax.random.split(key, 3))
+    labels = jax.random.categorical(jax.random.fold_in(key, 9), 2 * truth)
+    return jax.nn.log_softmax(2 * truth + noise * first), jax.nn.log_softmax(2 * truth + noise * second), labels
+
+
+def test_the_difference_of_means_has_the_textbook_error_and_p_value():
+    first, second, labels = models(jax.random.key(0))
+    rows = np.arange(400)
+    change = np.asarray(second)[rows, labels] - np.asarray(first)[rows, labels]
+    got = paired_bootstrap(nll, first, second, labels, jax.random.key(1), 2000)
+    assert got.n == 400
+    np.testing.assert_allclose(got.difference, change.mean(), rtol=1e-4)
+    np.testing.assert_allclose(got.stderr, change.std() / 20, rtol=0.06)
+    np.testing.assert_allclose(got.p_value, scipy.stats.ttest_1samp(change, 0).pvalue, atol=0.05)
+    reach = 1.96 * float(got.stderr)
+    np.testing.assert_allclose((got.low, got.high), [got.difference - reach, got.difference + reach], rtol=1e-3)
+
+
+def test_both_are_measured_on_the_resamples_of_bootstrap():
+    first, second, labels = models(jax.random.key(0))
+    key = jax.random.key(2)
+
+    def stacked(pair, labels, *, mask=None):
+        return ece(pair[0], labels, mask=mask) - ece(pair[1], labels, mask=mask)
+
+    got = paired_bootstrap(both, first, second, labels, key, 100)["ece"]
+    expected = bootstrap(stacked, jnp.stack([first, second]), labels, key, 100)
+    np.testing.assert_allclose((got.difference, got.stderr), (expected.value, expected.stderr), rtol=1e-4)
+    swapped = paired_bootstrap(both, second, first, labels, key, 100)["ece"]
+    np.testing.assert_allclose(swapped.p_value, got.p_value, rtol=1e-4)
+    np.testing.assert_allclose((swapped.low, swapped.high), (-got.high, -got.low), atol=1e-6)
+
+
+def test_where_there_is_no_difference_it_rejects_as_often_as_it_says():
+    """400 pairs of equally good models: 0.05 has a standard error of 0.011. ECE is wary, with 0.03."""
+
+    def tested(key):
+        found = paired_bootstrap(both, *models(key), jax.random.fold_in(key, 1), 100)
+        return {name: (each.p_value, (each.low > 0) | (each.high < 0)) for name, each in found.items()}
+
+    found = jax.jit(partial(jax.lax.map, tested))(jax.random.split(jax.random.key(5), 400))
+    for name, (p_values, excluded) in found.items():
+        np.testing.assert_array_equal(p_values < 0.05, excluded, err_msg=name)
+        assert 0.006 < np.mean(p_values < 0.05) < 0.05 + 3 * 0.011, name
+    assert abs(np.mean(found["nll"][0] < 0.5) - 0.5) < 4 * 0.025
+
+
+def test_equal_predictions_have_p_value_one_and_bad_input_is_refused():
+    first, second, labels = models(jax.random.key(0))
+    same = paired_bootstrap(nll, first, first, labels, jax.random.key(1), 2000)
+    assert (same.difference, same.stderr, same.low, same.high, same.p_value) == (0, 0, 0, 0, 1)
+    worse = paired_bootstrap(nll, first - 1, first, labels, jax.random.key(1), 2000)
+    assert worse.p_value < 1e-6
+    with pytest.raises(InputError, match="paired_bootstrap of 400 examples with 1 resamples"):
+        paired_bootstrap(nll, first, second, labels, jax.random.key(0), 1)
+    with pytest.raises(InputError, match="give both of one shape"):
+        paired_bootstrap(nll, first, second[:10], labels, jax.random.key(0), 10)
