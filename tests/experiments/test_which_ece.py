@@ -1,12 +1,9 @@
 """The edge cases of experiments/which_ece, in focalgeo's own column."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from experiments.which_ece import __main__ as command
 from experiments.which_ece import cases, libraries
 
