@@ -1,0 +1,1 @@
+"""Which statements of the papers hold: their figures that need no training, redrawn, and a table of errata."""

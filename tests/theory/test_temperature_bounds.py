@@ -1,0 +1,116 @@
+import jax
+import numpy as np
+import pytest
+
+from focalgeo.calibration import binary_focal_calibration
+from focalgeo.theory import focal_slope_at_zero, temperature_bounds
+from focalgeo.types import InputError
+
+bounds = jax.jit(temperature_bounds)
+
+
+def close(got, expected, rtol=2e-6, atol=0.0):
+    np.testing.assert_allclose(np.asarray(got, float), expected, rtol=rtol, atol=atol)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-np.asarray(x, float)))
+
+
+def test_records_of_the_binary_map(papers):
+    records = papers["binary_map_logit"]
+    s, gamma = (np.array([record[name] for record in records]) for name in ("s", "gamma"))
+    close(binary_focal_calibration(s, gamma), [record["fc_logit"] for record in records], 1e-6, 1e-6)
+    records = papers["binary_map"]
+    s, gamma = (np.array([record[name] for record in records]) for name in ("logit_q", "gamma"))
+    close(binary_focal_calibration(s, gamma), [record["logit_phat"] for record in records], 1e-6, 2e-6)
+
+
+def test_records_of_its_slopes(papers):
+    for record in papers["binary_map_slopes"]:
+        gamma = record["gamma"]
+        close(focal_slope_at_zero(gamma), record["slope_at_0"])
+        close(1 / focal_slope_at_zero(gamma), record["T_at_0"])
+        close(jax.grad(binary_focal_calibration)(0.0, gamma), record["slope_at_0"])
+        asymptote = record["slope_at_inf"] * 60 + record["intercept_at_inf"]
+        close(binary_focal_calibration(60.0, gamma), asymptote)
+
+
+def test_a_negative_gamma_softens_at_even_odds_only_above_minus_0885(papers):
+    records = papers["negative_gamma"]
+    for record in records["slopes"]:
+        close(focal_slope_at_zero(record["gamma"]), record["slope0"], 2e-6)
+    gamma, least = records["min_slope0"]
+    close(focal_slope_at_zero(gamma), least)
+    edge = records["slope0_equals_1_at_gamma"]
+    assert focal_slope_at_zero(edge - 1e-4) > 1 > focal_slope_at_zero(edge + 1e-4)
+    s = np.linspace(0, 40, 4000)
+    for record in records["min_dlogit"]:
+        slopes = jax.vmap(jax.grad(binary_focal_calibration), in_axes=(0, None))(
+            np.float32(s), np.float32(record["gamma"])
+        )
+        close(slopes.min(), record["min_dlogit"], 1e-5)
+        close(slopes.max(), record["max_dlogit"], 1e-4)
+
+
+def test_records_of_the_bounds(papers):
+    for record in papers["prop3_bounds"]:
+        for reach in (5, 10, 20):
+            got = bounds(np.float32(record["gamma"]), logit_range=np.float32(reach))
+            close([got.low, got.high], [record["T_theory_low"], record["T_theory_high"]])
+            close([got.tight_low, got.tight_high], record[f"T_tight_abs_s_lt_{reach}"])
+            low, high = record[f"T_on_0.001_grid_abs_s_lt_{reach}"]
+            assert low - 1e-6 <= got.tight_low < low + 0.001
+            assert high - 0.001 < got.tight_high <= high + 1e-6
+    for record in papers["prop3_tight_T_high_for_gamma_above"]:
+        close(temperature_bounds(float(record["gamma"])).tight_high, record["T_hi"], 3e-6)
+
+
+def test_high_bound_leaves_the_slope_at_zero_above_gamma_5635(papers):
+    turn = papers["prop3_ratio_logit_over_s_monotone_for_gamma_up_to"]
+    with jax.enable_x64(True):
+        s = np.linspace(0.05, 0.2, 5)
+        rising = np.diff(binary_focal_calibration(s, np.float64(turn - 0.02)) / s)
+        falling = np.diff(binary_focal_calibration(s, np.float64(turn + 0.02)) / s)
+    assert (rising > 0).all()
+    assert (falling < 0).any()
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.5, 1.0, 4.0, 9.0, 50.0])
+def test_theory_bounds_enclose_the_map(gamma):
+    s = np.concatenate([np.geomspace(0.01, 600, 200), -np.geomspace(0.01, 600, 200)])
+    got = bounds(np.float32(gamma))
+    ratio = np.asarray(binary_focal_calibration(s, gamma), float) / s
+    assert (ratio < 1 / float(got.low)).all()
+    assert (ratio > 1 / float(got.high)).all()
+
+
+def test_printed_inequality_is_false(papers):
+    record = papers["prop3_printed_inequality_counterexample"]
+    s, gamma = record["s"], record["gamma"]
+    got = temperature_bounds(float(gamma))
+    mapped = sigmoid(binary_focal_calibration(s, float(gamma)))
+    close(mapped, record["FC"], 1e-6)
+    printed = sigmoid([s / (gamma + 1), s / (gamma + 1 - np.log(gamma + 1) / 2)])
+    close(printed, [record["printed_upper"], record["printed_lower"]])
+    assert not printed.min() < mapped < printed.max()
+    corrected = sigmoid([s / float(got.low), s / float(got.high)])
+    close(corrected, [record["corrected_lower"], record["corrected_upper"]], 2e-6)
+    assert corrected[0] < mapped < corrected[1]
+    assert binary_focal_calibration(0.0, 4.0) == 0  # the printed inequality is strict; here all are 1/2
+
+
+def test_printed_0206_belongs_to_logits_within_10():
+    tight_low = [float(temperature_bounds(4.0, logit_range=reach).tight_low) for reach in (10.0, 20.0)]
+    assert np.floor(np.array(tight_low) * 1000).tolist() == [206, 203]
+
+
+def test_gamma_zero_is_no_map_at_all():
+    np.testing.assert_allclose(temperature_bounds(0.0), 1, rtol=1e-7)
+
+
+def test_bad_input():
+    with pytest.raises(InputError, match="gamma is -1: "):
+        temperature_bounds(-1.0)
+    with pytest.raises(InputError, match="logit_range is 0"):
+        temperature_bounds(1.0, logit_range=0.0)
