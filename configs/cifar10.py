@@ -54,6 +54,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.loss.gammas = (5.0, 3.0)
     config.loss.penalty_weight = 2.0
     config.loss.alpha = ()
+    config.loss.trace_penalty = 0.0
 
     config.optimizer = ConfigDict()
     config.optimizer.name = "sgd"

@@ -45,6 +45,11 @@ def gather(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True), tree)
 
 
+def from_first_device(tree: PyTree) -> PyTree:
+    """The first device's value of every leaf, on all devices; inside `pmapped` only."""
+    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS)[0], tree)
+
+
 def shard(batch: Batch) -> Batch:
     """Cut a batch [examples, ...] into one shard per device, [devices, examples / devices, ...]."""
     return jax.tree.map(lambda leaf: leaf.reshape(jax.device_count(), -1, *leaf.shape[1:]), batch)

@@ -7,14 +7,15 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from focalgeo import job, losses, parallel, records
+from focalgeo import curvature, job, losses, models, parallel, records, trees
 from focalgeo.job import objective, preparation
 from focalgeo.job.checks import check_config
 from focalgeo.training import checkpoint
 from focalgeo.training.step import make_step
-from focalgeo.types import InputError, Predictions
+from focalgeo.types import Batch, InputError, Predictions, TrainState
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,16 +48,51 @@ def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name)
         return jnp.mean(values) + jnp.float32(2) * losses.PENALTIES[name](logits, batch.y, batch.mask)
 
     value, gradient = jax.value_and_grad(loss)(state.params)
-    step = make_step(rest.model.apply, chosen.loss, rest.tx, parallel.reduce_sum, penalty=chosen.penalty)
+    step = make_step(rest.model.apply, chosen.loss, rest.tx, parallel.reduce_sum, forward=chosen.forward)
     params = jax.tree.map(np.copy, state.params)
     new, metrics, fingerprints = parallel.pmapped(step)(jax.tree.map(jnp.copy, state), parallel.shard(batch))
     parallel.check_replicas(fingerprints)
-    np.testing.assert_allclose(float(metrics["loss"]) / int(metrics["count"]), value, rtol=1e-5)
+    np.testing.assert_allclose(float(metrics["loss"] + metrics["penalty"]) / int(metrics["count"]), value, rtol=1e-5)
     expected = jax.tree.map(
         lambda leaf, slope: leaf - np.float32(0.1) * (slope + np.float32(5e-4) * leaf), params, gradient
     )
     chex.assert_trees_all_close(new.params, expected, atol=1e-6)
     assert float(metrics["gradient_norm"]) > 1e-3
+
+
+def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_statistics():
+    chosen = objective.make_objective(load_config(name="focal_loss", trace_penalty=0.5))
+    model, alone = (models.build("cnn", 3, widths=(4, 4), axis_name=axis) for axis in (parallel.AXIS, None))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 8, 8, 3)).astype(np.float32)
+    batch = Batch(x, rng.integers(0, 3, 8).astype(np.int32), np.arange(8) < 5)  # the second device: one example
+    variables = dict(alone.init(jax.random.PRNGKey(0), x[:2]))
+    params, tx = variables.pop("params"), optax.identity()
+    hyper = {**chosen.hyper, "learning_rate": jnp.float32(-1)}
+    state = TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), hyper)
+    step = parallel.pmapped(make_step(model.apply, chosen.loss, tx, parallel.reduce_sum, forward=chosen.forward))
+    start = jax.tree.map(np.copy, params)
+    new, metrics, fingerprints = step(jax.tree.map(jnp.copy, state), parallel.shard(batch))
+    parallel.check_replicas(fingerprints)
+
+    own = jax.random.fold_in(jax.random.PRNGKey(1), 0)  # the first device's, at step 0
+    probe = trees.rademacher(jax.random.fold_in(jax.random.fold_in(own, 0), 1), params)
+
+    def logits_of(params):
+        variables_here = {"params": params, **variables}
+        return alone.apply(variables_here, x, train=True, mask=batch.mask, mutable=list(variables), rngs={})[0][:5]
+
+    def form(params):
+        return trees.dot(
+            probe, curvature.hvp(lambda p: jnp.mean(losses.cross_entropy(logits_of(p), batch.y[:5])), params, probe)
+        )
+
+    def whole(params):
+        return jnp.mean(losses.focal_loss(logits_of(params), batch.y[:5], 3.0)) + 0.5 * form(params)
+
+    np.testing.assert_allclose(metrics["penalty"] / 5, 0.5 * form(start), rtol=1e-4)
+    moved = jax.tree.map(lambda a, b: b - a, start, dict(new.params))
+    chex.assert_trees_all_close(moved, jax.tree.map(jnp.negative, jax.grad(whole)(start)), rtol=1e-3, atol=1e-4)
 
 
 def test_names_choose_the_gammas_of_the_papers():

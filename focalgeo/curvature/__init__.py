@@ -5,6 +5,7 @@ Everything here is a function of a matvec (tree -> tree) or of a scalar loss(par
 
 from focalgeo.curvature.determinism import check_deterministic
 from focalgeo.curvature.lanczos import Eigenpairs, extreme_eigenvalues, lambda_max
+from focalgeo.curvature.outputs import outputs_and_trace
 from focalgeo.curvature.penalty import value_and_trace
 from focalgeo.curvature.products import dense_hessian, ggn_vp, hvp, linearized_hvp
 from focalgeo.curvature.traces import trace
@@ -18,6 +19,7 @@ __all__ = [
     "hvp",
     "lambda_max",
     "linearized_hvp",
+    "outputs_and_trace",
     "trace",
     "value_and_trace",
 ]

@@ -31,6 +31,7 @@ CHECKS = (
     ("loss.boundaries", lambda v: _ascending(v) and all(each > 0 for each in v), "must ascend, in epochs above 0"),
     ("loss.gammas", lambda v: all(0 <= each < float("inf") for each in v), "must hold finite numbers, 0 or more"),
     ("loss.alpha", lambda v: all(0 <= each < float("inf") for each in v), "must hold finite weights, 0 or more"),
+    ("loss.trace_penalty", lambda v: 0 <= v < float("inf"), "must be a finite number, 0 or more"),
     ("loss.penalty_weight", lambda v: 0 <= v < float("inf"), "must be a finite number, 0 or more"),
     ("model.hidden", lambda v: v is None or all(each >= 1 for each in v), "must hold widths of 1 or more"),
     ("model.widths", lambda v: v is None or all(each >= 1 for each in v), "must hold widths of 1 or more"),

@@ -75,8 +75,8 @@ def _train(config, workdir: Path, prepared: Prepared) -> loop.Outcome:
     first = int(start.state.step)
     records.truncate_rows(workdir, first)
     place = preparation.place(config)
-    loss, penalty = prepared.objective.loss, prepared.objective.penalty
-    step = parallel.pmapped(make_step(model.apply, loss, prepared.tx, parallel.reduce_sum, penalty=penalty))
+    loss, forward = prepared.objective.loss, prepared.objective.forward
+    step = parallel.pmapped(make_step(model.apply, loss, prepared.tx, parallel.reduce_sum, forward=forward))
     predict_val = _make_prediction(config, model, dataset.val)
     with records.tensorboard_writer(workdir, step=first) as tensorboard, interruption.deferred_signals() as stopped:
 

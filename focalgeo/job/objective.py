@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo import losses, parallel
-from focalgeo.training.step import no_penalty
+from focalgeo import curvature, losses, parallel
+from focalgeo.training.step import plain_forward
 from focalgeo.types import Array, Batch, Predictions, PyTree, TrainState
 
 # everything that config.loss.name may be
@@ -22,11 +22,11 @@ FUNCTIONS = {
 
 
 class Objective(NamedTuple):
-    """What a step minimises: the mean of `loss` over the examples, plus `penalty`."""
+    """What a step minimises: the mean of `loss` over the examples, plus the penalties that `forward` adds."""
 
     name: str  # of the mean alone, as its curvature is named
     loss: Callable[[Array, Array, dict], Array]  # (logits, labels, hyper) -> [examples]
-    penalty: Callable[[Array, Batch, dict], Array]  # (logits, batch, hyper) -> scalar
+    forward: Callable  # as make_step takes it
     hyper: dict[str, PyTree]  # the traced values that both read, as training begins
 
 
@@ -39,15 +39,18 @@ def make_objective(config) -> Objective:
     for table in (losses.POLICIES, losses.SCHEDULES):
         values |= table[name]._asdict() if name in table else {}
     needed = [*losses.hyperparameters(function)]
-    penalty, shown = no_penalty, name
+    forward, shown = plain_forward, name
+    if config.loss.trace_penalty:
+        forward = _traced_forward
+        needed.append("trace_penalty")
     if name in losses.PENALTIES:
-        penalty, shown = _over_all_devices(losses.PENALTIES[name]), function
+        forward, shown = _with_penalty(forward, losses.PENALTIES[name]), function
         needed.append("penalty_weight")
     if config.loss.alpha:
         loss, shown = _weighted_by_class(loss), f"class_weighted_{shown}"
         needed.append("alpha")
     hyper = {each: jax.tree.map(_as_float32, values[each], is_leaf=_is_list) for each in needed}
-    return Objective(shown, loss, penalty, hyper)
+    return Objective(shown, loss, forward, hyper)
 
 
 def make_adapt(predict: Callable[[TrainState], Predictions]) -> Callable[[TrainState, int], TrainState]:
@@ -74,11 +77,30 @@ def _adafocal_after(adafocal: losses.AdaFocalState, logits: Array, labels: Array
     return losses.adafocal_update(adafocal, confidence, jnp.argmax(logits, axis=-1) == labels)
 
 
-def _over_all_devices(penalty: Callable) -> Callable:
-    def weighted(logits: Array, batch: Batch, hyper: dict) -> Array:
-        return hyper["penalty_weight"] * penalty(*parallel.gather((logits, batch.y, batch.mask)))
+def _with_penalty(forward: Callable, penalty: Callable) -> Callable:
+    """`forward` with a penalty on the whole batch, seen by each device in proportion to its examples."""
 
-    return weighted
+    def penalised(network: Callable, params: PyTree, batch: Batch, key: Array, hyper: dict) -> tuple:
+        logits, model_state, others = forward(network, params, batch, key, hyper)
+        value = penalty(*parallel.gather((logits, batch.y, batch.mask)))
+        count = jnp.sum(batch.mask, dtype=jnp.float32)
+        return logits, model_state, others + hyper["penalty_weight"] * count * value
+
+    return penalised
+
+
+def _traced_forward(network: Callable, params: PyTree, batch: Batch, key: Array, hyper: dict) -> tuple:
+    """The network's outputs, and a probe's estimate of the trace of the batch's cross-entropy Hessian as a penalty.
+
+    All devices take the same probe: batch statistics couple their examples, and a probe of one's own would miss that.
+    """
+
+    def summed_cross_entropy(logits: Array) -> Array:
+        return jnp.sum(jnp.where(batch.mask, losses.cross_entropy(logits, batch.y), 0.0))
+
+    probe_key = jax.random.fold_in(parallel.from_first_device(key), 1)
+    logits, model_state, trace = curvature.outputs_and_trace(network, summed_cross_entropy, params, probe_key)
+    return logits, model_state, hyper["trace_penalty"] * trace
 
 
 def _weighted_by_class(loss: Callable) -> Callable:

@@ -9,7 +9,7 @@ import jax
 
 from focalgeo.types import RunError
 
-SUMMED = ("loss", "correct", "count")
+SUMMED = ("loss", "penalty", "correct", "count")
 
 
 class Meter:
@@ -49,7 +49,7 @@ class Meter:
         step, on_device = self._pending
         metrics = {name: float(value) for name, value in jax.device_get(on_device).items()}
         self._pending = None
-        for name in ("loss", "gradient_norm", "parameter_norm"):
+        for name in ("loss", "penalty", "gradient_norm", "parameter_norm"):
             if not math.isfinite(metrics[name]):
                 raise RunError(
                     f"the {name.replace('_', ' ')} is {metrics[name]} at step {step}; what was saved before is "
@@ -75,6 +75,8 @@ class Meter:
             {**place, "name": "examples_per_second", "value": self._rate()},
             {**place, "name": "examples_seen", "value": self.sums["seen"]},
         ]
+        if self.sums["penalty"]:
+            rows.append({**place, "name": "penalty", "value": self.sums["penalty"] / count, "n": int(count)})
         self.sums = {name: 0.0 for name in SUMMED} | {"seen": self.sums["seen"]}
         self.restart_clock()
         return rows

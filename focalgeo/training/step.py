@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import optax
 
 from focalgeo import trees
-from focalgeo.types import Array, Batch, TrainState
+from focalgeo.types import Array, Batch, PyTree, TrainState
 
 
-def no_penalty(logits: Array, batch: Batch, hyper: dict) -> float:
-    """The penalty of a loss that is a plain mean over examples: 0."""
-    return 0.0
+def plain_forward(network: Callable, params: PyTree, batch: Batch, key: Array, hyper: dict) -> tuple:
+    """The network's (logits, new model state), and 0: nothing but the mean loss is minimised."""
+    return *network(params), jnp.float32(0)
 
 
 def make_step(
@@ -21,21 +21,22 @@ def make_step(
     tx: optax.GradientTransformation,
     reduce: Callable,
     *,
-    penalty: Callable = no_penalty,
+    forward: Callable = plain_forward,
 ) -> Callable:
     """The step (state, batch) -> (state, metrics): one update of the mean loss over all devices' unmasked examples.
 
     apply: flax's signature (see types.Model). loss(logits, labels, hyper) -> [examples] in nats. reduce: sums a tree
-    over devices. penalty(logits, batch, hyper) -> scalar in nats, equal on all devices: added to the mean loss, for
-    what is no mean over examples. Metrics are sums over the batch ("loss", "correct", "count") and the norms of the
-    mean gradient and of the new parameters and batch statistics.
+    over devices. forward(network, params, batch, key, hyper) -> (logits, new model state, penalty), where network(
+    params) gives the first two: a penalty is summed over the batch as losses are, of this device's share of it.
+    Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the mean
+    gradient and of the new parameters and batch statistics.
     """
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
         noise = jax.random.fold_in(state.key, state.step)
 
-        def summed_loss(params):
-            logits, model_state = apply(
+        def network(params):
+            return apply(
                 {"params": params, **state.model_state},
                 batch.x,
                 train=True,
@@ -43,12 +44,15 @@ def make_step(
                 mutable=list(state.model_state),
                 rngs={"dropout": noise},
             )
-            losses = loss(logits, batch.y, state.hyper) + penalty(logits, batch, state.hyper)
-            return jnp.sum(jnp.where(batch.mask, losses, 0.0)), (logits, model_state)
 
-        (total, (logits, model_state)), gradient = jax.value_and_grad(summed_loss, has_aux=True)(state.params)
-        correct = jnp.sum((jnp.argmax(logits, -1) == batch.y) & batch.mask)
-        sums = {"loss": total, "correct": correct, "count": jnp.sum(batch.mask)}
+        def objective(params):
+            logits, model_state, penalty = forward(network, params, batch, noise, state.hyper)
+            total = jnp.sum(jnp.where(batch.mask, loss(logits, batch.y, state.hyper), 0.0))
+            correct = jnp.sum((jnp.argmax(logits, -1) == batch.y) & batch.mask)
+            sums = {"loss": total, "penalty": penalty, "correct": correct, "count": jnp.sum(batch.mask)}
+            return total + penalty, (sums, model_state)
+
+        gradient, (sums, model_state) = jax.grad(objective, has_aux=True)(state.params)
         gradient, sums = reduce((gradient, sums))
         gradient = jax.tree.map(lambda leaf: leaf / sums["count"].astype(leaf.dtype), gradient)
 

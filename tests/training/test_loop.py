@@ -177,7 +177,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
 
 def test_a_gradient_that_is_not_finite_stops_the_run():
     meter = Meter({})
-    meter.add(4, {"loss": 1.0, "correct": 1, "count": 1, "gradient_norm": np.inf, "parameter_norm": 1})
+    meter.add(4, {"loss": 1.0, "penalty": 0.0, "correct": 1, "count": 1, "gradient_norm": np.inf, "parameter_norm": 1})
     with pytest.raises(RunError, match="gradient norm is inf at step 4"):
         meter.settle()
 

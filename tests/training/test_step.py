@@ -75,30 +75,33 @@ def test_two_devices_equal_one_on_an_uneven_batch(tx, two_devices, one_device, v
 
 
 def test_a_penalty_over_the_whole_batch_is_the_same_on_two_devices_and_one(tx):
-    def penalty(logits, batch, hyper):
-        """No mean over examples: the spread of the confidences, times a weight."""
-        confidence, count = jnp.max(jax.nn.softmax(logits), -1), jnp.sum(batch.mask, dtype=jnp.float32)
-        mean = jnp.sum(jnp.where(batch.mask, confidence, 0)) / count
-        return hyper["gamma"] * jnp.sqrt(jnp.sum(jnp.where(batch.mask, (confidence - mean) ** 2, 0)) / count)
+    def spread(logits, mask):
+        """No mean over examples."""
+        confidence, count = jnp.max(jax.nn.softmax(logits), -1), jnp.sum(mask, dtype=jnp.float32)
+        mean = jnp.sum(jnp.where(mask, confidence, 0)) / count
+        return jnp.sqrt(jnp.sum(jnp.where(mask, (confidence - mean) ** 2, 0)) / count)
 
-    def over_all_devices(logits, batch, hyper):
-        logits, mask = parallel.gather((logits, batch.mask))
-        return penalty(logits, batch._replace(mask=mask), hyper)
+    def on(gather):
+        def forward(network, params, batch, key, hyper):
+            logits, model_state = network(params)
+            count = jnp.sum(batch.mask, dtype=jnp.float32)
+            return logits, model_state, hyper["gamma"] * count * spread(*gather((logits, batch.mask)))
+
+        return forward
 
     model, batch = models.build("mlp", 4, hidden=(5,)), make_batch(8, 5)
-    step = make_step(model.apply, LOSS, tx, parallel.reduce_sum, penalty=over_all_devices)
+    step = make_step(model.apply, LOSS, tx, parallel.reduce_sum, forward=on(parallel.gather))
     two, two_metrics, fingerprints = parallel.pmapped(step)(make_state(model, tx), parallel.shard(batch))
     parallel.check_replicas(fingerprints)
-    one, one_metrics = jax.jit(make_step(model.apply, LOSS, tx, lambda tree: tree, penalty=penalty))(
-        make_state(model, tx), batch
-    )
+    alone = make_step(model.apply, LOSS, tx, lambda tree: tree, forward=on(lambda tree: tree))
+    one, one_metrics = jax.jit(alone)(make_state(model, tx), batch)
     close(two.params, one.params)
     close(two_metrics, one_metrics)
     plain, plain_metrics = jax.jit(make_step(model.apply, LOSS, tx, lambda tree: tree))(make_state(model, tx), batch)
-    difference = one_metrics["loss"] - plain_metrics["loss"]
-    assert difference > 1e-3
-    expected = penalty(model.apply({"params": make_state(model, tx).params}, batch.x), batch, {"gamma": 2.0})
-    np.testing.assert_allclose(difference / 5, expected, rtol=1e-4)
+    assert one_metrics["loss"] == plain_metrics["loss"]
+    assert plain_metrics["penalty"] == 0
+    expected = 2 * spread(model.apply({"params": make_state(model, tx).params}, batch.x), batch.mask)
+    np.testing.assert_allclose(one_metrics["penalty"] / 5, expected, rtol=1e-4)
     assert not np.allclose(one.params["Dense_0"]["bias"], plain.params["Dense_0"]["bias"], rtol=1e-3)
 
 
