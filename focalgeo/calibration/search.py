@@ -1,27 +1,17 @@
-"""Search over a grid of (gamma, temperature) for focal temperature scaling, with ECE and NLL at every point.
+"""Search over a grid of (gamma, temperature) for focal temperature scaling, with ECE and NLL at every point."""
 
-Only three numbers per example depend on gamma: the weights h of the top class, of the true class, and the sum over all
-others. What a temperature shares between gammas is computed once; examples pass in chunks, temperatures one at a time.
-"""
-
-from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.calibration.binning import equal_mass, equal_width, expected_gap
-from focalgeo.calibration.maps import log_focal_weight
 from focalgeo.calibration.predictions import check_predictions
+from focalgeo.calibration.streaming import Problem, surfaces
 from focalgeo.types import Array, InputError
 
 GAMMAS = (0.0, -0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # temperature scaling before the paper's nine
 TEMPERATURES = tuple(i / 100 for i in range(1, 501))  # the paper's 0.01, 0.02, ..., 5.00
-BINNINGS = {"ece": equal_width, "nll": equal_width, "adaptive_ece": equal_mass}
+CRITERIA = ("ece", "nll", "adaptive_ece")
 
-_CHUNK = 2**18  # numbers in a table [classes, examples] that are worked on at once: a few MB of cache
-_FAR = -1e20  # a logit difference this far down has probability 0 at any temperature; unlike -inf, times 0 it is 0
 _LARGEST_GAMMA = 100.0  # 2^gamma must stay within float32
 
 
@@ -33,15 +23,6 @@ class GridSearch(NamedTuple):
     value: Array  # the criterion at the best point
     ece: Array  # [gammas, temperatures]; equal-mass ECE where that is the criterion
     nll: Array  # [gammas, temperatures], nats
-
-
-class _Rows(NamedTuple):
-    """Some examples, prepared once for all temperatures."""
-
-    below: Array  # [classes, examples] logit minus the second largest; _FAR at the top class
-    second: Array  # [examples] second largest logit minus the largest
-    true: Array  # [examples] true class's logit minus the largest
-    correct: Array  # bool [examples]
 
 
 def grid_search(
@@ -69,8 +50,8 @@ def grid_search(
     Returns:
         GridSearch. Equal values go to the temperature nearest 1 in |log T|, then to the smallest |gamma|, then to the
         first. The surfaces agree with `ece` and `nll` of `focal_temperature_scaling` to 1e-5, but where a confidence
-        lies within rounding of a bin's edge; held by tests/calibration/test_search.py. Not for use inside jit: the
-        arguments are checked.
+        lies within rounding of a bin's edge; held by tests/calibration/test_search.py. Not for use inside jit: it
+        streams from the host.
 
     Raises:
         InputError: predictions that `check_predictions` refuses, a value out of range, an unknown criterion, an empty
@@ -80,11 +61,15 @@ def grid_search(
     """
     gammas, temperatures = np.asarray(gammas, np.float32), np.asarray(temperatures, np.float32)
     _check_grid(gammas, temperatures, criterion)
-    weight = np.ones(np.shape(labels), np.float32) if mask is None else np.asarray(mask, np.float32)
-    counted = _counted(weight, labels)
-    check_predictions(np.asarray(logits)[counted], np.asarray(labels)[counted])
-    logits = jnp.asarray(logits, jnp.float32)
-    return _search(logits, jnp.asarray(labels, jnp.int32), gammas, temperatures, weight, criterion, num_bins)
+    if num_bins < 1:
+        raise InputError(f"num_bins is {num_bins}: give 1 or more")
+    logits, labels = np.asarray(logits), np.asarray(labels)
+    weight = np.ones(labels.shape, np.float32) if mask is None else np.asarray(mask, np.float32)
+    counted = _counted(weight, labels, by_rank=criterion == "adaptive_ece")
+    check_predictions(*((logits, labels) if counted.all() else (logits[counted], labels[counted])))
+    problem = Problem(logits, labels.astype(np.int32), weight, gammas, temperatures)
+    ece, nll = surfaces(problem, num_bins, by_rank=criterion == "adaptive_ece")
+    return _best(gammas, temperatures, ece, nll, nll if criterion == "nll" else ece)
 
 
 def best_point(
@@ -110,90 +95,33 @@ def best_point(
     allowed = np.ones(gammas.shape, bool) if gamma is None else gammas == np.float32(gamma)
     if not allowed.any():
         raise InputError(f"gamma {gamma} is not on the grid {gammas.tolist()}: search with it, or choose one of these")
-    surface = found.nll if criterion == "nll" else found.ece
-    return _best(gammas, temperatures, found.ece, found.nll, jnp.where(allowed[:, None], surface, jnp.inf))
+    ece, nll = np.asarray(found.ece), np.asarray(found.nll)
+    surface = nll if criterion == "nll" else ece
+    return _best(gammas, temperatures, ece, nll, np.where(allowed[:, None], surface, np.inf))
 
 
-@partial(jax.jit, static_argnames=("criterion", "num_bins"))
-def _search(
-    logits: Array, labels: Array, gammas: Array, temperatures: Array, weight: Array, criterion: str, num_bins: int
+def _best(
+    gammas: np.ndarray, temperatures: np.ndarray, ece: np.ndarray, nll: np.ndarray, surface: np.ndarray
 ) -> GridSearch:
-    size = _chunk_size(*logits.shape)
-    pad = -logits.shape[0] % size
-    weight = jnp.pad(weight, (0, pad))
-    logits = jnp.where(weight[:, None] > 0, jnp.pad(logits, ((0, pad), (0, 0))), 0)
-    rows = _prepared(logits.reshape(-1, size, logits.shape[1]), jnp.pad(labels, (0, pad)).reshape(-1, size))
-    correct, total = rows.correct.ravel(), jnp.sum(weight)
-
-    def at_temperature(temperature: Array) -> tuple[Array, Array]:
-        log_confidence, log_true = jax.lax.map(lambda chunk: _log_probs_at(chunk, gammas, temperature), rows)
-        log_confidence, log_true = (jnp.moveaxis(a, 1, 0).reshape(len(gammas), -1) for a in (log_confidence, log_true))
-        bins = jax.vmap(lambda c: BINNINGS[criterion](c, correct, weight, num_bins))(jnp.exp(log_confidence))
-        return jax.vmap(expected_gap)(bins), -(log_true @ weight) / total
-
-    ece, nll = (surface.T for surface in jax.lax.map(at_temperature, temperatures))
-    return _best(gammas, temperatures, ece, nll, nll if criterion == "nll" else ece)
-
-
-@jax.vmap
-def _prepared(logits: Array, labels: Array) -> _Rows:
-    predicted = jnp.argmax(logits, axis=-1)
-    is_top = jax.nn.one_hot(predicted, logits.shape[-1], dtype=bool)
-    others = jnp.where(is_top, -jnp.inf, logits)
-    top, second = jnp.max(logits, axis=-1), jnp.max(others, axis=-1)
-    true = jnp.sum(jnp.where(jax.nn.one_hot(labels, logits.shape[-1], dtype=bool), logits, 0), axis=-1)
-    below = jnp.maximum(others - second[:, None], _FAR).T
-    return _Rows(below, jnp.maximum(second - top, _FAR), jnp.maximum(true - top, _FAR), predicted == labels)
-
-
-def _log_probs_at(rows: _Rows, gammas: Array, temperature: Array) -> tuple[Array, Array]:
-    """Log-probability of the predicted and of the true class, both [gammas, examples]."""
-    relative = jnp.exp(rows.below / temperature)
-    second = rows.second / temperature
-    log_odds = -(second + jnp.log(jnp.sum(relative, axis=0)))
-    log_top = jax.nn.log_sigmoid(log_odds)
-    log_second = second + log_top
-    p = relative * jnp.exp(log_second)[None]
-    log_complement = jnp.log1p(-p)
-    ratio = -(rows.below / temperature + log_second[None]) * p / (1 - p)
-    log_p_true = jnp.where(rows.correct, -1.0, rows.true / temperature + log_top)
-
-    def at(gamma: Array) -> tuple[Array, Array]:
-        others = jnp.sum(relative * jnp.exp(-gamma * log_complement) / (1 + gamma * ratio), axis=0)
-        top = log_focal_weight(log_top, jax.nn.log_sigmoid(-log_odds), gamma)
-        log_confidence = jax.nn.log_sigmoid(top - (log_second + jnp.log(others)))
-        true = log_focal_weight(log_p_true, jnp.log1p(-jnp.exp(log_p_true)), gamma)
-        return log_confidence, log_confidence + jnp.where(rows.correct, 0, true - top)
-
-    return jax.vmap(at)(gammas)
-
-
-def _best(gammas: Array, temperatures: Array, ece: Array, nll: Array, surface: Array) -> GridSearch:
     """The least value of the surface, ties by a fixed order of preference."""
-    gamma = jnp.repeat(gammas, len(temperatures))
-    temperature = jnp.tile(temperatures, len(gammas))
-    order = jnp.lexsort((jnp.abs(gamma), jnp.abs(jnp.log(temperature))))
-    best = order[jnp.argmin(surface.ravel()[order])]
+    gamma = np.repeat(gammas, len(temperatures))
+    temperature = np.tile(temperatures, len(gammas))
+    order = np.lexsort((np.abs(gamma), np.abs(np.log(temperature))))
+    best = order[np.argmin(surface.ravel()[order])]
     return GridSearch(gamma[best], temperature[best], surface.ravel()[best], ece, nll)
 
 
-def _chunk_size(num_examples: int, num_classes: int) -> int:
-    """Examples in a chunk, so that chunks are of one size and the last is padded by little."""
-    chunks = -(-num_examples * num_classes // _CHUNK)
-    return -(-num_examples // chunks)
-
-
-def _counted(weight: np.ndarray, labels: Array) -> np.ndarray:
+def _counted(weight: np.ndarray, labels: Array, *, by_rank: bool) -> np.ndarray:
     if weight.shape != np.shape(labels):
         raise InputError(f"mask has shape {weight.shape}, labels {np.shape(labels)}: give one entry for each label")
-    if weight.size and not weight.any():
+    if weight.size and not (np.round(weight) if by_rank else weight).any():
         raise InputError("the mask leaves no example: give at least one")
     return weight > 0
 
 
 def _check_grid(gammas: np.ndarray, temperatures: np.ndarray, criterion: str) -> None:
-    if criterion not in BINNINGS:
-        raise InputError(f"unknown criterion {criterion!r}: choose one of {', '.join(BINNINGS)}")
+    if criterion not in CRITERIA:
+        raise InputError(f"unknown criterion {criterion!r}: choose one of {', '.join(CRITERIA)}")
     if gammas.ndim != 1 or temperatures.ndim != 1 or not (gammas.size and temperatures.size):
         shapes = f"gammas have shape {gammas.shape}, temperatures {temperatures.shape}"
         raise InputError(f"{shapes}: give two non-empty lists")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from focalgeo import calibration
-from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, check_predictions, grid_search, search
+from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, check_predictions, grid_search, streaming
 from focalgeo.types import InputError
 
 
@@ -39,10 +39,55 @@ def test_surface_is_the_metric_at_each_point(criterion, num_classes):
     assert got.value == got.ece.min() == got.ece[best[0]][:, best[1]].item()
 
 
+@pytest.mark.parametrize(("num_examples", "num_classes"), [(100, 1000), (400, 18), (2000, 2)])
+def test_surface_with_sums_over_the_tail_of_saturated_logits(num_examples, num_classes):
+    logits, labels = predictions(num_examples, num_classes, seed=3)
+    logits = logits * np.float32(np.linspace(0.1, 30, num_examples)[:, None])
+    gammas, temperatures = (0.0, -0.5, 5.0), (0.01, 0.7, 5.0)
+    expected = surfaces(logits, labels, gammas, temperatures)
+    for criterion in ("ece", "adaptive_ece"):
+        got = grid_search(logits, labels, gammas, temperatures, criterion=criterion)
+        np.testing.assert_allclose(got.ece, expected[criterion], atol=1e-5)
+        np.testing.assert_allclose(got.nll, expected["nll"], rtol=1e-5)
+
+
+def test_equal_logits_within_and_between_examples():
+    logits = np.float32([[0, 0, 0, 0], [1, 1, 1, 0], [2, 0, 0, 0], [0, 2, 0, 0], [3, 3, 0, 0]]).repeat(6, axis=0)
+    labels = np.arange(30, dtype=np.int32) % 4
+    gammas, temperatures = (0.0, 0.5, 5.0), (0.5, 1.0)
+    expected = surfaces(logits, labels, gammas, temperatures)
+    for criterion in ("ece", "adaptive_ece"):
+        got = grid_search(logits, labels, gammas, temperatures, criterion=criterion)
+        np.testing.assert_allclose(got.ece, expected[criterion], atol=1e-5)
+        np.testing.assert_allclose(got.nll, expected["nll"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])
+def test_weights_count_examples_as_often_as_they_say(criterion):
+    logits, labels = predictions(100)
+    times = np.arange(100) % 4
+    got = grid_search(logits, labels, (0.0, 1.0), (0.5, 1.0), criterion=criterion, mask=times)
+    repeated = np.repeat(logits, times, axis=0), np.repeat(labels, times)
+    expected = grid_search(*repeated, (0.0, 1.0), (0.5, 1.0), criterion=criterion)
+    for left, right in zip(got, expected, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5)
+
+
+def test_blocks_of_temperatures_that_do_not_come_out_even_change_nothing(monkeypatch):
+    logits, labels = predictions()
+    temperatures = (0.2, 0.5, 1.0, 2.0, 3.0)
+    whole = grid_search(logits, labels, (0.0, 1.0), temperatures, criterion="adaptive_ece")
+    monkeypatch.setattr(streaming, "_KEPT", 1500)  # two temperatures of two gammas at a time
+    parts = grid_search(logits, labels, (0.0, 1.0), temperatures, criterion="adaptive_ece")
+    for left, right in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-6)
+
+
 def test_saturated_logits_and_examples_in_several_padded_chunks(monkeypatch):
     logits, labels = predictions()
     logits = logits * np.float32(np.linspace(1, 60, 300)[:, None])
-    monkeypatch.setattr(search, "_CHUNK", 200)  # 38 examples at a time
+    monkeypatch.setattr(streaming, "_CPU_CHUNK", 200)
+    monkeypatch.setattr(streaming, "_FEWEST", 38)
     gammas, temperatures = (0.0, 5.0), (0.01, 1.0)
     got = grid_search(logits, labels, gammas, temperatures, criterion="nll")
     expected = surfaces(logits, labels, gammas, temperatures)
@@ -78,7 +123,7 @@ def test_ties_go_to_the_temperature_nearest_one_then_to_the_smallest_gamma():
 def test_mask_drops_examples_whatever_they_hold():
     logits, labels = predictions()
     keep = np.arange(300) % 4 > 0
-    padded, wrong = np.where(keep[:, None], logits, np.nan), np.where(keep, labels, -1)
+    padded, wrong = np.where(keep[:, None], logits, np.nan), np.where(keep, labels, 99)
     got = grid_search(padded, wrong, (0.0, 1.0), (0.5, 1.0), mask=keep)
     expected = grid_search(logits[keep], labels[keep], (0.0, 1.0), (0.5, 1.0))
     for left, right in zip(got, expected, strict=True):
@@ -124,6 +169,8 @@ def test_bad_predictions_give_one_line(logits, labels, message):
         ({"temperatures": (float("nan"),)}, "give values above 0"),
         ({"criterion": "acc"}, "unknown criterion 'acc': choose one of ece, nll, adaptive_ece"),
         ({"mask": np.zeros(6, bool)}, "the mask leaves no example"),
+        ({"mask": np.full(6, 0.3), "criterion": "adaptive_ece"}, "the mask leaves no example"),
+        ({"num_bins": 0, "criterion": "adaptive_ece"}, "num_bins is 0: give 1 or more"),
         ({"mask": np.zeros(5, bool)}, r"mask has shape \(5,\), labels \(6,\)"),
     ],
 )

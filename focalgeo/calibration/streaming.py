@@ -1,0 +1,109 @@
+"""The (gamma, temperature) surfaces of ECE and NLL, with examples in chunks that fit a core's cache, a thread a core.
+
+Nothing as large as the logits is made: the peak stays below their size, a second such table and 300 MB
+(experiments/benchmarks/README.md).
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from focalgeo.calibration.ranks import rank_bin_sums
+from focalgeo.calibration.surface import ChunkSurface, chunk_surface
+from focalgeo.calibration.tail import fit_tail
+
+_CPU_CHUNK = 2**15  # numbers in a table [classes, examples] worked on at once: three such tables fit a core's cache
+_ACCELERATOR_CHUNK = 2**24
+_FEWEST = 64  # examples in a chunk, where there are that many: below that the calls cost more than the work
+_KEPT = 2**24  # confidences of all examples kept at once for equal-mass bins: 64 MB
+
+
+class Problem(NamedTuple):
+    """The predictions and the grid; weight 0 leaves an example out."""
+
+    logits: np.ndarray
+    labels: np.ndarray
+    weight: np.ndarray
+    gammas: np.ndarray
+    temperatures: np.ndarray
+
+
+def surfaces(problem: Problem, num_bins: int, *, by_rank: bool) -> tuple[np.ndarray, np.ndarray]:
+    """ECE and NLL [gammas, temperatures]."""
+    tail = fit_tail(problem.gammas, problem.logits.shape[1])
+    kernel = partial(
+        chunk_surface,
+        gammas=problem.gammas,
+        coefficients=tail.coefficients,
+        num_exact=tail.num_exact,
+        num_bins=None if by_rank else num_bins,
+    )
+    points = problem.gammas.size * problem.temperatures.size
+    num_blocks = -(-points * len(problem.labels) // _KEPT) if by_rank else 1
+    total = problem.weight.sum(dtype=np.float64)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        blocks = [
+            _block(problem, partial(kernel, temperatures=temperatures), num_bins, pool, by_rank=by_rank)
+            for temperatures in _blocks(problem.temperatures, num_blocks)
+        ]
+    gaps, nll = (np.concatenate(parts)[: problem.temperatures.size].T for parts in zip(*blocks, strict=True))
+    return gaps.astype(np.float32), (nll / total).astype(np.float32)
+
+
+def _block(
+    problem: Problem, kernel: Callable, num_bins: int, pool: ThreadPoolExecutor, *, by_rank: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """ECE and sum of the negative log-likelihood [temperatures, gammas] of some temperatures."""
+    starts = _starts(problem)
+    chunks = pool.map(lambda start: jax.device_get(kernel(*_chunk(problem, start, starts.step))), starts)
+    if by_rank:
+        return _gaps_by_rank(chunks, problem.weight, num_bins, pool)
+    sums, nll = 0.0, 0.0
+    for chunk in chunks:  # added up as they come: all of them together would be larger than the logits
+        sums, nll = sums + chunk.bins.astype(np.float64), nll + chunk.nll.astype(np.float64)
+    return np.abs(sums).sum(axis=-1) / problem.weight.sum(dtype=np.float64), nll
+
+
+def _gaps_by_rank(
+    chunks: Iterable[ChunkSurface], weight: np.ndarray, num_bins: int, pool: ThreadPoolExecutor
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same with equal-mass bins, for which the confidences of all examples have to stand together."""
+    chunks = list(chunks)
+    times = np.round(weight).astype(np.int64)
+    chosen = np.repeat(np.arange(times.size), times)
+    correct = np.concatenate([chunk.correct for chunk in chunks])[chosen]
+
+    def gap(i: int) -> np.ndarray:
+        confidence = np.concatenate([chunk.bins[i] for chunk in chunks], axis=1)[:, : times.size]
+        confidence = confidence if (times == 1).all() else confidence[:, chosen]
+        return np.abs(rank_bin_sums(confidence, correct, num_bins)).sum(axis=-1) / chosen.size
+
+    nll = sum(chunk.nll.astype(np.float64) for chunk in chunks)
+    return np.stack(list(pool.map(gap, range(len(nll))))), nll
+
+
+def _starts(problem: Problem) -> range:
+    """Where the chunks begin; all are of one size, so that the last needs little padding."""
+    num_examples, num_classes = problem.logits.shape
+    largest = _CPU_CHUNK if jax.default_backend() == "cpu" else _ACCELERATOR_CHUNK
+    size = min(max(largest // num_classes, _FEWEST), num_examples)
+    return range(0, num_examples, -(-num_examples // -(-num_examples // size)))
+
+
+def _chunk(problem: Problem, start: int, size: int) -> list[np.ndarray]:
+    """Logits, labels and weights of `size` examples, padded with weight 0 where there are no more."""
+    rows = slice(start, start + size)
+    chunk = problem.logits[rows].astype(np.float32), problem.labels[rows], problem.weight[rows]
+    pad = size - len(chunk[1])
+    return [np.pad(a, [(0, pad)] + [(0, 0)] * (a.ndim - 1)) for a in chunk]
+
+
+def _blocks(temperatures: np.ndarray, num_blocks: int) -> np.ndarray:
+    """[blocks, temperatures]: equally many in each, the last repeated where they do not come out even."""
+    size = -(-temperatures.size // num_blocks)
+    return np.pad(temperatures, (0, -temperatures.size % size), mode="edge").reshape(-1, size)
