@@ -17,7 +17,7 @@ class Calibrator(NamedTuple):
     """One fitted focal temperature scaling; `place` are the row fields that name it."""
 
     place: dict
-    gamma: float
+    gamma: float  # or [examples], where each example has a fit that it took no part in
     temperature: float
 
 
@@ -49,22 +49,25 @@ def fit_calibrators(
     """Temperature scaling and focal temperature scaling, each by ECE and by NLL on val, and the search they come from.
 
     binning: "ece" or "adaptive_ece", the ECE that is searched. All four points are read off one grid, where temperature
-    scaling is the row of gamma = 0, so that on val the focal map is never worse by its criterion.
+    scaling is the row of gamma = 0, so that on val the focal map is never worse by its criterion. Masked examples count
+    for nothing.
     """
-    search = calibration.grid_search(val.logits, val.labels, gammas, temperatures, criterion=binning, num_bins=num_bins)
+    mask = None if np.all(val.mask) else val.mask
+    search = calibration.grid_search(
+        val.logits, val.labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask
+    )
     maps = {"temperature_scaling": 0.0, "focal_temperature_scaling": None}
     places = [{"map": name, "criterion": criterion} for criterion in ("ece", "nll") for name in maps]
 
-    @jax.jit  # one program for the four points
-    def found(search: calibration.GridSearch) -> list[tuple[Array, Array]]:
-        points = [
-            calibration.best_point(search, gammas, temperatures, criterion=place["criterion"], gamma=maps[place["map"]])
-            for place in places
-        ]
-        return [(point.gamma, point.temperature) for point in points]
-
-    points = zip(places, jax.device_get(found(search)), strict=True)
-    return [Calibrator(place, float(gamma), float(temperature)) for place, (gamma, temperature) in points], search
+    points = [
+        calibration.best_point(search, gammas, temperatures, criterion=place["criterion"], gamma=maps[place["map"]])
+        for place in places
+    ]
+    fits = [
+        Calibrator(place, float(point.gamma), float(point.temperature))
+        for place, point in zip(places, points, strict=True)
+    ]
+    return fits, search
 
 
 def calibration_rows(
@@ -133,16 +136,30 @@ def difference_rows(
     rows = []
     for criterion in dict.fromkeys(calibrator.place["criterion"] for calibrator in calibrators):
         pair = [fitted[name, criterion] for name in ("focal_temperature_scaling", "temperature_scaling")]
-        gammas, temperatures = (
-            np.float32([each.gamma for each in pair]),
-            np.float32([each.temperature for each in pair]),
-        )
-        settings = {"num_bins": num_bins, "num_resamples": num_resamples}
-        found = jax.device_get(_difference(*predictions[:2], gammas, temperatures, key, **settings))
-        place = {"name": "ece_difference", "split": split, **pair[0].place, "against": pair[1].place["map"]}
-        row = _row(place, {"value": found.value, "low": found.low, "high": found.high})
-        rows.append({**row, "n": int(found.n)})
+        rows.append(difference_row(*pair, split, predictions, key, num_bins=num_bins, num_resamples=num_resamples))
     return rows
+
+
+def difference_row(
+    first: Calibrator,
+    second: Calibrator,
+    split: str,
+    predictions: Predictions,
+    key: Array,
+    *,
+    num_bins: int,
+    num_resamples: int,
+) -> dict:
+    """ECE with the first calibrator less that with the second, on the same resamples, with its 95% interval."""
+    gammas, temperatures = (
+        np.float32([first.gamma, second.gamma]),
+        np.float32([first.temperature, second.temperature]),
+    )
+    settings = {"num_bins": num_bins, "num_resamples": num_resamples}
+    found = jax.device_get(_difference(*predictions[:2], gammas, temperatures, key, **settings))
+    place = {"name": "ece_difference", "split": split, **first.place, "against": second.place["map"]}
+    row = _row(place, {"value": found.value, "low": found.low, "high": found.high})
+    return {**row, "n": int(found.n)}
 
 
 @partial(jax.jit, static_argnames=("num_bins", "num_resamples"))

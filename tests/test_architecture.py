@@ -20,7 +20,7 @@ ALLOWED = {
     | {"losses", "calibration", "curvature", "models", "data", "records", "parallel"}
     | {"theory", "training", "evaluation", "report"},
     "run": {"types", "job", "training"},
-    "calibrate": LAYER_0 | {"calibration", "records", "report", "evaluation"},
+    "calibrate": LAYER_0 | {"data", "calibration", "records", "report", "evaluation"},
 }
 # library -> the rooms that alone may import it
 ONLY = {

@@ -13,8 +13,10 @@ from synthetic_workdir import MANIFEST, curvature_rows, training_rows, write_wor
 from focalgeo import records
 from focalgeo.report import Column, curve_figure, reliability_figure, to_svg, write_report
 from focalgeo.report.__main__ import main
+from focalgeo.report.calibration_page import class1_table, group_table
+from focalgeo.report.calibration_words import choice_words, group_words, unfocalled_words
 from focalgeo.report.formats import interval, percent, plain, significant
-from focalgeo.report.selection import latest
+from focalgeo.report.selection import UNCALIBRATED, latest
 from focalgeo.report.tables import config_settings, curvature_table, metric_table, phases, settings
 from focalgeo.report.words import (
     curvature_words,
@@ -397,3 +399,118 @@ def test_wall_times_stand_in_the_order_of_the_phases_with_their_total():
 )
 def test_numbers_as_printed(shown, text):
     assert shown == text
+
+
+PLAIN, FOCAL = Column("temperature_scaling", "ece"), Column("focal_temperature_scaling", "ece")
+
+
+def compared_rows(differences, *, split="test", gamma=1.0, n=359):
+    """ECE rows of three maps with the paired differences (low, high) of (map, against)."""
+    rows = [{**row, "split": split} if "n" in row else row for row in ece_rows((0.05, 0.04), gamma=gamma, n=n)]
+    rows += [{"name": "temperature", "split": "val", **PLAIN.where, "value": 0.5}]
+    for (column, against), (low, high) in differences.items():
+        ends = {"value": (low + high) / 2, "low": low, "high": high, "n": n}
+        rows.append({"name": "ece_difference", "split": split, **column.where, "against": against, **ends})
+    return rows
+
+
+FOCAL_BETTER, FOCAL_ALIKE = (-0.02, -0.01), (-0.02, 0.01)
+BETTER, ALIKE, WORSE = (-0.2, -0.1), (-0.1, 0.1), (0.1, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "focal", "before", "starts", "says"),
+    [
+        (
+            "focal_temperature_scaling",
+            FOCAL_BETTER,
+            BETTER,
+            "Use focal temperature scaling (γ\u00a0=\u00a01).",
+            "beats",
+        ),
+        ("temperature_scaling", FOCAL_ALIKE, BETTER, "Use temperature scaling (T\u00a0=\u00a00.5).", "does not beat"),
+        ("temperature_scaling", FOCAL_ALIKE, ALIKE, "Use temperature scaling", "not told apart from no map"),
+        ("uncalibrated", FOCAL_ALIKE, WORSE, "Leave the outputs as they are", "worse beyond noise"),
+    ],
+)
+@pytest.mark.parametrize("split", ["test", "cross_fit"])
+def test_the_map_to_use_is_told_with_its_paired_differences(name, focal, before, starts, says, split):
+    column = Column(name, "ece") if name != "uncalibrated" else PLAIN
+    differences = {(FOCAL, "temperature_scaling"): focal, (column, "uncalibrated"): before}
+    words = " ".join(choice_words(compared_rows(differences, split=split), {"map": name, "criterion": "ece"}, split))
+    assert words.startswith(starts)
+    assert says in words
+    assert "20.00% [15.00,\u00a025.00] as given" in words
+    beats = "beats" if focal == FOCAL_BETTER else "does not beat"
+    assert words.endswith(f"So focal temperature scaling {beats} plain temperature scaling beyond noise.")
+
+
+def test_few_examples_or_gamma_0_give_no_verdict_on_the_focal_map():
+    differences = {(FOCAL, "temperature_scaling"): FOCAL_BETTER, (PLAIN, "uncalibrated"): BETTER}
+    choice = {"map": "temperature_scaling", "criterion": "ece"}
+    few = " ".join(choice_words(compared_rows(differences, n=99), choice, "test"))
+    same = " ".join(choice_words(compared_rows(differences, gamma=0.0), choice, "test"))
+    assert few.endswith("There are too few examples here (99) to compare the two maps.")
+    assert same.endswith("The fit chose γ = 0, so focal temperature scaling is temperature scaling here.")
+    for words in (few, same):
+        assert "beyond noise." not in words
+
+
+@pytest.mark.parametrize(
+    ("ends", "says"),
+    [
+        (BETTER, "The loss itself caused that much"),
+        (WORSE, "Undoing the loss makes calibration worse here"),
+        (ALIKE, "do not show that the loss itself caused"),
+    ],
+)
+def test_what_the_focal_loss_caused_is_told_by_its_interval(ends, says):
+    column = Column("unfocalled", None)
+    rows = compared_rows({(column, "uncalibrated"): ends})
+    rows.append({"name": "ece", "split": "test", "map": "unfocalled", "value": 0.03, "low": 0.02, "high": 0.04})
+    words = unfocalled_words(rows, 3.0, "test")
+    assert "γ\u00a0=\u00a03. The calibration map" in words[0]
+    assert "from 20.00% [15.00,\u00a025.00] to 3.00% [2.00,\u00a04.00]" in words[0]
+    assert words[1].startswith(says) or says in words[1]
+    assert unfocalled_words(rows[:-1], 3.0, "test") == []
+
+
+def group_row(group, ece, column, name="group_ece"):
+    ends = {"value": ece, "low": ece / 2, "high": 2 * ece}
+    return {"name": name, "split": "test", **column.where, "group": group, **ends, "n": 90, "group_n": 40}
+
+
+def test_the_worst_group_is_named_with_its_interval_and_stands_first():
+    values = {"north": 0.02, "south": 0.11, "east": 0.05}
+    rows = [group_row(group, ece, column) for column in (UNCALIBRATED, PLAIN) for group, ece in values.items()]
+    rows += [group_row("south", 0.75, UNCALIBRATED, "group_accuracy")]
+    words = group_words(rows, PLAIN, "test")
+    assert words.startswith(
+        "Worst calibrated after temperature scaling is group “south”: ECE 11.00% [5.50,\u00a022.00]"
+    )
+    assert "from 40 examples; the largest of 3 groups" in words
+    table = group_table(rows, "test", PLAIN)
+    assert [line.title for line in table.lines] == ["south", "east", "north"]
+    assert [cell.text for cell in table.lines[0].cells] == ["40", "75.00%", "11.00%", "11.00%"]
+    assert group_words([], PLAIN, "test") == ""
+    assert group_table([], "test", PLAIN) is None
+
+
+def test_two_kinds_of_ece_stand_side_by_side():
+    rows = [{"name": "class1_ece", "split": "test", "map": "uncalibrated", "value": 0.3, "low": 0.2, "high": 0.4}]
+    rows += ece_rows((0.05, 0.04))
+    table = class1_table(rows, "test", [UNCALIBRATED])
+    assert [(line.title, line.cells[0].text) for line in table.lines] == [
+        ("Top-label ECE", "20.00%"),
+        ("Class-1 ECE", "30.00%"),
+    ]
+    assert class1_table(ece_rows((0.05, 0.04)), "test", [UNCALIBRATED]) is None
+
+
+def test_a_calibration_that_is_no_object_is_one_line(tmp_path):
+    records.write_manifest(tmp_path, {"calibration": 3})
+    records.append_rows(tmp_path, [])
+    with pytest.raises(InputError, match="calibration is not an object"):
+        write_report(tmp_path)
+    records.write_manifest(tmp_path, {"calibration": {}})
+    assert "How to apply it" in write_report(tmp_path).read_text()

@@ -9,10 +9,10 @@ import numpy as np
 from focalgeo.report.selection import Row
 from focalgeo.types import InputError
 
-_MANIFEST = {"config": dict, "data": dict, "command": list}
+_MANIFEST = {"config": dict, "data": dict, "command": list, "calibration": dict}
 _BIN = ("bin", "lower", "upper", "confidence", "low", "high", "n")
 _NUMBERS = (*_BIN, "step", "residual", "stderr", "probes", "products")
-_NEEDED = {"reliability": _BIN, "seconds": ("phase",)}
+_NEEDED = {"reliability": _BIN, "class1_reliability": _BIN, "seconds": ("phase",)}
 _MEND = "restore it or choose another workdir"
 
 

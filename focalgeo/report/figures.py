@@ -12,15 +12,24 @@ from focalgeo.report.formats import plain, significant
 from focalgeo.report.selection import Column, Row, latest, latest_by, loss_title, measured_losses
 from focalgeo.report.style import COLOURS, MAP_COLOURS, styled
 
+_AXES = {"reliability": ("accuracy", "confidence"), "class1_reliability": ("share", "probability of class 1")}
 
-def reliability_figure(rows: Sequence[Row], column: Column, *, split: str = "test") -> Figure:
-    """Draw accuracy per bin of confidence, the gap between them, Wilson 95% intervals, and examples per bin beneath."""
-    bins = latest_by(rows, {**column.where, "name": "reliability", "split": split}, "bin")
+
+def reliability_figure(
+    rows: Sequence[Row], column: Column, *, split: str = "test", name: str = "reliability"
+) -> Figure:
+    """Draw accuracy per bin of confidence, the gap between them, Wilson 95% intervals, and examples per bin beneath.
+
+    With name "class1_reliability" the bins are of the probability of class 1, and its share stands for accuracy.
+    """
+    bins = latest_by(rows, {**column.where, "name": name, "split": split}, "bin")
+    true, predicted = _AXES[name]
     with styled():
         figure = Figure(figsize=(4.1, 4.7))
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
-        _draw_reliability(top, bins, COLOURS[MAP_COLOURS[column.map]])
+        _draw_reliability(top, bins, COLOURS[MAP_COLOURS[column.map]], true)
         _draw_counts(bottom, bins, COLOURS[MAP_COLOURS[column.map]])
+        bottom.set_xlabel(predicted)
         legend = {"fontsize": 8, "handlelength": 1.5, "columnspacing": 1.2, "borderaxespad": 0.2}
         figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=2, **legend)
     return figure
@@ -30,10 +39,10 @@ def _values(rows: Sequence[Row], key: str) -> np.ndarray:
     return np.array([row[key] for row in rows], float)
 
 
-def _draw_reliability(axes: Any, bins: Sequence[Row], colour: str) -> None:
+def _draw_reliability(axes: Any, bins: Sequence[Row], colour: str, true: str) -> None:
     lower, upper, accuracy, confidence = (_values(bins, key) for key in ("lower", "upper", "value", "confidence"))
     centre, width = (lower + upper) / 2, upper - lower
-    axes.bar(centre, accuracy, 0.92 * width, color=colour, alpha=0.5, linewidth=0, label="accuracy")
+    axes.bar(centre, accuracy, 0.92 * width, color=colour, alpha=0.5, linewidth=0, label=true)
     floor, gap = np.minimum(accuracy, confidence), np.abs(accuracy - confidence)
     style = {"facecolor": "none", "edgecolor": COLOURS["muted"], "hatch": "////", "linewidth": 0, "alpha": 0.7}
     axes.bar(centre, gap, 0.92 * width, bottom=floor, label="gap to confidence", **style)
@@ -41,11 +50,11 @@ def _draw_reliability(axes: Any, bins: Sequence[Row], colour: str) -> None:
     axes.hlines(confidence, *ends, color=COLOURS["ink"], linewidth=1.2, label="mean confidence")
     reach = np.maximum([accuracy - _values(bins, "low"), _values(bins, "high") - accuracy], 0)
     style = {"fmt": "none", "ecolor": COLOURS["ink"], "elinewidth": 1.8, "zorder": 3}
-    drawn = axes.errorbar(centre, accuracy, reach, label="95% interval of accuracy", **style)
+    drawn = axes.errorbar(centre, accuracy, reach, label=f"95% interval of {true}", **style)
     for lines in drawn[2]:
         lines.set_path_effects([patheffects.withStroke(linewidth=4, foreground=COLOURS["paper"])])
     axes.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
-    axes.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
+    axes.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
@@ -57,7 +66,7 @@ def _draw_counts(axes: Any, bins: Sequence[Row], colour: str) -> None:
     counts = _values(bins, "n")
     axes.bar(centre, counts, 0.92 * width, color=colour, alpha=0.55, linewidth=0)
     axes.set_yscale("log")
-    axes.set(ylim=(0.6, 6 * max(counts, default=1)), xlabel="confidence", ylabel="examples")
+    axes.set(ylim=(0.6, 6 * max(counts, default=1)), ylabel="examples")
     axes.set_yticks(_decades(max(counts, default=1)))
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

@@ -1,42 +1,29 @@
 """The page: figures and tables of one workdir in one HTML file that opens without a network."""
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jinja2
 import numpy as np
-from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from focalgeo import records
+from focalgeo.report.calibration_page import calibration_panels, render_calibration
 from focalgeo.report.checks import check_manifest, check_rows, check_search
 from focalgeo.report.curves import curve_figure
 from focalgeo.report.figures import estimate_figure, reliability_figure
-from focalgeo.report.selection import MAP_TITLES, Row, calibrated_columns, has_interval, matching, setting
-from focalgeo.report.style import COLOURS, to_svg
+from focalgeo.report.panels import Panel, draw_panels, template, tiles
+from focalgeo.report.selection import MAP_TITLES, Row, calibrated_columns, matching, setting
 from focalgeo.report.surface import surface_figure
 from focalgeo.report.tables import config_settings, curvature_table, metric_table, phases, settings
 from focalgeo.report.words import (
     curvature_words,
     interval_words,
-    metric_row,
     trace_words,
     training_loss,
     training_words,
     verdict,
 )
-
-
-class Panel(NamedTuple):
-    """A figure with the section it stands in, its file name, and a heading."""
-
-    section: str
-    name: str
-    title: str
-    figure: Figure
 
 
 def write_report(workdir: records.Workdir) -> Path:
@@ -54,12 +41,11 @@ def write_report(workdir: records.Workdir) -> Path:
     search = records.read_arrays(folder, "search") if (folder / "search.npz").exists() else None
     if search is not None:
         check_search(search, folder)
-    sections: dict[str, list[dict[str, Any]]] = {}
-    for panel in _panels(rows, search):
-        svg = to_svg(panel.figure)
-        records.write_text(folder / "figures" / f"{panel.name}.svg", svg)
-        sections.setdefault(panel.section, []).append({"title": panel.title, "svg": _inline(svg, panel)})
-    records.write_text(folder / "report.html", _render(rows, manifest, sections))
+    of_calibration = "calibration" in manifest  # of python -m focalgeo.calibrate: another page
+    panels = calibration_panels(rows, manifest, search) if of_calibration else _panels(rows, search)
+    sections = draw_panels(folder, panels)
+    render = render_calibration if of_calibration else _render
+    records.write_text(folder / "report.html", render(rows, manifest, sections))
     return folder / "report.html"
 
 
@@ -80,28 +66,13 @@ def _panels(rows: Sequence[Row], search: Mapping[str, np.ndarray] | None) -> Ite
             yield Panel("curvature", f"curvature_{name}", title, estimate_figure(rows, name))
 
 
-def _inline(svg: str, panel: Panel) -> Markup:
-    """Make an SVG fit to stand in a page: ids of its own, colours that follow the theme, the page's font, a label."""
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{panel.name}-", body)
-    body = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1>", body, count=1)
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"'DejaVu Sans', [^;\"]*", "var(--font)", body)
-    for name, colour in COLOURS.items():
-        body = body.replace(colour, f"var(--{name})")
-    namespaces = 'xmlns:xlink="http://www.w3.org/1999/xlink" role="img"'
-    return Markup(body.replace("<svg ", f'<svg {namespaces} aria-label="{panel.title}" ', 1))
-
-
 def _render(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     data = manifest.get("data", {})
     columns = calibrated_columns(rows)
-    return environment.get_template("report.html").render(
+    return template("report.html").render(
         title=f"{data.get('name', 'A run')}: {training_loss(manifest)}",
         verdict=" ".join(verdict(rows, manifest)),
-        tiles=_tiles(rows),
+        tiles=tiles(rows, columns),
         test=metric_table(rows, "test"),
         val=metric_table(rows, "val"),
         fitted_by=next((column.criterion.upper() for column in columns if column.criterion), None),
@@ -118,20 +89,3 @@ def _render(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[
         machine=settings({key: manifest[key] for key in ("platform", "devices", "versions") if key in manifest}),
         command=shlex.join(str(word) for word in manifest.get("command", [])),
     )
-
-
-def _tiles(rows: Sequence[Row]) -> list[dict[str, str]]:
-    tiles = []
-    for column in calibrated_columns(rows):
-        row = metric_row(rows, column, "ece")
-        if row is not None:
-            note = f"{100 * row['low']:.2f} to {100 * row['high']:.2f}" if has_interval(row) else ""
-            tiles.append(
-                {
-                    "map": column.map,
-                    "title": MAP_TITLES[column.map],
-                    "value": f"{100 * row['value']:.2f}%",
-                    "note": note,
-                }
-            )
-    return tiles

@@ -32,6 +32,7 @@ MAP_TITLES = {
     "uncalibrated": "Uncalibrated",
     "temperature_scaling": "Temperature scaling",
     "focal_temperature_scaling": "Focal temperature scaling",
+    "unfocalled": "Un-focalled",
 }
 
 

@@ -17,7 +17,12 @@ COLOURS = {
     "blue": "#0072b2",
     "orange": "#d55e00",
 }
-MAP_COLOURS = {"uncalibrated": "grey", "temperature_scaling": "blue", "focal_temperature_scaling": "orange"}
+MAP_COLOURS = {
+    "uncalibrated": "grey",
+    "temperature_scaling": "blue",
+    "focal_temperature_scaling": "orange",
+    "unfocalled": "orange",
+}
 LIGHT = "#fdfdfd"  # marks on a heat map: light on dark in either theme
 
 _STYLE = {

@@ -17,7 +17,7 @@ from focalgeo.report.selection import (
     matching,
     measured_losses,
 )
-from focalgeo.report.words import metric_row
+from focalgeo.report.words import difference, metric_row
 
 
 class Cell(NamedTuple):
@@ -66,7 +66,7 @@ def metric_table(rows: Sequence[Row], split: str) -> Table | None:
 
 
 def _difference_line(rows: Sequence[Row], columns: Sequence[Column], split: str) -> Line | None:
-    found = [metric_row(rows, column, "ece_difference", split) for column in columns]
+    found = [difference(rows, column, "temperature_scaling", split) for column in columns]
     cells = [_NOTHING if row is None else Cell(points(row["value"]), _bracket(row, 100.0, 2)) for row in found]
     return Line("ECE difference", "focal minus plain, percentage points", cells) if any(found) else None
 
@@ -164,7 +164,7 @@ def config_settings(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 def phases(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Return the wall time of each phase in the order in which a job runs them, and their total."""
     seconds = {row["phase"]: row["value"] for row in rows if row["name"] == "seconds"}
-    order = [name for name in ("prepare", "compile", "train", "evaluate") if name in seconds]
+    order = [name for name in ("prepare", "compile", "train", "fit", "evaluate") if name in seconds]
     total = {"total": sum(seconds.values())} if len(seconds) > 1 else {}
     named = [*order, *(name for name in seconds if name not in order)]
     return [(name, f"{value:.1f} s") for name, value in ({n: seconds[n] for n in named} | total).items()]

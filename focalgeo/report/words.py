@@ -21,7 +21,7 @@ from focalgeo.report.selection import (
 )
 
 LEAST_EXAMPLES = 100  # below that a bootstrap of a binned metric says little
-_DIFFERENCE = {"split": "test", "name": "ece_difference", "against": "temperature_scaling"}
+_EXAMPLES = {"test": "this test set does"}
 
 
 def training_loss(manifest: Mapping[str, Any]) -> str:
@@ -44,14 +44,15 @@ def verdict(rows: Sequence[Row], manifest: Mapping[str, Any]) -> list[str]:
     before = metric_row(rows, UNCALIBRATED, "ece")
     if before is not None:
         maps = {column.map: column for column in calibrated_columns(rows)}
-        after = [_after(rows, maps[name]) for name in list(MAP_TITLES)[1:] if name in maps]
+        after = [after_words(rows, maps[name]) for name in list(MAP_TITLES)[1:] if name in maps]
         change = f"; after {', and after '.join(after)}" if after else ""
-        sentences.append(f"Its expected calibration error is {_with_interval(before)} as trained{change}.")
-        sentences += _comparison(rows, maps.get("focal_temperature_scaling"))
+        sentences.append(f"Its expected calibration error is {with_interval(before)} as trained{change}.")
+        sentences += comparison(rows, maps.get("focal_temperature_scaling"))
     return [sentence for sentence in sentences if sentence]
 
 
-def _with_interval(row: Row) -> str:
+def with_interval(row: Row) -> str:
+    """Return a share as a percentage with its interval, where it has one."""
     text = percent(row["value"])
     return f"{text} {interval(row['low'], row['high'], scale=100)}" if has_interval(row) else text
 
@@ -61,23 +62,41 @@ def _accuracy_sentence(rows: Sequence[Row], manifest: Mapping[str, Any]) -> str:
     if row is None:
         return "This workdir holds no final test rows yet."
     subject = f"Trained with {training_loss(manifest)}, the network"
-    return f"{subject} classifies {_with_interval(row)} of {row['n']:,} test examples correctly."
+    return f"{subject} classifies {with_interval(row)} of {row['n']:,} test examples correctly."
 
 
-def _after(rows: Sequence[Row], column: Column) -> str:
-    row, temperature = metric_row(rows, column, "ece"), fit(rows, column, "temperature")
+def map_words(rows: Sequence[Row], column: Column) -> str:
+    """Return a map with what was fitted: "focal temperature scaling (γ = 1, T = 0.8)"."""
+    temperature = fit(rows, column, "temperature")
     gamma = fit(rows, column, "calibration_gamma") if column.map == "focal_temperature_scaling" else None
     values = [
         f"{name}\u00a0=\u00a0{plain(value)}" for name, value in (("γ", gamma), ("T", temperature)) if value is not None
     ]
-    fitted = f" ({', '.join(values)})" if values else ""
-    return f"{MAP_TITLES[column.map].lower()}{fitted} it is {'not measured' if row is None else _with_interval(row)}"
+    return MAP_TITLES[column.map].lower() + (f" ({', '.join(values)})" if values else "")
 
 
-def _comparison(rows: Sequence[Row], column: Column | None) -> list[str]:
-    """What the paired difference on the same test examples says of focal against plain temperature scaling."""
-    row = column and latest(rows, {**_DIFFERENCE, **column.where})
-    if row is None or not {"low", "high", "n"} <= set(row):
+def after_words(rows: Sequence[Row], column: Column, split: str = "test") -> str:
+    """Return a map and the ECE after it."""
+    row = metric_row(rows, column, "ece", split)
+    return f"{map_words(rows, column)} it is {'not measured' if row is None else with_interval(row)}"
+
+
+def difference(rows: Sequence[Row], column: Column, against: str, split: str = "test") -> Row | None:
+    """Return the row of a column's ECE less that of another map, on the same examples; None without an interval."""
+    row = latest(rows, {"name": "ece_difference", "split": split, "against": against, **column.where})
+    return row if row is not None and {"low", "high", "n"} <= set(row) else None
+
+
+def difference_words(row: Row) -> str:
+    """Return a paired difference with its interval."""
+    ends = interval(row["low"], row["high"], scale=100)
+    return f"{points(row['value'])} percentage points, 95% interval {ends}"
+
+
+def comparison(rows: Sequence[Row], column: Column | None, split: str = "test") -> list[str]:
+    """Return what the paired difference on the same examples says of focal against plain temperature scaling."""
+    row = column and difference(rows, column, "temperature_scaling", split)
+    if row is None:
         return []
     if fit(rows, column, "calibration_gamma") == 0:
         return ["The fit chose γ = 0, so focal temperature scaling is temperature scaling here."]
@@ -88,10 +107,9 @@ def _comparison(rows: Sequence[Row], column: Column | None) -> list[str]:
     elif row["low"] > 0:
         finding = "focal temperature scaling is worse calibrated here"
     else:
-        finding = "this test set does not tell the two maps apart"
-    ends = interval(row["low"], row["high"], scale=100)
-    difference = f"{points(row['value'])} percentage points, 95% interval {ends}"
-    return [f"On the same examples, focal minus plain temperature scaling's ECE is {difference}: {finding}."]
+        finding = f"{_EXAMPLES.get(split, 'these examples do')} not tell the two maps apart"
+    shown = difference_words(row)
+    return [f"On the same examples, focal minus plain temperature scaling's ECE is {shown}: {finding}."]
 
 
 def interval_words(manifest: Mapping[str, Any]) -> str:

@@ -1,0 +1,187 @@
+"""A classifier's outputs with their labels, read from files of any framework; what they are is said, never guessed."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from focalgeo.data.archives import checksum
+from focalgeo.data.logits_formats import Arrays, open_arrays
+from focalgeo.types import InputError
+
+LEAST_EXAMPLES = 30
+_ROLES = ("logits", "probs", "labels", "group")
+_SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}  # by bytes of the type: what rounding leaves of a sum of 1
+
+
+class Keys(NamedTuple):
+    """The names of arrays in a file; None is the role's own name, and for logits and probs "whichever is there"."""
+
+    logits: str | None = None
+    probs: str | None = None
+    labels: str | None = None
+    group: str | None = None
+
+
+class Outputs(NamedTuple):
+    """One split's outputs as logits; from probabilities the logits are log p."""
+
+    source: str  # as the user wrote it
+    checksum: str  # SHA-256 of each file, in the order named
+    given: str  # "logits" or "probs"
+    logits: np.ndarray  # float32 [examples, classes], finite
+    labels: np.ndarray  # int32 [examples]
+    group: np.ndarray | None  # text [examples]
+    saturated: int  # examples given with a probability of exactly 0 or 1
+    looks_like_probs: bool  # given as logits, but every row is in [0, 1] and sums to 1
+
+
+def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
+    """Read logits (or probabilities), labels and perhaps groups.
+
+    Args:
+        source: A path (.npz, .csv, .safetensors, .pt), or "logits=z.npy,labels=y.npy[,group=g.npy]"; "probs=" likewise.
+        keys: Names of the arrays in the file; "logits" or "probs", "labels" and "group" where None.
+        where: The name of the split, for messages.
+
+    Returns:
+        Outputs. A probability that was rounded to 0 counts as the smallest number above 0 that its type holds.
+
+    Raises:
+        InputError: a file that cannot be read, pickled objects, an array that is missing or said twice, a wrong shape
+        or type, numbers that are not finite, labels out of range, probabilities that are none, fewer than 30 examples.
+    """
+    files, arrays = _open(source, where)
+    given, name = _scores_name(arrays, keys, where)
+    scores, labels = arrays[name](), arrays[_named(arrays, keys, "labels", where)]()
+    optional = keys.group is not None or "group" in arrays
+    group = arrays[_named(arrays, keys, "group", where)]() if optional else None
+    if scores.dtype.kind not in "fiu":
+        raise InputError(f"{where}: {given} are of type {scores.dtype}: give numbers")
+    labels = _whole_numbers(labels, where)
+    _check_shapes(scores, labels, group, given, where)
+    _check_values(scores, labels, given, where)
+    if given == "probs":
+        _check_probs(scores, where)
+    return Outputs(
+        source=source,
+        checksum=" ".join(f"sha256:{checksum(path)}" for path in files),
+        given=given,
+        logits=_log(scores) if given == "probs" else scores.astype(np.float32),
+        labels=labels.astype(np.int32),
+        group=None if group is None else group.astype(str),
+        saturated=int(((scores <= 0) | (scores >= 1)).any(axis=1).sum()) if given == "probs" else 0,
+        looks_like_probs=given == "logits" and _sums_to_1(scores),
+    )
+
+
+def _open(source: str, where: str) -> tuple[list[Path], Arrays]:
+    parts = dict(re.findall(rf"(?:^|,)({'|'.join(_ROLES)})=(.+?)(?=,(?:{'|'.join(_ROLES)})=|$)", source))
+    if not parts:
+        path = Path(source)
+        if path.suffix.lower() == ".npy":
+            raise InputError(f"--{where}={source}: an .npy file has no names; give --{where}=logits=z.npy,labels=y.npy")
+        return [path], open_arrays(path)
+    paths = {role: Path(text) for role, text in parts.items()}
+    for role, path in paths.items():
+        if path.suffix.lower() != ".npy":
+            raise InputError(f"--{where}: {role}={path} is no .npy file; give other formats as --{where}=PATH")
+    return list(paths.values()), {role: open_arrays(path)[""] for role, path in paths.items()}
+
+
+def _scores_name(arrays: Arrays, keys: Keys, where: str) -> tuple[str, str]:
+    """("logits" or "probs", name of the array)."""
+    said = [(role, name) for role, name in (("logits", keys.logits), ("probs", keys.probs)) if name is not None]
+    found = said or [(role, role) for role in ("logits", "probs") if role in arrays]
+    if len(found) > 1:
+        raise InputError(
+            f"{where} has logits and probs: say which by --logits-key={found[0][1]} or --probs-key={found[1][1]}"
+        )
+    if not found or found[0][1] not in arrays:
+        wanted = f"no array {found[0][1]!r}" if found else "neither logits nor probs"
+        raise InputError(f"{where} has {wanted}, only {_names(arrays)}: name it by --logits-key or --probs-key")
+    return found[0]
+
+
+def _named(arrays: Arrays, keys: Keys, role: str, where: str) -> str:
+    name = getattr(keys, role) or role
+    if name not in arrays:
+        raise InputError(f"{where} has no array {name!r}, only {_names(arrays)}: name the {role} by --{role}-key")
+    return name
+
+
+def _names(arrays: Arrays) -> str:
+    names = [repr(name) for name in list(arrays)[:8]]
+    return ", ".join([*names, "..."] if len(arrays) > 8 else names) or "none at all"
+
+
+def _whole_numbers(labels: np.ndarray, where: str) -> np.ndarray:
+    """Labels as integers; text, as a csv file holds it, is read as whole numbers and nothing else."""
+    if labels.dtype.kind in "iu":
+        return labels
+    if labels.dtype.kind == "U":
+        wrong = [i for i, text in enumerate(labels.flat) if not re.fullmatch(r"[+-]?\d{1,18}", text)]
+        if not wrong:
+            return labels.astype(np.int64)
+        raise InputError(
+            f"{where}: labels[{wrong[0]}] is {str(labels.flat[wrong[0]])!r}: give class numbers 0, 1, 2 ..."
+        )
+    raise InputError(f"{where}: labels are {labels.dtype}: give class numbers as integers, labels.astype(int)")
+
+
+def _check_shapes(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, given: str, where: str) -> None:
+    if scores.ndim != 2:
+        hint = "; of two classes give both, np.stack([1 - p, p], 1)" if scores.ndim == 1 else ""
+        raise InputError(f"{where}: {given} have shape {scores.shape}: give [examples, classes]{hint}")
+    for name, array in (("labels", labels), ("group", group)):
+        if array is not None and array.shape != scores.shape[:1]:
+            shapes = f"{name} have shape {array.shape}, {given} {scores.shape}"
+            raise InputError(f"{where}: {shapes}: give one for each row of {given}")
+    if scores.shape[1] < 2:
+        raise InputError(f"{where}: {given} have {scores.shape[1]} class: give two or more")
+    if len(scores) < LEAST_EXAMPLES:
+        few = f"{where} has {len(scores)} examples, too few to fit or to measure calibration"
+        raise InputError(f"{few}: give {LEAST_EXAMPLES} at the very least, and some hundreds for a useful answer")
+
+
+def _check_values(scores: np.ndarray, labels: np.ndarray, given: str, where: str) -> None:
+    with np.errstate(over="ignore"):
+        bad = np.flatnonzero(~np.isfinite(scores.astype(np.float32)).all(axis=1))
+    if bad.size:
+        what = f"{where}: {given} of {bad.size} examples are NaN or infinite"
+        raise InputError(f"{what}, the first in row {bad[0]}: remove or mend them")
+    outside = np.flatnonzero((labels < 0) | (labels >= scores.shape[1]))
+    if outside.size:
+        first, last = outside[0], scores.shape[1] - 1
+        what = f"{where}: labels[{first}] is {labels[first]}"
+        raise InputError(f"{what}: with {last + 1} classes give labels from 0 to {last}")
+
+
+def _check_probs(probs: np.ndarray, where: str) -> None:
+    outside = np.argwhere((probs < 0) | (probs > 1 + _tolerance(probs)))
+    if outside.size:
+        row, column = outside[0]
+        what = f"{where}: probs[{row}, {column}] is {probs[row, column]:.6g}, no probability"
+        raise InputError(f"{what}: if these are logits, say --logits-key")
+    sums = probs.sum(axis=1, dtype=np.float64)
+    wrong = np.flatnonzero(np.abs(sums - 1) > _tolerance(probs))
+    if wrong.size:
+        first = wrong[0]
+        what = f"{where}: {wrong.size} rows of probs do not sum to 1, the first is row {first} with {sums[first]:.6g}"
+        raise InputError(f"{what}: give probabilities of all classes, or logits")
+
+
+def _tolerance(probs: np.ndarray) -> float:
+    return _SUM_TOLERANCE.get(probs.dtype.itemsize, 1e-3) if probs.dtype.kind == "f" else 0.0
+
+
+def _sums_to_1(scores: np.ndarray) -> bool:
+    close = np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= _tolerance(scores)
+    return bool((scores >= 0).all() and (scores <= 1).all() and close.all())
+
+
+def _log(probs: np.ndarray) -> np.ndarray:
+    probs = probs if probs.dtype.kind == "f" else probs.astype(np.float32)
+    floor = np.finfo(probs.dtype).smallest_subnormal
+    return np.log(np.maximum(probs, floor).astype(np.float64)).astype(np.float32)

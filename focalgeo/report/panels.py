@@ -1,0 +1,70 @@
+"""What every page is put together from: figures that stand in it, tiles, and the templates."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from focalgeo import records
+from focalgeo.report.selection import MAP_TITLES, Column, Row, has_interval
+from focalgeo.report.style import COLOURS, to_svg
+from focalgeo.report.words import metric_row
+
+
+class Panel(NamedTuple):
+    """A figure with the section it stands in, its file name, and a heading."""
+
+    section: str
+    name: str
+    title: str
+    figure: Figure
+
+
+def draw_panels(folder: Path, panels: Iterable[Panel]) -> dict[str, list[dict[str, Any]]]:
+    """Write figures/*.svg; returns by section the title and the inline SVG of each panel.
+
+    Raises:
+        InputError: a figure cannot be written.
+    """
+    sections: dict[str, list[dict[str, Any]]] = {}
+    for panel in panels:
+        svg = to_svg(panel.figure)
+        records.write_text(folder / "figures" / f"{panel.name}.svg", svg)
+        sections.setdefault(panel.section, []).append({"title": panel.title, "svg": _inline(svg, panel)})
+    return sections
+
+
+def _inline(svg: str, panel: Panel) -> Markup:
+    """Make an SVG fit to stand in a page: ids of its own, colours that follow the theme, the page's font, a label."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{panel.name}-", body)
+    body = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1>", body, count=1)
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"'DejaVu Sans', [^;\"]*", "var(--font)", body)
+    for name, colour in COLOURS.items():
+        body = body.replace(colour, f"var(--{name})")
+    namespaces = 'xmlns:xlink="http://www.w3.org/1999/xlink" role="img"'
+    return Markup(body.replace("<svg ", f'<svg {namespaces} aria-label="{panel.title}" ', 1))
+
+
+def template(name: str) -> jinja2.Template:
+    """Return a page's template; every text put into it is escaped."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    return environment.get_template(name)
+
+
+def tiles(rows: Sequence[Row], columns: Sequence[Column], *, split: str = "test") -> list[dict[str, str]]:
+    """Return the ECE on `split` in each column, for the tiles at the top of a page."""
+    found = []
+    for column in columns:
+        row = metric_row(rows, column, "ece", split)
+        if row is not None:
+            note = f"{100 * row['low']:.2f} to {100 * row['high']:.2f}" if has_interval(row) else ""
+            value = f"{100 * row['value']:.2f}%"
+            found.append({"map": column.map, "title": MAP_TITLES[column.map], "value": value, "note": note})
+    return found

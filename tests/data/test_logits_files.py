@@ -1,0 +1,312 @@
+"""Outputs of a classifier from every format; what is wrong with a file is one line; nothing in it is executed."""
+
+import hashlib
+import json
+import pickle
+import re
+import struct
+import sys
+import types
+import zipfile
+
+import numpy as np
+import pytest
+
+from focalgeo.data.logits_files import Keys, read_outputs
+from focalgeo.types import InputError
+
+N, CLASSES = 40, 3
+RNG = np.random.default_rng(0)
+LOGITS = (4 * RNG.standard_normal((N, CLASSES))).astype(np.float32)
+LABELS = RNG.integers(0, CLASSES, N)
+GROUP = RNG.choice(["north", "south"], N)
+PROBS = np.exp(LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True)))
+
+
+def write_npz(path, **arrays):
+    np.savez(path, **{"logits": LOGITS, "labels": LABELS, **arrays})
+    return str(path)
+
+
+def write_csv(path, *, header="labels,group,logits_0,logits_1,logits_2", cut=0, label=str):
+    lines = [
+        f"{label(y)},{g},{','.join(map(repr, map(float, z)))}" for y, g, z in zip(LABELS, GROUP, LOGITS, strict=True)
+    ]
+    text = "\n".join([header, *lines]) + "\n"
+    path.write_text(text[: len(text) - cut])
+    return str(path)
+
+
+def write_safetensors(path, arrays, *, cut=0):
+    header, body = {"__metadata__": {"by": "test"}}, b""
+    for name, (kind, array) in arrays.items():
+        raw = array.tobytes()
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [len(body), len(body) + len(raw)]}
+        body += raw
+    text = json.dumps(header).encode()
+    data = struct.pack("<Q", len(text)) + text + body
+    path.write_bytes(data[: len(data) - cut])
+    return str(path)
+
+
+def read(source, *, where="val", **keys):
+    return read_outputs(str(source), Keys(**keys), where=where)
+
+
+def line(source, **keys):
+    """The one line that answers a bad file."""
+    with pytest.raises(InputError) as caught:
+        read(source, **keys)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_npz_with_a_group_and_its_checksum(tmp_path):
+    path = write_npz(tmp_path / "val.npz", group=GROUP)
+    found = read(path)
+    np.testing.assert_array_equal(found.logits, LOGITS)
+    np.testing.assert_array_equal(found.labels, LABELS)
+    np.testing.assert_array_equal(found.group, GROUP)
+    assert (found.logits.dtype, found.labels.dtype, found.given) == (np.float32, np.int32, "logits")
+    assert found.checksum == f"sha256:{hashlib.sha256((tmp_path / 'val.npz').read_bytes()).hexdigest()}"
+    assert not found.looks_like_probs
+    assert found.saturated == 0
+
+
+def test_arrays_of_other_names_are_said_by_key(tmp_path):
+    np.savez(tmp_path / "a.npz", z=LOGITS, y=LABELS, site=GROUP)
+    found = read(tmp_path / "a.npz", logits="z", labels="y", group="site")
+    np.testing.assert_array_equal(found.logits, LOGITS)
+    np.testing.assert_array_equal(found.group, GROUP)
+
+
+def test_probabilities_become_their_logarithms(tmp_path):
+    np.savez(tmp_path / "a.npz", probs=PROBS, labels=LABELS)
+    found = read(tmp_path / "a.npz")
+    np.testing.assert_allclose(found.logits, np.log(PROBS), atol=1e-6)
+    assert found.given == "probs"
+
+
+def test_a_probability_rounded_to_0_is_the_smallest_number_of_its_type(tmp_path):
+    probs = np.float32(PROBS)
+    probs[0] = [1, 0, 0]
+    np.savez(tmp_path / "a.npz", probs=probs, labels=LABELS)
+    found = read(tmp_path / "a.npz")
+    assert found.saturated == 1
+    np.testing.assert_allclose(found.logits[0], [0, -149 * np.log(2), -149 * np.log(2)], rtol=1e-6)
+
+
+def test_two_npy_files_say_what_they_are(tmp_path):
+    np.save(tmp_path / "z.npy", LOGITS)
+    np.save(tmp_path / "y.npy", LABELS)
+    np.save(tmp_path / "g.npy", GROUP)
+    found = read(f"logits={tmp_path}/z.npy,labels={tmp_path}/y.npy,group={tmp_path}/g.npy")
+    np.testing.assert_array_equal(found.logits, LOGITS)
+    np.testing.assert_array_equal(found.group, GROUP)
+    assert found.checksum.count("sha256:") == 3
+    assert "an .npy file has no names; give --val=logits=z.npy,labels=y.npy" in line(tmp_path / "z.npy")
+    assert "is no .npy file" in line(f"logits={tmp_path}/z.npz,labels={tmp_path}/y.npy")
+    assert "no array 'labels'" in line(f"logits={tmp_path}/z.npy")
+
+
+def test_csv(tmp_path):
+    found = read(write_csv(tmp_path / "a.csv"))
+    np.testing.assert_array_equal(found.logits, LOGITS)
+    np.testing.assert_array_equal(found.labels, LABELS)
+    np.testing.assert_array_equal(found.group, GROUP)
+    other = read(write_csv(tmp_path / "b.csv", header="y, site ,z_0,z_1,z_2"), logits="z", labels="y", group="site")
+    np.testing.assert_array_equal(other.logits, LOGITS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"cut": 30}, "is damaged, cut short or no .csv file"),
+        ({"label": lambda y: f"{y}.5"}, ".5': give class numbers 0, 1, 2"),
+        ({"header": "labels,group,logits_0,logits_2,logits_1"}, "columns of 'logits' must be logits_0, logits_1"),
+        ({"header": "labels,group,a,b,c"}, "val has neither logits nor probs, only 'labels', 'group', 'a', 'b', 'c'"),
+    ],
+)
+def test_a_bad_csv_is_one_line(tmp_path, settings, says):
+    assert says in line(write_csv(tmp_path / "a.csv", **settings))
+
+
+def test_a_csv_without_rows_or_with_other_bytes_is_one_line(tmp_path):
+    (tmp_path / "a.csv").write_text("labels,logits_0,logits_1\n")
+    line(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00labels")
+    assert "is damaged" in line(tmp_path / "b.csv")
+
+
+def test_safetensors_need_no_library(tmp_path):
+    arrays = {"logits": ("F32", LOGITS), "labels": ("I64", LABELS.astype("<i8"))}
+    found = read(write_safetensors(tmp_path / "a.safetensors", arrays))
+    np.testing.assert_array_equal(found.logits, LOGITS)
+    np.testing.assert_array_equal(found.labels, LABELS)
+    rounded = (LOGITS.view("<u4") >> 16).astype("<u2")
+    found = read(write_safetensors(tmp_path / "b.safetensors", {**arrays, "logits": ("BF16", rounded)}))
+    np.testing.assert_array_equal(found.logits, (LOGITS.view("<u4") & 0xFFFF0000).view("<f4"))
+
+
+def test_safetensors_written_by_their_own_library(tmp_path):
+    library = pytest.importorskip("safetensors.numpy")
+    library.save_file({"logits": LOGITS, "labels": LABELS}, tmp_path / "a.safetensors")
+    np.testing.assert_array_equal(read(tmp_path / "a.safetensors").logits, LOGITS)
+
+
+@pytest.mark.parametrize("cut", [4, 2 * N * CLASSES, 10**5])
+def test_safetensors_cut_short_are_one_line(tmp_path, cut):
+    arrays = {"logits": ("F32", LOGITS), "labels": ("I64", LABELS.astype("<i8"))}
+    path = tmp_path / "a.safetensors"
+    write_safetensors(path, arrays)
+    data = path.read_bytes()
+    path.write_bytes(data[: max(len(data) - cut, 5)])
+    assert "is damaged, cut short or no .safetensors file" in line(path)
+
+
+def test_a_torch_file_without_torch_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "a.pt").write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "needs torch to be read: pip install torch" in line(tmp_path / "a.pt")
+
+
+class Tensor:
+    """As much of a tensor as is read."""
+
+    def __init__(self, array):
+        self.array, self.dtype = array, f"torch.{array.dtype}"
+
+    def detach(self):
+        return self
+
+    def numpy(self):
+        return self.array
+
+
+def test_a_torch_file_is_read_with_weights_only(tmp_path, monkeypatch):
+    (tmp_path / "a.pt").write_bytes(b"x")
+    asked = []
+
+    def load(path, **settings):
+        asked.append(settings)
+        return {"logits": Tensor(LOGITS), "labels": Tensor(LABELS)}
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load, Tensor=Tensor))
+    np.testing.assert_array_equal(read(tmp_path / "a.pt").logits, LOGITS)
+    assert asked == [{"map_location": "cpu", "weights_only": True}]
+    refuse = types.SimpleNamespace(load=lambda path, **_: pickle.loads(b""), Tensor=Tensor)
+    monkeypatch.setitem(sys.modules, "torch", refuse)
+    assert "is damaged, cut short or no .pt file (Ran out of input)" in line(tmp_path / "a.pt")
+    bare = types.SimpleNamespace(load=lambda path, **_: Tensor(LOGITS), Tensor=Tensor)
+    monkeypatch.setitem(sys.modules, "torch", bare)
+    assert "is no dict of tensors" in line(tmp_path / "a.pt")
+
+
+def test_a_real_torch_file(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"logits": torch.tensor(LOGITS), "labels": torch.tensor(LABELS)}, tmp_path / "a.pt")
+    np.testing.assert_array_equal(read(tmp_path / "a.pt").logits, LOGITS)
+
+
+def with_value(array, value, index=(7, 1), dtype=None):
+    changed = array.astype(dtype or array.dtype)
+    changed[index] = value
+    return changed
+
+
+BAD = {
+    "NaN": ({"logits": with_value(LOGITS, np.nan)}, "logits of 1 examples are NaN or infinite, the first in row 7"),
+    "infinite": ({"logits": with_value(LOGITS, np.inf)}, "logits of 1 examples are NaN or infinite"),
+    "beyond float32": ({"logits": with_value(LOGITS, 1e39, dtype=np.float64)}, "are NaN or infinite"),
+    "text": ({"logits": LOGITS.astype(str)}, "logits are of type <U"),
+    "vector": ({"logits": LOGITS[:, 0]}, "logits have shape (40,): give [examples, classes]; of two classes give both"),
+    "one class": ({"logits": LOGITS[:, :1], "labels": 0 * LABELS}, "logits have 1 class: give two or more"),
+    "float labels": ({"labels": LABELS.astype(float)}, "labels are float64: give class numbers as integers"),
+    "label too large": ({"labels": with_value(LABELS, 3, 5)}, "labels[5] is 3: with 3 classes give labels from 0 to 2"),
+    "label below 0": ({"labels": with_value(LABELS, -1, 5)}, "labels[5] is -1"),
+    "length": ({"labels": LABELS[:-1]}, "labels have shape (39,), logits (40, 3): give one for each row of logits"),
+    "one-hot": ({"labels": np.eye(3, dtype=int)[LABELS]}, "labels have shape (40, 3)"),
+    "group": ({"group": GROUP[:-1]}, "group have shape (39,)"),
+    "10 examples": ({"logits": LOGITS[:10], "labels": LABELS[:10]}, "val has 10 examples, too few to fit"),
+    "no examples": ({"logits": LOGITS[:0], "labels": LABELS[:0]}, "val has 0 examples"),
+    "both": ({"probs": PROBS}, "val has logits and probs: say which by --logits-key=logits or --probs-key=probs"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "says"), BAD.values(), ids=BAD)
+def test_bad_arrays_are_one_line(tmp_path, arrays, says):
+    assert says in line(write_npz(tmp_path / "a.npz", **arrays))
+
+
+@pytest.mark.parametrize(
+    ("probs", "says"),
+    [
+        (LOGITS, "no probability: if these are logits, say --logits-key"),
+        (2 * PROBS / 3, "40 rows of probs do not sum to 1, the first is row 0 with 0.66666"),
+        (with_value(PROBS, np.nan), "probs of 1 examples are NaN"),
+    ],
+)
+def test_what_are_no_probabilities_is_one_line(tmp_path, probs, says):
+    np.savez(tmp_path / "a.npz", probs=probs, labels=LABELS)
+    assert says in line(tmp_path / "a.npz")
+
+
+def test_probabilities_given_as_logits_are_noticed(tmp_path):
+    assert read(write_npz(tmp_path / "a.npz", logits=PROBS)).looks_like_probs
+    assert not read(write_npz(tmp_path / "b.npz", logits=PROBS + 1)).looks_like_probs
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"logits": "x"}, "val has no array 'x', only 'logits', 'labels': name it by --logits-key or --probs-key"),
+        ({"labels": "y"}, "val has no array 'y', only 'logits', 'labels': name the labels by --labels-key"),
+        ({"group": "site"}, "val has no array 'site', only 'logits', 'labels': name the group by --group-key"),
+    ],
+)
+def test_a_name_that_is_not_there_is_one_line(tmp_path, keys, says):
+    assert line(write_npz(tmp_path / "a.npz"), **keys) == says
+
+
+class Bomb:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('executed')",))
+
+
+def test_pickles_are_refused_and_not_executed(tmp_path):
+    pickled = np.array([Bomb(), Bomb()], dtype=object)
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=pickled, allow_pickle=True)
+    (tmp_path / "b.npz").write_bytes(pickle.dumps(Bomb()))
+    np.save(tmp_path / "c.npy", pickled, allow_pickle=True)
+    np.save(tmp_path / "z.npy", LOGITS)
+    for source in (tmp_path / "a.npz", tmp_path / "b.npz", f"logits={tmp_path}/z.npy,labels={tmp_path}/c.npy"):
+        assert "holds pickled objects, which could run code" in line(source)
+
+
+def test_files_that_are_empty_cut_short_missing_or_of_another_format_are_one_line(tmp_path):
+    write_npz(tmp_path / "whole.npz")
+    data = (tmp_path / "whole.npz").read_bytes()
+    for name, content, says in (
+        ("empty.npz", b"", "is empty: write it again"),
+        ("short.npz", data[:-100], "is damaged, cut short or no .npz file"),
+        ("middle.npz", data[:200] + bytes(60) + data[260:], "is damaged"),
+        ("logits.txt", data, "is of no known format: give one of .npz"),
+        ("garbage.npy", b"abc", "an .npy file has no names"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert says in line(tmp_path / name)
+    assert "No such file or directory; check the path" in line(tmp_path / "nowhere.npz")
+    (tmp_path / "folder.npz").mkdir()
+    assert "Is a directory; check the path" in line(tmp_path / "folder.npz")
+    assert "is damaged, cut short or no .npy file" in line(
+        f"logits={tmp_path}/garbage.npy,labels={tmp_path}/garbage.npy"
+    )
+
+
+def test_an_array_cut_short_inside_a_whole_archive_is_one_line(tmp_path):
+    np.savez(tmp_path / "whole.npz", logits=LOGITS, labels=LABELS)
+    with zipfile.ZipFile(tmp_path / "whole.npz") as whole, zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("logits.npy", whole.read("logits.npy")[:-50])
+        archive.writestr("labels.npy", whole.read("labels.npy"))
+    assert re.search(r"is damaged, cut short", line(tmp_path / "a.npz"))

@@ -1,0 +1,514 @@
+"""Door 2: any file of outputs in, probabilities, calibrator.json and a page out; the main job's rows; bad input."""
+
+import html
+import json
+import re
+import runpy
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from focalgeo import calibration, job, records, report
+from focalgeo.calibrate import SavedCalibrator, read_calibrator
+from focalgeo.calibrate.__main__ import main
+from focalgeo.calibrate.calibrator import write_calibrator
+from focalgeo.calibrate.cautions import cautions, homogeneity, noise_floor
+from focalgeo.calibrate.choice import choose
+from focalgeo.calibrate.class1 import class1_rows
+from focalgeo.calibrate.crossfit import cross_fit, folds
+from focalgeo.calibrate.flags import parse
+from focalgeo.calibrate.groups import group_rows
+from focalgeo.data.logits_files import Outputs
+from focalgeo.evaluation import Calibrator, difference_row, fit_calibrators
+from focalgeo.report.snippet import SNIPPET
+from focalgeo.types import InputError, Predictions
+
+ROOT = Path(__file__).parent.parent
+FEW = "--num-resamples=20"
+NAMES = ("temperature_scaling", "focal_temperature_scaling")
+
+
+def draw(n, classes, *, sharpness=1.7, seed=0):
+    """Logits `sharpness` times those that the labels are drawn from."""
+    rng = np.random.default_rng(seed)
+    truth = 2 * rng.standard_normal((n, classes))
+    labels = np.argmax(truth + rng.gumbel(size=truth.shape), axis=1)
+    return (sharpness * truth).astype(np.float32), labels
+
+
+def outputs(logits, labels, **fields):
+    settings = {"source": "a.npz", "checksum": str(labels[:9]), "given": "logits", "group": None}
+    settings |= {"saturated": 0, "looks_like_probs": False, **fields}
+    return Outputs(logits=np.float32(logits), labels=np.int32(labels), **settings)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A workdir of the main job, one epoch, no curvature."""
+    config = runpy.run_path(str(ROOT / "configs" / "digits.py"))["get_config"]("quick")
+    config.optimizer.epochs = 1
+    config.evaluation.num_resamples = 20
+    config.curvature.examples = 0
+    workdir = tmp_path_factory.mktemp("runs") / "digits"
+    job.run(config, workdir)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def finished(trained, tmp_path_factory):
+    """What the second door makes of the main job's predictions."""
+    out = tmp_path_factory.mktemp("runs") / "mine"
+    files = [f"--{split}={trained}/predictions/{split}.npz" for split in ("val", "test")]
+    assert main([*files, f"--out={out}", FEW, "--trained-gamma=3"]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory):
+    """Two classes in a csv file of probabilities with groups, without a test file."""
+    folder = tmp_path_factory.mktemp("runs")
+    logits, labels = draw(600, 2)
+    probs = np.asarray(jax.nn.softmax(logits))
+    group = np.where(np.arange(600) < 12, "few", np.where(np.arange(600) % 3, "a", "b"))
+    lines = [f"{y},{g},{p[0]:.9g},{p[1]:.9g}" for y, g, p in zip(labels, group, probs, strict=True)]
+    (folder / "val.csv").write_text("\n".join(["y,site,p_0,p_1", *lines]) + "\n")
+    keys = ["--probs-key=p", "--labels-key=y", "--group-key=site"]
+    command = [f"--val={folder}/val.csv", f"--out={folder}/out", *keys, FEW, "--folds=3", "--criterion=nll"]
+    assert main(command) == 0
+    return folder / "out"
+
+
+def rows_by_place(rows):
+    fields = ("name", "split", "map", "criterion", "bin", "against")
+    return {tuple(row.get(field) for field in fields): row for row in rows if "map" in row}
+
+
+def test_the_main_jobs_predictions_give_the_main_jobs_rows(trained, finished):
+    theirs, ours = (rows_by_place(records.read_rows(folder)) for folder in (trained, finished))
+    assert len(theirs) > 100
+    for place, row in theirs.items():
+        for field in {"value", "low", "high", "confidence", "n"} & set(row):
+            np.testing.assert_allclose(ours[place][field], row[field], atol=1e-6, err_msg=f"{place} {field}")
+    search = records.read_arrays(finished, "search")
+    for name, values in records.read_arrays(trained, "search").items():
+        np.testing.assert_allclose(search[name], values, atol=1e-6)
+
+
+def test_the_folder_holds_everything_and_nothing_half_written(finished):
+    names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
+    wanted = {"manifest.json", "metrics.jsonl", "search.npz", "calibrator.json", "report.html"}
+    assert wanted | {"probabilities/val.npz", "probabilities/test.npz"} <= names
+    assert not [name for name in names if name.endswith(".tmp")]
+
+
+def test_the_probabilities_are_those_of_the_calibrator(trained, finished):
+    calibrator = read_calibrator(finished / "calibrator.json")
+    assert calibrator.num_classes == 10
+    for split in ("val", "test"):
+        given = records.read_predictions(trained, split)
+        found = records.read_arrays(finished / "probabilities", split)
+        log_probs = calibration.focal_temperature_scaling(given.logits, calibrator.gamma, calibrator.temperature)
+        np.testing.assert_allclose(found["log_probs"], log_probs, atol=1e-5)
+        np.testing.assert_allclose(found["probs"], np.exp(found["log_probs"]), rtol=1e-6)
+        np.testing.assert_array_equal(found["labels"], given.labels)
+        assert found["probs"].dtype == np.float32
+
+
+def test_the_page_says_what_the_rows_say_and_can_be_made_again(finished):
+    page = (finished / "report.html").read_text()
+    for heading in ("Before and after calibration", "Un-focalled: what the training loss did", "How to apply it"):
+        assert f"<h2>{heading}</h2>" in page
+    for absent in ("Two classes", "Group by group"):
+        assert f"<h2>{absent}" not in page
+    assert "trained with focal loss, γ\u00a0=\u00a03" in page
+    assert "python -m focalgeo.calibrate --val=" in page
+    assert page.count("<svg ") == 7
+    assert not re.search(r"<script|<link|src=|https?://(?!www\.w3\.org)", page)
+    ids = re.findall(r'\bid="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
+    assert report.write_report(finished).read_text() == page
+
+
+def test_the_same_command_may_run_again_and_another_may_not(trained, finished, capsys):
+    files = [f"--{split}={trained}/predictions/{split}.npz" for split in ("val", "test")]
+    before = (finished / "metrics.jsonl").read_text().splitlines()
+    assert main([*files, f"--out={finished}", FEW, "--trained-gamma=3", "--seed=1"]) == 2
+    assert "seed: 0 there, 1 here); choose another --out, or delete this one" in capsys.readouterr().err
+    assert main([*files, f"--out={finished}", FEW, "--trained-gamma=3"]) == 0
+    after = (finished / "metrics.jsonl").read_text().splitlines()
+    kept = [[line for line in lines if '"seconds"' not in line] for lines in (before, after)]
+    assert kept[0] == kept[1]
+
+
+def apply_snippet(page, folder, logits):
+    """Run what the page shows, in a process's own names, beside calibrator.json."""
+    (text,) = re.findall(r'<pre id="snippet">(.*?)</pre>', page, re.DOTALL)
+    names = {"logits": logits}
+    exec(html.unescape(text).replace('"calibrator.json"', repr(str(folder / "calibrator.json"))), names)
+    return names["probs"]
+
+
+def test_the_snippet_on_the_page_gives_our_probabilities(trained, finished):
+    logits = records.read_predictions(trained, "test").logits
+    probs = apply_snippet((finished / "report.html").read_text(), finished, logits)
+    np.testing.assert_allclose(probs, records.read_arrays(finished / "probabilities", "test")["probs"], atol=2e-6)
+    assert len(SNIPPET.strip().splitlines()) == 6
+
+
+@pytest.mark.parametrize("gamma", [0.0, -0.5, 0.37, 5.0])
+@pytest.mark.parametrize("temperature", [0.01, 0.6, 5.0])
+def test_the_snippet_is_right_where_probabilities_saturate(tmp_path, gamma, temperature):
+    fixed = [[60, 0, -40], [17, 0, -1], [40, 39.5, 0], [0, 0, 0], [1, 1, -1], [-3, 700, 2], [0, 5, 90]]
+    logits = np.concatenate([np.float32(fixed), 20 * np.random.default_rng(1).standard_normal((50, 3))])
+    logits = logits.astype(np.float32)
+    calibrator = SavedCalibrator("focal_temperature_scaling", gamma, temperature, "ece", 3)
+    write_calibrator(tmp_path / "calibrator.json", calibrator, inputs={}, fits=[])
+    probs = apply_snippet(f'<pre id="snippet">{html.escape(SNIPPET)}</pre>', tmp_path, logits)
+    log_probs = np.asarray(calibration.focal_temperature_scaling(logits, gamma, temperature))
+    np.testing.assert_allclose(probs, np.exp(log_probs), atol=2e-6)
+    seen = log_probs > -200  # beyond that float32's own logits / T has lost the digits that remain
+    np.testing.assert_allclose(np.log(probs[seen]), log_probs[seen], atol=2e-4, rtol=2e-5)
+
+
+def test_the_calibrator_reads_back_and_another_file_does_not(tmp_path):
+    path = tmp_path / "calibrator.json"
+    calibrator = SavedCalibrator("focal_temperature_scaling", -0.5, 1.25, "nll", 7)
+    write_calibrator(path, calibrator, inputs={"val": {"checksum": "sha256:1"}}, fits=[])
+    assert read_calibrator(path) == calibrator
+    whole = json.loads(path.read_text())
+    assert (whole["format"], whole["version"]) == ("focalgeo-calibrator", 1)
+    for change, says in (
+        ({"version": 2}, "is of version 2, this focalgeo reads 1"),
+        ({"format": "other"}, "is no calibrator"),
+        ({"temperature": 0}, "out of range"),
+        ({"gamma": -1.0}, "out of range"),
+        ({"gamma": "1"}, "out of range"),
+        ({"map": "platt"}, "out of range"),
+    ):
+        path.write_text(json.dumps({**whole, **change}))
+        with pytest.raises(InputError, match=says):
+            read_calibrator(path)
+    path.write_text("{")
+    with pytest.raises(InputError, match="is no JSON"):
+        read_calibrator(path)
+    with pytest.raises(InputError, match="No such file"):
+        read_calibrator(tmp_path / "nowhere.json")
+
+
+def test_two_classes_have_both_kinds_of_calibration_and_groups_are_named(binary):
+    rows, page = records.read_rows(binary), (binary / "report.html").read_text()
+    for name in ("class1_ece", "ece"):
+        found = [row for row in rows if row["name"] == name and row.get("criterion") in (None, "nll")]
+        assert {row["map"] for row in found} == {"uncalibrated", *NAMES}
+    assert "<h2>Two classes: top-label and class-1 calibration</h2>" in page
+    assert "<h2>Group by group</h2>" in page
+    largest = max(
+        (
+            row
+            for row in rows
+            if row["name"] == "group_ece" and row["map"] == read_calibrator(binary / "calibrator.json").map
+        ),
+        key=lambda row: row["value"],
+    )
+    assert f"is group “{largest['group']}”: ECE {100 * largest['value']:.2f}% [" in page
+    assert "fewer than 30 examples are left out of the table of groups: few." in page
+    assert "logits = np.log(probs)" in page
+
+
+def test_without_test_the_rows_are_of_held_out_examples(binary):
+    rows = records.read_rows(binary)
+    assert {row["split"] for row in rows if row["name"] == "ece"} == {"cross_fit"}
+    assert {row["split"] for row in rows if row["name"] == "temperature"} == {"val"}
+    found = records.read_arrays(binary / "probabilities", "cross_fit")
+    choice = read_calibrator(binary / "calibrator.json")
+    nll = -found["log_probs"][np.arange(600), found["labels"]].mean()
+    (row,) = [r for r in rows if r["name"] == "nll" and r["map"] == choice.map and r.get("criterion") == "nll"]
+    np.testing.assert_allclose(row["value"], nll, atol=1e-5)
+    assert (
+        "every example is measured with maps that were fitted without its fold" in (binary / "report.html").read_text()
+    )
+
+
+def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
+    logits, labels = draw(31, 3)
+    options = parse(["--val=v", "--out=o", "--folds=4", "--seed=3"])
+    seen = []
+
+    def fit(part):
+        seen.append(part.mask)
+        return [Calibrator({"map": name}, len(seen), len(seen) / 10) for name in NAMES]
+
+    fits = cross_fit(outputs(logits, labels), fit, options)
+    assert [each.place["map"] for each in fits] == list(NAMES)
+    for index, mask in enumerate(seen):
+        np.testing.assert_array_equal(fits[1].gamma == index + 1, ~mask)
+        np.testing.assert_allclose(fits[0].temperature[~mask], (index + 1) / 10, rtol=1e-6)
+    assert np.isin(fits[0].gamma, range(1, 5)).all()
+
+
+def test_folds_are_stratified_and_depend_on_the_seed_alone():
+    labels = np.random.default_rng(0).choice(4, 203, p=[0.6, 0.3, 0.08, 0.02])
+    fold = folds(labels, 5, 0)
+    for members in (np.ones(203, bool), *(labels == k for k in range(4))):
+        sizes = np.bincount(fold[members], minlength=5)
+        assert sizes.max() - sizes.min() <= 1
+    np.testing.assert_array_equal(fold, folds(labels, 5, 0))
+    assert (fold != folds(labels, 5, 1)).any()
+    assert (np.diff(fold[labels == 0]) != 1).any()
+
+
+def difference(name, against, low, high, n=500):
+    place = {"name": "ece_difference", "split": "test", "map": name, "criterion": "ece", "against": against}
+    return {**place, "value": (low + high) / 2, "low": low, "high": high, "n": n}
+
+
+@pytest.mark.parametrize(
+    ("focal", "plain", "n", "chosen"),
+    [
+        ((-0.02, -0.01), (-0.1, -0.05), 500, ("focal_temperature_scaling", 1.0, 0.8)),
+        ((-0.02, 0.01), (-0.1, -0.05), 500, ("temperature_scaling", 0.0, 1.2)),
+        ((0.01, 0.02), (-0.1, -0.05), 500, ("temperature_scaling", 0.0, 1.2)),
+        ((-0.02, -0.01), (-0.1, -0.05), 99, ("temperature_scaling", 0.0, 1.2)),
+        ((-0.02, 0.01), (0.01, 0.05), 500, ("uncalibrated", 0.0, 1.0)),
+        ((-0.02, 0.01), (-0.01, 0.05), 500, ("temperature_scaling", 0.0, 1.2)),
+    ],
+)
+def test_the_map_is_chosen_by_paired_differences_alone(focal, plain, n, chosen):
+    fits = [
+        Calibrator({"map": name, "criterion": "ece"}, gamma, float(np.float32(temperature)))
+        for name, gamma, temperature in zip(NAMES, (0.0, 1.0), (1.2, 0.8), strict=True)
+    ]
+    rows = [
+        difference(NAMES[1], NAMES[0], *focal, n),
+        difference(NAMES[0], "uncalibrated", *plain, n),
+        difference(NAMES[1], "uncalibrated", *plain, n),
+    ]
+    found = choose(rows, fits, "test", criterion="ece", num_classes=3)
+    assert (found.map, found.gamma, found.temperature) == chosen
+
+
+def test_class_1_calibration_is_of_the_probability_of_class_1():
+    logits, labels = draw(500, 2)
+    predictions = Predictions(logits, np.int32(labels), np.ones(500, bool))
+    calibrator = Calibrator({"map": "temperature_scaling", "criterion": "ece"}, 0.0, 1.3)
+    rows = class1_rows(calibrator, "test", predictions, jax.random.PRNGKey(0), num_bins=10, num_resamples=20)
+    p = 1 / (1 + np.exp(-(logits[:, 1] - logits[:, 0]).astype(float) / 1.3))
+    index = np.ceil(10 * p).astype(int) - 1
+    gaps = [abs((labels[index == b] - p[index == b]).sum()) for b in range(10)]
+    np.testing.assert_allclose(rows[0]["value"], sum(gaps) / 500, atol=1e-6)
+    assert rows[0]["low"] <= rows[0]["value"] <= rows[0]["high"]
+    assert [row["n"] for row in rows[1:]] == [int((index == b).sum()) for b in range(10)]
+    np.testing.assert_allclose([row["value"] for row in rows[1:]], [labels[index == b].mean() for b in range(10)])
+
+
+def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
+    logits, labels = draw(300, 3)
+    group = np.where(np.arange(300) < 20, "few", np.where(np.arange(300) % 3, "a", "b"))
+    predictions = Predictions(logits, np.int32(labels), np.ones(300, bool))
+    calibrators = [Calibrator({"map": "uncalibrated"}, 0.0, 1.0)]
+    settings = {"num_bins": 5, "num_resamples": 20}
+    rows = group_rows(calibrators, "test", predictions, group, jax.random.PRNGKey(0), **settings)
+    assert {row["group"] for row in rows} == {"a", "b"}
+    for row in rows:
+        inside = group == row["group"]
+        log_probs, own = jax.nn.log_softmax(jnp.asarray(logits[inside])), np.int32(labels[inside])
+        metric = calibration.accuracy if row["name"] == "group_accuracy" else calibration.ece
+        options = {} if row["name"] == "group_accuracy" else {"num_bins": 5}
+        np.testing.assert_allclose(row["value"], metric(log_probs, own, **options), atol=1e-6)
+        assert row["low"] <= row["value"] <= row["high"]
+        assert row["group_n"] == inside.sum()
+
+
+OPTIONS = parse(["--val=v", "--out=o", "--num-bins=10"])
+FITS = [Calibrator({"map": "temperature_scaling"}, 0.0, 1.5)]
+SAME = draw(2000, 4, seed=1), draw(2000, 4, seed=2)
+
+
+def warnings_of(val, test, fits=FITS):
+    return cautions(OPTIONS, val, test, fits, temperatures=np.float32([0.01, 1.5, 5]))
+
+
+def test_files_without_faults_have_no_warnings():
+    assert warnings_of(*(outputs(*pair) for pair in SAME)) == []
+    assert warnings_of(outputs(*SAME[0]), None) == []
+
+
+@pytest.mark.parametrize(
+    ("val", "test", "says"),
+    [
+        (outputs(*draw(400, 4)), None, "400 examples of val are few for 10 bins"),
+        (outputs(*SAME[0], looks_like_probs=True), None, "The logits of val look like probabilities"),
+        (
+            outputs(*SAME[0]),
+            outputs(*SAME[1], saturated=7),
+            "7 of 2,000 examples of test have a probability of exactly",
+        ),
+        (outputs(SAME[0][0], SAME[0][1] % 3), None, "No example of val has label 3"),
+        (outputs(*SAME[0]), outputs(*SAME[0]), "Val and test are the same file"),
+        (outputs(*SAME[0]), outputs(SAME[1][0], np.minimum(SAME[1][1], 2)), "differ in their class shares"),
+        (outputs(*SAME[0]), outputs(*draw(2000, 4, sharpness=3.0)), "differ in mean confidence beyond noise"),
+        (outputs(*SAME[0]), outputs(SAME[1][0], SAME[1][1][::-1]), "differ in accuracy beyond noise"),
+        (outputs(*SAME[0], group=np.where(np.arange(2000) < 5, "x", "y")), None, "left out of the table of groups: x."),
+    ],
+)
+def test_each_fault_has_its_warning(val, test, says):
+    assert any(says in warning for warning in warnings_of(val, test))
+
+
+def test_a_fit_at_the_end_of_the_grid_has_a_warning():
+    fits = [Calibrator({}, 0.0, float(np.float32(0.01)))]
+    (warning,) = warnings_of(outputs(*SAME[0]), None, fits)
+    assert warning.startswith("A fitted temperature is 0.01, the end of the range")
+
+
+def test_the_noise_floor_is_the_ece_of_labels_drawn_from_the_confidences():
+    logits, _ = draw(400, 4)
+    rng = np.random.default_rng(5)
+    ece = jax.jit(lambda labels: calibration.ece(jax.nn.log_softmax(jnp.asarray(logits)), labels, num_bins=10))
+    draws = [ece(np.int32(np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))) for _ in range(200)]
+    assert abs(noise_floor(logits, 10) / np.mean(draws) - 1) < 0.1
+
+
+def test_equal_shares_are_found_equal_as_often_as_the_level_says():
+    rng = np.random.default_rng(0)
+    tables = [np.stack([rng.multinomial(n, [0.5, 0.3, 0.2]) for n in (400, 900)]).astype(float) for _ in range(1000)]
+    share = np.mean([homogeneity(table) < 0.05 for table in tables])
+    assert abs(share - 0.05) < 4 * (0.05 * 0.95 / 1000) ** 0.5
+    assert homogeneity(np.array([[90.0, 10.0], [50.0, 50.0]])) < 1e-6
+
+
+def test_masked_examples_take_no_part_in_a_fit():
+    logits, labels = draw(200, 3)
+    mask = np.arange(200) % 3 > 0
+    grid = {"gammas": np.float32([0, 1]), "temperatures": np.float32([0.5, 1, 1.5, 2])}
+    settings = {**grid, "num_bins": 5, "binning": "ece"}
+    masked, _ = fit_calibrators(Predictions(logits, np.int32(labels), mask), **settings)
+    part = Predictions(logits[mask], np.int32(labels[mask]), np.ones(mask.sum(), bool))
+    alone, search = fit_calibrators(part, **settings)
+    assert masked == alone
+    assert alone != fit_calibrators(part._replace(labels=np.roll(part.labels, 1)), **settings)[0]
+    assert np.shape(search.ece) == (2, 4)
+
+
+def test_the_difference_of_two_calibrators_is_that_of_their_ece():
+    logits, labels = draw(200, 3)
+    predictions = Predictions(logits, np.int32(labels), np.ones(200, bool))
+    first, second = Calibrator({"map": "a"}, 1.0, 0.7), Calibrator({"map": "b"}, 0.0, 1.3)
+    settings = {"num_bins": 5, "num_resamples": 20}
+    row = difference_row(first, second, "test", predictions, jax.random.PRNGKey(0), **settings)
+    ece = [
+        calibration.ece(calibration.focal_temperature_scaling(logits, *each[1:]), predictions.labels, num_bins=5)
+        for each in (first, second)
+    ]
+    np.testing.assert_allclose(row["value"], ece[0] - ece[1], atol=1e-6)
+    assert row["low"] < row["value"] < row["high"]
+    assert (row["map"], row["against"], row["n"]) == ("a", "b", 200)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    for name, classes in (("val", 3), ("other", 4)):
+        logits, labels = draw(60, classes)
+        np.savez(folder / f"{name}.npz", logits=logits, labels=labels)
+    return folder
+
+
+def one_line(arguments, capsys):
+    assert main([str(argument) for argument in arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert re.fullmatch(r"focalgeo: [^\n]+\n", output.err)
+    return output.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            [],
+            "--val is missing: for example python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine",
+        ),
+        (["--val=a.npz"], "--out is missing"),
+        (["--vla=a.npz"], "the flag is '--vla': did you mean '--val'?"),
+        (["val.npz"], "unknown argument 'val.npz'"),
+        (["--val=a", "--out=o", "--seed=x"], "--seed: invalid int value: 'x'"),
+        (["--val=a", "--out=o", "--seed=-1"], "--seed is -1: it must be from 0 to"),
+        (["--val=a", "--out=o", "--folds=1"], "--folds is 1: it must be from 2 to 100"),
+        (["--val=a", "--out=o", "--num-bins=0"], "--num-bins is 0"),
+        (["--val=a", "--out=o", "--num-resamples=1"], "--num-resamples is 1"),
+        (["--val=a", "--out=o", "--criterion=ecce"], "--criterion is 'ecce': did you mean 'ece'?"),
+        (["--val=a", "--out=o", "--trained-gamma=nan"], "--trained-gamma is nan: it must be from 0 to 100"),
+        (["--val=a", "--out=o", "--logits-key=z", "--probs-key=p"], "--logits-key and --probs-key are both given"),
+        (["--val=nowhere.npz", "--out=o"], "cannot read nowhere.npz: No such file or directory"),
+    ],
+)
+def test_wrong_flags_are_one_line(arguments, says, capsys):
+    assert says in one_line(arguments, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"logits": np.full((60, 3), np.nan)}, "val: logits of 60 examples are NaN or infinite, the first in row 0"),
+        ({"logits": None, "probs": np.full((60, 3), 0.3)}, "60 rows of probs do not sum to 1"),
+        ({"logits": None, "probs": np.full((60, 3), -3.0)}, "no probability: if these are logits, say --logits-key"),
+        ({"labels": np.zeros(60)}, "labels are float64"),
+        ({"labels": np.full(60, 3)}, "labels[0] is 3"),
+        ({"labels": np.zeros(59, int)}, "labels have shape (59,)"),
+        ({"labels": np.array([None] * 60)}, "holds pickled objects, which could run code"),
+        ({"logits": np.zeros((60, 1))}, "logits have 1 class"),
+        ({"logits": np.zeros((10, 3)), "labels": np.zeros(10, int)}, "val has 10 examples"),
+    ],
+)
+def test_bad_files_are_one_line_and_leave_nothing_behind(good, tmp_path, capsys, arrays, says):
+    whole = {**np.load(good / "val.npz"), **arrays}
+    np.savez(tmp_path / "a.npz", **{name: array for name, array in whole.items() if array is not None})
+    assert says in one_line([f"--val={tmp_path}/a.npz", f"--out={tmp_path}/out"], capsys)
+    for name, content in (("empty.npz", b""), ("short.npz", (good / "val.npz").read_bytes()[:-50])):
+        (tmp_path / name).write_bytes(content)
+        assert name in one_line([f"--val={tmp_path / name}", f"--out={tmp_path}/out"], capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_files_that_do_not_go_together_are_one_line(good, tmp_path, capsys):
+    arguments = [f"--val={good}/val.npz", f"--test={good}/other.npz", f"--out={tmp_path}/out"]
+    assert "val has 3 classes and test 4: give two files of one classifier" in one_line(arguments, capsys)
+    assert not (tmp_path / "out").exists()
+    logits, labels = draw(300, 3)
+    np.savez(tmp_path / "a.npz", logits=logits, labels=labels, group=np.arange(300))
+    assert "group has 300 different values" in one_line([f"--val={tmp_path}/a.npz", f"--out={tmp_path}/o"], capsys)
+    assert "--folds is 70, but val has 60 examples" in one_line(
+        [f"--val={good}/val.npz", "--folds=70", f"--out={tmp_path}/o"], capsys
+    )
+
+
+def test_an_out_folder_that_holds_something_else_or_cannot_be_written_is_one_line(good, trained, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for out, says in (
+        (tmp_path / "mine", "is not empty and has no manifest.json; choose another --out"),
+        (tmp_path / "file", "is a file, not a folder; choose another --out"),
+        (tmp_path / "file" / "out", "a file stands where a folder should be: move it or choose another --out"),
+        (trained, "belongs to another config"),
+    ):
+        assert says in one_line([f"--val={good}/val.npz", f"--out={out}"], capsys)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_help_and_errors_are_answered_at_once_and_without_jax(good):
+    script = "import sys; from focalgeo.calibrate.__main__ import main; code = main(sys.argv[1:]); "
+    script += "assert not {'jax', 'matplotlib', 'scipy'} & set(sys.modules); sys.exit(code)"
+    for arguments, code in ((["--help"], 0), (["--vla=x"], 2), ([f"--val={good}/nowhere.npz", "--out=o"], 2)):
+        began = time.perf_counter()
+        found = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=ROOT)
+        assert found.returncode == code, found.stderr
+        assert "Traceback" not in found.stderr
+        assert time.perf_counter() - began < 5  # under 0.4 s on an idle core
