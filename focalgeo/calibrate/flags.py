@@ -62,7 +62,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--criterion", default="ece", help="what the map that is chosen was fitted by: ece (default) or nll")
     add("--binning", default="ece", help="the ECE that is searched: ece (equal width, default) or adaptive_ece")
     add("--trained-gamma", type=float, metavar="GAMMA", help="of the focal loss that the model was trained with")
-    add("--folds", type=int, default=5, help="of the cross-fit without --test, stratified by label (default 5)")
+    add(
+        "--folds",
+        type=int,
+        default=5,
+        help="of the cross-fit of val by which a map is chosen, stratified by label (5)",
+    )
     add("--num-bins", type=int, default=15, help="of both ECEs (default 15)")
     add("--num-resamples", type=int, default=1000, help="of the bootstrap (default 1000)")
     add("--seed", type=int, default=0, help="of the bootstrap and of the folds (default 0)")

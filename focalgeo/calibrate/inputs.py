@@ -27,7 +27,7 @@ def read(options: Options) -> tuple[Outputs, Outputs | None]:
         classes = f"val has {val.logits.shape[1]} classes and test {test.logits.shape[1]}"
         raise InputError(f"{classes}: give two files of one classifier")
     _check_groups(val if test is None else test)
-    if test is None and options.folds > len(val.labels):
+    if options.folds > len(val.labels):
         raise InputError(f"--folds is {options.folds}, but val has {len(val.labels)} examples: give fewer")
     check_out(options, val, test)
     return val, test
@@ -59,8 +59,7 @@ def make_config(options: Options, val: Outputs, test: Outputs | None) -> dict[st
     inputs = {"val": describe(val)} | ({} if test is None else {"test": describe(test)})
     names = ("num_bins", "num_resamples", "criterion", "binning")
     evaluation = {name: getattr(options, name) for name in names}
-    settings = {"inputs": inputs, "evaluation": evaluation, "seed": options.seed}
-    settings |= {"folds": options.folds} if test is None else {}
+    settings = {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.folds}
     return settings | ({} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma})
 
 

@@ -34,6 +34,13 @@ def measure(
     return rows
 
 
+def compare(options: Options, split: str, predictions: Predictions, fits: list[Calibrator]) -> list[dict]:
+    """Paired differences alone of cross-fitted maps, from which one is chosen."""
+    before = _per_example(UNCALIBRATED, predictions)
+    chosen = [fit for fit in fits if fit.place["criterion"] == options.criterion]
+    return _difference_rows(options, split, predictions, before, chosen, chosen)
+
+
 def measure_val(options: Options, val: Predictions, fits: list[Calibrator]) -> list[dict]:
     """Metrics of the split on which the maps were fitted."""
     rows = _metric_rows(options, "val", val, [UNCALIBRATED])  # compiles; the rest is shared by two threads

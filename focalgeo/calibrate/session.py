@@ -1,4 +1,4 @@
-"""The steps of door 2: fit on val, measure on test or by cross-fitting, choose, write."""
+"""The steps of door 2: fit and choose on val, measure on test or by cross-fitting, write."""
 
 import datetime
 import platform
@@ -18,13 +18,14 @@ from focalgeo.calibrate.choice import choose
 from focalgeo.calibrate.crossfit import cross_fit
 from focalgeo.calibrate.flags import Options
 from focalgeo.calibrate.inputs import make_config
-from focalgeo.calibrate.measurement import measure, measure_val
+from focalgeo.calibrate.measurement import compare, measure, measure_val
 from focalgeo.data.logits_files import Outputs
 from focalgeo.evaluation import Calibrator
 from focalgeo.types import Predictions
 
 GAMMAS = np.sort(np.float32(calibration.GAMMAS))
 TEMPERATURES = np.float32(calibration.TEMPERATURES)
+CROSS_FIT = "cross_fit"  # val, each example measured with the fit of the other folds
 
 
 def run_and_print(options: Options, val: Outputs, test: Outputs | None, *, command: list[str]) -> None:
@@ -57,14 +58,19 @@ def run(
         _say("fitting temperature scaling and focal temperature scaling on val")
         fits, search = _fit(options, _predictions(val))
         records.write_arrays(out, "search", search)
-        held_out = cross_fit(val, lambda part: _fit(options, part)[0], options) if test is None else fits
+        held_out = cross_fit(val, lambda part: _fit(options, part)[0], options)
         fitted = time.perf_counter()
         _say("measuring")
-        split, measured = ("cross_fit", val) if test is None else ("test", test)
         rows = [row for fit in fits for row in evaluation.fit_rows(fit, len(val.labels))]
-        rows += measure(options, split, measured, _predictions(measured), held_out)
-        rows += [] if test is None else measure_val(options, _predictions(val), fits)
-        choice = choose(rows, fits, split, criterion=options.criterion, num_classes=val.logits.shape[1])
+        if test is None:
+            split = CROSS_FIT
+            rows += measure(options, split, val, _predictions(val), held_out)
+        else:
+            split = "test"
+            rows += measure(options, split, test, _predictions(test), fits)
+            rows += measure_val(options, _predictions(val), fits)
+            rows += compare(options, CROSS_FIT, _predictions(val), held_out)
+        choice = choose(rows, fits, CROSS_FIT, criterion=options.criterion, num_classes=val.logits.shape[1])
         seconds = {"fit": fitted - began, "evaluate": time.perf_counter() - fitted}
         rows += [{"name": "seconds", "phase": phase, "value": value} for phase, value in seconds.items()]
         records.replace_rows(out, rows, where=lambda row: True)

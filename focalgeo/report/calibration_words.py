@@ -44,7 +44,7 @@ def choice_words(rows: Sequence[Row], choice: Mapping[str, Any], split: str) -> 
     column, criterion = chosen_column(choice), choice.get("criterion")
     focal, temperature = (Column(name, criterion) for name in ("focal_temperature_scaling", "temperature_scaling"))
     if column == UNCALIBRATED:
-        sentences = ["Leave the outputs as they are: no map is better, and the one that was fitted makes them worse."]
+        sentences = ["Leave the outputs as they are: held-out parts of val show that the map makes them worse."]
     else:
         sentences = [f"Use {map_words(rows, column)}."]
     sentences += [*_against_none(rows, temperature if column == UNCALIBRATED else column, split)]
