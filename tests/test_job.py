@@ -91,7 +91,7 @@ def test_focal_temperature_scaling_is_never_worse_on_val(finished):
 def test_the_difference_of_the_two_maps_has_its_own_interval(finished):
     rows = records.read_rows(finished)
     for criterion in ("ece", "nll"):
-        (row,) = [row for row in rows if row["name"] == "ece_difference" and row["criterion"] == criterion]
+        (row,) = [row for row in rows if row["name"] == "ece_difference" and row.get("criterion") == criterion]
         focal, plain = (
             value(rows, "ece", map=name, criterion=criterion)
             for name in ("focal_temperature_scaling", "temperature_scaling")
@@ -101,13 +101,21 @@ def test_the_difference_of_the_two_maps_has_its_own_interval(finished):
         assert (row["against"], row["split"], row["n"]) == ("temperature_scaling", "test", 359)
 
 
+def test_the_loss_s_own_map_alone_is_compared_with_none(finished):
+    rows = records.read_rows(finished)
+    (row,) = [row for row in rows if row["name"] == "ece_difference" and row["map"] == "unfocalled"]
+    after, before = (value(rows, "ece", map=name) for name in ("unfocalled", "uncalibrated"))
+    assert row["value"] == pytest.approx(after - before, abs=1e-6)
+    assert "Un-focalled: what the training loss did" in (finished / "report.html").read_text()
+
+
 def test_no_map_changes_accuracy(finished):
     rows = [
         row
         for row in records.read_rows(finished)
         if row["name"] == "accuracy" and row["split"] == "test" and "map" in row
     ]
-    assert len(rows) == len(MAPS)
+    assert {(row["map"], row.get("criterion")) for row in rows} == {*MAPS, ("unfocalled", None)}
     assert len({row["value"] for row in rows}) == 1
 
 
@@ -169,7 +177,7 @@ def test_another_config_is_refused_and_nothing_is_lost(finished):
 @pytest.mark.parametrize(
     ("field", "wrong", "message"),
     [
-        ("loss.gamma", -1.0, "config.loss.gamma is -1.0: it must be a finite number, 0 or more"),
+        ("loss.gamma", -1.0, "config.loss.gamma is -1.0: it must be 0 or more"),
         ("loss.gamma", float("nan"), "config.loss.gamma is nan"),
         ("loss.name", "focal", "did you mean 'focal_loss'"),
         ("evaluation.temperature_step", 0.0, "must be 1/2"),

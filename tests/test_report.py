@@ -14,10 +14,11 @@ from focalgeo import records
 from focalgeo.report import Column, curve_figure, reliability_figure, to_svg, write_report
 from focalgeo.report.__main__ import main
 from focalgeo.report.calibration_page import class1_table, group_table
-from focalgeo.report.calibration_words import choice_words, group_words, unfocalled_words
+from focalgeo.report.calibration_words import choice_words, group_words
 from focalgeo.report.formats import interval, percent, plain, significant
 from focalgeo.report.selection import UNCALIBRATED, latest
 from focalgeo.report.tables import config_settings, curvature_table, metric_table, phases, settings
+from focalgeo.report.unfocalled import unfocalled_words
 from focalgeo.report.words import (
     curvature_words,
     interval_words,

@@ -126,7 +126,11 @@ def _calibrate(config, predictions: dict[str, Predictions], key: jax.Array) -> t
     for calibrator in (evaluation.UNCALIBRATED, *calibrators):
         for split, predicted in predictions.items():
             rows += evaluation.calibration_rows(calibrator, split, predicted, key, **size)
-    rows += evaluation.difference_rows(calibrators, "test", predictions["test"], key, **size)
+    on_test = {"split": "test", "predictions": predictions["test"], "key": key, **size}
+    rows += evaluation.difference_rows(calibrators, **on_test)
+    for calibrator in preparation.unfocalled(config):
+        rows += evaluation.calibration_rows(calibrator, **on_test)
+        rows.append(evaluation.difference_row(calibrator, evaluation.UNCALIBRATED, **on_test))
     arrays = {
         "gammas": gammas,
         "temperatures": temperatures,

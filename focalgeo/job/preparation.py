@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from focalgeo import data, models, parallel
+from focalgeo import data, evaluation, models, parallel
 from focalgeo.job.objective import Objective, make_objective
 from focalgeo.training import loop, optimiser
 from focalgeo.types import Batch, Dataset, InputError, Model, Split, TrainState
@@ -128,3 +128,10 @@ def place(config) -> dict:
     """The fields that every row of the run has: its seed, and gamma if the loss has one."""
     gamma = {"gamma": config.loss.gamma} if "gamma" in make_objective(config).hyper else {}
     return {**gamma, "seed": config.seed}
+
+
+def unfocalled(config) -> list[evaluation.Calibrator]:
+    """The map that undoes the focal loss of the training, its own gamma with nothing fitted; none for other losses."""
+    if config.loss.name != "focal_loss" or config.loss.gamma == 0:
+        return []
+    return [evaluation.Calibrator({"map": "unfocalled"}, config.loss.gamma, 1.0)]

@@ -9,13 +9,11 @@ import numpy as np
 
 from focalgeo.report.calibration_words import (
     SPLIT_WORDS,
-    UNFOCALLED,
     choice_words,
     chosen_column,
     chosen_columns,
     group_words,
     groups,
-    unfocalled_words,
 )
 from focalgeo.report.figures import reliability_figure
 from focalgeo.report.formats import interval, percent
@@ -24,6 +22,7 @@ from focalgeo.report.selection import MAP_TITLES, UNCALIBRATED, Column, Row, has
 from focalgeo.report.snippet import SNIPPET
 from focalgeo.report.surface import surface_figure
 from focalgeo.report.tables import Cell, Line, Table, config_settings, metric_table, phases, settings
+from focalgeo.report.unfocalled import unfocalled_panels, unfocalled_words
 from focalgeo.report.words import interval_words, metric_row
 
 
@@ -38,9 +37,7 @@ def calibration_panels(
             if matching(rows, {**column.where, "name": name, "split": split}):
                 figure = reliability_figure(rows, column, split=split, name=name)
                 yield Panel(section, f"{name}_{column.map}", MAP_TITLES[column.map], figure)
-    for column in (UNCALIBRATED, UNFOCALLED) if matching(rows, UNFOCALLED.where) else ():
-        figure = reliability_figure(rows, column, split=split)
-        yield Panel("unfocalled", f"unfocalled_{column.map}", MAP_TITLES[column.map], figure)
+    yield from unfocalled_panels(rows, split)
     for surface in ("ece", "nll") if search is not None else ():
         title = f"{surface.upper()} over γ and T"
         yield Panel("search", f"search_{surface}", title, surface_figure(rows, search, surface))

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from focalgeo.report.formats import plain
 from focalgeo.report.selection import MAP_TITLES, UNCALIBRATED, Column, Row, fit
 from focalgeo.report.words import (
     LEAST_EXAMPLES,
@@ -16,7 +15,6 @@ from focalgeo.report.words import (
     with_interval,
 )
 
-UNFOCALLED = Column("unfocalled", None)
 SPLIT_WORDS = {
     "test": "On the test examples, on which nothing was fitted.",
     "cross_fit": (
@@ -72,26 +70,6 @@ def _against_none(rows: Sequence[Row], column: Column, split: str) -> list[str]:
     else:
         finding = "not told apart from no map"
     return [f"{text} (difference {difference_words(row)}: {finding})."]
-
-
-def unfocalled_words(rows: Sequence[Row], gamma: float, split: str) -> list[str]:
-    """Return how much of the miscalibration the focal loss itself caused, as the map of its own gamma undoes it."""
-    before, after = (metric_row(rows, column, "ece", split) for column in (UNCALIBRATED, UNFOCALLED))
-    row = difference(rows, UNFOCALLED, "uncalibrated", split)
-    if before is None or after is None or row is None:
-        return []
-    value = f"γ\u00a0=\u00a0{plain(gamma)}"
-    change = f"from {with_interval(before)} to {with_interval(after)}: {difference_words(row)}"
-    text = (
-        f"The model was trained with focal loss, {value}. The calibration map with that γ and T\u00a0=\u00a01, with"
-        f" nothing fitted, takes the ECE {change}."
-    )
-    if row["high"] < 0:
-        return [text, "The loss itself caused that much of the miscalibration; what is left has other causes."]
-    if row["low"] > 0:
-        reason = "training has moved the outputs the other way by more than the loss did"
-        return [text, f"Undoing the loss makes calibration worse here: {reason}."]
-    return [text, "These examples do not show that the loss itself caused miscalibration."]
 
 
 def group_words(rows: Sequence[Row], column: Column, split: str) -> str:

@@ -16,6 +16,7 @@ from focalgeo.report.panels import Panel, draw_panels, template, tiles
 from focalgeo.report.selection import MAP_TITLES, Row, calibrated_columns, matching, setting
 from focalgeo.report.surface import surface_figure
 from focalgeo.report.tables import config_settings, curvature_table, metric_table, phases, settings
+from focalgeo.report.unfocalled import unfocalled_panels, unfocalled_words
 from focalgeo.report.words import (
     curvature_words,
     interval_words,
@@ -54,6 +55,7 @@ def _panels(rows: Sequence[Row], search: Mapping[str, np.ndarray] | None) -> Ite
         if matching(rows, {**column.where, "name": "reliability", "split": "test"}):
             title = MAP_TITLES[column.map]
             yield Panel("reliability", f"reliability_{column.map}", title, reliability_figure(rows, column))
+    yield from unfocalled_panels(rows, "test")
     for name, title in (("loss", "Loss"), ("accuracy", "Accuracy"), ("learning_rate", "Learning rate")):
         drawn = [row for row in matching(rows, {"name": name, "map": None}) if row.get("split") in ("train", "val")]
         if any("step" in row for row in drawn):
@@ -79,6 +81,7 @@ def _render(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[
         curvature=curvature_table(rows),
         curvature_words=curvature_words(rows),
         interval_words=interval_words(manifest),
+        unfocalled_words=" ".join(unfocalled_words(rows, setting(manifest, "loss.gamma"), "test")),
         trace_words=trace_words(rows),
         training_words=training_words(rows),
         num_bins=setting(manifest, "evaluation.num_bins"),
