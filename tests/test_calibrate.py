@@ -4,6 +4,7 @@ import html
 import json
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import time
@@ -512,3 +513,14 @@ def test_help_and_errors_are_answered_at_once_and_without_jax(good):
         assert found.returncode == code, found.stderr
         assert "Traceback" not in found.stderr
         assert time.perf_counter() - began < 5  # under 0.4 s on an idle core
+
+
+def test_the_readme_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
+    (command,) = re.findall(r"^python -m focalgeo\.calibrate (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    for seed, split in enumerate(("val", "test")):
+        logits, labels = draw(300, 3, seed=seed)
+        np.savez(f"{split}.npz", logits=logits, labels=labels)
+    assert main(shlex.split(command)) == 0
+    assert "report: runs/mine/report.html" in capsys.readouterr().out
+    assert read_calibrator("runs/mine/calibrator.json").num_classes == 3
