@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from reference import theory as oracle
 
+from focalgeo import losses
 from focalgeo.calibration import focal_calibration
 from focalgeo.losses import focal_loss
 from focalgeo.theory import conditional_risk, focal_lower_bound, optimal_prediction, proper_focal_loss
@@ -109,6 +110,8 @@ def test_records_of_the_isolines(papers):
     p, uniform = np.array(record["p"], np.float32), np.full(3, 1 / 3, np.float32)
     close(conditional_risk(p, p, 0.0), record["ce_min"])
     close(conditional_risk(p, uniform, 0.0), record["ce_uniform"])
+    for q, name in ((p, "brier_min"), (uniform, "brier_uniform")):
+        close(p @ losses.brier_loss(np.log(np.stack([q] * 3)), np.arange(3)), record[name])
     for gamma, expected in record["properized_uniform"].items():
         close(risk_of_proper_loss(p, uniform[None], np.float32(gamma))[0], expected)
 

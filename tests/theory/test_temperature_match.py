@@ -36,6 +36,21 @@ def test_no_line_is_both_printed_slope_and_intercept(papers):
     assert all(np.hypot(slope - 0.95, intercept - 0.85) > 0.01 for slope, intercept in fits.values())
 
 
+def test_how_far_a_straight_line_is_off_for_two_classes(papers):
+    for name, step in (("g0_1", 0.05), ("g0_3", 0.1), ("g0_5", 0.1)):
+        record = papers["binary_linear_fit_detail"][name]
+        gammas = np.arange(step, float(name[3:]) + step / 2, step)
+        inverse = inverse_matches(gammas, 2)
+        line = np.polyfit(gammas, inverse, 1)
+        close(line, [record["slope"], record["intercept"]], 1e-4)
+        close(np.abs(np.polyval(line, gammas) - inverse).max(), record["max_abs_resid_invT"], 1e-3)
+        errors = [
+            temperature_mismatch(gamma, 1 / value, 2)
+            for gamma, value in zip(gammas, np.polyval(line, gammas), strict=True)
+        ]
+        close(np.max(errors), record["max_prob_err_of_line"], 1e-2)
+
+
 def test_error_of_two_classes_passes_a_thousandth_for_some_gammas(papers):
     low, high = papers["binary_best_err_exceeds_1e-3_for_gamma_in"]
     worst, error = papers["binary_best_err_worst_gamma_and_value"]
