@@ -40,17 +40,21 @@ from focalgeo.calibration.predictions import check_predictions
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, GridSearch, best_point, grid_search
 from focalgeo.calibration.smooth import smooth_ece
 
+_ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need scikit-learn, slow to import: on first use
+
 __all__ = [
     "GAMMAS",
     "TEMPERATURES",
     "BrierSplit",
     "ByOutcome",
     "CalibrationFit",
+    "FocalTemperatureScaling",
     "GridSearch",
     "HighConfidence",
     "LineSearch",
     "PairedDifference",
     "Reliability",
+    "TemperatureScaling",
     "accuracy",
     "adaptive_ece",
     "adaptive_reliability",
@@ -90,3 +94,12 @@ __all__ = [
     "underconfidence",
     "wilson_interval",
 ]
+
+
+def __getattr__(name: str):
+    """The scikit-learn estimators."""
+    if name in _ESTIMATORS:
+        from focalgeo.calibration import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

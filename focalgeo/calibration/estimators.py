@@ -1,0 +1,146 @@
+"""Temperature scaling and focal temperature scaling as scikit-learn estimators; imported on first use alone."""
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature
+from focalgeo.calibration.maps import focal_temperature_scaling
+from focalgeo.calibration.search import GAMMAS, TEMPERATURES, grid_search
+from focalgeo.types import Array, InputError
+
+CRITERIA = ("nll", "ece", "adaptive_ece")
+_MAP = jax.jit(focal_temperature_scaling)
+
+
+class _Calibrator(ClassifierMixin, BaseEstimator):
+    """What both maps share: logits [examples, classes] in, probabilities out, columns in the order of `classes_`."""
+
+    def __init__(
+        self,
+        *,
+        criterion: str = "nll",
+        num_bins: int = 15,
+        temperatures: Array | None = None,
+        classes: Array | None = None,
+    ):
+        self.criterion = criterion
+        self.num_bins = num_bins
+        self.temperatures = temperatures
+        self.classes = classes
+
+    def fit(self, logits: Array, labels: Array):
+        """Choose the map with the least `criterion` on these examples, which the network was not trained on.
+
+        Args:
+            logits: Float [examples, classes]; column i belongs to the i-th of the sorted classes.
+            labels: [examples], of any kind that scikit-learn takes for classes. Where one of them is missing among the
+                labels, all are to be given as `classes`.
+
+        Raises:
+            InputError: logits that are not finite, one column only, or another number of columns than classes.
+        """
+        logits, labels = validate_data(self, logits, labels, dtype=(np.float64, np.float32))
+        check_classification_targets(labels)
+        self.classes_ = np.unique(labels if self.classes is None else self.classes)
+        if logits.shape[1] != len(self.classes_):
+            raise InputError(_of_columns(logits.shape[1], len(self.classes_), given=self.classes is not None))
+        index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        unknown = labels[self.classes_[index] != labels]
+        if unknown.size:
+            raise InputError(f"label {unknown.tolist()[0]!r} is not among the classes given: add it there")
+        if self.criterion not in CRITERIA:
+            raise InputError.of_choice("criterion", str(self.criterion), CRITERIA)
+        self.gamma_, self.temperature_ = self._fitted(np.float32(logits), index.astype(np.int32))
+        return self
+
+    def predict_log_proba(self, logits: Array) -> np.ndarray:
+        """Calibrated log-probabilities, float32 [examples, classes]; they keep what probabilities round to 0 or 1."""
+        check_is_fitted(self)
+        logits = validate_data(self, logits, dtype=(np.float64, np.float32), reset=False)
+        return np.asarray(_MAP(np.float32(logits), np.float32(self.gamma_), np.float32(self.temperature_)))
+
+    def predict_proba(self, logits: Array) -> np.ndarray:
+        """Calibrated probabilities, float64 [examples, classes], of the classes in the order of `classes_`."""
+        probs = np.exp(self.predict_log_proba(logits).astype(np.float64))
+        return probs / probs.sum(axis=1, keepdims=True)
+
+    def predict(self, logits: Array) -> np.ndarray:
+        """The class of the largest logit, which no map changes."""
+        check_is_fitted(self)
+        logits = validate_data(self, logits, dtype=(np.float64, np.float32), reset=False)
+        return self.classes_[np.argmax(logits, axis=1)]
+
+    def _search(self, logits: np.ndarray, labels: np.ndarray, gammas: Array) -> tuple[float, float]:
+        temperatures = TEMPERATURES if self.temperatures is None else self.temperatures
+        settings = {"criterion": self.criterion, "num_bins": self.num_bins}
+        found = grid_search(logits, labels, gammas, temperatures, **settings)
+        return float(found.gamma), float(found.temperature)
+
+
+class TemperatureScaling(_Calibrator):
+    """softmax(logits / T) with the T that suits held-out examples best.
+
+    Parameters:
+        criterion: "nll" (a continuous fit from 0.01 to 100, the default: with few examples an ECE is mostly noise), or
+            "ece" or "adaptive_ece" (over the grid `temperatures`).
+        num_bins: Bins of the ECE.
+        temperatures: The grid, 0.01, 0.02, ..., 5 if None; with "nll", None fits T continuously.
+        classes: All classes; None takes those among the labels.
+
+    Attributes: `temperature_`, `gamma_` (0), `classes_`, `n_features_in_`.
+
+    Source: Guo et al., arXiv 1706.04599, section 4.2. Held by tests/calibration/test_estimators.py.
+    """
+
+    def _fitted(self, logits: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+        if self.criterion == "nll" and self.temperatures is None:
+            return 0.0, float(fit_temperature(logits, labels).temperature)
+        return self._search(logits, labels, [0.0])
+
+
+class FocalTemperatureScaling(_Calibrator):
+    """The focal calibration map of softmax(logits / T) with the gamma and T that suit held-out examples best.
+
+    Parameters:
+        criterion: "nll" (a continuous fit of both, the default), or "ece" or "adaptive_ece" (over the grid).
+        num_bins: Bins of the ECE.
+        gammas: The grid, 0 and the paper's nine if None; with "nll", None for both grids fits continuously.
+        temperatures: The grid, 0.01, 0.02, ..., 5 if None.
+        classes: All classes; None takes those among the labels.
+
+    Attributes: `gamma_`, `temperature_`, `classes_`, `n_features_in_`.
+
+    Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2. Held by tests/calibration/test_estimators.py.
+    """
+
+    def __init__(
+        self,
+        *,
+        criterion: str = "nll",
+        num_bins: int = 15,
+        gammas: Array | None = None,
+        temperatures: Array | None = None,
+        classes: Array | None = None,
+    ):
+        super().__init__(criterion=criterion, num_bins=num_bins, temperatures=temperatures, classes=classes)
+        self.gammas = gammas
+
+    def _fitted(self, logits: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+        if self.criterion == "nll" and self.gammas is None and self.temperatures is None:
+            found = fit_focal_temperature(logits, labels)
+            return float(found.gamma), float(found.temperature)
+        return self._search(logits, labels, GAMMAS if self.gammas is None else self.gammas)
+
+
+def _of_columns(columns: int, classes: int, *, given: bool) -> str:
+    if columns == 1:
+        hint = "for two classes give two, np.stack([0 * z, z], axis=1) of the log-odds z"
+        return f"logits have one column (n_features = 1): {hint}"
+    if given:
+        return f"logits have {columns} columns, classes {classes} entries: give one column for each class"
+    return (
+        f"logits have {columns} columns, labels {classes} classes: give all classes as `classes`, or mend the columns"
+    )

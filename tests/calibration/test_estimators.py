@@ -1,0 +1,152 @@
+"""The scikit-learn estimators: what they fit, that they are good citizens, and what of check_estimator applies."""
+
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from focalgeo import calibration
+from focalgeo.calibration import FocalTemperatureScaling, TemperatureScaling
+from focalgeo.types import InputError
+
+README = Path(__file__).parents[2] / "README.md"
+NAMES = np.array(["ant", "bee", "cat", "dog"])
+COLUMNS = "its data has another number of columns than classes, which logits cannot have"
+EXPECTED_TO_FAIL = {
+    "check_fit_score_takes_y": "fit's arguments are named logits and labels, not X and y",
+    **dict.fromkeys(
+        (
+            "check_classifiers_classes",
+            "check_classifiers_train",
+            "check_dtype_object",
+            "check_estimators_dtypes",
+            "check_estimators_fit_returns_self",
+            "check_estimators_nan_inf",
+            "check_estimators_overwrite_params",
+            "check_estimators_pickle",
+            "check_n_features_in_after_fitting",
+            "check_pipeline_consistency",
+            "check_positive_only_tag_during_fit",
+            "check_readonly_memmap_input",
+        ),
+        COLUMNS,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def overconfident():
+    """2,000 examples of four classes whose logits are twice those that the labels are drawn from."""
+    rng = np.random.default_rng(0)
+    truth = 2 * rng.standard_normal((2000, 4))
+    return 2 * truth, NAMES[np.argmax(truth + rng.gumbel(size=truth.shape), axis=1)]
+
+
+@pytest.mark.filterwarnings("ignore:Skipping check")
+@parametrize_with_checks(
+    [TemperatureScaling(), FocalTemperatureScaling()], expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL
+)
+def test_scikit_learn_s_own_checks(estimator, check):
+    check(estimator)
+
+
+def test_the_temperature_found_is_the_one_put_in(overconfident):
+    fitted = TemperatureScaling().fit(*overconfident)
+    assert fitted.temperature_ == pytest.approx(2, rel=0.06)
+    assert fitted.gamma_ == 0
+    assert list(fitted.classes_) == list(NAMES)
+    focal = FocalTemperatureScaling().fit(*overconfident)
+    probs, plain = (each.predict_proba(overconfident[0]) for each in (focal, fitted))
+    assert log_loss(overconfident[1], probs) <= log_loss(overconfident[1], plain) + 1e-6
+    np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-12)
+
+
+def test_probabilities_are_those_of_the_map_and_predictions_those_of_the_logits(overconfident):
+    logits, labels = overconfident
+    fitted = FocalTemperatureScaling(criterion="ece", temperatures=np.arange(1, 40) / 10).fit(logits, labels)
+    index = np.searchsorted(NAMES, labels).astype(np.int32)
+    found = calibration.grid_search(np.float32(logits), index, calibration.GAMMAS, np.arange(1, 40) / 10)
+    assert (fitted.gamma_, fitted.temperature_) == (float(found.gamma), float(found.temperature))
+    expected = calibration.focal_temperature_scaling(np.float32(logits), found.gamma, found.temperature)
+    np.testing.assert_allclose(fitted.predict_log_proba(logits), expected, rtol=1e-6)
+    np.testing.assert_array_equal(fitted.predict(logits), NAMES[logits.argmax(1)])
+    assert fitted.score(logits, labels) == np.mean(fitted.predict(logits) == labels)
+
+
+@pytest.mark.parametrize("estimator", [TemperatureScaling, FocalTemperatureScaling])
+def test_clone_pickle_and_repr_keep_the_parameters_and_the_fit(estimator, overconfident):
+    fitted = estimator(criterion="adaptive_ece", num_bins=7, temperatures=(0.5, 1.0, 2.0)).fit(*overconfident)
+    assert clone(fitted).get_params() == fitted.get_params()
+    assert not hasattr(clone(fitted), "temperature_")
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict_proba(overconfident[0]), fitted.predict_proba(overconfident[0]))
+
+
+def test_they_end_a_pipeline(overconfident):
+    """A pipeline whose last but one step gives logits: here those of a linear classifier as a transformer."""
+    logits, labels = overconfident
+    classifier = LogisticRegression().fit(logits[:500], labels[:500])
+    pipeline = make_pipeline(StandardScaler(), FunctionTransformer(classifier.decision_function), TemperatureScaling())
+    assert cross_val_score(pipeline, logits, labels, cv=3).mean() > 0.5
+    assert pipeline.fit(logits, labels).predict_proba(logits[:5]).shape == (5, 4)
+
+
+def test_a_class_without_labels_is_given_by_name(overconfident):
+    logits, labels = overconfident
+    few = labels != "cat"
+    with pytest.raises(InputError, match="logits have 4 columns, labels 3 classes: give all classes"):
+        TemperatureScaling().fit(logits[few], labels[few])
+    fitted = TemperatureScaling(classes=NAMES).fit(logits[few], labels[few])
+    assert fitted.predict_proba(logits).shape == (2000, 4)
+    assert set(fitted.predict(logits)) == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "options", "message"),
+    [
+        (np.ones((6, 1)), [0, 1] * 3, {}, r"one column \(n_features = 1\): for two classes give two"),
+        (np.full((6, 2), np.nan), [0, 1] * 3, {}, "contains NaN"),
+        (np.full((6, 2), np.inf), [0, 1] * 3, {}, "contains infinity"),
+        (np.ones(6), [0, 1] * 3, {}, "Expected 2D array"),
+        (np.ones((5, 2)), [0, 1] * 3, {}, "inconsistent numbers of samples"),
+        (np.ones((6, 2)), [0.5, 1.5] * 3, {}, "Unknown label type"),
+        (np.ones((6, 3)), [0, 1] * 3, {"classes": [0, 1]}, "logits have 3 columns, classes 2 entries"),
+        (np.ones((6, 2)), [0, 7] * 3, {"classes": [0, 1]}, "label 7 is not among the classes given"),
+        (np.ones((6, 2)), [0, 1] * 3, {"criterion": "nil"}, "did you mean 'nll'"),
+        (np.ones((6, 2)), [0, 1] * 3, {"criterion": "ece", "temperatures": [0.0]}, "temperatures run from 0"),
+    ],
+)
+def test_bad_input_is_a_value_error(logits, labels, options, message):
+    with pytest.raises(ValueError, match=message):
+        TemperatureScaling(**options).fit(logits, labels)
+
+
+def test_importing_the_room_does_not_import_scikit_learn():
+    lazy = "import sys, focalgeo.calibration as c; assert 'sklearn' not in sys.modules; c.TemperatureScaling"
+    missing = "import sys; sys.modules['sklearn'] = None; import focalgeo.calibration as c; c.ece"
+    for code in (lazy, missing):
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_the_readme_s_lines_run(overconfident, tmp_path, monkeypatch, capsys):
+    (text,) = re.findall(r"```python\n(from focalgeo\.calibration import.*?)```", README.read_text(), re.DOTALL)
+    assert len(text.strip().splitlines()) == 6
+    monkeypatch.chdir(tmp_path)
+    logits, names = overconfident
+    labels = np.searchsorted(NAMES, names)
+    for split in ("val", "test"):
+        np.savez(f"{split}.npz", logits=logits, labels=labels)
+    exec(text, {})
+    assert float(capsys.readouterr().out) < log_loss(labels, np.asarray(jax.nn.softmax(np.float32(logits))))
