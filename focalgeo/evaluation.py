@@ -150,7 +150,7 @@ def difference_row(
     num_bins: int,
     num_resamples: int,
 ) -> dict:
-    """ECE with the first calibrator less that with the second, on the same resamples, with its 95% interval."""
+    """ECE with the first calibrator less that with the second, with its paired 95% interval and p-value."""
     gammas, temperatures = (
         np.float32([first.gamma, second.gamma]),
         np.float32([first.temperature, second.temperature]),
@@ -158,22 +158,18 @@ def difference_row(
     settings = {"num_bins": num_bins, "num_resamples": num_resamples}
     found = jax.device_get(_difference(*predictions[:2], gammas, temperatures, key, **settings))
     place = {"name": "ece_difference", "split": split, **first.place, "against": second.place["map"]}
-    row = _row(place, {"value": found.value, "low": found.low, "high": found.high})
-    return {**row, "n": int(found.n)}
+    numbers = {"value": found.difference, "low": found.low, "high": found.high, "p_value": found.p_value}
+    return {**_row(place, numbers), "n": int(found.n)}
 
 
 @partial(jax.jit, static_argnames=("num_bins", "num_resamples"))
 def _difference(
     logits: Array, labels: Array, gammas: Array, temperatures: Array, key: Array, *, num_bins: int, num_resamples: int
-) -> Estimate:
-    """Bootstrap of ECE(first map) - ECE(second map) over the same resamples."""
-
-    def difference(pair: Array, labels: Array, *, mask: Array | None = None) -> Array:
-        first, second = (calibration.ece(log_probs, labels, num_bins=num_bins, mask=mask) for log_probs in pair)
-        return first - second
-
-    maps = jax.vmap(calibration.focal_temperature_scaling, (None, 0, 0))
-    return calibration.bootstrap(difference, maps(logits, gammas, temperatures), labels, key, num_resamples)
+) -> calibration.PairedDifference:
+    """Paired bootstrap of ECE(first map) - ECE(second map)."""
+    first, second = jax.vmap(calibration.focal_temperature_scaling, (None, 0, 0))(logits, gammas, temperatures)
+    metric = partial(calibration.ece, num_bins=num_bins)
+    return calibration.paired_bootstrap(metric, first, second, labels, key, num_resamples)
 
 
 def fit_rows(calibrator: Calibrator, n: int) -> list[dict]:

@@ -234,3 +234,37 @@ def test_a_number_that_is_not_finite_is_an_error_that_says_which(predictions):
         evaluation.calibration_rows(
             calibrator, "test", huge, jax.random.key(0), num_bins=NUM_BINS, num_resamples=NUM_RESAMPLES
         )
+
+
+def numpy_ece(logits, labels, temperature):
+    probs = np.exp(logits / temperature - np.max(logits / temperature, 1, keepdims=True))
+    probs /= probs.sum(1, keepdims=True)
+    confidence, correct = probs.max(1), probs.argmax(1) == labels
+    bins = np.ceil(confidence * NUM_BINS).astype(int)
+    gaps = [abs(np.sum(correct[bins == i] - confidence[bins == i])) for i in range(NUM_BINS + 1)]
+    return sum(gaps) / len(labels)
+
+
+def test_difference_rows_compare_the_two_maps_on_the_same_resamples():
+    rng = np.random.default_rng(0)
+    logits = (3 * rng.standard_normal((400, 3))).astype(np.float32)
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), 1).astype(np.int32)
+    place = {"criterion": "nll"}
+    plain = evaluation.Calibrator({"map": "temperature_scaling", **place}, 0.0, 1.0)
+    worse = evaluation.Calibrator({"map": "focal_temperature_scaling", **place}, 0.0, 3.0)
+    predicted = Predictions(logits, labels, np.ones(400, bool))
+    settings = {"num_bins": NUM_BINS, "num_resamples": 300}
+    (row,) = evaluation.difference_rows([plain, worse], "test", predicted, jax.random.key(0), **settings)
+    expected = numpy_ece(logits, labels, 3.0) - numpy_ece(logits, labels, 1.0)
+    assert row["value"] == pytest.approx(expected, abs=1e-6)
+    draws = []
+    for _ in range(300):
+        chosen = rng.integers(0, 400, 400)
+        draws.append(numpy_ece(logits[chosen], labels[chosen], 3.0) - numpy_ece(logits[chosen], labels[chosen], 1.0))
+    assert row["high"] - row["value"] == pytest.approx(1.96 * np.std(draws), rel=0.2)
+    assert row["low"] + row["high"] == pytest.approx(2 * row["value"])
+    assert row["p_value"] < 1e-6
+    names = {"name": "ece_difference", "split": "test", "map": "focal_temperature_scaling", "n": 400}
+    assert row.items() >= {**names, **place, "against": "temperature_scaling"}.items()
+    same = evaluation.difference_row(plain, plain, "test", predicted, jax.random.key(0), **settings)
+    assert (same["value"], same["low"], same["high"], same["p_value"]) == (0, 0, 0, 1)

@@ -351,6 +351,8 @@ def test_reliability_bars_stand_at_the_accuracy_of_their_bins(finished):
 def test_training_loss_in_words():
     assert training_loss({"config": {"loss": {"name": "focal_loss", "gamma": 3.0}}}) == "focal loss, γ\u00a0=\u00a03"
     assert training_loss({"config": {"loss": {"name": "cross_entropy", "gamma": 0.0}}}) == "cross-entropy"
+    for name in ("adafocal_loss", "flsd_53", "scheduled_focal_loss"):  # their gammas are not config.loss.gamma
+        assert "γ" not in training_loss({"config": {"loss": {"name": name, "gamma": 3.0}}})
     assert training_loss({}) == "an unnamed loss"
 
 

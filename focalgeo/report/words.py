@@ -21,6 +21,7 @@ from focalgeo.report.selection import (
 )
 
 LEAST_EXAMPLES = 100  # below that a bootstrap of a binned metric says little
+_WITH_GAMMA = ("focal_loss", "dual_focal_loss", "signed_focal_loss")  # the other focal losses choose their own
 _EXAMPLES = {"test": "this test set does"}
 
 
@@ -29,7 +30,7 @@ def training_loss(manifest: Mapping[str, Any]) -> str:
     name, gamma = setting(manifest, "loss.name"), setting(manifest, "loss.gamma")
     if not isinstance(name, str):
         return "an unnamed loss"
-    fixed = "focal" in name and isinstance(gamma, int | float)
+    fixed = name in _WITH_GAMMA and isinstance(gamma, int | float)
     return f"{loss_title(name)}, γ\u00a0=\u00a0{plain(float(gamma))}" if fixed else loss_title(name)
 
 
