@@ -83,6 +83,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.evaluation.num_resamples = 1000
 
     config.curvature = ConfigDict()
+    config.curvature.splits = ("val",)
     config.curvature.examples = 1000
     config.curvature.batch_size = 250
     config.curvature.max_products = 40

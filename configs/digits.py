@@ -74,6 +74,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.evaluation.num_resamples = 1000
 
     config.curvature = ConfigDict()
+    config.curvature.splits = ("val",)
     config.curvature.examples = 359
     config.curvature.batch_size = 359
     config.curvature.max_products = 40

@@ -227,6 +227,7 @@ def curvature_rows(
     batches: list[Batch],
     key: Array,
     *,
+    split: str,
     max_products: int,
     tolerance: float,
     num_probes: int,
@@ -241,7 +242,7 @@ def curvature_rows(
     key_lambda, key_trace = jax.random.split(key)
     rows = []
     for name, loss in losses.items():
-        place = {"split": "val", "loss": name}
+        place = {"split": split, "loss": name}
         batch_loss = make_batch_loss(apply, loss, n)
         for batch in batches:  # one by one: gradients of all together would hold all their activations
             curvature.check_deterministic(partial(batch_loss, model_state=model_state, batch=batch), params)

@@ -1,5 +1,6 @@
 """Test settings that catch whole families of JAX bugs: two CPU devices, strict promotion, warnings are errors."""
 
+import json
 import os
 from pathlib import Path
 
@@ -27,3 +28,16 @@ def free_memory():
     """Forget what was compiled when a file is done: kept, it fills gigabytes and slows every garbage collection."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="session")
+def papers():
+    """The papers' verified numbers: papers.json at FOCALGEO_REFERENCE, or in the folder reference beside the data."""
+    beside = Path(os.environ.get("FOCALGEO_DATA") or ".").parent / "reference"
+    path = Path(os.environ.get("FOCALGEO_REFERENCE") or beside)
+    path = path if path.suffix == ".json" else path / "papers.json"
+    if not path.is_file():
+        pytest.skip(
+            "no papers.json: set FOCALGEO_REFERENCE to it or to its folder, or FOCALGEO_DATA to the folder beside"
+        )
+    return json.loads(path.read_text())

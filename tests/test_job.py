@@ -306,3 +306,24 @@ def test_the_readme_s_commands_name_configs_and_fields_that_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", text, re.MULTILINE):
         assert f"\n{target}:" in makefile
+
+
+def test_a_trace_penalty_lowers_the_trace_on_train_and_both_splits_have_rows(tmp_path):
+    traces = []
+    for weight in (0.0, 0.003):
+        config = load_config("digits_trace")
+        config.optimizer.update({"epochs": 40, "decay_epochs": (25, 35)})
+        config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
+        config.curvature.update({"max_products": 2, "num_probes": 20})
+        config.loss.trace_penalty = weight
+        rows = job.run(config, tmp_path / str(weight))
+        assert {(row["split"], row["loss"]) for row in rows if row["name"] == "trace"} == {
+            ("val", "cross_entropy"),
+            ("train", "cross_entropy"),
+        }
+        traces.append(next(row for row in rows if row["name"] == "trace" and row["split"] == "train"))
+        penalties = [row for row in records.read_rows(tmp_path / str(weight)) if row["name"] == "penalty"]
+        assert bool(penalties) == (weight > 0)
+    plain, flat = traces
+    assert flat["value"] + 4 * flat["stderr"] < 0.7 * (plain["value"] - 4 * plain["stderr"])
+    assert "cross-entropy, train" in (tmp_path / "0.003" / "report.html").read_text()

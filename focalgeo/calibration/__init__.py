@@ -13,7 +13,8 @@ from focalgeo.calibration.decomposition import (
     overconfidence,
     underconfidence,
 )
-from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
+from focalgeo.calibration.fits import CalibrationFit, fit_temperature
+from focalgeo.calibration.focal_fit import fit_focal_temperature
 from focalgeo.calibration.interpolated import interpolated_adaptive_ece
 from focalgeo.calibration.intervals import bootstrap, wilson_interval
 from focalgeo.calibration.inverse import inverse_focal_calibration

@@ -10,7 +10,8 @@ def debiased_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: A
     """Root of `debiased_squared_ece`, 0 where that is negative: a root mean square over bins, as a fraction.
 
     It estimates the L2 calibration error, which is never below the L1 error that `ece` estimates: do not compare the
-    two. Arguments as `adaptive_ece`.
+    two. Arguments as `adaptive_ece`. Inside `bootstrap` its draws are biased upwards: a resample repeats examples, so
+    its gaps vary more than its count says and too little is taken off.
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator. Roelofs et al., arXiv 2012.08668, call it
     ECE debiased and advise bins of equal mass, which are used here.

@@ -6,12 +6,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature
+from focalgeo.calibration.fits import fit_temperature
+from focalgeo.calibration.focal_fit import fit_focal_temperature
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, grid_search
 from focalgeo.types import Array, InputError
 
 CRITERIA = ("nll", "ece", "adaptive_ece")
+_TWO_COLUMNS = "for two classes give two columns, np.stack([0 * z, z], axis=1) of the log-odds z"
 _MAP = jax.jit(focal_temperature_scaling)
 
 
@@ -42,7 +44,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         Raises:
             InputError: logits that are not finite, one column only, or another number of columns than classes.
         """
-        logits, labels = validate_data(self, logits, labels, dtype=(np.float64, np.float32))
+        logits, labels = _validated(self, logits, labels, reset=True)
         check_classification_targets(labels)
         self.classes_ = np.unique(labels if self.classes is None else self.classes)
         if logits.shape[1] != len(self.classes_):
@@ -59,7 +61,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
     def predict_log_proba(self, logits: Array) -> np.ndarray:
         """Calibrated log-probabilities, float32 [examples, classes]; they keep what probabilities round to 0 or 1."""
         check_is_fitted(self)
-        logits = validate_data(self, logits, dtype=(np.float64, np.float32), reset=False)
+        logits = _validated(self, logits, reset=False)
         return np.asarray(_MAP(np.float32(logits), np.float32(self.gamma_), np.float32(self.temperature_)))
 
     def predict_proba(self, logits: Array) -> np.ndarray:
@@ -70,7 +72,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
     def predict(self, logits: Array) -> np.ndarray:
         """The class of the largest logit, which no map changes."""
         check_is_fitted(self)
-        logits = validate_data(self, logits, dtype=(np.float64, np.float32), reset=False)
+        logits = _validated(self, logits, reset=False)
         return self.classes_[np.argmax(logits, axis=1)]
 
     def _search(self, logits: np.ndarray, labels: np.ndarray, gammas: Array) -> tuple[float, float]:
@@ -135,10 +137,18 @@ class FocalTemperatureScaling(_Calibrator):
         return self._search(logits, labels, GAMMAS if self.gammas is None else self.gammas)
 
 
+def _validated(estimator: BaseEstimator, logits: Array, *labels: Array, reset: bool):
+    """What validate_data returns; its errors, of several lines, as one."""
+    try:
+        return validate_data(estimator, logits, *labels, dtype=(np.float64, np.float32), reset=reset)
+    except ValueError as error:
+        first = str(error).splitlines()[0].rstrip(":")
+        raise InputError(f"{first}. Reshape your data: {_TWO_COLUMNS}" if np.ndim(logits) == 1 else first) from error
+
+
 def _of_columns(columns: int, classes: int, *, given: bool) -> str:
     if columns == 1:
-        hint = "for two classes give two, np.stack([0 * z, z], axis=1) of the log-odds z"
-        return f"logits have one column (n_features = 1): {hint}"
+        return f"logits have one column (n_features = 1): {_TWO_COLUMNS}"
     if given:
         return f"logits have {columns} columns, classes {classes} entries: give one column for each class"
     return (

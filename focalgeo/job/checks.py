@@ -62,6 +62,11 @@ CHECKS = (
     ),
     ("evaluation.max_temperature", lambda v: 1 <= v < float("inf"), "must be a finite number, 1 or more"),
     ("curvature.examples", lambda v: v >= 0, "must be 0 (no curvature) or more"),
+    (
+        "curvature.splits",
+        lambda v: len(set(v)) == len(v) > 0 and set(v) <= {"train", "val", "test"},
+        "must hold val, train or test, each once",
+    ),
     ("curvature.batch_size", lambda v: v >= 1, "must be 1 or more"),
     ("curvature.max_products", lambda v: v >= 2, "must be 2 or more"),
     ("curvature.tolerance", lambda v: v > 0, "must be greater than 0"),

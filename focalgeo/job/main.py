@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from focalgeo import data, evaluation, losses, parallel, records, report
+from focalgeo import evaluation, losses, parallel, records, report
 from focalgeo.job import objective, preparation, provenance
 from focalgeo.job.checks import check_config
 from focalgeo.job.preparation import Prepared
@@ -142,28 +142,28 @@ def _calibrate(config, predictions: dict[str, Predictions], key: jax.Array) -> t
 
 def _curvature(config, prepared: Prepared, state: TrainState) -> list[dict]:
     """Of the cross-entropy, and of the loss trained with: of its mean over examples, where it has a penalty as well."""
-    settings, val = config.curvature, prepared.dataset.val
+    settings = config.curvature
     if settings.examples == 0:
         return []
-    subset = Split(val.x[: settings.examples], val.y[: settings.examples])
-    _say("measuring the curvature of the loss on val")
-    batches = list(
-        data.evaluation_batches(subset, batch_size=settings.batch_size, normalise=preparation.normalisation(config))
-    )
-    host_state = jax.device_get(state)
+    state = jax.device_get(state)
     chosen = {"cross_entropy": losses.make_loss("cross_entropy"), prepared.objective.name: prepared.objective.loss}
-    return evaluation.curvature_rows(
+    measure = functools.partial(
+        evaluation.curvature_rows,
         prepared.model.apply,
-        {name: functools.partial(_with_hyper, loss, host_state.hyper) for name, loss in chosen.items()},
-        jax.tree.map(jnp.asarray, host_state.params),
-        jax.tree.map(jnp.asarray, host_state.model_state),
-        batches,
-        prepared.keys["probe"],
+        {name: functools.partial(_with_hyper, loss, state.hyper) for name, loss in chosen.items()},
+        jax.tree.map(jnp.asarray, state.params),
+        jax.tree.map(jnp.asarray, state.model_state),
         max_products=settings.max_products,
         tolerance=settings.tolerance,
         num_probes=settings.num_probes,
         trace_method=settings.trace_method,
     )
+    rows = []
+    for split in settings.splits:
+        _say(f"measuring the curvature of the loss on {split}")
+        batches = preparation.curvature_batches(config, getattr(prepared.dataset, split))
+        rows += measure(batches, prepared.keys["probe"], split=split)
+    return rows
 
 
 def _with_hyper(loss, hyper, logits, labels):

@@ -124,6 +124,13 @@ def evaluation_batches(config, split: Split) -> Iterator[Batch]:
     )
 
 
+def curvature_batches(config, split: Split) -> list[Batch]:
+    """The first examples of a split, as many as curvature is measured on, in batches of one shape."""
+    few = Split(split.x[: config.curvature.examples], split.y[: config.curvature.examples])
+    size = config.curvature.batch_size
+    return list(data.evaluation_batches(few, batch_size=size, normalise=normalisation(config)))
+
+
 def place(config) -> dict:
     """The fields that every row of the run has: its seed, and gamma if the loss has one."""
     gamma = {"gamma": config.loss.gamma} if "gamma" in make_objective(config).hyper else {}

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from focalgeo.report.formats import plain, significant
-from focalgeo.report.selection import Column, Row, latest, latest_by, loss_title, measured_losses
+from focalgeo.report.selection import Column, Row, latest_by, measured, measured_title
 from focalgeo.report.style import COLOURS, MAP_COLOURS, styled
 
 _AXES = {"reliability": ("accuracy", "confidence"), "class1_reliability": ("share", "probability of class 1")}
@@ -84,13 +84,13 @@ def _decades(most: float) -> list[int]:
 
 def estimate_figure(rows: Sequence[Row], name: str) -> Figure:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss on one axis."""
-    present = [(loss, latest(rows, {"name": name, "loss": loss})) for loss in measured_losses(rows, name)]
+    present = measured(rows, name)
     with styled():
         figure = Figure(figsize=(4.3, 1.05 + 0.5 * len(present)))
         axes = figure.subplots()
-        for level, (loss, row) in enumerate(reversed(present)):
-            _draw_estimate(axes, level, row, COLOURS["blue" if loss == "cross_entropy" else "orange"])
-        axes.set_yticks(range(len(present)), [loss_title(loss) for loss, _ in reversed(present)])
+        for level, row in enumerate(reversed(present)):
+            _draw_estimate(axes, level, row, COLOURS["blue" if row["loss"] == "cross_entropy" else "orange"])
+        axes.set_yticks(range(len(present)), [measured_title(row) for row in reversed(present)])
         axes.set(
             ylim=(-0.6, len(present) - 0.4),
             xlabel={"lambda_max": "largest eigenvalue (± residual)"}.get(name, "trace (95% interval)"),

@@ -62,9 +62,15 @@ def calibrated_columns(rows: Sequence[Row]) -> list[Column]:
     return list(chosen.values())
 
 
-def measured_losses(rows: Sequence[Row], name: str) -> list[str]:
-    """Return the losses whose curvature `name` was measured, in the order written."""
-    return list(dict.fromkeys(row["loss"] for row in rows if row.get("name") == name and "loss" in row))
+def measured(rows: Sequence[Row], name: str) -> list[Row]:
+    """Return the last row of curvature `name` for each loss and split, in the order written."""
+    places = dict.fromkeys((row["loss"], row.get("split")) for row in rows if row.get("name") == name and "loss" in row)
+    return [latest(rows, {"name": name, "loss": loss, "split": split}) for loss, split in places]
+
+
+def measured_title(row: Row) -> str:
+    """Return whose Hessian a row of curvature is of: "cross-entropy, val"."""
+    return ", ".join([loss_title(row["loss"]), *([row["split"]] if "split" in row else [])])
 
 
 def loss_title(loss: str) -> str:

@@ -12,10 +12,9 @@ from focalgeo.report.selection import (
     Row,
     fit,
     has_interval,
-    latest,
-    loss_title,
     matching,
-    measured_losses,
+    measured,
+    measured_title,
 )
 from focalgeo.report.words import difference, metric_row
 
@@ -110,9 +109,7 @@ def curvature_table(rows: Sequence[Row]) -> Table | None:
     """Return largest eigenvalue and trace of each loss with error, effort and examples; None without such rows."""
     lines = []
     for name, title in (("lambda_max", "Largest eigenvalue"), ("trace", "Trace")):
-        for loss in measured_losses(rows, name):
-            row = latest(rows, {"name": name, "loss": loss})
-            lines.append(Line(title, loss_title(loss), _curvature_cells(row)))
+        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, name)]
     heads = [("Value", ""), ("Error", ""), ("Effort", ""), ("Examples", "")]
     return Table(heads, lines) if lines else None
 

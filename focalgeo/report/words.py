@@ -16,7 +16,7 @@ from focalgeo.report.selection import (
     has_interval,
     latest,
     loss_title,
-    measured_losses,
+    measured,
     setting,
 )
 
@@ -147,9 +147,10 @@ def trace_words(rows: Sequence[Row]) -> str:
 
 
 def curvature_words(rows: Sequence[Row]) -> str:
-    """Return one sentence that compares the training loss's trace with cross-entropy's; "" without both errors."""
-    other = next((loss for loss in measured_losses(rows, "trace") if loss != "cross_entropy"), "")
-    own, cross = (latest(rows, {"name": "trace", "loss": loss}) for loss in (other, "cross_entropy"))
+    """Return one sentence that compares the training loss's trace on val with cross-entropy's; "" without both."""
+    on_val = {row["loss"]: row for row in measured(rows, "trace") if row.get("split", "val") == "val"}
+    other = next((loss for loss in on_val if loss != "cross_entropy"), "")
+    own, cross = on_val.get(other), on_val.get("cross_entropy")
     if own is None or cross is None or min(own.get("stderr", 0), cross.get("stderr", 0)) <= 0:
         return ""
     if min(own["value"], cross["value"]) <= 0:

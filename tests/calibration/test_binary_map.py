@@ -1,7 +1,3 @@
-import json
-import os
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import mpmath
@@ -13,17 +9,6 @@ from focalgeo.calibration import binary_focal_calibration, focal_calibration
 binary = jax.jit(binary_focal_calibration)
 
 
-@pytest.fixture(scope="module")
-def records():
-    path = Path(
-        os.environ.get("FOCALGEO_REFERENCE") or Path(os.environ.get("FOCALGEO_DATA") or ".").parent / "reference"
-    )
-    path = path if path.suffix == ".json" else path / "papers.json"
-    if not path.is_file():
-        pytest.skip("no papers.json: set FOCALGEO_REFERENCE to it or to its folder")
-    return json.loads(path.read_text())
-
-
 def printed(s, gamma):
     """The paper's form, with q and 1 - q, in enough digits."""
     with mpmath.workdps(60 + int(abs(s))):
@@ -33,25 +18,25 @@ def printed(s, gamma):
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_every_record(records, wide):
+def test_every_record(papers, wide):
     tolerance = {"rtol": 1e-12, "atol": 1e-12} if wide else {"rtol": 2e-6, "atol": 2e-5}
     dtype = np.float64 if wide else np.float32
     with jax.enable_x64(wide):
         for given, value, name in (("logit_q", "logit_phat", "binary_map"), ("s", "fc_logit", "binary_map_logit")):
-            rows = records[name]
+            rows = papers[name]
             s, gamma, expected = (np.array([row[key] for row in rows], float) for key in (given, "gamma", value))
             np.testing.assert_allclose(binary(s.astype(dtype), gamma.astype(dtype)), expected, **tolerance)
 
 
-def test_slopes(records):
+def test_slopes(papers):
     with jax.enable_x64(True):
-        for row in records["binary_map_slopes"]:
+        for row in papers["binary_map_slopes"]:
             slope = jax.grad(binary_focal_calibration)(0.0, row["gamma"])
             np.testing.assert_allclose(slope, row["slope_at_0"], rtol=1e-12)
             np.testing.assert_allclose(1 / slope, row["T_at_0"], rtol=1e-12)
             far = binary(300.0, row["gamma"])
             np.testing.assert_allclose(far - row["slope_at_inf"] * 300, row["intercept_at_inf"], atol=1e-11)
-        for row in records["negative_gamma"]["slopes"]:
+        for row in papers["negative_gamma"]["slopes"]:
             if row["gamma"] > -1:
                 slope = jax.grad(binary_focal_calibration)(0.0, row["gamma"])
                 np.testing.assert_allclose(slope, row["slope0"], rtol=1e-12)

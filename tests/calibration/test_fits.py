@@ -96,6 +96,16 @@ def test_jit_and_vmap():
     np.testing.assert_allclose(together.temperature, apart, rtol=1e-5)
 
 
+def test_jit_and_vmap_of_the_pair():
+    logits, labels = drawn(1.0, 1.5, 300)
+    both = np.stack([logits, 2 * logits])
+    apart = [fit_focal_temperature(z, labels) for z in both]
+    together = jax.jit(jax.vmap(fit_focal_temperature, in_axes=(0, None)))(both, labels)
+    np.testing.assert_allclose(together.nll, [found.nll for found in apart], atol=1e-6)
+    np.testing.assert_allclose(together.temperature[1], 2 * together.temperature[0], rtol=0.01)
+    assert together.converged.all()
+
+
 def test_bad_input_is_one_line():
     logits, labels = drawn(0.0, 1.7, 4)
     with pytest.raises(InputError, match="mask has shape"):

@@ -100,11 +100,8 @@ def test_calibrated_draws_have_small_errors_and_sharpened_ones_do_not():
     assert sharpened["overconfidence"] > 10 * sharpened["underconfidence"]
 
 
-def test_every_metrics_record_of_the_reference_file():
-    records = oracle.records()
-    if records is None:
-        pytest.skip("no papers.json: set FOCALGEO_REFERENCE to it or to its folder")
-    record = records["metrics_dataset"]
+def test_every_metrics_record_of_the_reference_file(papers):
+    record = papers["metrics_dataset"]
     probs, labels = np.array(record["probs_times_64"]) / 64, np.int32(record["labels"])
     log_probs = np.log(probs, where=probs > 0, out=np.full_like(probs, -np.inf)).astype(np.float32)
     close = partial(np.testing.assert_allclose, atol=3e-7)
@@ -137,11 +134,8 @@ def test_every_metrics_record_of_the_reference_file():
     close((fraction, accuracy), (record["S90"]["fraction"], record["S90"]["accuracy"]))
 
 
-def test_binning_records_of_the_reference_file():
-    records = oracle.records()
-    if records is None:
-        pytest.skip("no papers.json: set FOCALGEO_REFERENCE to it or to its folder")
+def test_binning_records_of_the_reference_file(papers):
     for num_bins in (10, 15):
-        rows = [row for row in records["metrics_dataset"]["binning_disagreements"] if row["M"] == num_bins]
+        rows = [row for row in papers["metrics_dataset"]["binning_disagreements"] if row["M"] == num_bins]
         got = calibration.binning.bin_index(np.float32([row["conf"] for row in rows]), num_bins)
         np.testing.assert_array_equal(got, [row["ceil_rule"] for row in rows])

@@ -1,10 +1,7 @@
 """Calibration maps in mpmath and metrics as plain loops in exact arithmetic; imports no focalgeo."""
 
 import itertools
-import json
-import os
 from fractions import Fraction
-from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -108,10 +105,3 @@ def debiased_squared_ece(confidences, correct, num_bins):
             gap = np.mean(np.asarray(confidences, float)[part]) - hits.mean()
             total += len(part) * (gap**2 - hits.var() / (len(part) - 1))
     return total / len(order)
-
-
-def records():
-    """The reference file papers.json, or None where neither FOCALGEO_REFERENCE nor FOCALGEO_DATA leads to it."""
-    path = Path(os.environ.get("FOCALGEO_REFERENCE") or Path(os.environ.get("FOCALGEO_DATA", ".")).parent / "reference")
-    path = path if path.suffix == ".json" else path / "papers.json"
-    return json.loads(path.read_text()) if path.is_file() else None

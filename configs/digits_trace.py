@@ -1,0 +1,23 @@
+"""Cross-entropy with a penalty on the trace of its Hessian, on scikit-learn's digits.
+
+Command:   python -m focalgeo.run --config=configs/digits_trace.py --workdir=runs/digits-trace
+           and with --config.loss.trace_penalty=0 --workdir=runs/digits-plain, to compare
+Time:      half a minute on 2 CPU cores
+Expected:  trace of the Hessian on train 0.93 +- 0.01 (2.58 +- 0.04 without penalty), on val 18.1 +- 0.5 (22.0 +- 0.6);
+           test accuracy 0.978 (0.969), ECE 0.012 (0.022): one seed, 359 test images
+Source:    Kimura & Naganuma, arXiv 2405.00442, Eq. 33; data, network, learning rate and penalty are our choice
+"""
+
+import runpy
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """The job of configs/digits.py with another loss; `arg` is one of its variants."""
+    config = runpy.run_path(str(Path(__file__).with_name("digits.py")))["get_config"](arg)
+    config.loss.name = "cross_entropy"
+    config.loss.trace_penalty = 0.001
+    config.curvature.splits = ("val", "train")
+    return config
