@@ -351,6 +351,9 @@ def test_reliability_bars_stand_at_the_accuracy_of_their_bins(finished):
 def test_training_loss_in_words():
     assert training_loss({"config": {"loss": {"name": "focal_loss", "gamma": 3.0}}}) == "focal loss, γ\u00a0=\u00a03"
     assert training_loss({"config": {"loss": {"name": "cross_entropy", "gamma": 0.0}}}) == "cross-entropy"
+    flat = {"config": {"loss": {"name": "mmce", "gamma": 3.0, "trace_penalty": 0.01}}}
+    assert training_loss(flat) == "cross-entropy with MMCE, trace penalty\u00a0=\u00a00.01"
+    assert training_loss({"config": {"loss": {"name": "flsd_53", "trace_penalty": 0.0}}}) == "FLSD-53"
     for name in ("adafocal_loss", "flsd_53", "scheduled_focal_loss"):  # their gammas are not config.loss.gamma
         assert "γ" not in training_loss({"config": {"loss": {"name": name, "gamma": 3.0}}})
     assert training_loss({}) == "an unnamed loss"
@@ -440,7 +443,9 @@ BETTER, ALIKE, WORSE = (-0.2, -0.1), (-0.1, 0.1), (0.1, 0.2)
 def test_the_map_to_use_is_told_with_its_paired_differences(name, focal, before, starts, says, split):
     column = Column(name, "ece") if name != "uncalibrated" else PLAIN
     differences = {(FOCAL, "temperature_scaling"): focal, (column, "uncalibrated"): before}
-    words = " ".join(choice_words(compared_rows(differences, split=split), {"map": name, "criterion": "ece"}, split))
+    words = " ".join(
+        choice_words(compared_rows(differences, split=split), {"map": name, "criterion": "ece"}, split, "ece")
+    )
     assert words.startswith(starts)
     assert says in words
     assert "20.00% [15.00,\u00a025.00] as given" in words
@@ -451,8 +456,8 @@ def test_the_map_to_use_is_told_with_its_paired_differences(name, focal, before,
 def test_few_examples_or_gamma_0_give_no_verdict_on_the_focal_map():
     differences = {(FOCAL, "temperature_scaling"): FOCAL_BETTER, (PLAIN, "uncalibrated"): BETTER}
     choice = {"map": "temperature_scaling", "criterion": "ece"}
-    few = " ".join(choice_words(compared_rows(differences, n=99), choice, "test"))
-    same = " ".join(choice_words(compared_rows(differences, gamma=0.0), choice, "test"))
+    few = " ".join(choice_words(compared_rows(differences, n=99), choice, "test", "ece"))
+    same = " ".join(choice_words(compared_rows(differences, gamma=0.0), choice, "test", "ece"))
     assert few.endswith("There are too few examples here (99) to compare the two maps.")
     assert same.endswith("The fit chose γ = 0, so focal temperature scaling is temperature scaling here.")
     for words in (few, same):
@@ -462,7 +467,7 @@ def test_few_examples_or_gamma_0_give_no_verdict_on_the_focal_map():
 @pytest.mark.parametrize(
     ("ends", "says"),
     [
-        (BETTER, "The loss itself caused that much"),
+        (BETTER, "Undoing the loss makes it better calibrated, and turns it from underconfident to overconfident"),
         (WORSE, "Undoing the loss makes calibration worse here"),
         (ALIKE, "do not show that the loss itself caused"),
     ],
@@ -471,11 +476,15 @@ def test_what_the_focal_loss_caused_is_told_by_its_interval(ends, says):
     column = Column("unfocalled", None)
     rows = compared_rows({(column, "uncalibrated"): ends})
     rows.append({"name": "ece", "split": "test", "map": "unfocalled", "value": 0.03, "low": 0.02, "high": 0.04})
+    for column, confidence in (("uncalibrated", 0.6), ("unfocalled", 0.8)):
+        rows.append(
+            {"name": "reliability", "split": "test", "map": column, "value": 0.7, "confidence": confidence, "n": 9}
+        )
     words = unfocalled_words(rows, 3.0, "test")
     assert "γ\u00a0=\u00a03. The calibration map" in words[0]
     assert "from 20.00% [15.00,\u00a025.00] to 3.00% [2.00,\u00a04.00]" in words[0]
     assert words[1].startswith(says) or says in words[1]
-    assert unfocalled_words(rows[:-1], 3.0, "test") == []
+    assert unfocalled_words([row for row in rows if row["name"] != "ece"], 3.0, "test") == []
 
 
 def group_row(group, ece, column, name="group_ece"):

@@ -14,7 +14,7 @@ from focalgeo import calibration, evaluation, records, report
 from focalgeo.calibrate import probabilities
 from focalgeo.calibrate.calibrator import SavedCalibrator, write_calibrator
 from focalgeo.calibrate.cautions import cautions
-from focalgeo.calibrate.choice import choose
+from focalgeo.calibrate.choice import CROSS_FIT, choose
 from focalgeo.calibrate.crossfit import cross_fit
 from focalgeo.calibrate.flags import Options
 from focalgeo.calibrate.inputs import make_config
@@ -24,8 +24,8 @@ from focalgeo.evaluation import Calibrator
 from focalgeo.types import Predictions
 
 GAMMAS = np.sort(np.float32(calibration.GAMMAS))
-TEMPERATURES = np.float32(calibration.TEMPERATURES)
-CROSS_FIT = "cross_fit"  # val, each example measured with the fit of the other folds
+# the main job's grid, and coarsely on from there: outputs of other programs may be scaled by anything
+TEMPERATURES = np.float32([*calibration.TEMPERATURES, *np.geomspace(5.1, 100, 60)])
 
 
 def run_and_print(options: Options, val: Outputs, test: Outputs | None, *, command: list[str]) -> None:
@@ -70,7 +70,9 @@ def run(
             rows += measure(options, split, test, _predictions(test), fits)
             rows += measure_val(options, _predictions(val), fits)
             rows += compare(options, CROSS_FIT, _predictions(val), held_out)
-        choice = choose(rows, fits, CROSS_FIT, criterion=options.criterion, num_classes=val.logits.shape[1])
+        choice = choose(
+            rows, fits, criterion=options.criterion, num_classes=val.logits.shape[1], ends=TEMPERATURES[[0, -1]]
+        )
         seconds = {"fit": fitted - began, "evaluate": time.perf_counter() - fitted}
         rows += [{"name": "seconds", "phase": phase, "value": value} for phase, value in seconds.items()]
         records.replace_rows(out, rows, where=lambda row: True)
@@ -78,7 +80,9 @@ def run(
         settings = [{**fit.place, "gamma": fit.gamma, "temperature": fit.temperature} for fit in fits]
         write_calibrator(out / "calibrator.json", choice, inputs=manifest["config"]["inputs"], fits=settings)
         warnings = cautions(options, val, test, fits, temperatures=TEMPERATURES)
-        found = {"split": split, "choice": choice._asdict(), "warnings": warnings}
+        for warning in warnings:
+            _say(f"warning: {warning}")
+        found = {"split": split, "criterion": options.criterion, "choice": choice._asdict(), "warnings": warnings}
         found |= {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
         records.write_manifest(out, {**manifest, "calibration": found})
         _say("drawing the report")

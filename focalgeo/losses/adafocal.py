@@ -88,7 +88,8 @@ def adafocal_gamma(state: AdaFocalState, p: Array) -> Array:
     validation confidence: so do paper and code.
     """
     p = jax.lax.stop_gradient(jnp.asarray(p, jnp.float32))
-    return jax.lax.stop_gradient(state.gammas[jnp.searchsorted(state.edges, p, side="right")])
+    edges, gammas = (jnp.asarray(leaf) for leaf in state)
+    return jax.lax.stop_gradient(gammas[jnp.searchsorted(edges, p, side="right")])
 
 
 def adafocal_loss(logits: Array, labels: Array, adafocal: AdaFocalState) -> Array:

@@ -30,7 +30,7 @@ def calibration_panels(
     rows: Sequence[Row], manifest: Mapping[str, Any], search: Mapping[str, np.ndarray] | None
 ) -> Iterator[Panel]:
     """Yield the page's figures; a figure without rows is left out."""
-    split, criterion = _split(manifest), _choice(manifest).get("criterion", "ece")
+    split, criterion = _split(manifest), _criterion(manifest)
     columns = chosen_columns(rows, criterion)
     for name, section in (("reliability", "reliability"), ("class1_reliability", "class1")):
         for column in columns:
@@ -47,10 +47,10 @@ def render_calibration(rows: Sequence[Row], manifest: Mapping[str, Any], section
     """Return the page's HTML."""
     split, choice = _split(manifest), _choice(manifest)
     gamma, column = manifest["calibration"].get("trained_gamma"), chosen_column(choice)
-    columns = chosen_columns(rows, choice.get("criterion", "ece"))
+    columns = chosen_columns(rows, _criterion(manifest))
     return template("calibration.html").render(
         title=f"Calibration of {manifest.get('data', {}).get('name', 'a classifier')}",
-        verdict=" ".join(choice_words(rows, choice, split)),
+        verdict=" ".join(choice_words(rows, choice, split, _criterion(manifest))),
         warnings=manifest["calibration"].get("warnings", []),
         tiles=tiles(rows, columns, split=split),
         split_words=SPLIT_WORDS.get(split, ""),
@@ -58,7 +58,7 @@ def render_calibration(rows: Sequence[Row], manifest: Mapping[str, Any], section
         after=metric_table(rows, split),
         val=metric_table(rows, "val"),
         interval_words=interval_words(manifest),
-        fitted_by=str(choice.get("criterion", "")).upper() or None,
+        fitted_by=_criterion(manifest).upper(),
         num_bins=setting(manifest, "evaluation.num_bins"),
         class1=class1_table(rows, split, columns),
         unfocalled_words=" ".join(unfocalled_words(rows, gamma, split)) if gamma is not None else "",
@@ -81,6 +81,10 @@ def _split(manifest: Mapping[str, Any]) -> str:
 
 def _choice(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     return manifest["calibration"].get("choice", {})
+
+
+def _criterion(manifest: Mapping[str, Any]) -> str:
+    return manifest["calibration"].get("criterion", "ece")
 
 
 def _inputs(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -37,12 +37,12 @@ def chosen_column(choice: Mapping[str, Any]) -> Column:
     return Column(name, choice.get("criterion")) if name in MAP_TITLES and name != "uncalibrated" else UNCALIBRATED
 
 
-def choice_words(rows: Sequence[Row], choice: Mapping[str, Any], split: str) -> list[str]:
+def choice_words(rows: Sequence[Row], choice: Mapping[str, Any], split: str, criterion: str) -> list[str]:
     """Return the opening sentences: which map to use, and what the paired differences say of it."""
-    column, criterion = chosen_column(choice), choice.get("criterion")
+    column = chosen_column(choice)
     focal, temperature = (Column(name, criterion) for name in ("focal_temperature_scaling", "temperature_scaling"))
     if column == UNCALIBRATED:
-        sentences = ["Leave the outputs as they are: held-out parts of val show that the map makes them worse."]
+        sentences = ["Leave the outputs as they are: held-out parts of val do not show that a map makes them better."]
     else:
         sentences = [f"Use {map_words(rows, column)}."]
     sentences += [*_against_none(rows, temperature if column == UNCALIBRATED else column, split)]

@@ -74,7 +74,11 @@ def measured_title(row: Row) -> str:
 
 
 def loss_title(loss: str) -> str:
-    """Return a loss's name in words: "focal_loss" -> "focal loss"."""
+    """Return a loss's name in words: "focal_loss" -> "focal loss", "flsd_53" -> "FLSD-53"."""
+    if loss in ("mmce", "weighted_mmce"):
+        return f"cross-entropy with {loss.replace('mmce', 'MMCE').replace('_', ' ')}"
+    if loss.rpartition("_")[2].isdigit():
+        return loss.replace("_", "-").upper()
     return loss.replace("cross_entropy", "cross-entropy").replace("_", " ")
 
 

@@ -30,9 +30,27 @@ def unfocalled_words(rows: Sequence[Row], gamma: float, split: str) -> list[str]
         f"The model was trained with focal loss, {value}. The calibration map with that γ and T\u00a0=\u00a01, with"
         f" nothing fitted, takes the ECE {change}."
     )
+    sides = [mean_gap(rows, column, split) for column in (UNCALIBRATED, UNFOCALLED)]
+    flipped = "" if sides[0] * sides[1] >= 0 else f", and turns it from {_side(sides[0])} to {_side(sides[1])}"
     if row["high"] < 0:
-        return [text, "The loss itself caused that much of the miscalibration; what is left has other causes."]
+        return [
+            text,
+            f"Undoing the loss makes it better calibrated{flipped}; what is left is not of that map's making.",
+        ]
     if row["low"] > 0:
-        reason = "training has moved the outputs the other way by more than the loss did"
-        return [text, f"Undoing the loss makes calibration worse here: {reason}."]
+        return [
+            text,
+            f"Undoing the loss makes calibration worse here{flipped}: the rest of training has moved the outputs more.",
+        ]
     return [text, "These examples do not show that the loss itself caused miscalibration."]
+
+
+def mean_gap(rows: Sequence[Row], column: Column, split: str) -> float:
+    """Return mean confidence less accuracy by the reliability rows, weighted by examples: above 0 is overconfident."""
+    bins = matching(rows, {**column.where, "name": "reliability", "split": split})
+    total = sum(row["n"] for row in bins)
+    return sum(row["n"] * (row["confidence"] - row["value"]) for row in bins) / total if total else 0.0
+
+
+def _side(gap: float) -> str:
+    return "overconfident" if gap > 0 else "underconfident"

@@ -30,8 +30,12 @@ def training_loss(manifest: Mapping[str, Any]) -> str:
     name, gamma = setting(manifest, "loss.name"), setting(manifest, "loss.gamma")
     if not isinstance(name, str):
         return "an unnamed loss"
-    fixed = name in _WITH_GAMMA and isinstance(gamma, int | float)
-    return f"{loss_title(name)}, γ\u00a0=\u00a0{plain(float(gamma))}" if fixed else loss_title(name)
+    numbers = {
+        "γ": gamma if name in _WITH_GAMMA else None,
+        "trace penalty": setting(manifest, "loss.trace_penalty") or None,
+    }
+    shown = [f"{what}\u00a0=\u00a0{plain(float(value))}" for what, value in numbers.items() if value is not None]
+    return ", ".join([loss_title(name), *shown])
 
 
 def metric_row(rows: Sequence[Row], column: Column, name: str, split: str = "test") -> Row | None:
