@@ -50,12 +50,20 @@ def widened(log_probs: Array) -> Array:
     """Half-precision numbers as float32, exactly: sums and counts in bfloat16 stop growing at 256.
 
     Raises:
-        InputError: log_probs are not floats.
+        InputError: log_probs are not floats, or (outside jit) are logits or probabilities: most rows hold a value
+            above 0. Rows that a mask leaves out may.
     """
     log_probs = jnp.asarray(log_probs)
     if not jnp.issubdtype(log_probs.dtype, jnp.floating):
         raise InputError(f"log_probs are {log_probs.dtype}: give log-probabilities as floats")
+    if not isinstance(log_probs, jax.core.Tracer) and _mostly_positive(log_probs):
+        largest = float(np.max(log_probs))
+        raise InputError(f"log_probs hold {largest:.4g}: of logits give jax.nn.log_softmax, of probabilities the log")
     return log_probs.astype(jnp.float32) if jnp.finfo(log_probs.dtype).bits < 32 else log_probs
+
+
+def _mostly_positive(log_probs: Array) -> bool:
+    return np.mean(np.any(np.asarray(log_probs) > 1e-3, axis=-1)) > 0.5
 
 
 def reliability(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Reliability:

@@ -139,3 +139,13 @@ def test_wilson_interval_matches_published_cases():
     low, high = calibration.wilson_interval(np.array([0, 81, 10, 0]), np.array([10, 263, 10, 0]))
     np.testing.assert_allclose(low, [0, 0.2553, 0.7225, 0], atol=1e-4)  # 81 of 263: Newcombe 1998, Table I
     np.testing.assert_allclose(high, [0.2775, 0.3662, 1, 1], atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", [calibration.ece, calibration.nll, calibration.brier, calibration.entropy])
+def test_logits_and_probabilities_are_refused_where_log_probs_belong(metric):
+    logits = np.float32(np.random.default_rng(0).normal(size=(50, 3)))
+    labels = np.zeros(50, np.int32)
+    for wrong in (logits, jax.nn.softmax(logits)):
+        with pytest.raises(InputError, match=r"of logits give jax\.nn\.log_softmax"):
+            metric(wrong, labels)
+    assert np.isfinite(metric(jax.nn.log_softmax(logits), labels))
