@@ -219,7 +219,7 @@ def test_two_classes_have_both_kinds_of_calibration_and_groups_are_named(binary)
     )
     assert f"is group “{largest['group']}”: ECE {100 * largest['value']:.2f}% [" in page
     assert "fewer than 30 examples are left out of the table of groups: few." in page
-    assert "logits = np.log(probs)" in page
+    assert "logits = np.log(np.maximum(probs, 1.1754944e-38))" in page
 
 
 def test_without_test_the_rows_are_of_held_out_examples(binary):
@@ -294,6 +294,21 @@ def test_the_map_is_chosen_by_paired_differences_alone(focal, plain, n, chosen):
     assert (found.map, found.gamma, found.temperature) == chosen
     at_the_end = choose(rows, fits, criterion="ece", num_classes=3, ends=(0.01, 1.2))
     assert at_the_end.map != "focal_temperature_scaling"
+
+
+def test_probabilities_of_zero_are_warned_of_and_the_snippet_takes_them(tmp_path, capsys):
+    logits, labels = draw(600, 3)
+    probs = np.array(jax.nn.softmax(logits))
+    probs[:5] = np.eye(3)[(labels[:5] + 1) % 3]
+    np.savez(tmp_path / "val.npz", probs=probs, labels=labels)
+    assert main([f"--val={tmp_path}/val.npz", f"--out={tmp_path}/out", FEW]) == 0
+    assert (
+        "In 5 examples of val the true class has probability 0, which is taken for 1.2e-38" in capsys.readouterr().err
+    )
+    with np.load(tmp_path / "out" / "probabilities" / "val.npz") as found:
+        page = (tmp_path / "out" / "report.html").read_text()
+        ours = apply_snippet(page, tmp_path / "out", np.log(np.maximum(probs, 1.1754944e-38)))
+        np.testing.assert_allclose(ours, found["probs"], atol=2e-6)
 
 
 def test_logits_eight_times_too_large_are_scaled_back(tmp_path, capsys):

@@ -8,7 +8,7 @@ from scipy.special import chdtrc
 
 from focalgeo.calibrate.flags import Options
 from focalgeo.calibrate.groups import LEAST_EXAMPLES
-from focalgeo.data.logits_files import Outputs
+from focalgeo.data.logits_files import PROBABILITY_FLOOR, Outputs
 from focalgeo.evaluation import Calibrator
 from focalgeo.types import Array
 
@@ -46,6 +46,13 @@ def _of_file(name: str, outputs: Outputs) -> list[str]:
             f"{outputs.saturated:,} of {n:,} examples of {name} have a probability of exactly 0 or 1: rounding has"
             " taken how sure the model was there, and no map can give it back. Give logits if you can."
         )
+    if outputs.given == "probs":
+        at_floor = int((outputs.logits[np.arange(n), outputs.labels] <= np.float32(math.log(PROBABILITY_FLOOR))).sum())
+        if at_floor:
+            found.append(
+                f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
+                f" {PROBABILITY_FLOOR:.1e}: the NLL there says no more than that floor."
+            )
     return found
 
 

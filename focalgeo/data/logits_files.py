@@ -10,6 +10,8 @@ from focalgeo.data.archives import checksum
 from focalgeo.data.logits_formats import Arrays, open_arrays
 from focalgeo.types import InputError
 
+PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision
+LARGEST_LOGIT = 1e30  # sums of more would leave float32
 LEAST_EXAMPLES = 30
 _ROLES = ("logits", "probs", "labels", "group")
 _SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}  # by bytes of the type: what rounding leaves of a sum of 1
@@ -146,16 +148,20 @@ def _check_shapes(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | No
 
 
 def _check_values(scores: np.ndarray, labels: np.ndarray, given: str, where: str) -> None:
-    with np.errstate(over="ignore"):
-        bad = np.flatnonzero(~np.isfinite(scores.astype(np.float32)).all(axis=1))
+    bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
     if bad.size:
         what = f"{where}: {given} of {bad.size} examples are NaN or infinite"
         raise InputError(f"{what}, the first in row {bad[0]}: remove or mend them")
+    largest = float(np.abs(scores).max())
+    if largest > LARGEST_LOGIT:
+        raise InputError(f"{where}: {given} run up to {largest:.3g}, beyond {LARGEST_LOGIT:g}: look for what made them")
     outside = np.flatnonzero((labels < 0) | (labels >= scores.shape[1]))
     if outside.size:
         first, last = outside[0], scores.shape[1] - 1
         what = f"{where}: labels[{first}] is {labels[first]}"
         raise InputError(f"{what}: with {last + 1} classes give labels from 0 to {last}")
+    if labels.min() == labels.max():
+        raise InputError(f"{where}: all labels are {labels[0]}, one class: calibration needs examples of two or more")
 
 
 def _check_probs(probs: np.ndarray, where: str) -> None:
@@ -182,6 +188,5 @@ def _sums_to_1(scores: np.ndarray) -> bool:
 
 
 def _log(probs: np.ndarray) -> np.ndarray:
-    probs = probs if probs.dtype.kind == "f" else probs.astype(np.float32)
-    floor = np.finfo(probs.dtype).smallest_subnormal
-    return np.log(np.maximum(probs, floor).astype(np.float64)).astype(np.float32)
+    """Log-probabilities, those below PROBABILITY_FLOOR (log: -87.3) as that, whatever the type: 0 has no logarithm."""
+    return np.log(np.maximum(probs.astype(np.float64), PROBABILITY_FLOOR)).astype(np.float32)

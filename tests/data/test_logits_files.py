@@ -88,13 +88,14 @@ def test_probabilities_become_their_logarithms(tmp_path):
     assert found.given == "probs"
 
 
-def test_a_probability_rounded_to_0_is_the_smallest_number_of_its_type(tmp_path):
-    probs = np.float32(PROBS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_probability_of_0_is_the_same_small_number_in_every_type(tmp_path, dtype):
+    probs = PROBS.astype(dtype)
     probs[0] = [1, 0, 0]
     np.savez(tmp_path / "a.npz", probs=probs, labels=LABELS)
     found = read(tmp_path / "a.npz")
     assert found.saturated == 1
-    np.testing.assert_allclose(found.logits[0], [0, -149 * np.log(2), -149 * np.log(2)], rtol=1e-6)
+    np.testing.assert_allclose(found.logits[0], [0, np.log(1.1754944e-38), np.log(1.1754944e-38)], rtol=1e-6)
 
 
 def test_two_npy_files_say_what_they_are(tmp_path):
@@ -218,7 +219,9 @@ def with_value(array, value, index=(7, 1), dtype=None):
 BAD = {
     "NaN": ({"logits": with_value(LOGITS, np.nan)}, "logits of 1 examples are NaN or infinite, the first in row 7"),
     "infinite": ({"logits": with_value(LOGITS, np.inf)}, "logits of 1 examples are NaN or infinite"),
-    "beyond float32": ({"logits": with_value(LOGITS, 1e39, dtype=np.float64)}, "are NaN or infinite"),
+    "beyond float32": ({"logits": with_value(LOGITS, 1e39, dtype=np.float64)}, "logits run up to 1e+39, beyond 1e+30"),
+    "beyond sums": ({"logits": with_value(LOGITS, -1e37)}, "logits run up to 1e+37, beyond 1e+30"),
+    "labels of one class": ({"labels": 0 * LABELS + 1}, "all labels are 1, one class"),
     "text": ({"logits": LOGITS.astype(str)}, "logits are of type <U"),
     "vector": ({"logits": LOGITS[:, 0]}, "logits have shape (40,): give [examples, classes]; of two classes give both"),
     "one class": ({"logits": LOGITS[:, :1], "labels": 0 * LABELS}, "logits have 1 class: give two or more"),
