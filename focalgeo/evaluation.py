@@ -84,8 +84,10 @@ def calibration_rows(
     place = {"split": split, **calibrator.place}
     rows = []
     for name, found in metrics.items():
-        upper = min(found.high, 1.0) if name in SHARES else found.high
-        row = _row({"name": name, **place}, {"value": found.value, "low": found.low, "high": upper})
+        low_end, high_end = max(found.low, 0.0), min(found.high, 1.0) if name in SHARES else found.high
+        if name == "accuracy":  # a bootstrap has no width where all or none are right
+            low_end, high_end = jax.device_get(calibration.wilson_interval(found.value * found.n, found.n))
+        row = _row({"name": name, **place}, {"value": found.value, "low": low_end, "high": high_end})
         rows.append({**row, "n": int(found.n)})
     columns = {"lower": bins.lower, "upper": bins.upper, "confidence": bins.confidence}
     columns |= {"value": bins.accuracy, "low": low, "high": high}
@@ -127,7 +129,7 @@ def difference_rows(
     num_bins: int,
     num_resamples: int,
 ) -> list[dict]:
-    """ECE of focal temperature scaling less that of temperature scaling, a row for each criterion they were fitted by.
+    """ECE and NLL of focal less plain temperature scaling, two rows for each criterion they were fitted by.
 
     Both maps are measured on the same resamples, so the 95% interval is of the difference itself: whether two intervals
     of their own overlap says little of it.
@@ -136,11 +138,11 @@ def difference_rows(
     rows = []
     for criterion in dict.fromkeys(calibrator.place["criterion"] for calibrator in calibrators):
         pair = [fitted[name, criterion] for name in ("focal_temperature_scaling", "temperature_scaling")]
-        rows.append(difference_row(*pair, split, predictions, key, num_bins=num_bins, num_resamples=num_resamples))
+        rows += paired_rows(*pair, split, predictions, key, num_bins=num_bins, num_resamples=num_resamples)
     return rows
 
 
-def difference_row(
+def paired_rows(
     first: Calibrator,
     second: Calibrator,
     split: str,
@@ -149,26 +151,35 @@ def difference_row(
     *,
     num_bins: int,
     num_resamples: int,
-) -> dict:
-    """ECE with the first calibrator less that with the second, with its paired 95% interval and p-value."""
+) -> list[dict]:
+    """ECE and NLL with the first calibrator less those with the second, with paired 95% intervals and p-values."""
     gammas, temperatures = (
         np.float32([first.gamma, second.gamma]),
         np.float32([first.temperature, second.temperature]),
     )
     settings = {"num_bins": num_bins, "num_resamples": num_resamples}
-    found = jax.device_get(_difference(*predictions[:2], gammas, temperatures, key, **settings))
-    place = {"name": "ece_difference", "split": split, **first.place, "against": second.place["map"]}
-    numbers = {"value": found.difference, "low": found.low, "high": found.high, "p_value": found.p_value}
-    return {**_row(place, numbers), "n": int(found.n)}
+    differences = jax.device_get(_differences(*predictions[:2], gammas, temperatures, key, **settings))
+    rows = []
+    for name, found in differences.items():
+        place = {"name": f"{name}_difference", "split": split, **first.place, "against": second.place["map"]}
+        numbers = {"value": found.difference, "low": found.low, "high": found.high, "p_value": found.p_value}
+        rows.append({**_row(place, numbers), "n": int(found.n)})
+    return rows
 
 
 @partial(jax.jit, static_argnames=("num_bins", "num_resamples"))
-def _difference(
+def _differences(
     logits: Array, labels: Array, gammas: Array, temperatures: Array, key: Array, *, num_bins: int, num_resamples: int
-) -> calibration.PairedDifference:
-    """Paired bootstrap of ECE(first map) - ECE(second map)."""
+) -> dict[str, calibration.PairedDifference]:
+    """Paired bootstrap of the first map against the second."""
+
+    def metric(log_probs: Array, labels: Array, *, mask: Array | None = None) -> dict[str, Array]:
+        return {
+            "ece": calibration.ece(log_probs, labels, num_bins=num_bins, mask=mask),
+            "nll": calibration.nll(log_probs, labels, mask=mask),
+        }
+
     first, second = jax.vmap(calibration.focal_temperature_scaling, (None, 0, 0))(logits, gammas, temperatures)
-    metric = partial(calibration.ece, num_bins=num_bins)
     return calibration.paired_bootstrap(metric, first, second, labels, key, num_resamples)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from focalgeo import calibration, job, records, report
-from focalgeo.calibrate import SavedCalibrator, read_calibrator
+from focalgeo.calibrate import SavedCalibrator, read_calibrator, session
 from focalgeo.calibrate.__main__ import main
 from focalgeo.calibrate.calibrator import write_calibrator
 from focalgeo.calibrate.cautions import cautions, homogeneity, noise_floor
@@ -25,8 +25,9 @@ from focalgeo.calibrate.class1 import class1_rows
 from focalgeo.calibrate.crossfit import cross_fit, folds
 from focalgeo.calibrate.flags import parse
 from focalgeo.calibrate.groups import group_rows
+from focalgeo.calibrate.measurement import compare
 from focalgeo.data.logits_files import Outputs
-from focalgeo.evaluation import Calibrator, difference_row, fit_calibrators
+from focalgeo.evaluation import Calibrator, fit_calibrators, paired_rows
 from focalgeo.report.snippet import SNIPPET
 from focalgeo.types import InputError, Predictions
 
@@ -217,6 +218,7 @@ def test_two_classes_have_both_kinds_of_calibration_and_groups_are_named(binary)
         ),
         key=lambda row: row["value"],
     )
+    assert all(row["low"] < row["high"] for row in rows if row["name"] == "group_ece")
     assert f"is group “{largest['group']}”: ECE {100 * largest['value']:.2f}% [" in page
     assert "fewer than 30 examples are left out of the table of groups: few." in page
     assert "logits = np.log(np.maximum(probs, 1.1754944e-38))" in page
@@ -264,8 +266,8 @@ def test_folds_are_stratified_and_depend_on_the_seed_alone():
     assert (np.diff(fold[labels == 0]) != 1).any()
 
 
-def difference(name, against, low, high, n=500):
-    place = {"name": "ece_difference", "split": "cross_fit", "map": name, "criterion": "ece", "against": against}
+def difference(name, against, low, high, n=500, metric="ece"):
+    place = {"name": f"{metric}_difference", "split": "cross_fit", "map": name, "criterion": "ece", "against": against}
     return {**place, "value": (low + high) / 2, "low": low, "high": high, "n": n}
 
 
@@ -278,6 +280,7 @@ def difference(name, against, low, high, n=500):
         ((-0.02, -0.01), (-0.1, -0.05), 99, ("temperature_scaling", 0.0, 1.2)),
         ((-0.02, 0.01), (0.01, 0.05), 500, ("uncalibrated", 0.0, 1.0)),
         ((-0.02, 0.01), (-0.01, 0.05), 500, ("uncalibrated", 0.0, 1.0)),
+        ((-0.02, 0.01), (-0.01, 0.05), 99, ("temperature_scaling", 0.0, 1.2)),
     ],
 )
 def test_the_map_is_chosen_by_paired_differences_alone(focal, plain, n, chosen):
@@ -289,9 +292,12 @@ def test_the_map_is_chosen_by_paired_differences_alone(focal, plain, n, chosen):
         difference(NAMES[1], NAMES[0], *focal, n),
         difference(NAMES[0], "uncalibrated", *plain, n),
         difference(NAMES[1], "uncalibrated", *plain, n),
+        *(difference(name, "uncalibrated", -0.1, 0.1, n, "nll") for name in NAMES),
     ]
     found = choose(rows, fits, criterion="ece", num_classes=3, ends=(0.01, 100))
     assert (found.map, found.gamma, found.temperature) == chosen
+    by_nll = [row | {"high": -0.01} if row["name"] == "nll_difference" else row for row in rows]
+    assert choose(by_nll, fits, criterion="ece", num_classes=3, ends=(0.01, 100)).map != "uncalibrated"
     at_the_end = choose(rows, fits, criterion="ece", num_classes=3, ends=(0.01, 1.2))
     assert at_the_end.map != "focal_temperature_scaling"
 
@@ -309,6 +315,38 @@ def test_probabilities_of_zero_are_warned_of_and_the_snippet_takes_them(tmp_path
         page = (tmp_path / "out" / "report.html").read_text()
         ours = apply_snippet(page, tmp_path / "out", np.log(np.maximum(probs, 1.1754944e-38)))
         np.testing.assert_allclose(ours, found["probs"], atol=2e-6)
+
+
+def test_the_choice_sees_maps_that_were_fitted_without_the_example(tmp_path, monkeypatch):
+    seen = {}
+
+    def watched(options, split, predictions, fits):
+        seen[split] = fits
+        return compare(options, split, predictions, fits)
+
+    monkeypatch.setattr(session, "compare", watched)
+    for seed, split in enumerate(("val", "test")):
+        logits, labels = draw(300, 3, seed=seed)
+        np.savez(tmp_path / f"{split}.npz", logits=logits, labels=labels)
+    files = [f"--{split}={tmp_path}/{split}.npz" for split in ("val", "test")]
+    assert main([*files, f"--out={tmp_path}/out", FEW, "--folds=3"]) == 0
+    assert set(seen) == {"cross_fit"}
+    logits, labels = draw(300, 3)
+    fold = folds(np.int32(labels), 3, 0)
+    for calibrator in seen["cross_fit"]:
+        assert calibrator.temperature.shape == (300,)
+        fitted = [
+            fit
+            for fit in fit_calibrators(
+                Predictions(logits, np.int32(labels), fold != 1),
+                gammas=session.GAMMAS,
+                temperatures=session.TEMPERATURES,
+                num_bins=15,
+                binning="ece",
+            )[0]
+            if fit.place == calibrator.place
+        ]
+        np.testing.assert_allclose(calibrator.temperature[fold == 1], fitted[0].temperature)
 
 
 def test_logits_eight_times_too_large_are_scaled_back(tmp_path, capsys):
@@ -428,7 +466,7 @@ def test_the_difference_of_two_calibrators_is_that_of_their_ece():
     predictions = Predictions(logits, np.int32(labels), np.ones(200, bool))
     first, second = Calibrator({"map": "a"}, 1.0, 0.7), Calibrator({"map": "b"}, 0.0, 1.3)
     settings = {"num_bins": 5, "num_resamples": 20}
-    row = difference_row(first, second, "test", predictions, jax.random.PRNGKey(0), **settings)
+    row, _ = paired_rows(first, second, "test", predictions, jax.random.PRNGKey(0), **settings)
     ece = [
         calibration.ece(calibration.focal_temperature_scaling(logits, *each[1:]), predictions.labels, num_bins=5)
         for each in (first, second)

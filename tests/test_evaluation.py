@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from jax.flatten_util import ravel_pytree
 
 from focalgeo import calibration, curvature, data, evaluation, losses, parallel
@@ -160,6 +161,11 @@ def test_calibration_rows_are_the_metrics_and_intervals_of_the_calibrated_predic
         direct = calibration.bootstrap(metric, log_probs, predictions.labels, key, NUM_RESAMPLES)
         np.testing.assert_allclose(found[name]["value"], metric(log_probs, predictions.labels), rtol=1e-5)
         got = (found[name]["low"], found[name]["high"])
+        if name == "accuracy":
+            right = round(found[name]["value"] * found[name]["n"])
+            exact = scipy.stats.binomtest(right, found[name]["n"]).proportion_ci(method="wilson")
+            np.testing.assert_allclose(got, exact, rtol=1e-4)
+            continue
         np.testing.assert_allclose(got, (direct.low, direct.high), rtol=1e-4)
         assert found[name]["n"] == 150
 
@@ -256,7 +262,11 @@ def test_difference_rows_compare_the_two_maps_on_the_same_resamples():
     worse = evaluation.Calibrator({"map": "focal_temperature_scaling", **place}, 0.0, 3.0)
     predicted = Predictions(logits, labels, np.ones(400, bool))
     settings = {"num_bins": NUM_BINS, "num_resamples": 300}
-    (row,) = evaluation.difference_rows([plain, worse], "test", predicted, jax.random.key(0), **settings)
+    rows = evaluation.difference_rows([plain, worse], "test", predicted, jax.random.key(0), **settings)
+    row, of_nll = rows
+    log_probs = np.asarray(jax.nn.log_softmax(np.stack([logits / 3, logits])))[:, np.arange(400), labels]
+    assert of_nll["name"] == "nll_difference"
+    assert of_nll["value"] == pytest.approx(np.mean(log_probs[1] - log_probs[0]), abs=1e-5)
     expected = numpy_ece(logits, labels, 3.0) - numpy_ece(logits, labels, 1.0)
     assert row["value"] == pytest.approx(expected, abs=1e-6)
     draws = []
@@ -268,5 +278,5 @@ def test_difference_rows_compare_the_two_maps_on_the_same_resamples():
     assert row["p_value"] < 1e-6
     names = {"name": "ece_difference", "split": "test", "map": "focal_temperature_scaling", "n": 400}
     assert row.items() >= {**names, **place, "against": "temperature_scaling"}.items()
-    same = evaluation.difference_row(plain, plain, "test", predicted, jax.random.key(0), **settings)
+    same, _ = evaluation.paired_rows(plain, plain, "test", predicted, jax.random.key(0), **settings)
     assert (same["value"], same["low"], same["high"], same["p_value"]) == (0, 0, 0, 1)

@@ -164,6 +164,7 @@ def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path
         ({"name": "focal_loss", "gamma": -1.0}, r"gamma is -1\.0: it must be 0 or more \(only signed_focal_loss"),
         ({"name": "sample_dependent_focal_loss", "gammas": (5.0,)}, "must hold one value more than .*thresholds, 2"),
         ({"name": "scheduled_focal_loss"}, r"must hold one value more than config\.loss\.boundaries, 3"),
+        ({"name": "fls_532"}, "changes gamma at epochs 100, 250, optimizer.epochs is 2: train longer"),
         ({"thresholds": (0.5, 0.2)}, "must ascend, above 0 and below 1"),
         ({"smoothing": 1.0}, "at least 0 and below 1"),
         ({"alpha": (1.0, -1.0)}, "finite weights, 0 or more"),

@@ -66,7 +66,8 @@ def _difference_rows(
     """Of focal less plain temperature scaling, and of each of `others` less `before`."""
     key, settings = _key(options), _settings(options)
     rows = evaluation.difference_rows(fits, split, predictions, key, **settings)
-    return rows + [evaluation.difference_row(each, before, split, predictions, key, **settings) for each in others]
+    parts = [evaluation.paired_rows(each, before, split, predictions, key, **settings) for each in others]
+    return rows + [row for part in parts for row in part]
 
 
 def _unfocalled(options: Options, predictions: Predictions, per_example: bool) -> list[Calibrator]:

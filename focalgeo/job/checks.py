@@ -5,7 +5,7 @@ import functools
 import numpy as np
 from ml_collections import ConfigDict
 
-from focalgeo import data
+from focalgeo import data, losses
 from focalgeo.job import objective
 from focalgeo.types import InputError
 
@@ -96,6 +96,7 @@ def check_config(config: ConfigDict) -> None:
         if name not in choices:
             raise InputError.of_choice(f"config.{field}", name, choices)
     _check_gammas(config.loss)
+    _check_schedule(config.loss, config.optimizer.epochs)
 
 
 def _check_gammas(loss: ConfigDict) -> None:
@@ -106,6 +107,15 @@ def _check_gammas(loss: ConfigDict) -> None:
         raise InputError(
             f"config.loss.gammas must hold one value more than config.loss.{limits}, {len(loss[limits]) + 1}"
         )
+
+
+def _check_schedule(loss: ConfigDict, epochs: int) -> None:
+    own = {"scheduled_focal_loss": tuple(loss.boundaries)}
+    boundaries = (own | {name: each.boundaries for name, each in losses.SCHEDULES.items()}).get(loss.name)
+    if boundaries and boundaries[0] >= epochs:
+        schedule = f"config.loss.name {loss.name} changes gamma at epochs {', '.join(map(str, boundaries))}"
+        mend = "set loss.name=scheduled_focal_loss with boundaries and gammas of your own"
+        raise InputError(f"{schedule}, optimizer.epochs is {epochs}: train longer, or {mend}")
 
 
 def _ascending(values) -> bool:

@@ -130,7 +130,7 @@ def _calibrate(config, predictions: dict[str, Predictions], key: jax.Array) -> t
     rows += evaluation.difference_rows(calibrators, **on_test)
     for calibrator in preparation.unfocalled(config):
         rows += evaluation.calibration_rows(calibrator, **on_test)
-        rows.append(evaluation.difference_row(calibrator, evaluation.UNCALIBRATED, **on_test))
+        rows += evaluation.paired_rows(calibrator, evaluation.UNCALIBRATED, **on_test)
     arrays = {
         "gammas": gammas,
         "temperatures": temperatures,

@@ -138,7 +138,10 @@ def place(config) -> dict:
 
 
 def unfocalled(config) -> list[evaluation.Calibrator]:
-    """The map that undoes the focal loss of the training, its own gamma with nothing fitted; none for other losses."""
-    if config.loss.name != "focal_loss" or config.loss.gamma == 0:
+    """The map that undoes the focal loss of the training, its own gamma with nothing fitted; none for other losses.
+
+    Class weights or a penalty move what the loss is least at: then no map undoes it.
+    """
+    if config.loss.name != "focal_loss" or config.loss.gamma == 0 or config.loss.alpha or config.loss.trace_penalty:
         return []
     return [evaluation.Calibrator({"map": "unfocalled"}, config.loss.gamma, 1.0)]

@@ -126,7 +126,7 @@ def interval_words(manifest: Mapping[str, Any]) -> str:
         f"In brackets, bias-corrected bootstrap 95% intervals{count}: (2 × value − mean of the resamples)"
         " ±\u00a01.96 standard deviations of the resamples, or, where a metric that cannot be negative is too near"
         " 0 for that, from 0 to the root of what the squares give. Resampling biases ECE upwards, so its value lies in"
-        f" the upper part of its interval.{binned}"
+        f" the upper part of its interval. Accuracy has Wilson's interval.{binned}"
     )
 
 
