@@ -55,7 +55,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
             raise InputError(f"label {unknown.tolist()[0]!r} is not among the classes given: add it there")
         if self.criterion not in CRITERIA:
             raise InputError.of_choice("criterion", str(self.criterion), CRITERIA)
-        self.gamma_, self.temperature_ = self._fitted(np.float32(logits), index.astype(np.int32))
+        self.gamma_, self.temperature_, self.converged_ = self._fitted(np.float32(logits), index.astype(np.int32))
         return self
 
     def predict_log_proba(self, logits: Array) -> np.ndarray:
@@ -75,11 +75,12 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         logits = _validated(self, logits, reset=False)
         return self.classes_[np.argmax(logits, axis=1)]
 
-    def _search(self, logits: np.ndarray, labels: np.ndarray, gammas: Array) -> tuple[float, float]:
+    def _search(self, logits: np.ndarray, labels: np.ndarray, gammas: Array) -> tuple[float, float, bool]:
         temperatures = TEMPERATURES if self.temperatures is None else self.temperatures
         settings = {"criterion": self.criterion, "num_bins": self.num_bins}
         found = grid_search(logits, labels, gammas, temperatures, **settings)
-        return float(found.gamma), float(found.temperature)
+        inside = np.min(temperatures) < found.temperature < np.max(temperatures)
+        return float(found.gamma), float(found.temperature), bool(inside or len(temperatures) == 1)
 
 
 class TemperatureScaling(_Calibrator):
@@ -92,14 +93,16 @@ class TemperatureScaling(_Calibrator):
         temperatures: The grid, 0.01, 0.02, ..., 5 if None; with "nll", None fits T continuously.
         classes: All classes; None takes those among the labels.
 
-    Attributes: `temperature_`, `gamma_` (0), `classes_`, `n_features_in_`.
+    Attributes: `temperature_`, `gamma_` (0), `converged_` (False where the temperature is the end of its range, as with
+    predictions that are all right), `classes_`, `n_features_in_`.
 
     Source: Guo et al., arXiv 1706.04599, section 4.2. Held by tests/calibration/test_estimators.py.
     """
 
-    def _fitted(self, logits: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    def _fitted(self, logits: np.ndarray, labels: np.ndarray) -> tuple[float, float, bool]:
         if self.criterion == "nll" and self.temperatures is None:
-            return 0.0, float(fit_temperature(logits, labels).temperature)
+            found = fit_temperature(logits, labels)
+            return 0.0, float(found.temperature), bool(found.converged)
         return self._search(logits, labels, [0.0])
 
 
@@ -113,7 +116,8 @@ class FocalTemperatureScaling(_Calibrator):
         temperatures: The grid, 0.01, 0.02, ..., 5 if None.
         classes: All classes; None takes those among the labels.
 
-    Attributes: `gamma_`, `temperature_`, `classes_`, `n_features_in_`.
+    Attributes: `gamma_`, `temperature_`, `converged_` (False where one of them is the end of its range), `classes_`,
+    `n_features_in_`.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2. Held by tests/calibration/test_estimators.py.
     """
@@ -130,10 +134,10 @@ class FocalTemperatureScaling(_Calibrator):
         super().__init__(criterion=criterion, num_bins=num_bins, temperatures=temperatures, classes=classes)
         self.gammas = gammas
 
-    def _fitted(self, logits: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    def _fitted(self, logits: np.ndarray, labels: np.ndarray) -> tuple[float, float, bool]:
         if self.criterion == "nll" and self.gammas is None and self.temperatures is None:
             found = fit_focal_temperature(logits, labels)
-            return float(found.gamma), float(found.temperature)
+            return float(found.gamma), float(found.temperature), bool(found.converged)
         return self._search(logits, labels, GAMMAS if self.gammas is None else self.gammas)
 
 

@@ -103,6 +103,15 @@ def test_they_end_a_pipeline(overconfident):
     assert pipeline.fit(logits, labels).predict_proba(logits[:5]).shape == (5, 4)
 
 
+@pytest.mark.parametrize("estimator", [TemperatureScaling, FocalTemperatureScaling])
+def test_a_fit_at_the_end_of_its_range_says_so(estimator, overconfident):
+    logits, labels = overconfident
+    assert estimator().fit(logits, labels).converged_
+    assert not estimator().fit(logits, NAMES[logits.argmax(1)]).converged_  # all right: the temperature runs to 0
+    grid = {"criterion": "nll", "temperatures": (0.5, 1.0)}
+    assert not estimator(**grid).fit(logits, labels).converged_
+
+
 def test_a_class_without_labels_is_given_by_name(overconfident):
     logits, labels = overconfident
     few = labels != "cat"
