@@ -48,7 +48,7 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         where: The name of the split, for messages.
 
     Returns:
-        Outputs. A probability that was rounded to 0 counts as the smallest number above 0 that its type holds.
+        Outputs. A probability below PROBABILITY_FLOOR, 0 too, counts as that floor.
 
     Raises:
         InputError: a file that cannot be read, pickled objects, an array that is missing or said twice, a wrong shape
