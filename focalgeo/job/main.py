@@ -3,6 +3,7 @@
 import functools
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -36,12 +37,13 @@ def run(config: ConfigDict, workdir: str | Path) -> list[dict]:
         if fresh:
             records.write_manifest(workdir, provenance.make_manifest(config, prepared.dataset, prepared.state))
         seconds = {"prepare": time.perf_counter() - began}
-        outcome = _train(config, workdir, prepared)
+        predict = _make_prediction(config, prepared.model)
+        outcome = _train(config, workdir, prepared, predict)
         seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
         if not outcome.compile_seconds:
             seconds = {}  # nothing was left to train: what it took when it was trained stays in the rows
         began = time.perf_counter()
-        rows = _evaluate(config, workdir, prepared, outcome.state)
+        rows = _evaluate(config, workdir, prepared, outcome.state, predict)
         seconds["evaluate"] = time.perf_counter() - began
         rows += [{"name": "seconds", "phase": phase, "value": value} for phase, value in seconds.items()]
         rows = [{"step": prepared.plan.steps, **preparation.place(config), **row} for row in rows]
@@ -66,7 +68,7 @@ def run_and_print(config: ConfigDict, workdir: str | Path) -> None:
     print(f"{', '.join(phases)}\nreport: {Path(workdir) / 'report.html'}")
 
 
-def _train(config, workdir: Path, prepared: Prepared) -> loop.Outcome:
+def _train(config, workdir: Path, prepared: Prepared, predict: Callable) -> loop.Outcome:
     """Train from the newest whole checkpoint, or from the initial state."""
     dataset, model, state = prepared.dataset, prepared.model, prepared.state
     with records.writing(workdir / "checkpoints"):
@@ -77,7 +79,7 @@ def _train(config, workdir: Path, prepared: Prepared) -> loop.Outcome:
     place = preparation.place(config)
     loss, forward = prepared.objective.loss, prepared.objective.forward
     step = parallel.pmapped(make_step(model.apply, loss, prepared.tx, parallel.reduce_sum, forward=forward))
-    predict_val = _make_prediction(config, model, dataset.val)
+    predict_val = functools.partial(predict, dataset.val)
     with records.tensorboard_writer(workdir, step=first) as tensorboard, interruption.deferred_signals() as stopped:
 
         def write(rows: list[dict]) -> None:
@@ -100,12 +102,12 @@ def _train(config, workdir: Path, prepared: Prepared) -> loop.Outcome:
         )
 
 
-def _evaluate(config, workdir: Path, prepared: Prepared, state: TrainState) -> list[dict]:
+def _evaluate(config, workdir: Path, prepared: Prepared, state: TrainState, predict: Callable) -> list[dict]:
     """Predictions saved once; calibration before and after both maps; curvature on a fixed subset of val."""
     _say("predicting val and test")
     predictions = {}
     for name, split in (("val", prepared.dataset.val), ("test", prepared.dataset.test)):
-        predictions[name] = _make_prediction(config, prepared.model, split)(state)
+        predictions[name] = predict(split, state)
         records.write_predictions(workdir, name, predictions[name].logits, predictions[name].labels)
     _say("calibrating: temperature scaling, focal temperature scaling")
     rows, search = _calibrate(config, predictions, prepared.keys["bootstrap"])
@@ -170,11 +172,11 @@ def _with_hyper(loss, hyper, logits, labels):
     return loss(logits, labels, hyper)
 
 
-def _make_prediction(config, model: Model, split: Split):
-    """State -> predictions on all examples of a split."""
+def _make_prediction(config, model: Model) -> Callable[[Split, TrainState], Predictions]:
+    """Predictions on all examples of a split; compiled once for all splits, in training and after."""
     forward = parallel.pmapped_forward(model.apply)
 
-    def predict(state: TrainState) -> Predictions:
+    def predict(split: Split, state: TrainState) -> Predictions:
         variables = {"params": state.params, **state.model_state}
         return evaluation.predict(forward, variables, preparation.evaluation_batches(config, split))
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from focalgeo import data, evaluation, models, parallel
-from focalgeo.job.objective import Objective, make_objective
+from focalgeo import data, evaluation, losses, models, parallel
+from focalgeo.job.objective import FUNCTIONS, Objective, make_objective
 from focalgeo.training import loop, optimiser
 from focalgeo.types import Batch, Dataset, InputError, Model, Split, TrainState
 
@@ -133,7 +133,7 @@ def curvature_batches(config, split: Split) -> list[Batch]:
 
 def place(config) -> dict:
     """The fields that every row of the run has: its seed, and gamma if the loss has one."""
-    gamma = {"gamma": config.loss.gamma} if "gamma" in make_objective(config).hyper else {}
+    gamma = {"gamma": config.loss.gamma} if "gamma" in losses.hyperparameters(FUNCTIONS[config.loss.name]) else {}
     return {**gamma, "seed": config.seed}
 
 
