@@ -1,16 +1,14 @@
-"""A trained state becomes predictions, calibration rows and curvature rows."""
+"""Fitted maps and predictions become calibration rows."""
 
-import math
-from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from focalgeo import calibration, curvature, trees
-from focalgeo.types import Array, Batch, Estimate, Predictions, PyTree, RunError
+from focalgeo import calibration
+from focalgeo.evaluation.rows import make_row
+from focalgeo.types import Array, Estimate, Predictions
 
 
 class Calibrator(NamedTuple):
@@ -30,17 +28,6 @@ class _Measured(NamedTuple):
     bins: calibration.Reliability
     low: Array  # [bins] Wilson's interval of the bin's accuracy; an empty bin's is NaN
     high: Array
-
-
-def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> Predictions:
-    """Logits of every example once, in order; forward is compiled by parallel.pmapped_forward."""
-    logits, labels = [], []
-    for batch in batches:
-        outputs = forward(variables, batch)
-        logits.append(outputs[batch.mask])
-        labels.append(batch.y[batch.mask])
-    logits = np.concatenate(logits).astype(np.float32)
-    return Predictions(logits, np.concatenate(labels), np.ones(len(logits), bool))
 
 
 def fit_calibrators(
@@ -87,13 +74,13 @@ def calibration_rows(
         low_end, high_end = max(found.low, 0.0), min(found.high, 1.0) if name in SHARES else found.high
         if name == "accuracy":  # a bootstrap has no width where all or none are right
             low_end, high_end = jax.device_get(calibration.wilson_interval(found.value * found.n, found.n))
-        row = _row({"name": name, **place}, {"value": found.value, "low": low_end, "high": high_end})
+        row = make_row({"name": name, **place}, {"value": found.value, "low": low_end, "high": high_end})
         rows.append({**row, "n": int(found.n)})
     columns = {"lower": bins.lower, "upper": bins.upper, "confidence": bins.confidence}
     columns |= {"value": bins.accuracy, "low": low, "high": high}
     for index in np.flatnonzero(bins.count):
         numbers = {column: values[index] for column, values in columns.items()}
-        row = _row({"name": "reliability", **place, "bin": int(index)}, numbers)
+        row = make_row({"name": "reliability", **place, "bin": int(index)}, numbers)
         rows.append({**row, "n": int(bins.count[index])})
     return rows
 
@@ -163,7 +150,7 @@ def paired_rows(
     for name, found in differences.items():
         place = {"name": f"{name}_difference", "split": split, **first.place, "against": second.place["map"]}
         numbers = {"value": found.difference, "low": found.low, "high": found.high, "p_value": found.p_value}
-        rows.append({**_row(place, numbers), "n": int(found.n)})
+        rows.append({**make_row(place, numbers), "n": int(found.n)})
     return rows
 
 
@@ -190,92 +177,3 @@ def fit_rows(calibrator: Calibrator, n: int) -> list[dict]:
         {"name": "temperature", "value": calibrator.temperature, **place},
         {"name": "calibration_gamma", "value": calibrator.gamma, **place},
     ]
-
-
-def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Callable[[PyTree, PyTree, Batch], Array]:
-    """Jitted (params, model_state, batch) -> the batch's share of a mean loss: sum of unmasked losses / num_examples.
-
-    In nats, network in evaluation mode; summed over the batches of `num_examples` examples it is their mean loss. One
-    such function serves the determinism gate and the products: what tracing has frozen is the same in both, so the gate
-    tests the very function whose Hessian is taken. Parameters, state and batch are arguments and never frozen.
-    """
-
-    @jax.jit
-    def batch_loss(params: PyTree, model_state: PyTree, batch: Batch) -> Array:
-        losses = loss(apply({"params": params, **model_state}, batch.x), batch.y)
-        return jnp.sum(jnp.where(batch.mask, losses, 0.0)) / num_examples
-
-    return batch_loss
-
-
-def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batches: list[Batch]) -> Callable:
-    """Hessian-vector product of the sum of batch_loss over the batches, with one batch's activations in memory.
-
-    params, model_state and batches (of one shape) should lie on the device: they are read at each product.
-    """
-
-    @jax.jit
-    def add_product(total: PyTree, vector: PyTree, params: PyTree, model_state: PyTree, batch: Batch) -> PyTree:
-        share = partial(batch_loss, model_state=model_state, batch=batch)
-        return trees.add(total, curvature.hvp(share, params, vector))
-
-    zeros = jax.device_put(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params))
-
-    def matvec(vector: PyTree) -> PyTree:
-        total = zeros
-        for batch in batches:
-            total = add_product(total, vector, params, model_state, batch)
-        return total
-
-    return matvec
-
-
-def curvature_rows(
-    apply: Callable,
-    losses: dict[str, Callable],
-    params: PyTree,
-    model_state: PyTree,
-    batches: list[Batch],
-    key: Array,
-    *,
-    split: str,
-    max_products: int,
-    tolerance: float,
-    num_probes: int,
-    trace_method: str,
-) -> list[dict]:
-    """lambda_max (with residual) and trace (with standard error) of the Hessian of each loss's mean over the batches.
-
-    losses: row name -> (logits, labels) -> [examples]. Every batch passes the determinism gate first.
-    """
-    n = sum(int(np.sum(batch.mask)) for batch in batches)
-    params, model_state, batches = jax.device_put((params, model_state, batches))
-    key_lambda, key_trace = jax.random.split(key)
-    rows = []
-    for name, loss in losses.items():
-        place = {"split": split, "loss": name}
-        batch_loss = make_batch_loss(apply, loss, n)
-        for batch in batches:  # one by one: gradients of all together would hold all their activations
-            curvature.check_deterministic(partial(batch_loss, model_state=model_state, batch=batch), params)
-        matvec = data_matvec(batch_loss, params, model_state, batches)
-        top = curvature.lambda_max(matvec, params, key_lambda, max_products=max_products, tolerance=tolerance)
-        row = _row({"name": "lambda_max", **place}, {"value": top.value, "residual": top.residual})
-        rows.append({**row, "products": int(top.num_matvecs), "converged": bool(top.converged), "n": n})
-        total = curvature.trace(matvec, params, key_trace, num_probes, method=trace_method)
-        spread = {"value": total.value, "low": total.low, "high": total.high, "stderr": total.stderr}
-        row = _row({"name": "trace", **place}, spread)
-        rows.append({**row, "probes": num_probes, "method": trace_method, "n": n})
-    return rows
-
-
-def _row(place: dict, numbers: dict[str, Array]) -> dict:
-    """A row of Python floats; one that is not finite is an error of the measurement, never a value of a row."""
-    numbers = {field: float(number) for field, number in numbers.items()}
-    for field, number in numbers.items():
-        if not math.isfinite(number):
-            where = ", ".join(f"{key} {value}" for key, value in place.items() if key != "name")
-            raise RunError(
-                f"{place['name']} ({where}) has {field} {number}: the numbers it comes from are too large for float32; "
-                "if training has diverged, lower the learning rate, else look for outlying inputs"
-            )
-    return {**place, **numbers}

@@ -1,0 +1,88 @@
+"""A trained state and its loss become a matvec and curvature rows."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from focalgeo import curvature, trees
+from focalgeo.evaluation.rows import make_row
+from focalgeo.types import Array, Batch, PyTree
+
+
+def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Callable[[PyTree, PyTree, Batch], Array]:
+    """Jitted (params, model_state, batch) -> the batch's share of a mean loss: sum of unmasked losses / num_examples.
+
+    In nats, network in evaluation mode; summed over the batches of `num_examples` examples it is their mean loss. One
+    such function serves the determinism gate and the products: what tracing has frozen is the same in both, so the gate
+    tests the very function whose Hessian is taken. Parameters, state and batch are arguments and never frozen.
+    """
+
+    @jax.jit
+    def batch_loss(params: PyTree, model_state: PyTree, batch: Batch) -> Array:
+        losses = loss(apply({"params": params, **model_state}, batch.x), batch.y)
+        return jnp.sum(jnp.where(batch.mask, losses, 0.0)) / num_examples
+
+    return batch_loss
+
+
+def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batches: list[Batch]) -> Callable:
+    """Hessian-vector product of the sum of batch_loss over the batches, with one batch's activations in memory.
+
+    params, model_state and batches (of one shape) should lie on the device: they are read at each product.
+    """
+
+    @jax.jit
+    def add_product(total: PyTree, vector: PyTree, params: PyTree, model_state: PyTree, batch: Batch) -> PyTree:
+        share = partial(batch_loss, model_state=model_state, batch=batch)
+        return trees.add(total, curvature.hvp(share, params, vector))
+
+    zeros = jax.device_put(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params))
+
+    def matvec(vector: PyTree) -> PyTree:
+        total = zeros
+        for batch in batches:
+            total = add_product(total, vector, params, model_state, batch)
+        return total
+
+    return matvec
+
+
+def curvature_rows(
+    apply: Callable,
+    losses: dict[str, Callable],
+    params: PyTree,
+    model_state: PyTree,
+    batches: list[Batch],
+    key: Array,
+    *,
+    split: str,
+    max_products: int,
+    tolerance: float,
+    num_probes: int,
+    trace_method: str,
+) -> list[dict]:
+    """lambda_max (with residual) and trace (with standard error) of the Hessian of each loss's mean over the batches.
+
+    losses: row name -> (logits, labels) -> [examples]. Every batch passes the determinism gate first.
+    """
+    n = sum(int(np.sum(batch.mask)) for batch in batches)
+    params, model_state, batches = jax.device_put((params, model_state, batches))
+    key_lambda, key_trace = jax.random.split(key)
+    rows = []
+    for name, loss in losses.items():
+        place = {"split": split, "loss": name}
+        batch_loss = make_batch_loss(apply, loss, n)
+        for batch in batches:  # one by one: gradients of all together would hold all their activations
+            curvature.check_deterministic(partial(batch_loss, model_state=model_state, batch=batch), params)
+        matvec = data_matvec(batch_loss, params, model_state, batches)
+        top = curvature.lambda_max(matvec, params, key_lambda, max_products=max_products, tolerance=tolerance)
+        row = make_row({"name": "lambda_max", **place}, {"value": top.value, "residual": top.residual})
+        rows.append({**row, "products": int(top.num_matvecs), "converged": bool(top.converged), "n": n})
+        total = curvature.trace(matvec, params, key_trace, num_probes, method=trace_method)
+        spread = {"value": total.value, "low": total.low, "high": total.high, "stderr": total.stderr}
+        row = make_row({"name": "trace", **place}, spread)
+        rows.append({**row, "probes": num_probes, "method": trace_method, "n": n})
+    return rows

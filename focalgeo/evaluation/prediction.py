@@ -1,0 +1,18 @@
+"""A trained state becomes predictions."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from focalgeo.types import Batch, Predictions, PyTree
+
+
+def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> Predictions:
+    """Logits of every example once, in order; forward is compiled by parallel.pmapped_forward."""
+    logits, labels = [], []
+    for batch in batches:
+        outputs = forward(variables, batch)
+        logits.append(outputs[batch.mask])
+        labels.append(batch.y[batch.mask])
+    logits = np.concatenate(logits).astype(np.float32)
+    return Predictions(logits, np.concatenate(labels), np.ones(len(logits), bool))
