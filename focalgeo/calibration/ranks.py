@@ -20,12 +20,11 @@ def rank_bin_sums(confidence: np.ndarray, correct: np.ndarray, num_bins: int) ->
     """
     bits = np.ascontiguousarray(confidence, np.float32).view(np.int32)
     keys = np.sort((bits & ~1) | correct.astype(np.int32), axis=1)
-    hits = keys & 1
-    excess = hits.astype(np.float32) - (keys ^ hits).view(np.float32)
     ends = _rank_ends(keys.shape[1], num_bins)
     starts = np.r_[0, ends[:-1]]
     sums = np.zeros((len(keys), num_bins))
-    sums[:, : len(ends)] = np.add.reduceat(excess, starts, axis=1, dtype=np.float64)
+    hits = np.add.reduceat(keys & 1, starts, axis=1)
+    sums[:, : len(ends)] = hits - np.add.reduceat(keys.view(np.float32), starts, axis=1, dtype=np.float64)
     tied = (keys[:, ends[:-1] - 1] | 1) == (keys[:, ends[:-1]] | 1)
     for row, cut in np.argwhere(tied):
         moved = _tie_correction(keys[row], bits[row], correct, ends[cut])

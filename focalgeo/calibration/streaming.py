@@ -15,7 +15,7 @@ import numpy as np
 
 from focalgeo.calibration.ranks import rank_bin_sums
 from focalgeo.calibration.surface import ChunkSurface, chunk_surface
-from focalgeo.calibration.tail import fit_tail
+from focalgeo.calibration.tail import Nodes, Tail, fit_tail, place_nodes
 
 _CPU_CHUNK = 2**15  # numbers in a table [classes, examples] worked on at once: three such tables fit a core's cache
 _ACCELERATOR_CHUNK = 2**24
@@ -46,12 +46,13 @@ def surfaces(problem: Problem, num_bins: int, *, by_rank: bool) -> tuple[np.ndar
     points = problem.gammas.size * problem.temperatures.size
     num_blocks = -(-points * len(problem.labels) // _KEPT) if by_rank else 1
     total = problem.weight.sum(dtype=np.float64)
+    blocks = _blocks(problem.temperatures, num_blocks)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        blocks = [
-            _block(problem, partial(kernel, temperatures=temperatures), num_bins, pool, by_rank=by_rank)
-            for temperatures in _blocks(problem.temperatures, num_blocks)
+        parts = [
+            _block(problem, partial(kernel, temperatures=temperatures, nodes=nodes), num_bins, pool, by_rank=by_rank)
+            for temperatures, nodes in zip(blocks, _nodes(blocks, tail), strict=True)
         ]
-    gaps, nll = (np.concatenate(parts)[: problem.temperatures.size].T for parts in zip(*blocks, strict=True))
+    gaps, nll = (np.concatenate(part)[: problem.temperatures.size].T for part in zip(*parts, strict=True))
     return gaps.astype(np.float32), (nll / total).astype(np.float32)
 
 
@@ -107,3 +108,12 @@ def _blocks(temperatures: np.ndarray, num_blocks: int) -> np.ndarray:
     """[blocks, temperatures]: equally many in each, the last repeated where they do not come out even."""
     size = -(-temperatures.size // num_blocks)
     return np.pad(temperatures, (0, -temperatures.size % size), mode="edge").reshape(-1, size)
+
+
+def _nodes(blocks: np.ndarray, tail: Tail) -> list[Nodes | None]:
+    """The nodes of each block of temperatures, equally many, so that one compiled program serves all."""
+    if tail.coefficients is None:
+        return [None] * len(blocks)
+    placed = [place_nodes(block) for block in blocks]
+    most = max(nodes.x.size for nodes in placed)
+    return [nodes._replace(x=np.pad(nodes.x, (0, most - nodes.x.size), mode="edge")) for nodes in placed]

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo.calibration.binning import bin_edges
-from focalgeo.calibration.tail import Tail, tail_sums, tail_weights
+from focalgeo.calibration.tail import Nodes, Tail, moments_at, tail_sums, tail_weights
 from focalgeo.types import Array
 
 _FAR = -1e20  # a logit difference this far down has probability 0 at any temperature; unlike -inf, times 0 it is 0
@@ -64,6 +64,7 @@ def chunk_surface(
     gammas: Array,
     temperatures: Array,
     coefficients: Array | None,
+    nodes: Nodes | None,
     num_exact: int,
     num_bins: int | None,
 ) -> ChunkSurface:
@@ -76,6 +77,7 @@ def chunk_surface(
         gammas: Float32 [gammas].
         temperatures: Float32 [temperatures].
         coefficients: Of `fit_tail`, with `num_exact`.
+        nodes: Of `place_nodes` for these temperatures; None where there are no coefficients.
         num_exact: Of `fit_tail`.
         num_bins: Bins of equal width; None asks for the confidences [temperatures, gammas, examples].
     """
@@ -83,8 +85,12 @@ def chunk_surface(
     counted = weight > 0
     rows = _prepared(jnp.where(counted[:, None], logits, 0), jnp.where(counted, labels, 0), num_exact)
 
-    def at_temperature(temperature: Array) -> tuple[Array, Array]:
-        shared = _shared(rows, temperature, tail)
+    moments = None if nodes is None else moments_at(nodes.x, rows.below)
+
+    def at_temperature(point: tuple) -> tuple[Array, Array]:
+        temperature, *near = point
+        sums = None if nodes is None else tail_sums(moments, *near)
+        shared = _shared(rows, temperature, sums)
         rest = _rest(shared, gammas, tail)
         confidence, nll = jax.vmap(lambda h, gamma: _confidence_and_nll(shared, rows.correct, h, gamma))(rest, gammas)
         nll = nll @ weight + shared.linear @ weight - gammas * (shared.slope @ weight)
@@ -92,7 +98,8 @@ def chunk_surface(
             return nll, confidence
         return nll, _bin_sums(confidence, weight, rows.correct, num_bins)
 
-    return ChunkSurface(*jax.lax.map(at_temperature, temperatures), rows.correct)
+    points = (temperatures,) if nodes is None else (temperatures, nodes.left, nodes.weights)
+    return ChunkSurface(*jax.lax.map(at_temperature, points), rows.correct)
 
 
 def _prepared(logits: Array, labels: Array, num_exact: int) -> _Rows:
@@ -107,11 +114,10 @@ def _prepared(logits: Array, labels: Array, num_exact: int) -> _Rows:
     return _Rows(head, below, second[0], true[0], classes[:, 0] == labels)
 
 
-def _shared(rows: _Rows, temperature: Array, tail: Tail) -> _Shared:
+def _shared(rows: _Rows, temperature: Array, sums: Array | None) -> _Shared:
     head = jnp.exp(rows.head / temperature)
-    total, sums = jnp.sum(head, axis=0), None
-    if tail.coefficients is not None:
-        sums = tail_sums(rows.below, temperature)
+    total = jnp.sum(head, axis=0)
+    if sums is not None:
         total = total + sums[0]
     second = rows.second / temperature
     log_odds = -(second + jnp.log(total))
