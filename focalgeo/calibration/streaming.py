@@ -17,10 +17,10 @@ from focalgeo.calibration.ranks import rank_bin_sums
 from focalgeo.calibration.surface import ChunkSurface, chunk_surface
 from focalgeo.calibration.tail import Nodes, Tail, fit_tail, place_nodes
 
-_CPU_CHUNK = 2**15  # numbers in a table [classes, examples] worked on at once: three such tables fit a core's cache
+_CPU_CHUNK = 2**16  # numbers in a table [classes, examples] worked on at once: a few such tables fit a core's cache
 _ACCELERATOR_CHUNK = 2**24
 _FEWEST = 64  # examples in a chunk, where there are that many: below that the calls cost more than the work
-_KEPT = 2**24  # confidences of all examples kept at once for equal-mass bins: 64 MB
+_KEPT = 2**25  # confidences of all examples kept at once for equal-mass bins: 128 MB
 
 
 class Problem(NamedTuple):
