@@ -168,6 +168,24 @@ def curvature_rows():
         yield {"name": "trace", **shared, "value": trace, "stderr": error, **interval, **counts}
 
 
+def attribution_rows():
+    place = {"split": "val", "n": 180}
+    traces = {"whole": 402.0, "gauss_newton": 395.0, "softmax_weighted": 250.0, "rank_one": 145.0, "residual": 7.0}
+    own = {**traces, "scale_only": 110.0, "beyond_scaling": 292.0}
+    plain = {"whole": 1843.0, "gauss_newton": 1830.0, "residual": 13.0}
+    for loss, parts in (("cross_entropy", plain), ("focal_loss", own)):
+        for part, value in parts.items():
+            where = {"name": "attribution", "loss": loss, "part": part, **place}
+            error = {"stderr": 0.03 * value, "low": 0.94 * value, "high": 1.06 * value, "probes": 60}
+            yield {**where, "of": "trace", "value": value, **error}
+            yield {**where, "of": "lambda_max", "value": value / 9}
+        yield {"name": "scale_free_trace", "loss": loss, "value": plain["whole"] / 20, "stderr": 0.5, **place}
+    for quantile in (0.05, 0.25, 0.5, 0.75, 0.95):
+        yield {"name": "true_class_probability", "quantile": quantile, "value": quantile**0.1, **place}
+    for name, value in {"share_raised": 0.12, "share_negative": 0.01, "mean_weight": 110 / 1843}.items():
+        yield {"name": name, "loss": "focal_loss", "value": value, **place}
+
+
 def search_arrays(splits):
     grid = [
         [_metrics(_probs(splits["val"][0], float(g), float(t)), splits["val"][1]) for t in TEMPERATURES] for g in GAMMAS
@@ -190,7 +208,7 @@ def write_workdir(workdir):
     splits = draw_splits()
     search = search_arrays(splits)
     records.write_manifest(workdir, MANIFEST)
-    for rows in (training_rows(), calibration_rows(splits, search), curvature_rows()):
+    for rows in (training_rows(), calibration_rows(splits, search), curvature_rows(), attribution_rows()):
         records.append_rows(workdir, list(rows))
     seconds = {"compile": 3.0, "evaluate": 4.5, "prepare": 2.2, "train": 12.34}
     records.append_rows(

@@ -99,9 +99,8 @@ def test_products_over_uneven_batches_are_the_dense_hessian_of_the_mean_loss(net
 def rows_of_curvature(net, batches, *, apply=apply, num_probes=69):
     params, state, _ = net
     options = {"split": "val", "max_products": 40, "tolerance": 1e-4, "trace_method": "hutch++"}
-    return evaluation.curvature_rows(
-        apply, {"focal_loss": loss}, params, state, batches, jax.random.key(3), num_probes=num_probes, **options
-    )
+    problem = evaluation.Problem(apply, {"focal_loss": loss}, params, state, batches)
+    return evaluation.measure_curvature(problem, jax.random.key(3), num_probes=num_probes, **options).rows
 
 
 def test_curvature_rows_are_the_spectrum_of_the_dense_hessian(net, batches, hessian):

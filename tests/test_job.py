@@ -137,6 +137,17 @@ def test_curvature_rows_carry_their_errors(finished):
         assert total["value"] < 64 * top["value"]  # far fewer than 3,466 directions are curved
 
 
+def test_attribution_sums_to_the_whole_for_both_losses(finished):
+    parts = [row for row in records.read_rows(finished) if row["name"] == "attribution"]
+    places = {(row["of"], row["loss"]) for row in parts}
+    assert places == {(of, loss) for of in ("trace", "lambda_max") for loss in ("cross_entropy", "focal_loss")}
+    for of, loss in places:
+        named = {row["part"]: row["value"] for row in parts if (row["of"], row["loss"]) == (of, loss)}
+        assert named["gauss_newton"] + named["residual"] == pytest.approx(named["whole"])
+        if loss == "focal_loss":
+            assert named["softmax_weighted"] + named["rank_one"] == pytest.approx(named["gauss_newton"])
+
+
 def test_the_same_command_on_a_finished_run_changes_no_number(finished):
     before = records.read_rows(finished)
     job.run(load_config("digits", "quick"), finished)

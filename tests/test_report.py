@@ -8,11 +8,12 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-from synthetic_workdir import MANIFEST, curvature_rows, training_rows, write_workdir
+from synthetic_workdir import MANIFEST, attribution_rows, curvature_rows, training_rows, write_workdir
 
 from focalgeo import records
 from focalgeo.report import Column, curve_figure, reliability_figure, to_svg, write_report
 from focalgeo.report.__main__ import main
+from focalgeo.report.attribution import attribution_tables, attribution_words
 from focalgeo.report.calibration_page import class1_table, group_table
 from focalgeo.report.calibration_words import choice_words, group_words
 from focalgeo.report.formats import interval, percent, plain, significant
@@ -269,6 +270,59 @@ def test_curvature_is_told_with_its_errors_and_a_search_that_failed_is_named():
     assert lines[2].cells[2] == ("60", "Hessian products (Hutch++)", False)
     failed = curvature_table([{**rows[0], "converged": False}]).lines[0].cells[0]
     assert failed.note == "not converged"
+
+
+def test_the_parts_of_curvature_stand_side_by_side(finished):
+    _, page = finished
+    ((split, table),) = attribution_tables(list(attribution_rows()))
+    assert split == "val"
+    parts = ["Loss in the logits", "– softmax × weight", "– change of weight", "Network in its parameters"]
+    assert [line.title for line in table.lines] == ["Whole", *parts, "By scale alone", "Scale-free trace"]
+    losses = ["cross-entropy", "focal loss"]
+    assert table.heads == [(of, loss) for of in ("Trace", "Largest eigenvalue") for loss in losses]
+    assert [cell.text for cell in table.lines[3].cells] == ["–", "145.0", "–", "16.11"]
+    assert table.lines[3].cells[1].note == "± 4.3"
+    assert [cell.text for cell in table.lines[6].cells] == ["92.15", "92.15", "–", "–"]
+    assert "Where it comes from" in page
+    assert "change of weight" in page
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "says"),
+    [
+        (280, 300, "more than scaling leaves"),
+        (-300, -280, "less than scaling leaves"),
+        (-3, 3, "which the errors do not tell from scaling"),
+    ],
+)
+def test_whether_the_loss_only_scaled_is_told_by_the_paired_interval(low, high, says):
+    rows = [
+        row | {"low": low, "high": high} if row.get("part") == "beyond_scaling" else row for row in attribution_rows()
+    ]
+    first, *others = attribution_words(rows)
+    assert first.startswith(
+        "Had the focal loss only scaled cross-entropy by its mean weight of 0.060, the trace would be"
+    )
+    assert says in first
+    assert others == [
+        "The true class's probability is 0.933 in the median of these 180 examples, 5% lie below 0.741 and 5% above"
+        " 0.9949.",
+        "In the true logit the focal loss bends more than cross-entropy for 12.0% of them, and downwards for 1.0%.",
+    ]
+
+
+def test_a_difference_that_is_rounding_is_no_finding():
+    tiny = {"value": 1e-6, "low": 0.9e-6, "high": 1.1e-6}
+    rows = [row | tiny if row.get("part") == "beyond_scaling" else row for row in attribution_rows()]
+    assert "nothing but rounding" in attribution_words(rows)[0]
+
+
+def test_a_loss_without_weight_or_rows_is_told_without_them():
+    unweighted = [row for row in attribution_rows() if row["name"] != "mean_weight"]
+    assert len(attribution_words(unweighted)) == 2
+    ((_, table),) = attribution_tables([row for row in unweighted if row.get("part") in ("whole", "residual")])
+    assert [line.title for line in table.lines] == ["Whole", "Network in its parameters"]
+    assert (attribution_words([]), attribution_tables([])) == ([], [])
 
 
 def test_the_trace_is_explained_by_its_method():

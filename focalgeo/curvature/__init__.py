@@ -3,23 +3,33 @@
 Everything here is a function of a matvec (tree -> tree) or of a scalar loss(params); it knows no models and no data.
 """
 
+from focalgeo.curvature.attribution import Parts, quadratic_parts
 from focalgeo.curvature.determinism import check_deterministic
+from focalgeo.curvature.diagonal import diagonal, leaf_traces
 from focalgeo.curvature.lanczos import Eigenpairs, extreme_eigenvalues, lambda_max
 from focalgeo.curvature.outputs import outputs_and_trace
 from focalgeo.curvature.penalty import value_and_trace
 from focalgeo.curvature.products import dense_hessian, ggn_vp, hvp, linearized_hvp
+from focalgeo.curvature.sampling import dominant_basis, sample_mean, trace_samples
 from focalgeo.curvature.traces import trace
 
 __all__ = [
     "Eigenpairs",
+    "Parts",
     "check_deterministic",
     "dense_hessian",
+    "diagonal",
+    "dominant_basis",
     "extreme_eigenvalues",
     "ggn_vp",
     "hvp",
     "lambda_max",
+    "leaf_traces",
     "linearized_hvp",
     "outputs_and_trace",
+    "quadratic_parts",
+    "sample_mean",
     "trace",
+    "trace_samples",
     "value_and_trace",
 ]

@@ -2,14 +2,24 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import curvature, trees
+from focalgeo.evaluation.problem import Problem, count_examples, on_device
 from focalgeo.evaluation.rows import make_row
 from focalgeo.types import Array, Batch, PyTree
+
+
+class Curvature(NamedTuple):
+    """Rows, and for each loss the Hessian-vector product and the eigenpair that they come from."""
+
+    rows: list[dict]
+    matvecs: dict[str, Callable]
+    tops: dict[str, curvature.Eigenpairs]
 
 
 def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Callable[[PyTree, PyTree, Batch], Array]:
@@ -50,12 +60,8 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     return matvec
 
 
-def curvature_rows(
-    apply: Callable,
-    losses: dict[str, Callable],
-    params: PyTree,
-    model_state: PyTree,
-    batches: list[Batch],
+def measure_curvature(
+    problem: Problem,
     key: Array,
     *,
     split: str,
@@ -63,26 +69,32 @@ def curvature_rows(
     tolerance: float,
     num_probes: int,
     trace_method: str,
-) -> list[dict]:
+) -> Curvature:
     """lambda_max (with residual) and trace (with standard error) of the Hessian of each loss's mean over the batches.
 
-    losses: row name -> (logits, labels) -> [examples]. Every batch passes the determinism gate first.
+    Every batch passes the determinism gate first.
     """
-    n = sum(int(np.sum(batch.mask)) for batch in batches)
-    params, model_state, batches = jax.device_put((params, model_state, batches))
+    problem = on_device(problem)
+    n = count_examples(problem)
     key_lambda, key_trace = jax.random.split(key)
-    rows = []
-    for name, loss in losses.items():
+    measured = Curvature([], {}, {})
+    for name, loss in problem.losses.items():
+        matvec = _gated_matvec(problem, loss, n)
+        top = curvature.lambda_max(matvec, problem.params, key_lambda, max_products=max_products, tolerance=tolerance)
+        total = curvature.trace(matvec, problem.params, key_trace, num_probes, method=trace_method)
+        measured.matvecs[name], measured.tops[name] = matvec, top
         place = {"split": split, "loss": name}
-        batch_loss = make_batch_loss(apply, loss, n)
-        for batch in batches:  # one by one: gradients of all together would hold all their activations
-            curvature.check_deterministic(partial(batch_loss, model_state=model_state, batch=batch), params)
-        matvec = data_matvec(batch_loss, params, model_state, batches)
-        top = curvature.lambda_max(matvec, params, key_lambda, max_products=max_products, tolerance=tolerance)
         row = make_row({"name": "lambda_max", **place}, {"value": top.value, "residual": top.residual})
-        rows.append({**row, "products": int(top.num_matvecs), "converged": bool(top.converged), "n": n})
-        total = curvature.trace(matvec, params, key_trace, num_probes, method=trace_method)
-        spread = {"value": total.value, "low": total.low, "high": total.high, "stderr": total.stderr}
-        row = make_row({"name": "trace", **place}, spread)
-        rows.append({**row, "probes": num_probes, "method": trace_method, "n": n})
-    return rows
+        row |= {"products": int(top.num_matvecs), "converged": bool(top.converged), "n": n}
+        numbers = {"value": total.value, "low": total.low, "high": total.high, "stderr": total.stderr}
+        spread = make_row({"name": "trace", **place}, numbers)
+        measured.rows.extend([row, {**spread, "probes": num_probes, "method": trace_method, "n": n}])
+    return measured
+
+
+def _gated_matvec(problem: Problem, loss: Callable, n: int) -> Callable:
+    params, model_state, batches = problem.params, problem.model_state, problem.batches
+    batch_loss = make_batch_loss(problem.apply, loss, n)
+    for batch in batches:  # one by one: gradients of all together would hold all their activations
+        curvature.check_deterministic(partial(batch_loss, model_state=model_state, batch=batch), params)
+    return data_matvec(batch_loss, params, model_state, batches)

@@ -149,22 +149,25 @@ def _curvature(config, prepared: Prepared, state: TrainState) -> list[dict]:
         return []
     state = jax.device_get(state)
     chosen = {"cross_entropy": losses.make_loss("cross_entropy"), prepared.objective.name: prepared.objective.loss}
-    measure = functools.partial(
-        evaluation.curvature_rows,
-        prepared.model.apply,
-        {name: functools.partial(_with_hyper, loss, state.hyper) for name, loss in chosen.items()},
-        jax.tree.map(jnp.asarray, state.params),
-        jax.tree.map(jnp.asarray, state.model_state),
-        max_products=settings.max_products,
-        tolerance=settings.tolerance,
-        num_probes=settings.num_probes,
-        trace_method=settings.trace_method,
-    )
+    of_logits = {name: functools.partial(_with_hyper, loss, state.hyper) for name, loss in chosen.items()}
+    params, model_state = jax.tree.map(jnp.asarray, (state.params, state.model_state))
     rows = []
     for split in settings.splits:
         _say(f"measuring the curvature of the loss on {split}")
         batches = preparation.curvature_batches(config, getattr(prepared.dataset, split))
-        rows += measure(batches, prepared.keys["probe"], split=split)
+        problem = evaluation.Problem(prepared.model.apply, of_logits, params, model_state, batches)
+        measured = evaluation.measure_curvature(
+            problem,
+            prepared.keys["probe"],
+            split=split,
+            max_products=settings.max_products,
+            tolerance=settings.tolerance,
+            num_probes=settings.num_probes,
+            trace_method=settings.trace_method,
+        )
+        parts = jax.random.fold_in(prepared.keys["probe"], 1)
+        rows += measured.rows
+        rows += evaluation.attribution_rows(problem, measured, parts, split=split, num_probes=settings.num_probes)
     return rows
 
 

@@ -11,8 +11,15 @@ from focalgeo.types import InputError
 
 _MANIFEST = {"config": dict, "data": dict, "command": list, "calibration": dict}
 _BIN = ("bin", "lower", "upper", "confidence", "low", "high", "n")
-_NUMBERS = (*_BIN, "step", "residual", "stderr", "probes", "products")
-_NEEDED = {"reliability": _BIN, "class1_reliability": _BIN, "seconds": ("phase",)}
+_NUMBERS = (*_BIN, "step", "residual", "stderr", "probes", "products", "quantile")
+_NEEDED = {
+    "reliability": _BIN,
+    "class1_reliability": _BIN,
+    "seconds": ("phase",),
+    "attribution": ("of", "loss", "part"),
+    "true_class_probability": ("quantile", "n"),
+    **dict.fromkeys(("scale_free_trace", "mean_weight", "share_raised", "share_negative"), ("loss",)),
+}
 _MEND = "restore it or choose another workdir"
 
 

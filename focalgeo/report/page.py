@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from focalgeo import records
+from focalgeo.report.attribution import attribution_tables, attribution_words
 from focalgeo.report.calibration_page import calibration_panels, render_calibration
 from focalgeo.report.checks import check_manifest, check_rows, check_search
 from focalgeo.report.curves import curve_figure
@@ -78,6 +79,8 @@ def _render(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[
         test=metric_table(rows, "test"),
         val=metric_table(rows, "val"),
         fitted_by=next((column.criterion.upper() for column in columns if column.criterion), None),
+        attribution=attribution_tables(rows),
+        attribution_words=" ".join(attribution_words(rows)),
         curvature=curvature_table(rows),
         curvature_words=curvature_words(rows),
         interval_words=interval_words(manifest),

@@ -85,7 +85,7 @@ def test_hutch_plus_plus_is_exact_below_its_sketch():
     assert float(all_of_it.value) == pytest.approx(5.5, rel=1e-5)
 
 
-@pytest.mark.parametrize("method", ["hutchinson", "hutch++"])
+@pytest.mark.parametrize("method", ["hutchinson", "hutch++", "xtrace"])
 def test_python_jit_and_vmap_agree(method):
     matrices = jnp.asarray(np.stack([PEAKED, 2 * PEAKED]), jnp.float32)
     together = jax.vmap(lambda matrix: estimate(matrix, jax.random.key(3), 9, method))(matrices)
@@ -102,6 +102,7 @@ def test_python_jit_and_vmap_agree(method):
         (0, "hutchinson", "num_probes is 0"),
         (1, "hutchinson", "at least 2"),
         (3, "hutch++", "at least 4"),
+        (3, "xtrace", "at least 4"),
         (9, "x", "'x'"),
     ],
 )

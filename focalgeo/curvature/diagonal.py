@@ -1,0 +1,118 @@
+"""The diagonal of a matvec, and its trace leaf by leaf, from random probes, with standard errors."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from scipy.special import stdtrit
+
+from focalgeo import trees
+from focalgeo.curvature.arguments import check_finite, check_params
+from focalgeo.curvature.iteration import iterate
+from focalgeo.types import Array, Estimate, InputError, PyTree
+
+
+def diagonal(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
+    """The diagonal of H as the mean of v * (H v) over random sign vectors v, entry by entry.
+
+    The variance of one sample of entry i is the sum of H_ij^2 over j != i: exact for a diagonal H, and poor where rows
+    are large beside the diagonal.
+
+    Args:
+        matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
+        like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
+        key: PRNG key of the probes.
+        num_probes: number of products, 2 or more.
+
+    Returns:
+        Estimate whose fields are trees like `like`; low and high bound each entry's own 95% interval by Student's t. n
+        is num_probes, a scalar.
+
+    Raises:
+        InputError: fewer than 2 probes; `like` empty or not floating-point.
+        RunError: a concrete product is not finite; the leaf is named.
+
+    Accuracy: unbiased; coverage over 200 keys against a dense Hessian in tests/curvature/test_diagonal.py.
+
+    Source: Bekas, Kokiopoulou and Saad, An estimator for the diagonal of a matrix (2007), with random signs.
+    """
+    return _sampled(_entries, matvec, like, key, num_probes)
+
+
+def leaf_traces(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
+    """The trace of each leaf's block of H, the sum of its diagonal entries: where in a network the trace lies.
+
+    A sample of a leaf is v_l' (H v)_l, and the samples of all leaves sum to one of Tr H. The leaves of a layer may be
+    added up, but not their standard errors, which share their probes: restrict the loss to the layer for that.
+
+    Args:
+        matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
+        like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
+        key: PRNG key of the probes.
+        num_probes: number of products, 2 or more.
+
+    Returns:
+        Estimate whose fields are trees of scalars of the structure of `like`; n is num_probes, a scalar.
+
+    Raises:
+        InputError, RunError: as for `diagonal`.
+
+    Accuracy: unbiased; coverage over 200 keys against a dense Hessian in tests/curvature/test_diagonal.py.
+
+    Source: Hutchinson (1990), leaf by leaf.
+    """
+    return _sampled(_blocks, matvec, like, key, num_probes)
+
+
+def _sampled(samples_of, matvec, like, key, num_probes):
+    check_params(like, name="like")
+    if num_probes < 2:
+        raise InputError(f"num_probes is {num_probes}; use 2 or more, for a standard error")
+
+    def body(state):
+        index, mean, spread = state
+        probe = _probe(key, index, like)
+        product = matvec(probe)
+        check_finite(product, name="product")
+        return _updated(index, mean, spread, samples_of(probe, product))
+
+    zeros = _zeros(jax.eval_shape(samples_of, like, like))
+    _, mean, spread = iterate(lambda state: state[0] < num_probes, body, (jnp.int32(0), zeros, zeros))
+    return _estimated(mean, spread, count=num_probes)
+
+
+@jax.jit
+def _entries(probe, product):
+    return jax.tree.map(lambda v, h: (v * h).astype(jnp.promote_types(v.dtype, jnp.float32)), probe, product)
+
+
+@jax.jit
+def _blocks(probe, product):
+    return jax.tree.map(jnp.sum, _entries(probe, product))
+
+
+@jax.jit
+def _probe(key, index, like):
+    return trees.rademacher(jax.random.fold_in(key, index), like)
+
+
+def _zeros(shapes):
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+@jax.jit
+def _updated(index, mean, spread, sample):
+    """Running mean and sum of squared deviations, so that no more than two samples are in memory."""
+    off = jax.tree.map(jnp.subtract, sample, mean)
+    mean = jax.tree.map(lambda m, d: m + d / (index + 1).astype(d.dtype), mean, off)
+    spread = jax.tree.map(lambda s, d, x, m: s + d * (x - m), spread, off, sample, mean)
+    return index + 1, mean, spread
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def _estimated(mean, spread, *, count):
+    quantile = float(stdtrit(count - 1, 0.975))
+    stderr = jax.tree.map(lambda s: jnp.sqrt(s / (count * (count - 1))), spread)
+    low = jax.tree.map(lambda m, e: m - quantile * e, mean, stderr)
+    high = jax.tree.map(lambda m, e: m + quantile * e, mean, stderr)
+    return Estimate(mean, stderr, low, high, jnp.int32(count))

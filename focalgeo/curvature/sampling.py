@@ -1,0 +1,111 @@
+"""Traces of quadratic forms v' A v that are cheap where no product A v is formed; many forms share their probes."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import stdtrit
+
+from focalgeo.curvature.arguments import check_params
+from focalgeo.curvature.flattening import Layout, flat_matvec, layout_of, unravel
+from focalgeo.types import Array, Estimate, InputError, PyTree
+
+
+def trace_samples(
+    form: Callable[[PyTree], PyTree], like: PyTree, key: Array, num_samples: int, *, basis: Array | None = None
+) -> PyTree:
+    """Unbiased samples of Tr A for every quadratic form v' A v that `form` returns, all from the same sign vectors.
+
+    A sample is sum_i q_i' A q_i + w' A w, with q_i the rows of `basis` and w a sign vector projected away from them.
+    The first sum is exact, and the better the basis spans the large eigenvalues, the less the samples scatter. What is
+    linear in the forms holds sample by sample: parts of a form sum to the whole, and differences carry the error of a
+    difference. To be called outside jit: the loop is Python's.
+
+    Args:
+        form: tree -> tree of scalars, each quadratic in its argument; jitted for speed by the caller.
+        like: tree of arrays with the shapes and dtypes that `form` takes; its values are not used.
+        key: PRNG key of the probes.
+        num_samples: number of samples, 1 or more; `form` is called once for each, and once for each row of `basis`.
+        basis: orthonormal rows [rows, dimension] in the order of `ravel_pytree`, as `dominant_basis` gives; None: none.
+
+    Returns:
+        The tree that `form` returns, its leaves NumPy arrays [num_samples]; `sample_mean` makes estimates of them.
+
+    Raises:
+        InputError: num_samples below 1, or `like` is empty or not floating-point.
+
+    Accuracy: the mean over all sign vectors is the trace; tests/curvature/test_sampling.py.
+
+    Source: Hutchinson (1990); the exact part as in Meyer et al., Hutch++ (2021).
+    """
+    check_params(like, name="like")
+    if num_samples < 1:
+        raise InputError(f"num_samples is {num_samples}; use 1 or more")
+    layout = layout_of(like)
+    probes = (_probe(key, jnp.int32(index), basis, layout=layout) for index in range(num_samples))
+    samples = _gathered([form(probe) for probe in probes])
+    if basis is None:
+        return samples
+    inside = _gathered([form(unravel(row, layout)) for row in basis])
+    return jax.tree.map(lambda each, exact: each + exact.sum(), samples, inside)
+
+
+def dominant_basis(matvecs: Sequence[Callable], like: PyTree, key: Array, num_products: int) -> Array:
+    """Orthonormal rows that span products of the matvecs with random signs: mostly their largest eigenvectors.
+
+    Args:
+        matvecs: symmetric linear maps, tree -> tree; each makes `num_products` products.
+        like: tree of arrays with the shapes and dtypes that they take; its values are not used.
+        key: PRNG key of the signs.
+        num_products: 1 or more.
+
+    Returns:
+        [rows, dimension], rows at most len(matvecs) * num_products and at most the dimension.
+
+    Raises:
+        InputError: num_products below 1, or `like` is empty or not floating-point.
+        RunError: a concrete product is not finite; the leaf is named.
+
+    Accuracy: orthonormal to rounding; tests/curvature/test_sampling.py.
+
+    Source: Meyer et al., Hutch++ (2021), the sketch of Algorithm 1.
+    """
+    check_params(like, name="like")
+    if num_products < 1:
+        raise InputError(f"num_products is {num_products}; use 1 or more")
+    layout = layout_of(like)
+    products = [flat_matvec(matvec, layout) for matvec in matvecs]
+    share = max(1, min(num_products, layout.size // len(products)))
+    signs = jax.random.rademacher(key, (share, layout.size), layout.dtype)
+    rows = jnp.stack([product(row) for product in products for row in signs])[: layout.size]
+    return jnp.linalg.qr(rows.T)[0].T
+
+
+def sample_mean(samples: np.ndarray) -> Estimate:
+    """The mean of independent samples [n] with its standard error and 95% interval by Student's t; n is 2 or more.
+
+    Raises:
+        InputError: fewer than two samples.
+    """
+    count = samples.shape[0]
+    if count < 2:
+        raise InputError(f"{count} sample has no standard error; take 2 or more")
+    value, stderr = samples.mean(), samples.std(ddof=1) / count**0.5
+    reach = stderr * float(stdtrit(count - 1, 0.975))
+    return Estimate(value, stderr, value - reach, value + reach, np.int32(count))
+
+
+def _gathered(values: list[PyTree]) -> PyTree:
+    """Each leaf's values as one array on the host, where the few numbers that are left cost no compilation."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(values))
+
+
+@functools.partial(jax.jit, static_argnames="layout")
+def _probe(key: Array, index: Array, basis: Array | None, *, layout: Layout) -> PyTree:
+    probe = jax.random.rademacher(jax.random.fold_in(key, index), (layout.size,), layout.dtype)
+    if basis is not None:
+        inside = jnp.matmul(basis, probe, precision="highest")
+        probe = probe - jnp.matmul(inside, basis, precision="highest")
+    return unravel(probe, layout)

@@ -1,0 +1,104 @@
+"""XTrace: every probe spans the subspace for all others, so that no product is spent on one purpose alone."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from focalgeo.types import Array
+
+
+@jax.jit
+def start_vectors(key: Array, like: Array) -> Array:
+    """Gaussian rows of the shape and dtype of `like` [samples, n]: their directions are uniform in any subspace."""
+    return jax.random.normal(key, like.shape, like.dtype)
+
+
+class Compressed(NamedTuple):
+    """All that the estimates need, of the size of the number of vectors."""
+
+    inner: Array  # [basis, basis], Q' A Q
+    projected: Array  # [samples, basis], w' Q
+    coupled: Array  # [samples, basis], w' A Q
+    forms: Array  # [samples], w' A w
+    lengths: Array  # [samples], w' w
+    left_out: Array  # [samples, basis], the direction of the basis that only product i reaches
+
+
+@jax.jit
+def value_and_stderr(vectors: Array, products: Array, basis: Array, basis_products: Array) -> tuple[Array, Array]:
+    """The trace as the mean over vectors w_i of tr(Q_i' A Q_i) + c (w_i - Q_i Q_i' w_i)' A (w_i - Q_i Q_i' w_i).
+
+    Q_i is an orthonormal basis of the products but the i-th, and c makes w_i - Q_i Q_i' w_i as long as a sign vector of
+    its subspace would be. The samples share their subspaces, so their scatter understates the error of their mean, and
+    the jackknife (the estimates without each vector in turn) overstates it, both up to twofold and more with many
+    vectors; the standard error is their geometric mean. On the spectra of tests/curvature/test_xtrace.py two of it
+    cover as they should.
+
+    Args:
+        vectors: [samples, n], the w.
+        products: [samples, n], A w.
+        basis: [samples, n], orthonormal rows that span the products.
+        basis_products: [samples, n], A times the rows of `basis`.
+    """
+    small = Compressed(
+        _matmul(basis, basis_products.T),
+        _matmul(vectors, basis.T),
+        _matmul(vectors, basis_products.T),
+        jnp.sum(vectors * products, axis=1),
+        jnp.sum(vectors**2, axis=1),
+        _left_out(_matmul(basis, products.T)),
+    )
+    count, size = vectors.shape
+    samples = _samples(small, jnp.zeros_like(small.left_out), size - count + 1)
+
+    def without(index: Array) -> Array:
+        # Beside its own direction, each sample loses the one that product `index` alone reaches.
+        own = jnp.broadcast_to(small.left_out[index], small.left_out.shape)
+        other = own - _along(own, small.left_out)
+        length = jnp.linalg.norm(other, axis=1, keepdims=True)
+        other = jnp.where(length > 1e-3, other / jnp.maximum(length, 1e-3), 0)
+        fewer = _samples(small, other, size - count + 2)
+        return (fewer.sum() - fewer[index]) / (count - 1)
+
+    values = jax.lax.map(without, jnp.arange(count, dtype=jnp.int32))
+    scatter, jackknife = samples.std(ddof=1) / count**0.5, (count - 1) ** 0.5 * values.std()
+    return samples.mean(), jnp.sqrt(scatter * jackknife)
+
+
+def _samples(small: Compressed, other: Array, dimension: int) -> Array:
+    """[samples]: with the directions `left_out` and `other` (orthogonal to it, of norm 1 or 0) taken from the basis."""
+    inside = small.projected - _along(small.projected, small.left_out) - _along(small.projected, other)
+    exact = jnp.trace(small.inner) - _quadratic(small.inner, small.left_out) - _quadratic(small.inner, other)
+    outside = small.forms - 2 * jnp.sum(inside * small.coupled, axis=1) + _quadratic(small.inner, inside)
+    length = small.lengths - jnp.sum(inside**2, axis=1)
+    return exact + jnp.where(length > 1e-5 * small.lengths, dimension * outside / length, 0)
+
+
+def _along(rows: Array, units: Array) -> Array:
+    """The component of each row along its unit vector."""
+    return jnp.sum(rows * units, axis=-1, keepdims=True) * units
+
+
+def _left_out(coordinates: Array) -> Array:
+    """[samples, basis]: row i is a unit vector orthogonal to all columns of `coordinates` [basis, samples] but one.
+
+    By QR of the others with the i-th put last: the last column of a full Q is orthogonal to them, also where they are
+    linearly dependent, as they are when the matrix has a small rank.
+    """
+    count = coordinates.shape[1]
+
+    def one(index: Array) -> Array:
+        others = jnp.delete(coordinates, index, axis=1, assume_unique_indices=True)
+        return jnp.linalg.qr(others, mode="complete")[0][:, -1]
+
+    return jax.vmap(one)(jnp.arange(count, dtype=jnp.int32))
+
+
+def _quadratic(matrix: Array, rows: Array) -> Array:
+    """[rows]: r' M r of each row."""
+    return jnp.sum(_matmul(rows, matrix) * rows, axis=1)
+
+
+def _matmul(left: Array, right: Array) -> Array:
+    return jnp.matmul(left, right, precision="highest")

@@ -1,0 +1,245 @@
+"""Where curvature comes from: parts against dense float64 matrices, rows against their laws, records of the papers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from reference.curvature import focal_logit_hessian
+
+from focalgeo import curvature, data, evaluation, losses
+from focalgeo.evaluation.attribution import make_form
+from focalgeo.evaluation.logits import compare, held_weight
+from focalgeo.types import Split
+
+EXAMPLES, ROWS, CLASSES = 13, 8, 3  # two batches, the second with three rows of padding
+GAMMAS = (0.5, 2.0, 5.0)
+
+
+def apply(variables, x):
+    """Two layers with ReLU and a bias in the first, 22 parameters."""
+    params = variables["params"]
+    return jax.nn.relu(x @ params["first"] + params["bias"][None]) @ params["second"]
+
+
+def make_problem(chosen, dtype=np.float32):
+    random = np.random.default_rng(0)
+    shapes = {"bias": (4,), "first": (2, 4), "second": (4, CLASSES)}
+    params = {name: random.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+    x, y = random.normal(size=(EXAMPLES, 2)).astype(dtype), random.integers(0, CLASSES, EXAMPLES).astype(np.int32)
+    batches = list(data.evaluation_batches(Split(x, y), batch_size=ROWS))
+    padded = [batch._replace(x=np.where(batch.mask[:, None], batch.x, 0.5).astype(dtype)) for batch in batches]
+    return evaluation.Problem(apply, {"cross_entropy": losses.cross_entropy, **chosen}, params, {}, padded), x, y
+
+
+def focal(gamma):
+    return lambda logits, labels: losses.focal_loss(logits, labels, gamma)
+
+
+def rows_of(problem, num_probes):
+    options = {"max_products": 40, "tolerance": 1e-4, "trace_method": "hutch++"}
+    measured = evaluation.measure_curvature(
+        problem, jax.random.key(3), split="val", num_probes=max(num_probes, 6), **options
+    )
+    rows = evaluation.attribution_rows(problem, measured, jax.random.key(4), split="val", num_probes=num_probes)
+    return measured.rows, rows
+
+
+def by_part(rows, of, loss):
+    return {row["part"]: row for row in rows if row.get("of") == of and row["loss"] == loss}
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Rows of focal loss with gamma 2 from 12 vectors, of which 4 span the basis."""
+    problem, x, y = make_problem({"focal_loss": focal(2.0)})
+    return problem, x, y, *rows_of(problem, 12)
+
+
+def matrices(form, size, unravel):
+    """The symmetric matrix behind each part of each loss, by polarisation."""
+
+    def values(vector):
+        return np.array([value for named in form(unravel(vector)).values() for value in named.values()])
+
+    units = np.eye(size)
+    alone = np.stack([values(unit) for unit in units])
+    found = np.zeros((size, size, alone.shape[1]))
+    for i in range(size):
+        for j in range(i + 1):
+            found[i, j] = found[j, i] = (values(units[i] + units[j]) - alone[i] - alone[j]) / 2
+    labels = [(loss, part) for loss, named in form(unravel(units[0])).items() for part in named]
+    return {label: found[..., index] for index, label in enumerate(labels)}
+
+
+def test_parts_are_dense_matrices_in_float64():
+    with jax.enable_x64(True):
+        problem, x, y = make_problem({str(gamma): focal(gamma) for gamma in GAMMAS}, np.float64)
+        flat, unravel = ravel_pytree(jax.tree.map(jnp.asarray, problem.params))
+        found = matrices(make_form(problem, split=tuple(map(str, GAMMAS))), flat.size, unravel)
+        logits = np.asarray(apply({"params": problem.params}, x))
+        jacobian = np.asarray(jax.jacobian(lambda at: apply({"params": unravel(at)}, jnp.asarray(x)))(flat))
+
+        def gauss_newton(inner):
+            return np.einsum("nci,ncd,ndj->ij", jacobian, np.stack(inner), jacobian) / EXAMPLES
+
+        for gamma in GAMMAS:
+            of_logits = [focal_logit_hessian(z, label, gamma) for z, label in zip(logits, y, strict=True)]
+            p = np.exp(logits[range(EXAMPLES), y]) / np.exp(logits).sum(1)
+            weight = (1 - p) ** gamma - gamma * p * (1 - p) ** (gamma - 1) * np.log(p)
+            plain = [focal_logit_hessian(z, label, 0) for z, label in zip(logits, y, strict=True)]
+            held = gauss_newton([w * inner for w, inner in zip(weight, plain, strict=True)])
+            loss = lambda at, g=gamma: losses.focal_loss(apply({"params": at}, jnp.asarray(x)), y, g).mean()  # noqa: E731
+            parts = {part: matrix for (name, part), matrix in found.items() if name == str(gamma)}
+            np.testing.assert_allclose(parts["softmax_weighted"], held, atol=1e-9)
+            np.testing.assert_allclose(parts["rank_one"], gauss_newton(of_logits) - held, atol=1e-9)
+            np.testing.assert_allclose(parts["gauss_newton"], gauss_newton(of_logits), atol=1e-9)
+            np.testing.assert_allclose(parts["whole"], curvature.dense_hessian(loss, problem.params), atol=1e-9)
+            np.testing.assert_allclose(parts["whole"] - parts["residual"], parts["gauss_newton"], atol=1e-9)
+            assert np.linalg.eigvalsh(parts["softmax_weighted"])[0] > -1e-9
+            assert np.linalg.eigvalsh(parts["rank_one"])[0] < -1e-3
+
+
+def test_rows_of_parts_sum_to_the_whole_and_to_lambda_max(measured):
+    *_, whole_rows, rows = measured
+    for of in ("trace", "lambda_max"):
+        plain, own = (by_part(rows, of, loss) for loss in ("cross_entropy", "focal_loss"))
+        value = lambda named, part: named[part]["value"]  # noqa: E731
+        assert plain.keys() == {"gauss_newton", "residual", "whole"}
+        assert own.keys() == {*plain, "softmax_weighted", "rank_one", "scale_only", "beyond_scaling"}
+        for named in (plain, own):
+            assert value(named, "gauss_newton") + value(named, "residual") == pytest.approx(value(named, "whole"))
+        split = value(own, "softmax_weighted") + value(own, "rank_one")
+        assert split == pytest.approx(value(own, "gauss_newton"))
+        (weight,) = [row["value"] for row in rows if row["name"] == "mean_weight"]
+        assert value(own, "scale_only") == pytest.approx(weight * value(plain, "whole"))
+        assert value(own, "beyond_scaling") == pytest.approx(value(own, "whole") - value(own, "scale_only"))
+    for row in whole_rows:
+        if row["name"] == "lambda_max":
+            part = by_part(rows, "lambda_max", row["loss"])["whole"]["value"]
+            assert abs(part - row["value"]) <= row["residual"] + 1e-5 * row["value"]
+
+
+def test_traces_are_within_their_errors_of_the_dense_hessian_and_a_full_basis_is_exact(measured):
+    problem, x, y, _, rows = measured
+    flat, _ = ravel_pytree(problem.params)
+    _, exact_rows = rows_of(problem, 3 * flat.size)
+    for name, loss in problem.losses.items():
+        dense = curvature.dense_hessian(
+            lambda at, loss=loss: loss(apply({"params": at}, jnp.asarray(x)), y).mean(), problem.params
+        )
+        scaled = np.sum(np.diag(dense) * np.asarray(flat) ** 2)
+        for found, expected in (
+            (lambda rows, name=name: by_part(rows, "trace", name)["whole"], np.trace(dense)),
+            (lambda rows, name=name: named_row(rows, "scale_free_trace", name), scaled),
+        ):
+            row = found(rows)
+            assert abs(row["value"] - expected) < 4 * row["stderr"]
+            assert row["low"] < row["value"] < row["high"]
+            assert row == {**row, "split": "val", "n": EXAMPLES, "probes": 12}
+            assert found(exact_rows)["value"] == pytest.approx(expected, rel=1e-4)
+
+
+def named_row(rows, name, loss):
+    (row,) = [row for row in rows if row["name"] == name and row.get("loss") == loss]
+    return row
+
+
+def test_rescaled_layers_change_the_trace_but_not_the_scale_free_one(measured):
+    problem, *_ = measured
+    params = problem.params
+    factors = {"bias": np.float32(3), "first": np.float32(3), "second": np.float32(1 / 3)}
+    other = problem._replace(params={name: factors[name] * leaf for name, leaf in params.items()})
+    x = problem.batches[0].x
+    np.testing.assert_allclose(apply({"params": other.params}, x), apply({"params": params}, x), rtol=1e-4, atol=1e-5)
+    (_, before), (_, after) = (rows_of(each, 3 * 24) for each in (problem, other))
+    for loss in problem.losses:
+        plain = [by_part(rows, "trace", loss)["whole"]["value"] for rows in (before, after)]
+        free = [named_row(rows, "scale_free_trace", loss)["value"] for rows in (before, after)]
+        assert free[1] == pytest.approx(free[0], rel=1e-3)
+        assert abs(plain[1] / plain[0] - 1) > 0.5
+
+
+def weighted(logits, labels):
+    return losses.weighted_by_class(losses.focal_loss(logits, labels, 2.0), labels, jnp.float32([1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    ("loss", "splits"),
+    [
+        (focal(0.5), True),
+        (weighted, True),
+        (lambda z, y: losses.sample_dependent_focal_loss(z, y, jnp.float32([0.2]), jnp.float32([5, 3])), True),
+        (lambda z, y: losses.label_smoothed_cross_entropy(z, y, 0.05), False),
+        (losses.brier_loss, False),
+        (lambda z, y: losses.dual_focal_loss(z, y, 2.0), False),
+    ],
+    ids=["focal", "class-weighted", "by policy", "label smoothing", "brier", "dual focal"],
+)
+def test_only_a_loss_of_the_true_probability_alone_is_split_by_weight(loss, splits):
+    random = np.random.default_rng(0)
+    logits, labels = 3 * random.normal(size=(40, 3)).astype(np.float32), random.integers(0, 3, 40)
+    found = compare(loss, losses.cross_entropy, jnp.asarray(logits), jnp.asarray(labels))
+    assert bool(found.parallel.all()) == splits
+    held, own = (
+        jax.grad(lambda z, each=each: jnp.sum(each(z, labels)))(jnp.asarray(logits))
+        for each in (held_weight(loss, losses.cross_entropy), loss)
+    )
+    assert np.allclose(held, own, rtol=1e-3, atol=1e-6) == splits
+
+
+def test_a_loss_without_a_weight_has_rows_but_no_split():
+    problem, *_ = make_problem({"brier_loss": losses.brier_loss})
+    _, rows = rows_of(problem, 6)
+    assert by_part(rows, "trace", "brier_loss").keys() == {"gauss_newton", "residual", "whole"}
+    assert not [row for row in rows if row["name"] == "mean_weight"]
+    alone, *_ = make_problem({})
+    _, rows = rows_of(alone, 6)
+    assert {row["loss"] for row in rows if "loss" in row} == {"cross_entropy"}
+    assert len([row for row in rows if row["name"] == "true_class_probability"]) == 5
+
+
+def with_true_probability(p, classes):
+    """Logits whose class 0 has probability p, the others unequal shares of the rest."""
+    shares = np.arange(1, classes) / np.arange(1, classes).sum()
+    return np.log(np.column_stack([p, np.outer(1 - p, shares)])).astype(np.float32)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_records_of_where_focal_loss_raises_curvature_and_where_it_is_negative(papers, classes):
+    for record in papers["binary_logit_curvature_ratio_focal_over_CE"]:
+        low, high = record["ratio_eq_1_at_p"]
+        bounds = np.array([record["curvature_negative_below_p"], low, high])
+        p = np.concatenate([0.98 * bounds, 1.02 * bounds])
+        labels = jnp.zeros(6, jnp.int32)
+        found = compare(focal(record["gamma"]), losses.cross_entropy, with_true_probability(p, classes), labels)
+        np.testing.assert_allclose(found.probability, p, rtol=1e-5)
+        np.testing.assert_array_equal(found.negative, [True, False, False, False, False, False])
+        np.testing.assert_array_equal(found.raised, [False, False, True, False, True, False])
+
+
+def test_the_frozen_factor_of_eq_28_is_not_the_curvature_of_focal_loss(papers):
+    # Eq. 28 scales cross-entropy's curvature by (1-p)^gamma, below 1: at p = 1/3 focal loss's curvature is above it.
+    records = {r["gamma"]: r for r in papers["softmax_logit_hessian"] if r["logits"] == [0, 0, 0]}
+    for gamma in (1.0, 2.0, 5.0):
+        z, label = jnp.zeros((1, 3)), jnp.array([records[gamma]["y"]])
+        total = jnp.trace(jax.hessian(lambda at, y=label, g=gamma: focal(g)(at, y)[0])(z)[0, :, 0])
+        assert float(total) == pytest.approx(records[gamma]["trace"], rel=1e-4)
+        assert total > records[0.0]["trace"] > (2 / 3) ** gamma * records[0.0]["trace"]
+
+
+def test_shares_and_quantiles_are_of_the_unmasked_examples(measured):
+    problem, x, y, _, rows = measured
+    logits = apply({"params": problem.params}, x)
+    p = np.asarray(jax.nn.softmax(logits))[range(EXAMPLES), y]
+    quantiles = {row["quantile"]: row["value"] for row in rows if row["name"] == "true_class_probability"}
+    for level, value in quantiles.items():
+        assert value == pytest.approx(np.quantile(p, level), rel=1e-4)
+    expected = {
+        "mean_weight": np.mean((1 - p) ** 2 - 2 * p * (1 - p) * np.log(p)),
+        "share_raised": np.mean((p > 0.0926825) & (p < 0.6275365)),
+        "share_negative": np.mean(p < 0.057846),
+    }
+    for name, value in expected.items():
+        assert named_row(rows, name, "focal_loss")["value"] == pytest.approx(value, rel=1e-4)
+    assert 0 < expected["share_raised"] < 1
