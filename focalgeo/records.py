@@ -249,7 +249,14 @@ def _differences(there: Any, here: Any) -> list[str]:
     left, right = _flat(there), _flat(here)
     names = [*left, *(name for name in right if name not in left)]
     different = [name for name in names if left.get(name, _ABSENT) != right.get(name, _ABSENT)]
-    return [f"{name}: {left.get(name, 'absent')} there, {right.get(name, 'absent')} here" for name in different]
+    sides = ((name, _short(left.get(name, "absent")), _short(right.get(name, "absent"))) for name in different)
+    return [f"{name}: {there} there, {here} here" for name, there, here in sides]
+
+
+def _short(value: Any) -> str:
+    """A value as text of 24 characters at most; a checksum or a long list says no more in full."""
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:21]}..."
 
 
 _ABSENT = object()

@@ -1,5 +1,6 @@
 """A classifier's outputs with their labels, read from files of any framework; what they are is said, never guessed."""
 
+import difflib
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -7,14 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from focalgeo.data.archives import checksum
+from focalgeo.data.logits_checks import check_group, check_probs, check_shapes, check_values, sums_to_1
 from focalgeo.data.logits_formats import Arrays, open_arrays
 from focalgeo.types import InputError
 
 PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision
-LARGEST_LOGIT = 1e30  # sums of more would leave float32
-LEAST_EXAMPLES = 30
 _ROLES = ("logits", "probs", "labels", "group")
-_SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}  # by bytes of the type: what rounding leaves of a sum of 1
 
 
 class Keys(NamedTuple):
@@ -62,10 +61,12 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
     if scores.dtype.kind not in "fiu":
         raise InputError(f"{where}: {given} are of type {scores.dtype}: give numbers")
     labels = _whole_numbers(labels, where)
-    _check_shapes(scores, labels, group, given, where)
-    _check_values(scores, labels, given, where)
+    check_shapes(scores, labels, group, given, where)
+    check_values(scores, labels, given, where)
     if given == "probs":
-        _check_probs(scores, where)
+        check_probs(scores, where)
+    if group is not None:
+        check_group(group, where)
     return Outputs(
         source=source,
         checksum=" ".join(f"sha256:{checksum(path)}" for path in files),
@@ -74,12 +75,13 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         labels=labels.astype(np.int32),
         group=None if group is None else group.astype(str),
         saturated=int(((scores <= 0) | (scores >= 1)).any(axis=1).sum()) if given == "probs" else 0,
-        looks_like_probs=given == "logits" and _sums_to_1(scores),
+        looks_like_probs=given == "logits" and sums_to_1(scores),
     )
 
 
 def _open(source: str, where: str) -> tuple[list[Path], Arrays]:
     parts = dict(re.findall(rf"(?:^|,)({'|'.join(_ROLES)})=(.+?)(?=,(?:{'|'.join(_ROLES)})=|$)", source))
+    _check_roles(source, parts, where)
     if not parts:
         path = Path(source)
         if path.suffix.lower() == ".npy":
@@ -90,6 +92,18 @@ def _open(source: str, where: str) -> tuple[list[Path], Arrays]:
         if path.suffix.lower() != ".npy":
             raise InputError(f"--{where}: {role}={path} is no .npy file; give other formats as --{where}=PATH")
     return list(paths.values()), {role: open_arrays(path)[""] for role, path in paths.items()}
+
+
+def _check_roles(source: str, parts: dict[str, str], where: str) -> None:
+    """Refuses "logit=z.npy" and a list of .npy files without labels or without logits."""
+    for name in re.findall(r"(?:^|,)(\w+)=", source):
+        if name not in _ROLES and source.count(".npy") and not Path(source).exists():
+            nearest = difflib.get_close_matches(name, _ROLES, n=1, cutoff=0.0)[0]
+            raise InputError(f"--{where}={source}: {name}= is not known; did you mean {nearest}=?")
+    if parts and "labels" not in parts:
+        raise InputError(f"--{where}={source} has no labels: add ,labels=y.npy")
+    if parts and not {"logits", "probs"} & set(parts):
+        raise InputError(f"--{where}={source} has neither logits nor probs: begin with logits=z.npy or probs=p.npy")
 
 
 def _scores_name(arrays: Arrays, keys: Keys, where: str) -> tuple[str, str]:
@@ -120,6 +134,8 @@ def _names(arrays: Arrays) -> str:
 
 def _whole_numbers(labels: np.ndarray, where: str) -> np.ndarray:
     """Labels as integers; text, as a csv file holds it, is read as whole numbers and nothing else."""
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        raise InputError(f"{where}: labels have shape {labels.shape}: give class numbers, labels.argmax(1) of one-hot")
     if labels.dtype.kind in "iu":
         return labels
     if labels.dtype.kind == "U":
@@ -130,61 +146,6 @@ def _whole_numbers(labels: np.ndarray, where: str) -> np.ndarray:
             f"{where}: labels[{wrong[0]}] is {str(labels.flat[wrong[0]])!r}: give class numbers 0, 1, 2 ..."
         )
     raise InputError(f"{where}: labels are {labels.dtype}: give class numbers as integers, labels.astype(int)")
-
-
-def _check_shapes(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, given: str, where: str) -> None:
-    if scores.ndim != 2:
-        hint = "; of two classes give both, np.stack([1 - p, p], 1)" if scores.ndim == 1 else ""
-        raise InputError(f"{where}: {given} have shape {scores.shape}: give [examples, classes]{hint}")
-    for name, array in (("labels", labels), ("group", group)):
-        if array is not None and array.shape != scores.shape[:1]:
-            shapes = f"{name} have shape {array.shape}, {given} {scores.shape}"
-            raise InputError(f"{where}: {shapes}: give one for each row of {given}")
-    if scores.shape[1] < 2:
-        raise InputError(f"{where}: {given} have {scores.shape[1]} class: give two or more")
-    if len(scores) < LEAST_EXAMPLES:
-        few = f"{where} has {len(scores)} examples, too few to fit or to measure calibration"
-        raise InputError(f"{few}: give {LEAST_EXAMPLES} at the very least, and some hundreds for a useful answer")
-
-
-def _check_values(scores: np.ndarray, labels: np.ndarray, given: str, where: str) -> None:
-    bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
-    if bad.size:
-        what = f"{where}: {given} of {bad.size} examples are NaN or infinite"
-        raise InputError(f"{what}, the first in row {bad[0]}: remove or mend them")
-    largest = float(np.abs(scores).max())
-    if largest > LARGEST_LOGIT:
-        raise InputError(f"{where}: {given} run up to {largest:.3g}, beyond {LARGEST_LOGIT:g}: look for what made them")
-    outside = np.flatnonzero((labels < 0) | (labels >= scores.shape[1]))
-    if outside.size:
-        first, last = outside[0], scores.shape[1] - 1
-        what = f"{where}: labels[{first}] is {labels[first]}"
-        raise InputError(f"{what}: with {last + 1} classes give labels from 0 to {last}")
-    if labels.min() == labels.max():
-        raise InputError(f"{where}: all labels are {labels[0]}, one class: calibration needs examples of two or more")
-
-
-def _check_probs(probs: np.ndarray, where: str) -> None:
-    outside = np.argwhere((probs < 0) | (probs > 1 + _tolerance(probs)))
-    if outside.size:
-        row, column = outside[0]
-        what = f"{where}: probs[{row}, {column}] is {probs[row, column]:.6g}, no probability"
-        raise InputError(f"{what}: if these are logits, say --logits-key")
-    sums = probs.sum(axis=1, dtype=np.float64)
-    wrong = np.flatnonzero(np.abs(sums - 1) > _tolerance(probs))
-    if wrong.size:
-        first = wrong[0]
-        what = f"{where}: {wrong.size} rows of probs do not sum to 1, the first is row {first} with {sums[first]:.6g}"
-        raise InputError(f"{what}: give probabilities of all classes, or logits")
-
-
-def _tolerance(probs: np.ndarray) -> float:
-    return _SUM_TOLERANCE.get(probs.dtype.itemsize, 1e-3) if probs.dtype.kind == "f" else 0.0
-
-
-def _sums_to_1(scores: np.ndarray) -> bool:
-    close = np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= _tolerance(scores)
-    return bool((scores >= 0).all() and (scores <= 1).all() and close.all())
 
 
 def _log(probs: np.ndarray) -> np.ndarray:

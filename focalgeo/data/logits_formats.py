@@ -1,10 +1,7 @@
 """Named arrays in a file of one of the formats that frameworks write; nothing in a file is ever executed."""
 
-import csv
 import json
-import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,11 +9,12 @@ from types import MappingProxyType
 
 import numpy as np
 
+from focalgeo.data.damage import DAMAGE, damaged
+from focalgeo.data.logits_csv import open_csv
 from focalgeo.types import InputError
 
 Arrays = Mapping[str, Callable[[], np.ndarray]]  # name -> a function that reads the array
 
-_DAMAGE = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, UnicodeDecodeError)
 _LONGEST_HEADER = 100_000_000  # bytes, the format's own limit
 _SAFE_TYPES = {
     "F64": "<f8",
@@ -51,18 +49,12 @@ def open_arrays(path: Path) -> Arrays:
         raise InputError(f"cannot read {path}: {error.strerror or error}; check the path") from error
 
 
-def damaged(path: Path, why: object) -> InputError:
-    """The error that a file cannot be read as what its suffix says."""
-    text = " ".join(str(why).split())
-    return InputError(f"{path} is damaged, cut short or no {path.suffix} file ({text}): write it again")
-
-
 def _open_npz(path: Path) -> Arrays:
     _refuse_pickle(path)
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise damaged(path, error) from error
     return {name: partial(_load, path, name) for name in names}
 
@@ -92,39 +84,9 @@ def _load(path: Path, name: str | None) -> np.ndarray:
             return found
         with found:
             return found[name]
-    except _DAMAGE as error:
+    except DAMAGE as error:
         if "allow_pickle" in str(error):
             raise _pickled(path) from error
-        raise damaged(path, error) from error
-
-
-def _open_csv(path: Path) -> Arrays:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header = next(csv.reader(file), [])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise damaged(path, error) from error
-    header = [name.strip() for name in header]
-    columns: dict[str, list[int]] = {}
-    for index, name in enumerate(header):
-        stem, _, number = name.rpartition("_")
-        columns.setdefault(stem if number.isdecimal() else name, []).append(index)
-    for stem, indices in columns.items():
-        if len(indices) > 1 and [header[i] for i in indices] != [f"{stem}_{k}" for k in range(len(indices))]:
-            raise InputError(f"{path}: columns of {stem!r} must be {stem}_0, {stem}_1, ... once each and in order")
-    numeric = {stem for stem, indices in columns.items() if header[indices[0]] != stem}
-    return {stem: partial(_csv_array, path, stem in numeric, indices) for stem, indices in columns.items()}
-
-
-def _csv_array(path: Path, numeric: bool, columns: list[int]) -> np.ndarray:
-    style = {"delimiter": ",", "comments": None, "quotechar": '"', "skiprows": 1, "encoding": "utf-8-sig"}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a file without rows, which is refused for having too few
-            if not numeric:
-                return np.char.strip(np.loadtxt(path, dtype=str, usecols=columns[0], ndmin=1, **style))
-            return np.loadtxt(path, dtype=np.float64, usecols=columns, ndmin=2, **style)
-    except _DAMAGE as error:
         raise damaged(path, error) from error
 
 
@@ -148,7 +110,7 @@ def _safe_array(path: Path, start: int, entry: dict) -> np.ndarray:
         if first < 0 or end - first != count * dtype.itemsize or start + end > path.stat().st_size:
             raise ValueError("sizes do not agree")
         values = np.fromfile(path, dtype, count, offset=start + first).reshape(shape)
-    except (*_DAMAGE, TypeError) as error:
+    except (*DAMAGE, TypeError) as error:
         raise damaged(path, error) from error
     return (values.astype("<u4") << 16).view("<f4") if kind == "BF16" else values
 
@@ -176,7 +138,7 @@ FORMATS = MappingProxyType(
     {
         ".npz": _open_npz,
         ".npy": _open_npy,
-        ".csv": _open_csv,
+        ".csv": open_csv,
         ".safetensors": _open_safetensors,
         ".pt": _open_torch,
         ".pth": _open_torch,

@@ -108,7 +108,57 @@ def test_two_npy_files_say_what_they_are(tmp_path):
     assert found.checksum.count("sha256:") == 3
     assert "an .npy file has no names; give --val=logits=z.npy,labels=y.npy" in line(tmp_path / "z.npy")
     assert "is no .npy file" in line(f"logits={tmp_path}/z.npz,labels={tmp_path}/y.npy")
-    assert "no array 'labels'" in line(f"logits={tmp_path}/z.npy")
+    assert "z.npy has no labels: add ,labels=y.npy" in line(f"logits={tmp_path}/z.npy")
+    assert "has neither logits nor probs: begin with" in line(f"labels={tmp_path}/y.npy")
+    for typo in ("logit=z.npy,labels=y.npy", "logit=z.npy"):
+        assert f"--val={typo}: logit= is not known; did you mean logits=?" in line(typo)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("labels;logits_0;logits_1\n0;1.0;2.0\n", "columns are separated by semicolons: write it with commas"),
+        ("labels\tlogits_0\n0\t1.0\n", "columns are separated by tabs"),
+        ("0,1.0,2.0\n1,0.5,0.1\n", "a.csv has no header: begin it with a line such as labels,logits_0,logits_1"),
+        (
+            "labels,logits_0,logits_1\n0,1.0,2.0\n\n1,x,3.0\n",
+            "a.csv, line 4, column 'logits_0' is 'x', no number: mend the cell or remove the line",
+        ),
+        ("labels,logits_0,logits_1\n0,1.0,2.0\n1,3.0\n", "a.csv, line 3 has 2 cells, the header 3"),
+    ],
+)
+def test_a_csv_error_names_its_place(tmp_path, text, says):
+    (tmp_path / "a.csv").write_text(text)
+    assert says in line(tmp_path / "a.csv")
+
+
+def test_probabilities_are_judged_by_the_digits_they_hold(tmp_path):
+    short = (np.ascontiguousarray(PROBS).view(np.uint32) & 0xFFFF0000).view(np.float32)  # bfloat16 cuts 16 bits off
+    assert np.abs(short.sum(1) - 1).max() > 2e-3
+    np.savez(tmp_path / "p.npz", probs=short, labels=LABELS)
+    assert read(tmp_path / "p.npz").given == "probs"
+    np.savez(tmp_path / "q.npz", probs=short.astype(np.float64), labels=LABELS)
+    assert "do not sum to 1" in line(tmp_path / "q.npz")
+
+
+def test_a_probability_below_zero_by_rounding_is_zero(tmp_path):
+    probs = np.float64(PROBS)
+    probs[3] = [1.0, -1e-9, 1e-9]
+    np.savez(tmp_path / "p.npz", probs=probs, labels=LABELS)
+    assert read(tmp_path / "p.npz").logits[3, 1] < -87
+    probs[3] = [1.0, -1e-3, 1e-3]
+    np.savez(tmp_path / "p.npz", probs=probs, labels=LABELS)
+    assert "probs[3, 1] is -0.001, no probability" in line(tmp_path / "p.npz")
+
+
+def test_one_hot_labels_and_missing_groups_are_one_line(tmp_path):
+    one_hot = write_npz(tmp_path / "a.npz", labels=np.eye(CLASSES)[LABELS])
+    assert "labels have shape (40, 3): give class numbers, labels.argmax(1) of one-hot" in line(one_hot)
+    empty = GROUP.copy()
+    empty[[5, 7]] = " "
+    assert "group of 2 examples is missing, the first in row 5" in line(write_npz(tmp_path / "b.npz", group=empty))
+    numbers = np.where(np.arange(N) == 9, np.nan, 1.0)
+    assert "group of 1 examples is missing, the first in row 9" in line(write_npz(tmp_path / "c.npz", group=numbers))
 
 
 def test_csv(tmp_path):
@@ -123,7 +173,7 @@ def test_csv(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"cut": 30}, "is damaged, cut short or no .csv file"),
+        ({"cut": 30}, "a.csv, line 41 has 4 cells, the header 5: complete or remove it"),
         ({"label": lambda y: f"{y}.5"}, ".5': give class numbers 0, 1, 2"),
         ({"header": "labels,group,logits_0,logits_2,logits_1"}, "columns of 'logits' must be logits_0, logits_1"),
         ({"header": "labels,group,a,b,c"}, "val has neither logits nor probs, only 'labels', 'group', 'a', 'b', 'c'"),
@@ -246,7 +296,7 @@ def test_bad_arrays_are_one_line(tmp_path, arrays, says):
     ("probs", "says"),
     [
         (LOGITS, "no probability: if these are logits, say --logits-key"),
-        (2 * PROBS / 3, "40 rows of probs do not sum to 1, the first is row 0 with 0.66666"),
+        (2 * PROBS / 3, "40 of 40 rows of probs do not sum to 1, the worst is row 30 with 0.666667: give"),
         (with_value(PROBS, np.nan), "probs of 1 examples are NaN"),
     ],
 )
