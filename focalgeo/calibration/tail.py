@@ -7,6 +7,7 @@ M_b(x) = sum of (x d)^b exp(x d) at x = (1 + a) / T. It is smooth in log x and g
 dM_b / dlog x = b M_b + M_(b + 1), so that values at a few dozen nodes give it at all temperatures.
 """
 
+from functools import cache
 from math import comb
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ def fit_tail(gammas: np.ndarray, num_classes: int) -> Tail:
     """
     num_exact = _FIRST
     while num_classes - 1 > 2 * num_exact:
-        coefficients, error = _fitted(np.asarray(gammas, np.float64), cap(num_exact))
+        coefficients, error = _fitted(tuple(np.asarray(gammas, np.float64).tolist()), cap(num_exact))
         if error < _TOLERANCE:
             return Tail(num_exact, coefficients.astype(np.float32))
         num_exact *= 2
@@ -133,7 +134,8 @@ def tail_weights(sums: Array, log_second: Array, tail: Tail) -> Array:
     return jnp.matmul(tail.coefficients, jnp.stack(shifted), precision="highest")
 
 
-def _fitted(gammas: np.ndarray, largest: float) -> tuple[np.ndarray, float]:
+@cache  # a fit takes as long as a small search, and every fold asks for the same one
+def _fitted(gammas: tuple[float, ...], largest: float) -> tuple[np.ndarray, float]:
     """Coefficients [gammas, terms] by least squares of the relative error, and the largest such error."""
     share = np.concatenate([np.geomspace(1e-12, 1, 500), np.linspace(1e-3, 1, 500)])
     basis = np.stack([share**a * np.log(share) ** b for a, b in TERMS], axis=1)
