@@ -17,13 +17,14 @@ _SECTIONS = 45  # golden sections: 1.618^-45 of the first bracket is below float
 _GOLDEN = 0.6180339887498949
 
 
-def matching_temperature(gamma: Array, num_classes: int, *, steps: int | None = None) -> Array:
+def matching_temperature(gamma: Array, num_classes: int, *, steps: int | None = None, spread: float = SPREAD) -> Array:
     """The temperature T that minimises `temperature_mismatch`: the minimax fit of temperature scaling to the focal map.
 
     Args:
         gamma: Focal parameter, scalar, above -1; 0 gives 1.
         num_classes: 2, 3 or 4.
-        steps: Steps of the lattice of logit differences over (0, 10); 5000, 100 and 50 if left out.
+        steps: Steps of the lattice of logit differences over (0, spread); 5000, 100 and 50 if left out.
+        spread: Largest difference of two logits, above 0.
 
     Returns:
         Scalar float32. Relative error, from the lattice: binary 1e-5 for gamma up to 10, three classes 2e-3, four 1e-2;
@@ -40,18 +41,21 @@ def matching_temperature(gamma: Array, num_classes: int, *, steps: int | None = 
     (gamma, T) of Figure 5, (1, 0.81) and (3, 0.46), are the temperatures of gamma 0.5 and 2; those of 1 and 3 are 0.66
     and 0.36. For four classes the error at gamma = 9 is 12 to 13%, not "at most 8%".
     """
-    _check(gamma, num_classes, steps)
-    return _minimax(*floats(gamma), _lattice(num_classes, steps or STEPS[num_classes]))
+    _check(gamma, num_classes, steps, spread)
+    return _minimax(*floats(gamma), _lattice(num_classes, steps or STEPS[num_classes], spread))
 
 
-def temperature_mismatch(gamma: Array, temperature: Array, num_classes: int, *, steps: int | None = None) -> Array:
-    """Largest difference of the focal map of softmax(z) and softmax(z / T), over all classes and all z of spread 10.
+def temperature_mismatch(
+    gamma: Array, temperature: Array, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
+) -> Array:
+    """Largest difference of the focal map of softmax(z) and softmax(z / T), over all classes and all z of one spread.
 
     Args:
         gamma: Focal parameter, scalar, above -1.
         temperature: T, scalar above 0.
         num_classes: 2, 3 or 4.
         steps: Steps of the lattice of logit differences, as for `matching_temperature`.
+        spread: Largest difference of two logits, above 0.
 
     Returns:
         Scalar float32, a difference of probabilities, 0 to 1. Absolute error 2e-7 from rounding; the lattice finds the
@@ -62,10 +66,10 @@ def temperature_mismatch(gamma: Array, temperature: Array, num_classes: int, *, 
 
     Source: Komisarenko & Kull, arXiv 2408.11598, sections 3.2 and 3.3.
     """
-    _check(gamma, num_classes, steps)
+    _check(gamma, num_classes, steps, spread)
     check_interval("temperature", temperature, 1e-6, float("inf"))
     gamma, temperature = floats(gamma, temperature)
-    return _largest_gap(gamma, 1 / temperature, _lattice(num_classes, steps or STEPS[num_classes]))
+    return _largest_gap(gamma, 1 / temperature, _lattice(num_classes, steps or STEPS[num_classes], spread))
 
 
 @jax.jit
@@ -95,15 +99,17 @@ def _gap(target: Array, logits: Array, inverse_temperature: Array) -> Array:
 
 
 @cache
-def _lattice(num_classes: int, steps: int) -> np.ndarray:
-    """[points, classes]: sorted logits from 0 down to -SPREAD. Order and a common shift change neither map."""
-    levels = SPREAD / steps * np.arange(steps + 1)
+def _lattice(num_classes: int, steps: int, spread: float) -> np.ndarray:
+    """[points, classes]: sorted logits from 0 down to -spread. Order and a common shift change neither map."""
+    levels = spread / steps * np.arange(steps + 1)
     rows = np.array(list(combinations_with_replacement(levels, num_classes - 1)))
     return np.concatenate([np.zeros((len(rows), 1)), -rows], axis=1).astype(np.float32)
 
 
-def _check(gamma: Array, num_classes: int, steps: int | None) -> None:
+def _check(gamma: Array, num_classes: int, steps: int | None, spread: float) -> None:
     check_choice("num_classes", num_classes, tuple(STEPS))
     check_interval("gamma", gamma, -1 + 1e-6, float("inf"))
     if steps is not None and steps < 2:
         raise InputError(f"steps is {steps}: give 2 or more")
+    if not 0 < spread < float("inf"):
+        raise InputError(f"spread is {spread}: give a finite number above 0")

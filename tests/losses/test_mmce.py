@@ -1,3 +1,5 @@
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +26,26 @@ def test_the_papers_values(dataset):
     np.testing.assert_allclose([got**2, got], [square, root], rtol=1e-5)
     counts = np.sum(np.argmax(logits, axis=1) == labels), np.sum(np.argmax(logits, axis=1) != labels)
     assert list(counts) == record["mmce_counts"]
+
+
+def test_another_width_of_the_kernel(dataset, monkeypatch):
+    record, logits, labels = dataset
+    monkeypatch.setattr(sys.modules["focalgeo.losses.mmce"], "WIDTH", 0.2)
+    np.testing.assert_allclose(mmce(logits, labels) ** 2, record["mmce_m_squared_width0.2"], rtol=1e-5)
+
+
+def test_the_published_code_divides_the_weighted_sums_by_the_pairs_twice(dataset):
+    record, logits, labels = dataset
+    right = np.argmax(logits, axis=1) == labels
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    confidence = probs.max(axis=1)
+    kernel = np.exp(-np.abs(confidence[:, None] - confidence) / 0.4)
+    miss = np.where(right, 1 - confidence, -confidence)
+    size = np.where(right, right.sum(), (~right).sum())
+    pairs = np.outer(miss, miss) * kernel / np.outer(size, size)
+    np.testing.assert_allclose(weighted_mmce(logits, labels) ** 2, pairs.sum(), rtol=1e-5)
+    twice = (pairs / np.outer(size, size)).sum()
+    np.testing.assert_allclose([twice, twice**0.5], record["mmce_w_torrvision_code"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", PENALTIES)

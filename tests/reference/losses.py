@@ -98,11 +98,11 @@ def _dual(p, rest, label, rival, gamma):
 _DEFINITIONS = {"signed": _signed, "smoothed": _smoothed, "brier": _brier, "dual": _dual}
 
 
-def mmce(p, labels, *, weighted=False):
-    """MMCE of rows of probabilities by the double sum, width 0.4; the weighted one from its three sums over pairs."""
+def mmce(p, labels, *, weighted=False, width=0.4):
+    """MMCE of rows of probabilities by the double sum; the weighted one from its three sums over pairs."""
     confidence, right = np.max(p, axis=1), np.argmax(p, axis=1) == labels
     groups = {True: np.flatnonzero(right), False: np.flatnonzero(~right)}
-    kernel = np.exp(-np.abs(confidence[:, None] - confidence) / 0.4)
+    kernel = np.exp(-np.abs(confidence[:, None] - confidence) / width)
     miss = np.where(right, 1 - confidence, confidence)
     total = 0.0
     for a in (True, False):

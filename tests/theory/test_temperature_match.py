@@ -109,3 +109,15 @@ def test_bad_input():
         temperature_mismatch(1.0, 0.0, 2)
     with pytest.raises(InputError, match="steps is 1"):
         matching_temperature(1.0, 2, steps=1)
+
+
+def test_records_of_three_classes_over_twice_the_spread(papers):
+    for record in papers["multiclass_ts_fit_3_range20"]["rows"]:
+        lattice = {"steps": round(record["diff_range"] / record["step"]), "spread": float(record["diff_range"])}
+        gamma = float(record["gamma"])
+        close(matching_temperature(gamma, 3, **lattice), record["T"], 1e-4)
+        close(temperature_mismatch(gamma, record["T"], 3, **lattice), record["max_err"], 1e-4)
+        close(temperature_mismatch(gamma, 1 / (0.64 * gamma + 0.91), 3, **lattice), record["err_paper"], 1e-4)
+    for spread in (0.0, float("inf")):
+        with pytest.raises(InputError, match="spread is"):
+            matching_temperature(1.0, 3, spread=spread)
