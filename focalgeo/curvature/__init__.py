@@ -6,11 +6,13 @@ Everything here is a function of a matvec (tree -> tree) or of a scalar loss(par
 from focalgeo.curvature.attribution import Parts, quadratic_parts
 from focalgeo.curvature.determinism import check_deterministic
 from focalgeo.curvature.diagonal import diagonal, leaf_traces
+from focalgeo.curvature.fisher import fisher_vp
 from focalgeo.curvature.lanczos import Eigenpairs, extreme_eigenvalues, lambda_max
 from focalgeo.curvature.outputs import outputs_and_trace
 from focalgeo.curvature.penalty import value_and_trace
 from focalgeo.curvature.products import dense_hessian, ggn_vp, hvp, linearized_hvp
 from focalgeo.curvature.sampling import dominant_basis, sample_mean, trace_samples
+from focalgeo.curvature.subsets import restrict
 from focalgeo.curvature.traces import trace
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "diagonal",
     "dominant_basis",
     "extreme_eigenvalues",
+    "fisher_vp",
     "ggn_vp",
     "hvp",
     "lambda_max",
@@ -28,6 +31,7 @@ __all__ = [
     "linearized_hvp",
     "outputs_and_trace",
     "quadratic_parts",
+    "restrict",
     "sample_mean",
     "trace",
     "trace_samples",
