@@ -41,7 +41,11 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree,
     outputs, pull_back = jax.vjp(logits, params)
     tangent = jax.jvp(logits, (params,), (vector,))[1]
     labels = jax.random.categorical(key, outputs)
-    gradient = jax.nn.softmax(outputs) - jax.nn.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
+    drawn = jax.nn.one_hot(labels, outputs.shape[-1], dtype=bool)
+    others = jnp.where(drawn, 0, jax.nn.softmax(outputs))
+    gradient = jnp.where(
+        drawn, -jnp.sum(others, axis=-1, keepdims=True), others
+    )  # p - 1 would be 0 where p rounds to 1
     slope = jnp.sum(gradient * tangent, axis=-1, keepdims=True)
     return pull_back(gradient * slope / labels.size)[0]
 

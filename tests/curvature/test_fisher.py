@@ -77,3 +77,12 @@ def test_a_vector_of_another_shape_is_one_line(params64):
     for key in (None, jax.random.key(0)):
         with pytest.raises(InputError, match="structure"):
             fisher_vp(logits, params64, {"first": params64["first"]}, key=key)
+
+
+def test_drawn_labels_keep_their_gradient_where_the_probability_rounds_to_one():
+    def saturated(params):
+        return params[None] * jnp.array([[1.0, 0.0, 0.0]])
+
+    product = fisher_vp(saturated, jnp.array([20.0, 0.0, 0.0]), jnp.array([1.0, 0.0, 0.0]), key=jax.random.key(0))
+    rest = 2 * np.exp(-20.0) / (1 + 2 * np.exp(-20.0))  # of the two other classes; the drawn label is the first
+    np.testing.assert_allclose(product, [rest**2, 0, 0], rtol=1e-5)
