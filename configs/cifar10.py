@@ -90,6 +90,9 @@ def get_config(arg: str = "") -> ConfigDict:
     config.curvature.tolerance = 1e-3
     config.curvature.num_probes = 60
     config.curvature.trace_method = "hutch++"
+    config.curvature.density_probes = 10
+    config.curvature.density_steps = 40
+    config.curvature.every = 0
 
     if arg == "quick":
         config.data.train_size = 20_000
@@ -105,4 +108,6 @@ def get_config(arg: str = "") -> ConfigDict:
         config.curvature.examples = 500
         config.curvature.max_products = 20
         config.curvature.num_probes = 30
+        config.curvature.density_probes = 4
+        config.curvature.density_steps = 20
     return config

@@ -81,10 +81,15 @@ def get_config(arg: str = "") -> ConfigDict:
     config.curvature.tolerance = 1e-3
     config.curvature.num_probes = 60
     config.curvature.trace_method = "hutch++"
+    config.curvature.density_probes = 10
+    config.curvature.density_steps = 40
+    config.curvature.every = 0
 
     if arg == "quick":
         config.optimizer.epochs = 2
         config.optimizer.decay_epochs = (1,)
         config.evaluation.num_resamples = 200
         config.curvature.num_probes = 8
+        config.curvature.density_probes = 2
+        config.curvature.density_steps = 10
     return config

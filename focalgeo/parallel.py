@@ -5,7 +5,9 @@ values (in_axes None); a batch is cut into one shard per device. A forgotten psu
 every compiled step also returns one fingerprint of its new state per device, and `check_replicas` compares them.
 """
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,26 @@ def device_count() -> int:
     if jax.process_count() > 1:
         raise RunError(f"jax runs in {jax.process_count()} processes: start one process that sees all devices")
     return jax.device_count()
+
+
+def free_memory() -> int | None:
+    """Bytes that the first device can still give: its own memory, or on a CPU the machine's; None if not known."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats["bytes_in_use"]
+    free = [_number_after("MemAvailable:", Path("/proc/meminfo"), unit=1024)]
+    limit, used = (_number_after("", Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
+    free.append(None if limit is None or used is None else limit - used)
+    return min((each for each in free if each is not None), default=None)
+
+
+def _number_after(label: str, path: Path, *, unit: int = 1) -> int | None:
+    """The whole number that follows `label` at the start of a line; None if there is no such file, line or number."""
+    try:
+        found = re.search(rf"^{label}\s*(\d+)", path.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return None if found is None else unit * int(found[1])
 
 
 def replicated(tree: PyTree) -> PyTree:

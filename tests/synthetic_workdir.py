@@ -168,6 +168,23 @@ def curvature_rows():
         yield {"name": "trace", **shared, "value": trace, "stderr": error, **interval, **counts}
 
 
+def epoch_curvature_rows():
+    for step in (60, 120, 180):
+        for row in curvature_rows():
+            ends = {key: row[key] * (1 + step / 100) for key in ("value", "low", "high") if key in row}
+            yield {**row, **ends, "step": step, "epoch": step / 20}
+
+
+def density_rows():
+    edges = np.sinh(np.linspace(-5, 7.6, 61))
+    for loss, shift in (("cross_entropy", 0.0), ("focal_loss", 1.6)):
+        share = np.exp(-0.5 * (np.linspace(-5, 7.6, 60) + shift) ** 2 / 0.4) + 1e-5 * (np.arange(60) % 7 == 0)
+        for index, value in enumerate(share / share.sum()):
+            where = {"name": "spectral_density", "split": "val", "loss": loss, "bin": index}
+            ends = {"lower": edges[index], "upper": edges[index + 1]}
+            yield {**where, "value": value, "stderr": 0.1 * value, **ends, "probes": 10, "products": 400, "n": 180}
+
+
 def attribution_rows():
     place = {"split": "val", "n": 180}
     traces = {"whole": 402.0, "gauss_newton": 395.0, "softmax_weighted": 250.0, "rank_one": 145.0, "residual": 7.0}
@@ -208,7 +225,9 @@ def write_workdir(workdir):
     splits = draw_splits()
     search = search_arrays(splits)
     records.write_manifest(workdir, MANIFEST)
-    for rows in (training_rows(), calibration_rows(splits, search), curvature_rows(), attribution_rows()):
+    for rows in (training_rows(), calibration_rows(splits, search), epoch_curvature_rows(), curvature_rows()):
+        records.append_rows(workdir, list(rows))
+    for rows in (attribution_rows(), density_rows()):
         records.append_rows(workdir, list(rows))
     seconds = {"compile": 3.0, "evaluate": 4.5, "prepare": 2.2, "train": 12.34}
     records.append_rows(

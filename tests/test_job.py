@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from focalgeo import job, records, report
+from focalgeo import job, parallel, records, report
 from focalgeo.types import InputError, RunError
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +34,7 @@ def tiny(config):
     config.curvature.examples = 8
     config.curvature.max_products = 2
     config.curvature.num_probes = 4
+    config.curvature.density_steps = 2
     return config
 
 
@@ -148,6 +149,38 @@ def test_attribution_sums_to_the_whole_for_both_losses(finished):
             assert named["softmax_weighted"] + named["rank_one"] == pytest.approx(named["gauss_newton"])
 
 
+def test_the_shares_of_eigenvalues_sum_to_1_and_their_mean_to_the_trace(finished):
+    rows = records.read_rows(finished)
+    for loss in ("cross_entropy", "focal_loss"):
+        bins = [row for row in rows if row["name"] == "spectral_density" and row["loss"] == loss]
+        (trace,) = [row for row in rows if row["name"] == "trace" and row["loss"] == loss]
+        assert sum(row["value"] for row in bins) == pytest.approx(1, abs=1e-5)
+        low, high = (3466 * sum(row["value"] * row[end] for row in bins) for end in ("lower", "upper"))
+        assert low - 0.5 * trace["value"] < trace["value"] < high + 0.5 * trace["value"]  # two probes
+    assert (finished / "figures" / "spectral_density_val.svg").exists()
+
+
+def test_curvature_between_epochs_where_it_is_asked_for(tmp_path):
+    config = tiny(load_config("digits", "quick"))
+    config.optimizer.epochs = 5
+    config.optimizer.decay_epochs = (4,)
+    config.curvature.every = 2
+    config.curvature.density_probes = 0
+    job.run(config, tmp_path / "run")
+    rows = records.read_rows(tmp_path / "run")
+    epochs = [row.get("epoch") for row in rows if row["name"] == "trace" and row["loss"] == "focal_loss"]
+    assert epochs == [2.0, 4.0, None]
+    assert (tmp_path / "run" / "figures" / "training_trace.svg").exists()
+    assert not list((tmp_path / "run" / "figures").glob("spectral*"))
+
+
+def test_curvature_that_memory_does_not_hold_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(parallel, "free_memory", lambda: 10_000)
+    with pytest.raises(InputError, match=r"^curvature needs about .* lower config.curvature.batch_size"):
+        job.run(tiny(load_config("digits", "quick")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_same_command_on_a_finished_run_changes_no_number(finished):
     before = records.read_rows(finished)
     job.run(load_config("digits", "quick"), finished)
@@ -195,6 +228,9 @@ def test_another_config_is_refused_and_nothing_is_lost(finished):
         ("evaluation.gammas", (1.0,), "must hold 0"),
         ("evaluation.gammas", (0.0, 101.0), "at most 100"),
         ("curvature.max_products", 1, "must be 2 or more"),
+        ("curvature.density_probes", 1, "must be 0 .* or 2 or more"),
+        ("curvature.every", -1, "must be 0"),
+        ("curvature.trace_method", "hutch", "hutchinson, hutch"),
         ("model.hidden", (0,), "widths of 1 or more"),
         ("model.hidden", "abc", "widths of 1 or more"),
         ("evaluation.temperature_step", 0.3, "must be 1/2"),

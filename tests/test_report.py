@@ -41,6 +41,9 @@ FIGURES = {
     "search_nll",
     "curvature_lambda_max",
     "curvature_trace",
+    "training_lambda_max",
+    "training_trace",
+    "spectral_density_val",
 }
 
 

@@ -13,6 +13,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -40,8 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     problem = make_problem(options.network, 2)
     height, width, channels = problem.x.shape[1:]
     x = x[:, :height, :width, :channels]
-    rows = np.split(np.arange(len(y)), range(options.batch, len(y), options.batch))
-    batches = jax.device_put([Batch(x[part], y[part], np.ones(len(part), bool)) for part in rows])
+    batches = Anew(x, y, options.batch)
     batch_loss = make_batch_loss(problem.apply, optax.softmax_cross_entropy_with_integer_labels, len(y))
     matvec = data_matvec(batch_loss, problem.params, problem.model_state, batches)
     before, start = peak_megabytes(), time.perf_counter()
@@ -51,6 +52,21 @@ def main(arguments: list[str] | None = None) -> None:
     print(
         json.dumps({**found, "seconds": round(took, 1), "before MB": round(before), "peak MB": round(peak_megabytes())})
     )
+
+
+@dataclass(frozen=True)
+class Anew:
+    """Batches that are scaled to [-1, 1] from the stored bytes at every iteration, and kept by nobody."""
+
+    x: np.ndarray  # uint8 [examples, height, width, channels]
+    y: np.ndarray
+    size: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches in order; the last may be short."""
+        for start in range(0, len(self.y), self.size):
+            x, y = (array[start : start + self.size] for array in (self.x, self.y))
+            yield Batch(x / np.float32(127.5) - np.float32(1), y, np.ones(len(y), bool))
 
 
 def measured(images: int, *, batch: int, network: str) -> dict:
@@ -63,23 +79,22 @@ def measured(images: int, *, batch: int, network: str) -> dict:
 
 
 def read_images(count: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """The first `count` training images of the archive, scaled to [-1, 1], with their classes, or random ones."""
+    """The first `count` training images of the archive as bytes, with their classes, or random ones."""
     archive = Path(os.environ.get("FOCALGEO_DATA", "unset")) / ARCHIVE
     if not archive.exists():
         generator = np.random.default_rng(0)
-        x = generator.standard_normal((count, 32, 32, 3), dtype=np.float32)
+        x = generator.integers(256, size=(count, 32, 32, 3), dtype=np.uint8)
         return x, generator.integers(10, size=count).astype(np.int32), "random"
     import io
     import tarfile
 
     from PIL import Image
 
-    x, y, classes = np.empty((count, 32, 32, 3), np.float32), np.empty(count, np.int32), {}
+    x, y, classes = np.empty((count, 32, 32, 3), np.uint8), np.empty(count, np.int32), {}
     with tarfile.open(archive, mode="r|xz") as stream:
         images = (member for member in stream if member.name.endswith(".jpg"))
         for index, member in enumerate(islice(images, count)):
-            pixels = np.asarray(Image.open(io.BytesIO(stream.extractfile(member).read())).convert("RGB"))
-            x[index] = pixels / np.float32(127.5) - np.float32(1)
+            x[index] = np.asarray(Image.open(io.BytesIO(stream.extractfile(member).read())).convert("RGB"))
             y[index] = classes.setdefault(Path(member.name).parent.name, len(classes))
     return x, y, "CIFAR-10"
 

@@ -4,21 +4,26 @@ Everything here is a function of a matvec (tree -> tree) or of a scalar loss(par
 """
 
 from focalgeo.curvature.attribution import Parts, quadratic_parts
+from focalgeo.curvature.density import SpectralDensity, spectral_density
 from focalgeo.curvature.determinism import check_deterministic
 from focalgeo.curvature.diagonal import diagonal, leaf_traces
+from focalgeo.curvature.distribution import cumulative_distribution, share_in_bins, smoothed_density
 from focalgeo.curvature.fisher import fisher_vp
 from focalgeo.curvature.lanczos import Eigenpairs, extreme_eigenvalues, lambda_max
 from focalgeo.curvature.outputs import outputs_and_trace
 from focalgeo.curvature.penalty import value_and_trace
+from focalgeo.curvature.probes import sample_mean
 from focalgeo.curvature.products import dense_hessian, ggn_vp, hvp, linearized_hvp
-from focalgeo.curvature.sampling import dominant_basis, sample_mean, trace_samples
+from focalgeo.curvature.sampling import dominant_basis, trace_samples
 from focalgeo.curvature.subsets import restrict
 from focalgeo.curvature.traces import trace
 
 __all__ = [
     "Eigenpairs",
     "Parts",
+    "SpectralDensity",
     "check_deterministic",
+    "cumulative_distribution",
     "dense_hessian",
     "diagonal",
     "dominant_basis",
@@ -33,6 +38,9 @@ __all__ = [
     "quadratic_parts",
     "restrict",
     "sample_mean",
+    "share_in_bins",
+    "smoothed_density",
+    "spectral_density",
     "trace",
     "trace_samples",
     "value_and_trace",

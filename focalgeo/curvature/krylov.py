@@ -47,7 +47,7 @@ def expand(state, product, tolerance, *, k):
     """Takes in the product of `next_row`; a product that is not finite ends the search."""
     finite = jnp.isfinite(product).all()
     scale = jnp.maximum(state.scale, jnp.linalg.norm(product))
-    rest, projection = _orthogonalise(state.basis, product)
+    rest, projection = orthogonalise(state.basis, product)
     key, fresh_key = jax.random.split(state.key)
     row, length = _direction(state, rest, scale, fresh_key, k)
     state = state._replace(
@@ -73,11 +73,11 @@ def _direction(state, rest, scale, key, k):
 def _fresh_direction(basis, key):
     """Random and orthogonal to an invariant subspace: further copies of an eigenvalue lie outside it."""
     vector = jax.random.normal(key, basis.shape[1:], basis.dtype)
-    rest, _ = _orthogonalise(basis, vector / jnp.linalg.norm(vector))
+    rest, _ = orthogonalise(basis, vector / jnp.linalg.norm(vector))
     return rest / jnp.linalg.norm(rest)
 
 
-def _orthogonalise(basis, vector):
+def orthogonalise(basis, vector):
     """Gram-Schmidt twice: what is left of `vector`, and its coefficients in `basis`; zero rows do nothing."""
     first = _matmul(basis, vector)
     vector = vector - _matmul(first, basis)

@@ -1,16 +1,15 @@
 """Traces of quadratic forms v' A v that are cheap where no product A v is formed; many forms share their probes."""
 
-import functools
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import stdtrit
 
 from focalgeo.curvature.arguments import check_params
-from focalgeo.curvature.flattening import Layout, flat_matvec, layout_of, unravel
-from focalgeo.types import Array, Estimate, InputError, PyTree
+from focalgeo.curvature.flattening import flat_matvec, layout_of, unravel
+from focalgeo.curvature.probes import sign_probe
+from focalgeo.types import Array, InputError, PyTree
 
 
 def trace_samples(
@@ -44,7 +43,7 @@ def trace_samples(
     if num_samples < 1:
         raise InputError(f"num_samples is {num_samples}; use 1 or more")
     layout = layout_of(like)
-    probes = (_probe(key, jnp.int32(index), basis, layout=layout) for index in range(num_samples))
+    probes = (unravel(sign_probe(key, jnp.int32(index), basis, layout=layout), layout) for index in range(num_samples))
     samples = _gathered([form(probe) for probe in probes])
     if basis is None:
         return samples
@@ -83,29 +82,6 @@ def dominant_basis(matvecs: Sequence[Callable], like: PyTree, key: Array, num_pr
     return jnp.linalg.qr(rows.T)[0].T
 
 
-def sample_mean(samples: np.ndarray) -> Estimate:
-    """The mean of independent samples [n] with its standard error and 95% interval by Student's t; n is 2 or more.
-
-    Raises:
-        InputError: fewer than two samples.
-    """
-    count = samples.shape[0]
-    if count < 2:
-        raise InputError(f"{count} sample has no standard error; take 2 or more")
-    value, stderr = samples.mean(), samples.std(ddof=1) / count**0.5
-    reach = stderr * float(stdtrit(count - 1, 0.975))
-    return Estimate(value, stderr, value - reach, value + reach, np.int32(count))
-
-
 def _gathered(values: list[PyTree]) -> PyTree:
     """Each leaf's values as one array on the host, where the few numbers that are left cost no compilation."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(values))
-
-
-@functools.partial(jax.jit, static_argnames="layout")
-def _probe(key: Array, index: Array, basis: Array | None, *, layout: Layout) -> PyTree:
-    probe = jax.random.rademacher(jax.random.fold_in(key, index), (layout.size,), layout.dtype)
-    if basis is not None:
-        inside = jnp.matmul(basis, probe, precision="highest")
-        probe = probe - jnp.matmul(inside, basis, precision="highest")
-    return unravel(probe, layout)

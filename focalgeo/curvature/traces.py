@@ -4,11 +4,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from scipy.special import stdtrit
 
 from focalgeo.curvature.arguments import check_params
 from focalgeo.curvature.flattening import flat_matvec, layout_of
 from focalgeo.curvature.iteration import iterate, map_rows
+from focalgeo.curvature.probes import sample_mean, sign_probe, with_interval
 from focalgeo.curvature.xtrace import start_vectors, value_and_stderr
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
@@ -71,7 +71,7 @@ def _xtrace(product, key, num_probes, layout):
     products = map_rows(product, vectors)
     basis = _orthonormal_rows(products)
     value, stderr = value_and_stderr(vectors, products, basis, map_rows(product, basis))
-    return _with_interval(value, stderr, len(vectors))
+    return _interval(value, stderr, count=len(vectors))
 
 
 def _hutch_plus_plus(product, key, num_probes, layout):
@@ -88,37 +88,25 @@ def _samples(product, key, count, layout, *, basis=None):
 
     def body(state):
         index, samples = state
-        probe = _probe(key, index, basis, layout=layout)
+        probe = sign_probe(key, index, basis, layout=layout)
         return _record(index, samples, probe, product(probe))
 
     start = (jnp.int32(0), jnp.zeros(count, layout.dtype))
     return iterate(lambda state: state[0] < count, body, start)[1]
 
 
+_interval = jax.jit(with_interval, static_argnames="count")
+
+
 @jax.jit
 def _estimate(offset, samples):
-    count = samples.shape[0]
-    return _with_interval(offset + samples.mean(), samples.std(ddof=1) / count**0.5, count)
-
-
-@functools.partial(jax.jit, static_argnames="count")
-def _with_interval(value, stderr, count):
-    reach = stderr * float(stdtrit(count - 1, 0.975))
-    return Estimate(value, stderr, value - reach, value + reach, jnp.int32(count))
+    value, stderr, low, high, count = sample_mean(samples)
+    return Estimate(offset + value, stderr, offset + low, offset + high, count)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
 def _signs(key, shape, dtype):
     return jax.random.rademacher(key, shape, dtype)
-
-
-@functools.partial(jax.jit, static_argnames="layout")
-def _probe(key, index, basis, *, layout):
-    probe = jax.random.rademacher(jax.random.fold_in(key, index), (layout.size,), layout.dtype)
-    if basis is None:
-        return probe
-    inside = jnp.matmul(basis, probe, precision="highest")
-    return probe - jnp.matmul(inside, basis, precision="highest")
 
 
 @jax.jit

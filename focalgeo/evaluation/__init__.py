@@ -11,6 +11,8 @@ from focalgeo.evaluation.calibration import (
     paired_rows,
 )
 from focalgeo.evaluation.curvature import Curvature, data_matvec, make_batch_loss, measure_curvature
+from focalgeo.evaluation.density import density_rows
+from focalgeo.evaluation.forecast import Forecast, check_memory, forecast_memory, seconds_of_product
 from focalgeo.evaluation.prediction import predict
 from focalgeo.evaluation.problem import Problem
 
@@ -18,15 +20,20 @@ __all__ = [
     "UNCALIBRATED",
     "Calibrator",
     "Curvature",
+    "Forecast",
     "Problem",
     "attribution_rows",
     "calibration_rows",
+    "check_memory",
     "data_matvec",
+    "density_rows",
     "difference_rows",
     "fit_calibrators",
     "fit_rows",
+    "forecast_memory",
     "make_batch_loss",
     "measure_curvature",
     "paired_rows",
     "predict",
+    "seconds_of_product",
 ]

@@ -6,11 +6,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from focalgeo import curvature
 from focalgeo.evaluation.curvature import Curvature
 from focalgeo.evaluation.logits import Examples, held_weight, look_at_examples
-from focalgeo.evaluation.problem import Problem, count_examples, on_device
+from focalgeo.evaluation.problem import Problem, as_argument, count_examples, on_device
 from focalgeo.evaluation.rows import make_row
 from focalgeo.types import Array, Batch, PyTree
 
@@ -65,22 +66,33 @@ def make_form(problem: Problem, *, split: tuple[str, ...]) -> Callable[[PyTree],
     """
     plain = problem.losses.get(REFERENCE)
     held = {f"held {name}": held_weight(problem.losses[name], plain) for name in split}
-    losses, n = {**problem.losses, **held}, count_examples(problem)
-
-    @jax.jit
-    def parts_of(vector: PyTree, params: PyTree, model_state: PyTree, batch: Batch) -> dict[str, curvature.Parts]:
-        def network(params: PyTree) -> Array:
-            return problem.apply({"params": params, **model_state}, batch.x)
-
-        shares = {name: partial(_share, loss, batch=batch, n=n) for name, loss in losses.items()}
-        return curvature.quadratic_parts(network, shares, params, vector)
+    losses = {name: as_argument(loss) for name, loss in {**problem.losses, **held}.items()}
+    n = count_examples(problem)
+    network = (as_argument(problem.apply), problem.params, problem.model_state)
 
     def form(vector: PyTree) -> dict[str, dict[str, Array]]:
-        shares = [parts_of(vector, problem.params, problem.model_state, batch) for batch in problem.batches]
+        shares = [_parts_of(vector, losses, n, *network, batch) for batch in problem.batches]
         total = jax.tree.map(lambda *each: np.sum(each, dtype=np.float64), *jax.device_get(shares))
         return {name: _named(total[name], total.get(f"held {name}")) for name in problem.losses}
 
     return form
+
+
+@jax.jit
+def _parts_of(
+    vector: PyTree,
+    losses: dict[str, Partial],
+    n: int,
+    apply: Partial,
+    params: PyTree,
+    model_state: PyTree,
+    batch: Batch,
+) -> dict[str, curvature.Parts]:
+    def network(params: PyTree) -> Array:
+        return apply({"params": params, **model_state}, batch.x)
+
+    shares = {name: partial(_share, loss, batch=batch, n=n) for name, loss in losses.items()}
+    return curvature.quadratic_parts(network, shares, params, vector)
 
 
 def _share(loss: Callable, logits: Array, *, batch: Batch, n: int) -> Array:
@@ -129,12 +141,17 @@ def _trace_rows(
             where = {"name": "attribution", "of": "trace", "loss": name, "part": part}
             rows.append(_estimate_row(where, values, num_probes, place))
     # D H D is the Hessian in the logarithms of |theta| (but for the gradient's share), which no rescaling moves.
-    scaled = jax.jit(partial(jax.tree.map, jnp.multiply, params))
+    scaled = partial(_multiplied, params)
     scaled_matvecs = [lambda vector, matvec=matvec: scaled(matvec(scaled(vector))) for matvec in matvecs]
     samples = _samples(lambda vector: form(scaled(vector)), scaled_matvecs, params, key, num_probes)
     for name, named in samples.items():
         rows.append(_estimate_row({"name": "scale_free_trace", "loss": name}, named["whole"], num_probes, place))
     return rows
+
+
+@jax.jit
+def _multiplied(left: PyTree, right: PyTree) -> PyTree:
+    return jax.tree.map(jnp.multiply, left, right)
 
 
 def _samples(form: Callable, matvecs: list[Callable], params: PyTree, key: Array, num_probes: int) -> PyTree:

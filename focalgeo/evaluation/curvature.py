@@ -1,15 +1,16 @@
 """A trained state and its loss become a matvec and curvature rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from focalgeo import curvature, trees
-from focalgeo.evaluation.problem import Problem, count_examples, on_device
+from focalgeo.evaluation.problem import Problem, as_argument, count_examples, on_device
 from focalgeo.evaluation.rows import make_row
 from focalgeo.types import Array, Batch, PyTree
 
@@ -29,35 +30,42 @@ def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Calla
     such function serves the determinism gate and the products: what tracing has frozen is the same in both, so the gate
     tests the very function whose Hessian is taken. Parameters, state and batch are arguments and never frozen.
     """
-
-    @jax.jit
-    def batch_loss(params: PyTree, model_state: PyTree, batch: Batch) -> Array:
-        losses = loss(apply({"params": params, **model_state}, batch.x), batch.y)
-        return jnp.sum(jnp.where(batch.mask, losses, 0.0)) / num_examples
-
-    return batch_loss
+    return Partial(_batch_loss, as_argument(apply), as_argument(loss), num_examples)
 
 
-def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batches: list[Batch]) -> Callable:
+@jax.jit
+def _batch_loss(
+    apply: Partial, loss: Partial, num_examples: int, params: PyTree, model_state: PyTree, batch: Batch
+) -> Array:
+    losses = loss(apply({"params": params, **model_state}, batch.x), batch.y)
+    return jnp.sum(jnp.where(batch.mask, losses, 0.0)) / num_examples
+
+
+def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batches: Iterable[Batch]) -> Callable:
     """Hessian-vector product of the sum of batch_loss over the batches, with one batch's activations in memory.
 
-    params, model_state and batches (of one shape) should lie on the device: they are read at each product.
+    params, model_state and batches (of one shape) should lie on the device: they are read at each product. Batches that
+    are made anew at each iteration keep memory flat in their number.
     """
-
-    @jax.jit
-    def add_product(total: PyTree, vector: PyTree, params: PyTree, model_state: PyTree, batch: Batch) -> PyTree:
-        share = partial(batch_loss, model_state=model_state, batch=batch)
-        return trees.add(total, curvature.hvp(share, params, vector))
-
+    arguments = (as_argument(batch_loss), params, model_state)
     zeros = jax.device_put(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params))
 
     def matvec(vector: PyTree) -> PyTree:
         total = zeros
         for batch in batches:
-            total = add_product(total, vector, params, model_state, batch)
+            total = add_product(total, vector, *arguments, batch)
         return total
 
     return matvec
+
+
+@jax.jit
+def add_product(
+    total: PyTree, vector: PyTree, batch_loss: Partial, params: PyTree, model_state: PyTree, batch: Batch
+) -> PyTree:
+    """`total` plus the Hessian-vector product of one batch; compiled once for all products of one problem's shape."""
+    share = partial(batch_loss, model_state=model_state, batch=batch)
+    return trees.add(total, curvature.hvp(share, params, vector))
 
 
 def measure_curvature(

@@ -1,13 +1,15 @@
 """What a loss does on each example at its logits, beside cross-entropy: the weight of its gradient, its curvature."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
-from focalgeo.evaluation.problem import Problem
+from focalgeo.evaluation.problem import Problem, as_argument
 from focalgeo.types import Array, Batch, PyTree
 
 PARALLEL = 1e-3  # relative difference below which two gradients count as parallel; float32 keeps 2e-5
@@ -26,16 +28,18 @@ class Examples(NamedTuple):
 
 def look_at_examples(problem: Problem, reference: str) -> dict[str, Examples]:
     """`Examples` of every loss, unmasked, in the order of the batches, as NumPy arrays; `reference`: cross-entropy."""
-    plain = problem.losses[reference]
-
-    @jax.jit
-    def look(params: PyTree, model_state: PyTree, batch: Batch) -> dict[str, Examples]:
-        logits = problem.apply({"params": params, **model_state}, batch.x)
-        return {name: compare(loss, plain, logits, batch.y) for name, loss in problem.losses.items()}
-
-    found = [jax.device_get(look(problem.params, problem.model_state, batch)) for batch in problem.batches]
+    network = (as_argument(problem.apply), problem.params, problem.model_state)
+    found = [jax.device_get(_look(problem.losses, *network, batch, reference=reference)) for batch in problem.batches]
     mask = np.concatenate([batch.mask for batch in problem.batches])
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[mask], *found)
+
+
+@partial(jax.jit, static_argnames="reference")
+def _look(
+    losses: dict[str, Partial], apply: Partial, params: PyTree, model_state: PyTree, batch: Batch, *, reference: str
+) -> dict[str, Examples]:
+    logits = apply({"params": params, **model_state}, batch.x)
+    return {name: compare(loss, losses[reference], logits, batch.y) for name, loss in losses.items()}
 
 
 def compare(loss: Callable, reference: Callable, logits: Array, labels: Array) -> Examples:
@@ -62,12 +66,12 @@ def compare(loss: Callable, reference: Callable, logits: Array, labels: Array) -
 
 def held_weight(loss: Callable, reference: Callable) -> Callable:
     """The loss w * cross_entropy with w, the ratio of both gradients in the true logit, a constant to derivatives."""
+    return Partial(_held, as_argument(loss), as_argument(reference))
 
-    def held(logits: Array, labels: Array) -> Array:
-        gradients = (_gradient(each, logits, labels) for each in (loss, reference))
-        return jax.lax.stop_gradient(_ratio(*gradients, labels)) * reference(logits, labels)
 
-    return held
+def _held(loss: Partial, reference: Partial, logits: Array, labels: Array) -> Array:
+    gradients = (_gradient(each, logits, labels) for each in (loss, reference))
+    return jax.lax.stop_gradient(_ratio(*gradients, labels)) * reference(logits, labels)
 
 
 def _gradient(loss: Callable, logits: Array, labels: Array) -> Array:

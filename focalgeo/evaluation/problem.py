@@ -1,10 +1,11 @@
 """What curvature is measured of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.tree_util import Partial
 
 from focalgeo.types import Batch, PyTree
 
@@ -16,13 +17,24 @@ class Problem(NamedTuple):
     losses: dict[str, Callable]  # row name -> (logits, labels) -> [examples], in nats
     params: PyTree
     model_state: PyTree
-    batches: list[Batch]
+    batches: Iterable[Batch]  # iterated at every product: a list, or an object that makes them anew and keeps none
+
+
+def as_argument(function: Callable) -> Partial:
+    """The function as a tree, which jit takes as an argument: what compiled for it serves all that are equal to it.
+
+    The arrays of a `jax.tree_util.Partial` are its leaves, so the same loss with other values compiles nothing.
+    """
+    return function if isinstance(function, Partial) else Partial(function)
 
 
 def on_device(problem: Problem) -> Problem:
-    """The problem with its arrays on the device, where every product reads them anew."""
-    params, model_state, batches = jax.device_put((problem.params, problem.model_state, problem.batches))
-    return problem._replace(params=params, model_state=model_state, batches=batches)
+    """The problem with its arrays on the device, where every product reads them anew; batches only if in a list."""
+    batches = problem.batches
+    batches = jax.device_put(batches) if isinstance(batches, list) else batches
+    losses = {name: as_argument(loss) for name, loss in problem.losses.items()}
+    params, model_state, losses = jax.device_put((problem.params, problem.model_state, losses))
+    return Problem(as_argument(problem.apply), losses, params, model_state, batches)
 
 
 def count_examples(problem: Problem) -> int:

@@ -71,7 +71,14 @@ CHECKS = (
     ("curvature.max_products", lambda v: v >= 2, "must be 2 or more"),
     ("curvature.tolerance", lambda v: v > 0, "must be greater than 0"),
     ("curvature.num_probes", lambda v: v >= 4, "must be 4 or more, to have a standard error"),
-    ("curvature.trace_method", lambda v: v in ("hutchinson", "hutch++"), "must be hutchinson or hutch++"),
+    ("curvature.density_probes", lambda v: v == 0 or v >= 2, "must be 0 (no density), or 2 or more for an error"),
+    ("curvature.density_steps", lambda v: v >= 1, "must be 1 or more"),
+    ("curvature.every", lambda v: v >= 0, "must be 0 (only after training) or more, in epochs"),
+    (
+        "curvature.trace_method",
+        lambda v: v in ("hutchinson", "hutch++", "xtrace"),
+        "must be hutchinson, hutch++ or xtrace",
+    ),
 )
 
 

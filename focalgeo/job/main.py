@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from focalgeo import evaluation, losses, parallel, records, report
-from focalgeo.job import objective, preparation, provenance
+from focalgeo import evaluation, parallel, records, report
+from focalgeo.job import curvature, objective, preparation, provenance
 from focalgeo.job.checks import check_config
 from focalgeo.job.preparation import Prepared
 from focalgeo.training import checkpoint, interruption, loop
@@ -31,6 +30,7 @@ def run(config: ConfigDict, workdir: str | Path) -> list[dict]:
     config, workdir = FrozenConfigDict(config), Path(workdir)
     fresh = records.check_workdir(workdir, config.to_dict()) == "fresh"
     prepared = preparation.prepare(config)
+    curvature.check_memory(config, prepared)
     if not fresh:
         provenance.check_data(workdir, prepared.dataset)
     with records.locked(workdir):
@@ -93,7 +93,7 @@ def _train(config, workdir: Path, prepared: Prepared, predict: Callable) -> loop
             step,
             prepared.plan,
             batches=functools.partial(preparation.training_batches, config, dataset),
-            validate=_make_validation(loss, predict_val),
+            validate=_make_validation(loss, predict_val, curvature.make_curvature_of_epoch(config, prepared)),
             adapt=objective.make_adapt(predict_val),
             learning_rate=lambda index: config.optimizer.learning_rate * float(prepared.schedule(index)),
             write=write,
@@ -112,7 +112,7 @@ def _evaluate(config, workdir: Path, prepared: Prepared, state: TrainState, pred
     _say("calibrating: temperature scaling, focal temperature scaling")
     rows, search = _calibrate(config, predictions, prepared.keys["bootstrap"])
     records.write_arrays(workdir, "search", search)
-    return rows + _curvature(config, prepared, state)
+    return rows + curvature.curvature_rows(config, prepared, state, _say)
 
 
 def _calibrate(config, predictions: dict[str, Predictions], key: jax.Array) -> tuple[list[dict], dict[str, np.ndarray]]:
@@ -142,39 +142,6 @@ def _calibrate(config, predictions: dict[str, Predictions], key: jax.Array) -> t
     return rows, arrays
 
 
-def _curvature(config, prepared: Prepared, state: TrainState) -> list[dict]:
-    """Of the cross-entropy, and of the loss trained with: of its mean over examples, where it has a penalty as well."""
-    settings = config.curvature
-    if settings.examples == 0:
-        return []
-    state = jax.device_get(state)
-    chosen = {"cross_entropy": losses.make_loss("cross_entropy"), prepared.objective.name: prepared.objective.loss}
-    of_logits = {name: functools.partial(_with_hyper, loss, state.hyper) for name, loss in chosen.items()}
-    params, model_state = jax.tree.map(jnp.asarray, (state.params, state.model_state))
-    rows = []
-    for split in settings.splits:
-        _say(f"measuring the curvature of the loss on {split}")
-        batches = preparation.curvature_batches(config, getattr(prepared.dataset, split))
-        problem = evaluation.Problem(prepared.model.apply, of_logits, params, model_state, batches)
-        measured = evaluation.measure_curvature(
-            problem,
-            prepared.keys["probe"],
-            split=split,
-            max_products=settings.max_products,
-            tolerance=settings.tolerance,
-            num_probes=settings.num_probes,
-            trace_method=settings.trace_method,
-        )
-        parts = jax.random.fold_in(prepared.keys["probe"], 1)
-        rows += measured.rows
-        rows += evaluation.attribution_rows(problem, measured, parts, split=split, num_probes=settings.num_probes)
-    return rows
-
-
-def _with_hyper(loss, hyper, logits, labels):
-    return loss(logits, labels, hyper)
-
-
 def _make_prediction(config, model: Model) -> Callable[[Split, TrainState], Predictions]:
     """Predictions on all examples of a split; compiled once for all splits, in training and after."""
     forward = parallel.pmapped_forward(model.apply)
@@ -186,8 +153,8 @@ def _make_prediction(config, model: Model) -> Callable[[Split, TrainState], Pred
     return predict
 
 
-def _make_validation(loss, predict):
-    """State -> rows of the mean loss (without penalty) and the accuracy on val."""
+def _make_validation(loss, predict, curvature_of_epoch):
+    """State -> rows of the mean loss (without penalty) and the accuracy on val, and of curvature where asked for."""
     loss = jax.jit(loss)
 
     def validate(state: TrainState) -> list[dict]:
@@ -198,6 +165,7 @@ def _make_validation(loss, predict):
         return [
             {"name": "loss", "value": float(per_example.mean()), **place},
             {"name": "accuracy", "value": float(right.mean()), **place},
+            *curvature_of_epoch(state),
         ]
 
     return validate

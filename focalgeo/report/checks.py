@@ -18,6 +18,7 @@ _NEEDED = {
     "seconds": ("phase",),
     "attribution": ("of", "loss", "part"),
     "true_class_probability": ("quantile", "n"),
+    "spectral_density": ("loss", "split", "bin", "lower", "upper", "stderr"),
     **dict.fromkeys(("scale_free_trace", "mean_weight", "share_raised", "share_negative"), ("loss",)),
 }
 _MEND = "restore it or choose another workdir"

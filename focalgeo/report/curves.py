@@ -7,11 +7,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from focalgeo.report.figures import bounds
 from focalgeo.report.formats import plain
-from focalgeo.report.selection import Row, batches_of_row, latest_by
-from focalgeo.report.style import COLOURS, styled
+from focalgeo.report.selection import Row, batches_of_row, latest_by, measured_title
+from focalgeo.report.style import COLOURS, loss_colour, styled
 
 _LABELS = {"loss": "loss (nats, logarithmic)", "learning_rate": "learning rate"}
+_CURVATURE_LABELS = {"lambda_max": "largest eigenvalue (± residual)", "trace": "trace (95% interval)"}
 
 
 def curve_figure(rows: Sequence[Row], name: str) -> Figure:
@@ -30,6 +32,32 @@ def curve_figure(rows: Sequence[Row], name: str) -> Figure:
         if name != "learning_rate":
             legend = {"fontsize": 8, "handlelength": 1.5, "columnspacing": 1.2, "borderaxespad": 0.2}
             figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, **legend)
+    return figure
+
+
+def curvature_curve_figure(rows: Sequence[Row], name: str) -> Figure:
+    """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split."""
+    found = [row for row in rows if row.get("name") == name and "loss" in row and "step" in row]
+    places = list(dict.fromkeys((row["loss"], row["split"]) for row in found))
+    splits = list(dict.fromkeys(split for _, split in places))
+    with styled():
+        figure = Figure(figsize=(4.1, 3.2))
+        axes = figure.subplots()
+        for loss, split in places:
+            line = latest_by(found, {"loss": loss, "split": split}, "step")
+            steps, values = (np.array([row[key] for row in line], float) for key in ("step", "value"))
+            reach = np.abs(np.array([bounds(row) for row in line]).T - values)
+            style = {"linestyle": ("-", "--", ":")[splits.index(split)], "marker": "o", "markersize": 2.5}
+            axes.errorbar(
+                steps, values, reach, color=COLOURS[loss_colour(loss)], label=measured_title(line[0]), **style
+            )
+        axes.set(xlabel="step", ylabel=_CURVATURE_LABELS[name])
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=min(0, *(row["value"] for row in found)))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        legend = {"fontsize": 8, "handlelength": 2.2, "columnspacing": 1.2, "borderaxespad": 0.2}
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, **legend)
     return figure
 
 

@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from focalgeo.report.formats import plain, significant
 from focalgeo.report.selection import Column, Row, latest_by, measured, measured_title
-from focalgeo.report.style import COLOURS, MAP_COLOURS, styled
+from focalgeo.report.style import COLOURS, MAP_COLOURS, loss_colour, styled
 
 _AXES = {"reliability": ("accuracy", "confidence"), "class1_reliability": ("share", "probability of class 1")}
 
@@ -89,7 +89,7 @@ def estimate_figure(rows: Sequence[Row], name: str) -> Figure:
         figure = Figure(figsize=(4.3, 1.05 + 0.5 * len(present)))
         axes = figure.subplots()
         for level, row in enumerate(reversed(present)):
-            _draw_estimate(axes, level, row, COLOURS["blue" if row["loss"] == "cross_entropy" else "orange"])
+            _draw_estimate(axes, level, row, COLOURS[loss_colour(row["loss"])])
         axes.set_yticks(range(len(present)), [measured_title(row) for row in reversed(present)])
         axes.set(
             ylim=(-0.6, len(present) - 0.4),

@@ -11,15 +11,17 @@ from focalgeo import records
 from focalgeo.report.attribution import attribution_tables, attribution_words
 from focalgeo.report.calibration_page import calibration_panels, render_calibration
 from focalgeo.report.checks import check_manifest, check_rows, check_search
-from focalgeo.report.curves import curve_figure
+from focalgeo.report.curves import curvature_curve_figure, curve_figure
+from focalgeo.report.density import density_figure, density_splits
 from focalgeo.report.figures import estimate_figure, reliability_figure
 from focalgeo.report.panels import Panel, draw_panels, template, tiles
-from focalgeo.report.selection import MAP_TITLES, Row, calibrated_columns, matching, setting
+from focalgeo.report.selection import MAP_TITLES, Row, calibrated_columns, matching, measured, setting
 from focalgeo.report.surface import surface_figure
 from focalgeo.report.tables import config_settings, curvature_table, metric_table, phases, settings
 from focalgeo.report.unfocalled import unfocalled_panels, unfocalled_words
 from focalgeo.report.words import (
     curvature_words,
+    density_words,
     interval_words,
     trace_words,
     training_loss,
@@ -65,8 +67,14 @@ def _panels(rows: Sequence[Row], search: Mapping[str, np.ndarray] | None) -> Ite
         title = f"{criterion.upper()} over γ and T"
         yield Panel("search", f"search_{criterion}", title, surface_figure(rows, search, criterion))
     for name, title in (("lambda_max", "Largest eigenvalue"), ("trace", "Trace")):
-        if any(row.get("name") == name and "loss" in row for row in rows):
+        if measured(rows, name):
             yield Panel("curvature", f"curvature_{name}", title, estimate_figure(rows, name))
+        if any(row.get("name") == name and "loss" in row and "epoch" in row for row in rows):
+            figure = curvature_curve_figure(rows, name)
+            yield Panel("curvature", f"training_{name}", f"{title} while training", figure)
+    for split in density_splits(rows):
+        figure = density_figure(rows, split)
+        yield Panel("density", f"spectral_density_{split}", f"Eigenvalues on {split}", figure)
 
 
 def _render(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
@@ -83,6 +91,7 @@ def _render(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[
         attribution_words=" ".join(attribution_words(rows)),
         curvature=curvature_table(rows),
         curvature_words=curvature_words(rows),
+        density_words=density_words(rows),
         interval_words=interval_words(manifest),
         unfocalled_words=" ".join(unfocalled_words(rows, setting(manifest, "loss.gamma"), "test")),
         trace_words=trace_words(rows),

@@ -63,9 +63,10 @@ def calibrated_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def measured(rows: Sequence[Row], name: str) -> list[Row]:
-    """Return the last row of curvature `name` for each loss and split, in the order written."""
-    places = dict.fromkeys((row["loss"], row.get("split")) for row in rows if row.get("name") == name and "loss" in row)
-    return [latest(rows, {"name": name, "loss": loss, "split": split}) for loss, split in places]
+    """Return the last row of curvature `name` after training for each loss and split, in the order written."""
+    final = [row for row in rows if row.get("name") == name and "loss" in row and "epoch" not in row]
+    places = dict.fromkeys((row["loss"], row.get("split")) for row in final)
+    return [latest(final, {"loss": loss, "split": split}) for loss, split in places]
 
 
 def measured_title(row: Row) -> str:

@@ -58,6 +58,11 @@ _STYLE = {
 }
 
 
+def loss_colour(loss: str) -> str:
+    """Return the name of a loss's colour: cross-entropy has one, the loss trained with the other."""
+    return "blue" if loss == "cross_entropy" else "orange"
+
+
 def styled() -> Any:
     """Return a context in which matplotlib draws in the report's style, whatever the user's own settings are."""
     return matplotlib.style.context(["default", _STYLE])

@@ -49,7 +49,7 @@ _METRICS = (
     ("nll", "NLL", "nats", 1.0, 4),
     ("brier", "Brier score", "", 1.0, 4),
 )
-METHOD_TITLES = {"hutchinson": "Hutchinson", "hutch++": "Hutch++"}
+METHOD_TITLES = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
 _NOTHING = Cell("–")
 
 

@@ -147,7 +147,25 @@ def trace_words(rows: Sequence[Row]) -> str:
             "estimated by Hutch++: two thirds of the Hessian products build a part that is exact, and a third are"
             " random samples of the rest, from which standard error and 95% interval come"
         )
+    if methods == {"xtrace"}:
+        return (
+            "estimated by XTrace: each random vector samples what all the others leave, and standard error and 95%"
+            " interval come from the spread of these samples"
+        )
     return "estimated from random samples, with the standard error and 95% interval of their mean"
+
+
+def density_words(rows: Sequence[Row]) -> str:
+    """Return how the distribution of eigenvalues was found, as its rows say."""
+    row = latest(rows, {"name": "spectral_density"})
+    if row is None or not {"probes", "products"} <= set(row):
+        return ""
+    return (
+        f"By stochastic Lanczos quadrature from {row['probes']} random vectors, {row['products']:,} Hessian products"
+        " for each loss; the band is one standard error over them. Bins are even in the eigenvalue near 0 and in its"
+        " logarithm beyond. Nearly all eigenvalues are 0, or too small for a bin of their own; a single one far out"
+        " has the share 1 / number of parameters."
+    )
 
 
 def curvature_words(rows: Sequence[Row]) -> str:

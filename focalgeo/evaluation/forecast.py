@@ -1,0 +1,76 @@
+"""What a measurement of curvature will cost, before it begins."""
+
+import time
+from typing import NamedTuple
+
+import jax
+
+from focalgeo import trees
+from focalgeo.evaluation.curvature import add_product, make_batch_loss
+from focalgeo.evaluation.problem import Problem, count_examples, on_device
+from focalgeo.types import InputError
+
+
+class Forecast(NamedTuple):
+    """Bytes that a measurement holds at its peak, beside the batches: one product's, and the vectors kept."""
+
+    product: int
+    vectors: int
+    num_parameters: int
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return self.product + self.vectors
+
+
+def forecast_memory(problem: Problem, *, num_vectors: int) -> Forecast:
+    """The memory of Hessian products of the problem's losses with `num_vectors` vectors of its parameters kept.
+
+    The compiler says what one product needs; the program it compiled is the one that measures later. Runs nothing.
+    """
+    problem = on_device(problem)
+    vector_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.params))
+    needs = [_product_bytes(_arguments(problem, name)) for name in problem.losses]
+    return Forecast(max(needs), num_vectors * vector_bytes, trees.size(problem.params))
+
+
+def _arguments(problem: Problem, name: str) -> tuple:
+    """What `add_product` takes for the first batch; the parameters stand for the vectors, which are like them."""
+    batch_loss = make_batch_loss(problem.apply, problem.losses[name], count_examples(problem))
+    return problem.params, problem.params, batch_loss, problem.params, problem.model_state, next(iter(problem.batches))
+
+
+def _product_bytes(arguments: tuple) -> int:
+    found = add_product.lower(*arguments).compile().memory_analysis()
+    if found is None:  # not every backend says
+        return 0
+    return found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+
+
+def check_memory(forecast: Forecast, available: int | None) -> None:
+    """Refuses a measurement that does not fit in `available` bytes (None: not known), before the system kills it.
+
+    Raises:
+        InputError: what is needed, of what, and which fields make it less.
+    """
+    if available is None or forecast.total <= available:
+        return
+    needed, product, vectors, free = (
+        f"{count / 1e9:.2g} GB" for count in (forecast.total, forecast.product, forecast.vectors, available)
+    )
+    raise InputError(
+        f"curvature needs about {needed} ({product} for a batch's Hessian product, {vectors} for vectors of "
+        f"{forecast.num_parameters:,} parameters), {free} are free: lower config.curvature.batch_size, or "
+        "max_products, num_probes and density_steps, or set examples=0 to leave curvature out"
+    )
+
+
+def seconds_of_product(problem: Problem) -> float:
+    """Seconds of one Hessian product over all batches, from one batch measured after compilation."""
+    problem = on_device(problem)
+    arguments = _arguments(problem, next(iter(problem.losses)))
+    jax.block_until_ready(add_product(*arguments))
+    began = time.perf_counter()
+    jax.block_until_ready(add_product(*arguments))
+    return sum(1 for _ in problem.batches) * (time.perf_counter() - began)

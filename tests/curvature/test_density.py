@@ -1,0 +1,255 @@
+"""Spectral densities: quadratures that are exact where they must be, and shares whose errors cover."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.curvature import MLP, with_spectrum
+from test_lanczos import SPECTRA, N, problem
+from test_products import loss
+
+from focalgeo.curvature import (
+    SpectralDensity,
+    cumulative_distribution,
+    hvp,
+    share_in_bins,
+    smoothed_density,
+    spectral_density,
+    trace,
+)
+from focalgeo.types import InputError, RunError
+
+KEY = jax.random.key(2)
+SMALL = np.r_[-3.0, -1.0, np.linspace(0, 1, 20), 5.0, 8.0]  # two below, a bulk, two above
+
+
+@jax.jit
+def multiply(matrix, vector):
+    return jnp.matmul(matrix, vector, precision="highest")
+
+
+def small(eigenvalues=SMALL, dtype=jnp.float32):
+    matrix = jnp.asarray(with_spectrum(eigenvalues), dtype)
+    return functools.partial(multiply, matrix), jnp.zeros(len(eigenvalues), dtype)
+
+
+def recorded(matvec, like, **options):
+    """The density in float64, and the probes of norm 1 that it began with."""
+    probes = []
+
+    def watched(vector):
+        probes.append(np.asarray(vector))
+        return matvec(vector)
+
+    density = spectral_density(watched, like, KEY, **options)
+    steps = density.nodes.shape[1]
+    assert density.num_matvecs == len(probes) == density.nodes.size
+    return density, np.stack(probes[::steps])
+
+
+@pytest.mark.parametrize("steps", [1, 4, 7])
+def test_moments_are_exact_to_degree_2_steps_less_1(steps):
+    with jax.enable_x64(True):
+        density, starts = recorded(*small(dtype=jnp.float64), num_probes=3, steps=steps)
+    eigenvalues, vectors = np.linalg.eigh(with_spectrum(SMALL))
+    true = (starts @ vectors) ** 2
+    np.testing.assert_allclose(starts**2, 1 / len(SMALL), rtol=1e-12)
+    for degree in range(2 * steps):
+        moments = np.sum(density.weights * density.nodes**degree, axis=1)
+        np.testing.assert_allclose(moments, true @ eigenvalues**degree, rtol=1e-10, atol=1e-10 * 8.0**degree)
+    beyond = np.sum(density.weights * density.nodes ** (2 * steps), axis=1)
+    assert (beyond < (true @ eigenvalues ** (2 * steps)) * (1 - 1e-6)).all()
+
+
+def test_cumulative_weights_keep_the_bounds_of_chebyshev_markov_and_stieltjes():
+    with jax.enable_x64(True):
+        density, starts = recorded(*small(dtype=jnp.float64), num_probes=4, steps=6)
+    eigenvalues, vectors = np.linalg.eigh(with_spectrum(SMALL))
+    for nodes, weights, start in zip(density.nodes, density.weights, starts, strict=True):
+        for index, node in enumerate(nodes):
+            true = np.sum((start @ vectors)[eigenvalues <= node] ** 2)
+            assert weights[:index].sum() - 1e-9 <= true <= weights[: index + 1].sum() + 1e-9
+
+
+def test_the_estimate_at_a_point_is_within_those_bounds():
+    # Between two nodes the true share is right to the weights of both; the mean over probes inherits that.
+    density = spectral_density(*small(), KEY, num_probes=200, steps=8)
+    points = np.linspace(-4, 9, 27)
+    found = cumulative_distribution(density, points)
+    true = (SMALL[None, :] <= points[:, None]).mean(axis=1)
+    weights = np.concatenate([np.zeros((200, 1)), density.weights, np.zeros((200, 1))], axis=1)
+    at = np.stack([np.searchsorted(nodes, points, side="right") for nodes in density.nodes])
+    below, above = np.take_along_axis(weights, at, 1).mean(0), np.take_along_axis(weights, at + 1, 1).mean(0)
+    assert (true <= found.value + above + 4 * found.stderr + 1e-6).all()
+    assert (true >= found.value - below - 4 * found.stderr - 1e-6).all()
+    assert (found.value[0], found.stderr[0]) == (0, 0)
+    np.testing.assert_allclose(found.value[-1], 1, rtol=1e-6)
+
+
+def test_steps_of_the_dimension_give_the_eigenvalues():
+    with jax.enable_x64(True):
+        density = spectral_density(*small(dtype=jnp.float64), KEY, num_probes=2, steps=100)
+    assert density.nodes.shape == (2, len(SMALL))
+    np.testing.assert_allclose(density.nodes, np.stack([np.sort(SMALL)] * 2), atol=1e-7)
+
+
+def test_the_hessian_of_a_network():
+    with jax.enable_x64(True):
+        oracle = MLP()
+        params = jax.tree.map(jnp.asarray, oracle.tree())
+        matvec = jax.jit(lambda vector: hvp(loss, params, vector))
+        density = spectral_density(matvec, params, KEY, num_probes=2, steps=oracle.flat.size)
+        eigenvalues = np.linalg.eigvalsh(oracle.hessian())
+        np.testing.assert_allclose(density.nodes[:, [0, -1]], eigenvalues[[[0, -1]] * 2], atol=1e-8)
+        squares = density.dimension * np.mean(np.sum(density.weights * density.nodes**2, axis=1))
+        assert squares == pytest.approx(np.sum(eigenvalues**2), rel=0.5)
+
+
+@pytest.mark.parametrize("name", ["indefinite", "small scale", "zero", "low rank"])
+def test_the_first_moment_is_hutchinsons_trace_of_the_same_key(name):
+    matvec, like = problem(SPECTRA[name])
+    for key in jax.random.split(KEY, 2):
+        density = spectral_density(matvec, like, key, num_probes=5, steps=3)
+        mean = density.dimension * np.mean(np.sum(density.weights * density.nodes, axis=1))
+        expected = trace(matvec, like, key, 5).value
+        np.testing.assert_allclose(mean, expected, atol=2e-6 * N * np.abs(SPECTRA[name]).max())
+
+
+@pytest.mark.parametrize(("name", "products"), [("zero", 3), ("identity", 3), ("minus identity", 3)])
+def test_a_krylov_space_that_closes_ends_the_probe(name, products):
+    density = spectral_density(*problem(SPECTRA[name]), KEY, num_probes=3, steps=10)
+    assert density.num_matvecs == products
+    np.testing.assert_allclose(density.nodes, SPECTRA[name][0], rtol=1e-5)
+    np.testing.assert_array_equal(density.weights, np.eye(10)[[9, 9, 9]])
+
+
+def test_repeated_eigenvalues_are_one_node_that_weighs_as_much_as_they_do():
+    eigenvalues = np.repeat([-2.0, 1.0, 5.0], [4, 40, 16])
+    with jax.enable_x64(True):
+        density = spectral_density(*problem(eigenvalues, jnp.float64), KEY, num_probes=100, steps=10)
+    assert density.num_matvecs < 5 * 100
+    assert np.isfinite(density.nodes).all()
+    found = share_in_bins(density, np.array([-3.0, -1.0, 2.0, 6.0]))
+    assert (np.abs(found.value - [4 / 60, 40 / 60, 16 / 60]) <= 4 * found.stderr).all()
+    np.testing.assert_allclose(density.weights.sum(axis=1), 1)
+    np.testing.assert_allclose(share_in_bins(density, np.array([-2.1, -1.9, 0.9, 1.1, 4.9, 5.1])).value.sum(), 1)
+
+
+def test_two_standard_errors_cover_the_shares_about_95_times_in_100():
+    matvec, like = small()
+    edges = jnp.array([-4.0, -2.0, -0.5, 2.0, 6.5, 9.0])  # all in gaps
+    true = np.histogram(SMALL, edges)[0] / len(SMALL)
+
+    @jax.jit
+    @jax.vmap
+    def shares(key):
+        return share_in_bins(spectral_density(matvec, like, key, num_probes=12, steps=12), edges)
+
+    found = shares(jax.random.split(KEY, 200))
+    covered = np.mean((found.low <= true) & (true <= found.high), axis=0)
+    assert ((covered >= 0.90) & (covered <= 0.99)).all()
+    assert (np.abs(found.value.mean(0) - true) <= 4 * found.value.std(0) / 200**0.5).all()
+    np.testing.assert_array_equal(found.n, 12)
+
+
+def two_probes():
+    nodes = jnp.array([[0.0, 1.0, 2.0], [0.0, 0.0, 2.0]])
+    return SpectralDensity(nodes, jnp.array([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]]), jnp.int32(6), jnp.int32(10))
+
+
+def test_bins_hold_their_lower_edges_and_the_last_one_both():
+    found = share_in_bins(two_probes(), [-jnp.inf, 0, 1, 2])
+    np.testing.assert_allclose(found.value, [0, 0.5, 0.5])
+    np.testing.assert_allclose(found.stderr, [0, 0, 0], atol=1e-7)
+    found = share_in_bins(two_probes(), np.array([0.5, 1.5, np.inf]))
+    np.testing.assert_allclose(found.value, [0.125, 0.375])
+    np.testing.assert_allclose(found.stderr, [0.125, 0.125])
+    np.testing.assert_allclose(found.high - found.value, 12.706205 * found.stderr, rtol=1e-5)
+
+
+def test_at_or_below_a_point():
+    found = cumulative_distribution(two_probes(), jnp.array([2.0, 1.9, 0.0, -0.1]))
+    np.testing.assert_allclose(found.value, [1, 0.625, 0.5, 0])
+    np.testing.assert_allclose(found.stderr, [0, 0.125, 0, 0], atol=1e-7)
+
+
+def test_a_smoothed_density_is_a_mixture_of_gaussians_of_this_width():
+    points = jnp.linspace(-3, 5, 801)
+    found = smoothed_density(two_probes(), points, width=0.3)
+    assert float(jnp.trapezoid(found.value, points)) == pytest.approx(1, rel=1e-5)
+    at_one = np.exp(-0.5 * (np.array([1.0, 0.0, 1.0]) / 0.3) ** 2) @ [0.5, 0.125, 0.375] / (0.3 * (2 * np.pi) ** 0.5)
+    assert float(found.value[400]) == pytest.approx(at_one, rel=1e-4)
+    mean = float(jnp.trapezoid(points * found.value, points))
+    variance = float(jnp.trapezoid((points - mean) ** 2 * found.value, points))
+    spread = 0.5 * 0 + 0.125 * 1 + 0.375 * 4 - (0.125 + 0.75) ** 2
+    assert variance == pytest.approx(spread + 0.3**2, rel=1e-3)
+
+
+def test_python_jit_and_vmap_agree():
+    matrices = jnp.stack([jnp.asarray(with_spectrum(values), jnp.float32) for values in (SMALL, np.ones(24), SMALL)])
+    matrices = matrices.at[2, 3, 3].set(jnp.nan)
+
+    def measured(matrix, key):
+        density = spectral_density(functools.partial(multiply, matrix), matrix[0], key, num_probes=3, steps=6)
+        return density, share_in_bins(density, jnp.array([-4.0, -2.0, 2.0, 6.5, 9.0]))
+
+    keys = jax.random.split(KEY, 3)
+    together = jax.jit(jax.vmap(measured))(matrices, keys)
+    jitted = jax.jit(measured)
+    for index in range(2):
+        alone = measured(matrices[index], keys[index])
+        for other in (jitted(matrices[index], keys[index]), jax.tree.map(lambda leaf, i=index: leaf[i], together)):
+            assert other[0].num_matvecs == alone[0].num_matvecs
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-5), other, alone)
+    assert np.isnan(together[0].nodes[2]).all()
+    assert np.isnan(together[0].weights[2]).all()
+    assert np.isnan(together[1].value[2]).all()
+
+
+def test_traced_values_that_only_the_matvec_knows():
+    def largest(factor):
+        matrix = factor * jnp.arange(1.0, 9.0)
+        return spectral_density(lambda v: matrix * v, np.zeros(8, np.float32), KEY, num_probes=2, steps=8).nodes[:, -1]
+
+    np.testing.assert_allclose(jax.vmap(largest)(jnp.array([1.0, 3.0])), [[8.0, 8.0], [24.0, 24.0]], rtol=1e-5)
+
+
+def test_a_product_that_is_not_finite_names_its_leaf():
+    def matvec(tree):
+        return {"dense": tree["dense"], "head": tree["head"] / 0.0}
+
+    with pytest.raises(RunError, match=r"product\['head'\] is not finite"):
+        spectral_density(matvec, {"dense": jnp.ones(3), "head": jnp.ones(2)}, KEY)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_probes": 0}, "num_probes is 0"),
+        ({"num_probes": 1}, "num_probes is 1; use 2 or more"),
+        ({"steps": 0}, "steps is 0"),
+    ],
+)
+def test_bad_options_are_one_line(options, message):
+    with pytest.raises(InputError, match=message):
+        spectral_density(lambda v: v, jnp.ones(3), KEY, **options)
+    with pytest.raises(InputError, match="like"):
+        spectral_density(lambda v: v, jnp.arange(3), KEY)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda d: share_in_bins(d, [1.0]), "edges are"),
+        (lambda d: share_in_bins(d, [1.0, 1.0, 2.0]), "each above the one before"),
+        (lambda d: share_in_bins(d, [0.0, np.nan]), "each above the one before"),
+        (lambda d: share_in_bins(d, 1.0), "edges have 0 axes"),
+        (lambda d: cumulative_distribution(d, [[1.0]]), "points have 2 axes"),
+        (lambda d: smoothed_density(d, [1.0], width=0.0), "width is 0.0"),
+    ],
+)
+def test_bad_points_are_one_line(function, message):
+    with pytest.raises(InputError, match=message):
+        function(two_probes())
