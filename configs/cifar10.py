@@ -94,6 +94,8 @@ def get_config(arg: str = "") -> ConfigDict:
     config.curvature.density_steps = 40
     config.curvature.every = 0
 
+    config.sweep = ConfigDict({"gamma": (), "trace_penalty": (), "learning_rate": (), "seed": (), "at_once": 0})
+
     if arg == "quick":
         config.data.train_size = 20_000
         config.data.val_size = 2_000

@@ -85,6 +85,8 @@ def get_config(arg: str = "") -> ConfigDict:
     config.curvature.density_steps = 40
     config.curvature.every = 0
 
+    config.sweep = ConfigDict({"gamma": (), "trace_penalty": (), "learning_rate": (), "seed": (), "at_once": 0})
+
     if arg == "quick":
         config.optimizer.epochs = 2
         config.optimizer.decay_epochs = (1,)

@@ -1,21 +1,27 @@
 """Devices: the only file that names pmap.
 
-One path serves one device and many. Parameters and everything else in a TrainState live once per device with equal
+One path serves one device and many, one run and the members of a sweep.
+Parameters and everything else in a TrainState live once per device with equal
 values (in_axes None); a batch is cut into one shard per device. A forgotten psum would be silent under that layout, so
 every compiled step also returns one fingerprint of its new state per device, and `check_replicas` compares them.
 """
 
+import math
+import operator
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from focalgeo.types import Array, Batch, PyTree, RunError, TrainState
 
 AXIS = "devices"
+MEMBERS = "members"
 
 
 def device_count() -> int:
@@ -51,10 +57,24 @@ def _number_after(label: str, path: Path, *, unit: int = 1) -> int | None:
 
 def replicated(tree: PyTree) -> PyTree:
     """The tree on all devices, laid out as a compiled step returns it: the first call then compiles for all calls."""
-    layout = jax.sharding.NamedSharding(
-        jax.sharding.Mesh(np.asarray(jax.devices()), (AXIS,)), jax.sharding.PartitionSpec()
-    )
-    return jax.device_put(tree, layout)
+    return jax.device_put(tree, _layout(1))
+
+
+def like(tree: PyTree, laid_out: PyTree) -> PyTree:
+    """The leaves of `tree` on the devices, laid out as those of `laid_out` are."""
+    return jax.tree.map(lambda leaf, there: jax.device_put(leaf, there.sharding), tree, laid_out)
+
+
+def _layout(ways: int) -> jax.sharding.NamedSharding:
+    """That of states [members, ...]: whole on each device, or split between `ways` groups of devices."""
+    if ways == 1:
+        return jax.sharding.NamedSharding(jax.sharding.Mesh(np.asarray(jax.devices()), (AXIS,)), PartitionSpec())
+    return jax.sharding.NamedSharding(_mesh(ways), PartitionSpec(MEMBERS))
+
+
+def _mesh(ways: int) -> jax.sharding.Mesh:
+    """All devices as [ways, rest]: members are spread over the first axis, a batch over the second."""
+    return jax.sharding.Mesh(np.asarray(jax.devices()).reshape(ways, -1), (MEMBERS, AXIS))
 
 
 def reduce_sum(tree: PyTree) -> PyTree:
@@ -77,6 +97,68 @@ def shard(batch: Batch) -> Batch:
     return jax.tree.map(lambda leaf: leaf.reshape(jax.device_count(), -1, *leaf.shape[1:]), batch)
 
 
+class Program(NamedTuple):
+    """A compiled step of a sweep's members, some at a time, and how their states come to the devices and back.
+
+    step: (chunks, host batch) -> (chunks, metrics, fingerprints), each a list with one entry per chunk; a chunk is the
+    TrainState of some members, metrics are [members], fingerprints [ways, devices of a way]. States are donated.
+    place: TrainState [members, ...] -> chunks. whole: chunks -> TrainState [members, ...] in host memory.
+    """
+
+    step: Callable
+    place: Callable
+    whole: Callable
+
+
+def make_program(step: Callable, *, at_once: int) -> Program:
+    """The program that advances `at_once` members in one call of step(states, batch) -> (states, metrics).
+
+    The devices are split between members as far as `at_once` divides evenly (members never wait for each other), and
+    within each part between the examples of a batch. Batches are [sources, examples, ...] and sharded by examples.
+    """
+    ways = math.gcd(at_once, jax.device_count())
+    compiled, shard_batch = _over_members(step, ways) if ways > 1 else (pmapped(step), _sharded_sources)
+    layout = _layout(ways)
+
+    def step_all(chunks: list, batch: Batch) -> tuple[list, list, list]:
+        shards = shard_batch(batch)
+        return tuple(map(list, zip(*(compiled(chunk, shards) for chunk in chunks), strict=True)))
+
+    def place(state: TrainState) -> list:
+        chosen = [slice(start, start + at_once) for start in range(0, len(state.step), at_once)]
+        return [jax.device_put(jax.tree.map(operator.itemgetter(some), state), layout) for some in chosen]
+
+    def whole(chunks: list) -> TrainState:
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(chunks))
+
+    return Program(step_all, place, whole)
+
+
+def _sharded_sources(batch: Batch) -> Batch:
+    """[sources, examples, ...] -> [devices, sources, examples / devices, ...]."""
+    devices = jax.device_count()
+
+    def cut(leaf):
+        return np.moveaxis(leaf.reshape(leaf.shape[0], devices, -1, *leaf.shape[2:]), 1, 0)
+
+    return jax.tree.map(cut, batch)
+
+
+def _over_members(step: Callable, ways: int) -> tuple[Callable, Callable]:
+    """The step with members over `ways` groups of devices, and the layout of its batches."""
+    mesh, examples = _mesh(ways), PartitionSpec(None, AXIS)
+
+    def replica(state: TrainState, batch: Batch):
+        new_state, metrics, fingerprint = _own_noise(step)(state, batch)
+        return new_state, metrics, fingerprint[None, None]
+
+    by_member = PartitionSpec(MEMBERS)
+    specs = {"in_specs": (by_member, examples), "out_specs": (by_member, by_member, PartitionSpec(MEMBERS, AXIS))}
+    compiled = jax.jit(jax.shard_map(replica, mesh=mesh, check_vma=False, **specs), donate_argnums=0)
+    layout = jax.sharding.NamedSharding(mesh, examples)
+    return compiled, lambda batch: jax.device_put(batch, layout)
+
+
 def pmapped(step: Callable) -> Callable:
     """Compile step(state, batch) -> (state, metrics) for all devices.
 
@@ -84,6 +166,12 @@ def pmapped(step: Callable) -> Callable:
 
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
     """
+    replica = _own_noise(step)
+    return jax.pmap(replica, axis_name=AXIS, in_axes=(None, 0), out_axes=(None, None, 0), donate_argnums=0)
+
+
+def _own_noise(step: Callable) -> Callable:
+    """The step with a noise key of this device's own, and a fingerprint of the new state beside the metrics."""
 
     def replica(state: TrainState, batch: Batch):
         keys = state.key.reshape(-1, state.key.shape[-1])  # one, or one for each member of a sweep
@@ -92,7 +180,7 @@ def pmapped(step: Callable) -> Callable:
         new_state = new_state._replace(key=state.key)
         return new_state, metrics, _fingerprint(new_state)
 
-    return jax.pmap(replica, axis_name=AXIS, in_axes=(None, 0), out_axes=(None, None, 0), donate_argnums=0)
+    return replica
 
 
 def pmapped_forward(forward: Callable) -> Callable:
@@ -103,16 +191,16 @@ def pmapped_forward(forward: Callable) -> Callable:
     compiled = jax.pmap(forward, axis_name=AXIS, in_axes=(None, 0))
 
     def outputs(variables: PyTree, batch: Batch) -> np.ndarray:
-        sharded = np.asarray(jax.device_get(compiled(variables, shard(batch).x)))
+        sharded = np.asarray(jax.device_get(compiled(replicated(variables), shard(batch).x)))
         return sharded.reshape(-1, *sharded.shape[2:])
 
     return outputs
 
 
 def check_replicas(fingerprints: Array) -> None:
-    """Raise RunError unless the new states on all devices agree bit for bit (fingerprints: uint32 [devices])."""
+    """Raise RunError unless the states of the last axis' devices agree bit for bit (fingerprints: uint32)."""
     seen = np.asarray(jax.device_get(fingerprints))
-    if np.any(seen != seen[0]):
+    if np.any(seen != seen[..., :1]):
         raise RunError(
             f"the {seen.size} devices hold different parameters: a reduction over devices is missing in the step"
         )
@@ -125,6 +213,6 @@ def _fingerprint(tree: PyTree) -> Array:
 
 def _bits(leaf: Array) -> Array:
     leaf = jnp.asarray(leaf)
-    return jax.lax.bitcast_convert_type(
-        leaf.astype(jnp.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, jnp.uint32
-    )
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        return jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
+    return leaf.astype(jnp.uint32)

@@ -92,6 +92,16 @@ def write_json(path: Workdir, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False, default=_plain) + "\n")
 
 
+def read_json(path: Workdir) -> Any:
+    """Read one JSON value.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    with _reading(Path(path)):
+        return json.loads(Path(path).read_bytes())
+
+
 def write_manifest(workdir: Workdir, manifest: Mapping[str, Any]) -> None:
     """Write manifest.json: config, versions, git, devices, platform, data, command, created, parameters."""
     write_json(Path(workdir) / MANIFEST, manifest)
@@ -104,8 +114,7 @@ def read_manifest(workdir: Workdir) -> dict[str, Any]:
         InputError: it is missing, or it is not a JSON object.
     """
     path = Path(workdir) / MANIFEST
-    with _reading(path):
-        manifest = json.loads(path.read_bytes())
+    manifest = read_json(path)
     if not isinstance(manifest, dict):
         raise InputError(f"{path} is damaged; restore it or choose another --workdir")
     return manifest
@@ -262,8 +271,10 @@ def _short(value: Any) -> str:
 _ABSENT = object()
 
 
-def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
+def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "") -> str:
     """Say whether a run with `config` starts "fresh" in `workdir` (missing or empty) or goes on there ("resume").
+
+    `but` names a part of the config that may differ.
 
     Raises:
         InputError: the folder holds something else, or a run of another config (names the first fields that differ).
@@ -277,7 +288,8 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
     if MANIFEST not in names:
         raise InputError(f"{path} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {mend}")
     here = json.loads(json.dumps(config, default=_plain))
-    differences = _differences(read_manifest(path).get("config"), here)
+    there = read_manifest(path).get("config")
+    differences = _differences(*({k: v for k, v in each.items() if k != but} for each in (there or {}, here)))
     if differences:
         more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise InputError(f"{path} belongs to another config ({'; '.join(differences[:3])}{more}); {mend}")

@@ -13,10 +13,9 @@ from ml_collections import config_flags
 
 from focalgeo.types import InputError, Interrupted, RunError
 
-CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "The config file of the job, e.g. configs/digits.py.", lock_config=True
-)
+CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, e.g. configs/digits.py.", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder that receives everything; not empty: the run there goes on.")
+SHARD = flags.DEFINE_string("shard", None, "i/n: every n-th run of a sweep, from number i on, in its own workdir.")
 
 
 def parse(arguments: list[str]) -> None:
@@ -48,7 +47,7 @@ def main(arguments: list[str]) -> int:
         parse(arguments)
         from focalgeo import job  # after the flags, so that a typo is answered at once
 
-        job.run_and_print(CONFIG.value, WORKDIR.value)
+        job.run_and_print(CONFIG.value, WORKDIR.value, shard=SHARD.value)
         return 0
     except (InputError, RunError, Interrupted) as error:
         print(f"focalgeo: {error}", file=sys.stderr)

@@ -13,7 +13,8 @@ import pytest
 from focalgeo import curvature, job, losses, models, parallel, records, trees
 from focalgeo.job import objective, preparation
 from focalgeo.job.checks import check_config
-from focalgeo.training import checkpoint
+from focalgeo.job.members import make_members
+from focalgeo.training import checkpoint, sweep
 from focalgeo.training.step import make_step
 from focalgeo.types import Batch, InputError, Predictions, TrainState
 
@@ -30,15 +31,16 @@ def load_config(**changes):
 @pytest.fixture(scope="module")
 def prepared():
     config = load_config()
-    return config, preparation.prepare(config)
+    rest = preparation.prepare(config)
+    return config, rest, sweep.member(preparation.initial_state(rest, make_members(config)), 0)
 
 
 @pytest.mark.parametrize("name", objective.NAMES)
 def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name):
-    config, rest = prepared
+    config, rest, start = prepared
     chosen = objective.make_objective(load_config(name=name))
-    state = rest.state._replace(hyper={**chosen.hyper, "learning_rate": jnp.float32(0.1)})
-    batch = next(preparation.training_batches(config, rest.dataset, 0, 0))
+    state = start._replace(hyper={**chosen.hyper, "learning_rate": jnp.float32(0.1)})
+    batch = jax.tree.map(lambda leaf: leaf[0], next(preparation.training_batches(config, rest.dataset, [0], 0, 0)))
 
     def loss(params):
         logits = rest.model.apply({"params": params}, batch.x)
@@ -119,29 +121,38 @@ def test_class_weights_multiply_any_loss():
 
 def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepared):
     chosen = objective.make_objective(load_config(name="adafocal_loss"))
-    state = prepared[1].state._replace(hyper=chosen.hyper)
+    state = of_two(prepared[2], chosen.hyper)
     logits = np.float32([[4, 0], [3, 0], [2, 0], [1, 0]] * 15)
+    both = np.stack([logits, -logits], axis=1)  # the second member is always right and sure
     seen = []
 
     def predict(state):
         seen.append(state)
-        return Predictions(logits, np.ones(60, np.int32), np.ones(60, bool))  # always wrong and sure: overconfident
+        return Predictions(both, np.ones(60, np.int32), np.ones(60, bool))  # always wrong and sure: overconfident
 
     adapt = objective.make_adapt(predict)
-    assert adapt(state, 0) is state
+    assert adapt([state], 0) == [state]
     assert not seen
-    moved = adapt(state, 1).hyper["adafocal"]
+    (after,) = adapt([state], 1)
+    moved, other = (jax.tree.map(lambda leaf, i=i: leaf[i], after.hyper["adafocal"]) for i in (0, 1))
     confidence = 1 / (1 + np.exp(-np.float64(logits[:, 0])))
     expected = np.exp(np.sort(confidence).reshape(15, 4).mean(1))
     np.testing.assert_allclose(moved.gammas, expected, rtol=1e-5)
+    np.testing.assert_allclose(other.gammas, np.exp(np.sort(confidence).reshape(15, 4).mean(1) - 1), rtol=1e-5)
+
+
+def of_two(state, hyper):
+    """A chunk of two members with these values of hyper."""
+    two = state._replace(hyper=hyper)
+    return parallel.replicated(jax.tree.map(lambda leaf: np.stack([leaf, leaf]), jax.device_get(two)))
 
 
 def test_a_schedule_learns_the_epoch_and_other_losses_are_left_alone(prepared):
     adapt = objective.make_adapt(None)
-    plain = prepared[1].state
-    assert adapt(plain, 7) is plain
-    scheduled = plain._replace(hyper=objective.make_objective(load_config(name="fls_532")).hyper)
-    assert float(adapt(scheduled, 7).hyper["epoch"]) == 7
+    plain = prepared[2]
+    assert adapt([plain], 7)[0] is plain
+    scheduled = of_two(plain, objective.make_objective(load_config(name="fls_532")).hyper)
+    np.testing.assert_array_equal(adapt([scheduled], 7)[0].hyper["epoch"], [7, 7])
 
 
 def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path):
@@ -151,7 +162,8 @@ def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path
     rows = job.run(config, tmp_path / "run")
     assert not any("gamma" in row for row in records.read_rows(tmp_path / "run") if row["name"] == "accuracy")
     manager = checkpoint.make_manager(tmp_path / "run" / "checkpoints", keep=3)
-    kept = checkpoint.restore_latest(manager, preparation.prepare(config).state).state.hyper["adafocal"]
+    state = preparation.initial_state(preparation.prepare(config), make_members(config))
+    kept = checkpoint.restore_latest(manager, state).state.hyper["adafocal"]
     assert isinstance(kept, losses.AdaFocalState)
     assert np.ptp(kept.gammas) > 0.05  # the second epoch moved them
     assert [row for row in rows if row["name"] == "ece" and row["map"] == "uncalibrated"]

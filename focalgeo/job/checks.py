@@ -6,7 +6,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from focalgeo import data, losses
-from focalgeo.job import objective
+from focalgeo.job import members, objective
 from focalgeo.types import InputError
 
 # (field, what must hold, in words)
@@ -75,6 +75,13 @@ CHECKS = (
     ("curvature.density_steps", lambda v: v >= 1, "must be 1 or more"),
     ("curvature.every", lambda v: v >= 0, "must be 0 (only after training) or more, in epochs"),
     (
+        "sweep.seed",
+        lambda v: _distinct(v) and all(type(each) is int for each in v),
+        "must hold whole numbers, each once",
+    ),
+    *((f"sweep.{axis}", lambda v: _distinct(v), "must hold numbers, each once") for axis in members.AXES),
+    ("sweep.at_once", lambda v: v >= 0, "must be 0 (measured) or the number of members in one call of the step"),
+    (
         "curvature.trace_method",
         lambda v: v in ("hutchinson", "hutch++", "xtrace"),
         "must be hutchinson, hutch++ or xtrace",
@@ -104,6 +111,23 @@ def check_config(config: ConfigDict) -> None:
             raise InputError.of_choice(f"config.{field}", name, choices)
     _check_gammas(config.loss)
     _check_schedule(config.loss, config.optimizer.epochs)
+    if members.axes(config):
+        _check_sweep(config)
+
+
+def _check_sweep(config: ConfigDict) -> None:
+    if len(config.sweep.gamma) and "gamma" not in losses.hyperparameters(objective.FUNCTIONS[config.loss.name]):
+        raise InputError(
+            f"config.sweep.gamma is given, but config.loss.name {config.loss.name} has no gamma: choose focal_loss"
+        )
+    every = members.make_members(config)
+    for member in every:
+        try:
+            check_config(member.config)
+        except InputError as error:
+            raise InputError(f"config.sweep, member {member.name}: {error}") from error
+    if config.sweep.at_once and len(every) % config.sweep.at_once:
+        raise InputError(f"config.sweep.at_once is {config.sweep.at_once}: it must divide the {len(every)} members")
 
 
 def _check_gammas(loss: ConfigDict) -> None:
@@ -123,6 +147,10 @@ def _check_schedule(loss: ConfigDict, epochs: int) -> None:
         schedule = f"config.loss.name {loss.name} changes gamma at epochs {', '.join(map(str, boundaries))}"
         mend = "set loss.name=scheduled_focal_loss with boundaries and gammas of your own"
         raise InputError(f"{schedule}, optimizer.epochs is {epochs}: train longer, or {mend}")
+
+
+def _distinct(values) -> bool:
+    return len(set(values)) == len(values) and all(isinstance(value, int | float) for value in values)
 
 
 def _ascending(values) -> bool:

@@ -1,45 +1,48 @@
 """The curvature of a run's losses: what config.curvature asks for, after training and between its epochs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import evaluation, losses, parallel
 from focalgeo.job import preparation
+from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
+from focalgeo.training import sweep
 from focalgeo.types import Array, PyTree, TrainState
 
+_CROSS_ENTROPY = losses.make_loss("cross_entropy")  # one object, so that what is compiled for it serves every member
 _SPARE_VECTORS = 8  # the vectors in flight between a product and the basis it goes to
 
 
-def check_memory(config, prepared: Prepared) -> None:
+def check_memory(member: Member, prepared: Prepared, states: TrainState) -> None:
     """Refuses, before training begins, a measurement of curvature that memory will not hold.
 
     Raises:
         InputError: what is needed and what there is.
     """
-    settings = config.curvature
+    settings = member.config.curvature
     if settings.examples == 0:
         return
     kept = max(settings.max_products, 2 * settings.num_probes // 3, settings.density_steps) + _SPARE_VECTORS
-    problem = _problem(config, prepared, prepared.state, settings.splits[0])
+    problem = _problem(member, prepared, sweep.member(states, 0), settings.splits[0])
     evaluation.check_memory(evaluation.forecast_memory(problem, num_vectors=kept), parallel.free_memory())
 
 
-def curvature_rows(config, prepared: Prepared, state: TrainState, say: Callable[[str], None]) -> list[dict]:
+def curvature_rows(member: Member, prepared: Prepared, state: TrainState, say: Callable[[str], None]) -> list[dict]:
     """Eigenvalues, trace, attribution and density of cross-entropy, and of the loss trained with, on each split.
 
     A loss with a penalty is that of its mean over examples, without it.
     """
-    settings = config.curvature
+    settings, key = member.config.curvature, member.keys["probe"]
     rows = []
     for split in settings.splits if settings.examples else ():
-        problem = _problem(config, prepared, state, split)
+        problem = _problem(member, prepared, state, split)
         say(_forecast(settings, problem, split))
-        measured = _measure(config, prepared, problem, split)
-        key = prepared.keys["probe"]
+        measured = _measure(member, problem, split)
         where = {"split": split, "num_probes": settings.num_probes}
         rows += measured.rows
         rows += evaluation.attribution_rows(problem, measured, jax.random.fold_in(key, 1), **where)
@@ -49,31 +52,32 @@ def curvature_rows(config, prepared: Prepared, state: TrainState, say: Callable[
     return rows
 
 
-def make_curvature_of_epoch(config, prepared: Prepared) -> Callable[[TrainState], list[dict]]:
-    """The function from the state after an epoch to rows of lambda_max and trace, every config.curvature.every epochs.
+def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks: Sequence[TrainState]) -> list[dict]:
+    """lambda_max and trace of each member that still trains, every config.curvature.every epochs; 0 asks for none.
 
-    0 asks for none. The last epoch's are left to the measurement after training.
+    The last epoch's are left to the measurement after training.
     """
-    settings = config.curvature
-    wanted = bool(settings.every and settings.examples)
+    settings, plan = config.curvature, prepared.plan
+    step = max(int(np.max(chunk.step)) for chunk in chunks)
+    if not (settings.every and settings.examples) or step == plan.steps:
+        return []
+    if step // plan.steps_per_epoch % settings.every:
+        return []
+    states = [sweep.member(chunk, index) for chunk in jax.device_get(chunks) for index in range(len(chunk.step))]
+    rows = []
+    for member, state in zip(members, states, strict=True):
+        for split in () if sweep.stopped(state) else settings.splits:
+            measured = _measure(member, _problem(member, prepared, state, split), split)
+            rows += [{**member.place, **row} for row in measured.rows]
+    return rows
 
-    def rows_of(state: TrainState) -> list[dict]:
-        step = int(state.step)
-        epoch = step // prepared.plan.steps_per_epoch
-        if not wanted or epoch % settings.every or step == prepared.plan.steps:
-            return []
-        problems = {split: _problem(config, prepared, state, split) for split in settings.splits}
-        return [row for split, each in problems.items() for row in _measure(config, prepared, each, split).rows]
 
-    return rows_of
-
-
-def _problem(config, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
+def _problem(member: Member, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
     state = jax.device_get(state)
-    chosen = {"cross_entropy": losses.make_loss("cross_entropy"), prepared.objective.name: prepared.objective.loss}
+    chosen = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
     hyper, params, model_state = jax.tree.map(jnp.asarray, (state.hyper, state.params, state.model_state))
     of_logits = {name: Partial(_with_hyper, Partial(loss), hyper) for name, loss in chosen.items()}
-    batches = preparation.curvature_batches(config, getattr(prepared.dataset, split))
+    batches = preparation.curvature_batches(member.config, getattr(prepared.dataset, split))
     return evaluation.Problem(prepared.model.apply, of_logits, params, model_state, batches)
 
 
@@ -81,11 +85,11 @@ def _with_hyper(loss: Callable, hyper: dict[str, PyTree], logits: Array, labels:
     return loss(logits, labels, hyper)
 
 
-def _measure(config, prepared: Prepared, problem: evaluation.Problem, split: str) -> evaluation.Curvature:
-    settings = config.curvature
+def _measure(member: Member, problem: evaluation.Problem, split: str) -> evaluation.Curvature:
+    settings = member.config.curvature
     return evaluation.measure_curvature(
         problem,
-        prepared.keys["probe"],
+        member.keys["probe"],
         split=split,
         max_products=settings.max_products,
         tolerance=settings.tolerance,

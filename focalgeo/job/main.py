@@ -1,26 +1,26 @@
-"""The nine steps of the main job."""
+"""The nine steps of the main job, for one run or for all members of a sweep."""
 
-import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from focalgeo import evaluation, parallel, records, report
-from focalgeo.job import curvature, objective, preparation, provenance
+from focalgeo import records, report
+from focalgeo.job import curvature, final, preparation, provenance, rounds, training
 from focalgeo.job.checks import check_config
+from focalgeo.job.members import Member, axes, belongs, make_members, of_shard
 from focalgeo.job.preparation import Prepared
-from focalgeo.training import checkpoint, interruption, loop
-from focalgeo.training.step import make_step
-from focalgeo.types import Model, Predictions, Split, TrainState
+from focalgeo.training import sweep
+from focalgeo.types import TrainState
 
 
-def run(config: ConfigDict, workdir: str | Path) -> list[dict]:
-    """Run the main job in `workdir`, or go on with it there; returns the evaluation rows.
+def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> list[dict]:
+    """Run the main job in `workdir`, or go on with it there; returns the rows of all evaluations.
+
+    shard "i/n" takes every n-th member of the sweep, from number i on; the workdir is that shard's alone.
 
     Raises:
       InputError: config, data or workdir is not usable. RunError: training cannot go on. Interrupted: a signal came.
@@ -28,35 +28,92 @@ def run(config: ConfigDict, workdir: str | Path) -> list[dict]:
     began = time.perf_counter()
     check_config(config)
     config, workdir = FrozenConfigDict(config), Path(workdir)
-    fresh = records.check_workdir(workdir, config.to_dict()) == "fresh"
+    members = of_shard(make_members(config), shard)
+    fresh = provenance.check_workdir(workdir, config, members, shard) == "fresh"
     prepared = preparation.prepare(config)
-    curvature.check_memory(config, prepared)
+    state = preparation.initial_state(prepared, members[:1])
+    curvature.check_memory(members[0], prepared, state)
     if not fresh:
         provenance.check_data(workdir, prepared.dataset)
     with records.locked(workdir):
         if fresh:
-            records.write_manifest(workdir, provenance.make_manifest(config, prepared.dataset, prepared.state))
-        seconds = {"prepare": time.perf_counter() - began}
-        predict = _make_prediction(config, prepared.model)
-        outcome = _train(config, workdir, prepared, predict)
-        seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
-        if not outcome.compile_seconds:
-            seconds = {}  # nothing was left to train: what it took when it was trained stays in the rows
-        began = time.perf_counter()
-        rows = _evaluate(config, workdir, prepared, outcome.state, predict)
-        seconds["evaluate"] = time.perf_counter() - began
-        rows += [{"name": "seconds", "phase": phase, "value": value} for phase, value in seconds.items()]
-        rows = [{"step": prepared.plan.steps, **preparation.place(config), **row} for row in rows]
-        stale = lambda row: "epoch" not in row and row.get("phase", "evaluate") in seconds  # noqa: E731
-        records.replace_rows(workdir, rows, where=stale)
+            records.write_manifest(workdir, provenance.make_manifest(config, prepared.dataset, state, shard))
+        else:
+            provenance.update_manifest(workdir, config)
+        predict = training.make_prediction(config, prepared.model)
+        while (current := rounds.next_round(workdir, members)) is not None:
+            seconds = {"prepare": time.perf_counter() - began}
+            outcome = training.train(config, workdir, prepared, current, predict)
+            seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
+            if outcome.compile_seconds:  # else nothing was left to train: what it took then stays in the rows
+                _write_seconds(workdir, current, prepared.plan.steps, seconds)
+            _evaluate(workdir, prepared, current, outcome.state, predict)
+            began = time.perf_counter()
         _say("drawing the report")
         report.write_report(workdir)
-    return rows
+    return [row for row in records.read_rows(workdir) if "epoch" not in row]
 
 
-def run_and_print(config: ConfigDict, workdir: str | Path) -> None:
+def _write_seconds(workdir: Path, current: rounds.Round, step: int, seconds: dict[str, float]) -> None:
+    """How long the round took: rows of its only member, or of no member in particular."""
+    place = current.members[0].place if len(current.members) == 1 else {"round": current.number}
+    rows = [
+        {"step": step, **place, "name": "seconds", "phase": phase, "value": value} for phase, value in seconds.items()
+    ]
+    mine = lambda row: row["name"] == "seconds" and row["phase"] in seconds and place.items() <= row.items()  # noqa: E731
+    records.replace_rows(workdir, rows, where=mine)
+
+
+def _evaluate(workdir: Path, prepared: Prepared, current: rounds.Round, states: TrainState, predict: Callable) -> None:
+    """Evaluate the round's members one after the other, each to its rows in one write; those that stopped have none."""
+    _say("predicting val and test")
+    splits = {"val": prepared.dataset.val, "test": prepared.dataset.test}
+    left = {member.name for member in rounds.unfinished(workdir, current.members)}
+    for index, member in enumerate(current.members):
+        if member.name not in left:
+            continue
+        began = time.perf_counter()
+        state = sweep.member(states, index)
+        rows = []
+        if not sweep.stopped(state):
+            alone = jax.tree.map(lambda leaf: leaf[None], state)
+            predictions = {name: _of_one(predict(split, alone)) for name, split in splits.items()}
+            say = _say if len(current.members) == 1 else lambda what: None
+            rows = final.evaluate(member, folder_of(workdir, member), prepared, state, predictions, say)
+        took = time.perf_counter() - began
+        rows.append({"name": "seconds", "phase": "evaluate", "value": took})
+        rows = [{"step": int(prepared.plan.steps), **member.place, **row} for row in rows]
+        records.replace_rows(workdir, rows, where=lambda row: _is_final(row, member))  # noqa: B023
+        if len(current.members) > 1:
+            _say(f"measured {member.name} ({index + 1} of {len(current.members)}) in {took:.1f} s")
+
+
+def _of_one(predictions):
+    return predictions._replace(logits=predictions.logits[:, 0])
+
+
+def _is_final(row: dict, member: Member) -> bool:
+    return belongs(row, member) and "epoch" not in row and row.get("phase", "evaluate") == "evaluate"
+
+
+def folder_of(workdir: Path, member: Member) -> Path:
+    """Where a member's own files lie: the workdir itself for a run without sweep."""
+    return workdir / "members" / member.name if member.name else workdir
+
+
+def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> None:
     """Run the main job and say on standard output what came out and where the report is."""
-    rows = run(config, workdir)
+    rows = run(config, workdir, shard=shard)
+    if axes(config):
+        print(report.sweep_text(rows, records.read_manifest(workdir)))
+    else:
+        _print_maps(rows)
+    phases = [f"{row['phase']} {row['value']:.1f} s" for row in rows if row["name"] == "seconds" and "round" in row]
+    phases = phases or [f"{row['phase']} {row['value']:.1f} s" for row in rows if row["name"] == "seconds"]
+    print(f"{', '.join(phases)}\nreport: {Path(workdir) / 'report.html'}")
+
+
+def _print_maps(rows: Sequence[dict]) -> None:
     on_test = [row for row in rows if row.get("split") == "test" and "map" in row and "bin" not in row]
     values = {(row["map"], row.get("criterion"), row["name"]): row["value"] for row in on_test}
     print("on test                            accuracy     NLL     ECE")
@@ -64,111 +121,6 @@ def run_and_print(config: ConfigDict, workdir: str | Path) -> None:
         accuracy, nll, ece = (values[name, criterion, metric] for metric in ("accuracy", "nll", "ece"))
         label = name.replace("_", " ") + (f" by {criterion.upper()}" if criterion else "")
         print(f"{label:<34} {accuracy:8.4f} {nll:7.4f} {ece:7.4f}")
-    phases = [f"{row['phase']} {row['value']:.1f} s" for row in rows if row["name"] == "seconds"]
-    print(f"{', '.join(phases)}\nreport: {Path(workdir) / 'report.html'}")
-
-
-def _train(config, workdir: Path, prepared: Prepared, predict: Callable) -> loop.Outcome:
-    """Train from the newest whole checkpoint, or from the initial state."""
-    dataset, model, state = prepared.dataset, prepared.model, prepared.state
-    with records.writing(workdir / "checkpoints"):
-        manager = checkpoint.make_manager(workdir / "checkpoints", keep=config.checkpoint.keep)
-    start = checkpoint.restore_latest(manager, state) or checkpoint.Checkpoint(state, {})
-    first = int(start.state.step)
-    records.truncate_rows(workdir, first)
-    place = preparation.place(config)
-    loss, forward = prepared.objective.loss, prepared.objective.forward
-    step = parallel.pmapped(make_step(model.apply, loss, prepared.tx, parallel.reduce_sum, forward=forward))
-    predict_val = functools.partial(predict, dataset.val)
-    with records.tensorboard_writer(workdir, step=first) as tensorboard, interruption.deferred_signals() as stopped:
-
-        def write(rows: list[dict]) -> None:
-            rows = [{**row, **place} for row in rows]
-            records.append_rows(workdir, rows)
-            for row in rows:
-                tensorboard(row)
-
-        return loop.run(
-            start,
-            step,
-            prepared.plan,
-            batches=functools.partial(preparation.training_batches, config, dataset),
-            validate=_make_validation(loss, predict_val, curvature.make_curvature_of_epoch(config, prepared)),
-            adapt=objective.make_adapt(predict_val),
-            learning_rate=lambda index: config.optimizer.learning_rate * float(prepared.schedule(index)),
-            write=write,
-            save=functools.partial(checkpoint.save, manager),
-            stopped=stopped,
-        )
-
-
-def _evaluate(config, workdir: Path, prepared: Prepared, state: TrainState, predict: Callable) -> list[dict]:
-    """Predictions saved once; calibration before and after both maps; curvature on a fixed subset of val."""
-    _say("predicting val and test")
-    predictions = {}
-    for name, split in (("val", prepared.dataset.val), ("test", prepared.dataset.test)):
-        predictions[name] = predict(split, state)
-        records.write_predictions(workdir, name, predictions[name].logits, predictions[name].labels)
-    _say("calibrating: temperature scaling, focal temperature scaling")
-    rows, search = _calibrate(config, predictions, prepared.keys["bootstrap"])
-    records.write_arrays(workdir, "search", search)
-    return rows + curvature.curvature_rows(config, prepared, state, _say)
-
-
-def _calibrate(config, predictions: dict[str, Predictions], key: jax.Array) -> tuple[list[dict], dict[str, np.ndarray]]:
-    settings = config.evaluation
-    gammas = np.asarray(settings.gammas, np.float32)
-    count = round(settings.max_temperature / settings.temperature_step)
-    temperatures = (np.arange(1, count + 1) * settings.temperature_step).astype(np.float32)
-    val, size = predictions["val"], {"num_bins": settings.num_bins, "num_resamples": settings.num_resamples}
-    calibrators, search = evaluation.fit_calibrators(
-        val, gammas=gammas, temperatures=temperatures, num_bins=settings.num_bins, binning=settings.binning
-    )
-    rows = [row for calibrator in calibrators for row in evaluation.fit_rows(calibrator, len(val.labels))]
-    for calibrator in (evaluation.UNCALIBRATED, *calibrators):
-        for split, predicted in predictions.items():
-            rows += evaluation.calibration_rows(calibrator, split, predicted, key, **size)
-    on_test = {"split": "test", "predictions": predictions["test"], "key": key, **size}
-    rows += evaluation.difference_rows(calibrators, **on_test)
-    for calibrator in preparation.unfocalled(config):
-        rows += evaluation.calibration_rows(calibrator, **on_test)
-        rows += evaluation.paired_rows(calibrator, evaluation.UNCALIBRATED, **on_test)
-    arrays = {
-        "gammas": gammas,
-        "temperatures": temperatures,
-        "ece": np.asarray(search.ece),
-        "nll": np.asarray(search.nll),
-    }
-    return rows, arrays
-
-
-def _make_prediction(config, model: Model) -> Callable[[Split, TrainState], Predictions]:
-    """Predictions on all examples of a split; compiled once for all splits, in training and after."""
-    forward = parallel.pmapped_forward(model.apply)
-
-    def predict(split: Split, state: TrainState) -> Predictions:
-        variables = {"params": state.params, **state.model_state}
-        return evaluation.predict(forward, variables, preparation.evaluation_batches(config, split))
-
-    return predict
-
-
-def _make_validation(loss, predict, curvature_of_epoch):
-    """State -> rows of the mean loss (without penalty) and the accuracy on val, and of curvature where asked for."""
-    loss = jax.jit(loss)
-
-    def validate(state: TrainState) -> list[dict]:
-        predicted = predict(state)
-        per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(state.hyper)))
-        right = predicted.logits.argmax(-1) == predicted.labels
-        place = {"split": "val", "n": len(right)}
-        return [
-            {"name": "loss", "value": float(per_example.mean()), **place},
-            {"name": "accuracy", "value": float(right.mean()), **place},
-            *curvature_of_epoch(state),
-        ]
-
-    return validate
 
 
 def _say(what: str) -> None:

@@ -1,6 +1,6 @@
 """From the fields of config.loss to what a step minimises and how that changes between epochs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
@@ -35,12 +35,9 @@ def make_objective(config) -> Objective:
     name = config.loss.name
     function = FUNCTIONS[name]
     loss = losses.make_loss(function)
-    values = {**config.loss, "epoch": 0, "adafocal": losses.adafocal_state()}
-    for table in (losses.POLICIES, losses.SCHEDULES):
-        values |= table[name]._asdict() if name in table else {}
     needed = [*losses.hyperparameters(function)]
     forward, shown = plain_forward, name
-    if config.loss.trace_penalty:
+    if config.loss.trace_penalty or any(config.sweep.trace_penalty):
         forward = _traced_forward
         needed.append("trace_penalty")
     if name in losses.PENALTIES:
@@ -49,27 +46,38 @@ def make_objective(config) -> Objective:
     if config.loss.alpha:
         loss, shown = _weighted_by_class(loss), f"class_weighted_{shown}"
         needed.append("alpha")
-    hyper = {each: jax.tree.map(_as_float32, values[each], is_leaf=_is_list) for each in needed}
-    return Objective(shown, loss, forward, hyper)
+    return Objective(shown, loss, forward, hyper_of(config, needed))
 
 
-def make_adapt(predict: Callable[[TrainState], Predictions]) -> Callable[[TrainState, int], TrainState]:
-    """The change of state.hyper as an epoch begins; `predict` gives val's predictions.
+def hyper_of(config, names: Iterable[str]) -> dict[str, PyTree]:
+    """The traced values of these names as training begins, as float32 arrays."""
+    name = config.loss.name
+    values = {**config.loss, "epoch": 0, "adafocal": losses.adafocal_state()}
+    for table in (losses.POLICIES, losses.SCHEDULES):
+        values |= table[name]._asdict() if name in table else {}
+    return {each: jax.tree.map(_as_float32, values[each], is_leaf=_is_list) for each in names}
+
+
+def make_adapt(
+    predict: Callable[[TrainState], Predictions],
+) -> Callable[[list[TrainState], int], list[TrainState]]:
+    """The change of state.hyper as an epoch begins, in each chunk of members; predict(chunk) gives val's predictions.
 
     A schedule learns the epoch's number; AdaFocal moves its gammas by the calibration of val, from the second epoch on.
     """
-    update = jax.jit(_adafocal_after)
+    update = jax.jit(jax.vmap(_adafocal_after, (0, 1, None)))
 
-    def adapt(state: TrainState, epoch: int) -> TrainState:
-        changed = {}
-        if "epoch" in state.hyper:
-            changed["epoch"] = jnp.float32(epoch)
-        if "adafocal" in state.hyper and epoch > 0:
-            predicted = predict(state)
-            changed["adafocal"] = update(jax.device_get(state.hyper["adafocal"]), *predicted[:2])
-        return state._replace(hyper={**state.hyper, **parallel.replicated(changed)}) if changed else state
+    def adapted(chunk: TrainState, epoch: int) -> TrainState:
+        hyper, changed = chunk.hyper, {}
+        if "epoch" in hyper:
+            changed["epoch"] = np.full_like(hyper["epoch"], epoch)
+        if "adafocal" in hyper and epoch > 0:
+            predicted = predict(chunk)
+            changed["adafocal"] = update(jax.device_get(hyper["adafocal"]), *predicted[:2])
+        changed = {name: parallel.like(value, hyper[name]) for name, value in changed.items()}
+        return chunk._replace(hyper={**hyper, **changed}) if changed else chunk
 
-    return adapt
+    return lambda chunks, epoch: [adapted(chunk, epoch) for chunk in chunks]
 
 
 def _adafocal_after(adafocal: losses.AdaFocalState, logits: Array, labels: Array) -> losses.AdaFocalState:

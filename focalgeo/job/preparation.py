@@ -1,14 +1,16 @@
 """From config fields to what a run needs before it writes anything: data, network, optimiser, first state."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from focalgeo import data, evaluation, losses, models, parallel
-from focalgeo.job.objective import FUNCTIONS, Objective, make_objective
-from focalgeo.training import loop, optimiser
+from focalgeo import data, evaluation, models, parallel
+from focalgeo.job.members import Member
+from focalgeo.job.objective import Objective, hyper_of, make_objective
+from focalgeo.training import loop, optimiser, sweep
 from focalgeo.types import Batch, Dataset, InputError, Model, Split, TrainState
 
 
@@ -17,12 +19,10 @@ class Prepared(NamedTuple):
 
     dataset: Dataset
     model: Model
-    keys: dict[str, jax.Array]
     plan: loop.Plan
     objective: Objective
     schedule: Callable
     tx: Any  # optax.GradientTransformation
-    state: TrainState
 
 
 def prepare(config) -> Prepared:
@@ -33,15 +33,12 @@ def prepare(config) -> Prepared:
     """
     dataset = _load(config)
     model = _model(config, dataset)
-    names = ("init", "noise", "probe", "bootstrap")
-    keys = dict(zip(names, jax.random.split(jax.random.PRNGKey(config.seed), len(names)), strict=True))
     plan = _plan(config, dataset)
     schedule = _schedule(config, plan)
     tx = _optimiser(config, schedule)
     objective = make_objective(config)
     _check_alpha(objective, dataset)
-    state = _initial_state(config, model, tx, dataset, keys, objective.hyper)
-    return Prepared(dataset, model, keys, plan, objective, schedule, tx, state)
+    return Prepared(dataset, model, plan, objective, schedule, tx)
 
 
 def _load(config) -> Dataset:
@@ -86,13 +83,31 @@ def _check_alpha(objective: Objective, dataset: Dataset) -> None:
         raise InputError(f"config.loss.alpha holds {weights.size} weights, {dataset.name} has {classes} classes")
 
 
-def _initial_state(config, model: Model, tx, dataset: Dataset, keys: dict, hyper: dict) -> TrainState:
-    few = Split(dataset.train.x[:2], dataset.train.y[:2])
-    example = next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(config)))
-    variables = dict(jax.jit(model.init)(keys["init"], example.x))
+def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
+    """The states of all members [members, ...] as training begins; each seed is the source of its own batches.
+
+    Raises:
+      InputError: the network does not fit the data.
+    """
+    train, seeds = prepared.dataset.train, source_seeds(members)
+    few = Split(train.x[:2], train.y[:2])
+    example = next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(members[0].config)))
+    init = jax.jit(prepared.model.init)
+    variables = {member.config.seed: init(member.keys["init"], example.x) for member in members}
+    states = [_state(prepared, member, dict(variables[member.config.seed])) for member in members]
+    return sweep.stack(states, [seeds.index(member.config.seed) for member in members])
+
+
+def _state(prepared: Prepared, member: Member, variables: dict) -> TrainState:
     params = variables.pop("params")
-    hyper = {**hyper, "learning_rate": jnp.float32(config.optimizer.learning_rate)}
-    return TrainState(jnp.int32(0), params, variables, tx.init(params), keys["noise"], hyper)
+    hyper = hyper_of(member.config, prepared.objective.hyper)
+    hyper["learning_rate"] = np.float32(member.config.optimizer.learning_rate)
+    return TrainState(np.int32(0), params, variables, prepared.tx.init(params), member.keys["noise"], hyper)
+
+
+def source_seeds(members: Sequence[Member]) -> list[int]:
+    """The seeds of the members, each once: members of one seed see the same batches."""
+    return list(dict.fromkeys(member.config.seed for member in members))
 
 
 def normalisation(config) -> data.Normalisation:
@@ -100,18 +115,23 @@ def normalisation(config) -> data.Normalisation:
     return data.Normalisation(config.data.mean, config.data.std, config.data.scale)
 
 
-def training_batches(config, dataset: Dataset, epoch: int, start: int) -> Iterator[Batch]:
-    """The batches of one epoch from number `start` on, padded for all devices."""
-    return data.epoch_batches(
-        dataset.train,
-        batch_size=config.optimizer.batch_size,
-        seed=config.seed,
-        epoch=epoch,
-        start=start,
-        augment=data.AUGMENTATIONS[config.data.augment],
-        normalise=normalisation(config),
-        multiple_of=parallel.device_count(),
-    )
+def training_batches(config, dataset: Dataset, seeds: Sequence[int], epoch: int, start: int) -> Iterator[Batch]:
+    """The batches of one epoch from number `start` on, [seeds, examples, ...], padded for all devices."""
+    sources = [
+        data.epoch_batches(
+            dataset.train,
+            batch_size=config.optimizer.batch_size,
+            seed=seed,
+            epoch=epoch,
+            start=start,
+            augment=data.AUGMENTATIONS[config.data.augment],
+            normalise=normalisation(config),
+            multiple_of=parallel.device_count(),
+        )
+        for seed in seeds
+    ]
+    for batches in zip(*sources, strict=True):
+        yield jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
 
 
 def evaluation_batches(config, split: Split) -> Iterator[Batch]:
@@ -129,12 +149,6 @@ def curvature_batches(config, split: Split) -> list[Batch]:
     few = Split(split.x[: config.curvature.examples], split.y[: config.curvature.examples])
     size = config.curvature.batch_size
     return list(data.evaluation_batches(few, batch_size=size, normalise=normalisation(config)))
-
-
-def place(config) -> dict:
-    """The fields that every row of the run has: its seed, and gamma if the loss has one."""
-    gamma = {"gamma": config.loss.gamma} if "gamma" in losses.hyperparameters(FUNCTIONS[config.loss.name]) else {}
-    return {**gamma, "seed": config.seed}
 
 
 def unfocalled(config) -> list[evaluation.Calibrator]:

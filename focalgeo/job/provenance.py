@@ -2,24 +2,29 @@
 
 import datetime
 import importlib.metadata
+import json
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+from ml_collections import FrozenConfigDict
 
 from focalgeo import records, trees
+from focalgeo.job.members import Member, make_members, of_shard
 from focalgeo.types import Dataset, InputError, TrainState
 
 
-def make_manifest(config, dataset: Dataset, state: TrainState) -> dict[str, Any]:
-    """What is needed to know and repeat a run."""
+def make_manifest(config, dataset: Dataset, state: TrainState, shard: str | None) -> dict[str, Any]:
+    """What is needed to know and repeat a run; state: that of one member, leaves [1, ...]."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "focalgeo")
     splits = {name: len(getattr(dataset, name).y) for name in ("train", "val", "test")}
     return {
         "config": config.to_dict(),
+        **({"shard": shard} if shard else {}),
         "versions": {
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in packages},
@@ -32,6 +37,38 @@ def make_manifest(config, dataset: Dataset, state: TrainState) -> dict[str, Any]
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "parameters": trees.size(state.params),
     }
+
+
+def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str | None) -> str:
+    """Whether a run starts "fresh" in `workdir` or goes on there ("resume"); a sweep may gain members.
+
+    Raises:
+      InputError: the folder holds something else, another config, another shard, or members that the sweep lacks.
+    """
+    how = records.check_workdir(workdir, config.to_dict(), but="sweep")
+    if how == "fresh":
+        return how
+    manifest = records.read_manifest(workdir)
+    if manifest.get("shard") != shard:
+        there, here = (f"shard {each}" if each else "the whole sweep" for each in (manifest.get("shard"), shard))
+        raise InputError(f"{workdir} holds {there}, this run is {here}; choose another --workdir")
+    before = of_shard(make_members(FrozenConfigDict(manifest["config"])), shard)
+    lost = [member.name or "a run without sweep" for member in before if member.name not in {m.name for m in members}]
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise InputError(
+            f"{workdir} holds {lost[0]}{more}, which config.sweep no longer names: "
+            "name all old values beside the new ones, or choose another --workdir"
+        )
+    return how
+
+
+def update_manifest(workdir: Path, config) -> None:
+    """Write the config of a sweep that has gained members."""
+    manifest = records.read_manifest(workdir)
+    if manifest["config"] != json.loads(json.dumps(config.to_dict())):
+        command = ["python", "-m", "focalgeo.run", *sys.argv[1:]]
+        records.write_manifest(workdir, {**manifest, "config": config.to_dict(), "command": command})
 
 
 def _git_commit() -> str:

@@ -6,6 +6,7 @@ from focalgeo.report.page import write_report
 from focalgeo.report.selection import Column
 from focalgeo.report.style import to_svg
 from focalgeo.report.surface import surface_figure
+from focalgeo.report.sweep_page import sweep_text
 
 __all__ = [
     "Column",
@@ -13,6 +14,7 @@ __all__ = [
     "estimate_figure",
     "reliability_figure",
     "surface_figure",
+    "sweep_text",
     "to_svg",
     "write_report",
 ]

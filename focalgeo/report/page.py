@@ -14,9 +14,11 @@ from focalgeo.report.checks import check_manifest, check_rows, check_search
 from focalgeo.report.curves import curvature_curve_figure, curve_figure
 from focalgeo.report.density import density_figure, density_splits
 from focalgeo.report.figures import estimate_figure, reliability_figure
+from focalgeo.report.members import is_sweep
 from focalgeo.report.panels import Panel, draw_panels, template, tiles
 from focalgeo.report.selection import MAP_TITLES, Row, calibrated_columns, matching, measured, setting
 from focalgeo.report.surface import surface_figure
+from focalgeo.report.sweep_page import render_sweep, sweep_panels
 from focalgeo.report.tables import config_settings, curvature_table, metric_table, phases, settings
 from focalgeo.report.unfocalled import unfocalled_panels, unfocalled_words
 from focalgeo.report.words import (
@@ -45,10 +47,13 @@ def write_report(workdir: records.Workdir) -> Path:
     search = records.read_arrays(folder, "search") if (folder / "search.npz").exists() else None
     if search is not None:
         check_search(search, folder)
-    of_calibration = "calibration" in manifest  # of python -m focalgeo.calibrate: another page
-    panels = calibration_panels(rows, manifest, search) if of_calibration else _panels(rows, search)
+    if "calibration" in manifest:  # of python -m focalgeo.calibrate
+        panels, render = calibration_panels(rows, manifest, search), render_calibration
+    elif is_sweep(manifest):
+        panels, render = sweep_panels(rows, manifest), render_sweep
+    else:
+        panels, render = _panels(rows, search), _render
     sections = draw_panels(folder, panels)
-    render = render_calibration if of_calibration else _render
     records.write_text(folder / "report.html", render(rows, manifest, sections))
     return folder / "report.html"
 

@@ -159,8 +159,12 @@ def config_settings(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def phases(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the wall time of each phase in the order in which a job runs them, and their total."""
-    seconds = {row["phase"]: row["value"] for row in rows if row["name"] == "seconds"}
+    """Return the wall time of each phase, of all members and rounds, in the order of a job, and the total."""
+    found = [row for row in rows if row["name"] == "seconds"]
+    last = {tuple((key, row[key]) for key in row if key not in ("value", "step")): row for row in found}
+    seconds = {phase: 0.0 for phase in dict.fromkeys(row["phase"] for row in found)}
+    for row in last.values():
+        seconds[row["phase"]] += row["value"]
     order = [name for name in ("prepare", "compile", "train", "fit", "evaluate") if name in seconds]
     total = {"total": sum(seconds.values())} if len(seconds) > 1 else {}
     named = [*order, *(name for name in seconds if name not in order)]

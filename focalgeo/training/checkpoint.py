@@ -24,10 +24,10 @@ DIGEST = "digest.json"
 
 
 class Checkpoint(NamedTuple):
-    """What a run needs to go on: its state (NumPy leaves) and the sums since the last training row."""
+    """What a run needs to go on: its members' states (NumPy leaves [members, ...]) and sums since the last row."""
 
     state: TrainState
-    sums: dict[str, float]
+    sums: dict[str, list[float]]
 
 
 def make_manager(directory: Path, *, keep: int) -> ocp.CheckpointManager:
@@ -43,7 +43,7 @@ def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
       InputError: the disk is full or read-only.
     """
     state = jax.tree.map(np.asarray, jax.device_get(checkpoint.state))
-    step = int(state.step)
+    step = int(np.max(state.step))
     items = ocp.args.Composite(
         state=ocp.args.StandardSave(state._asdict()), sums=ocp.args.JsonSave(dict(checkpoint.sums))
     )

@@ -1,10 +1,14 @@
 """The training loop: dispatches step n + 1 before it looks at the metrics of step n."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import jax
+import numpy as np
+
 from focalgeo import parallel
+from focalgeo.training import sweep
 from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.meter import Meter
 from focalgeo.training.progress import Progress
@@ -26,7 +30,7 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The trained state and the seconds that its first step (compilation) and the rest took."""
+    """The trained states of all members in host memory, and the seconds that first step (compilation) and rest took."""
 
     state: TrainState
     compile_seconds: float
@@ -35,42 +39,45 @@ class Outcome(NamedTuple):
 
 def run(
     start: Checkpoint,
-    step: Callable,
+    program: parallel.Program,
     plan: Plan,
     *,
+    places: Sequence[dict],
     batches: Callable[[int, int], Iterator[Batch]],
-    validate: Callable[[TrainState], list[dict]],
-    adapt: Callable[[TrainState, int], TrainState],
-    learning_rate: Callable[[int], float],
+    validate: Callable[[list[TrainState]], list[dict]],
+    adapt: Callable[[list[TrainState], int], list[TrainState]],
+    learning_rate: Callable[[int], np.ndarray],
     write: Callable[[list[dict]], None],
     save: Callable[[Checkpoint], None],
     stopped: Callable[[], int | None],
 ) -> Outcome:
-    """Train from `start` to the end of the plan.
+    """Train all members from `start` to the end of the plan; one run is a sweep of one member.
 
-    step: compiled by parallel.pmapped. batches(epoch, first): the epoch's batches from number `first` on. validate:
-    rows after each epoch. adapt(state, epoch): the state that the epoch begins with, laid out for all devices (a
-    schedule of the loss changes `hyper` there); a function of its arguments alone, as a resumed run calls it again.
-    write: appends rows. save: writes a checkpoint; all rows up to its step are written by then. stopped: the number of
-    a signal that asks to stop, or None.
+    start: states of all members, leaves [members, ...]. program: of training.sweep.make_members_step. places: the row
+    fields that name each member. batches(epoch, first): the epoch's batches [sources, examples, ...] from number
+    `first` on. validate(chunks): rows after each epoch. adapt(chunks, epoch): the states that the epoch begins with,
+    laid out as those it was given (a schedule of the loss changes `hyper` there); a function of its arguments alone, as
+    a resumed run calls it again. learning_rate(index): of each member. write: appends rows. save: writes a checkpoint;
+    all rows up to its step are written by then. stopped: the number of a signal that asks to stop, or None.
 
     Raises:
       RunError: loss or gradient is not finite (the last checkpoint is from before), or devices disagree.
       Interrupted: a signal came; a checkpoint of the last whole step is saved.
     """
-    first, meter = int(start.state.step), Meter(start.sums)
-    state = parallel.replicated(start.state)
+    first = int(np.max(start.state.step))
+    meter = Meter(start.sums, places, sweep.stopped(start.state))
+    chunks = program.place(start.state)
     progress = Progress(plan.steps, first)
-    began, compile_seconds, signum = time.perf_counter(), 0.0, None
+    began, compile_seconds, signum, done = time.perf_counter(), 0.0, None, first
     try:
         for index, batch in _from(first, plan, batches):
             if index % plan.steps_per_epoch == 0:
                 with meter.paused():
-                    state = adapt(state, index // plan.steps_per_epoch)
-            state, metrics, fingerprints = step(state, parallel.shard(batch))
+                    chunks = adapt(chunks, index // plan.steps_per_epoch)
+            chunks, metrics, fingerprints = program.step(chunks, batch)
             done = index + 1
             if index == first:
-                parallel.check_replicas(fingerprints)  # waits for the first step
+                parallel.check_replicas(np.stack(jax.device_get(fingerprints)))  # waits for the first step
                 compile_seconds = time.perf_counter() - began
                 meter.restart_clock()
             meter.add(done, metrics)
@@ -78,15 +85,16 @@ def run(
             place = {"step": done, "epoch": done / plan.steps_per_epoch}
             if done % plan.log_every == 0 or last:
                 meter.settle()
-                parallel.check_replicas(fingerprints)
+                parallel.check_replicas(np.stack(jax.device_get(fingerprints)))
                 progress.describe(meter.text())
-                write(meter.rows({**place, "split": "train"}, learning_rate(index)))
+                write(meter.events() + meter.rows({**place, "split": "train"}, learning_rate(index)))
             if done % plan.steps_per_epoch == 0:
                 with meter.paused():
-                    write([{**place, **row} for row in validate(state)])
+                    write([{**place, **row} for row in validate(chunks)])
             if done % plan.checkpoint_every == 0 or last or signum is not None:
                 with meter.paused():
-                    save(Checkpoint(state, meter.sums))
+                    write(meter.events())
+                    save(Checkpoint(program.whole(chunks), meter.sums))
             progress.advance(done)
             if signum is not None and not last:
                 break
@@ -94,9 +102,9 @@ def run(
         progress.close()
     signum = signum or stopped()
     if signum is not None:
-        where = f"stopped at step {int(state.step)} of {plan.steps} and saved"
+        where = f"stopped at step {done} of {plan.steps} and saved"
         raise Interrupted(signum, f"{where}; the same command goes on from there")
-    return Outcome(state, compile_seconds, time.perf_counter() - began - compile_seconds)
+    return Outcome(program.whole(chunks), compile_seconds, time.perf_counter() - began - compile_seconds)
 
 
 def _from(first: int, plan: Plan, batches: Callable) -> Iterator[tuple[int, Batch]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from focalgeo import data, losses, models, parallel
-from focalgeo.training import checkpoint, interruption, loop, optimiser
+from focalgeo.training import checkpoint, interruption, loop, optimiser, sweep
 from focalgeo.training.meter import Meter
 from focalgeo.training.step import make_step
 from focalgeo.types import InputError, Interrupted, RunError, Split, TrainState
@@ -23,7 +23,7 @@ class Workshop(NamedTuple):
     """Everything that a run of the loop needs, compiled once."""
 
     start: checkpoint.Checkpoint
-    step: object
+    program: object
     batches: object
 
 
@@ -38,10 +38,11 @@ def workshop():
     params = dict(model.init(jax.random.PRNGKey(0), jnp.zeros((1, 6, 6, 1))))["params"]
     hyper = {"gamma": jnp.float32(1), "learning_rate": jnp.float32(0.1)}
     state = TrainState(jnp.int32(0), params, {}, tx.init(params), jax.random.PRNGKey(1), hyper)
-    step = parallel.pmapped(make_step(model.apply, losses.make_loss("focal_loss"), tx, parallel.reduce_sum))
+    step = make_step(model.apply, losses.make_loss("focal_loss"), tx, parallel.reduce_sum)
+    program = parallel.make_program(sweep.make_members_step(step), at_once=1)
 
     def batches(epoch: int, start: int):
-        return data.epoch_batches(
+        made = data.epoch_batches(
             split,
             batch_size=8,
             seed=3,
@@ -51,12 +52,13 @@ def workshop():
             normalise=data.Normalisation((0.5,), (0.5,), 255.0),
             multiple_of=parallel.device_count(),
         )
+        return (jax.tree.map(lambda leaf: leaf[None], batch) for batch in made)
 
-    return Workshop(checkpoint.Checkpoint(jax.device_get(state), {}), step, batches)
+    return Workshop(checkpoint.Checkpoint(sweep.stack([state], [0]), {}), program, batches)
 
 
-def unchanged(state, epoch):
-    return state
+def unchanged(chunks, epoch):
+    return chunks
 
 
 def train(
@@ -67,21 +69,21 @@ def train(
     rows=None,
     save=lambda saved: None,
     stopped=lambda: None,
-    step=None,
     batches=None,
 ):
     start = start or workshop.start
     start = start._replace(state=jax.tree.map(np.copy, start.state))  # the step donates its state
     return loop.run(
         start,
-        step or workshop.step,
+        workshop.program,
         PLAN,
+        places=[{}],
         batches=batches or workshop.batches,
-        validate=lambda state: [
-            {"name": "norm", "split": "val", "value": float(jnp.sum(state.params["Dense_0"]["bias"]))}
+        validate=lambda chunks: [
+            {"name": "norm", "split": "val", "value": float(jnp.sum(chunks[0].params["Dense_0"]["bias"]))}
         ],
         adapt=adapt,
-        learning_rate=lambda index: 0.1,
+        learning_rate=lambda index: np.array([0.1]),
         write=([] if rows is None else rows).extend,
         save=save,
         stopped=stopped,
@@ -110,20 +112,21 @@ def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path,
             stopped=lambda: signal.SIGTERM if next(calls) == stop_after else None,
         )
     restored = checkpoint.restore_latest(manager, workshop.start.state)
-    assert int(restored.state.step) == stop_after
+    assert int(restored.state.step[0]) == stop_after
     final = train(workshop, start=restored, rows=rows)
     chex.assert_trees_all_equal(final, whole[0])
     assert without_times(rows) == without_times(whole[1])
 
 
 def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
-    def halved(state, epoch):
+    def halved(chunks, epoch):
+        (state,) = chunks
         bias = jnp.sum(jnp.abs(state.params["Dense_0"]["bias"]))  # an update that depends on what was learnt so far
-        gamma = parallel.replicated(jnp.float32(3 / (1 + epoch)) + bias)
-        return state._replace(hyper={**state.hyper, "gamma": gamma})
+        gamma = parallel.replicated(jnp.full(1, 3 / (1 + epoch), jnp.float32) + jnp.reshape(bias, 1))
+        return [state._replace(hyper={**state.hyper, "gamma": gamma})]
 
     expected = train(workshop, adapt=halved)
-    assert 1 < float(expected.hyper["gamma"]) < 3
+    assert 1 < float(expected.hyper["gamma"][0]) < 3
     for stop_after in (2, 4, 9):  # 4 is the end of an epoch, whose update belongs to the next
         manager = checkpoint.make_manager(tmp_path / str(stop_after), keep=2)
         calls = iter(range(1, 100))
@@ -141,7 +144,7 @@ def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
 def test_a_signal_during_the_last_step_is_not_lost(workshop):
     asked, saved = iter([None] * PLAN.steps + [signal.SIGINT] * 2), []
     with pytest.raises(Interrupted, match="stopped at step 12 of 12 and saved") as caught:
-        train(workshop, save=lambda each: saved.append(int(each.state.step)), stopped=lambda: next(asked))
+        train(workshop, save=lambda each: saved.append(int(each.state.step[0])), stopped=lambda: next(asked))
     assert caught.value.exit_code == 130
     assert saved[-1] == 12
 
@@ -149,10 +152,10 @@ def test_a_signal_during_the_last_step_is_not_lost(workshop):
 def test_the_step_is_compiled_for_all_calls_at_the_first(workshop, whole):
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
-    state = parallel.replicated(jax.tree.map(np.copy, workshop.start.state))
-    batch = parallel.shard(next(workshop.batches(0, 0)))
+    chunks = workshop.program.place(jax.tree.map(np.copy, workshop.start.state))
+    batch = next(workshop.batches(0, 0))
     for _ in range(2):
-        state, *_ = workshop.step(state, batch)
+        chunks, *_ = workshop.program.step(chunks, batch)
     assert not [event for event in compiled if "backend_compile" in event]  # `whole` has made the first call
     jax.jit(lambda x: x + 41.5)(1.0)
     assert [event for event in compiled if "backend_compile" in event]
@@ -171,23 +174,24 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
             yield batch._replace(x=batch.x * (np.nan if (epoch, number) == (1, 2) else 1))
 
     with pytest.raises(RunError, match="loss is nan at step 7; what was saved before is kept"):
-        train(workshop, save=lambda each: saved.append(int(each.state.step)), batches=poisoned)
+        train(workshop, save=lambda each: saved.append(int(each.state.step[0])), batches=poisoned)
     assert saved == [5]
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run():
-    meter = Meter({})
-    meter.add(4, {"loss": 1.0, "penalty": 0.0, "correct": 1, "count": 1, "gradient_norm": np.inf, "parameter_norm": 1})
+    meter = Meter({}, [{}], [False])
+    values = {"loss": 1.0, "penalty": 0.0, "correct": 1, "count": 1, "gradient_norm": np.inf, "parameter_norm": 1}
+    meter.add(4, [{name: np.array([value]) for name, value in values.items()}])
     with pytest.raises(RunError, match="gradient norm is inf at step 4"):
         meter.settle()
 
 
 def test_parameters_that_are_not_finite_are_never_saved(workshop):
     saved = []
-    hyper = {**workshop.start.state.hyper, "learning_rate": np.float32(np.inf)}
+    hyper = {**workshop.start.state.hyper, "learning_rate": np.array([np.inf], np.float32)}
     start = workshop.start._replace(state=workshop.start.state._replace(hyper=hyper))
     with pytest.raises(RunError, match=r"parameter norm is (nan|inf) at step 1"):
-        train(workshop, start=start, save=lambda each: saved.append(int(each.state.step)))
+        train(workshop, start=start, save=lambda each: saved.append(int(each.state.step[0])))
     assert saved == []
 
 
@@ -219,7 +223,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(workshop, tmp_path, c
     else:
         (newest / checkpoint.DIGEST).write_text("[]")
     restored = checkpoint.restore_latest(checkpoint.make_manager(tmp_path, keep=3), workshop.start.state)
-    assert int(restored.state.step) == 10
+    assert int(restored.state.step[0]) == 10
     error = capfd.readouterr().err
     assert error.count("\n") == 1
     assert "12 is damaged or incomplete; falling back to the one before" in error

@@ -1,0 +1,21 @@
+"""Cross-entropy with six weights of a trace penalty and five seeds on scikit-learn's digits, in one compiled program.
+
+Command:   python -m focalgeo.run --config=configs/digits_trace_sweep.py --workdir=runs/digits-trace-sweep
+Time:      TIME
+Expected:  EXPECTED
+Source:    Kimura & Naganuma, arXiv 2405.00442, Eq. 33; data, network, learning rate and penalties are our choice
+"""
+
+import runpy
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """The job of configs/digits_trace.py for each penalty and seed; `arg` "quick": two epochs, two of each."""
+    config = runpy.run_path(str(Path(__file__).with_name("digits_trace.py")))["get_config"](arg)
+    config.loss.trace_penalty = 0.0
+    config.sweep.trace_penalty = (0.0, 0.001) if arg == "quick" else (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.004)
+    config.sweep.seed = (0, 1) if arg == "quick" else (0, 1, 2, 3, 4)
+    return config

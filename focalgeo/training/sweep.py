@@ -1,0 +1,59 @@
+"""Members of a sweep: runs that differ in traced values and keys alone, and advance together in one program."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from focalgeo.training.meter import FINITE
+from focalgeo.types import Batch, TrainState
+
+STOPPED, SOURCE = "stopped", "source"  # in `hyper`: whether a member stands still; the number of its batches' source
+
+
+def stack(states: Sequence[TrainState], sources: Sequence[int]) -> TrainState:
+    """The states of all members as one, leaves [members, ...]; member i takes batches from source sources[i]."""
+    own = [
+        state._replace(hyper={**state.hyper, STOPPED: np.bool_(False), SOURCE: np.int32(source)})
+        for state, source in zip(states, sources, strict=True)
+    ]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(own))
+
+
+def member(states: TrainState, index: int) -> TrainState:
+    """The state of one member, as a run of its own has it."""
+    return jax.tree.map(lambda leaf: leaf[index], states)
+
+
+def stopped(states: TrainState) -> np.ndarray:
+    """Which members stand still, bool [members]."""
+    return np.asarray(states.hyper[STOPPED])
+
+
+def candidates(members: int) -> list[int]:
+    """Numbers of members worth trying at once, each a divisor: all, the one nearest to the root of all, one."""
+    divisors = [number for number in range(1, members + 1) if members % number == 0]
+    middle = min(divisors, key=lambda number: abs(number - members**0.5))
+    return sorted({1, middle, members}, reverse=True)
+
+
+def make_members_step(step: Callable) -> Callable:
+    """The step of all members: (states [members, ...], batch [sources, examples, ...]) -> (states, metrics [members]).
+
+    A member whose loss, penalty, gradient or new parameters are not finite keeps its state from before that step, and
+    stands still from then on; the others go on. Metrics gain "stopped".
+    """
+
+    def of_member(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+        own = jax.tree.map(lambda leaf: leaf[state.hyper[SOURCE]], batch)
+        new, metrics = step(state, own)
+        finite = jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
+        standing = state.hyper[STOPPED] | ~finite
+        kept = jax.tree.map(lambda after, before: jnp.where(standing, before, after), new, state)
+        return kept._replace(hyper={**kept.hyper, STOPPED: standing}), metrics | {STOPPED: standing}
+
+    def members_step(states: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+        return jax.vmap(of_member, (0, None))(states, batch)
+
+    return members_step
