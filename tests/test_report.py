@@ -152,12 +152,17 @@ def test_main_answers_a_bad_workdir_with_one_line_and_exit_code_2(tmp_path, caps
     assert re.fullmatch(r"focalgeo: cannot read \S+manifest\.json: No such file or directory; [^\n]*\n", output.err)
 
 
-@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--what"]])
-def test_main_answers_other_arguments_with_one_line_and_exit_code_2(arguments, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="),
+        (["--what"], "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="),
+        (["a", "b"], "several workdirs need a new folder for the report: --out=runs/together"),
+    ],
+)
+def test_main_answers_other_arguments_with_one_line_and_exit_code_2(arguments, says, capsys):
     assert main(arguments) == 2
-    assert capsys.readouterr().err == (
-        "focalgeo: give one workdir, for example python -m focalgeo.report runs/digits\n"
-    )
+    assert capsys.readouterr().err == f"focalgeo: {says}\n"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,9 @@ def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, pred
     batches = functools.partial(
         preparation.training_batches, config, prepared.dataset, preparation.source_seeds(members)
     )
+    began = time.perf_counter()
     program, at_once = choose_program(config, prepared, current.at_once, start.state, batches)
+    chosen_in = time.perf_counter() - began
     rounds.write_round(workdir, current._replace(at_once=at_once))
     rates = np.array([member.config.optimizer.learning_rate for member in members])
     predict_val = functools.partial(predict, prepared.dataset.val)
@@ -43,7 +45,7 @@ def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, pred
             for row in rows:
                 tensorboard(row)
 
-        return loop.run(
+        outcome = loop.run(
             start,
             program,
             prepared.plan,
@@ -56,6 +58,8 @@ def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, pred
             save=functools.partial(checkpoint.save, manager),
             stopped=stopped,
         )
+    compiled_in = outcome.compile_seconds and outcome.compile_seconds + chosen_in  # 0: nothing was left to train
+    return outcome._replace(compile_seconds=compiled_in)
 
 
 def choose_program(

@@ -87,13 +87,15 @@ def run(
                 meter.settle()
                 parallel.check_replicas(np.stack(jax.device_get(fingerprints)))
                 progress.describe(meter.text())
-                write(meter.events() + meter.rows({**place, "split": "train"}, learning_rate(index)))
+                write(
+                    meter.events(plan.steps_per_epoch) + meter.rows({**place, "split": "train"}, learning_rate(index))
+                )
             if done % plan.steps_per_epoch == 0:
                 with meter.paused():
                     write([{**place, **row} for row in validate(chunks)])
             if done % plan.checkpoint_every == 0 or last or signum is not None:
                 with meter.paused():
-                    write(meter.events())
+                    write(meter.events(plan.steps_per_epoch))
                     save(Checkpoint(program.whole(chunks), meter.sums))
             progress.advance(done)
             if signum is not None and not last:

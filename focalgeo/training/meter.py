@@ -113,10 +113,10 @@ class Meter:
         self.restart_clock()
         return rows
 
-    def events(self) -> list[dict]:
+    def events(self, steps_per_epoch: int) -> list[dict]:
         """The rows "stopped" of the members that have stopped since the last call; value is the step."""
         events, self._events = self._events, []
-        return events
+        return [{**event, "epoch": event["step"] / steps_per_epoch} for event in events]
 
     def _rate(self) -> float:
         return self._timed / max(time.perf_counter() - self._began, 1e-9)
