@@ -103,11 +103,13 @@ class Program(NamedTuple):
     step: (chunks, host batch) -> (chunks, metrics, fingerprints), each a list with one entry per chunk; a chunk is the
     TrainState of some members, metrics are [members], fingerprints [ways, devices of a way]. States are donated.
     place: TrainState [members, ...] -> chunks. whole: chunks -> TrainState [members, ...] in host memory.
+    temporary: (TrainState, host batch) -> bytes that a device needs for one call beside states and batch.
     """
 
     step: Callable
     place: Callable
     whole: Callable
+    temporary: Callable
 
 
 def make_program(step: Callable, *, at_once: int) -> Program:
@@ -131,7 +133,11 @@ def make_program(step: Callable, *, at_once: int) -> Program:
     def whole(chunks: list) -> TrainState:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(chunks))
 
-    return Program(step_all, place, whole)
+    def temporary(state: TrainState, batch: Batch) -> int:
+        found = compiled.lower(place(state)[0], shard_batch(batch)).compile().memory_analysis()
+        return 0 if found is None else found.temp_size_in_bytes  # not every backend says
+
+    return Program(step_all, place, whole, temporary)
 
 
 def _sharded_sources(batch: Batch) -> Batch:

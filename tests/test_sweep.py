@@ -1,5 +1,6 @@
 """Sweeps: a member is the run that it would be alone; stops, extensions and shards give the rows of the whole."""
 
+import functools
 import json
 import os
 import runpy
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from focalgeo import job, records, report
+from focalgeo import job, parallel, records, report
 from focalgeo.job import final, members, preparation, training
 from focalgeo.report.__main__ import main as report_main
 from focalgeo.training import sweep
@@ -343,6 +344,27 @@ def test_numbers_of_members_at_once_that_are_tried_divide_them():
     assert sweep.candidates(16) == [16, 4, 1]
     assert sweep.candidates(7) == [7, 1]
     assert sweep.candidates(1) == [1]
+
+
+def test_memory_is_forecast_before_more_members_are_tried_at_once(monkeypatch, capsys):
+    config = load_config(gamma=(0.0, 1.0, 2.0, 3.0))
+    prepared, run_members = preparation.prepare(config), members.make_members(config)
+    state = preparation.initial_state(prepared, run_members)
+
+    def batches(epoch, start):
+        return preparation.training_batches(config, prepared.dataset, [0], epoch, start)
+
+    batch = next(batches(0, 0))
+    choose = functools.partial(training.choose_program, config, prepared, 0, state, batches)
+    one, _ = training.choose_program(config, prepared, 1, state, batches)
+    all_four, _ = training.choose_program(config, prepared, 4, state, batches)
+    each, together = one.temporary(state, batch), all_four.temporary(state, batch)
+    assert 0 < together <= 4 * each + 4096  # activations times the members at once, no more
+    states = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    monkeypatch.setattr(parallel, "free_memory", lambda: states + 3 * each)
+    _, at_once = choose()
+    assert at_once in (1, 2)
+    assert "4 members at once need about" in capsys.readouterr().err
 
 
 def test_the_page_of_a_sweep_is_rebuilt_byte_for_byte(whole):

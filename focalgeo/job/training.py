@@ -83,12 +83,29 @@ def choose_program(
     candidates = [given] if given else sweep.candidates(members)
     if len(candidates) == 1:
         return make(at_once=candidates[0]), candidates[0]
-    batch, programs = next(batches(0, 0)), {number: make(at_once=number) for number in candidates}
+    batch, alone = next(batches(0, 0)), make(at_once=1)
+    fitting = _that_fit(candidates, state, alone.temporary(state, batch), parallel.free_memory())
+    programs = {number: alone if number == 1 else make(at_once=number) for number in fitting}
     took = {number: _seconds(program, state, batch) for number, program in programs.items()}
     shown = ", ".join(f"{number} at once {1e3 * seconds / members:.3g} ms" for number, seconds in took.items())
     best = min(took, key=took.get)
-    print(f"a step of one of {members} members: {shown}; taking {best}", file=sys.stderr, flush=True)
+    _say(f"a step of one of {members} members: {shown}; taking {best}")
     return programs[best], best
+
+
+def _that_fit(candidates: list[int], state: TrainState, each: int, free: int | None) -> list[int]:
+    """The candidates whose memory is there: twice all states, and a member's temporary bytes for each one at once."""
+    states = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))  # what a step takes, and what it gives
+    fitting = [number for number in candidates if number == 1 or free is None or states + number * each <= free]
+    for number in candidates:
+        if number not in fitting:
+            needed = f"{(states + number * each) / 1e9:.2g} GB"
+            _say(f"{number} members at once need about {needed}, {free / 1e9:.2g} are free")
+    return fitting
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
 
 
 def _seconds(program: parallel.Program, state: TrainState, batch) -> float:

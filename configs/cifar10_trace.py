@@ -1,0 +1,23 @@
+"""Cross-entropy with five weights of a trace penalty and five seeds on CIFAR-10 with a small ResNet, in one program.
+
+Command:   python -m focalgeo.run --config=configs/cifar10_trace.py --workdir=runs/cifar10-trace
+           add --config.data.name=folder:PATH for a folder of images (train/ and test/, one folder per class)
+Time:      not measured on a GPU yet; :quick (two penalties, two seeds, a small CNN, 20,000 images) TIME
+Expected:  EXPECTED
+Source:    Kimura & Naganuma, arXiv 2405.00442, Eq. 33; network, recipe and penalties are our choice
+"""
+
+import runpy
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """The job of configs/cifar10_gamma.py with cross-entropy for each penalty and seed; `arg` is "" or "quick"."""
+    config = runpy.run_path(str(Path(__file__).with_name("cifar10_gamma.py")))["get_config"](arg)
+    config.loss.name = "cross_entropy"
+    config.curvature.splits = ("val", "train")
+    config.sweep.gamma = ()
+    config.sweep.trace_penalty = (0.0, 0.0003) if arg == "quick" else (0.0, 0.0001, 0.0003, 0.001, 0.003)
+    return config
