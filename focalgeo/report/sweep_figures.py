@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from focalgeo.report.formats import plain
 from focalgeo.report.members import AXIS_TITLES, Mean, Sweep, by_seed, line_title, mean, value_text
@@ -83,10 +83,14 @@ def scatter_figure(rows: Sequence[Row], sweep: Sweep, across: Mapping[str, Any],
                 pairs += [(x[seed], y[seed]) for seed in x if seed in y]
             if pairs:
                 axes.scatter(*zip(*pairs, strict=True), color=shade, s=26, label=value_text(sweep, value))
-        axes.set(xlabel="trace of the Hessian on " + across["split"], ylabel="ECE on test, as trained")
+        axes.set(xlabel=f"trace of cross-entropy's Hessian on {across['split']}", ylabel="ECE on test, as trained")
         axes.set_xscale("log")
+        low, high = axes.get_xlim()
+        axes.xaxis.set_major_locator(
+            LogLocator(subs=(1,) if high > 50 * low else (1, 2, 5) if high > 5 * low else range(1, 10))
+        )
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.6g}%"))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", title=_short(sweep), **_LEGEND)
     return figure
@@ -110,6 +114,8 @@ def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
             where = {"name": "reliability", "map": "uncalibrated", "split": "test", **place}
             _draw_small(axes, _pooled(matching(rows, where)))
             axes.set_title(f"{_short(sweep)} {value_text(sweep, value)}", fontsize=9)
+        for axes in grid.flat[max(len(sweep.values) - columns, 0) : len(sweep.values)]:
+            axes.tick_params(labelbottom=True)  # also where nothing stands beneath
         for axes in grid[:, 0]:
             axes.set_ylabel("accuracy")
         figure.supxlabel("confidence", fontsize=9)
@@ -137,5 +143,5 @@ def _draw_small(axes: Any, bins: Sequence[tuple]) -> None:
     axes.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=0.8, dashes=(4, 3))
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(2))
+        axis.set_major_locator(FixedLocator([0, 0.5, 1]))
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
