@@ -8,12 +8,31 @@ import pytest
 from focalgeo import models, trees
 from focalgeo.types import InputError
 
+
+def basic_net(stem, widths, blocks, classes=10):
+    """Parameters of a net of basic blocks: convolutions, two numbers a channel of batch norm, 1x1 shortcuts."""
+    count, before = 3 * stem * 9 + 2 * stem, stem
+    for width in widths:
+        for _ in range(blocks):
+            count += before * width * 9 + width * width * 9 + 4 * width
+            count += before * width + 2 * width if before != width else 0
+            before = width
+    return count + before * classes + classes
+
+
 # counted from the published architectures, the classifier's weights and biases and batch norm's scale and bias included
 PARAMETERS = {
     "linear": ((32, 32, 3), 3072 * 10 + 10),
     "mlp": ((8, 8, 1), 3_466),
     "resnet18": ((32, 32, 3), 11_173_962),
     "resnet18_2w": ((32, 32, 3), 44_662_922),
+    "resnet50": ((32, 32, 3), 23_520_842),
+    "resnet20": ((32, 32, 3), basic_net(16, (16, 32, 64), 3)),
+    "resnet110": ((32, 32, 3), 1_727_962 + 2_752),  # He's, and parameters in the two shortcuts that change shape
+    "wide_resnet26_10": ((32, 32, 3), basic_net(16, (160, 320, 640), 4)),
+    "densenet121": ((32, 32, 3), 6_956_298),
+    "mobilenet_v2": ((32, 32, 3), 2_296_922),
+    "vgg19": ((32, 32, 3), 20_040_522 - 5_504),  # without the biases before batch norm
 }
 
 
@@ -28,7 +47,7 @@ def test_number_of_parameters(name):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_logits_are_float32_of_the_right_shape(name, dtype):
     model = models.build(name, 7, dtype=dtype)
-    x = jnp.zeros((2, 16, 16, 3))
+    x = jnp.zeros((2, 32, 32, 3))
     variables = jax.eval_shape(model.init, jax.random.PRNGKey(0), x)
     logits = jax.eval_shape(model.apply, variables, x)
     assert (logits.shape, logits.dtype) == ((2, 7), jnp.float32)

@@ -128,7 +128,7 @@ def _expand(search, product):
     rest, projection = krylov.orthogonalise(search.basis, product)
     length, scale = jnp.linalg.norm(rest), jnp.maximum(search.scale, jnp.linalg.norm(product))
     # A length that is not a number is not above the limit either, and ends the search.
-    is_new = length > krylov.BREAKDOWN * jnp.finfo(rest.dtype).eps * scale
+    is_new = length > krylov.ROUNDING * jnp.finfo(rest.dtype).eps * scale
     row, length = jnp.where(is_new, rest / jnp.where(is_new, length, 1), 0), jnp.where(is_new, length, 0)
     matrix = Tridiagonal(diagonal.at[step].set(projection[step]), coupling.at[step].set(length), step + 1)
     basis = search.basis.at[step + 1].set(row)  # beyond the last row nothing is set

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from focalgeo import trees
 from focalgeo.curvature.arguments import check_finite, check_params, is_traced, scalar
-from focalgeo.types import InputError, PyTree
+from focalgeo.types import Array, InputError, PyTree
 
 
 def check_deterministic(loss, params: PyTree, *, tolerance: float = 1e-5) -> None:
@@ -40,10 +40,15 @@ def check_deterministic(loss, params: PyTree, *, tolerance: float = 1e-5) -> Non
 
 
 def _refuse_difference(what: str, first: PyTree, second: PyTree, tolerance: float) -> None:
-    difference, size = trees.norm(trees.axpy(jnp.float32(-1), first, second)), trees.norm(first)
+    difference, size = (float(each) for each in _difference_and_size(first, second))
     # Written so that a second evaluation that is NaN is refused too.
     if not difference <= tolerance * size:
         raise InputError(
-            f"the {what} changes from call to call (by {float(difference):.2g}, its size is {float(size):.2g}): "
+            f"the {what} changes from call to call (by {difference:.2g}, its size is {size:.2g}): "
             "switch off dropout, use batch statistics in evaluation mode, and fix the data and their order"
         )
+
+
+@jax.jit
+def _difference_and_size(first: PyTree, second: PyTree) -> tuple[Array, Array]:
+    return trees.norm(trees.axpy(jnp.float32(-1), first, second)), trees.norm(first)

@@ -48,11 +48,16 @@ def share_in_bins(density: SpectralDensity, edges: Array) -> Estimate:
     Raises:
         InputError: fewer than two edges, or edges that do not rise.
 
-    Accuracy: the interval covers 95 times in 100 where the edges lie in gaps; tests/curvature/test_density.py.
+    Accuracy: two standard errors cover 90 to 99 times in 100 with 40 probes, where edges lie in gaps;
+    tests/curvature/test_density.py. With 10 probes the share of a single eigenvalue is skewed, and they cover 85.
+    A bin narrower than the nodes lie apart may hold none of them and claim 0 with no error, wherever eigenvalues are.
     """
     edges = _checked(density, edges, name="edges")
-    if edges.size < 2 or not (is_traced(edges) or np.all(edges[1:] > edges[:-1])):
-        raise InputError(f"edges are {_words(edges)}; give two or more, each above the one before")
+    if edges.size < 2:
+        raise InputError(f"{edges.size} edges bound no bin; give two or more")
+    if not is_traced(edges) and not np.all(edges[1:] > edges[:-1]):
+        first = int(np.argmin(edges[1:] > edges[:-1]))
+        raise InputError(f"edges[{first + 1}] is {edges[first + 1]}, not above {edges[first]}; edges must rise")
     return _shares(density, edges)
 
 
@@ -78,18 +83,14 @@ def smoothed_density(density: SpectralDensity, points: Array, *, width: float) -
     points = _checked(density, points, name="points")
     if not is_traced(width) and not 0 < width < np.inf:
         raise InputError(f"width is {width}; use a positive number in the unit of the eigenvalues")
-    return _smoothed(density, points, jnp.asarray(width, points.dtype))
+    return _smoothed(density, points, jnp.asarray(width, density.nodes.dtype))
 
 
 def _checked(density: SpectralDensity, points: Array, *, name: str) -> Array:
-    """`points` in the dtype of the nodes; edges that only a wider dtype tells apart then count as equal."""
+    """`points` in the dtype of the nodes, on the host if they are known; refuses all but a vector."""
     if np.ndim(points) != 1:
         raise InputError(f"{name} have {np.ndim(points)} axes; give a vector of numbers")
-    return jnp.asarray(points, density.nodes.dtype)
-
-
-def _words(edges: Array) -> str:
-    return np.array2string(np.asarray(edges), precision=4, threshold=6, edgeitems=3) if not is_traced(edges) else "one"
+    return (jnp if is_traced(points) else np).asarray(points, density.nodes.dtype)
 
 
 @jax.jit
@@ -115,4 +116,7 @@ def _smoothed(density, points, width):
 
 def _weighted(density, values):
     """[num_probes, points]: sums of the values [num_probes, steps, points] by weight; NaN where a probe is NaN."""
-    return jnp.sum(density.weights[:, :, None] * values.astype(density.weights.dtype), axis=1)
+    weights = density.weights[:, :, None]
+    sums = jnp.sum(weights * values.astype(weights.dtype), axis=1)
+    # Said outright: XLA makes a selection of a product with 0 and 1, and NaN would not survive that.
+    return jnp.where(jnp.isfinite(density.weights).all(axis=1, keepdims=True), sums, jnp.nan)

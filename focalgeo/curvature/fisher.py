@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from focalgeo.curvature.arguments import check_matches, check_params
 from focalgeo.curvature.products import ggn_vp
-from focalgeo.types import Array, PyTree
+from focalgeo.types import Array, InputError, PyTree
 
 
 def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree, *, key: Array | None = None) -> PyTree:
@@ -28,12 +28,13 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree,
         F v, a tree like `params`.
 
     Raises:
-        InputError: as for `hvp`.
+        InputError: the logits are not an array with a last axis of classes; else as for `hvp`.
 
     Accuracy: float rounding; against dense float64 in tests/curvature/test_fisher.py.
 
     Source: Martens, New insights and perspectives on the natural gradient method (2020), sections 5 and 9.
     """
+    logits = _with_classes(logits)
     if key is None:
         return ggn_vp(logits, _mean_log_partition, params, vector)
     check_params(params)
@@ -53,3 +54,13 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree,
 def _mean_log_partition(logits: Array) -> Array:
     """Cross-entropy but for the true class's logit, which is linear and adds nothing to a second derivative."""
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1))
+
+
+def _with_classes(logits: Callable[[PyTree], Array]) -> Callable[[PyTree], Array]:
+    def checked(params: PyTree) -> Array:
+        outputs = logits(params)
+        if getattr(outputs, "ndim", 0) < 1:
+            raise InputError("the function of the logits returns no array [..., classes]; return the logits, no loss")
+        return outputs
+
+    return checked

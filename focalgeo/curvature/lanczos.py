@@ -45,10 +45,7 @@ def lambda_max(matvec, like: PyTree, key: Array, *, max_products: int = 40, tole
     Source: as for `extreme_eigenvalues`.
     """
     pairs = extreme_eigenvalues(matvec, like, key, max_products=max_products, tolerance=tolerance)
-    value, vector, residual, converged = jax.tree.map(
-        lambda leaf: leaf[0], (pairs.value, pairs.vector, pairs.residual, pairs.converged)
-    )
-    return Eigenpairs(value, vector, residual, pairs.num_matvecs, converged)
+    return _first(pairs)
 
 
 def extreme_eigenvalues(
@@ -103,10 +100,8 @@ def extreme_eigenvalues(
     start = krylov.start(key, size=layout.size, steps=steps, k=k, dtype=layout.dtype)
     state = iterate(lambda state: ~state.done, body, start)
     values, vectors = krylov.ritz_pairs(state, k=k)
-    residuals = _residuals(map_rows(product, vectors), vectors, values)
-    converged = residuals <= krylov.threshold(state, values, tolerance)
-    tree = jax.vmap(functools.partial(unravel, layout=layout))(vectors)
-    return Eigenpairs(sign * values, tree, residuals, state.step + k, converged)
+    products = map_rows(product, vectors)
+    return _measured(state._replace(basis=None), values, vectors, products, tolerance, sign=sign, layout=layout)
 
 
 def _check_options(dimension: int, k: int, which: str, max_products: int, tolerance: float) -> None:
@@ -120,6 +115,16 @@ def _check_options(dimension: int, k: int, which: str, max_products: int, tolera
         raise InputError(f"tolerance is {tolerance}; use a positive fraction of the eigenvalue, such as 1e-3")
 
 
+# One program each for what comes after the search: every operation of its own would be compiled for itself.
+@functools.partial(jax.jit, static_argnames=("sign", "layout"))
+def _measured(state, values, vectors, products, tolerance, *, sign, layout):
+    residuals = jnp.linalg.norm(products - values[:, None] * vectors, axis=1)
+    converged = residuals <= krylov.threshold(state, values, tolerance)
+    tree = jax.vmap(functools.partial(unravel, layout=layout))(vectors)
+    return Eigenpairs(sign * values, tree, residuals, state.step + len(values), converged)
+
+
 @jax.jit
-def _residuals(products, vectors, values):
-    return jnp.linalg.norm(products - values[:, None] * vectors, axis=1)
+def _first(pairs):
+    rest = pairs._replace(num_matvecs=None)
+    return jax.tree.map(lambda leaf: leaf[0], rest)._replace(num_matvecs=pairs.num_matvecs)

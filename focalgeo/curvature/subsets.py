@@ -28,13 +28,15 @@ def restrict(
 
     Raises:
         InputError: `params` is empty or holds integers; no pattern is given, or one matches nothing (the nearest path
-        is named).
+        is named), or two leaves have the same path; the function is given a leaf that was not kept.
 
     Accuracy: equal to the blocks of a dense Hessian; tests/curvature/test_subsets.py.
     """
     check_params(params)
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    named = {_name(path): leaf for path, leaf in leaves}
+    if len(named) < len(leaves):
+        raise InputError(f'two leaves have one path, as "a/b" and a -> b have: {_repeated(leaves)}; rename one')
     if not patterns:
         raise InputError(f'no pattern of parameters is given; give one such as "{next(iter(named))}"')
     for pattern in patterns:
@@ -44,6 +46,18 @@ def restrict(
     kept = {name: leaf for name, leaf in named.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
 
     def restricted(some: dict[str, Array]) -> PyTree:
+        for name in some:
+            if name not in kept:
+                raise InputError(f'"{name}" is none of the leaves that were kept: {", ".join(kept)}')
         return function(structure.unflatten([some.get(name, leaf) for name, leaf in named.items()]))
 
     return restricted, kept
+
+
+def _name(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _repeated(leaves: list) -> str:
+    names = [_name(path) for path, _ in leaves]
+    return next(name for name in names if names.count(name) > 1)

@@ -3,8 +3,12 @@
 from functools import partial
 
 from focalgeo.models.cnn import CNN
+from focalgeo.models.densenet import DenseNet
 from focalgeo.models.mlp import MLP
-from focalgeo.models.resnet import ResNet
+from focalgeo.models.mobilenet import MobileNetV2
+from focalgeo.models.resnet import Bottleneck, ResNet
+from focalgeo.models.vgg import VGG
+from focalgeo.models.vit import ViT
 from focalgeo.types import InputError, Model
 
 MODELS = {
@@ -14,6 +18,14 @@ MODELS = {
     "resnet18": ResNet,
     "resnet18_2w": partial(ResNet, widths=(128, 256, 512, 1024)),
     "resnet20": partial(ResNet, blocks=(3, 3, 3), widths=(16, 32, 64)),
+    "resnet50": partial(ResNet, blocks=(3, 4, 6, 3), block=Bottleneck),
+    "resnet110": partial(ResNet, blocks=(18, 18, 18), widths=(16, 32, 64)),
+    "resnet110_bottleneck": partial(ResNet, blocks=(3, 4, 26, 3), block=Bottleneck),  # the papers' published code
+    "wide_resnet26_10": partial(ResNet, blocks=(4, 4, 4), widths=(160, 320, 640), stem_width=16),
+    "densenet121": DenseNet,
+    "mobilenet_v2": MobileNetV2,
+    "vgg19": VGG,
+    "vit": ViT,
 }
 
 
@@ -28,7 +40,11 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
     if name not in MODELS:
         raise InputError.of_choice("config.model.name", name, MODELS)
     constructor = MODELS[name]
-    known = {f for f in getattr(constructor, "func", constructor).__dataclass_fields__ if f not in ("parent", "name")}
+    known = {
+        f
+        for f in getattr(constructor, "func", constructor).__dataclass_fields__
+        if f not in ("parent", "name", "block")
+    }
     options = {key: value for key, value in options.items() if key in known or key != "axis_name"}
     unknown = sorted(set(options) - known)
     if unknown:

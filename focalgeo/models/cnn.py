@@ -6,7 +6,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import BatchNorm
+from focalgeo.models.layers import BatchNorm, Classifier
 
 
 class CNN(nn.Module):
@@ -27,5 +27,4 @@ class CNN(nn.Module):
         for width in self.widths:
             x = nn.Conv(width, (3, 3), (2, 2), padding=1, use_bias=False, dtype=self.dtype)(x)
             x = nn.relu(BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(x, train=train, mask=mask))
-        x = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
-        return nn.Dense(self.num_classes)(x.astype(jnp.float32))
+        return Classifier(self.num_classes)(x)

@@ -6,6 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+
 
 class BatchNorm(nn.Module):
     """Batch normalisation over all axes but the last, whose statistics leave padding out and are exact over devices.
@@ -53,3 +55,46 @@ class BatchNorm(nn.Module):
         total, total_of_squares, count = sums
         mean = total / count
         return mean, jnp.maximum(total_of_squares / count - mean * mean, 0.0), count
+
+
+class ConvNorm(nn.Module):
+    """A convolution without bias, padded to keep the size at stride 1, and batch norm after it."""
+
+    width: int
+    kernel: int = 3
+    stride: int = 1
+    groups: int = 1
+    axis_name: str | None = None
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Normalised features [examples, height / stride, width / stride, channels]."""
+        x = conv(self.width, self.kernel, stride=self.stride, groups=self.groups, dtype=self.dtype)(x)
+        return BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(x, train=train, mask=mask)
+
+
+def conv(width: int, kernel: int, *, stride: int = 1, groups: int = 1, dtype: Any = jnp.float32) -> nn.Conv:
+    """A square convolution without bias, padded by kernel // 2 as PyTorch's are, with He's initial weights."""
+    return nn.Conv(
+        width,
+        (kernel, kernel),
+        (stride, stride),
+        padding=kernel // 2,
+        feature_group_count=groups,
+        use_bias=False,
+        dtype=dtype,
+        kernel_init=CONV_INIT,
+    )
+
+
+class Classifier(nn.Module):
+    """The mean over all positions, then a dense layer to the classes, both in float32."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, x):
+        """Logits float32 [examples, classes] of features [examples, ..., channels]."""
+        x = jnp.mean(x.astype(jnp.float32), axis=tuple(range(1, x.ndim - 1)))
+        return nn.Dense(self.num_classes)(x)

@@ -1,14 +1,13 @@
-"""Residual networks with the CIFAR stem (3x3 convolution, no pooling)."""
+"""Residual networks for small images: He's CIFAR nets, ResNet-18 and -50, wide ones; a 3x3 stem and no max pooling."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import BatchNorm
-
-CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+from focalgeo.models.layers import Classifier, ConvNorm
 
 
 class BasicBlock(nn.Module):
@@ -22,43 +21,58 @@ class BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Features of the same height and width divided by the stride."""
+        layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
+        y = nn.relu(layer(self.width, stride=self.stride)(x, train=train, mask=mask))
+        y = layer(self.width)(y, train=train, mask=mask)
+        if x.shape != y.shape:
+            x = layer(self.width, 1, self.stride)(x, train=train, mask=mask)
+        return nn.relu(y + x)
 
-        def conv_norm(y, kernel, stride):
-            y = nn.Conv(
-                self.width,
-                (kernel, kernel),
-                (stride, stride),
-                padding=kernel // 2,
-                use_bias=False,
-                dtype=self.dtype,
-                kernel_init=CONV_INIT,
-            )(y)
-            return BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(y, train=train, mask=mask)
 
-        y = nn.relu(conv_norm(x, 3, self.stride))
-        y = conv_norm(y, 3, 1)
-        shortcut = x if x.shape == y.shape else conv_norm(x, 1, self.stride)
-        return nn.relu(y + shortcut)
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions with batch norm around a shortcut; the last is four times as wide."""
+
+    width: int
+    stride: int = 1
+    axis_name: str | None = None
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Features of the same height and width divided by the stride."""
+        layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
+        y = nn.relu(layer(self.width, 1)(x, train=train, mask=mask))
+        y = nn.relu(layer(self.width, 3, self.stride)(y, train=train, mask=mask))
+        y = layer(4 * self.width, 1)(y, train=train, mask=mask)
+        if x.shape != y.shape:
+            x = layer(4 * self.width, 1, self.stride)(x, train=train, mask=mask)
+        return nn.relu(y + x)
 
 
 class ResNet(nn.Module):
-    """Stages of `blocks[i]` basic blocks with `widths[i]` channels; every stage but the first halves the image."""
+    """Stages of `blocks[i]` residual blocks with `widths[i]` channels; every stage but the first halves the image.
+
+    Source: He et al. (2016); Zagoruyko & Komodakis (2016) for wide ones, here with activations after the sum and no
+    dropout, as the papers' published code has them. Shortcuts that change shape are 1x1 convolutions throughout.
+    """
 
     num_classes: int
     blocks: Sequence[int] = (2, 2, 2, 2)
     widths: Sequence[int] = (64, 128, 256, 512)
+    stem_width: int = 0  # 0: that of the first stage
+    stem_stride: int = 1  # 2 for 64x64 images, which then cost as much as 32x32 ones
+    block: type = BasicBlock
     axis_name: str | None = None
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x."""
-        x = x.astype(self.dtype)
-        x = nn.Conv(self.widths[0], (3, 3), use_bias=False, dtype=self.dtype, kernel_init=CONV_INIT)(x)
-        x = nn.relu(BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(x, train=train, mask=mask))
+        layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
+        stem = layer(self.stem_width or self.widths[0], stride=self.stem_stride)
+        x = nn.relu(stem(x.astype(self.dtype), train=train, mask=mask))
         for stage, (blocks, width) in enumerate(zip(self.blocks, self.widths, strict=True)):
-            for block in range(blocks):
-                stride = 2 if stage > 0 and block == 0 else 1
-                x = BasicBlock(width, stride, self.axis_name, self.dtype)(x, train=train, mask=mask)
-        x = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
-        return nn.Dense(self.num_classes)(x.astype(jnp.float32))
+            for number in range(blocks):
+                stride = 2 if stage > 0 and number == 0 else 1
+                x = self.block(width, stride, self.axis_name, self.dtype)(x, train=train, mask=mask)
+        return Classifier(self.num_classes)(x)

@@ -36,20 +36,20 @@ def small(eigenvalues=SMALL, dtype=jnp.float32):
 
 
 def recorded(matvec, like, **options):
-    """The density in float64, and the probes of norm 1 that it began with."""
+    """The density as NumPy arrays, and the probes of norm 1 that it began with."""
     probes = []
 
     def watched(vector):
         probes.append(np.asarray(vector))
         return matvec(vector)
 
-    density = spectral_density(watched, like, KEY, **options)
+    density = jax.tree.map(np.asarray, spectral_density(watched, like, KEY, **options))
     steps = density.nodes.shape[1]
     assert density.num_matvecs == len(probes) == density.nodes.size
     return density, np.stack(probes[::steps])
 
 
-@pytest.mark.parametrize("steps", [1, 4, 7])
+@pytest.mark.parametrize("steps", [1, 3, 5])
 def test_moments_are_exact_to_degree_2_steps_less_1(steps):
     with jax.enable_x64(True):
         density, starts = recorded(*small(dtype=jnp.float64), num_probes=3, steps=steps)
@@ -58,9 +58,10 @@ def test_moments_are_exact_to_degree_2_steps_less_1(steps):
     np.testing.assert_allclose(starts**2, 1 / len(SMALL), rtol=1e-12)
     for degree in range(2 * steps):
         moments = np.sum(density.weights * density.nodes**degree, axis=1)
-        np.testing.assert_allclose(moments, true @ eigenvalues**degree, rtol=1e-10, atol=1e-10 * 8.0**degree)
+        np.testing.assert_allclose(moments, true @ eigenvalues**degree, rtol=1e-9, atol=1e-10 * 8.0**degree)
+    # And no further: what quadrature leaves out of the next moment is never negative.
     beyond = np.sum(density.weights * density.nodes ** (2 * steps), axis=1)
-    assert (beyond < (true @ eigenvalues ** (2 * steps)) * (1 - 1e-6)).all()
+    assert (beyond < (true @ eigenvalues ** (2 * steps)) * (1 - 1e-9)).all()
 
 
 def test_cumulative_weights_keep_the_bounds_of_chebyshev_markov_and_stieltjes():
@@ -101,6 +102,7 @@ def test_the_hessian_of_a_network():
         params = jax.tree.map(jnp.asarray, oracle.tree())
         matvec = jax.jit(lambda vector: hvp(loss, params, vector))
         density = spectral_density(matvec, params, KEY, num_probes=2, steps=oracle.flat.size)
+        density = jax.tree.map(np.asarray, density)
         eigenvalues = np.linalg.eigvalsh(oracle.hessian())
         np.testing.assert_allclose(density.nodes[:, [0, -1]], eigenvalues[[[0, -1]] * 2], atol=1e-8)
         squares = density.dimension * np.mean(np.sum(density.weights * density.nodes**2, axis=1))
@@ -112,7 +114,7 @@ def test_the_first_moment_is_hutchinsons_trace_of_the_same_key(name):
     matvec, like = problem(SPECTRA[name])
     for key in jax.random.split(KEY, 2):
         density = spectral_density(matvec, like, key, num_probes=5, steps=3)
-        mean = density.dimension * np.mean(np.sum(density.weights * density.nodes, axis=1))
+        mean = N * np.mean(np.sum(np.asarray(density.weights) * np.asarray(density.nodes), axis=1))
         expected = trace(matvec, like, key, 5).value
         np.testing.assert_allclose(mean, expected, atol=2e-6 * N * np.abs(SPECTRA[name]).max())
 
@@ -129,29 +131,31 @@ def test_repeated_eigenvalues_are_one_node_that_weighs_as_much_as_they_do():
     eigenvalues = np.repeat([-2.0, 1.0, 5.0], [4, 40, 16])
     with jax.enable_x64(True):
         density = spectral_density(*problem(eigenvalues, jnp.float64), KEY, num_probes=100, steps=10)
-    assert density.num_matvecs < 5 * 100
+        found = jax.tree.map(np.asarray, share_in_bins(density, np.array([-3.0, -1.0, 2.0, 6.0])))
+        near = np.asarray(share_in_bins(density, np.array([-2.1, -1.9, 0.9, 1.1, 4.9, 5.1])).value)
+    assert density.num_matvecs < 4 * 100
     assert np.isfinite(density.nodes).all()
-    found = share_in_bins(density, np.array([-3.0, -1.0, 2.0, 6.0]))
     assert (np.abs(found.value - [4 / 60, 40 / 60, 16 / 60]) <= 4 * found.stderr).all()
-    np.testing.assert_allclose(density.weights.sum(axis=1), 1)
-    np.testing.assert_allclose(share_in_bins(density, np.array([-2.1, -1.9, 0.9, 1.1, 4.9, 5.1])).value.sum(), 1)
+    np.testing.assert_allclose(near.sum(), 1)
 
 
 def test_two_standard_errors_cover_the_shares_about_95_times_in_100():
-    matvec, like = small()
-    edges = jnp.array([-4.0, -2.0, -0.5, 2.0, 6.5, 9.0])  # all in gaps
-    true = np.histogram(SMALL, edges)[0] / len(SMALL)
+    eigenvalues = np.r_[-3.0, -3.1, -1.0, -1.1, np.linspace(0, 1, 80), 5.0, 5.1, 5.2, 8.0, 8.1]
+    matvec, like = small(eigenvalues)
+    edges = np.array([-4.0, -2.0, -0.5, 2.0, 6.5, 9.0])  # all in gaps
+    true = np.histogram(eigenvalues, edges)[0] / len(eigenvalues)
 
     @jax.jit
     @jax.vmap
     def shares(key):
-        return share_in_bins(spectral_density(matvec, like, key, num_probes=12, steps=12), edges)
+        return share_in_bins(spectral_density(matvec, like, key, num_probes=40, steps=12), edges)
 
-    found = shares(jax.random.split(KEY, 200))
-    covered = np.mean((found.low <= true) & (true <= found.high), axis=0)
-    assert ((covered >= 0.90) & (covered <= 0.99)).all()
+    found = jax.tree.map(np.asarray, shares(jax.random.split(KEY, 200)))
+    within = np.mean(np.abs(found.value - true) <= 2 * found.stderr, axis=0)
+    assert ((within >= 0.90) & (within <= 0.99)).all()
     assert (np.abs(found.value.mean(0) - true) <= 4 * found.value.std(0) / 200**0.5).all()
-    np.testing.assert_array_equal(found.n, 12)
+    np.testing.assert_allclose(np.sqrt((found.stderr**2).mean(0)), found.value.std(0), rtol=0.15)
+    np.testing.assert_array_equal(found.n, 40)
 
 
 def two_probes():
@@ -242,9 +246,9 @@ def test_bad_options_are_one_line(options, message):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda d: share_in_bins(d, [1.0]), "edges are"),
-        (lambda d: share_in_bins(d, [1.0, 1.0, 2.0]), "each above the one before"),
-        (lambda d: share_in_bins(d, [0.0, np.nan]), "each above the one before"),
+        (lambda d: share_in_bins(d, [1.0]), "1 edges bound no bin"),
+        (lambda d: share_in_bins(d, [1.0, 1.0, 2.0]), r"edges\[1\] is 1.0, not above 1.0"),
+        (lambda d: share_in_bins(d, [0.0, np.nan]), r"edges\[1\] is nan"),
         (lambda d: share_in_bins(d, 1.0), "edges have 0 axes"),
         (lambda d: cumulative_distribution(d, [[1.0]]), "points have 2 axes"),
         (lambda d: smoothed_density(d, [1.0], width=0.0), "width is 0.0"),

@@ -86,3 +86,10 @@ def test_drawn_labels_keep_their_gradient_where_the_probability_rounds_to_one():
     product = fisher_vp(saturated, jnp.array([20.0, 0.0, 0.0]), jnp.array([1.0, 0.0, 0.0]), key=jax.random.key(0))
     rest = 2 * np.exp(-20.0) / (1 + 2 * np.exp(-20.0))  # of the two other classes; the drawn label is the first
     np.testing.assert_allclose(product, [rest**2, 0, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("key", [None, jax.random.key(0)])
+def test_outputs_without_an_axis_of_classes_are_refused(key):
+    params = jnp.ones(3)
+    with pytest.raises(InputError, match=r"no array \[..., classes\]"):
+        fisher_vp(jnp.sum, params, params, key=key)

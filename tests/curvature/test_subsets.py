@@ -58,3 +58,12 @@ def test_what_matches_nothing_is_one_line(params64):
         restrict(loss, params64, "first/*", "frist/kernel")
     with pytest.raises(InputError, match="no pattern"):
         restrict(loss, params64)
+
+
+def test_paths_that_collide_and_leaves_that_were_not_kept_are_refused():
+    with pytest.raises(InputError, match=r"have: a/b; rename one"):
+        restrict(lambda params: params["c"], {"a": {"b": jnp.ones(1)}, "a/b": jnp.ones(2), "c": jnp.ones(())}, "c")
+    restricted, kept = restrict(lambda params: jnp.sum(params["a"]), {"a": jnp.ones(2), "b": jnp.ones(2)}, "a")
+    assert float(restricted(kept)) == 2
+    with pytest.raises(InputError, match=r'"b" is none of the leaves that were kept: a'):
+        restricted({"b": jnp.zeros(2)})
