@@ -2,9 +2,9 @@
 
 Command:   python -m focalgeo.run --config=configs/digits_gamma.py --workdir=runs/digits-gamma
 Time:      2 minutes on 2 CPU cores
-Expected:  means of five seeds at gamma 0, 3, 7: test accuracy 96.8, 96.4, 96.2%; ECE as trained 2.2, 6.9, 21.1% (focal loss
-           makes this network underconfident), 2.1, 2.1, 2.7% after T; trace of cross-entropy's Hessian on val 24.5,
-           39.2, 59.0 and of focal loss's own 24.5, 17.6, 12.2
+Expected:  means of five seeds at gamma 0, 3, 7: test accuracy 96.8, 96.4, 96.2%; ECE as trained 2.2, 6.9, 21.1%
+           (focal loss makes this network underconfident), 2.1, 2.1, 2.7% after T; trace of cross-entropy's Hessian on
+           val 24.5, 39.2, 59.0 and of focal loss's own 24.5, 17.6, 12.2
 Source:    Kimura & Naganuma, arXiv 2405.00442, section 4: curvature and calibration against gamma; data, network and
            learning rate are our choice
 """

@@ -2,8 +2,8 @@
 
 Command:   python -m focalgeo.run --config=configs/digits_trace_sweep.py --workdir=runs/digits-trace-sweep
 Time:      2 minutes on 2 CPU cores
-Expected:  means of five seeds at penalty 0, 0.001, 0.004: trace of the Hessian on train 2.76, 1.24, 0.42, on val 24.5, 21.0,
-           12.0; test accuracy 96.8, 97.2, 97.8%; ECE as trained 2.2, 1.7, 1.9%
+Expected:  means of five seeds at penalty 0, 0.001, 0.004: trace of the Hessian on train 2.76, 1.24, 0.42, on val 24.5,
+           21.0, 12.0; test accuracy 96.8, 97.2, 97.8%; ECE as trained 2.2, 1.7, 1.9%
 Source:    Kimura & Naganuma, arXiv 2405.00442, Eq. 33; data, network, learning rate and penalties are our choice
 """
 

@@ -12,6 +12,7 @@ from focalgeo.curvature.fisher import fisher_vp
 from focalgeo.curvature.lanczos import Eigenpairs, extreme_eigenvalues, lambda_max
 from focalgeo.curvature.outputs import outputs_and_trace
 from focalgeo.curvature.penalty import value_and_trace
+from focalgeo.curvature.planning import TraceTo, trace_to
 from focalgeo.curvature.probes import sample_mean
 from focalgeo.curvature.products import dense_hessian, ggn_vp, hvp, linearized_hvp
 from focalgeo.curvature.sampling import dominant_basis, trace_samples
@@ -22,6 +23,7 @@ __all__ = [
     "Eigenpairs",
     "Parts",
     "SpectralDensity",
+    "TraceTo",
     "check_deterministic",
     "cumulative_distribution",
     "dense_hessian",
@@ -43,5 +45,6 @@ __all__ = [
     "spectral_density",
     "trace",
     "trace_samples",
+    "trace_to",
     "value_and_trace",
 ]

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-import jax
-
 from focalgeo import trees
 from focalgeo.curvature.arguments import check_params, scalar
+from focalgeo.curvature.taylor import second_order
 from focalgeo.types import Array, PyTree
 
 
@@ -15,10 +14,10 @@ def outputs_and_trace(
     """What `network` returns, and v' H v for a random sign vector v: an unbiased estimate of Tr H of loss(outputs).
 
     The outputs' first two derivatives along v come from one forward pass of second order, so that other losses of the
-    same outputs cost nothing beside it. It is `value_and_trace` forward over forward, with the network's own results.
+    same outputs cost nothing beside it. It is `value_and_trace`, with the network's own results.
 
     Args:
-        network: params -> (outputs, auxiliary results that are not differentiated).
+        network: params -> (outputs, auxiliary results), arrays; it cannot branch in Python on a value.
         loss: outputs -> one floating-point number.
         params: tree of floating-point arrays.
         key: PRNG key of the probe; a fresh one at every training step.
@@ -37,13 +36,9 @@ def outputs_and_trace(
     check_params(params)
     probe = trees.rademacher(key, params)
 
-    def along(point: PyTree) -> tuple[Array, PyTree]:
-        def measured(point: PyTree) -> tuple[Array, tuple[PyTree, PyTree]]:
-            outputs, auxiliary = network(point)
-            return scalar(loss)(outputs), (outputs, auxiliary)
+    def measured(point: PyTree) -> tuple[Array, PyTree, PyTree]:
+        outputs, auxiliary = network(point)
+        return scalar(loss)(outputs), outputs, auxiliary
 
-        _, slope, results = jax.jvp(measured, (point,), (probe,), has_aux=True)
-        return slope, results
-
-    _, curvature, (outputs, auxiliary) = jax.jvp(along, (params,), (probe,), has_aux=True)
+    (_, outputs, auxiliary), _, (curvature, _, _) = second_order(measured, params, probe)
     return outputs, auxiliary, curvature

@@ -5,26 +5,27 @@ import jax.numpy as jnp
 
 from focalgeo import trees
 from focalgeo.curvature.arguments import check_params, scalar
+from focalgeo.curvature.taylor import second_order
 from focalgeo.types import Array, InputError, PyTree
 
-FORMS = ("forward_over_forward", "forward_over_reverse")
+FORMS = ("taylor", "forward_over_forward", "forward_over_reverse")
 
 
 def value_and_trace(
-    loss, params: PyTree, key: Array, *, num_probes: int = 1, form: str = "forward_over_forward"
+    loss, params: PyTree, key: Array, *, num_probes: int = 1, form: str = "taylor"
 ) -> tuple[Array, Array]:
     """The loss and the mean of v' H v over `num_probes` random sign vectors v, an unbiased estimate of Tr H.
 
-    v' H v is the second derivative of t -> loss(params + t v) at 0. Two forward derivatives form no gradient, so
-    reverse mode through the result costs the reverse of three forward passes. The form by jvp of grad is its equal,
-    kept for comparison.
+    v' H v is the second derivative of t -> loss(params + t v) at 0, from one pass of second order. It has no gradient
+    in it, so reverse mode through the result costs the reverse of about three forward passes. The forms by jvp of jvp
+    and by jvp of grad are its equals, kept for comparison.
 
     Args:
-        loss: params -> one floating-point number.
+        loss: params -> one floating-point number; as under `jax.jit`, it cannot branch in Python on a value.
         params: tree of floating-point arrays.
         key: PRNG key of the probes; a fresh one at every training step.
         num_probes: 1 or more; time, memory and compilation grow with it.
-        form: "forward_over_forward" or "forward_over_reverse".
+        form: "taylor", "forward_over_forward" or "forward_over_reverse".
 
     Returns:
         (loss value, trace estimate), scalars, in the unit of the loss; differentiable in `params`.
@@ -32,7 +33,7 @@ def value_and_trace(
     Raises:
         InputError: num_probes or form out of range; else as for `hvp`.
 
-    Accuracy: both forms equal up to rounding, also their gradients, and equal to the exact trace in the mean over all
+    Accuracy: all forms equal up to rounding, also their gradients, and equal to the exact trace in the mean over all
     sign vectors; tests/curvature/test_penalty.py.
 
     Source: Kimura and Naganuma, Geometric Insights into Focal Loss, Eq. 33; probes of Hutchinson (1990).
@@ -41,14 +42,19 @@ def value_and_trace(
     if num_probes < 1:
         raise InputError(f"num_probes is {num_probes}; use 1 or more")
     if form not in FORMS:
-        raise InputError(f'form is {form!r}; use "{FORMS[0]}" or "{FORMS[1]}"')
-    second = _forward_over_forward if form == FORMS[0] else _forward_over_reverse
+        raise InputError(f"form is {form!r}; use one of {', '.join(FORMS)}")
+    second = dict(zip(FORMS, (_taylor, _forward_over_forward, _forward_over_reverse), strict=True))[form]
     # Unrolled: vmap over probes makes convolutions and matrix products of another shape, measured slower.
     results = [
         second(scalar(loss), params, trees.rademacher(probe_key, params))
         for probe_key in jax.random.split(key, num_probes)
     ]
     return results[0][0], jnp.mean(jnp.stack([curvature for _, curvature in results]))
+
+
+def _taylor(loss, params, probe):
+    value, _, curvature = second_order(loss, params, probe)
+    return value, curvature
 
 
 def _forward_over_forward(loss, params, probe):

@@ -163,7 +163,7 @@ def density_words(rows: Sequence[Row]) -> str:
     return (
         f"By stochastic Lanczos quadrature from {row['probes']} random vectors, {row['products']:,} Hessian products"
         " for each loss; the band is one standard error over them. Bins are even in the eigenvalue near 0 and in its"
-        " logarithm beyond. Eigenvalues far out are told apart, and a single one has the share 1 / number of parameters;"
+        " logarithm beyond. Eigenvalues far out are told apart, and one alone has the share 1 / number of parameters;"
         " close together near 0 they fall on the method's own points, and a gap between these says nothing."
     )
 

@@ -1,0 +1,164 @@
+"""The first two derivatives of a function along a line, in one pass of second order through its equations."""
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core.primitives import conv_general_dilated_p, custom_vjp_call_p, dot_general_p, jit_p, mul_p
+
+from focalgeo.types import Array, InputError, PyTree
+
+BILINEAR = frozenset({mul_p, dot_general_p, conv_general_dilated_p})
+
+
+class Series(NamedTuple):
+    """value + first t + second t^2; None is a coefficient known to be zero, which costs nothing."""
+
+    value: Array
+    first: Array | None = None
+    second: Array | None = None
+
+
+def second_order(function: Callable[[PyTree], PyTree], params: PyTree, probe: PyTree) -> tuple[PyTree, PyTree, PyTree]:
+    """function(params + t probe) and its first and second derivatives in t, at t = 0.
+
+    Every equation of the function takes and gives the coefficients of 1, t and t^2. The last one of a product u v is
+    u0 v2 + u1 v1 + u2 v0, where jvp of jvp forms u1 v1 twice; reverse mode through the result saves as much again.
+    Every other equation alone is differentiated by jvp of jvp: rules of `jax.custom_jvp` hold as they do there, and
+    scans, loops, branches and `jax.checkpoint` stay what they are.
+
+    Args:
+        function: params -> tree of arrays, traced as by `jax.jit`: it cannot branch in Python on a value.
+        params: tree of floating-point arrays.
+        probe: tree of the same structure, shapes and dtypes.
+
+    Returns:
+        (value, first derivative, second derivative), trees like what `function` returns, differentiable in `params` and
+        in what `function` closes over; as in `jax.jvp`, the derivatives of what is not floating are of dtype float0.
+
+    Raises:
+        InputError: the function calls a `jax.custom_vjp`, which has no forward derivative.
+
+    Accuracy: equal to `jax.jvp` of `jax.jvp` up to rounding, gradients through it too; tests/curvature/test_taylor.py.
+
+    Source: Griewank and Walther, Evaluating Derivatives (2008), chapter 13; Bettencourt, Johnson and Duvenaud,
+    Taylor-mode automatic differentiation for higher-order derivatives in JAX (2019).
+    """
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(params)
+    inputs = [Series(*pair) for pair in zip(jax.tree.leaves(params), jax.tree.leaves(probe), strict=True)]
+    shapes, structure = jax.tree.flatten(shapes)
+    outputs = map(_derivatives, _evaluate(closed.jaxpr, closed.consts, inputs), shapes)
+    value, first, second = (structure.unflatten(leaves) for leaves in zip(*outputs, strict=True))
+    return value, first, second
+
+
+# jax.experimental.jet is the same idea at any order, but it has no rules for custom_jvp (relu), scan, cond, checkpoint,
+# psum or max pooling, in jax 0.10 and 0.12.
+def _evaluate(jaxpr: Jaxpr, consts: list, inputs: list[Series]) -> list[Series]:
+    known = dict(zip(jaxpr.constvars, map(Series, consts), strict=True)) | dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def read(atom) -> Series:
+        return Series(atom.val) if isinstance(atom, Literal) else known[atom]
+
+    for equation in jaxpr.eqns:
+        outputs = _propagate(equation, [read(atom) for atom in equation.invars])
+        known |= zip(equation.outvars, outputs, strict=True)
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _propagate(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
+    apply = _function_of(equation)
+    if all(series.first is None for series in inputs):
+        return [Series(value) for value in apply(*[series.value for series in inputs])]
+    if equation.primitive is jit_p:
+        inner = equation.params["jaxpr"]
+        return _evaluate(inner.jaxpr, inner.consts, inputs)
+    if equation.primitive in BILINEAR:
+        return [_product(lambda u, v: apply(u, v)[0], *inputs)]
+    if equation.primitive is custom_vjp_call_p:
+        raise InputError(
+            "the function calls a jax.custom_vjp, which has no forward derivative; make it a jax.custom_jvp"
+        )
+    return _twice_forward(equation, apply, inputs)
+
+
+def _function_of(equation: JaxprEqn) -> Callable[..., list]:
+    def apply(*values) -> list:
+        outputs = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
+        return list(outputs) if equation.primitive.multiple_results else [outputs]
+
+    return apply
+
+
+def _product(times: Callable, u: Series, v: Series) -> Series:
+    def terms(*pairs) -> Array | None:
+        found = [times(left, right) for left, right in pairs if left is not None and right is not None]
+        return sum(found[1:], found[0]) if found else None
+
+    first = terms((u.value, v.first), (u.first, v.value))
+    second = terms((u.value, v.second), (u.first, v.first), (u.second, v.value))
+    return Series(times(u.value, v.value), first, second)
+
+
+def _twice_forward(equation: JaxprEqn, apply: Callable, inputs: list[Series]) -> list[Series]:
+    """The equation's outputs by jvp of jvp.
+
+    A coefficient that depends on no input is zero: where x1 and x2 are scaled by s and s^2, so are y1 and y2.
+    """
+    floating = [jnp.issubdtype(variable.aval.dtype, jnp.inexact) for variable in equation.outvars]
+    derivatives = functools.partial(_jvp_of_jvp, apply, floating)
+    closed, shapes = jax.make_jaxpr(derivatives, return_shape=True)(inputs)
+    structure = jax.tree.structure(shapes)
+    outputs = structure.unflatten(jaxpr_as_fun(closed)(*jax.tree.leaves(inputs)))
+    known = structure.unflatten(_depend_on_inputs(closed.jaxpr))
+    return [
+        Series(series.value, series.first if each.first else None, series.second if each.second else None)
+        for series, each in zip(outputs, known, strict=True)
+    ]
+
+
+def _jvp_of_jvp(apply: Callable, floating: list[bool], inputs: list[Series]) -> list[Series]:
+    values, firsts, seconds = (
+        {index: series[order] for index, series in enumerate(inputs) if series[max(order, 1)] is not None}
+        for order in range(3)
+    )
+
+    def outputs(values: dict) -> tuple[list, list]:
+        found = apply(*[values.get(index, series.value) for index, series in enumerate(inputs)])
+        return list(itertools.compress(found, floating)), found
+
+    def along(values: dict, bent: dict) -> tuple[list, list]:
+        _, slopes, found = jax.jvp(outputs, (values,), (firsts | bent,), has_aux=True)
+        return slopes, found
+
+    bent = {index: firsts[index] for index in seconds}
+    # The coefficient of t^2 is half the second derivative: f'' x1 x1 / 2 + f' x2.
+    halves = jax.tree.map(lambda first: first / 2, firsts)
+    slopes, curvatures, found = jax.jvp(along, (values, bent), (halves, seconds), has_aux=True)
+    pairs = zip(slopes, curvatures, strict=True)
+    return [Series(value, *(next(pairs) if smooth else ())) for value, smooth in zip(found, floating, strict=True)]
+
+
+def _depend_on_inputs(jaxpr: Jaxpr) -> list[bool]:
+    reached = set(jaxpr.invars)
+
+    def depends(atom) -> bool:
+        return not isinstance(atom, Literal) and atom in reached
+
+    for equation in jaxpr.eqns:
+        if any(map(depends, equation.invars)):
+            reached.update(equation.outvars)
+    return [depends(atom) for atom in jaxpr.outvars]
+
+
+def _derivatives(series: Series, like: jax.ShapeDtypeStruct) -> Series:
+    if not jnp.issubdtype(like.dtype, jnp.inexact):
+        zero = np.zeros(like.shape, jax.dtypes.float0)
+        return Series(series.value, zero, zero)
+    first, second = (jnp.zeros(like.shape, like.dtype) if part is None else part for part in series[1:])
+    return Series(jnp.asarray(series.value, like.dtype), first, 2 * second)
