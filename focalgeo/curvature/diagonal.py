@@ -83,7 +83,10 @@ def _sampled(samples_of, matvec, like, key, num_probes):
 
 @jax.jit
 def _entries(probe, product):
-    return jax.tree.map(lambda v, h: (v * h).astype(jnp.promote_types(v.dtype, jnp.float32)), probe, product)
+    def entry(v, h):
+        return (v * h).astype(v.dtype if v.dtype == jnp.float64 else jnp.float32)
+
+    return jax.tree.map(entry, probe, product)
 
 
 @jax.jit

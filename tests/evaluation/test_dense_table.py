@@ -1,0 +1,235 @@
+"""Everything that is measured of a Hessian against the whole of it in float64: networks x losses, on ragged batches."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
+from networks import NETWORKS, draw
+from reference.curvature import focal_logit_hessian
+
+from focalgeo import curvature, data, evaluation, losses
+from focalgeo.evaluation.attribution import make_form
+from focalgeo.types import Split
+
+EXAMPLES, ROWS = 13, 8  # two batches, the second with three rows of padding
+GAMMAS = (0.0, 0.5, 2.0, 5.0)  # 0 is cross-entropy
+CASES = [(network, gamma) for network in NETWORKS for gamma in GAMMAS]
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def focal(gamma, logits, labels):
+    return losses.focal_loss(logits, labels, gamma)
+
+
+def loss_of(gamma):
+    return Partial(focal, jnp.float64(gamma))
+
+
+def problem_of(network, gamma):
+    """The network on batches whose padding holds values that would be seen in any result."""
+    params, state, x, y = draw(network, EXAMPLES)
+    batches = list(data.evaluation_batches(Split(x, y), batch_size=ROWS))
+    batches = [b._replace(x=np.where(b.mask[:, None, None, None], b.x, 3.0)) for b in batches]
+    chosen = {"cross_entropy": loss_of(0.0), "focal_loss": loss_of(gamma)}
+    return evaluation.Problem(NETWORKS[network], chosen, params, state, batches)
+
+
+@functools.cache
+def dense(network, gamma):
+    """The Hessian [n, n] by jax.hessian of the mean loss over all examples at once, none of our products in it."""
+    with jax.enable_x64(True):
+        flat = ravel_pytree(draw(network, EXAMPLES)[0])[0]
+        return np.asarray(mean_loss_of(network)[1](flat, jnp.float64(gamma)))
+
+
+@functools.cache
+def mean_loss_of(network):
+    """Jitted (derivative, mean loss) of (flat parameters, gamma): compiled once for all gammas."""
+    params, state, x, y = draw(network, EXAMPLES)
+    unravel = ravel_pytree(params)[1]
+
+    def mean_loss(flat, gamma):
+        return jnp.mean(focal(gamma, NETWORKS[network]({"params": unravel(flat), **state}, x), y))
+
+    return jax.jit(jax.grad(mean_loss)), jax.jit(jax.hessian(mean_loss))
+
+
+@functools.cache
+def gauss_newton(network, gamma):
+    """J' H_out J / examples with J by jax.jacobian, and H_out of the focal loss by a NumPy oracle."""
+    with jax.enable_x64(True):
+        params, state, x, y = draw(network, EXAMPLES)
+        flat, unravel = ravel_pytree(params)
+        outputs = lambda flat: NETWORKS[network]({"params": unravel(flat), **state}, x)  # noqa: E731
+        jacobian, logits = np.asarray(jax.jit(jax.jacobian(outputs))(flat)), np.asarray(outputs(flat))
+    blocks = [focal_logit_hessian(z, label, gamma) for z, label in zip(logits, y, strict=True)]
+    return sum(j.T @ block @ j for j, block in zip(jacobian, blocks, strict=True)) / EXAMPLES
+
+
+def matvec_of(network, gamma):
+    problem = problem_of(network, gamma)
+    batch_loss = evaluation.make_batch_loss(problem.apply, problem.losses["focal_loss"], EXAMPLES)
+    return evaluation.data_matvec(batch_loss, problem.params, problem.model_state, problem.batches), problem.params
+
+
+def close(found, expected, tolerance=1e-6):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.max(np.abs(expected)))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_oracle_is_the_slope_of_the_gradient(network):
+    flat, step = ravel_pytree(draw(network, EXAMPLES)[0])[0], 1e-5
+    gradient, some = mean_loss_of(network)[0], np.eye(flat.size)[:: flat.size // 12]
+    ends = [np.stack([gradient(flat + sign * step * unit, jnp.float64(2)) for unit in some]) for sign in (1, -1)]
+    close((ends[0] - ends[1]) / (2 * step), dense(network, 2.0)[:: flat.size // 12], 1e-7)
+
+
+@pytest.mark.parametrize(("network", "gamma"), CASES)
+def test_products_trace_and_diagonal(network, gamma):
+    matvec, params = matvec_of(network, gamma)
+    flat, unravel = ravel_pytree(params)
+    expected = dense(network, gamma)
+    columns = np.stack([ravel_pytree(matvec(unravel(unit)))[0] for unit in jnp.eye(flat.size)])
+    close(columns, expected)
+    close(np.trace(columns), np.trace(expected))
+    multiply = jax.jit(lambda tree: unravel(expected @ ravel_pytree(tree)[0]))  # the same matrix, in one call
+    key = jax.random.key(3)
+    for method in ("hutchinson", "hutch++", "xtrace"):
+        found = curvature.trace(multiply, params, key, 48, method=method)
+        assert abs(found.value - np.trace(expected)) <= 4 * found.stderr + 1e-9
+        assert found.stderr < 0.5 * np.linalg.norm(expected)
+    found = curvature.diagonal(multiply, params, key, 200)
+    value, stderr = (np.asarray(ravel_pytree(each)[0]) for each in (found.value, found.stderr))
+    assert np.all(np.abs(value - np.diag(expected)) <= 4.5 * stderr + 1e-9)
+
+
+@pytest.mark.parametrize(("network", "gamma"), CASES)
+def test_the_top_five_and_the_most_negative_eigenvalue(network, gamma):
+    matvec, params = matvec_of(network, gamma)
+    expected = dense(network, gamma)
+    values, vectors = np.linalg.eigh(expected)
+    options = {"max_products": 2 * len(expected), "tolerance": 1e-5}
+    top = curvature.extreme_eigenvalues(matvec, params, jax.random.key(1), k=5, **options)
+    close(top.value, values[::-1][:5])
+    low = curvature.extreme_eigenvalues(matvec, params, jax.random.key(2), which="smallest", **options)
+    close(low.value, values[:1])
+    assert bool(top.converged.all())
+    assert bool(low.converged.all())
+    for value, residual in zip((*top.value, *low.value), (*top.residual, *low.residual), strict=True):
+        assert np.abs(values - value).min() <= residual + 1e-12  # what a residual certifies
+    first = np.asarray(ravel_pytree(jax.tree.map(lambda leaf: leaf[0], top.vector))[0])
+    assert abs(first @ vectors[:, -1]) > 1 - 1e-5
+
+
+@pytest.mark.parametrize(("network", "gamma"), CASES)
+def test_gauss_newton_and_every_part_of_the_attribution(network, gamma):
+    problem = problem_of(network, gamma)
+    flat, unravel = ravel_pytree(problem.params)
+    x, y = (np.concatenate([getattr(b, name)[b.mask] for b in problem.batches]) for name in ("x", "y"))
+    outputs = lambda params: problem.apply({"params": params, **problem.model_state}, x)  # noqa: E731
+    mean_loss = lambda logits: jnp.mean(problem.losses["focal_loss"](logits, y))  # noqa: E731
+    form = make_form(problem, split=("focal_loss",))
+    product = jax.jit(lambda v: curvature.ggn_vp(outputs, mean_loss, problem.params, v))
+    whole, bent = dense(network, gamma), gauss_newton(network, gamma)
+    random = np.random.default_rng(0)
+    for vector in (random.normal(size=flat.size), np.linalg.eigh(whole)[1][:, -1]):
+        tree = unravel(jnp.asarray(vector))
+        close(ravel_pytree(product(tree))[0], bent @ vector)
+        parts = {name: float(value) for name, value in form(tree)["focal_loss"].items()}
+        size = abs(vector @ bent @ vector) + abs(vector @ whole @ vector)
+        assert abs(parts["gauss_newton"] - vector @ bent @ vector) < 1e-6 * size
+        assert abs(parts["whole"] - vector @ whole @ vector) < 1e-6 * size
+        assert abs(parts["residual"] - vector @ (whole - bent) @ vector) < 1e-6 * size
+        held = vector @ _held(network, gamma) @ vector
+        assert abs(parts["softmax_weighted"] - held) < 1e-6 * size
+        assert abs(parts["softmax_weighted"] + parts["rank_one"] - parts["gauss_newton"]) < 1e-9 * size
+
+
+def _held(network, gamma):
+    """The Gauss-Newton matrix of cross-entropy with each example weighted by focal loss's gradient over its own."""
+    params, state, x, y = draw(network, EXAMPLES)
+    flat, unravel = ravel_pytree(params)
+    outputs = lambda flat: NETWORKS[network]({"params": unravel(flat), **state}, x)  # noqa: E731
+    jacobian, logits = np.asarray(jax.jit(jax.jacobian(outputs))(flat)), np.asarray(outputs(flat))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    p = probs[np.arange(EXAMPLES), y]
+    weights = (1 - p) ** gamma - (gamma * (1 - p) ** (gamma - 1) * p * np.log(p) if gamma else 0)
+    total = 0
+    for weight, j, q in zip(weights, jacobian, probs, strict=True):
+        total = total + weight * j.T @ (np.diag(q) - np.outer(q, q)) @ j
+    return total / EXAMPLES
+
+
+@pytest.mark.parametrize(("network", "gamma"), [("mlp", 5.0), ("cnn", 2.0), ("vit", 0.5)])
+def test_rows_of_the_attribution_are_within_their_errors(network, gamma):
+    problem = problem_of(network, gamma)
+    measured = evaluation.measure_curvature(
+        problem,
+        jax.random.key(3),
+        split="val",
+        max_products=100,
+        tolerance=1e-5,
+        num_probes=30,
+        trace_method="hutch++",
+    )
+    rows = evaluation.attribution_rows(problem, measured, jax.random.key(4), split="val", num_probes=30)
+    whole, bent, held = dense(network, gamma), gauss_newton(network, gamma), _held(network, gamma)
+    matrices = {"whole": whole, "gauss_newton": bent, "residual": whole - bent}
+    matrices |= {"softmax_weighted": held, "rank_one": bent - held}
+    top = np.linalg.eigh(whole)[1][:, -1]
+    seen = set()
+    for row in rows:
+        if row["name"] == "attribution" and row["loss"] == "focal_loss" and row["part"] in matrices:
+            matrix = matrices[row["part"]]
+            seen.add((row["of"], row["part"]))
+            if row["of"] == "trace":
+                assert abs(row["value"] - np.trace(matrix)) <= 4 * row["stderr"] + 1e-9
+            else:
+                assert abs(row["value"] - top @ matrix @ top) < 1e-5 * abs(top @ whole @ top)
+    assert len(seen) == 10
+    (free,) = [row for row in rows if row["name"] == "scale_free_trace" and row["loss"] == "focal_loss"]
+    theta = np.asarray(ravel_pytree(problem.params)[0])
+    assert abs(free["value"] - theta @ (np.diag(whole) * theta)) <= 4 * free["stderr"]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_subset_of_the_leaves_has_the_block_of_the_dense_matrix(network):
+    params, state, x, y = draw(network, EXAMPLES)
+    kept_names = {"mlp": ("first", "bias"), "cnn": ("kernel", "scale"), "vit": ("query", "key", "value")}[network]
+    mean_loss = lambda params: jnp.mean(focal(2.0, NETWORKS[network]({"params": params, **state}, x), y))  # noqa: E731
+    params = jax.tree.map(jnp.asarray, params)
+    restricted, kept = curvature.restrict(mean_loss, params, *kept_names)
+    numbers = ravel_pytree({name: np.arange(leaf.size).reshape(leaf.shape) for name, leaf in params.items()})[0]
+    starts = np.cumsum([0, *[params[name].size for name in sorted(params)]])
+    chosen = np.concatenate(
+        [starts[i] + np.arange(params[name].size) for i, name in enumerate(sorted(params)) if name in kept_names]
+    )
+    assert len(numbers) == starts[-1]
+    block = dense(network, 2.0)[np.ix_(chosen, chosen)]
+    flat, unravel = ravel_pytree(kept)
+    product = jax.jit(lambda v: curvature.hvp(restricted, kept, v))
+    close(np.stack([ravel_pytree(product(unravel(unit)))[0] for unit in jnp.eye(flat.size)]), block)
+    pair = curvature.lambda_max(product, kept, jax.random.key(0), max_products=2 * len(block), tolerance=1e-5)
+    close(pair.value, np.linalg.eigvalsh(block)[-1])
+
+
+@pytest.mark.parametrize(("method", "num_probes"), [("hutchinson", 40), ("hutch++", 60), ("xtrace", 40)])
+def test_two_standard_errors_cover_over_200_seeds_on_a_network(method, num_probes):
+    matrix = jnp.asarray(dense("vit", 2.0))
+    run = jax.jit(
+        jax.vmap(
+            lambda key: curvature.trace(lambda v: matrix @ v, jnp.zeros(len(matrix)), key, num_probes, method=method)
+        )
+    )
+    found = run(jax.random.split(jax.random.key(11), 200))
+    covered = np.mean(np.abs(found.value - np.trace(matrix)) <= 2 * found.stderr)
+    assert 0.90 <= covered <= 0.99, covered
