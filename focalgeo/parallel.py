@@ -60,6 +60,20 @@ def replicated(tree: PyTree) -> PyTree:
     return jax.device_put(tree, _layout(1))
 
 
+def spread(tree: PyTree) -> PyTree:
+    """The tree with the first axis of each leaf over all devices, or whole on each where they do not divide it.
+
+    A function under jax.jit then computes with all devices and gives the result that one device gives.
+    """
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()), (AXIS,))
+
+    def layout(leaf):
+        divides = np.ndim(leaf) > 0 and np.shape(leaf)[0] % mesh.size == 0
+        return jax.sharding.NamedSharding(mesh, PartitionSpec(AXIS) if divides else PartitionSpec())
+
+    return jax.device_put(tree, jax.tree.map(layout, tree))
+
+
 def like(tree: PyTree, laid_out: PyTree) -> PyTree:
     """The leaves of `tree` on the devices, laid out as those of `laid_out` are."""
     return jax.tree.map(lambda leaf, there: jax.device_put(leaf, there.sharding), tree, laid_out)

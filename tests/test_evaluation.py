@@ -10,6 +10,8 @@ import scipy.stats
 from jax.flatten_util import ravel_pytree
 
 from focalgeo import calibration, curvature, data, evaluation, losses, parallel
+from focalgeo.evaluation.curvature import add_product
+from focalgeo.evaluation.problem import on_device
 from focalgeo.types import Batch, InputError, Predictions, RunError, Split
 
 EXAMPLES, ROWS = 13, 8  # two batches, the second with five examples and three rows of padding
@@ -94,6 +96,25 @@ def test_products_over_uneven_batches_are_the_dense_hessian_of_the_mean_loss(net
         matvec(unravel(jnp.eye(flat.size)[3]))["head"],
         rtol=1e-5,
     )
+
+
+def test_a_product_is_computed_by_all_devices_and_equals_that_of_one(net, batches):
+    params, state, _ = net
+    problem = evaluation.Problem(apply, {"focal_loss": loss}, params, state, batches)
+    laid_out = on_device(problem)
+    assert all(len(leaf.sharding.device_set) == 2 for leaf in jax.tree.leaves((laid_out.params, laid_out.batches)))
+    x = laid_out.batches[0].x
+    assert [shard.data.shape[0] for shard in x.addressable_shards] == [ROWS // 2, ROWS // 2]
+    products = []
+    for each in (problem, laid_out):
+        batch_loss = evaluation.make_batch_loss(each.apply, each.losses["focal_loss"], EXAMPLES)
+        matvec = evaluation.data_matvec(batch_loss, each.params, each.model_state, each.batches)
+        products.append(matvec(jax.tree.map(np.ones_like, params)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), *map(jax.device_get, products))
+    text = (
+        add_product.lower(products[1], products[1], batch_loss, *laid_out[2:4], laid_out.batches[0]).compile().as_text()
+    )
+    assert "all-reduce" in text
 
 
 def rows_of_curvature(net, batches, *, apply=apply, num_probes=69):

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import curvature, trees
@@ -48,7 +47,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     are made anew at each iteration keep memory flat in their number.
     """
     arguments = (as_argument(batch_loss), params, model_state)
-    zeros = jax.device_put(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params))
+    zeros = jax.tree.map(jnp.zeros_like, params)
 
     def matvec(vector: PyTree) -> PyTree:
         total = zeros

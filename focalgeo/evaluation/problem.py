@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jax.tree_util import Partial
 
+from focalgeo import parallel
 from focalgeo.types import Batch, PyTree
 
 
@@ -29,11 +29,15 @@ def as_argument(function: Callable) -> Partial:
 
 
 def on_device(problem: Problem) -> Problem:
-    """The problem with its arrays on the device, where every product reads them anew; batches only if in a list."""
+    """The problem with its arrays on the devices, where every product reads them anew.
+
+    The examples of each batch are spread over all devices, everything else is whole on each; batches that are not in a
+    list stay what they are.
+    """
     batches = problem.batches
-    batches = jax.device_put(batches) if isinstance(batches, list) else batches
+    batches = parallel.spread(batches) if isinstance(batches, list) else batches
     losses = {name: as_argument(loss) for name, loss in problem.losses.items()}
-    params, model_state, losses = jax.device_put((problem.params, problem.model_state, losses))
+    params, model_state, losses = parallel.replicated((problem.params, problem.model_state, losses))
     return Problem(as_argument(problem.apply), losses, params, model_state, batches)
 
 

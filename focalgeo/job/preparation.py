@@ -148,7 +148,8 @@ def curvature_batches(config, split: Split) -> list[Batch]:
     """The first examples of a split, as many as curvature is measured on, in batches of one shape."""
     few = Split(split.x[: config.curvature.examples], split.y[: config.curvature.examples])
     size = config.curvature.batch_size
-    return list(data.evaluation_batches(few, batch_size=size, normalise=normalisation(config)))
+    multiple_of = parallel.device_count()
+    return list(data.evaluation_batches(few, batch_size=size, normalise=normalisation(config), multiple_of=multiple_of))
 
 
 def unfocalled(config) -> list[evaluation.Calibrator]:
