@@ -2,8 +2,11 @@
 
 Command:   python -m focalgeo.run --config=configs/cifar10_gamma.py --workdir=runs/cifar10-gamma
            add --config.data.name=folder:PATH for a folder of images (train/ and test/, one folder per class)
-Time:      not measured on a GPU yet; :quick (three gammas, two seeds, a small CNN, 20,000 images) TIME
-Expected:  EXPECTED
+Time:      not measured on a GPU yet; :quick (three gammas, two seeds, a small CNN, 20,000 images) 8 minutes on 2 CPU
+           cores, where convolutions of several runs at once are slower than one by one
+Expected:  quick, on re-encoded JPEGs, means of two seeds at gamma 0, 1, 3: test accuracy 53.9, 54.1, 53.6%; ECE as
+           trained 1.5, 4.8, 10.8%, after T 1.4, 1.7, 2.8%; trace of cross-entropy's Hessian on val 366, 310, 289, of
+           focal loss's own 366, 351, 356
 Source:    Kimura & Naganuma, arXiv 2405.00442, section 4; network and recipe are our choice, made for speed
 """
 

@@ -19,5 +19,5 @@ def get_config(arg: str = "") -> ConfigDict:
     config.loss.name = "cross_entropy"
     config.curvature.splits = ("val", "train")
     config.sweep.gamma = ()
-    config.sweep.trace_penalty = (0.0, 0.0003) if arg == "quick" else (0.0, 0.0001, 0.0003, 0.001, 0.003)
+    config.sweep.trace_penalty = (0.0, 0.0001) if arg == "quick" else (0.0, 0.00001, 0.00003, 0.0001, 0.0003)
     return config
