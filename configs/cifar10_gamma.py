@@ -29,6 +29,7 @@ def get_config(arg: str = "") -> ConfigDict:
         config.sweep.gamma = (0.0, 1.0, 3.0)
         config.sweep.seed = (0, 1)
         return config
+    config.curvature.density_probes = 0
     config.model.blocks = (1, 1, 1, 1)
     config.model.widths = (32, 64, 128, 256)
     config.model.dtype = "bfloat16"

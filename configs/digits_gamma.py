@@ -20,5 +20,6 @@ def get_config(arg: str = "") -> ConfigDict:
     config = runpy.run_path(str(Path(__file__).with_name("digits.py")))["get_config"](arg)
     config.curvature.splits = ("val", "train")
     config.sweep.gamma = (0.0, 3.0) if arg == "quick" else (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0)
+    config.curvature.density_probes = 0
     config.sweep.seed = (0, 1) if arg == "quick" else (0, 1, 2, 3, 4)
     return config

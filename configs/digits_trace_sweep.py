@@ -18,5 +18,6 @@ def get_config(arg: str = "") -> ConfigDict:
     config = runpy.run_path(str(Path(__file__).with_name("digits_trace.py")))["get_config"](arg)
     config.loss.trace_penalty = 0.0
     config.sweep.trace_penalty = (0.0, 0.001) if arg == "quick" else (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.004)
+    config.curvature.density_probes = 0
     config.sweep.seed = (0, 1) if arg == "quick" else (0, 1, 2, 3, 4)
     return config

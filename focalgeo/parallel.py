@@ -42,7 +42,8 @@ def free_memory() -> int | None:
         return stats["bytes_limit"] - stats["bytes_in_use"]
     free = [_number_after("MemAvailable:", Path("/proc/meminfo"), unit=1024)]
     limit, used = (_number_after("", Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
-    free.append(None if limit is None or used is None else limit - used)
+    cached = _number_after("inactive_file", Path("/sys/fs/cgroup/memory.stat")) or 0  # given back when it is needed
+    free.append(None if limit is None or used is None else limit - used + cached)
     return min((each for each in free if each is not None), default=None)
 
 
@@ -155,13 +156,13 @@ def make_program(step: Callable, *, at_once: int) -> Program:
 
 
 def _sharded_sources(batch: Batch) -> Batch:
-    """[sources, examples, ...] -> [devices, sources, examples / devices, ...]."""
+    """[sources, examples, ...] -> [devices, sources, examples / devices, ...], on the devices for all chunks."""
     devices = jax.device_count()
 
     def cut(leaf):
         return np.moveaxis(leaf.reshape(leaf.shape[0], devices, -1, *leaf.shape[2:]), 1, 0)
 
-    return jax.tree.map(cut, batch)
+    return spread(jax.tree.map(cut, batch))
 
 
 def _over_members(step: Callable, ways: int) -> tuple[Callable, Callable]:
@@ -221,9 +222,7 @@ def check_replicas(fingerprints: Array) -> None:
     """Raise RunError unless the states of the last axis' devices agree bit for bit (fingerprints: uint32)."""
     seen = np.asarray(jax.device_get(fingerprints))
     if np.any(seen != seen[..., :1]):
-        raise RunError(
-            f"the {seen.size} devices hold different parameters: a reduction over devices is missing in the step"
-        )
+        raise RunError("the devices hold different parameters: a reduction over devices is missing in the step")
 
 
 def _fingerprint(tree: PyTree) -> Array:

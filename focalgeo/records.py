@@ -133,7 +133,7 @@ def append_rows(workdir: Workdir, rows: Sequence[Row]) -> None:
     """Append rows to metrics.jsonl, one JSON object a line, in a single write that has reached the disk on return.
 
     A row always holds name and value; a key that does not apply is absent, never 0 or NaN. NumPy and JAX scalars are
-    taken. A write that a full disk takes only in part is undone. After a kill call `truncate_rows` first, as the last
+    taken. A write that a full disk takes only in part is undone. After a kill call `replace_rows` first, as the last
     line may be torn.
 
     Raises:
@@ -186,15 +186,6 @@ def read_rows(workdir: Workdir) -> list[dict[str, Any]]:
         InputError: the file is missing, or damaged elsewhere than at its end (names the line).
     """
     return [row for _, row in _lines(Path(workdir) / METRICS)]
-
-
-def truncate_rows(workdir: Workdir, step: int) -> None:
-    """Drop the rows whose "step" is greater than `step`, and a torn last line, before a run resumes at `step`.
-
-    Rows without a step stay. Without metrics.jsonl there is nothing to do.
-    """
-    if (Path(workdir) / METRICS).exists():
-        replace_rows(workdir, [], where=lambda row: row.get("step", step) > step)
 
 
 def replace_rows(workdir: Workdir, rows: Sequence[Row], *, where: Callable[[Row], bool]) -> None:
@@ -331,8 +322,8 @@ def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Iterator[Callable[
 
     def write(row: Row) -> None:
         if "step" in row:
-            keys = ("split", "name", "map", "criterion", "loss")
-            writer.add_scalar("/".join(str(row[key]) for key in keys if key in row), float(row["value"]), row["step"])
+            keys = ("member", "split", "name", "map", "criterion", "loss")
+            writer.add_scalar("/".join(str(row[key]) for key in keys if row.get(key)), float(row["value"]), row["step"])
 
     with contextlib.closing(writer):
         yield write

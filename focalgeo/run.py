@@ -15,7 +15,7 @@ from focalgeo.types import InputError, Interrupted, RunError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, e.g. configs/digits.py.", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder that receives everything; not empty: the run there goes on.")
-SHARD = flags.DEFINE_string("shard", None, "i/n: every n-th run of a sweep, from number i on, in its own workdir.")
+SHARD = flags.DEFINE_string("shard", None, "i/n: the i-th of n parts of a sweep, in a workdir of its own.")
 
 
 def parse(arguments: list[str]) -> None:

@@ -304,17 +304,23 @@ def image_folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "variant"), [("cifar10", ""), ("cifar10", "quick")])
+@pytest.mark.parametrize(("name", "variant"), [("cifar10", ""), ("cifar10", "quick"), ("cifar10_gamma", "")])
 def test_every_image_config_runs(tmp_path, image_folder, name, variant):
     config = tiny(load_config(name, variant))
+    config.curvature.density_probes = 0
+    if config.sweep.gamma:
+        config.sweep.gamma, config.sweep.seed = (0.0, 1.0), (0,)
     config.data.name = f"folder:{image_folder}"
     config.data.train_size, config.data.val_size = 40, 8
     config.optimizer.batch_size = 16
     if config.model.blocks is not None:  # the same network, shallower and thinner
-        config.model.blocks, config.model.widths = (1, 1, 1, 1), (4, 8, 8, 8)
+        config.model.blocks, config.model.widths = (1, 1), (4, 8)
+    else:
+        config.model.widths = (4, 8)
     rows = job.run(config, tmp_path / "run")
     assert (tmp_path / "run" / "report.html").exists()
-    assert len([row for row in rows if row["name"] == "lambda_max"]) == 2
+    members = max(len(config.sweep.gamma), 1)
+    assert len([row for row in rows if row["name"] == "lambda_max"]) == 2 * members
     seen = [row["value"] for row in records.read_rows(tmp_path / "run") if row["name"] == "examples_seen"]
     assert seen[-1] == 40
 
@@ -324,7 +330,7 @@ def test_bfloat16_runs(tmp_path, image_folder):
     config = tiny(load_config("cifar10", "quick"))
     config.data.name = f"folder:{image_folder}"
     config.data.train_size, config.data.val_size, config.optimizer.batch_size = 40, 8, 16
-    config.model.dtype = "bfloat16"
+    config.model.dtype, config.model.widths = "bfloat16", (4, 8)
     rows = job.run(config, tmp_path / "run")
     assert records.read_predictions(tmp_path / "run", "test").logits.dtype == np.float32
     assert {row["loss"] for row in rows if row["name"] == "trace"} == {"cross_entropy", "focal_loss"}
@@ -357,7 +363,7 @@ def test_the_readme_s_commands_name_configs_and_fields_that_exist():
 
 def test_a_trace_penalty_lowers_the_trace_on_train_and_both_splits_have_rows(tmp_path):
     traces = []
-    for weight in (0.0, 0.003):
+    for weight in (0.0, 0.001):
         config = load_config("digits_trace")
         config.optimizer.update({"epochs": 40, "decay_epochs": (25, 35)})
         config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
@@ -374,4 +380,4 @@ def test_a_trace_penalty_lowers_the_trace_on_train_and_both_splits_have_rows(tmp
         assert all(abs(row["value"]) < 1 for row in penalties)  # of a mean, not of a sum over the examples
     plain, flat = traces
     assert flat["value"] + 4 * flat["stderr"] < plain["value"] - 4 * plain["stderr"]
-    assert "cross-entropy, train" in (tmp_path / "0.003" / "report.html").read_text()
+    assert "cross-entropy, train" in (tmp_path / "0.001" / "report.html").read_text()

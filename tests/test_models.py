@@ -44,9 +44,8 @@ def test_number_of_parameters(name):
 
 
 @pytest.mark.parametrize("name", models.MODELS)
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_logits_are_float32_of_the_right_shape(name, dtype):
-    model = models.build(name, 7, dtype=dtype)
+def test_logits_are_float32_of_the_right_shape_where_all_else_is_bfloat16(name):
+    model = models.build(name, 7, dtype=jnp.bfloat16)
     x = jnp.zeros((2, 32, 32, 3))
     variables = jax.eval_shape(model.init, jax.random.PRNGKey(0), x)
     logits = jax.eval_shape(model.apply, variables, x)

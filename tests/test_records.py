@@ -44,17 +44,15 @@ def test_a_torn_last_line_is_ignored_and_damage_elsewhere_names_its_line(tmp_pat
         records.read_rows(tmp_path)
 
 
-def test_truncate_drops_later_steps_and_a_torn_line_and_keeps_rows_without_a_step(tmp_path):
+def test_replace_drops_later_steps_and_a_torn_line_and_keeps_rows_without_a_step(tmp_path):
     final = {"name": "accuracy", "value": 0.9}
     records.append_rows(tmp_path, [row(1), final, row(2), row(3)])
     with open(tmp_path / "metrics.jsonl", "ab") as file:
         file.write(b'{"name": "lo')
-    records.truncate_rows(tmp_path, 2)
+    records.replace_rows(tmp_path, [], where=lambda row: row.get("step", 2) > 2)
     records.append_rows(tmp_path, [row(3, 0.125)])
     assert records.read_rows(tmp_path) == [row(1), final, row(2), row(3, 0.125)]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl"]
-    records.truncate_rows(tmp_path / "nowhere", 2)
-    assert not (tmp_path / "nowhere").exists()
 
 
 def test_replace_swaps_matching_rows_for_new_ones_or_changes_nothing(tmp_path):

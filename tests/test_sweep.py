@@ -300,9 +300,47 @@ def test_a_member_that_diverges_stands_still_and_the_others_go_on(tmp_path, caps
     assert largest_difference(beside, alone) < 1e-5
 
 
-def test_a_sweep_whose_members_all_diverge_ends_in_one_line(tmp_path):
-    with pytest.raises(RunError, match=r"no member is left to train: the .* is (nan|inf) at step"):
-        job.run(tiny(learning_rate=(1e29, 1e30)), tmp_path / "run")
+def test_a_sweep_whose_members_all_diverge_says_so_and_can_be_extended(tmp_path):
+    job.run(tiny(learning_rate=(1e29, 1e30)), tmp_path / "run")
+    assert [row["value"] for row in records.read_rows(tmp_path / "run") if row["name"] == "stopped"] == [1, 1]
+    assert "stopped there and have no results" in (tmp_path / "run" / "report.html").read_text()
+    job.run(tiny(learning_rate=(1e29, 1e30, 0.1)), tmp_path / "run")
+    ece = [row for row in records.read_rows(tmp_path / "run") if row["name"] == "ece"]
+    assert {row["learning_rate"] for row in ece} == {0.1}
+
+
+def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    evaluate = final.evaluate
+
+    def fail(member, *rest):
+        if member.name.startswith("gamma=0"):
+            raise RunError("the gradient is not finite")
+        return evaluate(member, *rest)
+
+    monkeypatch.setattr(final, "evaluate", fail)
+    job.run(tiny(gamma=(0.0, 3.0), at_once=2), tmp_path / "run")
+    assert "member gamma=0 has no results, the others go on: the gradient is not" in capsys.readouterr().err
+    ece = [row for row in records.read_rows(tmp_path / "run") if row["name"] == "ece"]
+    assert {row["gamma"] for row in ece} == {3.0}
+
+
+def test_seeds_of_many_digits_are_different_members():
+    names = [member.name for member in members.make_members(load_config(seed=(20240101, 20240102)))]
+    assert names == ["seed=20240101", "seed=20240102"]
+    assert [each.name for each in members.make_members(load_config(gamma=(0.0, 1e-05)))] == ["gamma=0", "gamma=1e-05"]
+
+
+def test_a_member_stays_in_its_shard_when_an_axis_grows():
+    before, after = load_config(gamma=(0.0, 3.0), seed=(0, 1)), load_config(gamma=(0.0, 3.0, 5.0), seed=(0, 1, 2))
+    for index in (0, 1):
+        old, new = (
+            {each.name for each in members.of_shard(members.make_members(config), f"{index}/2")}
+            for config in (before, after)
+        )
+        assert old < new
+    every = members.make_members(after)
+    parts = [members.of_shard(every, f"{index}/3") for index in range(3)]
+    assert sorted(each.name for part in parts for each in part) == sorted(each.name for each in every)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +373,7 @@ def test_gamma_of_a_loss_without_gamma_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("shard", ["2/2", "0", "a/b", "0/9", "-1/2"])
 def test_a_wrong_shard_is_one_line(tmp_path, shard):
-    with pytest.raises(InputError, match=r"^--shard=.*: give i/n with i from 0 to n - 1 and n at most 4"):
+    with pytest.raises(InputError, match=r"^--shard=.*: give i/n with i from 0 to n - 1, and n at most 3"):
         job.run(swept(), tmp_path / "run", shard=shard)
 
 

@@ -32,23 +32,28 @@ def check_memory(member: Member, prepared: Prepared, states: TrainState) -> None
     evaluation.check_memory(evaluation.forecast_memory(problem, num_vectors=kept), parallel.free_memory())
 
 
-def curvature_rows(member: Member, prepared: Prepared, state: TrainState, say: Callable[[str], None]) -> list[dict]:
+def curvature_rows(
+    member: Member, prepared: Prepared, state: TrainState, say: Callable[[str], None] | None
+) -> list[dict]:
     """Eigenvalues, trace, attribution and density of cross-entropy, and of the loss trained with, on each split.
 
-    A loss with a penalty is that of its mean over examples, without it.
+    A loss with a penalty is that of its mean over examples, without it. say: what is told of the effort, None for no
+    forecast.
     """
-    settings, key = member.config.curvature, member.keys["probe"]
+    settings = member.config.curvature
+    _, parts_key, density_key = _keys(member)
     rows = []
     for split in settings.splits if settings.examples else ():
         problem = _problem(member, prepared, state, split)
-        say(_forecast(settings, problem, split))
+        if say is not None:
+            say(_forecast(settings, problem, split))
         measured = _measure(member, problem, split)
         where = {"split": split, "num_probes": settings.num_probes}
         rows += measured.rows
-        rows += evaluation.attribution_rows(problem, measured, jax.random.fold_in(key, 1), **where)
+        rows += evaluation.attribution_rows(problem, measured, parts_key, **where)
         if settings.density_probes:
             where = {"split": split, "num_probes": settings.density_probes, "steps": settings.density_steps}
-            rows += evaluation.density_rows(problem, measured, jax.random.fold_in(key, 2), **where)
+            rows += evaluation.density_rows(problem, measured, density_key, **where)
     return rows
 
 
@@ -85,11 +90,16 @@ def _with_hyper(loss: Callable, hyper: dict[str, PyTree], logits: Array, labels:
     return loss(logits, labels, hyper)
 
 
+def _keys(member: Member) -> jax.Array:
+    """Three keys: of lambda_max and trace, of the attribution, of the density. None is made of another's halves."""
+    return jax.random.split(member.keys["probe"], 3)
+
+
 def _measure(member: Member, problem: evaluation.Problem, split: str) -> evaluation.Curvature:
     settings = member.config.curvature
     return evaluation.measure_curvature(
         problem,
-        member.keys["probe"],
+        _keys(member)[0],
         split=split,
         max_products=settings.max_products,
         tolerance=settings.tolerance,

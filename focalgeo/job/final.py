@@ -19,12 +19,13 @@ def evaluate(
     prepared: Prepared,
     state: TrainState,
     predictions: dict[str, Predictions],
-    say: Callable[[str], None],
+    say: Callable[[str], None] | None,
 ) -> list[dict]:
     """The member's evaluation rows; its predictions and its search over (gamma, T) are written to `folder`."""
     for name, predicted in predictions.items():
         records.write_predictions(folder, name, predicted.logits, predicted.labels)
-    say("calibrating: temperature scaling, focal temperature scaling")
+    if say is not None:
+        say("calibrating: temperature scaling, focal temperature scaling")
     rows, search = _calibrate(member.config, predictions, member.keys["bootstrap"])
     records.write_arrays(folder, "search", search)
     return rows + curvature.curvature_rows(member, prepared, state, say)

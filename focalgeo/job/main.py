@@ -14,13 +14,13 @@ from focalgeo.job.checks import check_config
 from focalgeo.job.members import Member, axes, belongs, make_members, of_shard
 from focalgeo.job.preparation import Prepared
 from focalgeo.training import sweep
-from focalgeo.types import TrainState
+from focalgeo.types import RunError, TrainState
 
 
 def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> list[dict]:
     """Run the main job in `workdir`, or go on with it there; returns the rows of all evaluations.
 
-    shard "i/n" takes every n-th member of the sweep, from number i on; the workdir is that shard's alone.
+    shard "i/n" takes the i-th of n parts of the sweep; the workdir is that shard's alone.
 
     Raises:
       InputError: config, data or workdir is not usable. RunError: training cannot go on. Interrupted: a signal came.
@@ -78,8 +78,14 @@ def _evaluate(workdir: Path, prepared: Prepared, current: rounds.Round, states: 
         if not sweep.stopped(state):
             alone = jax.tree.map(lambda leaf: leaf[None], state)
             predictions = {name: _of_one(predict(split, alone)) for name, split in splits.items()}
-            say = _say if len(current.members) == 1 else lambda what: None
-            rows = final.evaluate(member, folder_of(workdir, member), prepared, state, predictions, say)
+            say = _say if index == 0 else None
+            try:
+                rows = final.evaluate(member, folder_of(workdir, member), prepared, state, predictions, say)
+            except RunError as error:
+                if not member.name:
+                    raise
+                _say(f"member {member.name} has no results, the others go on: {error}")
+                rows = [{"name": "stopped", "value": int(state.step)}]
         took = time.perf_counter() - began
         rows.append({"name": "seconds", "phase": "evaluate", "value": took})
         rows = [{"step": int(prepared.plan.steps), **member.place, **row} for row in rows]

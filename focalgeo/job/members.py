@@ -26,6 +26,7 @@ class Member(NamedTuple):
     place: dict[str, Any]  # the fields that its rows have
     config: Any  # frozen, that of a job without sweep
     keys: dict[str, jax.Array]
+    diagonal: int  # the sum of its numbers on the axes
 
 
 def axes(config) -> dict[str, tuple]:
@@ -37,18 +38,25 @@ def axes(config) -> dict[str, tuple]:
 def make_members(config) -> list[Member]:
     """All combinations of the values of config.sweep; members with one seed share initial weights and batches."""
     swept = axes(config)
-    combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
-    return [_member(config, values) for values in combinations]
+    combinations = itertools.product(*(enumerate(values) for values in swept.values()))
+    return [_member(config, dict(zip(swept, each, strict=True))) for each in combinations]
 
 
-def _member(config, values: dict[str, Any]) -> Member:
+def _member(config, numbered: dict[str, tuple[int, Any]]) -> Member:
+    values = {axis: value for axis, (_, value) in numbered.items()}
     own = ConfigDict(config.to_dict())
     own.sweep.update(dict.fromkeys(AXES, ()))
     own.update_from_flattened_dict({AXES[name]: value for name, value in values.items()})
     names = ("init", "noise", "probe", "bootstrap")
     keys = dict(zip(names, jax.random.split(jax.random.PRNGKey(own.seed), len(names)), strict=True))
-    name = ",".join(f"{axis}={value:g}" for axis, value in values.items())
-    return Member(name, {**_gamma(own), **values, "seed": own.seed}, FrozenConfigDict(own), keys)
+    name = ",".join(f"{axis}={repr(value).removesuffix('.0')}" for axis, value in values.items())
+    return Member(
+        name,
+        {**_gamma(own), **values, "seed": own.seed},
+        FrozenConfigDict(own),
+        keys,
+        sum(number for number, _ in numbered.values()),
+    )
 
 
 def _gamma(config) -> dict[str, float]:
@@ -57,17 +65,20 @@ def _gamma(config) -> dict[str, float]:
 
 
 def of_shard(members: Sequence[Member], shard: str | None) -> list[Member]:
-    """The members of shard "i/n", every n-th from number i on; all of them for None.
+    """The members of shard "i/n", those whose numbers on the axes sum to i modulo n; all of them for None.
+
+    A member stays in its shard when axes gain values at their ends.
 
     Raises:
-        InputError: it is no such text, i is not below n, or there are fewer members than shards.
+        InputError: it is no such text, i is not below n, or there are too few members for n shards.
     """
     if shard is None:
         return list(members)
+    most = max(member.diagonal for member in members) + 1
     index, slash, count = shard.partition("/")
-    if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count) <= len(members)):
-        raise InputError(f"--shard={shard}: give i/n with i from 0 to n - 1 and n at most {len(members)}, the members")
-    return list(members[int(index) :: int(count)])
+    if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count) <= most):
+        raise InputError(f"--shard={shard}: give i/n with i from 0 to n - 1, and n at most {most} for this sweep")
+    return [member for member in members if member.diagonal % int(count) == int(index)]
 
 
 def belongs(row: dict, member: Member) -> bool:

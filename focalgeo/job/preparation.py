@@ -93,7 +93,8 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     few = Split(train.x[:2], train.y[:2])
     example = next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(members[0].config)))
     init = jax.jit(prepared.model.init)
-    variables = {member.config.seed: init(member.keys["init"], example.x) for member in members}
+    init_keys = {member.config.seed: member.keys["init"] for member in members}
+    variables = {seed: init(key, example.x) for seed, key in init_keys.items()}
     states = [_state(prepared, member, dict(variables[member.config.seed])) for member in members]
     return sweep.stack(states, [seeds.index(member.config.seed) for member in members])
 

@@ -1,6 +1,7 @@
 """The members of a round, trained together from the newest whole checkpoint or from the start."""
 
 import functools
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -43,13 +44,14 @@ def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, pred
         def write(rows: list[dict]) -> None:
             records.append_rows(workdir, rows)
             for row in rows:
-                tensorboard(row)
+                tensorboard({**row, "member": next((each.name for each in members if belongs(row, each)), "")})
 
         outcome = loop.run(
             start,
             program,
             prepared.plan,
             places=[member.place for member in members],
+            alone=not members[0].name,
             batches=batches,
             validate=make_validation(config, prepared, members, predict_val),
             adapt=objective.make_adapt(predict_val),
@@ -79,7 +81,7 @@ def choose_program(
         forward=prepared.objective.forward,
     )
     make = functools.partial(parallel.make_program, sweep.make_members_step(step))
-    given = at_once or config.sweep.at_once
+    given = at_once or (config.sweep.at_once and math.gcd(config.sweep.at_once, members))  # a shard may be smaller
     candidates = [given] if given else sweep.candidates(members)
     if len(candidates) == 1:
         return make(at_once=candidates[0]), candidates[0]
@@ -144,7 +146,7 @@ def make_validation(config, prepared: Prepared, members: list[Member], predict: 
             per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(chunk.hyper)))
             right = predicted.logits.argmax(-1) == predicted.labels[:, None]
             standing = sweep.stopped(chunk)
-            for index in np.flatnonzero(~standing):
+            for index in np.flatnonzero(~standing & np.isfinite(per_example.mean(-1))):
                 own = {**members[number + index].place, "split": "val", "n": len(right)}
                 rows.append({**own, "name": "loss", "value": float(per_example[index].mean())})
                 rows.append({**own, "name": "accuracy", "value": float(right[:, index].mean())})

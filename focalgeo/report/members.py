@@ -57,8 +57,9 @@ def sweep_of(manifest: Mapping[str, Any], rows: Sequence[Row]) -> Sweep:
     moving = [name for name in axes if name not in ("seed", "run")] or [name for name in axes if name != "seed"]
     axis = moving[0] if moving else "seed"
     others = [name for name in axes if name not in (axis, "seed")]
-    lines = sorted({tuple(row[name] for name in others) for row in rows if set(others) <= row.keys()}, key=str)
-    return Sweep(axis, axes[axis], others, lines, seeds)
+    lines = {tuple(row[name] for name in others) for row in rows if set(others) <= row.keys()}
+    values = axes[axis] if axis == "run" else sorted(axes[axis])
+    return Sweep(axis, values, others, sorted(lines), seeds)
 
 
 def value_text(sweep: Sweep, value: Any) -> str:

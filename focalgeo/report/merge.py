@@ -37,8 +37,12 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         "config": {**first.get("config", {}), "sweep": _union(manifests)},
     }
     if _one_config(manifests):
+        _check_data(folders, manifests)
+        axes = [axis for axis, values in first["config"]["sweep"].items() if values]
+        rows = [_completed(each, manifest, axes) for each, manifest in zip(rows, manifests, strict=True)]
         _check_members(folders, rows)
         found = [_of_workdir(row, folder) for folder, each in zip(folders, rows, strict=True) for row in each]
+        first["config"]["sweep"] = {axis: _met(found, axis, first["config"]["sweep"][axis]) for axis in axes}
     else:
         names = _names(folders)
         first["runs"] = names
@@ -69,6 +73,31 @@ def _union(manifests: Sequence[dict]) -> dict[str, Any]:
     sweeps = [manifest.get("config", {}).get("sweep") or {} for manifest in manifests]
     axes = [axis for axis in AXIS_TITLES if any(axis in sweep for sweep in sweeps)]
     return {axis: list(dict.fromkeys(value for sweep in sweeps for value in sweep.get(axis) or ())) for axis in axes}
+
+
+def _check_data(folders: Sequence[Path], manifests: Sequence[dict]) -> None:
+    """Refuse workdirs of one config that were trained on different data of one name."""
+    for folder, manifest in zip(folders, manifests, strict=True):
+        if manifest.get("data", {}).get("checksum") != manifests[0].get("data", {}).get("checksum"):
+            raise InputError(f"{folder} was trained on other data than {folders[0]}, under the same name; leave it out")
+
+
+def _completed(rows: Sequence[Row], manifest: dict, axes: Sequence[str]) -> list[Row]:
+    """Rows with a value on every axis: what a workdir did not sweep is what its config says."""
+    config = manifest.get("config", {})
+    fixed = {
+        "gamma": config.get("loss", {}).get("gamma"),
+        "trace_penalty": config.get("loss", {}).get("trace_penalty"),
+        "learning_rate": config.get("optimizer", {}).get("learning_rate"),
+        "seed": config.get("seed"),
+    }
+    fixed = {axis: fixed[axis] for axis in axes if fixed[axis] is not None}
+    return [{**fixed, **row} if "seed" in row else row for row in rows]
+
+
+def _met(rows: Sequence[Row], axis: str, values: Sequence[Any]) -> list:
+    """The values of an axis, and those that rows have beside them."""
+    return list(dict.fromkeys([*values, *(row[axis] for row in rows if axis in row)]))
 
 
 def _check_members(folders: Sequence[Path], rows: Sequence[Sequence[Row]]) -> None:

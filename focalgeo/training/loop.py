@@ -43,6 +43,7 @@ def run(
     plan: Plan,
     *,
     places: Sequence[dict],
+    alone: bool,
     batches: Callable[[int, int], Iterator[Batch]],
     validate: Callable[[list[TrainState]], list[dict]],
     adapt: Callable[[list[TrainState], int], list[TrainState]],
@@ -54,18 +55,20 @@ def run(
     """Train all members from `start` to the end of the plan; one run is a sweep of one member.
 
     start: states of all members, leaves [members, ...]. program: of training.sweep.make_members_step. places: the row
-    fields that name each member. batches(epoch, first): the epoch's batches [sources, examples, ...] from number
-    `first` on. validate(chunks): rows after each epoch. adapt(chunks, epoch): the states that the epoch begins with,
-    laid out as those it was given (a schedule of the loss changes `hyper` there); a function of its arguments alone, as
-    a resumed run calls it again. learning_rate(index): of each member. write: appends rows. save: writes a checkpoint;
-    all rows up to its step are written by then. stopped: the number of a signal that asks to stop, or None.
+    fields that name each member. alone: the only member is no sweep's. batches(epoch, first): the epoch's batches
+    [sources, examples, ...] from number `first` on. validate(chunks): rows after each epoch. adapt(chunks, epoch): the
+    states that the epoch begins with, laid out as those it was given (a schedule of the loss changes `hyper` there); a
+    function of its arguments alone, as a resumed run calls it again. learning_rate(index): of each member. write:
+    appends rows. save: writes a checkpoint; all rows up to its step are written by then. stopped: the number of a
+    signal that asks to stop, or None.
 
     Raises:
-      RunError: loss or gradient is not finite (the last checkpoint is from before), or devices disagree.
+      RunError: loss or gradient of a run alone is not finite (the last checkpoint is from before; a member of a sweep
+        stands still instead), or devices disagree.
       Interrupted: a signal came; a checkpoint of the last whole step is saved.
     """
     first = int(np.max(start.state.step))
-    meter = Meter(start.sums, places, sweep.stopped(start.state))
+    meter = Meter(start.sums, places, sweep.stopped(start.state), alone=alone)
     chunks = program.place(start.state)
     progress = Progress(plan.steps, first)
     began, compile_seconds, signum, done = time.perf_counter(), 0.0, None, first

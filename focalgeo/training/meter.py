@@ -17,8 +17,12 @@ FINITE = ("loss", "penalty", "gradient_norm", "parameter_norm")
 class Meter:
     """Sums of each member since its last row of training; `sums` is what a checkpoint must keep of them."""
 
-    def __init__(self, sums: dict[str, list[float]], places: Sequence[dict], stopped: Sequence[bool]):
-        """A meter that goes on from `sums` (empty: from nothing); places[i] are the row fields of member i."""
+    def __init__(self, sums: dict[str, list[float]], places: Sequence[dict], stopped: Sequence[bool], *, alone: bool):
+        """A meter that goes on from `sums` (empty: from nothing); places[i] are the row fields of member i.
+
+        alone: the only member is no sweep's, so that a run without it has no sense.
+        """
+        self._alone = alone
         zeros = np.zeros(len(places))
         self._sums = {name: np.asarray(sums.get(name, zeros)) for name in (*SUMMED, "seen")}
         self._places, self._stopped = places, np.array(stopped, bool)
@@ -51,7 +55,7 @@ class Meter:
         """Read the metrics that are still on the device.
 
         Raises:
-          RunError: the loss, or the norm of the gradient or of the new parameters, is not finite for any member.
+          RunError: the loss, or the norm of the gradient or of the new parameters, of a run alone is not finite.
         """
         if self._pending is None:
             return
@@ -67,17 +71,16 @@ class Meter:
         self._timed += float(np.sum(metrics["count"], where=running))
 
     def _stop(self, step: int, metrics: dict[str, np.ndarray]) -> None:
-        """Note the members that stop at this step, and end the run where none is left."""
+        """Note the members of a sweep that stop at this step; end a run alone."""
         finite = np.all([np.isfinite(metrics[name]) for name in FINITE], axis=0)
         for index in np.flatnonzero(~finite & ~self._stopped):
             place = self._places[index]
             name = next(name for name in FINITE if not np.isfinite(metrics[name][index]))
             what = f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}"
             self._stopped[index] = True
-            if self._stopped.all():
-                every = "" if len(self._places) == 1 else "no member is left to train: "
+            if self._alone:
                 raise RunError(
-                    f"{every}{what}; what was saved before is kept. Lower config.optimizer.learning_rate or set "
+                    f"{what}; what was saved before is kept. Lower config.optimizer.learning_rate or set "
                     "config.optimizer.clip_norm, in a new --workdir"
                 )
             who = ", ".join(f"{key} {value}" for key, value in place.items())
@@ -104,7 +107,7 @@ class Meter:
                 {**where, "name": "loss", "value": values["loss"] / count, "n": n},
                 {**where, "name": "accuracy", "value": values["correct"] / count, "n": n},
                 {**where, "name": "learning_rate", "value": float(learning_rate[index])},
-                {**where, "name": "examples_per_second", "value": self._rate() / len(self._places)},
+                {**where, "name": "examples_per_second", "value": self._rate() / max(np.sum(~self._stopped), 1)},
                 {**where, "name": "examples_seen", "value": values["seen"]},
             ]
             if values["penalty"]:

@@ -41,8 +41,8 @@ def candidates(members: int) -> list[int]:
 def make_members_step(step: Callable) -> Callable:
     """The step of all members: (states [members, ...], batch [sources, examples, ...]) -> (states, metrics [members]).
 
-    A member whose loss, penalty, gradient or new parameters are not finite keeps its state from before that step, and
-    stands still from then on; the others go on. Metrics gain "stopped".
+    A member whose loss, penalty, gradient or new parameters are not finite keeps its state from before that step, but
+    for the step's number, and stands still from then on; the others go on. Metrics gain "stopped".
     """
 
     def of_member(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
@@ -51,7 +51,9 @@ def make_members_step(step: Callable) -> Callable:
         finite = jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
         standing = state.hyper[STOPPED] | ~finite
         kept = jax.tree.map(lambda after, before: jnp.where(standing, before, after), new, state)
-        return kept._replace(hyper={**kept.hyper, STOPPED: standing}), metrics | {STOPPED: standing}
+        # The number of the step goes on for all, as checkpoints are named by it.
+        kept = kept._replace(step=new.step, hyper={**kept.hyper, STOPPED: standing})
+        return kept, metrics | {STOPPED: standing}
 
     def members_step(states: TrainState, batch: Batch) -> tuple[TrainState, dict]:
         return jax.vmap(of_member, (0, None))(states, batch)

@@ -78,6 +78,7 @@ def train(
         workshop.program,
         PLAN,
         places=[{}],
+        alone=True,
         batches=batches or workshop.batches,
         validate=lambda chunks: [
             {"name": "norm", "split": "val", "value": float(jnp.sum(chunks[0].params["Dense_0"]["bias"]))}
@@ -179,7 +180,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run():
-    meter = Meter({}, [{}], [False])
+    meter = Meter({}, [{}], [False], alone=True)
     values = {"loss": 1.0, "penalty": 0.0, "correct": 1, "count": 1, "gradient_norm": np.inf, "parameter_norm": 1}
     meter.add(4, [{name: np.array([value]) for name, value in values.items()}])
     with pytest.raises(RunError, match="gradient norm is inf at step 4"):

@@ -117,7 +117,7 @@ def test_a_forgotten_reduction_is_caught(tx):
     model = models.build("mlp", 4, hidden=(5,))
     step = parallel.pmapped(make_step(model.apply, LOSS, tx, lambda tree: tree))
     _, _, fingerprints = step(make_state(model, tx), parallel.shard(make_batch(8, 8)))
-    with pytest.raises(RunError, match="2 devices hold different parameters"):
+    with pytest.raises(RunError, match="devices hold different parameters"):
         parallel.check_replicas(fingerprints)
 
 
