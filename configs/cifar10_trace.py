@@ -2,8 +2,10 @@
 
 Command:   python -m focalgeo.run --config=configs/cifar10_trace.py --workdir=runs/cifar10-trace
            add --config.data.name=folder:PATH for a folder of images (train/ and test/, one folder per class)
-Time:      not measured on a GPU yet; :quick (two penalties, two seeds, a small CNN, 20,000 images) TIME
-Expected:  EXPECTED
+Time:      not measured on a GPU yet; :quick (two penalties, two seeds, a small CNN, 20,000 images, 4 epochs) about
+           8 minutes on 2 CPU cores
+Expected:  quick, seed 0, on re-encoded JPEGs, penalty 0 and 0.0003: trace of the Hessian on train 504 +- 11 and
+           241 +- 13, test accuracy 48 and 36%: so few epochs pay for flatness with accuracy
 Source:    Kimura & Naganuma, arXiv 2405.00442, Eq. 33; network, recipe and penalties are our choice
 """
 
@@ -19,5 +21,12 @@ def get_config(arg: str = "") -> ConfigDict:
     config.loss.name = "cross_entropy"
     config.curvature.splits = ("val", "train")
     config.sweep.gamma = ()
-    config.sweep.trace_penalty = (0.0, 0.0001) if arg == "quick" else (0.0, 0.00001, 0.00003, 0.0001, 0.0003)
+    config.sweep.trace_penalty = (0.0, 0.00001, 0.00003, 0.0001, 0.0003)
+    if arg == "quick":
+        config.optimizer.learning_rate = 0.02  # at 0.05 this penalty makes training unsteady
+        config.optimizer.epochs = 4
+        config.optimizer.decay_epochs = (3,)
+        config.curvature.splits = ("train",)
+        config.curvature.num_probes = 30
+        config.sweep.trace_penalty = (0.0, 0.0003)
     return config

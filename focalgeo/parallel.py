@@ -139,7 +139,7 @@ def make_program(step: Callable, *, at_once: int) -> Program:
 
     def step_all(chunks: list, batch: Batch) -> tuple[list, list, list]:
         shards = shard_batch(batch)
-        return tuple(map(list, zip(*(compiled(chunk, shards) for chunk in chunks), strict=True)))
+        return tuple(map(list, zip(*(_in_turn(compiled(chunk, shards)) for chunk in chunks), strict=True)))
 
     def place(state: TrainState) -> list:
         chosen = [slice(start, start + at_once) for start in range(0, len(state.step), at_once)]
@@ -153,6 +153,15 @@ def make_program(step: Callable, *, at_once: int) -> Program:
         return 0 if found is None else found.temp_size_in_bytes  # not every backend says
 
     return Program(step_all, place, whole, temporary)
+
+
+def _in_turn(results: PyTree) -> PyTree:
+    """The results, waited for where several devices are one CPU's.
+
+    Its devices take independent programs in any order, and wait for each other for ever in the sums of different ones.
+    """
+    several = jax.device_count() > 1 and jax.default_backend() == "cpu"
+    return jax.block_until_ready(results) if several else results
 
 
 def _sharded_sources(batch: Batch) -> Batch:

@@ -310,6 +310,7 @@ def test_every_image_config_runs(tmp_path, image_folder, name, variant):
     config.curvature.density_probes = 0
     if config.sweep.gamma:
         config.sweep.gamma, config.sweep.seed = (0.0, 1.0), (0,)
+        config.optimizer.warmup_epochs = 0
     config.data.name = f"folder:{image_folder}"
     config.data.train_size, config.data.val_size = 40, 8
     config.optimizer.batch_size = 16

@@ -98,6 +98,13 @@ def test_the_table_holds_means_and_marks_differences_whose_interval_leaves_out_0
     assert (accuracy.text, accuracy.best) == ("0", False)
 
 
+def test_traces_below_0_are_drawn_on_a_linear_axis(tmp_path):
+    rows = [*member_rows(0.1, gamma=0.0, seed=0), *member_rows(-0.1, gamma=3.0, seed=0)]
+    records.write_manifest(tmp_path, manifest(gamma=[0.0, 3.0]))
+    records.append_rows(tmp_path, rows)
+    assert (write_report(tmp_path).parent / "figures" / "sweep_trace_and_ece_val.svg").exists()
+
+
 def test_rows_of_training_are_no_result():
     rows = [*member_rows(0.1, gamma=0.0, seed=0)]
     during = {"name": "trace", "loss": "cross_entropy", "split": "val", "gamma": 0.0, "seed": 0, "epoch": 3, "value": 9}

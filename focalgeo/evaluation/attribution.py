@@ -71,8 +71,9 @@ def make_form(problem: Problem, *, split: tuple[str, ...]) -> Callable[[PyTree],
     network = (as_argument(problem.apply), problem.params, problem.model_state)
 
     def form(vector: PyTree) -> dict[str, dict[str, Array]]:
-        shares = [_parts_of(vector, losses, n, *network, batch) for batch in problem.batches]
-        total = jax.tree.map(lambda *each: np.sum(each, dtype=np.float64), *jax.device_get(shares))
+        # One after the other: devices of one CPU take independent programs in any order, and their sums never meet.
+        shares = [jax.device_get(_parts_of(vector, losses, n, *network, batch)) for batch in problem.batches]
+        total = jax.tree.map(lambda *each: np.sum(each, dtype=np.float64), *shares)
         return {name: _named(total[name], total.get(f"held {name}")) for name in problem.losses}
 
     return form

@@ -7,16 +7,23 @@ from typing import Any
 from focalgeo import records
 from focalgeo.report.checks import check_manifest, check_rows
 from focalgeo.report.members import AXIS_TITLES
-from focalgeo.report.selection import Row
+from focalgeo.report.selection import Row, setting
+from focalgeo.report.tables import settings
 from focalgeo.types import InputError
 
+_FIELDS = {
+    "gamma": "loss.gamma",
+    "trace_penalty": "loss.trace_penalty",
+    "learning_rate": "optimizer.learning_rate",
+    "seed": "seed",
+}
 _MERGED = "merged"  # in a manifest: the workdirs that it was made of, and the mark that it may be made anew
 
 
 def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> Path:
     """Write manifest.json and metrics.jsonl of all `folders` to `out`, a new folder or an earlier merge; returns it.
 
-    Workdirs of one config, whatever they sweep, become one sweep. Rows of other configs get a field "run", the
+    Workdirs of one config, whatever of it they sweep, become one sweep. Rows of other configs get a field "run", the
     workdir's name, and the report draws a line for each run. Only rows travel: members' predictions stay where they
     are.
 
@@ -60,12 +67,16 @@ def _check_out(folders: Sequence[Path], out: Path) -> None:
         raise InputError(f"--out={out} holds something else; name a new folder")
 
 
-def _config(manifest: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in manifest.get("config", {}).items() if key != "sweep"}
+def _config(manifest: dict[str, Any], axes: Sequence[str]) -> dict[str, Any]:
+    """The config as dotted names, without the sweep and without what some sweep sets."""
+    dotted = dict(settings(manifest.get("config", {})))
+    swept = {_FIELDS[axis] for axis in axes}
+    return {name: value for name, value in dotted.items() if name not in swept and not name.startswith("sweep.")}
 
 
 def _one_config(manifests: Sequence[dict]) -> bool:
-    return all(_config(manifest) == _config(manifests[0]) for manifest in manifests)
+    axes = [axis for axis, values in _union(manifests).items() if values]
+    return all(_config(manifest, axes) == _config(manifests[0], axes) for manifest in manifests)
 
 
 def _union(manifests: Sequence[dict]) -> dict[str, Any]:
@@ -84,14 +95,8 @@ def _check_data(folders: Sequence[Path], manifests: Sequence[dict]) -> None:
 
 def _completed(rows: Sequence[Row], manifest: dict, axes: Sequence[str]) -> list[Row]:
     """Rows with a value on every axis: what a workdir did not sweep is what its config says."""
-    config = manifest.get("config", {})
-    fixed = {
-        "gamma": config.get("loss", {}).get("gamma"),
-        "trace_penalty": config.get("loss", {}).get("trace_penalty"),
-        "learning_rate": config.get("optimizer", {}).get("learning_rate"),
-        "seed": config.get("seed"),
-    }
-    fixed = {axis: fixed[axis] for axis in axes if fixed[axis] is not None}
+    fixed = {axis: setting(manifest, _FIELDS[axis]) for axis in axes}
+    fixed = {axis: value for axis, value in fixed.items() if value is not None}
     return [{**fixed, **row} if "seed" in row else row for row in rows]
 
 

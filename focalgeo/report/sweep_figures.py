@@ -84,16 +84,23 @@ def scatter_figure(rows: Sequence[Row], sweep: Sweep, across: Mapping[str, Any],
             if pairs:
                 axes.scatter(*zip(*pairs, strict=True), color=shade, s=26, label=value_text(sweep, value))
         axes.set(xlabel=f"trace of cross-entropy's Hessian on {across['split']}", ylabel="ECE on test, as trained")
-        axes.set_xscale("log")
-        low, high = axes.get_xlim()
-        axes.xaxis.set_major_locator(
-            LogLocator(subs=(1,) if high > 50 * low else (1, 2, 5) if high > 5 * low else range(1, 10))
-        )
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        _label_traces(axes)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.6g}%"))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", title=_short(sweep), **_LEGEND)
     return figure
+
+
+def _label_traces(axes: Any) -> None:
+    """A logarithmic axis of traces where all of them have a logarithm, with a few ticks whatever its length."""
+    points = np.concatenate([each.get_offsets()[:, 0] for each in axes.collections] or [np.ones(1)])
+    if points.min() <= 0:
+        return
+    axes.set_xscale("log")
+    ratio = points.max() / points.min()
+    subs = (1,) if ratio > 50 else (1, 2, 5) if ratio > 5 else range(1, 10)
+    axes.xaxis.set_major_locator(LogLocator(subs=subs))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _short(sweep: Sweep) -> str:
