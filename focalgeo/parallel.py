@@ -117,6 +117,7 @@ class Program(NamedTuple):
 
     step: (chunks, host batch) -> (chunks, metrics, fingerprints), each a list with one entry per chunk; a chunk is the
     TrainState of some members, metrics are [members], fingerprints [ways, devices of a way]. States are donated.
+    A batch is any tree with leaves [sources, examples, ...].
     place: TrainState [members, ...] -> chunks. whole: chunks -> TrainState [members, ...] in host memory.
     temporary: (TrainState, host batch) -> bytes that a device needs for one call beside states and batch.
     """
@@ -127,19 +128,24 @@ class Program(NamedTuple):
     temporary: Callable
 
 
-def make_program(step: Callable, *, at_once: int) -> Program:
-    """The program that advances `at_once` members in one call of step(states, batch) -> (states, metrics).
+def make_program(step: Callable, *, at_once: int, shared: tuple[PyTree, ...] = ()) -> Program:
+    """The program that advances `at_once` members in one call of step(states, batch, *shared) -> (states, metrics).
 
     The devices are split between members as far as `at_once` divides evenly (members never wait for each other), and
     within each part between the examples of a batch. Batches are [sources, examples, ...] and sharded by examples.
+    shared: trees that stay whole on each device, such as all training examples.
     """
     ways = math.gcd(at_once, jax.device_count())
-    compiled, shard_batch = _over_members(step, ways) if ways > 1 else (pmapped(step), _sharded_sources)
+    if ways > 1:
+        compiled, shard_batch = _over_members(step, ways, len(shared))
+    else:
+        compiled, shard_batch = pmapped(step, num_shared=len(shared)), _sharded_sources
     layout = _layout(ways)
+    shared = jax.device_put(shared, jax.sharding.NamedSharding(layout.mesh, PartitionSpec()))
 
-    def step_all(chunks: list, batch: Batch) -> tuple[list, list, list]:
+    def step_all(chunks: list, batch: PyTree) -> tuple[list, list, list]:
         shards = shard_batch(batch)
-        return tuple(map(list, zip(*(_in_turn(compiled(chunk, shards)) for chunk in chunks), strict=True)))
+        return tuple(map(list, zip(*(_in_turn(compiled(chunk, shards, *shared)) for chunk in chunks), strict=True)))
 
     def place(state: TrainState) -> list:
         chosen = [slice(start, start + at_once) for start in range(0, len(state.step), at_once)]
@@ -148,8 +154,8 @@ def make_program(step: Callable, *, at_once: int) -> Program:
     def whole(chunks: list) -> TrainState:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(chunks))
 
-    def temporary(state: TrainState, batch: Batch) -> int:
-        found = compiled.lower(place(state)[0], shard_batch(batch)).compile().memory_analysis()
+    def temporary(state: TrainState, batch: PyTree) -> int:
+        found = compiled.lower(place(state)[0], shard_batch(batch), *shared).compile().memory_analysis()
         return 0 if found is None else found.temp_size_in_bytes  # not every backend says
 
     return Program(step_all, place, whole, temporary)
@@ -164,7 +170,7 @@ def _in_turn(results: PyTree) -> PyTree:
     return jax.block_until_ready(results) if several else results
 
 
-def _sharded_sources(batch: Batch) -> Batch:
+def _sharded_sources(batch: PyTree) -> PyTree:
     """[sources, examples, ...] -> [devices, sources, examples / devices, ...], on the devices for all chunks."""
     devices = jax.device_count()
 
@@ -174,39 +180,42 @@ def _sharded_sources(batch: Batch) -> Batch:
     return spread(jax.tree.map(cut, batch))
 
 
-def _over_members(step: Callable, ways: int) -> tuple[Callable, Callable]:
+def _over_members(step: Callable, ways: int, num_shared: int) -> tuple[Callable, Callable]:
     """The step with members over `ways` groups of devices, and the layout of its batches."""
     mesh, examples = _mesh(ways), PartitionSpec(None, AXIS)
 
-    def replica(state: TrainState, batch: Batch):
-        new_state, metrics, fingerprint = _own_noise(step)(state, batch)
+    def replica(state: TrainState, batch: PyTree, *shared: PyTree):
+        new_state, metrics, fingerprint = _own_noise(step)(state, batch, *shared)
         return new_state, metrics, fingerprint[None, None]
 
-    by_member = PartitionSpec(MEMBERS)
-    specs = {"in_specs": (by_member, examples), "out_specs": (by_member, by_member, PartitionSpec(MEMBERS, AXIS))}
+    by_member, whole = PartitionSpec(MEMBERS), (PartitionSpec(),) * num_shared
+    specs = {
+        "in_specs": (by_member, examples, *whole),
+        "out_specs": (by_member, by_member, PartitionSpec(MEMBERS, AXIS)),
+    }
     compiled = jax.jit(jax.shard_map(replica, mesh=mesh, check_vma=False, **specs), donate_argnums=0)
     layout = jax.sharding.NamedSharding(mesh, examples)
     return compiled, lambda batch: jax.device_put(batch, layout)
 
 
-def pmapped(step: Callable) -> Callable:
-    """Compile step(state, batch) -> (state, metrics) for all devices.
+def pmapped(step: Callable, *, num_shared: int = 0) -> Callable:
+    """Compile step(state, batch, *shared) -> (state, metrics) for all devices; shared: `num_shared` trees, never cut.
 
-    The result maps (state, sharded batch) to (state, metrics, fingerprints).
+    The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints).
 
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
     """
-    replica = _own_noise(step)
-    return jax.pmap(replica, axis_name=AXIS, in_axes=(None, 0), out_axes=(None, None, 0), donate_argnums=0)
+    axes = {"in_axes": (None, 0) + (None,) * num_shared, "out_axes": (None, None, 0)}
+    return jax.pmap(_own_noise(step), axis_name=AXIS, donate_argnums=0, **axes)
 
 
 def _own_noise(step: Callable) -> Callable:
     """The step with a noise key of this device's own, and a fingerprint of the new state beside the metrics."""
 
-    def replica(state: TrainState, batch: Batch):
+    def replica(state: TrainState, batch: PyTree, *shared: PyTree):
         keys = state.key.reshape(-1, state.key.shape[-1])  # one, or one for each member of a sweep
         own = jax.vmap(jax.random.fold_in, (0, None))(keys, jax.lax.axis_index(AXIS)).reshape(state.key.shape)
-        new_state, metrics = step(state._replace(key=own), batch)
+        new_state, metrics = step(state._replace(key=own), batch, *shared)
         new_state = new_state._replace(key=state.key)
         return new_state, metrics, _fingerprint(new_state)
 

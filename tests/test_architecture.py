@@ -38,7 +38,7 @@ ONLY = {
     "absl": {"run", "calibrate"},
     "tensorboardX": {"records"},
 }
-WITHOUT_JAX = ("records", "report", "data")
+WITHOUT_JAX = ("records", "report")
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
 
 

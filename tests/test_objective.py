@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from focalgeo import curvature, job, losses, models, parallel, records, trees
-from focalgeo.job import objective, preparation
+from focalgeo.job import feed, objective, preparation
 from focalgeo.job.checks import check_config
 from focalgeo.job.members import make_members
 from focalgeo.training import checkpoint, sweep
@@ -40,7 +40,8 @@ def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name)
     config, rest, start = prepared
     chosen = objective.make_objective(load_config(name=name))
     state = start._replace(hyper={**chosen.hyper, "learning_rate": jnp.float32(0.1)})
-    batch = jax.tree.map(lambda leaf: leaf[0], next(preparation.training_batches(config, rest.dataset, [0], 0, 0)))
+    source = feed.make_feed(config, rest.dataset, [0])
+    batch = source.make_batch(jax.tree.map(lambda leaf: leaf[0], next(source.draws(0, 0))), *source.resident)
 
     def loss(params):
         logits = rest.model.apply({"params": params}, batch.x)

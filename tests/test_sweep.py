@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from focalgeo import job, parallel, records, report
-from focalgeo.job import final, members, preparation, training
+from focalgeo.job import feed, final, members, preparation, training
 from focalgeo.report.__main__ import main as report_main
 from focalgeo.training import sweep
 from focalgeo.types import InputError, RunError
@@ -46,15 +46,11 @@ def trained(config, *, at_once):
     run_members = members.make_members(config)
     prepared = preparation.prepare(config)
     state = preparation.initial_state(prepared, run_members)
-    seeds = preparation.source_seeds(run_members)
-
-    def batches(epoch, start):
-        return preparation.training_batches(config, prepared.dataset, seeds, epoch, start)
-
-    program, _ = training.choose_program(config, prepared, at_once, state, batches)
+    source = feed.make_feed(config, prepared.dataset, preparation.source_seeds(run_members))
+    program, _ = training.choose_program(config, prepared, at_once, state, source)
     chunks, count = program.place(state), 0
     for epoch in range(STEPS):
-        for batch in batches(epoch, 0):
+        for batch in source.draws(epoch, 0):
             chunks, _, _ = program.step(chunks, batch)
             count += 1
             if count == STEPS:
@@ -187,9 +183,9 @@ def test_members_of_a_seed_begin_alike_and_see_the_same_batches():
     np.testing.assert_array_equal(first[0], first[2])  # gamma 0 and 3, seed 0
     assert np.any(first[0] != first[1])
     assert state.hyper[sweep.SOURCE].tolist() == [0, 1, 0, 1]
-    batch = next(preparation.training_batches(config, prepared.dataset, [0, 1], 0, 0))
-    assert batch.x.shape[0] == 2
-    assert np.any(batch.x[0] != batch.x[1])
+    draw = next(feed.make_feed(config, prepared.dataset, [0, 1]).draws(0, 0))
+    assert draw.rows.shape[0] == 2
+    assert np.any(draw.rows[0] != draw.rows[1])
 
 
 def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path):
@@ -412,14 +408,11 @@ def test_memory_is_forecast_before_more_members_are_tried_at_once(monkeypatch, c
     config = load_config(gamma=(0.0, 1.0, 2.0, 3.0))
     prepared, run_members = preparation.prepare(config), members.make_members(config)
     state = preparation.initial_state(prepared, run_members)
-
-    def batches(epoch, start):
-        return preparation.training_batches(config, prepared.dataset, [0], epoch, start)
-
-    batch = next(batches(0, 0))
-    choose = functools.partial(training.choose_program, config, prepared, 0, state, batches)
-    one, _ = training.choose_program(config, prepared, 1, state, batches)
-    all_four, _ = training.choose_program(config, prepared, 4, state, batches)
+    source = feed.make_feed(config, prepared.dataset, [0])
+    batch = next(source.draws(0, 0))
+    choose = functools.partial(training.choose_program, config, prepared, 0, state, source)
+    one, _ = training.choose_program(config, prepared, 1, state, source)
+    all_four, _ = training.choose_program(config, prepared, 4, state, source)
     each, together = one.temporary(state, batch), all_four.temporary(state, batch)
     assert 0 < together <= 4 * each + 4096  # activations times the members at once, no more
     states = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))

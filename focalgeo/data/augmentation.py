@@ -1,23 +1,46 @@
-"""Random changes of training images: functions of (uint8 images, NumPy generator)."""
+"""Random changes of training images: NumPy draws them, the compiled training step makes them."""
 
 from collections.abc import Callable
 from types import MappingProxyType
+from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-Augmentation = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+from focalgeo.types import Array
+
+PADDING = 4  # pixels on every side, as the papers' published code has it
+Changes = dict[str, Array]  # what is drawn for each image, leaves [examples, ...]
 
 
-def random_crop_flip(x: np.ndarray, rng: np.random.Generator, *, padding: int = 4) -> np.ndarray:
-    """Each image padded with zeros, cropped at random to its own size, and mirrored left-right with probability 1/2.
+class Augmentation(NamedTuple):
+    """draw(rng, n) -> the changes of n images; apply(x, changes) -> the changed images, for jit."""
+
+    draw: Callable[[np.random.Generator, int], Changes]
+    apply: Callable[[Array, Changes], Array]
+
+
+def draw_crop_flip(rng: np.random.Generator, n: int, *, padding: int = PADDING) -> Changes:
+    """The changes that `crop_flip` makes: all offsets are drawn first, then all coins.
+
+    Returns:
+        offsets int32 [n, 2], uniform on 0..2*padding; mirrored bool [n], True with probability 1/2.
+    """
+    offsets = rng.integers(0, 2 * padding + 1, (n, 2))
+    return {"offsets": offsets.astype(np.int32), "mirrored": rng.random(n) < 0.5}
+
+
+def crop_flip(x: Array, changes: Changes, *, padding: int = PADDING) -> Array:
+    """Each image padded with zeros, cropped to its own size at its offset, and mirrored left-right if so drawn.
 
     Args:
         x: [examples, height, width, channels], any dtype, before normalisation (so the border is black).
-        rng: two draws are made from it, whatever the images hold.
-        padding: pixels on every side, 0 or more; the crop's offset is uniform on 0..2*padding in both directions.
+        changes: of `draw_crop_flip` with the same padding.
+        padding: pixels on every side, 0 or more.
 
     Returns:
-        A new array of the shape and dtype of x.
+        An array of the shape and dtype of x.
 
     Accuracy:
         exact, held against an image-by-image oracle by tests/data/test_augmentation.py.
@@ -25,22 +48,18 @@ def random_crop_flip(x: np.ndarray, rng: np.random.Generator, *, padding: int = 
     Source:
         Mukhoti et al., arXiv 2002.09437, App. D and its published code (padding 4).
     """
-    n, height, width, channels = x.shape
-    padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    offsets = rng.integers(0, 2 * padding + 1, (n, 2))
-    mirrored = rng.random(n) < 0.5
-    columns = np.where(mirrored[:, None], np.arange(width)[::-1], np.arange(width)) + offsets[:, 1:]
-    rows = np.arange(height) + offsets[:, :1] + padded.shape[1] * np.arange(n)[:, None]
-    # One flat take of whole pixels: four times as fast as indexing the three axes.
-    pixels = rows[:, :, None] * padded.shape[2] + columns[:, None, :]
-    return np.take(padded.reshape(-1, channels), pixels, axis=0)
+    padded = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
 
+    def one(image: Array, offset: Array, mirrored: Array) -> Array:
+        crop = jax.lax.dynamic_slice(image, (offset[0], offset[1], jnp.zeros_like(offset[0])), x.shape[1:])
+        return jnp.where(mirrored, crop[:, ::-1], crop)
 
-def unchanged(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The images as they are."""
-    return x
+    return jax.vmap(one)(padded, changes["offsets"], changes["mirrored"])
 
 
 AUGMENTATIONS: MappingProxyType[str, Augmentation] = MappingProxyType(
-    {"none": unchanged, "crop_flip": random_crop_flip}
+    {
+        "none": Augmentation(lambda rng, n: {}, lambda x, changes: x),
+        "crop_flip": Augmentation(draw_crop_flip, crop_flip),
+    }
 )

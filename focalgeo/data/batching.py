@@ -1,12 +1,27 @@
-"""Batches of a split: shuffled for training, in order for evaluation, padded and masked to one shape."""
+"""Batches of a split: drawn by NumPy and made on the device for training, in order for evaluation; padded and masked.
+
+What a training batch is made of is a `Draw`, a few numbers for each example: the examples themselves stay on the device
+where they fit, and `make_batch` gathers, changes and normalises them inside the compiled step.
+"""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.data.augmentation import Augmentation
+from focalgeo.data.augmentation import AUGMENTATIONS, Augmentation, Changes
 from focalgeo.data.normalisation import Normalisation, normalise_images
-from focalgeo.types import Batch, InputError, Split
+from focalgeo.types import Array, Batch, InputError, Split
+
+
+class Draw(NamedTuple):
+    """A training batch before it is made: which examples of a split, which are padding, how they are changed."""
+
+    rows: Array | None  # int32 [examples]; None where the split that comes with it holds these examples alone
+    mask: Array  # bool [examples]
+    changes: Changes  # of the augmentation
 
 
 def num_batches(split: Split, batch_size: int) -> int:
@@ -20,31 +35,29 @@ def num_batches(split: Split, batch_size: int) -> int:
     return -(-len(split.y) // batch_size)
 
 
-def epoch_batches(
+def epoch_draws(
     split: Split,
     *,
     batch_size: int,
     seed: int,
     epoch: int,
     start: int = 0,
-    augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    augmentation: Augmentation = AUGMENTATIONS["none"],
     multiple_of: int = 1,
-) -> Iterator[Batch]:
-    """The batches of one training epoch: every example exactly once, in an order that (seed, epoch) fixes.
+) -> Iterator[Draw]:
+    """The draws of one training epoch: every example exactly once, in an order that (seed, epoch) fixes.
 
     Batch b is the same bits whether or not the earlier ones were made (its augmentation draws from (seed, epoch, b)),
     and its examples do not depend on `multiple_of`, so neither a restart nor the number of devices changes them.
 
     Args:
-        split: x [examples, ...], y [examples].
-        batch_size: examples per batch; every batch has this many rows, the last is filled up with zeros, label 0 and
-            mask False.
+        split: x [examples, ...], y [examples, ...]; only the number of examples is read.
+        batch_size: examples per batch; every batch has this many rows, the last is filled up with example 0 under a
+            mask that is False.
         seed: 0 or more.
         epoch: 0 or more.
-        start: the number of the first batch to make, 0..num_batches; at num_batches the iterator is empty.
-        augment: applied to the stored values, before `normalise`.
-        normalise: gives float32; None leaves x in the dtype it is stored in.
+        start: the number of the first batch to draw, 0..num_batches; at num_batches the iterator is empty.
+        augmentation: draws the changes of a batch.
         multiple_of: rows per batch are filled up to a multiple of it (the number of devices).
 
     Raises:
@@ -56,23 +69,47 @@ def epoch_batches(
     if not 0 <= start <= total:
         raise InputError(f"cannot start at batch {start}: the epoch has {total} batches, give 0 to {total}")
     rows = _num_rows(batch_size, multiple_of)
-    order = np.random.default_rng([seed, epoch]).permutation(len(split.y))
+    order = np.random.default_rng([seed, epoch]).permutation(len(split.y)).astype(np.int32)
 
-    def make_batch(index: int) -> Batch:
+    def draw(index: int) -> Draw:
         chosen = order[index * batch_size : (index + 1) * batch_size]
-        x = split.x[chosen]
-        if augment is not None:
-            # index + 1: to NumPy's seeding, (seed, epoch, 0) is the same seed as (seed, epoch).
-            x = augment(x, np.random.default_rng([seed, epoch, index + 1]))
-        return _padded(x, split.y[chosen], rows=rows, normalise=normalise)
+        # index + 1: to NumPy's seeding, (seed, epoch, 0) is the same seed as (seed, epoch).
+        changes = augmentation.draw(np.random.default_rng([seed, epoch, index + 1]), len(chosen))
+        padded = jax.tree.map(lambda leaf: _filled(leaf, rows), (chosen, changes))
+        return Draw(padded[0], np.arange(rows) < len(chosen), padded[1])
 
-    return map(make_batch, range(start, total))
+    return map(draw, range(start, total))
+
+
+def fetch(split: Split, draw: Draw) -> tuple[Split, Draw]:
+    """The drawn examples themselves, on the host, with the draw that makes a batch of them: for splits too large."""
+    return Split(split.x[draw.rows], split.y[draw.rows]), draw._replace(rows=None)
+
+
+def make_batch(
+    split: Split,
+    draw: Draw,
+    *,
+    augmentation: Augmentation = AUGMENTATIONS["none"],
+    normalise: Normalisation | None = None,
+) -> Batch:
+    """The batch of a draw, for jit: examples gathered from the split, changed, normalised.
+
+    normalise: gives float32; None leaves x in the dtype it is stored in. A label below 0 stands for none: it counts for
+    nothing, as padding does.
+    """
+    x, y = (leaf if draw.rows is None else leaf[draw.rows] for leaf in split)
+    x = augmentation.apply(x, draw.changes)
+    x = x if normalise is None else normalise_images(x, normalise)
+    return Batch(x, jnp.maximum(y, 0), _over_labels(draw.mask, y) & (y >= 0))
 
 
 def evaluation_batches(
     split: Split, *, batch_size: int, normalise: Normalisation | None = None, multiple_of: int = 1
 ) -> Iterator[Batch]:
-    """All examples of the split in its own order, none dropped or twice; the arguments are those of `epoch_batches`.
+    """All examples of the split in its own order, none dropped or twice, made by NumPy and filled up with zeros.
+
+    normalise and labels below 0: see `make_batch`.
 
     Raises:
         InputError: batch_size or multiple_of below 1.
@@ -80,11 +117,14 @@ def evaluation_batches(
     total = num_batches(split, batch_size)
     rows = _num_rows(batch_size, multiple_of)
 
-    def make_batch(index: int) -> Batch:
-        chosen = slice(index * batch_size, (index + 1) * batch_size)
-        return _padded(split.x[chosen], split.y[chosen], rows=rows, normalise=normalise)
+    def batch(index: int) -> Batch:
+        x, y = (leaf[index * batch_size : (index + 1) * batch_size] for leaf in split)
+        x = x if normalise is None else normalise_images(x, normalise)
+        mask = _over_labels(np.arange(rows) < len(y), y)
+        y = _filled(y, rows)
+        return Batch(_filled(x, rows), np.maximum(y, 0), mask & (y >= 0))
 
-    return map(make_batch, range(total))
+    return map(batch, range(total))
 
 
 def _num_rows(batch_size: int, multiple_of: int) -> int:
@@ -93,11 +133,13 @@ def _num_rows(batch_size: int, multiple_of: int) -> int:
     return -(-batch_size // multiple_of) * multiple_of
 
 
-def _padded(x: np.ndarray, y: np.ndarray, *, rows: int, normalise: Normalisation | None) -> Batch:
-    if normalise is not None:
-        x = normalise_images(x, normalise)
-    n = len(y)
-    padded_x = np.zeros((rows, *x.shape[1:]), x.dtype)
-    padded_y = np.zeros(rows, np.int32)
-    padded_x[:n], padded_y[:n] = x, y
-    return Batch(padded_x, padded_y, np.arange(rows) < n)
+def _filled(leaf: np.ndarray, rows: int) -> np.ndarray:
+    """The array with zeros behind it, `rows` long."""
+    filled = np.zeros((rows, *leaf.shape[1:]), leaf.dtype)
+    filled[: len(leaf)] = leaf
+    return filled
+
+
+def _over_labels(mask: Array, y: Array) -> Array:
+    """The examples' mask [examples] with an axis of length 1 for every further axis of the labels."""
+    return mask.reshape((-1,) + (1,) * (y.ndim - 1))

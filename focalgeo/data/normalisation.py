@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from focalgeo.types import InputError, Split
+from focalgeo.types import Array, InputError, Split
 
 
 class Normalisation(NamedTuple):
@@ -26,11 +26,11 @@ NORMALISATIONS = MappingProxyType(
 )
 
 
-def normalise_images(x: np.ndarray, normalisation: Normalisation) -> np.ndarray:
+def normalise_images(x: Array, normalisation: Normalisation) -> Array:
     """(x / scale - mean) / std as float32.
 
     Args:
-        x: [..., channels].
+        x: [..., channels], of NumPy or, also under jit, of JAX.
         normalisation: mean and std of 1 or `channels` values; std and scale positive.
 
     Raises:
@@ -50,9 +50,12 @@ def normalise_images(x: np.ndarray, normalisation: Normalisation) -> np.ndarray:
         )
     if not (std > 0).all() or not scale > 0:
         raise InputError(f"normalisation needs positive std and scale: got std={normalisation.std}, scale={scale}")
-    out = np.multiply(x, (1 / (scale * std)).astype(np.float32), dtype=np.float32)
-    out -= (mean / std).astype(np.float32)
-    return out
+    factor, shift = (_of_channels(value, x.ndim) for value in (1 / (scale * std), mean / std))
+    return x.astype(np.float32) * factor - shift
+
+
+def _of_channels(value: np.ndarray, ndim: int) -> np.ndarray:
+    return value.astype(np.float32).reshape((1,) * (ndim - 1) + (-1,))
 
 
 def measure_normalisation(split: Split, *, scale: float = 255.0) -> Normalisation:

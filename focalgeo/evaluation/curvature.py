@@ -52,7 +52,8 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     def matvec(vector: PyTree) -> PyTree:
         total = zeros
         for batch in batches:
-            total = add_product(total, vector, *arguments, batch)
+            before, total = total, add_product(total, vector, *arguments, batch)
+            jax.block_until_ready(before)  # else all batches would wait on the device at once
         return total
 
     return matvec

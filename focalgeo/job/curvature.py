@@ -8,7 +8,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import evaluation, losses, parallel
-from focalgeo.job import preparation
+from focalgeo.job import feed
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
 from focalgeo.training import sweep
@@ -82,7 +82,7 @@ def _problem(member: Member, prepared: Prepared, state: TrainState, split: str) 
     chosen = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
     hyper, params, model_state = jax.tree.map(jnp.asarray, (state.hyper, state.params, state.model_state))
     of_logits = {name: Partial(_with_hyper, Partial(loss), hyper) for name, loss in chosen.items()}
-    batches = preparation.curvature_batches(member.config, getattr(prepared.dataset, split))
+    batches = feed.curvature_batches(member.config, getattr(prepared.dataset, split))
     return evaluation.Problem(prepared.model.apply, of_logits, params, model_state, batches)
 
 

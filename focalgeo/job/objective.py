@@ -90,7 +90,8 @@ def _with_penalty(forward: Callable, penalty: Callable) -> Callable:
 
     def penalised(network: Callable, params: PyTree, batch: Batch, key: Array, hyper: dict) -> tuple:
         logits, model_state, others = forward(network, params, batch, key, hyper)
-        value = penalty(*parallel.gather((logits, batch.y, batch.mask)))
+        every = parallel.gather((logits.reshape(-1, logits.shape[-1]), batch.y.reshape(-1), batch.mask.reshape(-1)))
+        value = penalty(*every)
         count = jnp.sum(batch.mask, dtype=jnp.float32)
         return logits, model_state, others + hyper["penalty_weight"] * count * value
 

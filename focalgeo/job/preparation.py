@@ -1,6 +1,6 @@
 """From config fields to what a run needs before it writes anything: data, network, optimiser, first state."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import data, evaluation, models, parallel
+from focalgeo.job import feed
 from focalgeo.job.members import Member
 from focalgeo.job.objective import Objective, hyper_of, make_objective
 from focalgeo.training import loop, optimiser, sweep
-from focalgeo.types import Batch, Dataset, InputError, Model, Split, TrainState
+from focalgeo.types import Dataset, InputError, Model, Split, TrainState
 
 
 class Prepared(NamedTuple):
@@ -91,7 +92,7 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     """
     train, seeds = prepared.dataset.train, source_seeds(members)
     few = Split(train.x[:2], train.y[:2])
-    example = next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(members[0].config)))
+    example = next(data.evaluation_batches(few, batch_size=2, normalise=feed.normalisation(members[0].config, train)))
     init = jax.jit(prepared.model.init)
     init_keys = {member.config.seed: member.keys["init"] for member in members}
     variables = {seed: init(key, example.x) for seed, key in init_keys.items()}
@@ -109,48 +110,6 @@ def _state(prepared: Prepared, member: Member, variables: dict) -> TrainState:
 def source_seeds(members: Sequence[Member]) -> list[int]:
     """The seeds of the members, each once: members of one seed see the same batches."""
     return list(dict.fromkeys(member.config.seed for member in members))
-
-
-def normalisation(config) -> data.Normalisation:
-    """How pixels become the network's input."""
-    return data.Normalisation(config.data.mean, config.data.std, config.data.scale)
-
-
-def training_batches(config, dataset: Dataset, seeds: Sequence[int], epoch: int, start: int) -> Iterator[Batch]:
-    """The batches of one epoch from number `start` on, [seeds, examples, ...], padded for all devices."""
-    sources = [
-        data.epoch_batches(
-            dataset.train,
-            batch_size=config.optimizer.batch_size,
-            seed=seed,
-            epoch=epoch,
-            start=start,
-            augment=data.AUGMENTATIONS[config.data.augment],
-            normalise=normalisation(config),
-            multiple_of=parallel.device_count(),
-        )
-        for seed in seeds
-    ]
-    for batches in zip(*sources, strict=True):
-        yield jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
-
-
-def evaluation_batches(config, split: Split) -> Iterator[Batch]:
-    """All examples of a split in order, padded for all devices."""
-    return data.evaluation_batches(
-        split,
-        batch_size=config.evaluation.batch_size,
-        normalise=normalisation(config),
-        multiple_of=parallel.device_count(),
-    )
-
-
-def curvature_batches(config, split: Split) -> list[Batch]:
-    """The first examples of a split, as many as curvature is measured on, in batches of one shape."""
-    few = Split(split.x[: config.curvature.examples], split.y[: config.curvature.examples])
-    size = config.curvature.batch_size
-    multiple_of = parallel.device_count()
-    return list(data.evaluation_batches(few, batch_size=size, normalise=normalisation(config), multiple_of=multiple_of))
 
 
 def unfocalled(config) -> list[evaluation.Calibrator]:

@@ -12,11 +12,12 @@ import numpy as np
 
 from focalgeo import evaluation, parallel, records
 from focalgeo.job import curvature, objective, preparation, rounds
+from focalgeo.job.feed import Feed, evaluation_batches, make_feed
 from focalgeo.job.members import Member, belongs
 from focalgeo.job.preparation import Prepared
 from focalgeo.training import checkpoint, interruption, loop, sweep
 from focalgeo.training.step import make_step
-from focalgeo.types import Model, Predictions, Split, TrainState
+from focalgeo.types import Model, Predictions, PyTree, Split, TrainState
 
 
 def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, predict: Callable) -> loop.Outcome:
@@ -30,11 +31,9 @@ def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, pred
     if (workdir / records.METRICS).exists():
         later = lambda row: row.get("step", first) > first and any(belongs(row, member) for member in members)  # noqa: E731
         records.replace_rows(workdir, [], where=later)
-    batches = functools.partial(
-        preparation.training_batches, config, prepared.dataset, preparation.source_seeds(members)
-    )
+    feed = make_feed(config, prepared.dataset, preparation.source_seeds(members))
     began = time.perf_counter()
-    program, at_once = choose_program(config, prepared, current.at_once, start.state, batches)
+    program, at_once = choose_program(config, prepared, current.at_once, start.state, feed)
     chosen_in = time.perf_counter() - began
     rounds.write_round(workdir, current._replace(at_once=at_once))
     rates = np.array([member.config.optimizer.learning_rate for member in members])
@@ -52,7 +51,7 @@ def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, pred
             prepared.plan,
             places=[member.place for member in members],
             alone=not members[0].name,
-            batches=batches,
+            batches=feed.draws,
             validate=make_validation(config, prepared, members, predict_val),
             adapt=objective.make_adapt(predict_val),
             learning_rate=lambda index: rates * float(prepared.schedule(index)),
@@ -65,7 +64,7 @@ def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, pred
 
 
 def choose_program(
-    config, prepared: Prepared, at_once: int, state: TrainState, batches: Callable
+    config, prepared: Prepared, at_once: int, state: TrainState, feed: Feed
 ) -> tuple[parallel.Program, int]:
     """The compiled step, and how many members one call of it advances: given, or the fastest of those that fit.
 
@@ -80,12 +79,17 @@ def choose_program(
         parallel.reduce_sum,
         forward=prepared.objective.forward,
     )
-    make = functools.partial(parallel.make_program, sweep.make_members_step(step))
+
+    def drawn_step(state: TrainState, draw: PyTree, *resident: Split) -> tuple[TrainState, dict]:
+        return step(state, feed.make_batch(draw, *resident))
+
+    resident = parallel.replicated(feed.resident)  # once for all programs
+    make = functools.partial(parallel.make_program, sweep.make_members_step(drawn_step), shared=resident)
     given = at_once or (config.sweep.at_once and math.gcd(config.sweep.at_once, members))  # a shard may be smaller
     candidates = [given] if given else sweep.candidates(members)
     if len(candidates) == 1:
         return make(at_once=candidates[0]), candidates[0]
-    batch, alone = next(batches(0, 0)), make(at_once=1)
+    batch, alone = next(feed.draws(0, 0)), make(at_once=1)
     fitting = _that_fit(candidates, state, alone.temporary(state, batch), parallel.free_memory())
     programs = {number: alone if number == 1 else make(at_once=number) for number in fitting}
     took = {number: _seconds(program, state, batch) for number, program in programs.items()}
@@ -124,13 +128,13 @@ def _seconds(program: parallel.Program, state: TrainState, batch) -> float:
 def make_prediction(config, model: Model) -> Callable[[Split, TrainState], Predictions]:
     """Predictions of a chunk's members on all examples of a split, logits [examples, members, classes].
 
-    Compiled once for all splits, in training and after.
+    Of a tree each labelled node is an example. Compiled once for all splits, in training and after.
     """
-    forward = parallel.pmapped_forward(jax.vmap(model.apply, in_axes=(0, None), out_axes=1))
+    forward = parallel.pmapped_forward(jax.vmap(model.apply, in_axes=(0, None), out_axes=-2))
 
     def predict(split: Split, chunk: TrainState) -> Predictions:
         variables = {"params": chunk.params, **chunk.model_state}
-        return evaluation.predict(forward, variables, preparation.evaluation_batches(config, split))
+        return evaluation.predict(forward, variables, evaluation_batches(config, split))
 
     return predict
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo.training.meter import FINITE
-from focalgeo.types import Batch, TrainState
+from focalgeo.types import PyTree, TrainState
 
 STOPPED, SOURCE = "stopped", "source"  # in `hyper`: whether a member stands still; the number of its batches' source
 
@@ -41,13 +41,15 @@ def candidates(members: int) -> list[int]:
 def make_members_step(step: Callable) -> Callable:
     """The step of all members: (states [members, ...], batch [sources, examples, ...]) -> (states, metrics [members]).
 
+    `step` takes (state, the batch of its own source, *shared), where what is shared is the same for all.
+
     A member whose loss, penalty, gradient or new parameters are not finite keeps its state from before that step, but
     for the step's number, and stands still from then on; the others go on. Metrics gain "stopped".
     """
 
-    def of_member(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+    def of_member(state: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
         own = jax.tree.map(lambda leaf: leaf[state.hyper[SOURCE]], batch)
-        new, metrics = step(state, own)
+        new, metrics = step(state, own, *shared)
         finite = jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
         standing = state.hyper[STOPPED] | ~finite
         kept = jax.tree.map(lambda after, before: jnp.where(standing, before, after), new, state)
@@ -55,7 +57,7 @@ def make_members_step(step: Callable) -> Callable:
         kept = kept._replace(step=new.step, hyper={**kept.hyper, STOPPED: standing})
         return kept, metrics | {STOPPED: standing}
 
-    def members_step(states: TrainState, batch: Batch) -> tuple[TrainState, dict]:
-        return jax.vmap(of_member, (0, None))(states, batch)
+    def members_step(states: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
+        return jax.vmap(of_member, (0, None, *(None for _ in shared)))(states, batch, *shared)
 
     return members_step

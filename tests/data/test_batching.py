@@ -1,25 +1,30 @@
 """Batches: complete, padded, masked, deterministic, resumable, normalised."""
 
+import functools
 import hashlib
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 from focalgeo.data import (
+    AUGMENTATIONS,
     NORMALISATIONS,
     Normalisation,
-    epoch_batches,
+    epoch_draws,
     evaluation_batches,
+    fetch,
+    make_batch,
     measure_normalisation,
     normalise_images,
     num_batches,
-    random_crop_flip,
 )
 from focalgeo.types import InputError, Split
 
 UNIT = NORMALISATIONS["unit"]
+CROP_FLIP = AUGMENTATIONS["crop_flip"]
 
 
 def make_split(n=23):
@@ -29,9 +34,10 @@ def make_split(n=23):
     return Split(x, rng.integers(0, 10, n).astype(np.int32))
 
 
-def epoch(split, **options):
-    options = {"batch_size": 5, "seed": 3, "epoch": 2} | options
-    return list(epoch_batches(split, **options))
+def epoch(split, *, augmentation=AUGMENTATIONS["none"], normalise=None, **options):
+    options = {"batch_size": 5, "seed": 3, "epoch": 2, "augmentation": augmentation} | options
+    make = jax.jit(functools.partial(make_batch, augmentation=augmentation, normalise=normalise))
+    return [jax.device_get(make(split, draw)) for draw in epoch_draws(split, **options)]
 
 
 def assert_same(left, right):
@@ -58,8 +64,9 @@ def test_every_example_once_whatever_the_padding(n, multiple_of, make):
         assert batch.y.shape == batch.mask.shape == (rows,)
         assert batch.y.dtype == np.int32
         assert batch.mask.dtype == bool
-        assert not batch.x[~batch.mask].any()
-        assert not batch.y[~batch.mask].any()
+        if make == "evaluation":
+            assert not batch.x[~batch.mask].any()
+            assert not batch.y[~batch.mask].any()
         assert batch.mask.sum() <= 5
     names = np.concatenate([b.x[b.mask][:, 0, 0, 0] for b in batches]).astype(int) - 1
     assert sorted(names) == list(range(n))
@@ -85,7 +92,7 @@ def test_order_depends_on_seed_and_epoch_alone():
 @pytest.mark.parametrize("start", [0, 1, 4, 5])
 def test_resumed_batches_are_the_same_bits(start):
     split = make_split()
-    options = {"augment": random_crop_flip, "normalise": UNIT}
+    options = {"augmentation": CROP_FLIP, "normalise": UNIT}
     assert_same(epoch(split, **options)[start:], epoch(split, start=start, **options))
 
 
@@ -94,7 +101,7 @@ def test_augmentation_differs_between_batches_epochs_and_seeds():
     batches = [
         batch.x
         for options in ({}, {"epoch": 3}, {"seed": 4})
-        for batch in epoch(split, augment=random_crop_flip, **options)
+        for batch in epoch(split, augmentation=CROP_FLIP, **options)
     ]
     assert len({batch.tobytes() for batch in batches}) == 6
 
@@ -102,14 +109,22 @@ def test_augmentation_differs_between_batches_epochs_and_seeds():
 def test_first_batch_does_not_reuse_the_shuffling_stream():
     seen = []
     split = make_split()
-    epoch(split, augment=lambda x, rng: seen.append(rng.random()) or x)
+    list(
+        epoch_draws(
+            split,
+            batch_size=5,
+            seed=3,
+            epoch=2,
+            augmentation=CROP_FLIP._replace(draw=lambda rng, n: seen.append(rng.random()) or {}),
+        )
+    )
     assert np.random.default_rng([3, 2]).random() not in seen
     assert len(set(seen)) == 5
 
 
 def test_number_of_devices_changes_neither_examples_nor_augmentation():
     split = make_split()
-    one, four = (epoch(split, augment=random_crop_flip, multiple_of=m) for m in (1, 4))
+    one, four = (epoch(split, augmentation=CROP_FLIP, multiple_of=m) for m in (1, 4))
     for a, b in zip(one, four, strict=True):
         np.testing.assert_array_equal(a.x[a.mask], b.x[b.mask])
 
@@ -118,17 +133,41 @@ def test_another_process_makes_the_same_bits():
     split = make_split()
     program = (
         "import hashlib, numpy as np\n"
-        "from focalgeo.data import AUGMENTATIONS, NORMALISATIONS, epoch_batches\n"
+        "from focalgeo.data import AUGMENTATIONS, epoch_draws\n"
         "from focalgeo.types import Split\n"
         f"x = np.frombuffer({split.x.tobytes()!r}, np.uint8).reshape(-1, 6, 6, 3)\n"
         f"split = Split(x, np.array({split.y.tolist()}, np.int32))\n"
-        "batches = epoch_batches(split, batch_size=5, seed=3, epoch=2, augment=AUGMENTATIONS['crop_flip'],\n"
-        "                        normalise=NORMALISATIONS['unit'])\n"
-        "print(hashlib.sha256(b''.join(part.tobytes() for batch in batches for part in batch)).hexdigest())\n"
+        "draws = epoch_draws(split, batch_size=5, seed=3, epoch=2, augmentation=AUGMENTATIONS['crop_flip'])\n"
+        "parts = [part for draw in draws for part in (draw.rows, draw.mask, *draw.changes.values())]\n"
+        "print(hashlib.sha256(b''.join(part.tobytes() for part in parts)).hexdigest())\n"
     )
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
-    here = epoch(split, augment=random_crop_flip, normalise=UNIT)
-    assert there == hashlib.sha256(b"".join(part.tobytes() for batch in here for part in batch)).hexdigest()
+    draws = epoch_draws(split, batch_size=5, seed=3, epoch=2, augmentation=CROP_FLIP)
+    parts = [part for draw in draws for part in (draw.rows, draw.mask, *draw.changes.values())]
+    assert there == hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+
+
+def test_fetched_examples_make_the_batches_of_resident_ones():
+    split = make_split()
+    options = {"augmentation": CROP_FLIP, "normalise": UNIT}
+    draws = epoch_draws(split, batch_size=5, seed=3, epoch=2, augmentation=CROP_FLIP)
+    fetched = [make_batch(*fetch(split, draw), **options) for draw in draws]
+    assert_same(epoch(split, **options), jax.device_get(fetched))
+
+
+def test_labels_below_0_count_for_nothing():
+    nodes = np.array([[0, -1, 1], [-1, -1, 0], [1, 1, -1]], np.int32)
+    split = Split(np.arange(3, dtype=np.int32), nodes)
+    batches = list(evaluation_batches(split, batch_size=2))
+    assert [batch.mask.tolist() for batch in batches] == [
+        [[True, False, True], [False, False, True]],
+        [[True, True, False], [False, False, False]],
+    ]
+    for batch in [*batches, *epoch(split, batch_size=2)]:
+        chosen = nodes[batch.x[:, None], np.arange(3)]
+        np.testing.assert_array_equal(batch.y[batch.mask], chosen[batch.mask])
+        assert (batch.y >= 0).all()
+    assert sum(batch.mask.sum() for batch in epoch(split, batch_size=2)) == (nodes >= 0).sum()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +176,7 @@ def test_another_process_makes_the_same_bits():
 )
 def test_wrong_arguments_are_refused_at_the_call(options):
     with pytest.raises(InputError, match="give"):
-        epoch_batches(make_split(), **({"batch_size": 5, "seed": 3, "epoch": 2} | options))
+        epoch_draws(make_split(), **({"batch_size": 5, "seed": 3, "epoch": 2} | options))
 
 
 @pytest.mark.parametrize("name", ["cifar10", "unit", "digits"])

@@ -39,20 +39,25 @@ def workshop():
     hyper = {"gamma": jnp.float32(1), "learning_rate": jnp.float32(0.1)}
     state = TrainState(jnp.int32(0), params, {}, tx.init(params), jax.random.PRNGKey(1), hyper)
     step = make_step(model.apply, losses.make_loss("focal_loss"), tx, parallel.reduce_sum)
-    program = parallel.make_program(sweep.make_members_step(step), at_once=1)
+    augmentation = data.AUGMENTATIONS["crop_flip"]
+    options = {"augmentation": augmentation, "normalise": data.Normalisation((0.5,), (0.5,), 255.0)}
+
+    def drawn_step(state, draw, split):
+        return step(state, data.make_batch(split, draw, **options))
+
+    program = parallel.make_program(sweep.make_members_step(drawn_step), at_once=1, shared=(split,))
 
     def batches(epoch: int, start: int):
-        made = data.epoch_batches(
+        made = data.epoch_draws(
             split,
             batch_size=8,
             seed=3,
             epoch=epoch,
             start=start,
-            augment=data.AUGMENTATIONS["crop_flip"],
-            normalise=data.Normalisation((0.5,), (0.5,), 255.0),
+            augmentation=augmentation,
             multiple_of=parallel.device_count(),
         )
-        return (jax.tree.map(lambda leaf: leaf[None], batch) for batch in made)
+        return (jax.tree.map(lambda leaf: leaf[None], draw) for draw in made)
 
     return Workshop(checkpoint.Checkpoint(sweep.stack([state], [0]), {}), program, batches)
 
@@ -69,7 +74,6 @@ def train(
     rows=None,
     save=lambda saved: None,
     stopped=lambda: None,
-    batches=None,
 ):
     start = start or workshop.start
     start = start._replace(state=jax.tree.map(np.copy, start.state))  # the step donates its state
@@ -79,7 +83,7 @@ def train(
         PLAN,
         places=[{}],
         alone=True,
-        batches=batches or workshop.batches,
+        batches=workshop.batches,
         validate=lambda chunks: [
             {"name": "norm", "split": "val", "value": float(jnp.sum(chunks[0].params["Dense_0"]["bias"]))}
         ],
@@ -170,12 +174,13 @@ def test_every_example_is_seen_once_an_epoch(whole):
 def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
     saved = []
 
-    def poisoned(epoch, start):
-        for number, batch in enumerate(workshop.batches(epoch, start), start):
-            yield batch._replace(x=batch.x * (np.nan if (epoch, number) == (1, 2) else 1))
+    def poisoned(chunks, epoch):
+        if epoch < 2:
+            return chunks
+        return [chunk._replace(hyper={**chunk.hyper, "gamma": chunk.hyper["gamma"] * np.nan}) for chunk in chunks]
 
-    with pytest.raises(RunError, match="loss is nan at step 7; what was saved before is kept"):
-        train(workshop, save=lambda each: saved.append(int(each.state.step[0])), batches=poisoned)
+    with pytest.raises(RunError, match="loss is nan at step 9; what was saved before is kept"):
+        train(workshop, save=lambda each: saved.append(int(each.state.step[0])), adapt=poisoned)
     assert saved == [5]
 
 

@@ -1,0 +1,69 @@
+"""What config.diagnostics asks for between epochs: how training treats right and wrong examples."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from focalgeo import evaluation
+from focalgeo.job import feed
+from focalgeo.job.members import Member
+from focalgeo.job.preparation import Prepared
+from focalgeo.training import loop, sweep
+from focalgeo.types import Split, TrainState
+
+
+def check_network(config, prepared: Prepared, states: TrainState) -> None:
+    """Refuses, before training begins, diagnostics of a network whose last layer is not to be seen.
+
+    Raises:
+        InputError: the network sows no last layer.
+    """
+    if not config.diagnostics.every:
+        return
+    state = sweep.member(states, 0)
+    batch = next(iter(feed.evaluation_batches(config, _first(prepared.dataset.train, 2))))
+    evaluation.check_last_layer(prepared.model.apply, {"params": state.params, **state.model_state}, batch.x)
+
+
+def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks: Sequence[TrainState]) -> list[dict]:
+    """Rows of `evaluation.diagnosis_rows` for each member that still trains and each split, and its "weight_norm".
+
+    After every config.diagnostics.every epochs and after the last; 0 asks for none. "weight_norm", that of the last
+    layer's kernel, is of the network and so of no split. A member has no rows of a split on which its numbers are not
+    finite.
+    """
+    rows, number = [], 0
+    for chunk in chunks if _is_due(config, prepared.plan, chunks) else ():
+        own = members[number : number + len(chunk.step)]
+        rows += _chunk_rows(config, prepared, own, chunk)
+        number += len(own)
+    return rows
+
+
+def _is_due(config, plan: loop.Plan, chunks: Sequence[TrainState]) -> bool:
+    step, every = max(int(np.max(chunk.step)) for chunk in chunks), config.diagnostics.every
+    return every > 0 and (step == plan.steps or step // plan.steps_per_epoch % every == 0)
+
+
+def _chunk_rows(config, prepared: Prepared, members: Sequence[Member], chunk: TrainState) -> list[dict]:
+    settings, rows = config.diagnostics, []
+    training = np.flatnonzero(~sweep.stopped(chunk))
+    for split in settings.splits if len(training) else ():
+        examples = _first(getattr(prepared.dataset, split), settings.examples)
+        batches = feed.evaluation_batches(config, examples)
+        found, norms = evaluation.diagnose(prepared.model.apply, prepared.objective.loss, chunk, batches=batches)
+        for index in training:
+            own = jax.tree.map(lambda leaf, index=index: leaf[index], found)
+            if not all(np.isfinite(leaf).all() for leaf in (*own, norms[index])):
+                continue
+            measured = evaluation.diagnosis_rows(own, split=split, num_bins=settings.num_bins)
+            if split == settings.splits[0]:
+                measured.append({"name": "weight_norm", "value": float(norms[index])})
+            rows += [{**members[index].place, **row} for row in measured]
+    return rows
+
+
+def _first(split: Split, examples: int) -> Split:
+    """The first `examples` of a split, all of them for 0."""
+    return Split(split.x[: examples or None], split.y[: examples or None])
