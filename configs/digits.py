@@ -24,6 +24,9 @@ def get_config(arg: str = "") -> ConfigDict:
     config.data.val_size = placeholder(int)
     config.data.test_size = placeholder(int)
     config.data.image_size = placeholder(int)
+    config.data.max_words = placeholder(int)
+    config.data.max_length = placeholder(int)
+    config.data.embeddings = placeholder(str)
     config.data.augment = "none"
     config.data.scale = 16.0
     config.data.mean = (0.305,)
@@ -35,6 +38,10 @@ def get_config(arg: str = "") -> ConfigDict:
     config.model.hidden = (32, 32)
     config.model.widths = placeholder(tuple)
     config.model.blocks = placeholder(tuple)
+    config.model.width = placeholder(int)
+    config.model.stem_stride = placeholder(int)
+    config.model.embedding_size = placeholder(int)
+    config.model.dropout = placeholder(float)
 
     config.loss = ConfigDict()
     config.loss.name = "focal_loss"
@@ -53,6 +60,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.optimizer.momentum = 0.9
     config.optimizer.nesterov = False
     config.optimizer.weight_decay = 5e-4
+    config.optimizer.reduction = "mean"
     config.optimizer.clip_norm = 0.0
     config.optimizer.batch_size = 64
     config.optimizer.epochs = 60
@@ -60,6 +68,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.optimizer.decay_epochs = (40, 50)
     config.optimizer.decay_factor = 0.1
     config.optimizer.warmup_epochs = 0
+    config.optimizer.select = "last"
 
     config.log_every = 20
     config.checkpoint = ConfigDict({"every": 200, "keep": 3})
@@ -84,6 +93,8 @@ def get_config(arg: str = "") -> ConfigDict:
     config.curvature.density_probes = 10
     config.curvature.density_steps = 40
     config.curvature.every = 0
+
+    config.diagnostics = ConfigDict({"every": 0, "splits": ("train", "val"), "examples": 0, "num_bins": 25})
 
     config.sweep = ConfigDict({"gamma": (), "trace_penalty": (), "learning_rate": (), "seed": (), "at_once": 0})
 

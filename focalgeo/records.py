@@ -321,8 +321,8 @@ def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Iterator[Callable[
         writer = SummaryWriter(str(Path(workdir) / "tensorboard"), purge_step=step or None)
 
     def write(row: Row) -> None:
-        if "step" in row:
-            keys = ("member", "split", "name", "map", "criterion", "loss")
+        if "step" in row and "bin" not in row:
+            keys = ("member", "split", "name", "outcome", "map", "criterion", "loss")
             writer.add_scalar("/".join(str(row[key]) for key in keys if row.get(key)), float(row["value"]), row["step"])
 
     with contextlib.closing(writer):

@@ -175,6 +175,44 @@ def epoch_curvature_rows():
             yield {**row, **ends, "step": step, "epoch": step / 20}
 
 
+def diagnosis_rows():
+    """As after epochs 1, 5 and 30: examples are learnt, those still wrong grow sure, gradients shrink."""
+    for epoch in (1, 5, 30):
+        place = {"step": 20 * epoch, "epoch": float(epoch)}
+        yield {"name": "weight_norm", "value": 2 + np.log(epoch), **place}
+        for split, n in (("train", 1258), ("val", 180)):
+            values = {"nll": (0.5 / epoch, 1.5 + epoch / 10), "entropy": (0.4 / epoch, 1.2 - epoch / 60)}
+            values |= {"true_class_probability": (1 - 0.3 / epoch, 0.3 / epoch), "gradient_norm": (1 / epoch, 3.0)}
+            wrong = n // (2 * epoch)
+            for name, means in values.items():
+                for outcome, value, count in zip(("correct", "wrong"), means, (n - wrong, wrong), strict=True):
+                    yield {"name": name, "split": split, "outcome": outcome, "value": value, "n": count, **place}
+                whole = (means[0] * (n - wrong) + means[1] * wrong) / n
+                yield {"name": name, "split": split, "value": whole, "n": n, **place}
+            yield from _gradient_rows(split, n, place)
+            yield from _share_rows(split, n, place)
+
+
+def _gradient_rows(split, n, place):
+    edges = np.concatenate([[0.0], 10.0 ** (np.arange(-48, 17) / 4)])
+    shares = np.exp(-0.5 * ((np.arange(65) - 50 + 8 * np.log(place["epoch"])) / 5) ** 2)
+    shares[shares < 1e-3] = 0
+    for number in np.flatnonzero(shares):
+        ends = {"lower": edges[number], "upper": edges[number + 1], "n": n}
+        where = {"name": "gradient_norm_histogram", "split": split, "bin": int(number)}
+        yield {**where, "value": shares[number] / shares.sum(), **ends, **place}
+
+
+def _share_rows(split, n, place):
+    counts = np.round(n * 0.5 ** (25 - np.arange(25)))
+    for number in np.flatnonzero(counts):
+        confidence = (number + 0.6) / 25
+        ends = {"low": confidence - 0.1, "high": min(confidence + 0.1, 1.0), "lower": number / 25}
+        row = {"name": "reliability", "split": split, "bin": int(number), "value": confidence - 0.02, **ends, **place}
+        share = {"share": counts[number] / counts.sum(), "n": int(counts[number])}
+        yield {**row, "upper": (number + 1) / 25, "confidence": confidence, **share}
+
+
 def density_rows():
     edges = np.sinh(np.linspace(-5, 7.6, 61))
     for loss, shift in (("cross_entropy", 0.0), ("focal_loss", 1.6)):
@@ -227,7 +265,7 @@ def write_workdir(workdir):
     records.write_manifest(workdir, MANIFEST)
     for rows in (training_rows(), calibration_rows(splits, search), epoch_curvature_rows(), curvature_rows()):
         records.append_rows(workdir, list(rows))
-    for rows in (attribution_rows(), density_rows()):
+    for rows in (attribution_rows(), density_rows(), diagnosis_rows()):
         records.append_rows(workdir, list(rows))
     seconds = {"compile": 3.0, "evaluate": 4.5, "prepare": 2.2, "train": 12.34}
     records.append_rows(

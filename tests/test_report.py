@@ -44,6 +44,9 @@ FIGURES = {
     "training_lambda_max",
     "training_trace",
     "spectral_density_val",
+    *(f"diagnostics_{name}" for name in ("nll", "entropy", "true_class_probability", "weight_norm", "gradient_norm")),
+    "diagnostics_reliability_train",
+    "diagnostics_reliability_val",
 }
 
 

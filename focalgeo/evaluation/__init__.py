@@ -12,7 +12,9 @@ from focalgeo.evaluation.calibration import (
 )
 from focalgeo.evaluation.curvature import Curvature, data_matvec, make_batch_loss, measure_curvature
 from focalgeo.evaluation.density import density_rows
+from focalgeo.evaluation.diagnostics import Diagnosis, diagnose, diagnosis_rows
 from focalgeo.evaluation.forecast import Forecast, check_memory, forecast_memory, seconds_of_product
+from focalgeo.evaluation.last_layer import check_last_layer
 from focalgeo.evaluation.prediction import predict
 from focalgeo.evaluation.problem import Problem
 
@@ -20,13 +22,17 @@ __all__ = [
     "UNCALIBRATED",
     "Calibrator",
     "Curvature",
+    "Diagnosis",
     "Forecast",
     "Problem",
     "attribution_rows",
     "calibration_rows",
+    "check_last_layer",
     "check_memory",
     "data_matvec",
     "density_rows",
+    "diagnose",
+    "diagnosis_rows",
     "difference_rows",
     "fit_calibrators",
     "fit_rows",

@@ -20,6 +20,15 @@ CHECKS = (
         lambda v: len(v) > 0 and all(0 < each < float("inf") for each in v),
         "must hold finite numbers above 0",
     ),
+    *(
+        (f"data.{field}", lambda v: v is None or v >= 1, "must be 1 or more, or None for the data set's own")
+        for field in ("max_words", "max_length")
+    ),
+    *(
+        (f"model.{field}", lambda v: v is None or v >= 1, "must be 1 or more, or None for the network's own")
+        for field in ("width", "embedding_size", "stem_stride")
+    ),
+    ("model.dropout", lambda v: v is None or 0 <= v < 1, "must be at least 0 and below 1"),
     ("model.dtype", lambda v: v in ("float32", "bfloat16"), "must be float32 or bfloat16"),
     ("loss.gamma", lambda v: abs(v) < float("inf"), "must be a finite number"),
     ("loss.smoothing", lambda v: 0 <= v < 1, "must be at least 0 and below 1"),
@@ -45,6 +54,8 @@ CHECKS = (
     ("optimizer.schedule", lambda v: v in ("steps", "cosine"), "must be steps or cosine"),
     ("optimizer.decay_factor", lambda v: 0 < v <= 1, "must be above 0 and at most 1"),
     ("optimizer.decay_epochs", lambda v: all(epoch > 0 for epoch in v), "must all be greater than 0"),
+    ("optimizer.reduction", lambda v: v in ("mean", "sum"), "must be mean or sum, of the losses of a batch"),
+    ("optimizer.select", lambda v: v in ("last", "best_val"), "must be last or best_val, the epoch that is kept"),
     ("optimizer.warmup_epochs", lambda v: v >= 0, "must be 0 or more"),
     ("log_every", lambda v: v >= 1, "must be 1 or more"),
     ("checkpoint.every", lambda v: v >= 1, "must be 1 or more"),
@@ -62,11 +73,7 @@ CHECKS = (
     ),
     ("evaluation.max_temperature", lambda v: 1 <= v < float("inf"), "must be a finite number, 1 or more"),
     ("curvature.examples", lambda v: v >= 0, "must be 0 (no curvature) or more"),
-    (
-        "curvature.splits",
-        lambda v: len(set(v)) == len(v) > 0 and set(v) <= {"train", "val", "test"},
-        "must hold val, train or test, each once",
-    ),
+    ("curvature.splits", lambda v: _are_splits(v), "must hold val, train or test, each once"),
     ("curvature.batch_size", lambda v: v >= 1, "must be 1 or more"),
     ("curvature.max_products", lambda v: v >= 2, "must be 2 or more"),
     ("curvature.tolerance", lambda v: v > 0, "must be greater than 0"),
@@ -74,6 +81,10 @@ CHECKS = (
     ("curvature.density_probes", lambda v: v == 0 or v >= 2, "must be 0 (no density), or 2 or more for an error"),
     ("curvature.density_steps", lambda v: v >= 1, "must be 1 or more"),
     ("curvature.every", lambda v: v >= 0, "must be 0 (only after training) or more, in epochs"),
+    ("diagnostics.every", lambda v: v >= 0, "must be 0 (none) or more, in epochs"),
+    ("diagnostics.examples", lambda v: v >= 0, "must be 0 (all) or more"),
+    ("diagnostics.num_bins", lambda v: v >= 1, "must be 1 or more"),
+    ("diagnostics.splits", lambda v: _are_splits(v), "must hold val, train or test, each once"),
     (
         "sweep.seed",
         lambda v: _distinct(v) and all(type(each) is int for each in v),
@@ -147,6 +158,10 @@ def _check_schedule(loss: ConfigDict, epochs: int) -> None:
         schedule = f"config.loss.name {loss.name} changes gamma at epochs {', '.join(map(str, boundaries))}"
         mend = "set loss.name=scheduled_focal_loss with boundaries and gammas of your own"
         raise InputError(f"{schedule}, optimizer.epochs is {epochs}: train longer, or {mend}")
+
+
+def _are_splits(values) -> bool:
+    return len(set(values)) == len(values) > 0 and set(values) <= {"train", "val", "test"}
 
 
 def _distinct(values) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import evaluation, losses, parallel
-from focalgeo.job import feed
+from focalgeo.job import feed, selection
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
 from focalgeo.training import sweep
@@ -78,7 +78,7 @@ def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks:
 
 
 def _problem(member: Member, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
-    state = jax.device_get(state)
+    state = jax.device_get(selection.without_best(state))
     chosen = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
     hyper, params, model_state = jax.tree.map(jnp.asarray, (state.hyper, state.params, state.model_state))
     of_logits = {name: Partial(_with_hyper, Partial(loss), hyper) for name, loss in chosen.items()}

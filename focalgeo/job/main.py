@@ -9,7 +9,7 @@ import jax
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from focalgeo import records, report
-from focalgeo.job import curvature, final, preparation, provenance, rounds, training
+from focalgeo.job import curvature, diagnostics, final, preparation, provenance, rounds, training
 from focalgeo.job.checks import check_config
 from focalgeo.job.members import Member, axes, belongs, make_members, of_shard
 from focalgeo.job.preparation import Prepared
@@ -33,6 +33,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     prepared = preparation.prepare(config)
     state = preparation.initial_state(prepared, members[:1])
     curvature.check_memory(members[0], prepared, state)
+    diagnostics.check_network(config, prepared, state)
     if not fresh:
         provenance.check_data(workdir, prepared.dataset)
     with records.locked(workdir):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import curvature, losses, parallel
+from focalgeo.job import selection
 from focalgeo.training.step import plain_forward
 from focalgeo.types import Array, Batch, Predictions, PyTree, TrainState
 
@@ -63,7 +64,8 @@ def make_adapt(
 ) -> Callable[[list[TrainState], int], list[TrainState]]:
     """The change of state.hyper as an epoch begins, in each chunk of members; predict(chunk) gives val's predictions.
 
-    A schedule learns the epoch's number; AdaFocal moves its gammas by the calibration of val, from the second epoch on.
+    A schedule learns the epoch's number; from the second epoch on AdaFocal moves its gammas by the calibration of val,
+    and the epoch before is kept if it is the best on val so far and the best is asked for.
     """
     update = jax.jit(jax.vmap(_adafocal_after, (0, 1, None)))
 
@@ -71,9 +73,11 @@ def make_adapt(
         hyper, changed = chunk.hyper, {}
         if "epoch" in hyper:
             changed["epoch"] = np.full_like(hyper["epoch"], epoch)
-        if "adafocal" in hyper and epoch > 0:
-            predicted = predict(chunk)
+        predicted = predict(chunk) if epoch > 0 and {"adafocal", selection.BEST} & set(hyper) else None
+        if "adafocal" in hyper and predicted is not None:
             changed["adafocal"] = update(jax.device_get(hyper["adafocal"]), *predicted[:2])
+        if selection.BEST in hyper and predicted is not None:
+            changed[selection.BEST] = selection.best_after(chunk, epoch, predicted)
         changed = {name: parallel.like(value, hyper[name]) for name, value in changed.items()}
         return chunk._replace(hyper={**hyper, **changed}) if changed else chunk
 

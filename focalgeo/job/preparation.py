@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import data, evaluation, models, parallel
-from focalgeo.job import feed
+from focalgeo.job import feed, selection
 from focalgeo.job.members import Member
 from focalgeo.job.objective import Objective, hyper_of, make_objective
 from focalgeo.training import loop, optimiser, sweep
@@ -43,15 +43,33 @@ def prepare(config) -> Prepared:
 
 
 def _load(config) -> Dataset:
-    sizes = {name: config.data[name] for name in ("train_size", "val_size", "test_size", "image_size")}
+    names = ("train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
+    sizes = {name: config.data[name] for name in names}
     return data.load_dataset(config.data.name, split_seed=config.data.split_seed, **sizes)
 
 
 def _model(config, dataset: Dataset) -> Model:
-    given = {name: config.model[name] for name in ("hidden", "widths", "blocks")}
-    options = {name: value for name, value in given.items() if value is not None}
+    names = ("hidden", "widths", "blocks", "width", "embedding_size", "dropout", "stem_stride")
+    options = {name: config.model[name] for name in names if config.model[name] is not None}
     options |= {"dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
+    if dataset.vocabulary:
+        options |= {"vocabulary_size": len(dataset.vocabulary), **_word_vectors(config, dataset)}
     return models.build(config.model.name, len(dataset.class_names), **options)
+
+
+def _word_vectors(config, dataset: Dataset) -> dict:
+    """The options of a network whose word vectors begin as those of a file; none without one.
+
+    Raises:
+      InputError: the file's vectors have another size than config.model.embedding_size asks for.
+    """
+    path, size = config.data.embeddings, config.model.embedding_size
+    if path is None:
+        return {}
+    vectors = data.read_embeddings(path, dataset.vocabulary)
+    if size is not None and vectors.shape[1] != size:
+        raise InputError(f"{path} holds vectors of {vectors.shape[1]} numbers: set config.model.embedding_size to that")
+    return {"embedding_size": vectors.shape[1], "embedding_init": lambda key, shape, dtype: jnp.asarray(vectors, dtype)}
 
 
 def _plan(config, dataset: Dataset) -> loop.Plan:
@@ -104,7 +122,8 @@ def _state(prepared: Prepared, member: Member, variables: dict) -> TrainState:
     params = variables.pop("params")
     hyper = hyper_of(member.config, prepared.objective.hyper)
     hyper["learning_rate"] = np.float32(member.config.optimizer.learning_rate)
-    return TrainState(np.int32(0), params, variables, prepared.tx.init(params), member.keys["noise"], hyper)
+    state = TrainState(np.int32(0), params, variables, prepared.tx.init(params), member.keys["noise"], hyper)
+    return selection.with_best(state) if member.config.optimizer.select == "best_val" else state
 
 
 def source_seeds(members: Sequence[Member]) -> list[int]:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from focalgeo import evaluation, parallel, records
-from focalgeo.job import curvature, objective, preparation, rounds
+from focalgeo.job import curvature, diagnostics, objective, preparation, rounds, selection
 from focalgeo.job.feed import Feed, evaluation_batches, make_feed
 from focalgeo.job.members import Member, belongs
 from focalgeo.job.preparation import Prepared
@@ -59,6 +59,10 @@ def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, pred
             save=functools.partial(checkpoint.save, manager),
             stopped=stopped,
         )
+    if config.optimizer.select == "best_val":
+        chunks = program.place(outcome.state)
+        bests = [selection.best_after(chunk, config.optimizer.epochs, predict_val(chunk)) for chunk in chunks]
+        outcome = outcome._replace(state=program.whole(list(map(selection.selected, chunks, bests))))
     compiled_in = outcome.compile_seconds and outcome.compile_seconds + chosen_in  # 0: nothing was left to train
     return outcome._replace(compile_seconds=compiled_in)
 
@@ -78,6 +82,7 @@ def choose_program(
         prepared.tx,
         parallel.reduce_sum,
         forward=prepared.objective.forward,
+        mean=config.optimizer.reduction == "mean",
     )
 
     def drawn_step(state: TrainState, draw: PyTree, *resident: Split) -> tuple[TrainState, dict]:
@@ -144,6 +149,7 @@ def make_validation(config, prepared: Prepared, members: list[Member], predict: 
     loss = jax.jit(jax.vmap(prepared.objective.loss, in_axes=(1, None, 0)))
 
     def validate(chunks: list[TrainState]) -> list[dict]:
+        chunks = list(map(selection.without_best, chunks))
         rows, number = [], 0
         for chunk in chunks:
             predicted = predict(chunk)
@@ -155,6 +161,7 @@ def make_validation(config, prepared: Prepared, members: list[Member], predict: 
                 rows.append({**own, "name": "loss", "value": float(per_example[index].mean())})
                 rows.append({**own, "name": "accuracy", "value": float(right[:, index].mean())})
             number += len(standing)
+        rows += diagnostics.rows_of_epoch(config, prepared, members, chunks)
         return rows + curvature.rows_of_epoch(config, prepared, members, chunks)
 
     return validate

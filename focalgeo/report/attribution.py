@@ -87,7 +87,8 @@ def _scale_words(rows: Sequence[Row], loss: str) -> list[str]:
 
 
 def _probability_words(rows: Sequence[Row]) -> list[str]:
-    quantiles = {row["quantile"]: row for row in matching(rows, {"name": "true_class_probability"})}
+    found = [row for row in matching(rows, {"name": "true_class_probability"}) if "quantile" in row]
+    quantiles = {row["quantile"]: row for row in found}
     if not {0.05, 0.5, 0.95} <= set(quantiles):
         return []
     low, middle, high = (_probability(quantiles[level]["value"]) for level in (0.05, 0.5, 0.95))

@@ -17,7 +17,8 @@ _NEEDED = {
     "class1_reliability": _BIN,
     "seconds": ("phase",),
     "attribution": ("of", "loss", "part"),
-    "true_class_probability": ("quantile", "n"),
+    "true_class_probability": ("n",),
+    "gradient_norm_histogram": ("split", "bin", "lower", "upper"),
     "spectral_density": ("loss", "split", "bin", "lower", "upper", "stderr"),
     **dict.fromkeys(("scale_free_trace", "mean_weight", "share_raised", "share_negative"), ("loss",)),
 }

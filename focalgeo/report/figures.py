@@ -27,7 +27,7 @@ def reliability_figure(
     with styled():
         figure = Figure(figsize=(4.1, 4.7))
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
-        _draw_reliability(top, bins, COLOURS[MAP_COLOURS[column.map]], true)
+        draw_reliability(top, bins, COLOURS[MAP_COLOURS[column.map]], true)
         _draw_counts(bottom, bins, COLOURS[MAP_COLOURS[column.map]])
         bottom.set_xlabel(predicted)
         legend = {"fontsize": 8, "handlelength": 1.5, "columnspacing": 1.2, "borderaxespad": 0.2}
@@ -39,7 +39,8 @@ def _values(rows: Sequence[Row], key: str) -> np.ndarray:
     return np.array([row[key] for row in rows], float)
 
 
-def _draw_reliability(axes: Any, bins: Sequence[Row], colour: str, true: str) -> None:
+def draw_reliability(axes: Any, bins: Sequence[Row], colour: str, true: str) -> None:
+    """Draw bins of confidence: what came true in each, its interval, and the gap to the mean confidence."""
     lower, upper, accuracy, confidence = (_values(bins, key) for key in ("lower", "upper", "value", "confidence"))
     centre, width = (lower + upper) / 2, upper - lower
     axes.bar(centre, accuracy, 0.92 * width, color=colour, alpha=0.5, linewidth=0, label=true)

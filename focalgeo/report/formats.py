@@ -17,6 +17,11 @@ def significant(value: float, digits: int = 4) -> str:
     return f"{mantissa.translate(_MINUS)} × 10{str(int(power)).translate(_SUPERSCRIPTS)}"
 
 
+def power_of_ten(value: float) -> str:
+    """Return the power of ten nearest to a value above 0: 0.001 -> 10⁻³."""
+    return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPTS)}"
+
+
 def plain(value: float) -> str:
     """Return a number without needless zeros: 0.05, 1, 3,000."""
     return f"{value:,.6f}".rstrip("0").rstrip(".").translate(_MINUS) if abs(value) >= 1e-4 else significant(value, 2)

@@ -13,6 +13,7 @@ from focalgeo.report.calibration_page import calibration_panels, render_calibrat
 from focalgeo.report.checks import check_manifest, check_rows, check_search
 from focalgeo.report.curves import curvature_curve_figure, curve_figure
 from focalgeo.report.density import density_figure, density_splits
+from focalgeo.report.diagnostics import diagnostic_panels
 from focalgeo.report.figures import estimate_figure, reliability_figure
 from focalgeo.report.members import is_sweep
 from focalgeo.report.panels import Panel, draw_panels, template, tiles
@@ -68,6 +69,7 @@ def _panels(rows: Sequence[Row], search: Mapping[str, np.ndarray] | None) -> Ite
         drawn = [row for row in matching(rows, {"name": name, "map": None}) if row.get("split") in ("train", "val")]
         if any("step" in row for row in drawn):
             yield Panel("training", f"training_{name}", title, curve_figure(rows, name))
+    yield from diagnostic_panels(rows)
     for criterion in ("ece", "nll") if search is not None else ():
         title = f"{criterion.upper()} over γ and T"
         yield Panel("search", f"search_{criterion}", title, surface_figure(rows, search, criterion))

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from focalgeo.report.diagnostics_sweep import diagnostic_sweep_panels
 from focalgeo.report.formats import interval, plain, significant
 from focalgeo.report.members import (
     AXIS_TITLES,
@@ -113,6 +114,7 @@ def sweep_panels(rows: Sequence[Row], manifest: Mapping[str, Any]) -> Iterator[P
     figure = axis_figure(rows, sweep, {"": ("orange", gamma)}, "γ of the map")
     yield Panel("calibration", "sweep_gamma", "Best γ of focal temperature scaling", figure)
     yield from _curvature_panels(rows, sweep)
+    yield from diagnostic_sweep_panels(rows, sweep)
     for number, line in enumerate(sweep.lines):
         title = line_title(sweep, line) or "All values"
         yield Panel("reliability", f"sweep_reliability_{number}", title, reliability_grid(rows, sweep, line))

@@ -132,7 +132,9 @@ def interval_words(manifest: Mapping[str, Any]) -> str:
 
 def training_words(rows: Sequence[Row]) -> str:
     """Return what a training row is, from the distance between their steps."""
-    batches = batches_of_row([row for row in rows if row.get("split") == "train" and "step" in row])
+    batches = batches_of_row(
+        [row for row in rows if row["name"] == "loss" and row.get("split") == "train" and "step" in row]
+    )
     if not batches:
         return ""
     what = f"the mean of {batches} batches" if batches > 1 else "a single batch"

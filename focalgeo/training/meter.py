@@ -92,7 +92,7 @@ class Meter:
         running = ~self._stopped
         sums = {name: float(np.sum(values, where=running)) for name, values in self._sums.items()}
         count = max(sums["count"], 1.0)
-        return f"loss {sums['loss'] / count:.4f}, accuracy {sums['correct'] / count:.3f}, {self._rate():.0f} images/s"
+        return f"loss {sums['loss'] / count:.4f}, accuracy {sums['correct'] / count:.3f}, {self._rate():.0f} examples/s"
 
     def rows(self, place: dict, learning_rate: np.ndarray) -> list[dict]:
         """The rows since the last row, after which the sums start anew; learning_rate: of each member."""

@@ -22,13 +22,15 @@ def make_step(
     reduce: Callable,
     *,
     forward: Callable = plain_forward,
+    mean: bool = True,
 ) -> Callable:
     """The step (state, batch) -> (state, metrics): one update of the mean loss over all devices' unmasked examples.
 
     apply: flax's signature (see types.Model). loss(logits, labels, hyper) -> [examples] in nats. reduce: sums a tree
     over devices. forward(network, params, batch, key, hyper) -> (logits, new model state, penalty), where network(
     params) gives the first two: a penalty is summed over the batch as losses are, of this device's share of it.
-    Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the mean
+    mean: False minimises the batch's sum in place of its mean, as the published code of Mukhoti et al. does.
+    Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the
     gradient and of the new parameters and batch statistics.
     """
 
@@ -54,7 +56,8 @@ def make_step(
 
         gradient, (sums, model_state) = jax.grad(objective, has_aux=True)(state.params)
         gradient, sums = reduce((gradient, sums))
-        gradient = jax.tree.map(lambda leaf: leaf / sums["count"].astype(leaf.dtype), gradient)
+        if mean:
+            gradient = jax.tree.map(lambda leaf: leaf / sums["count"].astype(leaf.dtype), gradient)
 
         updates, opt_state = tx.update(gradient, state.opt_state, state.params)
         updates = jax.tree.map(lambda leaf: state.hyper["learning_rate"] * leaf, updates)
