@@ -55,7 +55,10 @@ class Split(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A data set by name: the three splits, its class names in label order, and a checksum of its content."""
+    """A data set by name: the three splits, its class names in label order, and a checksum of its content.
+
+    `vocabulary` holds the words by token id, "" for padding and "<unk>" for unknown words first; () for images.
+    """
 
     name: str
     train: Split
@@ -63,6 +66,7 @@ class Dataset(NamedTuple):
     test: Split
     class_names: tuple[str, ...]
     checksum: str
+    vocabulary: tuple[str, ...] = ()
 
 
 class Predictions(NamedTuple):

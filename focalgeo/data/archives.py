@@ -1,4 +1,4 @@
-"""The files of a folder or of a tar archive: their checksum, and one pass over them in order."""
+"""The files of a folder or of a tar or zip archive: their checksum, and one pass over them in order."""
 
 import bz2
 import gzip
@@ -6,7 +6,9 @@ import hashlib
 import io
 import lzma
 import os
+import stat
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -24,7 +26,7 @@ OPENERS: MappingProxyType[str, Callable] = MappingProxyType(
         ".txz": lzma.open,
     }
 )
-DAMAGE = (tarfile.TarError, lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile)
+DAMAGE = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile)
 BUFFER_BYTES = 1 << 20
 
 
@@ -70,7 +72,7 @@ def read_files(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, byte
     """(relative path, content) of every file with one of the suffixes, in the archive's order or sorted by path.
 
     Raises:
-        InputError: a file that is no tar archive by its name, or a damaged one.
+        InputError: a file that is no archive by its name, a damaged one, or one that holds links.
         OSError: a file that cannot be read.
     """
     if not path.is_dir():
@@ -82,28 +84,46 @@ def read_files(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, byte
 
 
 def _read_archive(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes]]:
-    ending = next((ending for ending in OPENERS if path.name.lower().endswith(ending)), None)
+    ending = next((ending for ending in (*OPENERS, ".zip") if path.name.lower().endswith(ending)), None)
     if ending is None:
-        raise InputError(f"{path} is neither a folder nor an archive: give a folder or one of {', '.join(OPENERS)}")
+        choices = ", ".join((*OPENERS, ".zip"))
+        raise InputError(f"{path} is neither a folder nor an archive: give a folder or one of {choices}")
     try:
-        # Buffered "r:" reads as far ahead as "r|" but spends a third of its time on each small member.
-        with (
-            OPENERS[ending](path, "rb") as raw,
-            io.BufferedReader(raw, BUFFER_BYTES) as stream,
-            tarfile.open(fileobj=stream, mode="r:") as archive,
-        ):
-            for member in archive:
-                name = PurePosixPath(member.name).as_posix()
-                archive.members = []  # else every header stays in memory
-                if is_hidden(name) or PurePosixPath(name).suffix.lower() not in suffixes:
-                    continue
-                if member.issym() or member.islnk():
-                    raise InputError(f"{path}: {name} is a link: pack it with tar --dereference --hard-dereference")
-                if member.isreg():
-                    yield name, archive.extractfile(member).read()
-            _check_end(stream)
+        yield from _read_zip(path, suffixes) if ending == ".zip" else _read_tar(path, suffixes, OPENERS[ending])
     except DAMAGE as error:
         raise InputError(f"{path} is damaged or cut short ({error}): fetch or pack it again") from error
+
+
+def _read_tar(path: Path, suffixes: frozenset[str], opener: Callable) -> Iterator[tuple[str, bytes]]:
+    # Buffered "r:" reads as far ahead as "r|" but spends a third of its time on each small member.
+    with (
+        opener(path, "rb") as raw,
+        io.BufferedReader(raw, BUFFER_BYTES) as stream,
+        tarfile.open(fileobj=stream, mode="r:") as archive,
+    ):
+        for member in archive:
+            name = PurePosixPath(member.name).as_posix()
+            archive.members = []  # else every header stays in memory
+            if is_hidden(name) or PurePosixPath(name).suffix.lower() not in suffixes:
+                continue
+            if member.issym() or member.islnk():
+                raise InputError(f"{path}: {name} is a link: pack it with tar --dereference --hard-dereference")
+            if member.isreg():
+                yield name, archive.extractfile(member).read()
+        _check_end(stream)
+
+
+def _read_zip(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            name = PurePosixPath(member.filename).as_posix()
+            if member.is_dir() or is_hidden(name) or PurePosixPath(name).suffix.lower() not in suffixes:
+                continue
+            if stat.S_ISLNK(member.external_attr >> 16):
+                raise InputError(f"{path}: {name} is a link: pack it without zip's option --symlinks")
+            if member.flag_bits & 1:
+                raise InputError(f"{path}: {name} is encrypted: pack it without a password")
+            yield name, archive.read(member)
 
 
 def _check_end(stream: io.BufferedReader) -> None:

@@ -9,7 +9,8 @@ def check_split(split: Split, num_classes: int, *, where: str = "the split") -> 
     """Refuses a split that is empty, of unequal lengths, with labels outside 0..num_classes-1 or non-finite values.
 
     Args:
-        split: x [examples, ...] of any dtype, y [examples] integers.
+        split: x [examples, ...] of any dtype, y integers [examples], or [examples, nodes] where -1 is a node without a
+            label and every example needs one label at least.
         num_classes: at least 2.
         where: what the message calls the split, for example "digits: train".
 
@@ -30,20 +31,22 @@ def check_split(split: Split, num_classes: int, *, where: str = "the split") -> 
 def _check_labels(labels: np.ndarray, num_classes: int, where: str) -> None:
     if not np.issubdtype(labels.dtype, np.integer):
         raise InputError(f"{where} has labels of type {labels.dtype}: give integers 0..{num_classes - 1}")
-    wrong = (labels < 0) | (labels >= num_classes)
+    lowest = 0 if labels.ndim == 1 else -1
+    wrong = (labels < lowest) | (labels >= num_classes)
     if wrong.any():
-        first = int(np.argmax(wrong))
         raise InputError(
-            f"{where}: example {first} has label {labels[first]} but {num_classes} classes mean labels "
-            f"0..{num_classes - 1}: mend the labels or the list of classes"
+            f"{where}: example {np.argwhere(wrong)[0, 0]} has label {labels[wrong][0]} but {num_classes} classes mean "
+            f"labels 0..{num_classes - 1}: mend the labels or the list of classes"
         )
+    if labels.ndim > 1 and (bare := (labels < 0).all(axis=1)).any():
+        raise InputError(f"{where}: example {int(np.argmax(bare))} has no label at any node: label one or drop it")
 
 
 def _check_finite(x: np.ndarray, where: str) -> None:
     wrong = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if wrong.any():
         raise InputError(
-            f"{where}: {int(wrong.sum())} examples hold NaN or infinite pixels, the first is example "
+            f"{where}: {int(wrong.sum())} examples hold NaN or infinite values, the first is example "
             f"{int(np.argmax(wrong))}: mend or remove them"
         )
 

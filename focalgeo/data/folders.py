@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from focalgeo.data.archives import checksum, read_files
-from focalgeo.data.cache import cached_source
-from focalgeo.data.checks import one_line
+from focalgeo.data.archives import read_files
 from focalgeo.data.images import decode_files
+from focalgeo.data.places import read_images
 from focalgeo.data.splits import Source
 from focalgeo.types import InputError, Split
 
@@ -30,27 +29,16 @@ def read_folder(place: str, *, image_size: int | None = None, cache_dir: str | o
     """Images as uint8 [examples, height, width, 3], labels by alphabetical order of the class folders.
 
     Args:
-        place: a folder or .tar, .tar.gz, .tar.bz2, .tar.xz archive that holds {train,val,test}/<class>/<image>, val and
-            test optional, or <class>/<image>; one folder around it all, hidden files and files that are no images are
-            passed over. Relative to the working directory; ~ is the home folder.
+        place: a folder or .tar, .tar.gz, .tar.bz2, .tar.xz or .zip archive that holds {train,val,test}/<class>/<image>,
+            val and test optional, or <class>/<image>; one folder around it all, hidden files and files that are no
+            images are passed over. Relative to the working directory; ~ is the home folder.
         image_size: resize every image to this height and width; None asks that all have one size.
         cache_dir: where the decoded images are kept, see focalgeo.data.cache.
 
     Raises:
         InputError: nothing there, no images, one class, a damaged archive or image, two sizes, an unusable layout.
     """
-    where = f"folder:{place}"
-    path = Path(place).expanduser()
-    if not place or not path.exists():
-        raise InputError(f"{where}: there is no such folder or archive: check the path, relative to {Path.cwd()}")
-    size = "own-size" if image_size is None else f"{image_size}px"
-    try:
-        digest = checksum(path)
-        return cached_source(
-            f"folder-{digest}-{size}", lambda: _decode(path, where, digest, image_size), cache_dir=cache_dir
-        )
-    except OSError as error:
-        raise InputError(f"{where} cannot be read ({one_line(error)}): check its permissions") from error
+    return read_images(place, _decode, kind="folder", image_size=image_size, cache_dir=cache_dir)
 
 
 def layout(names: Sequence[str], *, where: str) -> Layout:

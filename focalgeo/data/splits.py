@@ -7,20 +7,26 @@ import numpy as np
 from focalgeo.types import Dataset, InputError, Split
 
 
-class Source(NamedTuple):
-    """A data set as its maker divided it; `splits` holds "train" and, where they exist, "val" and "test"."""
-
-    splits: dict[str, Split]
-    class_names: tuple[str, ...]
-    checksum: str
-
-
 class Sizes(NamedTuple):
-    """How many examples each split shall have; None means the default of `divide`."""
+    """How many examples each split shall have; None means the default of the source, or of `divide`."""
 
     train: int | None = None
     val: int | None = None
     test: int | None = None
+
+
+class Source(NamedTuple):
+    """A data set as its maker divided it; `splits` holds "train" and, where they exist, "val" and "test".
+
+    Words stand in `splits` as their positions in `vocabulary`, which holds all of them: see focalgeo.data.vocabulary.
+    `split_off` says how many examples go to the splits that are not there, where the source has a rule of its own.
+    """
+
+    splits: dict[str, Split]
+    class_names: tuple[str, ...]
+    checksum: str
+    vocabulary: tuple[str, ...] = ()
+    split_off: Sizes = Sizes()
 
 
 def split_indices(n: int, val_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -57,8 +63,8 @@ def divide(source: Source, sizes: Sizes, *, name: str, seed: int) -> Dataset:
     """The three splits of `source`: those it lacks are split off from train, then each is cut down to its size.
 
     By default val is a tenth of train. Where the source has no test split, a fifth of the whole is split off for test
-    and as many for val. Train is in shuffled order, so its first examples are a random subset; a subset of a split
-    that the source itself has is a seeded draw in the source's order.
+    and as many for val. A source may say otherwise (`split_off`). Train is in shuffled order, so its first examples are
+    a random subset; a subset of a split that the source itself has is a seeded draw in the source's order.
 
     Raises:
         InputError: a size below 1, or more examples than there are.
@@ -73,7 +79,8 @@ def divide(source: Source, sizes: Sizes, *, name: str, seed: int) -> Dataset:
         if part in source.splits:
             parts[part] = _subset(source.splits[part], size, where=f"{name}: {part}", seed=seed)
             continue
-        rows, taken = _split_off(rows, default if size is None else size, where=f"{name}: {part}", seed=seed)
+        size = next(known for known in (size, getattr(source.split_off, part), default) if known is not None)
+        rows, taken = _split_off(rows, size, where=f"{name}: {part}", seed=seed)
         parts[part] = _take(train, taken)
     if len(rows) == len(train.y):
         rows, _ = split_indices(len(rows), 0, seed)
@@ -84,7 +91,7 @@ def divide(source: Source, sizes: Sizes, *, name: str, seed: int) -> Dataset:
             "set config.data.train_size to at most that many"
         )
     kept = _take(train, rows[: sizes.train])
-    return Dataset(name, kept, parts["val"], parts["test"], source.class_names, source.checksum)
+    return Dataset(name, kept, parts["val"], parts["test"], *source[1:4])
 
 
 def _check_size(size: int | None, part: str, name: str) -> None:

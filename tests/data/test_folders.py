@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,6 +57,39 @@ def test_archive_and_folder_give_the_same(folder, pixels, tmp_path, images_on_di
     files = {f"./{name}": images_on_disk.encoded(pixels[name]) for name in sorted(pixels, reverse=True)}
     mode = {"tar": "w", "tar.gz": "w:gz", "tgz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}[ending]
     assert_same(load(folder), load(images_on_disk.tar(tmp_path / f"packed.{ending}", files, mode)))
+
+
+def test_zip_archive_gives_the_same(folder, tmp_path):
+    path = shutil.make_archive(str(tmp_path / "packed"), "zip", folder)
+    assert_same(load(folder), load(path))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.97])
+def test_truncated_zip_archives(folder, tmp_path, share):
+    path = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", folder))
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    assert_refused(path, str(path), "damaged or cut short")
+
+
+def test_damage_links_and_passwords_in_a_zip_archive(folder, tmp_path):
+    path = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", folder))
+    whole = path.read_bytes()
+    at = whole.index(b"00.png") + 40  # in the packed bytes of the first image
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    assert_refused(path, "damaged or cut short")
+    link = zipfile.ZipInfo("train/cat/linked.png")
+    link.external_attr = 0o120777 << 16
+    path.write_bytes(whole)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(link, "00.png")
+    assert_refused(path, "train/cat/linked.png is a link")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("train/cat/00.png", b"secret")
+    locked = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        locked[locked.index(mark) + offset] |= 1
+    path.write_bytes(locked)
+    assert_refused(path, "train/cat/00.png is encrypted")
 
 
 def test_packed_by_tar(folder, archive):
@@ -217,8 +252,8 @@ def test_damage_inside_a_compressed_archive(archive):
 
 
 def test_other_files_are_no_archives(tmp_path, images_on_disk):
-    (tmp_path / "data.zip").write_bytes(b"PK")
-    assert_refused(tmp_path / "data.zip", "neither a folder nor an archive", ".tar.xz")
+    (tmp_path / "data.rar").write_bytes(b"Rar!")
+    assert_refused(tmp_path / "data.rar", "neither a folder nor an archive", ".tar.xz", ".zip")
     (tmp_path / "data.tar.xz").write_bytes(b"not xz")
     assert_refused(tmp_path / "data.tar.xz", "damaged")
 

@@ -62,10 +62,16 @@ def test_another_process_loads_the_same_digits():
         ("fold:x/y", "'folder:x/y'"),
         ("", "did you mean"),
         ("folders:", "'folder:<path>'"),
+        ("tfd:", "'tfds:<name>'"),
+        ("20newsgroups", "'newsgroups'"),
+        ("sst", "'sst:<path>'"),
+        ("tiny-imagenet", "'tiny_imagenet:<path>'"),
+        ("cluster", "'clusters:<deviation>'"),
+        ("sst2:trees", "'sst:trees'"),
     ],
 )
 def test_unknown_name_lists_the_kinds_and_the_nearest(name, nearest):
-    with pytest.raises(InputError, match=r"digits, tfds:<name> or folder:<path>") as caught:
+    with pytest.raises(InputError, match=r"digits, newsgroups, tfds:<name>, folder:<path>, .*sst:<path>") as caught:
         load_dataset(name)
     assert nearest in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -82,12 +88,41 @@ def test_image_size_out_of_place(name, size):
         load_dataset(name, image_size=size)
 
 
+@pytest.mark.parametrize("name", ["digits", "folder:x", "tfds:x", "tiny_imagenet:x", "clusters:1"])
+@pytest.mark.parametrize("option", ["max_words", "max_length"])
+def test_options_of_words_apply_to_words_only(name, option):
+    with pytest.raises(InputError, match=rf"^{option} 7 does not apply to {name}: leave it out$"):
+        load_dataset(name, **{option: 7})
+
+
+def test_images_have_no_vocabulary():
+    assert load_dataset("digits").vocabulary == ()
+
+
 def good():
     return Split(np.zeros((4, 2, 2, 1), np.float32), np.array([0, 1, 2, 1], np.int32))
 
 
+def nodes(*labels):
+    return Split(np.zeros((len(labels), 3, 3), np.int32), np.array(labels, np.int32))
+
+
 def test_good_split_passes():
     check_split(good(), 3)
+    check_split(nodes([-1, 2, 0], [-1, -1, 1]), 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (([0, -1, 1], [-1, -1, -1]), r"^here: example 1 has no label at any node"),
+        (([0, -1, 1], [-1, 3, 1]), r"^here: example 1 has label 3"),
+        (([0, -2, 1], [-1, 1, 1]), r"^here: example 0 has label -2"),
+    ],
+)
+def test_bad_labels_of_nodes(labels, message):
+    with pytest.raises(InputError, match=message):
+        check_split(nodes(*labels), 3, where="here")
 
 
 @pytest.mark.parametrize(

@@ -14,19 +14,24 @@ SIZES = {"train": 30, "validation": 5, "test": 7}
 CLASSES = ("zebra", "ant", "mole")  # label order, not alphabetical
 
 
-def serialised(image_bytes, label):
+def serialised(image_bytes, label, more):
     from tensorflow_datasets.proto import tf_example_pb2
 
     example = tf_example_pb2.Example()
     example.features.feature["image"].bytes_list.value.append(image_bytes)
     example.features.feature["label"].int64_list.value.append(label)
+    if more:
+        example.features.feature["coarse_label"].int64_list.value.append(1 - label // 2)
+        example.features.feature["id"].bytes_list.value.append(b"train_1")
     return example.SerializeToString()
 
 
-def write_info(folder, splits, shape):
+def write_info(folder, splits, shape, more):
     import tensorflow_datasets as tfds
 
     features = {"image": tfds.features.Image(shape=shape), "label": tfds.features.ClassLabel(names=CLASSES)}
+    if more:
+        features |= {"coarse_label": tfds.features.ClassLabel(names=("insect", "beast")), "id": tfds.features.Text()}
     tfds.features.FeaturesDict(features).save_config(folder)
     info = {
         "name": "tiny_shapes",
@@ -46,16 +51,16 @@ def write_info(folder, splits, shape):
     (folder / "dataset_info.json").write_text(json.dumps(info))
 
 
-def write_prepared(data_dir, splits, encode, shape=(4, 5, 3)):
+def write_prepared(data_dir, splits, encode, shape=(4, 5, 3), more=False):
     from array_record.python.array_record_module import ArrayRecordWriter
 
     folder = data_dir / "tiny_shapes" / "1.0.0"
     folder.mkdir(parents=True)
-    write_info(folder, splits, shape)
+    write_info(folder, splits, shape, more)
     for part, (images, labels) in splits.items():
         writer = ArrayRecordWriter(str(folder / f"tiny_shapes-{part}.array_record-00000-of-00001"), "group_size:1")
         for image, label in zip(images, labels, strict=True):
-            writer.write(serialised(encode(image), int(label)))
+            writer.write(serialised(encode(image), int(label), more))
         writer.close()
     return folder
 
@@ -117,6 +122,17 @@ def test_greyscale_keeps_its_one_channel(tmp_path, monkeypatch, splits, images_o
     write_prepared(tmp_path, grey, lambda image: images_on_disk.encoded(image[..., 0]), (4, 5, 1))
     np.testing.assert_array_equal(load_dataset("tfds:tiny_shapes").test.x, grey["test"][0])
     assert load_dataset("tfds:tiny_shapes", image_size=3).test.x.shape == (7, 3, 3, 1)
+
+
+def test_the_fine_label_of_cifar100_is_read(tmp_path, monkeypatch, splits, images_on_disk):
+    """Its records hold an id and a coarse label besides; supervised keys name the fine one."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    folder = write_prepared(tmp_path, splits, images_on_disk.encoded, more=True)
+    features = json.loads((folder / "features.json").read_text())
+    assert set(features["featuresDict"]["features"]) == {"coarse_label", "id", "image", "label"}
+    data = load_dataset("tfds:tiny_shapes")
+    assert data.class_names == CLASSES
+    np.testing.assert_array_equal(data.test.y, splits["test"][1])
 
 
 def test_what_is_not_prepared_says_how_to_prepare_it(tmp_path, monkeypatch):

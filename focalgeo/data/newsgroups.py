@@ -1,0 +1,136 @@
+"""20 Newsgroups: posts as sequences of words, from group folders, an archive or scikit-learn's download."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+
+from focalgeo.data.archives import checksum, read_files
+from focalgeo.data.checks import one_line
+from focalgeo.data.folders import layout
+from focalgeo.data.places import file_errors, find_place
+from focalgeo.data.splits import Sizes, Source
+from focalgeo.data.vocabulary import number_words, pad_texts
+from focalgeo.types import InputError, Split
+
+SUFFIXES = frozenset({"", ".txt"})
+# A word: letters and digits of any alphabet, with apostrophes inside it. All else parts words.
+WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+# Both as in Keras's example of a convolutional network on these posts.
+MAX_WORDS, MAX_LENGTH = 20_000, 1000
+# Mukhoti et al. split 19,997 posts into 15,098, 900 and 3,999; "bydate" has 11,314 posts for train and val.
+POSTS, TEST_POSTS, VAL_POSTS, BYDATE_POSTS = 19_997, 3_999, 900, 11_314
+
+
+class Post(NamedTuple):
+    """A post's place, <train or test>/<group>/<number> or <group>/<number>, and its words."""
+
+    name: str
+    words: Sequence[str]
+
+
+def read_newsgroups(place: str, *, max_length: int | None = None) -> Source:
+    """Posts as int32 [posts, length] of word numbers, labels by alphabetical order of the groups.
+
+    Args:
+        place: a folder or archive (see focalgeo.data.archives) of "bydate" kind, with a folder whose name ends in
+            "train" and one whose name ends in "test", each with group folders; or of group folders alone, then test and
+            val are split off. The posts are files without suffix or .txt, in latin-1.
+        max_length: words kept from the start of each post, at least 1, by default 1000. Length is that of the longest
+            post left.
+
+    Raises:
+        InputError: nothing there, no posts, one group, a damaged archive, an unusable layout.
+
+    Source:
+        Mukhoti et al., arXiv 2002.09437, App. C: 15,098 posts for training, 900 for validation, 3,999 for test. Where
+        there are more or fewer posts, the same shares; of "bydate", with its own test split, 900 of 11,314 for
+        validation.
+    """
+    where = f"newsgroups:{place}"
+    path = find_place(place, where=where, hint="newsgroups alone downloads the posts with scikit-learn")
+    with file_errors(where):
+        return _source(_read_posts(read_files(path, SUFFIXES)), checksum(path), where, max_length)
+
+
+def fetch_newsgroups(*, max_length: int | None = None) -> Source:
+    """The "bydate" posts that scikit-learn downloads once and keeps: the same as `read_newsgroups` gives.
+
+    Raises:
+        InputError: the posts cannot be downloaded.
+    """
+    from sklearn.datasets import fetch_20newsgroups  # heavy, and only this source needs it
+
+    posts, digest = [], hashlib.sha256()
+    for part in ("train", "test"):
+        try:
+            bunch = fetch_20newsgroups(subset=part, shuffle=False)
+        except OSError as error:
+            raise InputError(
+                f"newsgroups: scikit-learn cannot download the posts ({one_line(error)}): fetch 20news-bydate.tar.gz "
+                "by hand and give newsgroups:<path of the folder or archive>"
+            ) from error
+        groups = [bunch.target_names[label] for label in bunch.target]
+        for file, group, text in zip(bunch.filenames, groups, bunch.data, strict=True):
+            name = f"{part}/{group}/{PurePosixPath(str(file)).name}"
+            posts.append(Post(name, tokenise(text)))
+            digest.update(f"{name}\0{len(text)}\0{text}".encode())
+    return _source(posts, digest.hexdigest(), "newsgroups", max_length)
+
+
+def tokenise(post: str) -> list[str]:
+    """The words of a post in lower case, without its header, the lines up to the first empty one.
+
+    A word is a run of letters and digits of any alphabet, with apostrophes inside it: `WORD`. A post without an empty
+    line is all header and has no words. In a post on one line, tabs stand for its line breaks: some copies are so.
+    """
+    post = post.replace("\r\n", "\n").rstrip("\n")
+    if "\n" not in post:
+        post = post.replace("\t", "\n")
+    _, _, body = post.partition("\n\n")
+    return WORD.findall(body.lower())
+
+
+def _read_posts(files: Iterable[tuple[str, bytes]]) -> Iterator[Post]:
+    for name, data in files:
+        yield Post(_plain_name(name), tokenise(data.decode("latin-1")))
+
+
+def _plain_name(name: str) -> str:
+    """The name with 20news-bydate-train as train, and -test as test, where it stands above a group folder."""
+    parts = PurePosixPath(name).parts
+    for ending in ("train", "test"):
+        if len(parts) > 2 and parts[-3].lower().endswith(ending):
+            return "/".join((ending, *parts[-2:]))
+    return name
+
+
+def _source(posts: Iterable[Post], digest: str, where: str, max_length: int | None) -> Source:
+    limit = MAX_LENGTH if max_length is None else max_length
+    names: list[str] = []
+
+    def texts() -> Iterator[Sequence[str]]:
+        for post in posts:
+            names.append(post.name)
+            yield post.words[:limit]
+
+    vocabulary, ids = number_words(texts())
+    if not names:
+        raise InputError(f"{where} holds no posts: give group folders with files that have no suffix or .txt")
+    plan = layout(names, where=where)
+    x = pad_texts(ids)
+    for part, rows in plan.rows.items():
+        if np.mean(x[rows, 0] == 1) > 0.5:
+            raise InputError(f"{where}: most posts of {part} have no words behind an empty line: fetch the posts again")
+    splits = {part: Split(x[rows], np.array(plan.labels[part], np.int32)) for part, rows in plan.rows.items()}
+    return Source(splits, plan.class_names, digest, vocabulary, _split_off(splits))
+
+
+def _split_off(splits: dict[str, Split]) -> Sizes:
+    n = len(splits["train"].y)
+    if "test" in splits:
+        return Sizes(val=max(1, n * VAL_POSTS // BYDATE_POSTS))
+    return Sizes(val=max(1, n * VAL_POSTS // POSTS), test=max(1, n * TEST_POSTS // POSTS))

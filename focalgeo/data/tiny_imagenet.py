@@ -1,0 +1,92 @@
+"""Tiny ImageNet in its own layout: 200 classes of 64x64 images."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from focalgeo.data.archives import read_files
+from focalgeo.data.folders import SUFFIXES
+from focalgeo.data.images import decode_files
+from focalgeo.data.places import read_images
+from focalgeo.data.splits import Source
+from focalgeo.types import InputError, Split
+
+ANNOTATIONS, WORDS = "val_annotations.txt", "words.txt"
+
+
+def read_tiny_imagenet(
+    place: str, *, image_size: int | None = None, cache_dir: str | os.PathLike | None = None
+) -> Source:
+    """Images as uint8 [examples, height, width, 3]; the official val split is test, labels go by alphabetical wnid.
+
+    Args:
+        place: a folder or archive (see focalgeo.data.archives) with train/<wnid>/images/, val/images/,
+            val/val_annotations.txt and words.txt; its test images have no labels and are passed over. A class is named
+            by the first of its names in words.txt, or by its wnid where it stands not there.
+        image_size: resize every image to this height and width; None keeps 64x64. Greyscale becomes RGB.
+        cache_dir: where the decoded images are kept, see focalgeo.data.cache.
+
+    Raises:
+        InputError: nothing there (the message says what to fetch), another layout, an image of val without a class, a
+            damaged archive or image.
+
+    Source:
+        Komisarenko & Kull, arXiv 2408.11598, 5.1: 90,000 and 10,000 split from train, the official val as test.
+    """
+    hint = "fetch the Tiny ImageNet archive tiny-imagenet-200.zip of Stanford's CS231n course by hand and give its path"
+    return read_images(place, _decode, kind="tiny_imagenet", image_size=image_size, cache_dir=cache_dir, hint=hint)
+
+
+def _decode(path: Path, where: str, digest: str, image_size: int | None) -> Source:
+    texts: dict[str, str] = {}
+    files = _labelled_images(read_files(path, SUFFIXES | {".txt"}), texts)
+    names, images = decode_files(files, where=where, image_size=image_size)
+    classes = _classes(names, texts.get(ANNOTATIONS, ""), where)
+    wnids = sorted({wnid for part, wnid in classes if part == "train"})
+    labels = {wnid: label for label, wnid in enumerate(wnids)}
+    splits = {}
+    for part in ("train", "test"):
+        rows = sorted((row for row, (there, _) in enumerate(classes) if there == part), key=names.__getitem__)
+        if not rows:
+            raise InputError(f"{where}: no images in {_folder(part)}: give Tiny ImageNet's own layout, or use folder:")
+        splits[part] = Split(images[rows], np.array([labels[classes[row][1]] for row in rows], np.int32))
+    english = dict(line.split("\t", 1) for line in texts.get(WORDS, "").splitlines() if "\t" in line)
+    return Source(splits, tuple(english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids), digest)
+
+
+def _labelled_images(files: Iterable[tuple[str, bytes]], texts: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+    """The images of train and val as they come; the two lists met on the way are put into `texts`."""
+    for name, data in files:
+        file = PurePosixPath(name).name
+        if file in (ANNOTATIONS, WORDS):
+            texts[file] = data.decode("utf-8", "replace")
+        elif _split_of(name) is not None and PurePosixPath(name).suffix != ".txt":
+            yield name, data
+
+
+def _split_of(name: str) -> str | None:
+    parts = PurePosixPath(name).parts
+    if parts[-2:-1] != ("images",):
+        return None
+    return "train" if parts[-4:-3] == ("train",) else "test" if parts[-3] == "val" else None
+
+
+def _classes(names: list[str], annotations: str, where: str) -> list[tuple[str, str]]:
+    """(split, wnid) of every image."""
+    of_file = dict(line.split("\t")[:2] for line in annotations.splitlines() if "\t" in line)
+    classes = []
+    for name in names:
+        part, path = _split_of(name), PurePosixPath(name)
+        classes.append((part, path.parts[-3] if part == "train" else of_file.get(path.name, "")))
+    trained = {wnid for part, wnid in classes if part == "train"}
+    for name, (part, wnid) in zip(names, classes, strict=True):
+        if trained and part == "test" and wnid not in trained:
+            says = f"the class {wnid}, which train has not" if wnid else "no class"
+            raise InputError(f"{where}: {name} has {says}, by {ANNOTATIONS}: unpack or fetch the data again")
+    return classes
+
+
+def _folder(part: str) -> str:
+    return "train/<wnid>/images" if part == "train" else "val/images"
