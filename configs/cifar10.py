@@ -48,6 +48,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.model.widths = (64, 128, 256, 512)
     config.model.blocks = (2, 2, 2, 2)
     config.model.width = placeholder(int)
+    config.model.depth = placeholder(int)
     config.model.stem_stride = placeholder(int)
     config.model.embedding_size = placeholder(int)
     config.model.dropout = placeholder(float)

@@ -39,6 +39,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.model.widths = placeholder(tuple)
     config.model.blocks = placeholder(tuple)
     config.model.width = placeholder(int)
+    config.model.depth = placeholder(int)
     config.model.stem_stride = placeholder(int)
     config.model.embedding_size = placeholder(int)
     config.model.dropout = placeholder(float)

@@ -26,7 +26,7 @@ CHECKS = (
     ),
     *(
         (f"model.{field}", lambda v: v is None or v >= 1, "must be 1 or more, or None for the network's own")
-        for field in ("width", "embedding_size", "stem_stride")
+        for field in ("width", "depth", "embedding_size", "stem_stride")
     ),
     ("model.dropout", lambda v: v is None or 0 <= v < 1, "must be at least 0 and below 1"),
     ("model.dtype", lambda v: v in ("float32", "bfloat16"), "must be float32 or bfloat16"),

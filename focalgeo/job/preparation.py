@@ -49,7 +49,7 @@ def _load(config) -> Dataset:
 
 
 def _model(config, dataset: Dataset) -> Model:
-    names = ("hidden", "widths", "blocks", "width", "embedding_size", "dropout", "stem_stride")
+    names = ("hidden", "widths", "blocks", "width", "depth", "embedding_size", "dropout", "stem_stride")
     options = {name: config.model[name] for name in names if config.model[name] is not None}
     options |= {"dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
     if dataset.vocabulary:

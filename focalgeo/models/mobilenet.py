@@ -1,5 +1,6 @@
 """MobileNet-v2 for small images."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,8 +9,8 @@ import jax.numpy as jnp
 
 from focalgeo.models.layers import Classifier, ConvNorm
 
-# (expansion, width, blocks, stride of the first) of each stage; the strides of small images
-STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+# (expansion, width, stride of the first block) of each stage; the strides of small images
+STAGES = ((1, 16, 1), (6, 24, 1), (6, 32, 2), (6, 64, 2), (6, 96, 1), (6, 160, 2), (6, 320, 1))
 
 
 class InvertedResidual(nn.Module):
@@ -43,6 +44,7 @@ class MobileNetV2(nn.Module):
     """
 
     num_classes: int
+    blocks: Sequence[int] = (1, 2, 3, 4, 3, 3, 1)
     stem_stride: int = 1
     axis_name: str | None = None
     dtype: Any = jnp.float32
@@ -52,7 +54,7 @@ class MobileNetV2(nn.Module):
         """Logits float32 [examples, classes] of x."""
         layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
         x = nn.relu6(layer(32, stride=self.stem_stride)(x.astype(self.dtype), train=train, mask=mask))
-        for expansion, width, blocks, first_stride in STAGES:
+        for (expansion, width, first_stride), blocks in zip(STAGES, self.blocks, strict=True):
             for number in range(blocks):
                 stride = first_stride if number == 0 else 1
                 block = InvertedResidual(expansion, width, stride, self.axis_name, self.dtype)

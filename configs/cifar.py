@@ -1,0 +1,143 @@
+"""The papers' image recipes on CIFAR-10 and CIFAR-100: any network with any loss, each as one config.
+
+Command:   python -m focalgeo.run --config=configs/cifar.py:cifar100,resnet50,flsd53 --workdir=runs/cifar100-flsd53
+           The words after the colon name data set (cifar10, cifar100), network and loss in any order; what is not named
+           is cifar10, resnet50, ce. `published` and `quick` may be added.
+Networks:  resnet18 resnet18_2w resnet50 resnet110 resnet110_bottleneck wide_resnet26_10 densenet121 mobilenet_v2 vgg19
+           vit
+Losses:    ce  fl1 fl2 fl3 fl5 fl7  fla53 fla532 flsd53 flsd52  fls532 fls531  brier  mmce  ls  adafocal  dual  trace
+Data:      tfds:cifar10 or tfds:cifar100 (prepared once, see the README), or --config.data.name=folder:PATH
+Recipe:    SGD, momentum 0.9, weight decay 5e-4, batch 128, learning rate 0.1, 0.01 after 150 and 0.001 after 250 of 350
+           epochs; random crops (pad 4) and flips; 45,000/5,000/10,000 images; the last epoch
+           (Mukhoti et al., App. D; Komisarenko & Kull, 5.1). The weight decay is that of their code.
+published: as the published code of Mukhoti et al. departs from the paper: losses are summed over the batch (Brier
+           averaged), gradients clipped at norm 2, MMCE weighted; its ResNet-110 is resnet110_bottleneck
+quick:     a few small layers on 512 images, 3 epochs: whether all of it works, in a minute on 2 CPU cores
+Our own:   dual focal loss with gamma 3; trace: cross-entropy with 1e-4 of its Hessian's trace, which no paper states
+Time:      not yet measured on a GPU
+Expected:  of Mukhoti et al., Tables 3, 1 and 4: test error, ECE as trained and after temperature scaling, in %:
+
+| data, network        | CE               | Brier           | MMCE             | FL-3            | FLA-53          |
+| cifar10 resnet50     |  4.95  4.35 1.35 |  5.00 1.82 1.08 |  4.99  4.56 1.19 |  5.25 1.48 1.42 |  4.98 1.55 0.95 |
+| cifar10 resnet110    |  4.89  4.41 1.09 |  5.48 2.56 1.25 |  5.40  5.08 1.42 |  5.08 1.55 1.02 |  5.42 1.87 1.07 |
+| cifar10 wide_resnet  |  3.86  3.23 0.92 |  4.08 1.25 1.25 |  3.91  3.29 0.86 |  4.13 1.69 0.97 |  4.01 1.56 0.84 |
+| cifar10 densenet121  |  5.00  4.52 1.31 |  5.11 1.53 1.53 |  5.41  5.10 1.61 |  5.33 1.32 1.26 |  5.46 1.22 1.22 |
+| cifar100 resnet50    | 23.30 17.52 3.42 | 23.39 6.52 3.64 | 23.20 15.32 2.38 | 22.75 5.13 1.97 | 23.22 4.50 2.00 |
+| cifar100 resnet110   | 22.73 19.05 4.43 | 25.10 7.88 4.65 | 23.07 19.14 3.86 | 22.92 8.64 3.95 | 22.51 8.56 4.12 |
+| cifar100 wide_resnet | 20.70 15.33 2.88 | 20.59 4.31 2.70 | 20.73 13.17 4.37 | 19.69 2.13 2.13 | 20.11 3.03 1.64 |
+| cifar100 densenet121 | 24.52 20.98 4.27 | 23.75 5.17 2.29 | 24.00 19.13 3.06 | 23.25 4.15 1.25 | 22.67 3.73 1.31 |
+
+           of Komisarenko & Kull, Table 1, ResNet-50, means of five seeds: accuracy, ECE (equal mass) after temperature
+           scaling and after focal temperature scaling, in %:
+
+| data     | ce             | fl1            | fl3            | fl7            | flsd53         | adafocal       |
+| cifar10  | 95.0 1.03 0.71 | 95.0 1.05 0.82 | 94.3 1.48 0.93 | 93.1 0.66 0.61 | 94.6 1.30 1.23 | 94.9 1.80 0.95 |
+| cifar100 | 77.6 3.01 2.13 | 77.7 1.66 1.34 | 77.3 1.28 1.23 | 76.3 1.83 0.99 | 77.5 1.89 1.68 | 77.6 2.96 2.71 |
+"""
+
+import difflib
+import runpy
+from collections.abc import Iterable
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+DATA = ("cifar10", "cifar100")
+# network -> what makes it small for `quick`
+NETWORKS = {
+    "resnet18": {"widths": (8, 16, 32, 64)},
+    "resnet18_2w": {"widths": (16, 32, 64, 128)},
+    "resnet50": {"blocks": (1, 1, 1, 1), "widths": (8, 16, 32, 64)},
+    "resnet110": {"blocks": (1, 1, 1)},
+    "resnet110_bottleneck": {"blocks": (1, 1, 2, 1), "widths": (8, 16, 32, 64)},
+    "wide_resnet26_10": {"blocks": (1, 1, 1), "widths": (32, 64, 128)},
+    "densenet121": {"blocks": (1, 2, 2, 1)},
+    "mobilenet_v2": {"blocks": (1, 1, 1, 1, 1, 1, 1)},
+    "vgg19": {"blocks": (1, 1, 1, 1, 1), "widths": (8, 16, 32, 64, 64)},
+    "vit": {"width": 48, "depth": 2},
+}
+# loss -> fields of config.loss
+LOSSES = {
+    "ce": {"name": "cross_entropy"},
+    **{f"fl{gamma}": {"name": "focal_loss", "gamma": float(gamma)} for gamma in (1, 2, 3, 5, 7)},
+    **{name: {"name": f"{name[:-2]}_53"} for name in ("fla53", "flsd53")},
+    "fla532": {"name": "fla_532"},
+    "flsd52": {"name": "flsd_52"},
+    "fls532": {"name": "scheduled_focal_loss", "gammas": (5.0, 3.0, 2.0)},
+    "fls531": {"name": "scheduled_focal_loss", "gammas": (5.0, 3.0, 1.0)},
+    "brier": {"name": "brier_loss"},
+    "mmce": {"name": "mmce", "penalty_weight": 2.0},
+    "ls": {"name": "label_smoothed_cross_entropy", "smoothing": 0.05},
+    "adafocal": {"name": "adafocal_loss"},
+    "dual": {"name": "dual_focal_loss", "gamma": 3.0},
+    "trace": {"name": "cross_entropy", "trace_penalty": 1e-4},
+}
+SWITCHES = ("published", "quick")
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """The job of the data set, network and loss that `arg` names, as in "cifar100,resnet50,flsd53"."""
+    words = chosen(arg, file="cifar.py", data=DATA, network=NETWORKS, loss=LOSSES)
+    config = runpy.run_path(str(Path(__file__).with_name("cifar10.py")))["get_config"]()
+    data, network = words.get("data", "cifar10"), words.get("network", "resnet50")
+    config.data.name = f"tfds:{data}"
+    set_network(config, network, NETWORKS[network] if "quick" in words else {})
+    if "quick" in words:
+        make_quick(config)
+    set_loss(config, words.get("loss", "ce"), published="published" in words)
+    return config
+
+
+def chosen(arg: str, *, file: str, **choices: Iterable[str]) -> dict[str, str]:
+    """Which of the choices each word of `arg` names, and the switches among them."""
+    words = [word.strip() for word in arg.split(",") if word.strip()]
+    found = {}
+    for word in words:
+        kind = next((kind for kind, names in choices.items() if word in names), word if word in SWITCHES else None)
+        known = [name for names in (*choices.values(), SWITCHES) for name in names]
+        if kind is None:
+            near = difflib.get_close_matches(word, known, n=1, cutoff=0.0)[0]
+            raise ValueError(f"configs/{file} knows no {word!r}: did you mean {near!r}?")
+        if kind in found:
+            raise ValueError(f"configs/{file} is given {found[kind]!r} and {word!r}: name one {kind} only")
+        found[kind] = word
+    return found
+
+
+def set_network(config: ConfigDict, network: str, small: dict) -> None:
+    """Name the network; its own sizes but for those in `small`."""
+    config.model.name = network
+    for option in ("widths", "blocks", "width", "depth"):
+        config.model[option] = small.get(option)
+
+
+def set_loss(config: ConfigDict, loss: str, *, published: bool = False) -> None:
+    """Name the loss; what depends on the epochs is fitted to config.optimizer.epochs."""
+    config.loss.update(LOSSES[loss])
+    if config.loss.name == "scheduled_focal_loss":
+        config.loss.boundaries = boundaries(config.optimizer.epochs)
+    if published:
+        config.optimizer.reduction = "mean" if loss == "brier" else "sum"
+        config.optimizer.clip_norm = 2.0
+        if loss == "mmce":
+            config.loss.name = "weighted_mmce"
+
+
+def boundaries(epochs: int) -> tuple[int, int]:
+    """The epochs at which FLS changes gamma: 100 and 250 of 350, 30 and 70 of 100, the same shares of others."""
+    return {100: (30, 70)}.get(epochs, (round(epochs * 2 / 7), round(epochs * 5 / 7)))
+
+
+def make_quick(config: ConfigDict) -> None:
+    """The same path at a size for a minute on 2 CPU cores."""
+    config.data.train_size, config.data.val_size, config.data.test_size = 512, 200, 400
+    config.optimizer.batch_size = 64
+    config.optimizer.epochs = 3
+    config.optimizer.decay_epochs = (2,)
+    config.log_every = 8
+    config.evaluation.batch_size = 200
+    config.evaluation.num_resamples = 100
+    config.curvature.examples, config.curvature.batch_size = 50, 50
+    config.curvature.max_products = 4
+    config.curvature.num_probes = 6
+    config.curvature.density_probes = 0
