@@ -3,8 +3,8 @@
 Command:   python -m focalgeo.run --config=configs/linear.py --workdir=runs/linear
            python -m focalgeo.run --config=configs/linear.py:limit --workdir=runs/linear-limit
 What:      points about (+-1, +-1), class by the sign of the first coordinate, a tenth of the labels flipped; the
-           probability is sigma(w1 x1 + w2 x2). Both losses are one sweep over gamma (0 is cross-entropy); the page shows
-           the norm of w and the probability of misclassified points' true class over training.
+           probability is sigma(w1 x1 + w2 x2). Both losses are one sweep over gamma (0 is cross-entropy); the page
+           shows the norm of w and the probability of misclassified points' true class over training.
 Recipe:    gradient descent on all 1,000 points, learning rate 1, 1,000 steps. The paper takes 50,000 iterations at a
            rate it does not state; these steps end at the optimum. The clusters' deviation, 0.5, is our choice too.
 limit:     clusters without spread, where the optimum is known: |w| = ln 9 = 2.1972 for cross-entropy, 1.2335 for FL-1

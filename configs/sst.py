@@ -6,8 +6,8 @@ Command:   python -m focalgeo.run --config=configs/sst.py:fl3 --workdir=runs/sst
 Data:      a folder or archive with trees/train.txt, dev.txt and test.txt; 6,920/872/1,821 trees; of train every phrase
            that is not neutral counts, of val and test the roots alone
 Recipe:    AdaGrad, learning rate 0.05, weight decay 1e-4, batch 25, 25 epochs, the one with the best accuracy on val
-           (Mukhoti et al., App. D; the batch is Tai et al.'s); word vectors of 300, states of 150 numbers. The weight of
-           MMCE is 8.
+           (Mukhoti et al., App. D; the batch is Tai et al.'s); word vectors of 300, states of 150 numbers.
+           MMCE has weight 8 here.
 Quick:     2,000 trees, vectors of 100 and states of 64 numbers, 6 epochs, little curvature
 Time:      not yet measured on a GPU; see Quick below
 Expected:  Mukhoti et al., Tables 3, 1 and 4 (with GloVe): test error, ECE as trained and after temperature scaling, in
