@@ -83,7 +83,15 @@ def _problem(member: Member, prepared: Prepared, state: TrainState, split: str) 
     hyper, params, model_state = jax.tree.map(jnp.asarray, (state.hyper, state.params, state.model_state))
     of_logits = {name: Partial(_with_hyper, Partial(loss), hyper) for name, loss in chosen.items()}
     batches = feed.curvature_batches(member.config, getattr(prepared.dataset, split))
-    return evaluation.Problem(prepared.model.apply, of_logits, params, model_state, batches)
+    batches = [batch._replace(y=batch.y.reshape(-1), mask=batch.mask.reshape(-1)) for batch in batches]
+    apply = Partial(_flat_logits, Partial(prepared.model.apply))
+    return evaluation.Problem(apply, of_logits, params, model_state, batches)
+
+
+def _flat_logits(apply: Callable, variables: PyTree, x: PyTree) -> Array:
+    """Logits [examples, classes]; of a tree each node is one."""
+    logits = apply(variables, x)
+    return logits.reshape(-1, logits.shape[-1])
 
 
 def _with_hyper(loss: Callable, hyper: dict[str, PyTree], logits: Array, labels: Array) -> Array:

@@ -4,9 +4,12 @@ from functools import partial
 
 from focalgeo.models.cnn import CNN
 from focalgeo.models.densenet import DenseNet
+from focalgeo.models.gp_cnn import GPCNN
+from focalgeo.models.logistic import Logistic
 from focalgeo.models.mlp import MLP
 from focalgeo.models.mobilenet import MobileNetV2
 from focalgeo.models.resnet import Bottleneck, ResNet
+from focalgeo.models.tree_lstm import TreeLSTM
 from focalgeo.models.vgg import VGG
 from focalgeo.models.vit import ViT
 from focalgeo.types import InputError, Model
@@ -26,16 +29,23 @@ MODELS = {
     "mobilenet_v2": MobileNetV2,
     "vgg19": VGG,
     "vit": ViT,
+    "gp_cnn": GPCNN,
+    "tree_lstm": TreeLSTM,
+    "logistic": Logistic,
 }
+# what a job gives to every network, and those that have no use for it do without
+GIVEN = {"axis_name", "vocabulary_size", "embedding_init"}
 
 
 def build(name: str, num_classes: int = 10, **options) -> Model:
     """The network `name` as Model(init, apply); options go to its constructor (widths, dtype, axis_name ...).
 
     axis_name: the device axis over which batch statistics are summed in training; None outside of a parallel step.
+    vocabulary_size: number of token ids, for networks on words. embedding_init: their first word vectors, as flax's
+    (key, shape, dtype) -> array. Networks that have no use for one of these three leave it aside.
 
     Raises:
-      InputError: unknown name, or an option that this network does not have.
+      InputError: unknown name, an option that this network does not have, or a network on words without a vocabulary.
     """
     if name not in MODELS:
         raise InputError.of_choice("config.model.name", name, MODELS)
@@ -45,12 +55,14 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
         for f in getattr(constructor, "func", constructor).__dataclass_fields__
         if f not in ("parent", "name", "block")
     }
-    options = {key: value for key, value in options.items() if key in known or key != "axis_name"}
+    options = {key: value for key, value in options.items() if key in known or key not in GIVEN}
     unknown = sorted(set(options) - known)
     if unknown:
-        offered = ", ".join(sorted(known - {"num_classes", "axis_name", "dtype"})) or "none"
+        offered = ", ".join(sorted(known - GIVEN - {"num_classes", "dtype"})) or "none"
         raise InputError(
             f"config.model.{unknown[0]}: {name} has no such option; set it to None ({name} has: {offered})"
         )
+    if "vocabulary_size" in known and not options.get("vocabulary_size"):
+        raise InputError(f"config.model.name: {name} reads words, the data has none; choose text or another network")
     module = constructor(num_classes=num_classes, **options)
     return Model(module.init, module.apply)

@@ -1,12 +1,30 @@
 """Layers that the networks share."""
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from focalgeo.types import Array
+
 CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+
+
+def word_init(key: Array, shape: tuple[int, int], dtype: Any) -> Array:
+    """Word vectors drawn evenly from -0.05 to 0.05, as Keras does, and Tai et al. (2015) where none are given."""
+    return jax.random.uniform(key, shape, dtype, -0.05, 0.05)
+
+
+def embed(words: Array, vocabulary_size: int, size: int, *, init: Callable | None, dtype: Any) -> Array:
+    """The vectors [..., size] of words int32 [...], zeros where the word is 0, which is padding.
+
+    init: flax's (key, shape, dtype) -> [vocabulary_size, size]; None is `word_init`. A word that is not below
+    vocabulary_size gives NaN.
+    """
+    vectors = nn.Embed(vocabulary_size, size, dtype=dtype, embedding_init=init or word_init)(words)
+    return jnp.where((words != 0)[..., None], vectors, jnp.zeros_like(vectors))
 
 
 class BatchNorm(nn.Module):
@@ -97,4 +115,27 @@ class Classifier(nn.Module):
     def __call__(self, x):
         """Logits float32 [examples, classes] of features [examples, ..., channels]."""
         x = jnp.mean(x.astype(jnp.float32), axis=tuple(range(1, x.ndim - 1)))
-        return nn.Dense(self.num_classes)(x)
+        return last_layer(self, x, self.num_classes)
+
+
+def last_layer(module: nn.Module, features: Array, num_classes: int) -> Array:
+    """Logits float32 [..., classes] of features [..., width]: the dense layer with bias that ends the network `module`.
+
+    What `show_last_layer` shows is this layer's. Its parameters are named and drawn as those of flax's own Dense.
+    """
+    features = features.astype(jnp.float32)
+    dense = nn.Dense(num_classes)
+    logits = dense(features)
+    show_last_layer(module, features, dense.variables["params"]["kernel"])
+    return logits
+
+
+def show_last_layer(module: nn.Module, features: Array, kernel: Array) -> None:
+    """Show the last layer's input [..., width] and weights [width, outputs] to who asks for them, and to nobody else.
+
+    apply(variables, x, mutable=["intermediates"]) returns them under the names "features" and "kernel", each a tuple of
+    one, in the subtree of `module`. Initialisation and training ask for no intermediates and neither compute nor return
+    them. Held by tests/test_last_layer.py.
+    """
+    module.sow("intermediates", "features", features)
+    module.sow("intermediates", "kernel", kernel)

@@ -6,6 +6,8 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from focalgeo.models.layers import last_layer
+
 
 class MLP(nn.Module):
     """Dense layers of the `hidden` widths with ReLU on the flattened input, then a linear one to the classes."""
@@ -20,4 +22,4 @@ class MLP(nn.Module):
         x = x.reshape(x.shape[0], -1).astype(self.dtype)
         for width in self.hidden:
             x = nn.relu(nn.Dense(width, dtype=self.dtype)(x))
-        return nn.Dense(self.num_classes)(x.astype(jnp.float32))
+        return last_layer(self, x, self.num_classes)

@@ -124,7 +124,7 @@ def test_norms_of_a_trees_nodes_are_those_of_dense_gradients_of_each_node():
     tree = [[2, 0, 0], [3, 0, 0], [4, 0, 0], [0, 1, 2], [0, 0, 3]]
     short = [[5, 0, 0], [2, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0]]
     split = Split(np.int32([tree, short]), np.int32([[1, -1, 0, 1, 0], [-1, 1, -1, 0, -1]]))
-    model = models.build("tree_lstm", 2, vocabulary_size=6, embedding_size=3, hidden=4)
+    model = models.build("tree_lstm", 2, vocabulary_size=6, embedding_size=3, width=4)
     params = jax.jit(model.init)(jax.random.key(0), split.x)["params"]
     batch = Batch(*split, split.y >= 0)
     found, _ = evaluation.diagnose(model.apply, FOCAL, states_of(params), batches=[batch])

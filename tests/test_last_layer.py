@@ -1,0 +1,75 @@
+"""The last layer shows its input and weights to who asks, and is otherwise flax's own Dense, bit for bit."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from focalgeo import models
+from focalgeo.models import layers, mlp
+
+KEY = jax.random.PRNGKey(3)
+IMAGES = jax.random.normal(jax.random.PRNGKey(5), (2, 8, 8, 3))
+SMALL = {
+    "linear": (IMAGES, {}),
+    "mlp": (IMAGES, {}),
+    "cnn": (IMAGES, {}),
+    "resnet20": (IMAGES, {"blocks": (1, 1), "widths": (4, 8)}),
+    "densenet121": (IMAGES, {"blocks": (1, 1), "growth": 4}),
+    "vgg19": (IMAGES, {"blocks": (1,), "widths": (4,)}),
+    "vit": (IMAGES, {"depth": 1, "width": 6}),
+    "gp_cnn": (jnp.ones((2, 9), jnp.int32), {"widths": (4,), "vocabulary_size": 5}),
+    "tree_lstm": (jnp.ones((2, 5, 3), jnp.int32), {"width": 4, "vocabulary_size": 5}),
+    "logistic": (IMAGES[:, 0, 0], {}),
+}
+
+
+def shown(tree, name):
+    """What the intermediates hold under `name`, wherever it stands."""
+    paths = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    return [leaf for path, leaf in paths if path[-1].key == name]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_intermediates_are_the_last_layers_input_and_weights(name):
+    x, options = SMALL[name]
+    model = models.build(name, 2, **options)
+    variables = jax.jit(model.init)(KEY, x)
+    assert "intermediates" not in variables
+    logits, asked = jax.jit(lambda v: model.apply(v, x, mutable=["intermediates"]))(variables)
+    ((features,),), ((kernel,),) = shown(asked, "features"), shown(asked, "kernel")
+    assert features.shape[-1] == kernel.shape[0]
+    # initial biases are zero; of logistic's logits the first is 0
+    np.testing.assert_allclose(features @ kernel, logits[..., -kernel.shape[-1] :], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jax.jit(model.apply)(variables, x), logits, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_training_collects_no_intermediates(name):
+    x, options = SMALL[name]
+    model = models.build(name, 2, **options)
+    variables = dict(model.init(KEY, x))
+    del variables["params"]
+    _, state = model.apply(model.init(KEY, x), x, train=True, mutable=list(variables), rngs={"dropout": KEY})
+    assert set(state) == set(variables)
+
+
+# sum of the last kernel's magnitudes from KEY, by the networks of commit 0c612e9, which ended in flax's Dense
+BEFORE = {"mlp": ("Dense_2", 46.242306), "cnn": ("Classifier_0", 93.039810), "resnet20": ("Classifier_0", 65.948624)}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_parameters_and_logits_are_those_of_flax_dense(name, monkeypatch):
+    images = IMAGES[..., :1] if name == "mlp" else IMAGES
+    path, total = BEFORE[name]
+    found = models.build(name).init(KEY, images)
+    logits = models.build(name).apply(found, images)
+    for module in (layers, mlp):
+        monkeypatch.setattr(module, "last_layer", lambda _, x, classes: nn.Dense(classes)(x.astype(jnp.float32)))
+    wanted = models.build(name).init(KEY, images)
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+    np.testing.assert_array_equal(logits, models.build(name).apply(wanted, images))
+    last = found["params"][path]
+    np.testing.assert_allclose(jnp.sum(jnp.abs(last.get("Dense_0", last)["kernel"])), total, rtol=1e-6)

@@ -1,0 +1,298 @@
+"""Networks on words and the two-parameter model: oracles, padding that counts for nothing, counted parameters."""
+
+import os
+import tarfile
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import tree_lstm as oracle
+
+from focalgeo import models, trees
+from focalgeo.types import InputError
+
+KEY = jax.random.PRNGKey(0)
+draw_vectors = jax.nn.initializers.normal(0.7)
+
+
+def count(name, num_classes, x, **options):
+    variables = jax.eval_shape(models.build(name, num_classes, **options).init, KEY, x)
+    assert set(variables) == {"params"}
+    return trees.size(variables["params"])
+
+
+def test_number_of_parameters():
+    convolutions = 5 * 100 * 128 + 128 + 2 * (5 * 128 * 128 + 128)
+    expected = 20_000 * 100 + convolutions + (128 * 128 + 128) + (128 * 20 + 20)
+    assert count("gp_cnn", 20, jnp.zeros((1, 9), jnp.int32), vocabulary_size=20_000) == expected
+
+    composition = 3 * 300 * 150 + 10 * 150 * 150 + 4 * 150
+    # the published program's linear layers: two at leaves, five pairs at inner nodes, each with a bias
+    published = 2 * (300 * 150 + 150) + 10 * (150 * 150 + 150)
+    assert (composition, published) == (360_600, 316_800)
+    expected = 18_000 * 300 + composition + (150 * 2 + 2)
+    assert count("tree_lstm", 2, jnp.zeros((1, 7, 3), jnp.int32), vocabulary_size=18_000) == expected
+
+    assert count("logistic", 2, jnp.zeros((1, 2))) == 2
+
+
+@pytest.mark.parametrize(("name", "shape"), [("gp_cnn", (3, 9)), ("tree_lstm", (3, 7, 3))])
+def test_bfloat16_changes_logits_by_its_rounding_only(name, shape):
+    x = jnp.ones(shape, jnp.int32)
+    exact, rounded = (
+        models.build(name, 4, vocabulary_size=5, embedding_init=draw_vectors, dtype=dtype)
+        for dtype in (jnp.float32, jnp.bfloat16)
+    )
+    variables = rounded.init(KEY, x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
+    wanted, found = exact.apply(variables, x), rounded.apply(variables, x)
+    assert found.dtype == jnp.float32
+    assert 0 < float(jnp.max(jnp.abs(found - wanted))) < 0.03 * float(jnp.max(jnp.abs(wanted)))
+
+
+# --- documents
+
+LENGTHS = (23, 0, 1, 4, 6, 12)
+
+
+def documents(length):
+    """Documents of LENGTHS words, the same at every padded length."""
+    words = np.random.default_rng(1).integers(1, 30, (len(LENGTHS), max(LENGTHS)))
+    x = np.zeros((len(LENGTHS), length), np.int32)
+    for row, (size, own) in enumerate(zip(LENGTHS, words, strict=True)):
+        x[row, :size] = own[:size]
+    return jnp.asarray(x)
+
+
+@pytest.fixture(scope="module")
+def gp_cnn():
+    options = dict(embedding_size=6, widths=(8, 7), hidden=(5,), embedding_init=draw_vectors)
+    model = models.build("gp_cnn", 3, vocabulary_size=30, **options)
+    variables = model.init(KEY, documents(23))
+    spread = partial(jax.tree.map, lambda leaf: leaf + 0.3 * jax.random.normal(KEY, leaf.shape))
+    return model, spread(variables)
+
+
+def convolved(x, params):
+    """ReLU of a convolution of x [length, channels] in which zeros stand past both ends, by its definition."""
+    kernel, bias = (np.asarray(params[name], np.float64) for name in ("kernel", "bias"))
+    padded = np.pad(x, ((2, 2), (0, 0)))
+    return np.array([np.maximum(np.einsum("kc,kcw->w", padded[t : t + 5], kernel) + bias, 0) for t in range(len(x))])
+
+
+def test_gp_cnn_is_its_definition_on_each_document_alone(gp_cnn):
+    model, variables = gp_cnn
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
+    logits = model.apply(variables, documents(23))
+    for row, size in enumerate(LENGTHS):
+        if size == 0:
+            continue
+        x = p["Embed_0"]["embedding"][np.asarray(documents(23)[row, :size])]
+        x = convolved(x, p["Conv_0"])
+        x = convolved(np.array([x[start : start + 5].max(0) for start in range(0, size, 5)]), p["Conv_1"])
+        hidden = np.maximum(x.max(0) @ p["Dense_0"]["kernel"] + p["Dense_0"]["bias"], 0)
+        np.testing.assert_allclose(logits[row], hidden @ p["Dense_1"]["kernel"] + p["Dense_1"]["bias"], atol=2e-5)
+
+
+def test_gp_cnn_ignores_padding(gp_cnn):
+    model, variables = gp_cnn
+    weights = jax.random.normal(jax.random.PRNGKey(2), (len(LENGTHS), 3))
+
+    def look(x):
+        gradient = jax.grad(lambda params: jnp.sum(weights * model.apply({"params": params}, x)))(variables["params"])
+        return model.apply(variables, x), gradient
+
+    logits, gradient = jax.jit(look)(documents(23))
+    for length in (25, 64):
+        other, other_gradient = jax.jit(look)(documents(length))
+        np.testing.assert_array_equal(other, logits)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), other_gradient, gradient)
+
+
+def test_a_document_without_words_has_finite_logits_and_gradients(gp_cnn):
+    model, variables = gp_cnn
+    gradient = jax.grad(lambda v: jnp.sum(model.apply(v, jnp.zeros((2, 9), jnp.int32)) ** 2))(variables)
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(gradient))
+    assert float(trees.norm(gradient)) > 0
+
+
+# --- trees
+
+
+def slots(tree, number, leaves):
+    """The tree's rows (word, left, right) in 2 * leaves - 1 slots."""
+    rows, used = np.zeros((2 * leaves - 1, 3), np.int32), [0, leaves]
+
+    def visit(node):
+        kind = int(len(node) == 3)
+        row = (0, visit(node[1]), visit(node[2])) if kind else (number[node[1]], 0, 0)
+        rows[used[kind]] = row
+        used[kind] += 1
+        return used[kind] - 1
+
+    visit(tree)
+    return rows
+
+
+def words_of(tree):
+    return [tree[1]] if len(tree) == 2 else words_of(tree[1]) + words_of(tree[2])
+
+
+def encode(forest, leaves):
+    number = {word: at for at, word in enumerate(sorted({word for tree in forest for word in words_of(tree)}), 1)}
+    return jnp.asarray(np.stack([slots(tree, number, leaves) for tree in forest])), number
+
+
+def generated(size, random):
+    """A random tree with `size` leaves."""
+    if size == 1:
+        return (2, f"w{random.integers(9)}")
+    left = int(random.integers(1, size))
+    return (2, generated(left, random), generated(size - left, random))
+
+
+def drawn(variables):
+    """The variables with biases that are not zero."""
+    bias = variables["params"]["bias"]
+    return {"params": variables["params"] | {"bias": 0.5 * jax.random.normal(KEY, bias.shape)}}
+
+
+def assert_each_node_is_the_oracles(model, variables, forest, x, number):
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
+    hidden, leaves = p["child_kernel"].shape[0] // 2, (x.shape[1] + 1) // 2
+    word = dict(zip(("Wi", "Wo", "Wu"), np.split(p["word_kernel"].T, 3), strict=True))
+    i, o, u, *f = ((block[:, :hidden], block[:, hidden:]) for block in np.split(p["child_kernel"].T, 5))
+    bias = dict(zip(("bi", "bo", "bu", "bf"), np.split(p["bias"], 4), strict=True))
+    last = {"V": p["Dense_0"]["kernel"].T, "bv": p["Dense_0"]["bias"]}
+    weights = {**word, **bias, **last, "Ui": i, "Uo": o, "Uu": u, "Uf": f}
+    vectors = {name: p["Embed_0"]["embedding"][at] for name, at in number.items()}
+    logits = np.asarray(jax.jit(model.apply)(variables, x))
+    assert np.all(np.isfinite(logits))
+    for tree, found in zip(forest, logits, strict=True):
+        at_leaves, inner = oracle.node_logits(tree, weights, vectors)
+        np.testing.assert_allclose(found[: len(at_leaves)], at_leaves, rtol=0, atol=1e-5)
+        if inner:
+            np.testing.assert_allclose(found[leaves : leaves + len(inner)], inner, rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def tree_lstm():
+    random = np.random.default_rng(3)
+    forest = [generated(size, random) for size in (1, 2, 5, 9, 9)]
+    x, number = encode(forest, 9)
+    options = dict(embedding_size=6, width=5, embedding_init=draw_vectors)
+    model = models.build("tree_lstm", 3, vocabulary_size=10, **options)
+    return model, drawn(model.init(KEY, x)), forest, x, number
+
+
+def test_tree_lstm_is_a_recursion_over_the_tree(tree_lstm):
+    assert_each_node_is_the_oracles(*tree_lstm)
+
+
+def test_tree_lstm_is_a_recursion_over_200_real_trees():
+    archive = Path(os.environ.get("FOCALGEO_DATA", "unset")) / "sst-trees.tar.xz"
+    if not archive.is_file():
+        pytest.skip("set FOCALGEO_DATA to the folder that holds sst-trees.tar.xz")
+    with tarfile.open(archive) as opened:
+        text = opened.extractfile("trees/dev.txt").read().decode()
+    forest = [oracle.parse(line) for line in text.splitlines()[:200]]
+    assert words_of(forest[0])[:5] == ["It", "'s", "a", "lovely", "film"]
+    x, number = encode(forest, max(len(words_of(tree)) for tree in forest))
+    model = models.build("tree_lstm", 2, vocabulary_size=len(number) + 1, embedding_init=draw_vectors)
+    assert_each_node_is_the_oracles(model, drawn(model.init(KEY, x[:1])), forest, x, number)
+
+
+def loss(apply, x, params):
+    """A function of the logits of all slots that hold a node."""
+    leaves = (x.shape[1] + 1) // 2
+    holds = jnp.where(jnp.arange(x.shape[1]) < leaves, x[..., 0] != 0, jnp.any(x[..., 1:] != 0, axis=-1))
+    logits = apply({"params": params}, x)
+    return jnp.sum(jnp.where(holds[..., None], jnp.sin(3 * logits), 0.0))
+
+
+def test_empty_slots_of_trees_count_for_nothing(tree_lstm):
+    model, variables, forest, x, _ = tree_lstm
+    longer = encode(forest, 24)[0]  # enough for a block of slots that is left out
+    looks = [
+        jax.jit(jax.value_and_grad(partial(loss, model.apply, padded)))(variables["params"]) for padded in (x, longer)
+    ]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *looks)
+
+
+def test_numbers_that_name_nothing_give_nan(tree_lstm, gp_cnn):
+    model, variables, _, x, _ = tree_lstm
+    for bad in (x.at[4, 0, 0].set(10), x.at[4, 9, 1].set(17)):
+        logits = model.apply(variables, bad)
+        assert bool(jnp.all(jnp.isnan(logits[4, 16])))
+        assert bool(jnp.all(jnp.isfinite(logits[:4])))
+    model, variables = gp_cnn
+    assert bool(jnp.all(jnp.isnan(model.apply(variables, documents(23).at[0, 5].set(30))[0])))
+
+
+def test_tree_lstm_has_gradients_second_derivatives_and_members(tree_lstm):
+    model, variables, _, x, _ = tree_lstm
+    params = variables["params"]
+    value = partial(loss, model.apply, x)
+
+    @jax.jit
+    @partial(jax.vmap, in_axes=(0, None, None))
+    def look(params, u, v):
+        products = [jax.jvp(jax.grad(value), (params,), (each,))[1] for each in (u, v)]
+        slope = trees.dot(jax.grad(value)(params), u)
+        return slope, trees.dot(v, products[0]), trees.dot(u, products[1]), trees.dot(u, products[0])
+
+    u, v = (trees.rademacher(jax.random.PRNGKey(seed), params) for seed in (4, 5))
+    step = 1e-2
+    stacked = jax.tree.map(lambda p, d: jnp.stack([p - step * d, p, p + step * d]), params, u)
+    slope, left, right, bend = look(stacked, u, v)
+    np.testing.assert_allclose(left, right, rtol=1e-3)
+    np.testing.assert_allclose(bend[1], (slope[2] - slope[0]) / (2 * step), rtol=2e-2)
+    before, after = (value(jax.tree.map(lambda leaf, at=at: leaf[at], stacked)) for at in (0, 2))
+    np.testing.assert_allclose(slope[1], (after - before) / (2 * step), rtol=2e-2)
+
+
+def test_dropout_acts_in_training_and_on_the_classifiers_input_alone(tree_lstm):
+    model, variables, _, x, _ = tree_lstm
+    run = partial(model.apply, variables, x, train=True, mutable=["intermediates"])
+    features = [run(rngs={"dropout": jax.random.PRNGKey(seed)})[1]["intermediates"]["features"][0] for seed in (0, 1)]
+    _, plain = model.apply(variables, x, mutable=["intermediates"])
+    plain = plain["intermediates"]["features"][0]
+    assert not np.array_equal(*features)
+    for each in features:
+        dropped = np.asarray(each) == 0
+        assert 0.3 < dropped.mean() < 0.7
+        np.testing.assert_allclose(each, np.where(dropped, 0, 2 * plain), rtol=1e-6)
+
+
+# --- the two-parameter model
+
+
+def test_logistic_is_the_sigmoid_of_one_product():
+    model = models.build("logistic", 2, dtype=jnp.float32, axis_name="devices")
+    x = jnp.array([[1.0, -2.0], [0.5, 3.0]])
+    variables = model.init(KEY, x)
+    np.testing.assert_array_equal(variables["params"]["kernel"], jnp.zeros((2, 1)))
+    probs = jax.nn.softmax(model.apply({"params": {"kernel": jnp.array([[0.3], [0.7]])}}, x))
+    np.testing.assert_allclose(probs[:, 1], 1 / (1 + np.exp([1.1, -2.25])), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_classes", "options", "message"),
+    [
+        ("logistic", 3, {}, "config.model.name: logistic tells 2 classes apart, the data has 3"),
+        ("gp_cnn", 2, {}, "config.model.name: gp_cnn reads words, the data has none"),
+        ("tree_lstm", 2, {"vocabulary_size": 0}, "config.model.name: tree_lstm reads words, the data has none"),
+        ("gp_cnn", 2, {"depth": 1}, r"no such option; .*\(gp_cnn has: embedding_size, hidden, widths\)"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(name, num_classes, options, message):
+    with pytest.raises(InputError, match=message):
+        models.build(name, num_classes, **options)
+
+
+def test_a_vocabulary_is_left_aside_by_networks_without_words():
+    given = dict(vocabulary_size=9, embedding_init=draw_vectors)
+    assert count("mlp", 10, jnp.zeros((1, 8, 8, 1)), **given) == 3_466
