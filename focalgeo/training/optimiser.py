@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -28,7 +29,7 @@ def make_optimiser(
     """
     scalings = {
         "sgd": lambda: optax.trace(momentum, nesterov=nesterov) if momentum else optax.identity(),
-        "adam": lambda: optax.scale_by_adam(0.9, 0.999),
+        "adam": lambda: _with_standard_promotion(optax.scale_by_adam(0.9, 0.999)),
         "adagrad": lambda: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),
     }
     if name not in scalings:
@@ -39,6 +40,15 @@ def make_optimiser(
         scalings[name](),
         optax.scale_by_learning_rate(schedule),
     )
+
+
+def _with_standard_promotion(tx: optax.GradientTransformation) -> optax.GradientTransformation:
+    # optax raises a float to its integer count, which strict dtype promotion refuses
+    def update(*arguments):
+        with jax.numpy_dtype_promotion("standard"):
+            return tx.update(*arguments)
+
+    return optax.GradientTransformation(tx.init, update)
 
 
 def _of_float_count(schedule: Callable) -> Callable:

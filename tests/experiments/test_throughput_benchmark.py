@@ -99,7 +99,7 @@ def pair(request):
 def test_logits_are_equal_in_evaluation_and_in_training(pair):
     import torch
 
-    own, model, variables, theirs = pair
+    _, model, variables, theirs = pair
     x = np.random.default_rng(2).normal(size=(8, 32, 32, 3)).astype(np.float32)
     pixels = torch.from_numpy(np.ascontiguousarray(np.moveaxis(x, -1, 1)))
     evaluated = jax.jit(model.apply)(variables, x)

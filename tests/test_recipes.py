@@ -1,0 +1,207 @@
+"""The papers' recipes: every config names what exists, trains two steps and evaluates, on small files and real ones."""
+
+import itertools
+import os
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from focalgeo import job, models, records
+from focalgeo.job.checks import check_config
+from focalgeo.types import InputError
+
+ROOT = Path(__file__).parent.parent
+CIFAR = runpy.run_path(str(ROOT / "configs" / "cifar.py"))
+LOSSES = tuple(CIFAR["LOSSES"])
+# every network once, and every loss once, in pairs; the networks that are small then begin anew
+PAIRS = list(zip(itertools.cycle(CIFAR["NETWORKS"]), LOSSES, strict=False))
+FILES = {
+    "cifar": ("folder", "cifar10-jpeg.tar.xz"),
+    "tiny_imagenet": ("tiny_imagenet", "tiny-imagenet-200.tar.xz"),
+    "newsgroups": ("newsgroups", "20news-bydate.tar.xz"),
+    "sst": ("sst", "sst-trees.tar.xz"),
+}
+
+
+def load_config(name, arg=""):
+    return runpy.run_path(str(ROOT / "configs" / f"{name}.py"))["get_config"](arg)
+
+
+def two_steps(config):
+    """The quick job cut down to two steps, and an evaluation that measures little."""
+    config.optimizer.update({"batch_size": 8, "epochs": 3 if config.loss.name == "scheduled_focal_loss" else 1})
+    config.optimizer.decay_epochs = ()
+    config.data.train_size = 16
+    config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5, "batch_size": 40})
+    config.curvature.update({"examples": 0})
+    config.log_every = 1
+    return config
+
+
+def check_run(config, workdir):
+    """Train, and look for the rows and files that every run has."""
+    rows = job.run(config, workdir)
+    steps = {row["step"] for row in records.read_rows(workdir) if row["name"] == "examples_seen"}
+    assert steps == set(range(1, 2 * config.optimizer.epochs + 1))
+    on_test = [row for row in rows if row["name"] == "ece" and row["split"] == "test"]
+    assert {row["map"] for row in on_test} >= {"uncalibrated", "temperature_scaling", "focal_temperature_scaling"}
+    assert (workdir / "report.html").exists()
+    return rows
+
+
+@pytest.mark.parametrize("name", [*FILES, "linear"])
+def test_every_combination_of_words_is_a_config_in_range(name):
+    kinds = {"cifar": ("DATA", "NETWORKS", "LOSSES"), "tiny_imagenet": ("NETWORKS", "LOSSES"), "linear": ()}
+    choices = [CIFAR[kind] for kind in kinds.get(name, ("LOSSES",))]
+    for words in itertools.product(*choices, ("", "quick"), ("", "published") if name != "linear" else ("",)):
+        config = load_config(name, ",".join(filter(None, words)))
+        check_config(config)
+        assert config.model.name in models.MODELS
+
+
+def test_words_say_what_is_trained():
+    config = load_config("cifar", "flsd53, cifar100,resnet110")
+    assert (config.data.name, config.model.name, config.loss.name) == ("tfds:cifar100", "resnet110", "flsd_53")
+    assert (config.optimizer.reduction, config.optimizer.clip_norm) == ("mean", 0.0)
+    config = load_config("cifar", "published,mmce")
+    assert (config.optimizer.reduction, config.optimizer.clip_norm, config.loss.name) == ("sum", 2.0, "weighted_mmce")
+    assert load_config("cifar", "published,brier").optimizer.reduction == "mean"
+    assert load_config("cifar", "fls532").loss.boundaries == (100, 250)
+    assert load_config("tiny_imagenet", "fls532").loss.boundaries == (30, 70)
+    assert load_config("newsgroups", "fls531").loss.boundaries == (14, 36)
+    assert load_config("sst", "mmce").loss.penalty_weight == 8.0
+
+
+@pytest.mark.parametrize(
+    ("arg", "message"),
+    [
+        ("resnet51", "configs/cifar.py knows no 'resnet51': did you mean 'resnet50'?"),
+        ("fl1,fl2", "configs/cifar.py is given 'fl1' and 'fl2': name one loss only"),
+    ],
+)
+def test_wrong_words_are_named(arg, message):
+    with pytest.raises(ValueError, match=r"configs/cifar\.py") as caught:
+        load_config("cifar", arg)
+    assert str(caught.value) == message
+
+
+@pytest.fixture(scope="module")
+def small_files(tmp_path_factory):
+    """A few examples of every kind of data, in its own layout."""
+    folder, rng = tmp_path_factory.mktemp("small"), np.random.default_rng(0)
+
+    def draw(path, size):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (size, size, 3), np.uint8)).save(path)
+
+    for split, label, number in itertools.product(("train", "test"), ("ant", "bee"), range(20)):
+        draw(folder / "cifar" / split / label / f"{number}.png", 32)
+    root, annotations = folder / "tiny_imagenet", []
+    for label, number in itertools.product(("n01", "n02"), range(20)):
+        draw(root / "train" / label / "images" / f"{label}_{number}.JPEG", 64)
+        draw(root / "val" / "images" / f"{label}_{number}.JPEG", 64)
+        annotations.append(f"{label}_{number}.JPEG\t{label}\t0\t0\t62\t62")
+    (root / "val" / "val_annotations.txt").write_text("\n".join(annotations) + "\n")
+    (root / "wnids.txt").write_text("n01\nn02\n")
+    (root / "words.txt").write_text("n01\tant\nn02\tbee, honeybee\n")
+    words = ["alpha", "beta", "gamma", "delta", "omega"]
+    for split, group, number in itertools.product(("train", "test"), ("sci.a", "sci.b"), range(40)):
+        path = folder / "newsgroups" / f"20news-bydate-{split}" / group / str(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("Subject: it\n\n" + " ".join(rng.choice(words, 12)) + "\n")
+    (folder / "sst" / "trees").mkdir(parents=True)
+    trees = ["(3 (2 a) (4 (4 good) (2 film)))", "(1 (1 (0 bad) (2 film)) (2 .))", "(4 fine)", "(0 (2 very) (0 poor))"]
+    for split, count in (("train", 8), ("dev", 5), ("test", 5)):
+        (folder / "sst" / "trees" / f"{split}.txt").write_text("\n".join(trees * count) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("cifar", "resnet18,brier"), ("tiny_imagenet", "resnet50,fl3"), ("newsgroups", "adafocal"), ("sst", "mmce")],
+)
+def test_small_files_of_every_kind_train_and_evaluate(name, words, small_files, tmp_path):
+    config = two_steps(load_config(name, f"quick,{words}"))
+    config.data.name = f"{FILES[name][0]}:{small_files / name}"
+    config.data.val_size, config.data.test_size = 4, 10
+    config.diagnostics.every = 1
+    if name in ("newsgroups", "sst"):
+        config.model.embedding_size = 6
+    if name == "sst":
+        config.curvature.update({"examples": 4, "batch_size": 4, "max_products": 2, "num_probes": 4})
+    rows = check_run(config, tmp_path / "run")
+    assert ("lambda_max" in {row["name"] for row in rows}) == (name == "sst")
+    assert ("selected_epoch" in {row["name"] for row in rows}) == (name in ("newsgroups", "sst"))
+    diagnosed = {row["name"] for row in records.read_rows(tmp_path / "run")}
+    assert {"weight_norm", "gradient_norm", "true_class_probability"} <= diagnosed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "loss"), PAIRS, ids="-".join)
+def test_every_network_and_every_loss_on_cifar10(network, loss, tmp_path):
+    run_on_real_files("cifar", f"{network},{loss}", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", ["resnet50,fls531", "densenet121,trace", "mobilenet_v2,dual", "vgg19,ls", "vit,fla532"]
+)
+def test_networks_on_tiny_imagenet(words, tmp_path):
+    run_on_real_files("tiny_imagenet", words, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["newsgroups", "sst"])
+@pytest.mark.parametrize("loss", ["flsd53", "fls532", "adafocal", "trace", "published,mmce"])
+def test_losses_on_words(name, loss, tmp_path):
+    run_on_real_files(name, loss, tmp_path)
+
+
+def run_on_real_files(name, words, tmp_path):
+    kind, file = FILES[name]
+    path = Path(os.environ.get("FOCALGEO_DATA") or "nowhere") / file
+    if not path.exists():
+        pytest.skip(f"no {file}: set FOCALGEO_DATA to the folder that holds it")
+    config = two_steps(load_config(name, f"quick,{words}"))
+    config.data.name = f"{kind}:{path}"
+    config.data.val_size, config.data.test_size = 40, 40
+    if name in ("newsgroups", "sst"):
+        config.data.max_words, config.data.max_length = 500, 50 if name == "newsgroups" else None
+        config.model.update({"embedding_size": 8, "width": 8 if name == "sst" else None})
+    check_run(config, tmp_path / "run")
+
+
+def test_the_smallest_model_reaches_the_known_optimum(tmp_path, papers):
+    config = load_config("linear", "limit")
+    config.optimizer.epochs = 300
+    config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
+    config.curvature.examples = 0
+    job.run(config, tmp_path / "run")
+    rows = [row for row in records.read_rows(tmp_path / "run") if row.get("step") == 300]
+    norms = {row["gamma"]: row["value"] for row in rows if row["name"] == "weight_norm"}
+    wrong = {
+        row["gamma"]: row["value"]
+        for row in rows
+        if row["name"] == "true_class_probability" and row.get("outcome") == "wrong" and row["split"] == "train"
+    }
+    limit = papers["appendixG_zero_variance_limit"]
+    np.testing.assert_allclose([norms[0.0], norms[1.0]], [limit["ce_logit"], limit["focal1_logit"]], rtol=1e-4)
+    assert wrong[0.0] < wrong[1.0]  # a misclassified point's true class has more probability under focal loss
+
+
+def test_word_vectors_of_a_file_are_where_the_network_begins(small_files, tmp_path):
+    config = two_steps(load_config("newsgroups", "quick"))
+    config.data.name = f"newsgroups:{small_files / 'newsgroups'}"
+    config.data.val_size, config.data.test_size = 4, 10
+    (tmp_path / "vectors.txt").write_text("alpha 1 2 3\nbeta 4 5 6\nomega 7 8 9\n")
+    config.data.embeddings = str(tmp_path / "vectors.txt")
+    with pytest.raises(InputError, match="holds vectors of 3 numbers: set"):
+        job.run(config, tmp_path / "run")
+    config.model.embedding_size = 3
+    prepared = job.preparation.prepare(config)
+    state = job.preparation.initial_state(prepared, job.members.make_members(config))
+    table = np.asarray(state.params["Embed_0"]["embedding"])[0]
+    np.testing.assert_array_equal(table[prepared.dataset.vocabulary.index("beta")], [4, 5, 6])
