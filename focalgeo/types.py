@@ -9,6 +9,14 @@ import numpy as np
 Array = Any  # jax.Array or numpy.ndarray; jax is not imported here, so that rooms without it start fast
 PyTree = Any
 
+# what a sweep may sweep -> the field of the config that it sets
+SWEPT_FIELDS = {
+    "gamma": "loss.gamma",
+    "trace_penalty": "loss.trace_penalty",
+    "learning_rate": "optimizer.learning_rate",
+    "seed": "seed",
+}
+
 
 class InputError(ValueError):
     """Something the user gave is wrong; the message is one line: what, where, how to mend it."""
@@ -43,15 +51,15 @@ class Batch(NamedTuple):
     """Examples that travel together; what stands where `mask` is False is padding and counts for nothing."""
 
     x: PyTree  # [examples, ...]
-    y: Array  # int32 [examples]
-    mask: Array  # bool [examples]
+    y: Array  # int32 [examples], or [examples, nodes] of trees
+    mask: Array  # bool, of the shape of y
 
 
 class Split(NamedTuple):
-    """All examples of one split, as loaded: images are uint8 [examples, height, width, channels]."""
+    """All examples of one split, as loaded: images are uint8 [examples, height, width, channels]; see load_dataset."""
 
     x: np.ndarray
-    y: np.ndarray  # int32 [examples]
+    y: np.ndarray  # int32 [examples], or [examples, nodes] of trees with -1 for no label
 
 
 class Dataset(NamedTuple):

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from focalgeo import data, losses
 from focalgeo.job import members, objective
-from focalgeo.types import InputError
+from focalgeo.types import SWEPT_FIELDS, InputError
 
 # (field, what must hold, in words)
 CHECKS = (
@@ -90,7 +90,7 @@ CHECKS = (
         lambda v: _distinct(v) and all(type(each) is int for each in v),
         "must hold whole numbers, each once",
     ),
-    *((f"sweep.{axis}", lambda v: _distinct(v), "must hold numbers, each once") for axis in members.AXES),
+    *((f"sweep.{axis}", lambda v: _distinct(v), "must hold numbers, each once") for axis in SWEPT_FIELDS),
     ("sweep.at_once", lambda v: v >= 0, "must be 0 (measured) or the number of members in one call of the step"),
     (
         "curvature.trace_method",

@@ -1,6 +1,5 @@
 """The nine steps of the main job, for one run or for all members of a sweep."""
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from focalgeo import records, report
 from focalgeo.job import curvature, diagnostics, final, preparation, provenance, rounds, training
 from focalgeo.job.checks import check_config
 from focalgeo.job.members import Member, axes, belongs, make_members, of_shard
+from focalgeo.job.messages import say
 from focalgeo.job.preparation import Prepared
 from focalgeo.training import sweep
 from focalgeo.types import RunError, TrainState
@@ -50,7 +50,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
                 _write_seconds(workdir, current, prepared.plan.steps, seconds)
             _evaluate(workdir, prepared, current, outcome.state, predict)
             began = time.perf_counter()
-        _say("drawing the report")
+        say("drawing the report")
         report.write_report(workdir)
     return [row for row in records.read_rows(workdir) if "epoch" not in row]
 
@@ -67,7 +67,7 @@ def _write_seconds(workdir: Path, current: rounds.Round, step: int, seconds: dic
 
 def _evaluate(workdir: Path, prepared: Prepared, current: rounds.Round, states: TrainState, predict: Callable) -> None:
     """Evaluate the round's members one after the other, each to its rows in one write; those that stopped have none."""
-    _say("predicting val and test")
+    say("predicting val and test")
     splits = {"val": prepared.dataset.val, "test": prepared.dataset.test}
     left = {member.name for member in rounds.unfinished(workdir, current.members)}
     for index, member in enumerate(current.members):
@@ -79,20 +79,20 @@ def _evaluate(workdir: Path, prepared: Prepared, current: rounds.Round, states: 
         if not sweep.stopped(state):
             alone = jax.tree.map(lambda leaf: leaf[None], state)
             predictions = {name: _of_one(predict(split, alone)) for name, split in splits.items()}
-            say = _say if index == 0 else None
+            tell = say if index == 0 else None
             try:
-                rows = final.evaluate(member, folder_of(workdir, member), prepared, state, predictions, say)
+                rows = final.evaluate(member, folder_of(workdir, member), prepared, state, predictions, tell)
             except RunError as error:
                 if not member.name:
                     raise
-                _say(f"member {member.name} has no results, the others go on: {error}")
+                say(f"member {member.name} has no results, the others go on: {error}")
                 rows = [{"name": "stopped", "value": int(state.step)}]
         took = time.perf_counter() - began
         rows.append({"name": "seconds", "phase": "evaluate", "value": took})
         rows = [{"step": int(prepared.plan.steps), **member.place, **row} for row in rows]
         records.replace_rows(workdir, rows, where=lambda row: _is_final(row, member))  # noqa: B023
         if len(current.members) > 1:
-            _say(f"measured {member.name} ({index + 1} of {len(current.members)}) in {took:.1f} s")
+            say(f"measured {member.name} ({index + 1} of {len(current.members)}) in {took:.1f} s")
 
 
 def _of_one(predictions):
@@ -128,7 +128,3 @@ def _print_maps(rows: Sequence[dict]) -> None:
         accuracy, nll, ece = (values[name, criterion, metric] for metric in ("accuracy", "nll", "ece"))
         label = name.replace("_", " ") + (f" by {criterion.upper()}" if criterion else "")
         print(f"{label:<34} {accuracy:8.4f} {nll:7.4f} {ece:7.4f}")
-
-
-def _say(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)

@@ -9,14 +9,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from focalgeo import losses
 from focalgeo.job.objective import FUNCTIONS
-from focalgeo.types import InputError
-
-AXES = {
-    "gamma": "loss.gamma",
-    "trace_penalty": "loss.trace_penalty",
-    "learning_rate": "optimizer.learning_rate",
-    "seed": "seed",
-}
+from focalgeo.types import SWEPT_FIELDS, InputError
 
 
 class Member(NamedTuple):
@@ -30,9 +23,9 @@ class Member(NamedTuple):
 
 
 def axes(config) -> dict[str, tuple]:
-    """The axes that are swept, in the order of AXES, with their values."""
-    kinds = {name: int if name == "seed" else float for name in AXES}
-    return {name: tuple(map(kinds[name], config.sweep[name])) for name in AXES if len(config.sweep[name])}
+    """The axes that are swept, in the order of SWEPT_FIELDS, with their values."""
+    kinds = {name: int if name == "seed" else float for name in SWEPT_FIELDS}
+    return {name: tuple(map(kinds[name], config.sweep[name])) for name in SWEPT_FIELDS if len(config.sweep[name])}
 
 
 def make_members(config) -> list[Member]:
@@ -45,8 +38,8 @@ def make_members(config) -> list[Member]:
 def _member(config, numbered: dict[str, tuple[int, Any]]) -> Member:
     values = {axis: value for axis, (_, value) in numbered.items()}
     own = ConfigDict(config.to_dict())
-    own.sweep.update(dict.fromkeys(AXES, ()))
-    own.update_from_flattened_dict({AXES[name]: value for name, value in values.items()})
+    own.sweep.update(dict.fromkeys(SWEPT_FIELDS, ()))
+    own.update_from_flattened_dict({SWEPT_FIELDS[name]: value for name, value in values.items()})
     names = ("init", "noise", "probe", "bootstrap")
     keys = dict(zip(names, jax.random.split(jax.random.PRNGKey(own.seed), len(names)), strict=True))
     name = ",".join(f"{axis}={repr(value).removesuffix('.0')}" for axis, value in values.items())

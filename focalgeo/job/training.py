@@ -2,7 +2,6 @@
 
 import functools
 import math
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from focalgeo import evaluation, parallel, records
 from focalgeo.job import curvature, diagnostics, objective, preparation, rounds, selection
 from focalgeo.job.feed import Feed, evaluation_batches, make_feed
 from focalgeo.job.members import Member, belongs
+from focalgeo.job.messages import say
 from focalgeo.job.preparation import Prepared
 from focalgeo.training import checkpoint, interruption, loop, sweep
 from focalgeo.training.step import make_step
@@ -100,7 +100,7 @@ def choose_program(
     took = {number: _seconds(program, state, batch) for number, program in programs.items()}
     shown = ", ".join(f"{number} at once {1e3 * seconds / members:.3g} ms" for number, seconds in took.items())
     best = min(took, key=took.get)
-    _say(f"a step of one of {members} members: {shown}; taking {best}")
+    say(f"a step of one of {members} members: {shown}; taking {best}")
     return programs[best], best
 
 
@@ -111,12 +111,8 @@ def _that_fit(candidates: list[int], state: TrainState, each: int, free: int | N
     for number in candidates:
         if number not in fitting:
             needed = f"{(states + number * each) / 1e9:.2g} GB"
-            _say(f"{number} members at once need about {needed}, {free / 1e9:.2g} are free")
+            say(f"{number} members at once need about {needed}, {free / 1e9:.2g} are free")
     return fitting
-
-
-def _say(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)
 
 
 def _seconds(program: parallel.Program, state: TrainState, batch) -> float:

@@ -9,14 +9,8 @@ from focalgeo.report.checks import check_manifest, check_rows
 from focalgeo.report.members import AXIS_TITLES
 from focalgeo.report.selection import Row, setting
 from focalgeo.report.tables import settings
-from focalgeo.types import InputError
+from focalgeo.types import SWEPT_FIELDS, InputError
 
-_FIELDS = {
-    "gamma": "loss.gamma",
-    "trace_penalty": "loss.trace_penalty",
-    "learning_rate": "optimizer.learning_rate",
-    "seed": "seed",
-}
 _MERGED = "merged"  # in a manifest: the workdirs that it was made of, and the mark that it may be made anew
 
 
@@ -70,7 +64,7 @@ def _check_out(folders: Sequence[Path], out: Path) -> None:
 def _config(manifest: dict[str, Any], axes: Sequence[str]) -> dict[str, Any]:
     """The config as dotted names, without the sweep and without what some sweep sets."""
     dotted = dict(settings(manifest.get("config", {})))
-    swept = {_FIELDS[axis] for axis in axes}
+    swept = {SWEPT_FIELDS[axis] for axis in axes}
     return {name: value for name, value in dotted.items() if name not in swept and not name.startswith("sweep.")}
 
 
@@ -95,7 +89,7 @@ def _check_data(folders: Sequence[Path], manifests: Sequence[dict]) -> None:
 
 def _completed(rows: Sequence[Row], manifest: dict, axes: Sequence[str]) -> list[Row]:
     """Rows with a value on every axis: what a workdir did not sweep is what its config says."""
-    fixed = {axis: setting(manifest, _FIELDS[axis]) for axis in axes}
+    fixed = {axis: setting(manifest, SWEPT_FIELDS[axis]) for axis in axes}
     fixed = {axis: value for axis, value in fixed.items() if value is not None}
     return [{**fixed, **row} if "seed" in row else row for row in rows]
 

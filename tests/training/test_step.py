@@ -74,6 +74,20 @@ def test_two_devices_equal_one_on_an_uneven_batch(tx, two_devices, one_device, v
     assert metrics["count"] == valid
 
 
+def test_the_sum_of_losses_moves_parameters_by_the_mean_s_step_times_the_examples():
+    tx = make_tx(momentum=0.0, weight_decay=0.0)
+    model = models.build("mlp", 4, hidden=(8,))
+    batch = make_batch(16, 11)
+    moved = []
+    for mean in (True, False):
+        step = make_step(model.apply, LOSS, tx, parallel.reduce_sum, mean=mean)
+        state = make_state(model, tx, learning_rate=1e-3)
+        before = jax.device_get(state.params)
+        after, _, _ = parallel.pmapped(step)(state, parallel.shard(batch))
+        moved.append(jax.tree.map(lambda new, old: np.asarray(new) - old, after.params, before))
+    close(moved[1], jax.tree.map(lambda leaf: np.float32(11) * leaf, moved[0]), rtol=1e-3)
+
+
 def test_a_penalty_over_the_whole_batch_is_the_same_on_two_devices_and_one(tx):
     def spread(logits, mask):
         """No mean over examples."""
