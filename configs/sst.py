@@ -9,10 +9,12 @@ Recipe:    AdaGrad, learning rate 0.05, weight decay 1e-4, batch 25, 25 epochs, 
            (Mukhoti et al., App. D; the batch is Tai et al.'s); word vectors of 300, states of 150 numbers.
            MMCE has weight 8 here.
 Quick:     4 epochs, little curvature
-Time:      not yet measured on a GPU; see Quick below
+Time:      not yet measured on a GPU; quick: 5 minutes on 2 CPU cores
 Expected:  Mukhoti et al., Tables 3, 1 and 4 (with GloVe): test error, ECE as trained and after temperature scaling, in
            %: CE 12.85 7.37 2.62; Brier 12.85 9.01 2.79; MMCE 11.86 5.03 4.02; FL-3 12.19 16.05 1.78;
            FLA-53 12.80 9.19 1.83
+           quick, random word vectors, accuracy, ECE as trained and after temperature scaling, in %:
+           ce 83.1 7.5 1.6 (T = 1.83), fl3 81.2 16.7 2.0 (T = 0.33)
 """
 
 import runpy

@@ -174,11 +174,11 @@ def run_on_real_files(name, words, tmp_path):
 
 def test_the_smallest_model_reaches_the_known_optimum(tmp_path, papers):
     config = load_config("linear", "limit")
-    config.optimizer.epochs = 300
+    config.optimizer.epochs = 500
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
     config.curvature.examples = 0
     job.run(config, tmp_path / "run")
-    rows = [row for row in records.read_rows(tmp_path / "run") if row.get("step") == 300]
+    rows = [row for row in records.read_rows(tmp_path / "run") if row.get("step") == 500]
     norms = {row["gamma"]: row["value"] for row in rows if row["name"] == "weight_norm"}
     wrong = {
         row["gamma"]: row["value"]

@@ -24,6 +24,7 @@ from focalgeo.report.tables import config_settings, curvature_table, metric_tabl
 from focalgeo.report.unfocalled import unfocalled_panels, unfocalled_words
 from focalgeo.report.words import (
     curvature_words,
+    data_title,
     density_words,
     interval_words,
     trace_words,
@@ -85,10 +86,9 @@ def _panels(rows: Sequence[Row], search: Mapping[str, np.ndarray] | None) -> Ite
 
 
 def _render(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
-    data = manifest.get("data", {})
     columns = calibrated_columns(rows)
     return template("report.html").render(
-        title=f"{data.get('name', 'A run')}: {training_loss(manifest)}",
+        title=f"{data_title(manifest, 'A run')}: {training_loss(manifest)}",
         verdict=" ".join(verdict(rows, manifest)),
         tiles=tiles(rows, columns),
         test=metric_table(rows, "test"),

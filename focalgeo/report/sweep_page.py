@@ -22,6 +22,7 @@ from focalgeo.report.panels import Panel, template
 from focalgeo.report.selection import Row, loss_title, matching, setting
 from focalgeo.report.sweep_figures import axis_figure, reliability_grid, scatter_figure
 from focalgeo.report.tables import Cell, Line, Table, config_settings, phases, settings
+from focalgeo.report.words import data_title
 
 CRITERION = "nll"  # of the maps shown: their parameters are steadier than those fitted by ECE
 _TEST = {"split": "test", "map": "uncalibrated"}
@@ -158,11 +159,10 @@ def stopped_words(rows: Sequence[Row]) -> str:
 def render_sweep(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
     """Return the page of a sweep."""
     sweep = sweep_of(manifest, rows)
-    data = manifest.get("data", {})
     members = len({tuple(row.get(name) for name in AXIS_TITLES) for row in rows if row.get("map") == "uncalibrated"})
     tables = [(line_title(sweep, line) or "Mean over seeds", sweep_table(rows, sweep, line)) for line in sweep.lines]
     return template("sweep.html").render(
-        title=f"{data.get('name', 'A sweep')}: {loss_title(setting(manifest, 'loss.name') or 'runs')} along "
+        title=f"{data_title(manifest, 'A sweep')}: {loss_title(setting(manifest, 'loss.name') or 'runs')} along "
         f"{axis_symbol(sweep)}",
         members=members,
         seeds=len(sweep.seeds),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from focalgeo.report.formats import interval, percent, plain, points
@@ -23,6 +24,12 @@ from focalgeo.report.selection import (
 LEAST_EXAMPLES = 100  # below that a bootstrap of a binned metric says little
 _WITH_GAMMA = ("focal_loss", "dual_focal_loss", "signed_focal_loss")  # the other focal losses choose their own
 _EXAMPLES = {"test": "this test set does"}
+
+
+def data_title(manifest: Mapping[str, Any], default: str) -> str:
+    """Return the data set's name, of a path its last part alone: "newsgroups:/data/20news.tar.xz" is "20news"."""
+    kind, _, place = str(manifest.get("data", {}).get("name", default)).partition(":")
+    return PurePath(place).name.split(".")[0] if "/" in place else ":".join(filter(None, (kind, place)))
 
 
 def training_loss(manifest: Mapping[str, Any]) -> str:
@@ -138,7 +145,9 @@ def training_words(rows: Sequence[Row]) -> str:
     if not batches:
         return ""
     what = f"the mean of {batches} batches" if batches > 1 else "a single batch"
-    return f"A training row is {what}, taken as the parameters move; a moving mean, where drawn, is of such rows."
+    epochs = [row["value"] for row in rows if row["name"] == "selected_epoch"]
+    kept = f" The parameters kept are those after epoch {epochs[0]:.0f}, the best on val." if epochs else ""
+    return f"A training row is {what}, taken as the parameters move; a moving mean, where drawn, is of such rows.{kept}"
 
 
 def trace_words(rows: Sequence[Row]) -> str:
