@@ -10,8 +10,8 @@ Recipe:    gradient descent on all 1,000 points, learning rate 0.3, 1,000 steps.
 limit:     clusters without spread, where the optimum is known: |w| = ln 9 = 2.1972 for cross-entropy, 1.2335 for FL-1
 quick:     100 steps
 Time:      a minute on 2 CPU cores
-Expected:  |w| 1.934 for cross-entropy, 1.064 for FL-1; mean probability of misclassified training points' own class 0.195
-           and 0.296, so that FL-1 is less sure of its errors
+Expected:  |w| 1.934 for cross-entropy, 1.064 for FL-1; misclassified training points' own class has a mean probability
+           of 0.195 and 0.296: FL-1 is less sure of its errors
 """
 
 import runpy
