@@ -293,6 +293,9 @@ def test_what_does_not_fit_is_one_line(name, num_classes, options, message):
         models.build(name, num_classes, **options)
 
 
-def test_a_vocabulary_is_left_aside_by_networks_without_words():
-    given = dict(vocabulary_size=9, embedding_init=draw_vectors)
-    assert count("mlp", 10, jnp.zeros((1, 8, 8, 1)), **given) == 3_466
+def test_networks_and_data_that_do_not_fit_are_named():
+    with pytest.raises(InputError, match="mlp does not read words, of which the data is made; choose gp_cnn"):
+        models.build("mlp", 10, vocabulary_size=9)
+    for name, x in (("gp_cnn", jnp.zeros((1, 5, 3), jnp.int32)), ("tree_lstm", jnp.zeros((1, 5), jnp.int32))):
+        with pytest.raises(InputError, match=f"{name} reads .*; choose"):
+            jax.eval_shape(models.build(name, 2, vocabulary_size=9).init, jax.random.key(0), x)

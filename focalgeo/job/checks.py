@@ -100,6 +100,15 @@ CHECKS = (
 )
 
 
+def without_none(config: ConfigDict) -> ConfigDict:
+    """The config with None where the command line gives (None,), as it does for --config.model.hidden=None."""
+    config = config.copy_and_resolve_references()
+    for option in ("hidden", "widths", "blocks"):
+        if config.model[option] == (None,):
+            config.model[option] = None
+    return config
+
+
 def check_config(config: ConfigDict) -> None:
     """Check the ranges of all fields.
 

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from focalgeo import records, report
 from focalgeo.job import curvature, diagnostics, final, preparation, provenance, rounds, training
-from focalgeo.job.checks import check_config
+from focalgeo.job.checks import check_config, without_none
 from focalgeo.job.members import Member, axes, belongs, make_members, of_shard
 from focalgeo.job.messages import say
 from focalgeo.job.preparation import Prepared
@@ -26,6 +26,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
       InputError: config, data or workdir is not usable. RunError: training cannot go on. Interrupted: a signal came.
     """
     began = time.perf_counter()
+    config = without_none(config)
     check_config(config)
     config, workdir = FrozenConfigDict(config), Path(workdir)
     members = of_shard(make_members(config), shard)

@@ -45,7 +45,12 @@ def prepare(config) -> Prepared:
 def _load(config) -> Dataset:
     names = ("train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
     sizes = {name: config.data[name] for name in names}
-    return data.load_dataset(config.data.name, split_seed=config.data.split_seed, **sizes)
+    dataset = data.load_dataset(config.data.name, split_seed=config.data.split_seed, **sizes)
+    if config.data.augment != "none" and dataset.train.x.ndim != 4:
+        raise InputError(
+            f"config.data.augment is {config.data.augment}, {config.data.name} holds no images: set it to none"
+        )
+    return dataset
 
 
 def _model(config, dataset: Dataset) -> Model:

@@ -33,19 +33,20 @@ MODELS = {
     "tree_lstm": TreeLSTM,
     "logistic": Logistic,
 }
-# what a job gives to every network, and those that have no use for it do without
+# what a job gives, beside what a config may set
 GIVEN = {"axis_name", "vocabulary_size", "embedding_init"}
 
 
 def build(name: str, num_classes: int = 10, **options) -> Model:
     """The network `name` as Model(init, apply); options go to its constructor (widths, dtype, axis_name ...).
 
-    axis_name: the device axis over which batch statistics are summed in training; None outside of a parallel step.
-    vocabulary_size: number of token ids, for networks on words. embedding_init: their first word vectors, as flax's
-    (key, shape, dtype) -> array. Networks that have no use for one of these three leave it aside.
+    axis_name: the device axis over which batch statistics are summed in training; None outside of a parallel step, and
+    left aside by networks without batch norm. vocabulary_size: number of token ids, for networks on words alone.
+    embedding_init: their first word vectors, as flax's (key, shape, dtype) -> array.
 
     Raises:
-      InputError: unknown name, an option that this network does not have, or a network on words without a vocabulary.
+      InputError: unknown name, an option that this network does not have, or words for a network that reads none, or
+        none for one that does.
     """
     if name not in MODELS:
         raise InputError.of_choice("config.model.name", name, MODELS)
@@ -55,7 +56,12 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
         for f in getattr(constructor, "func", constructor).__dataclass_fields__
         if f not in ("parent", "name", "block")
     }
-    options = {key: value for key, value in options.items() if key in known or key not in GIVEN}
+    if "vocabulary_size" in options and "vocabulary_size" not in known:
+        raise InputError(
+            f"config.model.name: {name} does not read words, of which the data is made; choose gp_cnn for documents, "
+            "tree_lstm for trees"
+        )
+    options = {key: value for key, value in options.items() if key in known or key != "axis_name"}
     unknown = sorted(set(options) - known)
     if unknown:
         offered = ", ".join(sorted(known - GIVEN - {"num_classes", "dtype"})) or "none"

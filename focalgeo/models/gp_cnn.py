@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from focalgeo.models.layers import embed, last_layer
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 POOL = 5
 
@@ -37,6 +37,8 @@ class GPCNN(nn.Module):
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x int32 [examples, length], token ids with 0 for padding."""
+        if x.ndim != 2:
+            raise InputError("config.model.name: gp_cnn reads documents, the data is trees; choose tree_lstm")
         words = x != 0
         x = embed(x, self.vocabulary_size, self.embedding_size, init=self.embedding_init, dtype=self.dtype)
         for layer, width in enumerate(self.widths):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo.models.layers import embed, last_layer
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 BLOCK = 14  # inner slots that are left out together: a condition for each one costs more than it saves
 
@@ -45,6 +45,8 @@ class TreeLSTM(nn.Module):
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, 2L - 1, classes] of x."""
+        if x.ndim != 3:
+            raise InputError("config.model.name: tree_lstm reads trees, the data is documents; choose gp_cnn")
         init = nn.initializers.lecun_normal()
         # columns: input gate, output gate, candidate, left child's and right child's forget gate
         word_kernel = self.param("word_kernel", init, (self.embedding_size, 3 * self.width), jnp.float32)

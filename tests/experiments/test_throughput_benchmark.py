@@ -23,15 +23,18 @@ def test_a_quick_run_prints_both_tables_and_writes_nothing(capsys, monkeypatch, 
     assert not results.exists()
 
 
-def test_results_are_kept_by_device(monkeypatch, tmp_path):
+def test_a_run_replaces_its_own_rows_only(monkeypatch, tmp_path):
     results = tmp_path / "results_throughput.json"
     results.write_text(json.dumps({"another device": {"host": []}}))
     monkeypatch.setattr(benchmark, "RESULTS", results)
-    monkeypatch.setattr(benchmark, "host_row", lambda name, **_: {**HOST_ROW, "network": name})
-    benchmark.main(["--parts", "host", "--networks", "tiny ResNet", "--batch", "4"])
+    for name, draw in (("tiny ResNet", 1.0), ("small CNN", 2.0), ("tiny ResNet", 3.0)):
+        row = {**HOST_ROW, "network": name, "host milliseconds": {"draw": draw, "dispatch": 0.1, "metrics": 0.1}}
+        monkeypatch.setattr(benchmark, "host_row", lambda name, row=row, **_: row)
+        benchmark.main(["--parts", "host", "--networks", name, "--batch", "4"])
     found = json.loads(results.read_text())
     assert found["another device"] == {"host": []}
-    assert [row["network"] for row in found["cpu"]["host"]] == ["tiny ResNet"]
+    rows = [(row["network"], row["host milliseconds"]["draw"]) for row in found["cpu"]["host"]]
+    assert rows == [("small CNN", 2.0), ("tiny ResNet", 3.0)]
 
 
 HOST_ROW = {
