@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from focalgeo import job, models, records
-from focalgeo.job.checks import check_config
+from focalgeo.job.checks import check_config, without_none
 from focalgeo.types import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -203,3 +203,22 @@ def test_word_vectors_of_a_file_are_where_the_network_begins(small_files, tmp_pa
     state = job.preparation.initial_state(prepared, job.members.make_members(config))
     table = np.asarray(state.params["Embed_0"]["embedding"])[0]
     np.testing.assert_array_equal(table[prepared.dataset.vocabulary.index("beta")], [4, 5, 6])
+
+
+def test_what_does_not_fit_the_data_is_named(small_files):
+    config = load_config("linear")
+    config.data.augment = "crop_flip"
+    with pytest.raises(InputError, match=r"augment is crop_flip, clusters:0\.5 holds no images: set it to none"):
+        job.preparation.prepare(config)
+    config = load_config("newsgroups", "quick")
+    config.data.name = f"newsgroups:{small_files / 'newsgroups'}"
+    config.model.name, config.model.embedding_size = "mlp", None
+    with pytest.raises(InputError, match=r"mlp does not read words.*; choose gp_cnn"):
+        job.preparation.prepare(config)
+
+
+def test_none_on_the_command_line_is_the_network_s_own():
+    config = load_config("sst")
+    config.model.hidden, config.model.widths = (None,), (4,)
+    cleared = without_none(config)
+    assert (cleared.model.hidden, cleared.model.widths) == (None, (4,))
