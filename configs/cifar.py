@@ -11,7 +11,8 @@ Recipe:    SGD, momentum 0.9, weight decay 5e-4, batch 128, learning rate 0.1, 0
            epochs; random crops (pad 4) and flips; 45,000/5,000/10,000 images; the last epoch
            (Mukhoti et al., App. D; Komisarenko & Kull, 5.1). The weight decay is that of their code.
 published: as the published code of Mukhoti et al. departs from the paper: losses are summed over the batch (Brier
-           averaged), gradients clipped at norm 2, MMCE weighted; its ResNet-110 is resnet110_bottleneck
+           averaged), gradients clipped at norm 2, MMCE weighted (without that code's second division by the squared
+           count); its ResNet-110 is resnet110_bottleneck
 quick:     a few small layers on 512 images, 3 epochs: whether all of it works, in a minute on 2 CPU cores
 Our own:   dual focal loss with gamma 3; trace: cross-entropy with 1e-4 of its Hessian's trace, which no paper states
 Time:      not yet measured on a GPU

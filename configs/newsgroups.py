@@ -2,7 +2,8 @@
 
 Command:   python -m focalgeo.run --config=configs/newsgroups.py:flsd53 --workdir=runs/newsgroups-flsd53
            add --config.data.name=newsgroups:PATH for a folder or archive, dated or not; else scikit-learn downloads it
-           Losses as in configs/cifar.py, by default ce; `published` and `quick` may be added, as in "quick,fl3".
+           Losses as in configs/cifar.py, by default ce; `quick` may be added, as in "quick,fl3", and
+           `published` (see configs/cifar.py; no code was published for this task).
            --config.data.embeddings=glove.6B.100d.txt starts from GloVe's vectors, as the paper does
 Recipe:    Adam, learning rate 0.001, 50 epochs, the epoch with the best accuracy on val (Mukhoti et al., App. D); posts
            without their headers, 1,000 words at most, 20,000 words of vocabulary, batch 128 (the Keras example's).

@@ -1,12 +1,14 @@
 """The binary Tree-LSTM on the Stanford Sentiment Treebank, two classes, with any of the papers' losses.
 
 Command:   python -m focalgeo.run --config=configs/sst.py:fl3 --workdir=runs/sst-fl3 --config.data.name=sst:PATH
-           Losses as in configs/cifar.py, by default ce; `published` and `quick` may be added, as in "quick,fl3".
+           Losses as in configs/cifar.py, by default ce; `quick` may be added, as in "quick,fl3", and
+           `published` (see configs/cifar.py; no code was published for this task).
            --config.data.embeddings=glove.840B.300d.txt starts from GloVe's vectors, as the paper does
 Data:      a folder or archive with trees/train.txt, dev.txt and test.txt; 6,920/872/1,821 trees; of train every phrase
            that is not neutral counts, of val and test the roots alone
 Recipe:    AdaGrad, learning rate 0.05, weight decay 1e-4, batch 25, 25 epochs, the one with the best accuracy on val
-           (Mukhoti et al., App. D; the batch is Tai et al.'s); word vectors of 300, states of 150 numbers.
+           (Mukhoti et al., App. D; the batch is Tai et al.'s); word vectors of 300, states of 150 numbers;
+           word vectors are left out of the weight decay, which would wipe out the rare ones.
            MMCE has weight 8 here.
 Quick:     4 epochs, little curvature
 Time:      not yet measured on a GPU; quick: 5 minutes on 2 CPU cores

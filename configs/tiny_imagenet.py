@@ -7,6 +7,7 @@ Data:      the folder or archive in its own layout (tiny-imagenet-200, downloade
            90,000/10,000 into train and val, its val split is test
 Recipe:    SGD, momentum 0.9, weight decay 5e-4, batch 64, learning rate 0.1 for 40, 0.01 for 20, 0.001 for 40 epochs
            (Komisarenko & Kull, 5.1). The first layer has stride 2, our choice: an image then costs what CIFAR's costs.
+           Pixels are normalised by CIFAR-10's mean and deviation.
            Networks without a stem to stride (vgg19, vit) read 64x64.
 Time:      not yet measured on a GPU
 Expected:  Komisarenko & Kull, Table 1, ResNet-50, five seeds: accuracy, and ECE (equal mass, 15 bins) after temperature

@@ -210,6 +210,13 @@ def test_what_does_not_fit_the_data_is_named(small_files):
     config.data.augment = "crop_flip"
     with pytest.raises(InputError, match=r"augment is crop_flip, clusters:0\.5 holds no images: set it to none"):
         job.preparation.prepare(config)
+    config.data.augment, config.data.embeddings = "none", "vectors.txt"
+    with pytest.raises(InputError, match=r"embeddings is vectors\.txt, clusters:0\.5 holds no words: leave it out"):
+        job.preparation.prepare(config)
+    config.data.embeddings, config.model.name = None, "cnn"
+    prepared = job.preparation.prepare(config)
+    with pytest.raises(InputError, match=r"cnn does not fit clusters:0\.5: conv_general_dilated lhs and rhs must"):
+        job.preparation.initial_state(prepared, job.members.make_members(config))
     config = load_config("newsgroups", "quick")
     config.data.name = f"newsgroups:{small_files / 'newsgroups'}"
     config.model.name, config.model.embedding_size = "mlp", None

@@ -70,7 +70,7 @@ def _split_of(name: str) -> str | None:
     parts = PurePosixPath(name).parts
     if parts[-2:-1] != ("images",):
         return None
-    return "train" if parts[-4:-3] == ("train",) else "test" if parts[-3] == "val" else None
+    return "train" if parts[-4:-3] == ("train",) else "test" if parts[-3:-2] == ("val",) else None
 
 
 def _classes(names: list[str], annotations: str, where: str) -> list[tuple[str, str]]:

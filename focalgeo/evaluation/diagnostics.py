@@ -60,16 +60,16 @@ def diagnose(
     Source: Mukhoti et al., arXiv 2002.09437, Figs. 1, 3 and 4, and Proposition 1. They do not say whether their
     "gradient norms of the last linear layer" hold the bias.
     """
-    variables = {"params": states.params, **states.model_state}
+    variables, hyper = parallel.replicated(({"params": states.params, **states.model_state}, states.hyper))
     forward, found, example = _compiled(apply, loss), [], None
     for batch in batches:
         labels = np.where(batch.mask, batch.y, 0)
-        numbers = forward((variables, states.hyper), batch._replace(x=(batch.x, labels)))
+        numbers = forward((variables, hyper), batch._replace(x=(batch.x, labels)))
         found.append(numbers[batch.mask])
         example = batch.x[:1]
     columns = np.moveaxis(np.concatenate(found), (0, 1), (2, 1))
     diagnosis = Diagnosis(*columns)._replace(correct=columns[Diagnosis._fields.index("correct")] > 0)
-    return diagnosis, jax.device_get(weight_norms(as_argument(apply), parallel.replicated(variables), example))
+    return diagnosis, jax.device_get(weight_norms(as_argument(apply), variables, example))
 
 
 @functools.lru_cache(maxsize=8)

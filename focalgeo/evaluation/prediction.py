@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from focalgeo import parallel
 from focalgeo.types import Batch, Predictions, PyTree
 
 
 def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> Predictions:
     """Logits of every example once, in order; forward is compiled by parallel.pmapped_forward."""
-    logits, labels = [], []
+    variables, logits, labels = parallel.replicated(variables), [], []
     for batch in batches:
         outputs = forward(variables, batch)
         logits.append(outputs[batch.mask])

@@ -29,7 +29,10 @@ def check_memory(member: Member, prepared: Prepared, states: TrainState) -> None
         return
     kept = max(settings.max_products, 2 * settings.num_probes // 3, settings.density_steps) + _SPARE_VECTORS
     problem = _problem(member, prepared, sweep.member(states, 0), settings.splits[0])
-    evaluation.check_memory(evaluation.forecast_memory(problem, num_vectors=kept), parallel.free_memory())
+    free = parallel.free_memory()
+    if settings.every and free is not None:  # else the training examples are gone by then
+        free -= feed.resident_bytes(prepared.dataset)
+    evaluation.check_memory(evaluation.forecast_memory(problem, num_vectors=kept), free)
 
 
 def curvature_rows(

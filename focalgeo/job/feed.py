@@ -29,12 +29,17 @@ class Feed(NamedTuple):
     resident: tuple[Split, ...]
 
 
+def resident_bytes(dataset: Dataset) -> int:
+    """What the training examples take of each device's memory while they stay there; 0 if they are sent instead."""
+    free, needed = parallel.free_memory(), dataset.train.x.nbytes + dataset.train.y.nbytes
+    return needed if free is None or 2 * needed <= free else 0
+
+
 def make_feed(config, dataset: Dataset, seeds: Sequence[int]) -> Feed:
     """All training examples on every device if they take at most half of its free memory, else sent batch by batch."""
-    train, free = dataset.train, parallel.free_memory()
+    train, fits = dataset.train, resident_bytes(dataset) > 0
     augmentation = data.AUGMENTATIONS[config.data.augment]
     options = {"augmentation": augmentation, "normalise": normalisation(config, train)}
-    fits = free is None or 2 * (train.x.nbytes + train.y.nbytes) <= free
 
     def draws(epoch: int, start: int) -> Iterator[PyTree]:
         size, multiple_of = config.optimizer.batch_size, parallel.device_count()

@@ -12,7 +12,7 @@ from focalgeo.job import feed, selection
 from focalgeo.job.members import Member
 from focalgeo.job.objective import Objective, hyper_of, make_objective
 from focalgeo.training import loop, optimiser, sweep
-from focalgeo.types import Dataset, InputError, Model, Split, TrainState
+from focalgeo.types import Batch, Dataset, InputError, Model, Split, TrainState
 
 
 class Prepared(NamedTuple):
@@ -57,8 +57,9 @@ def _model(config, dataset: Dataset) -> Model:
     names = ("hidden", "widths", "blocks", "width", "depth", "embedding_size", "dropout", "stem_stride")
     options = {name: config.model[name] for name in names if config.model[name] is not None}
     options |= {"dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
+    options |= _word_vectors(config, dataset)
     if dataset.vocabulary:
-        options |= {"vocabulary_size": len(dataset.vocabulary), **_word_vectors(config, dataset)}
+        options["vocabulary_size"] = len(dataset.vocabulary)
     return models.build(config.model.name, len(dataset.class_names), **options)
 
 
@@ -71,6 +72,8 @@ def _word_vectors(config, dataset: Dataset) -> dict:
     path, size = config.data.embeddings, config.model.embedding_size
     if path is None:
         return {}
+    if not dataset.vocabulary:
+        raise InputError(f"config.data.embeddings is {path}, {dataset.name} holds no words: leave it out")
     vectors = data.read_embeddings(path, dataset.vocabulary)
     if size is not None and vectors.shape[1] != size:
         raise InputError(f"{path} holds vectors of {vectors.shape[1]} numbers: set config.model.embedding_size to that")
@@ -116,11 +119,30 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     train, seeds = prepared.dataset.train, source_seeds(members)
     few = Split(train.x[:2], train.y[:2])
     example = next(data.evaluation_batches(few, batch_size=2, normalise=feed.normalisation(members[0].config, train)))
-    init = jax.jit(prepared.model.init)
     init_keys = {member.config.seed: member.keys["init"] for member in members}
-    variables = {seed: init(key, example.x) for seed, key in init_keys.items()}
+    variables = _initialised(members[0].config, prepared, init_keys, example)
     states = [_state(prepared, member, dict(variables[member.config.seed])) for member in members]
     return sweep.stack(states, [seeds.index(member.config.seed) for member in members])
+
+
+def _initialised(config, prepared: Prepared, keys: dict[int, jax.Array], example: Batch) -> dict[int, dict]:
+    """The network's variables for each seed; a network is refused that cannot read the data or gives other logits.
+
+    Raises:
+      InputError: network and data are named.
+    """
+    init, wanted = jax.jit(prepared.model.init), [*example.y.shape, len(prepared.dataset.class_names)]
+    misfit = f"config.model.name: {config.model.name} does not fit {prepared.dataset.name}"
+    try:
+        variables = {seed: init(key, example.x) for seed, key in keys.items()}
+        found = jax.eval_shape(prepared.model.apply, next(iter(variables.values())), example.x).shape
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{misfit}: {str(error).splitlines()[0]}") from error
+    if [*found] != wanted:
+        raise InputError(f"{misfit}: two examples give logits of shape {[*found]}, not {wanted}")
+    return variables
 
 
 def _state(prepared: Prepared, member: Member, variables: dict) -> TrainState:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from focalgeo.types import InputError
+from focalgeo.types import InputError, PyTree
 
 
 def step_schedule(boundaries: Sequence[int], factor: float) -> Callable:
@@ -24,8 +24,10 @@ def make_optimiser(
 ) -> optax.GradientTransformation:
     """Gradients -> updates for a base learning rate of 1; the step multiplies by the traced `hyper["learning_rate"]`.
 
-    Order: clip by global norm (0: off), add weight_decay * params to the gradient (all parameters, as PyTorch does),
-    then the optimiser's own scaling. Source: the papers' recipes (Mukhoti et al., App. D; Komisarenko & Kull, 5.1).
+    Order: clip by global norm (0: off), add weight_decay * params to the gradient (all parameters, as PyTorch does, but
+    word vectors: those of words that a batch lacks would have no other gradient, and an adaptive scaling such as
+    AdaGrad's turns a small gradient that is alone into whole steps towards 0), then the optimiser's own scaling.
+    Source: the papers' recipes (Mukhoti et al., App. D; Komisarenko & Kull, 5.1).
     """
     scalings = {
         "sgd": lambda: optax.trace(momentum, nesterov=nesterov) if momentum else optax.identity(),
@@ -36,10 +38,14 @@ def make_optimiser(
         raise InputError.of_choice("config.optimizer.name", name, scalings)
     return optax.chain(
         optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
-        optax.add_decayed_weights(weight_decay) if weight_decay else optax.identity(),
+        optax.add_decayed_weights(weight_decay, _but_word_vectors) if weight_decay else optax.identity(),
         scalings[name](),
         optax.scale_by_learning_rate(schedule),
     )
+
+
+def _but_word_vectors(params: PyTree) -> PyTree:
+    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1:] != (jax.tree_util.DictKey("embedding"),), params)
 
 
 def _with_standard_promotion(tx: optax.GradientTransformation) -> optax.GradientTransformation:

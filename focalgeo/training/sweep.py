@@ -48,7 +48,8 @@ def make_members_step(step: Callable) -> Callable:
     """
 
     def of_member(state: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
-        own = jax.tree.map(lambda leaf: leaf[state.hyper[SOURCE]], batch)
+        # One source is no lookup: what comes of it is then the same for all members, and computed once.
+        own = jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[state.hyper[SOURCE]], batch)
         new, metrics = step(state, own, *shared)
         finite = jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
         standing = state.hyper[STOPPED] | ~finite

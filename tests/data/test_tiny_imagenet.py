@@ -122,6 +122,10 @@ def test_other_layouts(tmp_path, files, images_on_disk, removed, message):
     assert message in refused(images_on_disk.write(tmp_path / "less", left))
 
 
+def test_the_val_folder_alone_holds_no_training_images(root):
+    assert "no images in" in refused(root / "tiny-imagenet-200/val")
+
+
 def test_broken_image_is_named(root):
     (root / "tiny-imagenet-200/val/images/val_2.JPEG").write_bytes(b"no image")
     assert "val_2.JPEG is not a readable image" in refused(root)

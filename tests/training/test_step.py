@@ -74,6 +74,16 @@ def test_two_devices_equal_one_on_an_uneven_batch(tx, two_devices, one_device, v
     assert metrics["count"] == valid
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam", "adagrad"])
+def test_word_vectors_without_a_gradient_stay_where_they_are(name):
+    settings = dict(momentum=0.9, nesterov=False, weight_decay=0.1, clip_norm=0.0)
+    tx = optimiser.make_optimiser(name, optimiser.step_schedule([2], 0.1), **settings)
+    params = {"Embed_0": {"embedding": jnp.ones((4, 2))}, "Dense_0": {"kernel": jnp.ones((2, 2))}}
+    updates, _ = tx.update(jax.tree.map(jnp.zeros_like, params), tx.init(params), params)
+    np.testing.assert_array_equal(updates["Embed_0"]["embedding"], 0)
+    assert (np.asarray(updates["Dense_0"]["kernel"]) < 0).all()
+
+
 def test_the_sum_of_losses_moves_parameters_by_the_mean_s_step_times_the_examples():
     tx = make_tx(momentum=0.0, weight_decay=0.0)
     model = models.build("mlp", 4, hidden=(8,))
