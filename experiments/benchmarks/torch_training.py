@@ -4,8 +4,8 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 
-# Where other work, XLA's own threads too, has a core, OpenMP's waiting threads keep the other one from working: a step
-# of ResNet-18 took three times as long. Read when PyTorch loads OpenMP.
+# Unset, a step of ResNet-18 took three times as long on cores that other work shared: an unfair rival. Read when
+# PyTorch loads OpenMP.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
