@@ -16,7 +16,7 @@ Expected:  Mukhoti et al., Tables 3, 1 and 4 (with GloVe): test error, ECE as tr
            %: CE 12.85 7.37 2.62; Brier 12.85 9.01 2.79; MMCE 11.86 5.03 4.02; FL-3 12.19 16.05 1.78;
            FLA-53 12.80 9.19 1.83
            quick, random word vectors, accuracy, ECE as trained and after temperature scaling, in %:
-           ce 83.1 7.5 1.6 (T = 1.83), fl3 81.2 16.7 2.0 (T = 0.33)
+           ce 84.8 8.2 1.5 (T = 1.98), fl3 82.1 13.5 2.9 (T = 0.49)
 """
 
 import runpy
