@@ -1,11 +1,12 @@
-"""Random changes of training images: NumPy draws them, the compiled training step makes them."""
+"""Random changes of training images: NumPy draws them, the compiled training step makes them.
+
+What is made is written for arrays of NumPy and of JAX alike, so that this room loads without JAX.
+"""
 
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from focalgeo.types import Array
@@ -15,7 +16,7 @@ Changes = dict[str, Array]  # what is drawn for each image, leaves [examples, ..
 
 
 class Augmentation(NamedTuple):
-    """draw(rng, n) -> the changes of n images; apply(x, changes) -> the changed images, for jit."""
+    """draw(rng, n) -> the changes of n images; apply(x, changes) -> the changed images, also under jit."""
 
     draw: Callable[[np.random.Generator, int], Changes]
     apply: Callable[[Array, Changes], Array]
@@ -48,13 +49,16 @@ def crop_flip(x: Array, changes: Changes, *, padding: int = PADDING) -> Array:
     Source:
         Mukhoti et al., arXiv 2002.09437, App. D and its published code (padding 4).
     """
-    padded = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-
-    def one(image: Array, offset: Array, mirrored: Array) -> Array:
-        crop = jax.lax.dynamic_slice(image, (offset[0], offset[1], jnp.zeros_like(offset[0])), x.shape[1:])
-        return jnp.where(mirrored, crop[:, ::-1], crop)
-
-    return jax.vmap(one)(padded, changes["offsets"], changes["mirrored"])
+    n, height, width, _ = x.shape
+    across = np.arange(width, dtype=np.int32)[None]
+    mirrored = changes["mirrored"].astype(np.int32)[:, None]
+    across = across + mirrored * (np.int32(width - 1) - np.int32(2) * across)
+    rows = changes["offsets"][:, :1] + np.arange(-padding, height - padding, dtype=np.int32)[None]
+    columns = changes["offsets"][:, 1:] + across - np.int32(padding)
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+    images = np.arange(n, dtype=np.int32)[:, None, None]
+    pixels = x[images, rows.clip(0, height - 1)[:, :, None], columns.clip(0, width - 1)[:, None, :]]
+    return pixels * inside[..., None].astype(x.dtype)
 
 
 AUGMENTATIONS: MappingProxyType[str, Augmentation] = MappingProxyType(

@@ -7,8 +7,6 @@ where they fit, and `make_batch` gathers, changes and normalises them inside the
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from focalgeo.data.augmentation import AUGMENTATIONS, Augmentation, Changes
@@ -75,8 +73,8 @@ def epoch_draws(
         chosen = order[index * batch_size : (index + 1) * batch_size]
         # index + 1: to NumPy's seeding, (seed, epoch, 0) is the same seed as (seed, epoch).
         changes = augmentation.draw(np.random.default_rng([seed, epoch, index + 1]), len(chosen))
-        padded = jax.tree.map(lambda leaf: _filled(leaf, rows), (chosen, changes))
-        return Draw(padded[0], np.arange(rows) < len(chosen), padded[1])
+        changes = {name: _filled(leaf, rows) for name, leaf in changes.items()}
+        return Draw(_filled(chosen, rows), np.arange(rows) < len(chosen), changes)
 
     return map(draw, range(start, total))
 
@@ -93,7 +91,7 @@ def make_batch(
     augmentation: Augmentation = AUGMENTATIONS["none"],
     normalise: Normalisation | None = None,
 ) -> Batch:
-    """The batch of a draw, for jit: examples gathered from the split, changed, normalised.
+    """The batch of a draw, of NumPy or, under jit, of JAX: examples gathered from the split, changed, normalised.
 
     normalise: gives float32; None leaves x in the dtype it is stored in. A label below 0 stands for none: it counts for
     nothing, as padding does.
@@ -101,7 +99,7 @@ def make_batch(
     x, y = (leaf if draw.rows is None else leaf[draw.rows] for leaf in split)
     x = augmentation.apply(x, draw.changes)
     x = x if normalise is None else normalise_images(x, normalise)
-    return Batch(x, jnp.maximum(y, 0), _over_labels(draw.mask, y) & (y >= 0))
+    return Batch(x, y.clip(0), _over_labels(draw.mask, y) & (y >= 0))
 
 
 def evaluation_batches(
@@ -122,7 +120,7 @@ def evaluation_batches(
         x = x if normalise is None else normalise_images(x, normalise)
         mask = _over_labels(np.arange(rows) < len(y), y)
         y = _filled(y, rows)
-        return Batch(_filled(x, rows), np.maximum(y, 0), mask & (y >= 0))
+        return Batch(_filled(x, rows), y.clip(0), mask & (y >= 0))
 
     return map(batch, range(total))
 
