@@ -27,27 +27,44 @@ _CIFAR = runpy.run_path(str(Path(__file__).with_name("cifar.py")))
 
 def get_config(arg: str = "") -> ConfigDict:
     """The job with the loss that `arg` names; `published` and `quick` as in configs/cifar.py."""
-    words = _CIFAR["chosen"](arg, file="newsgroups.py", loss=_CIFAR["LOSSES"])
-    config = runpy.run_path(str(Path(__file__).with_name("cifar10.py")))["get_config"]()
+    words = chosen(arg, file="newsgroups.py")
+    config = text_config("gp_cnn", quick="quick" in words)
     config.data.name = "newsgroups"
-    config.data.augment = "none"
-    _CIFAR["set_network"](config, "gp_cnn", {})
     config.model.embedding_size = 100
     config.optimizer.name = "adam"
     config.optimizer.learning_rate = 0.001
     config.optimizer.weight_decay = 0.0
     config.optimizer.epochs = 50
-    config.optimizer.decay_epochs = ()
-    config.optimizer.select = "best_val"
-    config.curvature.examples, config.curvature.batch_size = 500, 100
     if "quick" in words:
         config.data.max_length = 200
         config.optimizer.epochs = 8
+    set_loss(config, words)
+    return config
+
+
+def chosen(arg: str, *, file: str) -> dict[str, str]:
+    """The loss and the switches that `arg` names."""
+    return _CIFAR["chosen"](arg, file=file, loss=_CIFAR["LOSSES"])
+
+
+def text_config(network: str, *, quick: bool) -> ConfigDict:
+    """What the jobs on words have in common, with the network's own sizes."""
+    config = runpy.run_path(str(Path(__file__).with_name("cifar10.py")))["get_config"]()
+    _CIFAR["set_network"](config, network, {})
+    config.data.augment = "none"
+    config.optimizer.decay_epochs = ()
+    config.optimizer.select = "best_val"
+    config.curvature.examples, config.curvature.batch_size = 500, 100
+    if quick:
         config.curvature.examples, config.curvature.batch_size = 50, 50
         config.curvature.max_products = 8
         config.curvature.num_probes = 6
         config.curvature.density_probes = 0
+    return config
+
+
+def set_loss(config: ConfigDict, words: dict[str, str]) -> None:
+    """Name the chosen loss, by default ce; MMCE has the weight that the paper gives it on documents."""
     _CIFAR["set_loss"](config, words.get("loss", "ce"), published="published" in words)
     if words.get("loss") == "mmce":
         config.loss.penalty_weight = 8.0
-    return config

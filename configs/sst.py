@@ -24,33 +24,21 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-_CIFAR = runpy.run_path(str(Path(__file__).with_name("cifar.py")))
+_TEXT = runpy.run_path(str(Path(__file__).with_name("newsgroups.py")))
 
 
 def get_config(arg: str = "") -> ConfigDict:
     """The job with the loss that `arg` names; `published` and `quick` as in configs/cifar.py."""
-    words = _CIFAR["chosen"](arg, file="sst.py", loss=_CIFAR["LOSSES"])
-    config = runpy.run_path(str(Path(__file__).with_name("cifar10.py")))["get_config"]()
+    words = _TEXT["chosen"](arg, file="sst.py")
+    config = _TEXT["text_config"]("tree_lstm", quick="quick" in words)
     config.data.name = "sst:sst-trees.tar.xz"
-    config.data.augment = "none"
-    _CIFAR["set_network"](config, "tree_lstm", {"width": 150})
+    config.model.width = 150
     config.model.embedding_size = 300
     config.optimizer.name = "adagrad"
     config.optimizer.learning_rate = 0.05
     config.optimizer.weight_decay = 1e-4
     config.optimizer.batch_size = 25
-    config.optimizer.epochs = 25
-    config.optimizer.decay_epochs = ()
-    config.optimizer.select = "best_val"
+    config.optimizer.epochs = 4 if "quick" in words else 25
     config.evaluation.batch_size = 200
-    config.curvature.examples, config.curvature.batch_size = 500, 100
-    if "quick" in words:
-        config.optimizer.epochs = 4
-        config.curvature.examples, config.curvature.batch_size = 50, 50
-        config.curvature.max_products = 8
-        config.curvature.num_probes = 6
-        config.curvature.density_probes = 0
-    _CIFAR["set_loss"](config, words.get("loss", "ce"), published="published" in words)
-    if words.get("loss") == "mmce":
-        config.loss.penalty_weight = 8.0
+    _TEXT["set_loss"](config, words)
     return config

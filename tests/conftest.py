@@ -31,6 +31,19 @@ def free_memory():
 
 
 @pytest.fixture(scope="session")
+def real_archive():
+    """The path of a file of real data by its name; the test is skipped where there is none."""
+
+    def find(file):
+        archive = Path(os.environ.get("FOCALGEO_DATA", "unset")) / file
+        if not archive.exists():
+            pytest.skip(f"set FOCALGEO_DATA to the folder that holds {file}")
+        return archive.resolve()
+
+    return find
+
+
+@pytest.fixture(scope="session")
 def papers():
     """The papers' verified numbers: papers.json at FOCALGEO_REFERENCE, or in the folder reference beside the data."""
     beside = Path(os.environ.get("FOCALGEO_DATA") or ".").parent / "reference"

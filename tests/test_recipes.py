@@ -1,7 +1,6 @@
 """The papers' recipes: every config names what exists, trains two steps and evaluates, on small files and real ones."""
 
 import itertools
-import os
 import runpy
 from pathlib import Path
 
@@ -148,7 +147,7 @@ def test_small_files_of_every_kind_train_and_evaluate(name, words, small_files, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("network", "loss"), ON_CIFAR, ids=str)
-def test_every_network_takes_two_steps_and_predicts_on_cifar10(network, loss):
+def test_every_network_takes_two_steps_and_predicts_on_cifar10(network, loss, on_real_files):
     """Without the maps and the report, which are the same for all."""
     config = on_real_files("cifar", f"{network},{loss}")
     prepared = job.preparation.prepare(config)
@@ -167,21 +166,25 @@ def test_every_network_takes_two_steps_and_predicts_on_cifar10(network, loss):
 
 
 @pytest.mark.slow
-def test_the_recipe_of_tiny_imagenet(tmp_path):
+def test_the_recipe_of_tiny_imagenet(tmp_path, on_real_files):
     check_run(on_real_files("tiny_imagenet", "resnet50,fls531"), tmp_path / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "loss"), ON_WORDS, ids=str)
-def test_losses_on_words(name, loss, tmp_path):
+def test_losses_on_words(name, loss, tmp_path, on_real_files):
     check_run(on_real_files(name, loss), tmp_path / "run")
 
 
-def on_real_files(name, words):
+@pytest.fixture
+def on_real_files(real_archive):
+    """(name, words) -> the config that takes two steps on the real files."""
+    return lambda name, words: real_config(name, words, real_archive)
+
+
+def real_config(name, words, real_archive):
     kind, file = FILES[name]
-    path = Path(os.environ.get("FOCALGEO_DATA") or "nowhere") / file
-    if not path.exists():
-        pytest.skip(f"no {file}: set FOCALGEO_DATA to the folder that holds it")
+    path = real_archive(file)
     config = two_steps(load_config(name, f"quick,{words}"))
     config.data.name = f"{kind}:{path}"
     config.data.val_size, config.data.test_size = 40, 40

@@ -1,9 +1,7 @@
 """Networks on words and the two-parameter model: oracles, padding that counts for nothing, counted parameters."""
 
-import os
 import tarfile
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -192,11 +190,8 @@ def test_tree_lstm_is_a_recursion_over_the_tree(tree_lstm):
     assert_each_node_is_the_oracles(*tree_lstm)
 
 
-def test_tree_lstm_is_a_recursion_over_200_real_trees():
-    archive = Path(os.environ.get("FOCALGEO_DATA", "unset")) / "sst-trees.tar.xz"
-    if not archive.is_file():
-        pytest.skip("set FOCALGEO_DATA to the folder that holds sst-trees.tar.xz")
-    with tarfile.open(archive) as opened:
+def test_tree_lstm_is_a_recursion_over_200_real_trees(real_archive):
+    with tarfile.open(real_archive("sst-trees.tar.xz")) as opened:
         text = opened.extractfile("trees/dev.txt").read().decode()
     forest = [oracle.parse(line) for line in text.splitlines()[:200]]
     assert words_of(forest[0])[:5] == ["It", "'s", "a", "lovely", "film"]

@@ -52,8 +52,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     def matvec(vector: PyTree) -> PyTree:
         total = zeros
         for batch in batches:
-            before, total = total, add_product(total, vector, *arguments, batch)
-            jax.block_until_ready(before)  # else all batches would wait on the device at once
+            total = add_product(total, vector, *arguments, batch)
         return total
 
     return matvec

@@ -1,8 +1,6 @@
 """The real CIFAR-10 archive, when FOCALGEO_DATA names the folder that holds it."""
 
-import os
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +9,9 @@ from focalgeo.data import load_dataset, measure_normalisation
 
 
 @pytest.mark.slow
-def test_cifar10_from_its_archive(tmp_path):
-    archive = Path(os.environ.get("FOCALGEO_DATA", "unset")) / "cifar10-jpeg.tar.xz"
-    if not archive.exists():
-        pytest.skip("set FOCALGEO_DATA to the folder that holds cifar10-jpeg.tar.xz")
-    name = f"folder:{archive.resolve()}"
+def test_cifar10_from_its_archive(tmp_path, real_archive):
+    archive = real_archive("cifar10-jpeg.tar.xz")
+    name = f"folder:{archive}"
     seconds = []
     for _ in range(2):
         start = time.perf_counter()

@@ -1,8 +1,6 @@
 """20 Newsgroups: layouts, header, words, sizes; the real archive when FOCALGEO_DATA names its folder."""
 
-import os
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -189,12 +187,10 @@ def test_no_network_says_how_to_give_a_folder(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_real_archive():
-    archive = Path(os.environ.get("FOCALGEO_DATA", "unset")) / "20news-bydate.tar.xz"
-    if not archive.exists():
-        pytest.skip("set FOCALGEO_DATA to the folder that holds 20news-bydate.tar.xz")
+def test_the_real_archive(real_archive):
+    archive = real_archive("20news-bydate.tar.xz")
     start = time.perf_counter()
-    data = load_dataset(f"newsgroups:{archive.resolve()}")
+    data = load_dataset(f"newsgroups:{archive}")
     print(f"read in {time.perf_counter() - start:.2f} s")
     assert [split.x.shape for split in data[1:4]] == [(n, 1000) for n in (10_415, 900, 7_532)]
     assert len(data.class_names) == 20

@@ -1,9 +1,7 @@
 """Tiny ImageNet's own layout on small copies of it; the real archive when FOCALGEO_DATA names its folder."""
 
-import os
 import time
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,11 +130,9 @@ def test_broken_image_is_named(root):
 
 
 @pytest.mark.slow
-def test_the_real_archive(tmp_path):
-    archive = Path(os.environ.get("FOCALGEO_DATA", "unset")) / "tiny-imagenet-200.tar.xz"
-    if not archive.exists():
-        pytest.skip("set FOCALGEO_DATA to the folder that holds tiny-imagenet-200.tar.xz")
-    name = f"tiny_imagenet:{archive.resolve()}"
+def test_the_real_archive(tmp_path, real_archive):
+    archive = real_archive("tiny-imagenet-200.tar.xz")
+    name = f"tiny_imagenet:{archive}"
     seconds = []
     for _ in range(2):
         start = time.perf_counter()

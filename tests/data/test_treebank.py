@@ -1,8 +1,6 @@
 """The Treebank's trees: slots against a recursive reader, classes, and every bad line; real files by FOCALGEO_DATA."""
 
-import os
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,14 +199,12 @@ def test_options_that_do_not_apply(tmp_path, option):
 
 
 @pytest.mark.slow
-def test_the_real_archive():
+def test_the_real_archive(real_archive):
     import tarfile
 
-    archive = Path(os.environ.get("FOCALGEO_DATA", "unset")) / "sst-trees.tar.xz"
-    if not archive.exists():
-        pytest.skip("set FOCALGEO_DATA to the folder that holds sst-trees.tar.xz")
+    archive = real_archive("sst-trees.tar.xz")
     start = time.perf_counter()
-    data = load_dataset(f"sst:{archive.resolve()}")
+    data = load_dataset(f"sst:{archive}")
     print(f"read in {time.perf_counter() - start:.2f} s")
     assert [len(split.y) for split in data[1:4]] == [6_920, 872, 1_821]
     with tarfile.open(archive) as tar:
