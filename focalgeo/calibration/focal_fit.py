@@ -106,11 +106,26 @@ def _newton_direction(objective: Callable, point: Array, low: Array, high: Array
     held = ((point <= low) & (slope > 0)) | ((point >= high) & (slope < 0))
     free = (~held).astype(point.dtype)
     slope, curvature = slope * free, curvature * free[:, None] * free[None, :] + jnp.diag(1 - free)
-    values, vectors = jnp.linalg.eigh(curvature)
+    values, vectors = _eigenpairs(curvature)
     # A direction of negative curvature is gone down as if it were as strongly curved upwards.
     strength = jnp.maximum(jnp.abs(values), 1e-6 * jnp.max(jnp.abs(values)) + jnp.finfo(point.dtype).tiny)
     along = vectors.T @ slope
     return -(vectors @ (along / strength)), 0.5 * jnp.sum(along * along / strength)
+
+
+def _eigenpairs(matrix: Array) -> tuple[Array, Array]:
+    """The eigenvalues [2] of a symmetric matrix [2, 2] in no order, and unit eigenvectors in the columns.
+
+    By one Jacobi rotation (Golub and Van Loan, Matrix Computations, section 8.5), without LAPACK: on the CPU of jax
+    0.10 an `eigh` waits in a thread of the pool for work it has left to the same pool, so that as many fits at once as
+    there are cores wait for ever.
+    """
+    (a, b), (_, d) = matrix
+    half = (d - a) / 2
+    tangent = jnp.where(half < 0, -b, b) / jnp.maximum(jnp.abs(half) + jnp.hypot(half, b), jnp.finfo(b.dtype).tiny)
+    cosine = jax.lax.rsqrt(1 + tangent * tangent)
+    sine = tangent * cosine
+    return jnp.stack([a - tangent * b, d + tangent * b]), jnp.stack([cosine, sine, -sine, cosine]).reshape(2, 2)
 
 
 def _start(objective: Callable, alone: CalibrationFit) -> Array:

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from focalgeo.calibration import fit_focal_temperature, fit_temperature, focal_temperature_scaling, nll
+from focalgeo.calibration import fit_focal_temperature, fit_temperature, focal_fit, focal_temperature_scaling, nll
 from focalgeo.types import InputError
 
 scaled = jax.jit(focal_temperature_scaling)
@@ -114,3 +114,31 @@ def test_bad_input_is_one_line():
         fit_focal_temperature(logits, labels, np.zeros(4))
     with pytest.raises(InputError, match="not finite"):
         fit_temperature(logits * np.float32(np.nan), labels)
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        [[2, 1], [1, 3]],
+        [[3, -1], [-1, 2]],
+        [[1, 5], [5, 1]],
+        [[1, -5], [-5, 1]],
+        [[0, 0], [0, 0]],
+        [[4, 0], [0, -7]],
+        [[1e-3, 30], [30, -1e4]],
+        [[1e20, 1], [1, 1e-20]],
+    ],
+)
+def test_eigenpairs_of_two_by_two_equal_lapack(matrix):
+    matrix = np.array(matrix, np.float32)
+    values, vectors = map(np.asarray, jax.jit(focal_fit._eigenpairs)(matrix))
+    np.testing.assert_allclose(np.sort(values), np.linalg.eigvalsh(matrix.astype(float)), rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(2), atol=3e-7)
+    np.testing.assert_allclose(vectors * values @ vectors.T, matrix, atol=3e-7 * np.abs(matrix).max())
+
+
+def test_a_fit_calls_no_lapack():
+    """Several at once would wait for each other in the thread pool of jax 0.10's CPU."""
+    logits, labels = np.zeros((6, 3), np.float32), np.arange(6) % 3
+    assert "lapack" not in jax.jit(fit_focal_temperature).lower(logits, labels).as_text()
+    assert "lapack" in jax.jit(jax.numpy.linalg.eigh).lower(np.eye(2)).as_text()
