@@ -9,10 +9,11 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 SHARED_DATA := $(wildcard ../shared/data)
 export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
 
-.PHONY: help run test quick-test lint install clean
+.PHONY: help run test test-all quick-test lint install clean
 help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
-	@echo "make test   install into $(VENV), then lint and all tests"
+	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
+	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (3/4 hour)"
 	@echo "make quick-test   the tests that are not marked slow"
 
 run: $(RUNS)
@@ -21,8 +22,12 @@ run: $(RUNS)
 test: $(TESTS) lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
+# By test, not by file: a few files hold most of these.
+test-all: test
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) --dist worksteal -m long
+
 quick-test: $(TESTS)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow and not long"
 
 lint: $(TESTS)
 	$(BIN)/ruff check .

@@ -19,7 +19,7 @@ def test_a_notebook_stores_no_output_and_defines_nothing(path):
         assert not [line for line in cell["source"] if line.lstrip().startswith(("def ", "class ", "lambda", "@"))]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")  # of the notebook machinery, which is not ours
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_runs(path, tmp_path, monkeypatch):

@@ -303,7 +303,7 @@ def image_folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "variant"), [("cifar10", ""), ("cifar10", "quick"), ("cifar10_gamma", "")])
 def test_every_image_config_runs(tmp_path, image_folder, name, variant):
     config = tiny(load_config(name, variant))
@@ -330,7 +330,7 @@ def test_every_image_config_runs(tmp_path, image_folder, name, variant):
     assert seen[-1] == 40
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bfloat16_runs(tmp_path, image_folder):
     config = tiny(load_config("cifar10", "quick"))
     config.data.name = f"folder:{image_folder}"
@@ -366,6 +366,7 @@ def test_the_readme_s_commands_name_configs_and_fields_that_exist():
         assert f"\n{target}:" in makefile
 
 
+@pytest.mark.long
 def test_a_trace_penalty_lowers_the_trace_on_train_and_both_splits_have_rows(tmp_path):
     traces = []
     for weight in (0.0, 0.001):

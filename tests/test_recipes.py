@@ -4,26 +4,26 @@ import itertools
 import runpy
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
 
 from focalgeo import job, models, records
 from focalgeo.job.checks import check_config, without_none
-from focalgeo.job.feed import make_feed
 from focalgeo.types import InputError
 
 ROOT = Path(__file__).parent.parent
 CIFAR = runpy.run_path(str(ROOT / "configs" / "cifar.py"))
-# every network once, and with the cases on words and on small files every kind of loss
-ON_CIFAR = list(
-    zip(
-        CIFAR["NETWORKS"],
-        ("ce", "fl1", "fl3", "fl7", "ls", "dual", "fla53", "flsd53", "fla532", "flsd52"),
-        strict=True,
-    )
-)
-ON_WORDS = [("newsgroups", "fls532"), ("newsgroups", "published,mmce"), ("sst", "adafocal"), ("sst", "trace")]
+# every network with every loss on images, every loss on words
+RECIPES = [
+    *itertools.product(
+        ("cifar", "tiny_imagenet"), map(",".join, itertools.product(CIFAR["NETWORKS"], CIFAR["LOSSES"]))
+    ),
+    *itertools.product(("newsgroups", "sst"), CIFAR["LOSSES"]),
+    ("cifar", "published,resnet110_bottleneck,ce"),
+    ("newsgroups", "published,mmce"),
+]
 FILES = {
     "cifar": ("folder", "cifar10-jpeg.tar.xz"),
     "tiny_imagenet": ("tiny_imagenet", "tiny-imagenet-200.tar.xz"),
@@ -146,43 +146,23 @@ def test_small_files_of_every_kind_train_and_evaluate(name, words, small_files, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("network", "loss"), ON_CIFAR, ids=str)
-def test_every_network_takes_two_steps_and_predicts_on_cifar10(network, loss, on_real_files):
-    """Without the maps and the report, which are the same for all."""
-    config = on_real_files("cifar", f"{network},{loss}")
-    prepared = job.preparation.prepare(config)
-    state = job.preparation.initial_state(prepared, job.members.make_members(config))
-    feed = make_feed(config, prepared.dataset, [config.seed])
-    program, _ = job.training.choose_program(config, prepared, 1, state, feed)
-    chunks = program.place(state)
-    for draw in feed.draws(0, 0):
-        chunks, (metrics,), _ = program.step(chunks, draw)
-        assert np.isfinite([metrics[name] for name in ("loss", "gradient_norm", "parameter_norm")]).all()
-    assert int(chunks[0].step[0]) == 2
-    predict = job.training.make_prediction(config, prepared.model)
-    predicted = predict(prepared.dataset.val, chunks[0])
-    assert predicted.logits.shape == (40, 1, 10)
-    assert np.isfinite(predicted.logits).all()
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("cifar", "resnet50,flsd53"), ("tiny_imagenet", "mobilenet_v2,fls531"), ("newsgroups", "brier"), ("sst", "trace")],
+)
+def test_recipes_on_real_files(name, words, real_archive, tmp_path):
+    check_run(real_config(name, words, real_archive), tmp_path / "run")
 
 
-@pytest.mark.slow
-def test_the_recipe_of_tiny_imagenet(tmp_path, on_real_files):
-    check_run(on_real_files("tiny_imagenet", "resnet50,fls531"), tmp_path / "run")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "loss"), ON_WORDS, ids=str)
-def test_losses_on_words(name, loss, tmp_path, on_real_files):
-    check_run(on_real_files(name, loss), tmp_path / "run")
-
-
-@pytest.fixture
-def on_real_files(real_archive):
-    """(name, words) -> the config that takes two steps on the real files."""
-    return lambda name, words: real_config(name, words, real_archive)
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "words"), RECIPES)
+def test_every_recipe_on_real_files(name, words, real_archive, tmp_path):
+    check_run(real_config(name, words, real_archive), tmp_path / "run")
+    jax.clear_caches()  # hundreds of programs would fill the memory
 
 
 def real_config(name, words, real_archive):
+    """The config that takes two steps on the real files."""
     kind, file = FILES[name]
     path = real_archive(file)
     config = two_steps(load_config(name, f"quick,{words}"))

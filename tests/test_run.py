@@ -100,7 +100,7 @@ def final_numbers(workdir):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_any_number_of_devices_gives_the_same_run(tmp_path):
     numbers, seen = [], []
     for devices in (1, 2, 4):
@@ -116,7 +116,7 @@ def test_any_number_of_devices_gives_the_same_run(tmp_path):
         assert other == pytest.approx(numbers[0], abs=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kills_at_random_moments_change_no_bit():
     script = [sys.executable, str(ROOT / "tests" / "kill_and_resume.py"), "--times=4", "--chain"]
     cheap = ["--config.curvature.examples=0", "--config.evaluation.num_resamples=2", "--config.checkpoint.every=50"]

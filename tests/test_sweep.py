@@ -124,7 +124,7 @@ def test_a_member_equals_its_run_alone_with_batch_norm_and_augmentation(image_fo
         assert alone.model_state  # batch statistics are part of what agrees
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_devices_give_what_one_gives(tmp_path):
     """The same sweep in a process with one device; here members lie on two, and an odd number shares its batches."""
     script = (

@@ -38,7 +38,8 @@ class InvertedResidual(nn.Module):
 class MobileNetV2(nn.Module):
     """The published stages with a stem and a second stage of stride 1, which 32x32 images need.
 
-    Blocks of stride 1 that change the width have a 1x1 convolution as shortcut, as the common CIFAR variant does.
+    Stage i has `blocks[i]` blocks; fewer numbers leave the last stages out. Blocks of stride 1 that change the width
+    have a 1x1 convolution as shortcut, as the common CIFAR variant does.
 
     Source: Sandler et al., MobileNetV2 (2018).
     """
@@ -54,7 +55,7 @@ class MobileNetV2(nn.Module):
         """Logits float32 [examples, classes] of x."""
         layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
         x = nn.relu6(layer(32, stride=self.stem_stride)(x.astype(self.dtype), train=train, mask=mask))
-        for (expansion, width, first_stride), blocks in zip(STAGES, self.blocks, strict=True):
+        for (expansion, width, first_stride), blocks in zip(STAGES[: len(self.blocks)], self.blocks, strict=True):
             for number in range(blocks):
                 stride = first_stride if number == 0 else 1
                 block = InvertedResidual(expansion, width, stride, self.axis_name, self.dtype)

@@ -55,10 +55,15 @@ def overconfident():
 
 
 @pytest.mark.filterwarnings("ignore:Skipping check")
-@parametrize_with_checks(
-    [TemperatureScaling(), FocalTemperatureScaling()], expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL
-)
+@parametrize_with_checks([TemperatureScaling()], expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL)
 def test_scikit_learn_s_own_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.long  # every check has shapes of its own, which are compiled anew
+@pytest.mark.filterwarnings("ignore:Skipping check")
+@parametrize_with_checks([FocalTemperatureScaling()], expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL)
+def test_scikit_learn_s_own_checks_of_the_pair(estimator, check):
     check(estimator)
 
 

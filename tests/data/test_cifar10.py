@@ -8,7 +8,7 @@ import pytest
 from focalgeo.data import load_dataset, measure_normalisation
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cifar10_from_its_archive(tmp_path, real_archive):
     archive = real_archive("cifar10-jpeg.tar.xz")
     name = f"folder:{archive}"

@@ -129,7 +129,7 @@ def test_broken_image_is_named(root):
     assert "val_2.JPEG is not a readable image" in refused(root)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_real_archive(tmp_path, real_archive):
     archive = real_archive("tiny-imagenet-200.tar.xz")
     name = f"tiny_imagenet:{archive}"

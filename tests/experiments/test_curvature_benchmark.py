@@ -9,6 +9,7 @@ from experiments.benchmarks import hessian_peers, problems, products_memory
 from focalgeo import curvature
 
 
+@pytest.mark.long
 def test_a_quick_run_prints_every_table_and_writes_nothing(capsys, monkeypatch, tmp_path):
     results = tmp_path / "results_curvature.json"
     monkeypatch.setattr(benchmark, "RESULTS", results)

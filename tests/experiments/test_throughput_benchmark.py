@@ -13,6 +13,7 @@ RESNETS = ("ResNet-18", "ResNet-50", "WRN-26-10", "ResNet-20")
 TINY = ("tiny ResNet", "tiny bottleneck ResNet")
 
 
+@pytest.mark.long
 def test_a_quick_run_prints_both_tables_and_writes_nothing(capsys, monkeypatch, tmp_path):
     results = tmp_path / "results_throughput.json"
     monkeypatch.setattr(benchmark, "RESULTS", results)
