@@ -1,4 +1,4 @@
-# `make run` and `make test` need git, make and python3 only. PYTHON=python3.12 chooses the interpreter, VENV=... the folder.
+# `make run`, `make test` and `make test-all` need git, make and python3 only. PYTHON=python3.12 chooses the interpreter, VENV=... the folder.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -13,8 +13,8 @@ export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
 help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
-	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (3/4 hour)"
-	@echo "make quick-test   the tests that are not marked slow"
+	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (half an hour more)"
+	@echo "make quick-test   the tests marked neither slow nor long"
 
 run: $(RUNS)
 	$(BIN)/python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits

@@ -49,11 +49,11 @@ NETWORKS = {
     "resnet18": {"blocks": (1, 1), "widths": (8, 16)},
     "resnet18_2w": {"blocks": (1, 1), "widths": (16, 32)},
     "resnet50": {"blocks": (1, 1), "widths": (8, 16)},
-    "resnet110": {"blocks": (1, 1), "widths": (16, 32)},
+    "resnet110": {"blocks": (1, 1, 1), "widths": (4, 8, 16)},
     "resnet110_bottleneck": {"blocks": (1, 2), "widths": (8, 16)},
     "wide_resnet26_10": {"blocks": (1, 1), "widths": (32, 64)},
     "densenet121": {"blocks": (1, 2)},
-    "mobilenet_v2": {"blocks": (1, 1, 1)},
+    "mobilenet_v2": {"blocks": (1, 2, 1)},
     "vgg19": {"blocks": (1, 1, 1, 1, 1), "widths": (8, 16, 32, 64, 64)},
     "vit": {"width": 48, "depth": 1},
 }

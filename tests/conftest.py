@@ -11,7 +11,7 @@ os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_force_host_platform_device_count=2 "
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    # later versions have no such choice
+    # jaxlib 0.10 alone has this choice; a program as users compile it is run in tests/test_run.py
     + (" --xla_cpu_use_fusion_emitters=false" if metadata.version("jaxlib").startswith("0.10.") else ""),
 )
 # What was compiled once serves every worker and every process that the tests start; keyed by program and version.
@@ -38,7 +38,7 @@ def real_archive():
     """The path of a file of real data by its name; the test is skipped where there is none."""
 
     def find(file):
-        archive = Path(os.environ.get("FOCALGEO_DATA", "unset")) / file
+        archive = Path(os.environ.get("FOCALGEO_DATA") or "unset") / file
         if not archive.exists():
             pytest.skip(f"set FOCALGEO_DATA to the folder that holds {file}")
         return archive.resolve()

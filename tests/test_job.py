@@ -362,7 +362,7 @@ def test_the_readme_s_commands_name_configs_and_fields_that_exist():
                 assert name in part, field
                 part = part[name]
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"^make (\w+)", text, re.MULTILINE):
+    for target in re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE):
         assert f"\n{target}:" in makefile
 
 

@@ -40,8 +40,9 @@ def main(arguments: list[str] | None = None) -> None:
 def peak_megabytes() -> float:
     """The largest resident set that this process has had; Linux's getrusage would count what started it as well."""
     status = Path("/proc/self/status")
-    if status.exists():
-        return float(re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)[1]) * 1024 / 1e6
+    found = status.exists() and re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)
+    if found:
+        return int(found[1]) * 1024 / 1e6
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 

@@ -80,7 +80,7 @@ def measured(images: int, *, batch: int, network: str) -> dict:
 
 def read_images(count: int) -> tuple[np.ndarray, np.ndarray, str]:
     """The first `count` training images of the archive as bytes, with their classes, or random ones."""
-    archive = Path(os.environ.get("FOCALGEO_DATA", "unset")) / ARCHIVE
+    archive = Path(os.environ.get("FOCALGEO_DATA") or "unset") / ARCHIVE
     if not archive.exists():
         generator = np.random.default_rng(0)
         x = generator.integers(256, size=(count, 32, 32, 3), dtype=np.uint8)

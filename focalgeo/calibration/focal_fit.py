@@ -116,9 +116,9 @@ def _newton_direction(objective: Callable, point: Array, low: Array, high: Array
 def _eigenpairs(matrix: Array) -> tuple[Array, Array]:
     """The eigenvalues [2] of a symmetric matrix [2, 2] in no order, and unit eigenvectors in the columns.
 
-    By one Jacobi rotation (Golub and Van Loan, Matrix Computations, section 8.5), without LAPACK: on the CPU of jax
-    0.10 an `eigh` waits in a thread of the pool for work it has left to the same pool, so that as many fits at once as
-    there are cores wait for ever.
+    By one Jacobi rotation (Golub and Van Loan, Matrix Computations, 4th ed., section 8.5), without LAPACK: on the CPU
+    of jaxlib 0.10.2 an `eigh` waits in a thread of the pool for work it has left to the same pool, so that as many fits
+    in one program as there are cores wait for ever. In curvature/ no program has two of them.
     """
     (a, b), (_, d) = matrix
     half = (d - a) / 2
