@@ -44,7 +44,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     """Hessian-vector product of the sum of batch_loss over the batches, with one batch's activations in memory.
 
     params, model_state and batches (of one shape) should lie on the device: they are read at each product. Batches that
-    are made anew at each iteration keep memory flat in their number.
+    are made anew at each iteration keep memory nearly flat in their number.
     """
     arguments = (as_argument(batch_loss), params, model_state)
     zeros = jax.tree.map(jnp.zeros_like, params)
