@@ -64,7 +64,7 @@ def check_run(config, workdir):
 def test_every_combination_of_words_is_a_config_in_range(name):
     kinds = {"cifar": ("DATA", "NETWORKS", "LOSSES"), "tiny_imagenet": ("NETWORKS", "LOSSES"), "linear": ()}
     choices = [CIFAR[kind] for kind in kinds.get(name, ("LOSSES",))]
-    for words in itertools.product(*choices, ("", "quick")):
+    for words in itertools.product(*choices, ("", "quick"), ("", "published") if name != "linear" else ("",)):
         config = load_config(name, ",".join(filter(None, words)))
         check_config(config)
         assert config.model.name in models.MODELS
