@@ -39,6 +39,7 @@ def tiny(**axes):
     config.curvature.update({"examples": 16, "max_products": 2, "num_probes": 4, "density_probes": 0})
     config.checkpoint.every = 5
     config.optimizer.select = "best_val"
+    config.diagnostics.every = 1
     return config
 
 
