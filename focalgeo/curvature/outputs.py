@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from focalgeo import trees
 from focalgeo.curvature.arguments import check_params, scalar
+from focalgeo.curvature.penalty import reverse_after_forward
 from focalgeo.curvature.taylor import second_order
 from focalgeo.types import Array, PyTree
 
@@ -41,4 +42,4 @@ def outputs_and_trace(
         return scalar(loss)(outputs), outputs, auxiliary
 
     (_, outputs, auxiliary), _, (curvature, _, _) = second_order(measured, params, probe)
-    return outputs, auxiliary, curvature
+    return outputs, auxiliary, reverse_after_forward(curvature)

@@ -7,7 +7,7 @@ import pytest
 from reference.curvature import MLP, sign_quadratic_forms
 from test_products import loss
 
-from focalgeo import trees
+from focalgeo import models, trees
 from focalgeo.curvature import dense_hessian, hvp, value_and_trace
 from focalgeo.types import InputError
 
@@ -74,6 +74,24 @@ def test_under_jit_and_vmap_in_float32():
     for index in range(2):
         alone = compute(keys[index])
         np.testing.assert_allclose((values[index], estimates[index]), alone, rtol=1e-5)
+
+
+def test_memory_of_a_gradient_through_it_stays_small_as_no_coefficient_is_sent_back_before_the_others():
+    model = models.build("resnet110", blocks=(1, 1, 1))
+    x, key = jax.ShapeDtypeStruct((64, 32, 32, 3), jnp.float32), jax.random.key(0)
+    variables = dict(jax.eval_shape(model.init, key, x))
+    params = variables.pop("params")
+
+    def peak(term):
+        def total(params, variables, x):
+            return term(lambda p: -jnp.mean(jax.nn.log_softmax(model.apply({"params": p, **variables}, x))[:, 0]), params)
+
+        memory = jax.jit(jax.grad(total)).lower(params, variables, x).compile().memory_analysis()
+        return memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
+
+    plain, penalised = peak(lambda loss, p: loss(p)), peak(lambda loss, p: sum(value_and_trace(loss, p, key)))
+    assert plain > 30e6
+    assert penalised < 2.4 * plain  # 2.26; without `reverse_after_forward` 2.49 with jax 0.10
 
 
 @pytest.mark.parametrize(
