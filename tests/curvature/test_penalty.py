@@ -84,7 +84,10 @@ def test_memory_of_a_gradient_through_it_stays_small_as_no_coefficient_is_sent_b
 
     def peak(term):
         def total(params, variables, x):
-            return term(lambda p: -jnp.mean(jax.nn.log_softmax(model.apply({"params": p, **variables}, x))[:, 0]), params)
+            def loss(p):
+                return -jnp.mean(jax.nn.log_softmax(model.apply({"params": p, **variables}, x))[:, 0])
+
+            return term(loss, params)
 
         memory = jax.jit(jax.grad(total)).lower(params, variables, x).compile().memory_analysis()
         return memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
