@@ -31,14 +31,14 @@ class DenseNet(nn.Module):
         def normalised(y):
             return nn.relu(BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(y, train=train, mask=mask))
 
-        x = conv(2 * self.growth, 3, stride=self.stem_stride, dtype=self.dtype)(x.astype(self.dtype))
+        x = conv(x.astype(self.dtype), 2 * self.growth, 3, stride=self.stem_stride, dtype=self.dtype)
         for block, layers in enumerate(self.blocks):
             if block > 0:
-                x = conv(x.shape[-1] // 2, 1, dtype=self.dtype)(normalised(x))
+                x = conv(normalised(x), x.shape[-1] // 2, 1, dtype=self.dtype)
                 x = _halved(x)
             for _ in range(layers):
-                y = conv(4 * self.growth, 1, dtype=self.dtype)(normalised(x))
-                y = conv(self.growth, 3, dtype=self.dtype)(normalised(y))
+                y = conv(normalised(x), 4 * self.growth, 1, dtype=self.dtype)
+                y = conv(normalised(y), self.growth, 3, dtype=self.dtype)
                 x = jnp.concatenate([x, y], axis=-1)
         return Classifier(self.num_classes)(normalised(x))
 

@@ -88,13 +88,16 @@ class ConvNorm(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Normalised features [examples, height / stride, width / stride, channels]."""
-        x = conv(self.width, self.kernel, stride=self.stride, groups=self.groups, dtype=self.dtype)(x)
+        x = conv(x, self.width, self.kernel, stride=self.stride, groups=self.groups, dtype=self.dtype)
         return BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(x, train=train, mask=mask)
 
 
-def conv(width: int, kernel: int, *, stride: int = 1, groups: int = 1, dtype: Any = jnp.float32) -> nn.Conv:
-    """A square convolution without bias, padded by kernel // 2 as PyTorch's are, with He's initial weights."""
-    return nn.Conv(
+def conv(x: Array, width: int, kernel: int, *, stride: int = 1, groups: int = 1, dtype: Any = jnp.float32) -> Array:
+    """A square convolution without bias, padded by kernel // 2 as PyTorch's are, with He's initial weights.
+
+    Its parameters belong to the module that calls it, named as those of flax's own Conv.
+    """
+    layer = nn.Conv(
         width,
         (kernel, kernel),
         (stride, stride),
@@ -104,6 +107,22 @@ def conv(width: int, kernel: int, *, stride: int = 1, groups: int = 1, dtype: An
         dtype=dtype,
         kernel_init=CONV_INIT,
     )
+    return layer(_formed_once(x))
+
+
+@jax.custom_jvp
+def _formed_once(x: Array) -> Array:
+    """x, which no compiler forms anew later on; derivatives are those of x itself.
+
+    For the derivative in a convolution's kernel XLA's CPU compiler of jax 0.12 forms the input anew from all residual
+    blocks before it: a training step of ResNet-110 took 2.6 times as long, of ResNet-20 1.4 times.
+    """
+    return jax.lax.optimization_barrier(x)
+
+
+@_formed_once.defjvp
+def _(primals, tangents):
+    return _formed_once(primals[0]), tangents[0]
 
 
 class Classifier(nn.Module):
