@@ -1,11 +1,14 @@
 """Networks: counted parameters, output shape and type, padding that counts for nothing."""
 
+import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from focalgeo import models, trees
+from focalgeo.models import layers
 from focalgeo.types import InputError
 
 
@@ -108,3 +111,30 @@ def test_bfloat16_changes_logits_by_its_rounding_only(cnn):
 def test_a_wrong_name_is_one_line(name, options, message):
     with pytest.raises(InputError, match=message):
         models.build(name, 10, **options)
+
+
+class OneConvolution(nn.Module):
+    barrier: bool
+
+    @nn.compact
+    def __call__(self, x):
+        if self.barrier:
+            return layers.conv(x, 4, 3, stride=2)
+        return nn.Conv(4, (3, 3), (2, 2), padding=1, use_bias=False, kernel_init=layers.CONV_INIT)(x)
+
+
+def test_the_barrier_before_a_convolution_changes_no_parameter_and_no_derivative():
+    x, direction = jax.random.normal(jax.random.key(0), (2, 2, 6, 6, 3))
+    ours, plain = OneConvolution(True), OneConvolution(False)
+    variables = ours.init(jax.random.key(1), x)
+    chex.assert_trees_all_equal(variables, plain.init(jax.random.key(1), x))
+
+    def derivatives(network):
+        def loss(variables, x):
+            return jnp.sum(jnp.tanh(network.apply(variables, jnp.sin(x))) ** 2)
+
+        gradient = jax.grad(loss, argnums=(0, 1))
+        return jax.jit(lambda v, x: jax.jvp(lambda x: gradient(v, x), (x,), (direction,)))(variables, x)
+
+    chex.assert_trees_all_close(derivatives(ours), derivatives(plain), rtol=1e-5, atol=1e-5)
+    assert "optimization_barrier" in str(jax.make_jaxpr(jax.grad(lambda v: ours.apply(v, x).sum()))(variables))

@@ -71,10 +71,11 @@ def _forward_over_reverse(loss, params, probe):
 
 
 def reverse_after_forward(curvature: Array) -> Array:
-    """The curvature itself, through which a gradient flows back only once it is known.
+    """The curvature; the gradient through it starts only when its value is known.
 
     The cotangent of the coefficient of t^2 depends on values at t = 0 alone. XLA would send it back through the network
-    while the other coefficients still come forward, and keep what both need: 3.01 times the memory of a plain gradient
-    on ResNet-20, and 2.88 with this. The factor is 1, or NaN if the curvature is.
+    while the other coefficients still come forward, and keep what both need: on ResNet-20 with jax 0.10 that is 3.01
+    times the memory of a plain gradient, and 2.88 with this. The factor is 1, or NaN if the curvature is: a constant 1
+    would be folded away.
     """
     return curvature * jax.lax.stop_gradient(jnp.where(jnp.isnan(curvature), curvature, 1))

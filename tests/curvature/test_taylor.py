@@ -178,6 +178,20 @@ def test_a_product_is_formed_once_for_every_pair_of_coefficients_that_are_not_ze
     assert traced.count("dot_general[") == 2 + 4 + 5
 
 
+def test_a_gradient_forms_no_product_with_a_coefficient_that_is_zero():
+    params, probe = random_tree(0, np.float32), random_tree(1, np.float32)
+
+    def products(by):
+        def curvature(p):
+            return by(lambda q: jnp.sum(jnp.tanh(q["matrix"] @ jnp.tanh(q["matrix"] @ jnp.ones(4)))), p, probe)[2]
+
+        return str(jax.make_jaxpr(jax.grad(curvature))(params)).count("dot_general[")
+
+    # Forward 2 and 5; back 5 for the second layer's input, 3 for its weights, 1 for the first's; none for the probe.
+    assert products(second_order) == 7 + 8 + 1
+    assert products(jvp_of_jvp) > 16
+
+
 def test_under_vmap_over_points_and_probes_with_a_sum_over_the_axis():
     def function(p):
         return jnp.sin(lax.psum(p["matrix"] @ p["vector"], "points")) * p["vector"]
