@@ -1,6 +1,6 @@
 """Hessian products, trace-regularised gradients and curvature estimates against a plain gradient and PyTorch's tools.
 
-python -m experiments.benchmarks.curvature                    all parts, half an hour; writes results_curvature.json
+python -m experiments.benchmarks.curvature                    all parts, 15 minutes; writes results_curvature.json
 python -m experiments.benchmarks.curvature --parts products   one part; the others stay as they are in the file
 python -m experiments.benchmarks.curvature --quick            small problems, seconds; writes nothing
 """
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def timed(problem: Problem, *, rounds: int) -> dict:
-    """Least seconds of every call over interleaved rounds, and megabytes of our compiled ones."""
+    """Seconds of every call, the least and the median of interleaved rounds, and megabytes of our compiled ones."""
     inputs = _inputs(problem)
     compiled = {name: jax.jit(call).lower(*inputs).compile() for name, call in our_functions(problem).items()}
     calls = {name: lambda call=call: jax.block_until_ready(call(*inputs)) for name, call in compiled.items()}
@@ -150,7 +150,8 @@ def table(found: dict) -> str:
 
 def _products_table(rows: list[dict]) -> list[str]:
     lines = [
-        "| network, parameters, batch | call | ms | times its own gradient | temporary MB (times) | peak MB (times) |"
+        "| network, parameters, batch | call | ms | times its own gradient (medians) | temporary MB (times) "
+        "| peak MB (times) |"
     ]
     lines.append("|---|---|---|---|---|---|")
     for row in rows:
@@ -158,7 +159,9 @@ def _products_table(rows: list[dict]) -> list[str]:
         base = row["megabytes"]["gradient"]
         for name, seconds in row["seconds"].items():
             theirs = name.startswith(("torch", "PyHessian", "curvlinops"))
-            ratio = seconds / row["seconds"]["torch gradient" if theirs else "gradient"]
+            own = "torch gradient" if theirs else "gradient"
+            ratio = seconds / row["seconds"][own]
+            of_medians = row["median seconds"][name] / row["median seconds"][own]
             cells = (
                 [
                     f"{row['megabytes'][name][kind]:.3g} ({row['megabytes'][name][kind] / base[kind]:.2f})"
@@ -167,7 +170,8 @@ def _products_table(rows: list[dict]) -> list[str]:
                 if name in row["megabytes"]
                 else ["", ""]
             )
-            lines.append(f"| {what} | {name} | {1e3 * seconds:.4g} | {ratio:.2f} | {cells[0]} | {cells[1]} |")
+            times = f"{1e3 * seconds:.4g} | {ratio:.2f} ({of_medians:.2f})"
+            lines.append(f"| {what} | {name} | {times} | {cells[0]} | {cells[1]} |")
     return lines
 
 
