@@ -62,6 +62,9 @@ def torch_calls(problem: Problem) -> dict[str, Callable[[], None]]:
             model, torch.nn.CrossEntropyLoss(), params, [data], check_deterministic=False, num_data=len(data[1])
         )
         calls["curvlinops"] = lambda: operator @ vector
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # at its first forward derivative PyTorch warns of its own torch.jit.script
+            calls["curvlinops"]()
     return calls
 
 
