@@ -12,11 +12,16 @@ import numpy as np
 from experiments.benchmarks.problems import Problem
 
 
+def _quietly(call: Callable, *arguments, **options):
+    """What the call returns, without the warnings that PyTorch and its tools give of their own code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return call(*arguments, **options)
+
+
 def _optional(name: str):
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module(name)
+        return _quietly(importlib.import_module, name)
     except ImportError:
         return None
 
@@ -62,9 +67,7 @@ def torch_calls(problem: Problem) -> dict[str, Callable[[], None]]:
             model, torch.nn.CrossEntropyLoss(), params, [data], check_deterministic=False, num_data=len(data[1])
         )
         calls["curvlinops"] = lambda: operator @ vector
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # at its first forward derivative PyTorch warns of its own torch.jit.script
-            calls["curvlinops"]()
+        _quietly(calls["curvlinops"])  # at its first forward derivative PyTorch warns of its own torch.jit.script
     return calls
 
 
@@ -108,9 +111,8 @@ class _CountedProducts:
 
 
 def _pyhessian(model, data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns of the reference cycle that a kept graph is
-        return pyhessian.hessian(model, torch.nn.CrossEntropyLoss(), data=data, cuda=False)
+    # PyTorch warns of the reference cycle that a kept graph is.
+    return _quietly(pyhessian.hessian, model, torch.nn.CrossEntropyLoss(), data=data, cuda=False)
 
 
 def _loader_hessian(model, data):
