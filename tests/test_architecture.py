@@ -7,15 +7,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "focalgeo"
-LAYER_0 = {"types", "trees"}
+LAYER_0 = {"types", "rows", "trees", "config"}
 ALLOWED = {
     "types": set(),
+    "rows": {"types"},
+    "config": {"types"},
     "trees": {"types"},
     **{room: LAYER_0 for room in ("losses", "calibration", "curvature", "models", "data", "records", "parallel")},
     "theory": LAYER_0 | {"losses", "calibration"},
     "training": LAYER_0 | {"parallel"},
     "evaluation": LAYER_0 | {"parallel", "calibration", "curvature"},
-    "report": {"types", "records"},
+    "report": {"types", "rows", "records"},
     "job": LAYER_0
     | {"losses", "calibration", "curvature", "models", "data", "records", "parallel"}
     | {"theory", "training", "evaluation", "report"},
