@@ -315,7 +315,7 @@ def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Iterator[Callable[
     """Open TensorBoard event files; yields write(row, member=""), which writes a row with a step, unless it is a bin's.
 
     `member` is the name of a sweep's member, under which TensorBoard groups its rows. `step` is where a resumed run
-    goes on: TensorBoard then hides what an earlier run wrote from that step on. Nothing is written without tensorboardX.
+    goes on: TensorBoard hides what an earlier run wrote from that step on. Nothing is written without tensorboardX.
     """
     try:
         from tensorboardX import SummaryWriter  # optional, and slow to import
