@@ -12,6 +12,10 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from focalgeo.types import InputError, RunError
 
+LEAST_EXAMPLES = 100  # with fewer, a bootstrap of a binned metric says little: nothing is compared or chosen by it
+OUTCOMES = ("correct", "wrong")  # of the examples that a Diagnostic is a mean of
+DENSITY_LINEAR_WIDTH = 1e-3  # of the largest eigenvalue: density bins are even below it, and in the logarithm beyond
+
 
 class Tags(NamedTuple):
     """Which run of a sweep a row is of, by the values that a sweep may vary, and when in training it was measured."""
