@@ -1,8 +1,7 @@
 """Calibration: maps, metrics and searches, all pure functions of arrays."""
 
-from focalgeo.calibration.binary import binary_adaptive_ece, binary_ece, binary_reliability, binary_smooth_ece
-from focalgeo.calibration.binning import Reliability, adaptive_reliability, reliability
-from focalgeo.calibration.debiased import debiased_ece, debiased_squared_ece
+from focalgeo.calibration.binning import Reliability, adaptive_reliability, check_predictions, reliability
+from focalgeo.calibration.crossfit import LEAST_EXAMPLES, choose, cross_fit, folds, metric_differences
 from focalgeo.calibration.decomposition import (
     BrierSplit,
     ByOutcome,
@@ -13,12 +12,19 @@ from focalgeo.calibration.decomposition import (
     overconfidence,
     underconfidence,
 )
-from focalgeo.calibration.fits import CalibrationFit, fit_temperature
-from focalgeo.calibration.focal_fit import fit_focal_temperature
-from focalgeo.calibration.interpolated import interpolated_adaptive_ece
-from focalgeo.calibration.intervals import bootstrap, wilson_interval
+from focalgeo.calibration.ece_variants import (
+    binary_adaptive_ece,
+    binary_ece,
+    binary_reliability,
+    binary_smooth_ece,
+    debiased_ece,
+    debiased_squared_ece,
+    interpolated_adaptive_ece,
+    smooth_ece,
+)
+from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
+from focalgeo.calibration.intervals import PairedDifference, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.inverse import inverse_focal_calibration
-from focalgeo.calibration.line_search import LineSearch, line_search
 from focalgeo.calibration.maps import (
     binary_focal_calibration,
     focal_calibration,
@@ -40,15 +46,28 @@ from focalgeo.calibration.metrics import (
     mce,
     nll,
 )
-from focalgeo.calibration.paired import PairedDifference, paired_bootstrap
-from focalgeo.calibration.predictions import check_predictions
-from focalgeo.calibration.search import GAMMAS, TEMPERATURES, GridSearch, best_point, grid_search
-from focalgeo.calibration.smooth import smooth_ece
+from focalgeo.calibration.saved import (
+    SavedCalibrator,
+    calibrator_json,
+    plain_numbers,
+    read_calibrator,
+    saved_calibrator,
+)
+from focalgeo.calibration.search import (
+    GAMMAS,
+    TEMPERATURES,
+    GridSearch,
+    LineSearch,
+    best_point,
+    grid_search,
+    line_search,
+)
 
 _ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need scikit-learn, slow to import: on first use
 
 __all__ = [
     "GAMMAS",
+    "LEAST_EXAMPLES",
     "METHODS",
     "METRICS",
     "TEMPERATURES",
@@ -64,6 +83,7 @@ __all__ = [
     "MetricEntry",
     "PairedDifference",
     "Reliability",
+    "SavedCalibrator",
     "TemperatureScaling",
     "accuracy",
     "adaptive_ece",
@@ -78,9 +98,12 @@ __all__ = [
     "bootstrap",
     "brier",
     "brier_split",
+    "calibrator_json",
     "check_predictions",
+    "choose",
     "classwise_ece",
     "configured",
+    "cross_fit",
     "debiased_ece",
     "debiased_squared_ece",
     "ece",
@@ -91,17 +114,22 @@ __all__ = [
     "fit_temperature",
     "focal_calibration",
     "focal_temperature_scaling",
+    "folds",
     "grid_search",
     "high_confidence",
     "interpolated_adaptive_ece",
     "inverse_focal_calibration",
     "line_search",
     "mce",
+    "metric_differences",
     "nll",
     "nll_by_outcome",
     "overconfidence",
     "paired_bootstrap",
+    "plain_numbers",
+    "read_calibrator",
     "reliability",
+    "saved_calibrator",
     "searched",
     "smooth_ece",
     "temperature_scaling",

@@ -88,11 +88,10 @@ def _trained_gamma(
     return {"gamma": np.float32(trained_gamma)}
 
 
-@jax.jit
-def _focal_log_probs(params: dict[str, Array], logits: Array) -> Array:
-    # One map for all four methods, so that two of them with the same gamma and temperature agree to the bit: their
-    # difference is then 0 and not rounding, which a paired test would take for an effect.
-    return focal_temperature_scaling(logits, params.get("gamma", 0.0), params.get("temperature", 1.0))
+# One compiled map for all four methods: two of them with the same gamma and temperature then agree to the bit, and
+# their difference is 0 instead of rounding, which a paired test would take for an effect.
+_MAP = jax.jit(focal_temperature_scaling)
+_ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 _SEARCH_OPTIONS = ("gammas", "temperatures", "binning", "num_bins", "search")
@@ -100,26 +99,28 @@ _SEARCH_OPTIONS = ("gammas", "temperatures", "binning", "num_bins", "search")
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method("uncalibrated", "Uncalibrated", _nothing_fitted, _focal_log_probs, criteria=()),
+        Method(
+            "uncalibrated", "Uncalibrated", _nothing_fitted, lambda _, logits: _MAP(logits, _ZERO, _ONE), criteria=()
+        ),
         Method(
             "temperature_scaling",
             "Temperature scaling",
             _fit_temperature_scaling,
-            _focal_log_probs,
+            lambda params, logits: _MAP(logits, _ZERO, params["temperature"]),
             options=_SEARCH_OPTIONS,
         ),
         Method(
             "focal_temperature_scaling",
             "Focal temperature scaling",
             _fit_focal_temperature_scaling,
-            _focal_log_probs,
+            lambda params, logits: _MAP(logits, params["gamma"], params["temperature"]),
             options=_SEARCH_OPTIONS,
         ),
         Method(  # the inverse of what training with focal loss of this gamma does, where it has no class weights
             "loss_implied_map",
             "Loss-implied map",
             _trained_gamma,
-            _focal_log_probs,
+            lambda params, logits: _MAP(logits, params["gamma"], _ONE),
             criteria=(),
             options=("trained_gamma",),
         ),
