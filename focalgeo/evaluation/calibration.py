@@ -146,20 +146,22 @@ def reliability_rows(
     return rows
 
 
-def comparisons(calibrated: Sequence[Calibrated]) -> list[tuple[int, int]]:
+def comparisons(calibrated: Sequence[Calibrated], *, criterion: str | None = None) -> list[tuple[int, int]]:
     """Pairs (method, against) of positions in `calibrated`, which holds methods in order of plainness.
 
     Every fitted method against each earlier one that was fitted by the same criterion, and every method against the
-    first for which nothing is fitted.
+    first for which nothing is fitted. With `criterion` also the `calibration.candidates` among each other.
     """
-    pairs = [
-        (later, earlier)
-        for later, each in enumerate(calibrated)
-        for earlier in range(later)
-        if each.criterion is not None and calibrated[earlier].criterion == each.criterion
-    ]
-    unfitted = [index for index, each in enumerate(calibrated) if each.criterion is None][:1]
-    return pairs + [(index, first) for first in unfitted for index in range(len(calibrated)) if index != first]
+    plainest = next((index for index, each in enumerate(calibrated) if each.criterion is None), None)
+    compete = [] if criterion is None else calibration.candidates(calibrated, criterion)
+    pairs = []
+    for later, each in enumerate(calibrated):
+        for earlier, other in enumerate(calibrated):
+            alike = each.criterion is not None and other.criterion == each.criterion
+            compared = earlier < later and (alike or (later in compete and earlier in compete))
+            if compared or (earlier == plainest and later != plainest):
+                pairs.append((later, earlier))
+    return pairs
 
 
 class _Statistic(NamedTuple):
@@ -283,13 +285,13 @@ def _difference_rows(sample: Sample, measured: Measured, pairs: Sequence[tuple[i
     found = jax.device_get(_compared(measured.values, measured.draws, first, second, num_examples=n))
     rows = []
     for number, (index, against) in enumerate(pairs):
-        method, other = sample.calibrated[index].method, sample.calibrated[against].method
+        each, other = sample.calibrated[index], sample.calibrated[against]
         for name in METRICS:
-            if name not in found or (name == "accuracy" and method.keeps_class and other.keeps_class):
+            if name not in found or (name == "accuracy" and each.method.keeps_class and other.method.keeps_class):
                 continue
-            value, low, high, p = (
-                getattr(found[name], field)[number] for field in ("difference", "low", "high", "p_value")
-            )
-            place = n, sample.split, method.name, other.name, sample.calibrated[index].criterion
-            rows.append(finite(Difference(f"{name}_difference", value, low, high, p, *place)))
+            fields = ("difference", "low", "high", "p_value")
+            numbers = (getattr(found[name], field)[number] for field in fields)
+            against_criterion = None if other.criterion == each.criterion else other.criterion
+            place = n, sample.split, each.method.name, other.method.name, each.criterion, against_criterion
+            rows.append(finite(Difference(f"{name}_difference", *numbers, *place)))
     return rows

@@ -217,6 +217,28 @@ def test_methods_are_compared_with_plainer_ones_of_their_criterion_and_with_none
     )
 
 
+def test_candidates_by_two_criteria_are_compared_too():
+    names = [("uncalibrated", None), ("a", "ece"), ("a", "nll"), ("c", "nll")]
+    method = METHODS["temperature_scaling"]
+    given = [
+        Calibrated(method._replace(name=name, criteria=("nll",) if name == "c" else ("ece", "nll")), criterion, None)
+        for name, criterion in names
+    ]
+    assert set(evaluation.comparisons(given, criterion="ece")) - set(evaluation.comparisons(given)) == {(3, 1)}
+
+
+def test_the_choice_by_these_rows_scales_overconfident_predictions_and_leaves_calibrated_ones_alone():
+    for sharpness, chosen in ((1.6, "temperature_scaling"), (1.0, "uncalibrated")):
+        logits, labels = draw(1000, 3, sharpness=sharpness, seed=1)
+        settings = {"gammas": (0.0, 1.0), "temperatures": tuple(np.arange(0.2, 4, 0.2))}
+        methods = {name: METHODS[name] for name in ("uncalibrated", "temperature_scaling", "focal_temperature_scaling")}
+        fits = calibration.fit_methods(methods, logits, labels, settings=settings)
+        held_out = calibration.cross_fit(methods, logits, labels, settings=settings)
+        pairs = evaluation.comparisons(held_out, criterion="nll")
+        rows = evaluation.difference_rows(sampled(held_out, labels, num_resamples=100), pairs)
+        assert calibration.choose(fits, rows, criterion="nll").method.name == chosen
+
+
 def test_fit_rows_are_the_numbers_worth_showing():
     params = {"gamma": np.float32(0.5), "temperature": np.float32(1.5), "converged": True, "scales": np.ones(3)}
     fits = [
