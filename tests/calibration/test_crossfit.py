@@ -66,7 +66,7 @@ def fits_of(*methods, converged=(True, True)):
 
 
 def differences(fits, n=500, **highs):
-    """A row for each pair of the fits and each metric; `highs` are upper ends by names and metric, those of others 0.1."""
+    """A row for each pair of the fits and each metric; `highs` are upper ends by names and metric, else 0.1."""
     rows = []
     for later, fitted in enumerate(fits):
         for against in fits[:later]:
