@@ -78,17 +78,17 @@ def hyperparameters(name: str) -> tuple[str, ...]:
 
 
 def make_loss(name: str) -> Callable[[Array, Array, dict[str, PyTree]], Array]:
-    """The loss `name` as loss(logits, labels, hyper) -> [...], where `hyper` holds at least the values it needs.
+    """The loss `name` as loss(logits, labels, loss_values) -> [...], where the last hold at least what it needs.
 
     Its keys are the loss's parameter names; its values are scalars, arrays or a pytree such as the AdaFocal state.
-    What `hyper` holds beyond them is left alone, so that one dict of traced values can serve a whole sweep.
+    What the dict holds beyond them is left alone, so that one dict of traced values can serve a whole sweep.
 
     Raises:
         InputError: `name` is not in LOSSES.
     """
     names, function = hyperparameters(name), LOSSES[name]
 
-    def loss(logits: Array, labels: Array, hyper: dict[str, PyTree]) -> Array:
-        return function(logits, labels, *(hyper[needed] for needed in names))
+    def loss(logits: Array, labels: Array, loss_values: dict[str, PyTree]) -> Array:
+        return function(logits, labels, *(loss_values[needed] for needed in names))
 
     return loss
