@@ -2,11 +2,16 @@
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-Array = Any  # jax.Array or numpy.ndarray; jax is not imported here, so that rooms without it start fast
+if TYPE_CHECKING:
+    import jax
+
+    Array = jax.Array | np.ndarray
+else:
+    Array = Any  # jax is not imported at run time, so that packages without it start fast
 PyTree = Any
 
 # what a sweep may sweep -> the field of the config that it sets

@@ -48,7 +48,7 @@ def workshop():
     program = parallel.make_program(sweep.make_members_step(drawn_step), at_once=1, shared=(split,))
 
     def batches(epoch: int, start: int):
-        made = data.epoch_draws(
+        made = data.batch_specs(
             split,
             batch_size=8,
             seed=3,
