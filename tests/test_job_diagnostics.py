@@ -39,8 +39,7 @@ def chunks_after(prepared, epoch, *, stopped=(), at_once=3):
     members = make_members(config_with())
     states = preparation.initial_state(prepared, members)
     step = np.full_like(states.step, epoch * prepared.plan.steps_per_epoch)
-    hyper = {**states.hyper, "stopped": np.isin(np.arange(3), stopped)}
-    states = states._replace(step=step, hyper=hyper)
+    states = states._replace(step=step, frozen=np.isin(np.arange(3), stopped))
     cut = lambda start: jax.tree.map(lambda leaf: leaf[start : start + at_once], states)  # noqa: E731
     return members, [cut(start) for start in range(0, 3, at_once)]
 

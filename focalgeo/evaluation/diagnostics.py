@@ -45,9 +45,9 @@ def diagnose(
         apply: flax's signature; apply(variables, x, mutable=["intermediates"]) gives (logits, sown), where somewhere in
             sown "features" (h, [..., width] beside logits [..., classes]) and "kernel" (W, [width, outputs]) stand. W
             gives the last `outputs` logits; others, as in a logistic model's [0, w.x], are constant.
-        loss: (logits, labels, hyper) -> [...] in nats, the training loss without what is not of single examples
+        loss: (logits, labels, loss_values) -> [...] in nats, the training loss without what is not of single examples
             (penalties on the batch or the parameters).
-        states: params, model_state and hyper of all members, leaves [members, ...].
+        states: params, model_state and loss_values of all members, leaves [members, ...].
         batches: of one shape; mask [examples], or [examples, nodes] for logits [examples, nodes, classes].
 
     Raises:
@@ -60,11 +60,12 @@ def diagnose(
     Source: Mukhoti et al., arXiv 2002.09437, Figs. 1, 3 and 4, and Proposition 1. They do not say whether their
     "gradient norms of the last linear layer" hold the bias.
     """
-    variables, hyper = parallel.replicated(({"params": states.params, **states.model_state}, states.hyper))
+    variables = {"params": states.params, **states.model_state}
+    variables, loss_values = parallel.replicated((variables, states.loss_values))
     forward, found, example = _compiled(apply, loss), [], None
     for batch in batches:
         labels = np.where(batch.mask, batch.y, 0)
-        numbers = forward((variables, hyper), batch._replace(x=(batch.x, labels)))
+        numbers = forward((variables, loss_values), batch._replace(x=(batch.x, labels)))
         found.append(numbers[batch.mask])
         example = batch.x[:1]
     columns = np.moveaxis(np.concatenate(found), (0, 1), (2, 1))
@@ -80,11 +81,11 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
     """
 
     def forward(member: PyTree, inputs: tuple[Array, Array]) -> Array:
-        variables, hyper = member
+        variables, loss_values = member
         x, labels = inputs
         logits, sown = apply(variables, x, mutable=[INTERMEDIATES])
         features, kernel = find_last_layer(sown)
-        gradient = jax.grad(lambda point: jnp.sum(loss(point, labels, hyper)))(logits)
+        gradient = jax.grad(lambda point: jnp.sum(loss(point, labels, loss_values)))(logits)
         gradient_norm = _norm(gradient[..., -kernel.shape[-1] :]) * _norm(features.astype(gradient.dtype))
         return jnp.stack([each.astype(jnp.float32) for each in _judge(logits, labels, gradient_norm)], axis=-1)
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import evaluation, losses, parallel
-from focalgeo.job import feed, selection
+from focalgeo.job import feed
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
 from focalgeo.rows import Row, tagged
@@ -71,20 +71,21 @@ def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks:
         return []
     if step // plan.steps_per_epoch % settings.every:
         return []
-    states = [sweep.member(chunk, index) for chunk in jax.device_get(chunks) for index in range(len(chunk.step))]
+    chunks = jax.device_get([chunk._replace(opt_state=(), best=None) for chunk in chunks])
+    states = [sweep.member(chunk, index) for chunk in chunks for index in range(len(chunk.step))]
     rows = []
     for member, state in zip(members, states, strict=True):
-        for split in () if sweep.stopped(state) else settings.splits:
+        for split in () if state.frozen else settings.splits:
             measured = _measure(member, _problem(member, prepared, state, split), split)
             rows += tagged(measured.rows, **member.tags)
     return rows
 
 
 def _problem(member: Member, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
-    state = jax.device_get(selection.without_best(state))
     chosen = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
-    hyper, params, model_state = jax.tree.map(jnp.asarray, (state.hyper, state.params, state.model_state))
-    of_logits = {name: Partial(_with_hyper, Partial(loss), hyper) for name, loss in chosen.items()}
+    needed = jax.device_get((state.loss_values, state.params, state.model_state))
+    loss_values, params, model_state = jax.tree.map(jnp.asarray, needed)
+    of_logits = {name: Partial(_with_values, Partial(loss), loss_values) for name, loss in chosen.items()}
     batches = feed.curvature_batches(member.config, getattr(prepared.dataset, split))
     batches = [batch._replace(y=batch.y.reshape(-1), mask=batch.mask.reshape(-1)) for batch in batches]
     apply = Partial(_flat_logits, Partial(prepared.model.apply))
@@ -97,8 +98,8 @@ def _flat_logits(apply: Callable, variables: PyTree, x: PyTree) -> Array:
     return logits.reshape(-1, logits.shape[-1])
 
 
-def _with_hyper(loss: Callable, hyper: dict[str, PyTree], logits: Array, labels: Array) -> Array:
-    return loss(logits, labels, hyper)
+def _with_values(loss: Callable, loss_values: dict[str, PyTree], logits: Array, labels: Array) -> Array:
+    return loss(logits, labels, loss_values)
 
 
 def _keys(member: Member) -> jax.Array:

@@ -49,7 +49,7 @@ def _is_due(config, plan: loop.Plan, chunks: Sequence[TrainState]) -> bool:
 
 def _chunk_rows(config, prepared: Prepared, members: Sequence[Member], chunk: TrainState) -> list[Row]:
     settings, rows = config.diagnostics, []
-    training = np.flatnonzero(~sweep.stopped(chunk))
+    training = np.flatnonzero(~np.asarray(chunk.frozen))
     for split in settings.splits if len(training) else ():
         examples = _first(getattr(prepared.dataset, split), settings.examples)
         batches = feed.evaluation_batches(config, examples)

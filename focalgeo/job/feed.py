@@ -44,7 +44,7 @@ def make_feed(config, dataset: Dataset, seeds: Sequence[int]) -> Feed:
     def draws(epoch: int, start: int) -> Iterator[PyTree]:
         size, multiple_of = config.optimizer.batch_size, parallel.device_count()
         each = {"batch_size": size, "epoch": epoch, "start": start, "augmentation": augmentation}
-        sources = [data.epoch_draws(train, seed=seed, multiple_of=multiple_of, **each) for seed in seeds]
+        sources = [data.batch_specs(train, seed=seed, multiple_of=multiple_of, **each) for seed in seeds]
         for drawn in zip(*sources, strict=True):
             drawn = drawn if fits else [data.fetch(train, draw) for draw in drawn]
             yield jax.tree.map(lambda *leaves: np.stack(leaves), *drawn)

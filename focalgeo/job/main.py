@@ -77,7 +77,7 @@ def _evaluate(workdir: Path, prepared: Prepared, current: rounds.Round, states: 
         began = time.perf_counter()
         state = sweep.member(states, index)
         rows = []
-        if not sweep.stopped(state):
+        if not state.frozen:
             alone = jax.tree.map(lambda leaf: leaf[None], state)
             predictions = {name: _of_one(predict(split, alone)) for name, split in splits.items()}
             tell = say if index == 0 else None

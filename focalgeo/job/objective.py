@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import curvature, losses, parallel
-from focalgeo.job import selection
+from focalgeo.training import best_epoch
 from focalgeo.training.step import plain_forward
 from focalgeo.types import Array, Batch, Predictions, PyTree, TrainState
 
@@ -26,9 +26,9 @@ class Objective(NamedTuple):
     """What a step minimises: the mean of `loss` over the examples, plus the penalties that `forward` adds."""
 
     name: str  # of the mean alone, as its curvature is named
-    loss: Callable[[Array, Array, dict], Array]  # (logits, labels, hyper) -> [examples]
+    loss: Callable[[Array, Array, dict], Array]  # (logits, labels, loss_values) -> [examples]
     forward: Callable  # as make_step takes it
-    hyper: dict[str, PyTree]  # the traced values that both read, as training begins
+    loss_values: dict[str, PyTree]  # that both read, as training begins
 
 
 def make_objective(config) -> Objective:
@@ -47,10 +47,10 @@ def make_objective(config) -> Objective:
     if config.loss.alpha:
         loss, shown = _weighted_by_class(loss), f"class_weighted_{shown}"
         needed.append("alpha")
-    return Objective(shown, loss, forward, hyper_of(config, needed))
+    return Objective(shown, loss, forward, initial_values(config, needed))
 
 
-def hyper_of(config, names: Iterable[str]) -> dict[str, PyTree]:
+def initial_values(config, names: Iterable[str]) -> dict[str, PyTree]:
     """The traced values of these names as training begins, as float32 arrays."""
     name = config.loss.name
     values = {**config.loss, "epoch": 0, "adafocal": losses.adafocal_state()}
@@ -62,7 +62,7 @@ def hyper_of(config, names: Iterable[str]) -> dict[str, PyTree]:
 def make_adapt(
     predict: Callable[[TrainState], Predictions],
 ) -> Callable[[list[TrainState], int], list[TrainState]]:
-    """The change of state.hyper as an epoch begins, in each chunk of members; predict(chunk) gives val's predictions.
+    """The change of a state as an epoch begins, in each chunk of members; predict(chunk) gives val's predictions.
 
     A schedule learns the epoch's number; from the second epoch on AdaFocal moves its gammas by the calibration of val,
     and the epoch before is kept if it is the best on val so far and the best is asked for.
@@ -70,16 +70,20 @@ def make_adapt(
     update = jax.jit(jax.vmap(_adafocal_after, (0, 1, None)))
 
     def adapted(chunk: TrainState, epoch: int) -> TrainState:
-        hyper, changed = chunk.hyper, {}
-        if "epoch" in hyper:
-            changed["epoch"] = np.full_like(hyper["epoch"], epoch)
-        predicted = predict(chunk) if epoch > 0 and {"adafocal", selection.BEST} & set(hyper) else None
-        if "adafocal" in hyper and predicted is not None:
-            changed["adafocal"] = update(jax.device_get(hyper["adafocal"]), *predicted[:2])
-        if selection.BEST in hyper and predicted is not None:
-            changed[selection.BEST] = selection.best_after(chunk, epoch, predicted)
-        changed = {name: parallel.like(value, hyper[name]) for name, value in changed.items()}
-        return chunk._replace(hyper={**hyper, **changed}) if changed else chunk
+        values, best = chunk.loss_values, chunk.best
+        if best is None and not {"epoch", "adafocal"} & values.keys():
+            return chunk
+        if "epoch" in values:
+            values = {**values, "epoch": np.full_like(values["epoch"], epoch)}
+        if epoch > 0 and ("adafocal" in values or best is not None):
+            predicted = predict(chunk)
+            if "adafocal" in values:
+                moved = update(jax.device_get(values["adafocal"]), predicted.logits, predicted.labels)
+                values = {**values, "adafocal": moved}
+            if best is not None:
+                best = best_epoch.after_epoch(chunk, epoch, predicted)
+        values, best = parallel.like((values, best), (chunk.loss_values, chunk.best))
+        return chunk._replace(loss_values=values, best=best)
 
     return lambda chunks, epoch: [adapted(chunk, epoch) for chunk in chunks]
 
@@ -92,17 +96,17 @@ def _adafocal_after(adafocal: losses.AdaFocalState, logits: Array, labels: Array
 def _with_penalty(forward: Callable, penalty: Callable) -> Callable:
     """`forward` with a penalty on the whole batch, seen by each device in proportion to its examples."""
 
-    def penalised(network: Callable, params: PyTree, batch: Batch, key: Array, hyper: dict) -> tuple:
-        logits, model_state, others = forward(network, params, batch, key, hyper)
+    def penalised(network: Callable, params: PyTree, batch: Batch, key: Array, loss_values: dict) -> tuple:
+        logits, model_state, others = forward(network, params, batch, key, loss_values)
         every = parallel.gather((logits.reshape(-1, logits.shape[-1]), batch.y.reshape(-1), batch.mask.reshape(-1)))
         value = penalty(*every)
         count = jnp.sum(batch.mask, dtype=jnp.float32)
-        return logits, model_state, others + hyper["penalty_weight"] * count * value
+        return logits, model_state, others + loss_values["penalty_weight"] * count * value
 
     return penalised
 
 
-def _traced_forward(network: Callable, params: PyTree, batch: Batch, key: Array, hyper: dict) -> tuple:
+def _traced_forward(network: Callable, params: PyTree, batch: Batch, key: Array, loss_values: dict) -> tuple:
     """The network's outputs, and a probe's estimate of the trace of the batch's cross-entropy Hessian as a penalty.
 
     All devices take the same probe: batch statistics couple their examples, and a probe of one's own would miss that.
@@ -113,12 +117,12 @@ def _traced_forward(network: Callable, params: PyTree, batch: Batch, key: Array,
 
     probe_key = jax.random.fold_in(parallel.from_first_device(key), 1)
     logits, model_state, trace = curvature.outputs_and_trace(network, summed_cross_entropy, params, probe_key)
-    return logits, model_state, hyper["trace_penalty"] * trace
+    return logits, model_state, loss_values["trace_penalty"] * trace
 
 
 def _weighted_by_class(loss: Callable) -> Callable:
-    def weighted(logits: Array, labels: Array, hyper: dict) -> Array:
-        return losses.weighted_by_class(loss(logits, labels, hyper), labels, hyper["alpha"])
+    def weighted(logits: Array, labels: Array, loss_values: dict) -> Array:
+        return losses.weighted_by_class(loss(logits, labels, loss_values), labels, loss_values["alpha"])
 
     return weighted
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import data, evaluation, models, parallel
-from focalgeo.job import feed, selection
+from focalgeo.job import feed
 from focalgeo.job.members import Member
-from focalgeo.job.objective import Objective, hyper_of, make_objective
-from focalgeo.training import loop, optimiser, sweep
+from focalgeo.job.objective import Objective, initial_values, make_objective
+from focalgeo.training import best_epoch, loop, optimiser, sweep
 from focalgeo.types import Batch, Dataset, InputError, Model, Split, TrainState
 
 
@@ -105,7 +105,7 @@ def _optimiser(config, schedule):
 
 
 def _check_alpha(objective: Objective, dataset: Dataset) -> None:
-    weights, classes = objective.hyper.get("alpha"), len(dataset.class_names)
+    weights, classes = objective.loss_values.get("alpha"), len(dataset.class_names)
     if weights is not None and weights.shape != (classes,):
         raise InputError(f"config.loss.alpha holds {weights.size} weights, {dataset.name} has {classes} classes")
 
@@ -121,8 +121,10 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     example = next(data.evaluation_batches(few, batch_size=2, normalise=feed.normalisation(members[0].config, train)))
     init_keys = {member.config.seed: member.keys["init"] for member in members}
     variables = _initialised(members[0].config, prepared, init_keys, example)
-    states = [_state(prepared, member, dict(variables[member.config.seed])) for member in members]
-    return sweep.stack(states, [seeds.index(member.config.seed) for member in members])
+    return sweep.stack(
+        _state(prepared, member, dict(variables[member.config.seed]), stream=seeds.index(member.config.seed))
+        for member in members
+    )
 
 
 def _initialised(config, prepared: Prepared, keys: dict[int, jax.Array], example: Batch) -> dict[int, dict]:
@@ -145,12 +147,19 @@ def _initialised(config, prepared: Prepared, keys: dict[int, jax.Array], example
     return variables
 
 
-def _state(prepared: Prepared, member: Member, variables: dict) -> TrainState:
-    params = variables.pop("params")
-    hyper = hyper_of(member.config, prepared.objective.hyper)
-    hyper["learning_rate"] = np.float32(member.config.optimizer.learning_rate)
-    state = TrainState(np.int32(0), params, variables, prepared.tx.init(params), member.keys["noise"], hyper)
-    return selection.with_best(state) if member.config.optimizer.select == "best_val" else state
+def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) -> TrainState:
+    params, settings = variables.pop("params"), member.config.optimizer
+    return TrainState(
+        step=np.int32(0),
+        params=params,
+        model_state=variables,
+        opt_state=prepared.tx.init(params),
+        key=member.keys["noise"],
+        loss_values=initial_values(member.config, prepared.objective.loss_values),
+        learning_rate=np.float32(settings.learning_rate),
+        best=best_epoch.before_training(params, variables) if settings.select == "best_val" else None,
+        stream=np.int32(stream),
+    )
 
 
 def source_seeds(members: Sequence[Member]) -> list[int]:

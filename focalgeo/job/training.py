@@ -10,12 +10,12 @@ import jax
 import numpy as np
 
 from focalgeo import evaluation, parallel, records
-from focalgeo.job import curvature, diagnostics, objective, preparation, rounds, selection
+from focalgeo.job import curvature, diagnostics, objective, preparation, rounds
 from focalgeo.job.feed import Feed, evaluation_batches, make_feed
 from focalgeo.job.members import Member, belongs
 from focalgeo.job.messages import say
 from focalgeo.job.preparation import Prepared
-from focalgeo.training import checkpoint, interruption, loop, sweep
+from focalgeo.training import best_epoch, checkpoint, interruption, loop, sweep
 from focalgeo.training.step import make_step
 from focalgeo.types import Model, Predictions, PyTree, Split, TrainState
 
@@ -60,9 +60,11 @@ def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, pred
             stopped=stopped,
         )
     if config.optimizer.select == "best_val":
-        chunks = program.place(outcome.state)
-        bests = [selection.best_after(chunk, config.optimizer.epochs, predict_val(chunk)) for chunk in chunks]
-        outcome = outcome._replace(state=program.whole(list(map(selection.selected, chunks, bests))))
+        ended = []
+        for chunk in program.place(outcome.state):
+            best = best_epoch.after_epoch(chunk, config.optimizer.epochs, predict_val(chunk))
+            ended.append(best_epoch.selected(chunk._replace(best=best)))
+        outcome = outcome._replace(state=program.whole(ended))
     compiled_in = outcome.compile_seconds and outcome.compile_seconds + chosen_in  # 0: nothing was left to train
     return outcome._replace(compile_seconds=compiled_in)
 
@@ -145,18 +147,17 @@ def make_validation(config, prepared: Prepared, members: list[Member], predict: 
     loss = jax.jit(jax.vmap(prepared.objective.loss, in_axes=(1, None, 0)))
 
     def validate(chunks: list[TrainState]) -> list[dict]:
-        chunks = list(map(selection.without_best, chunks))
         rows, number = [], 0
         for chunk in chunks:
             predicted = predict(chunk)
-            per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(chunk.hyper)))
+            per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(chunk.loss_values)))
             right = predicted.logits.argmax(-1) == predicted.labels[:, None]
-            standing = sweep.stopped(chunk)
-            for index in np.flatnonzero(~standing & np.isfinite(per_example.mean(-1))):
+            frozen = np.asarray(chunk.frozen)
+            for index in np.flatnonzero(~frozen & np.isfinite(per_example.mean(-1))):
                 own = {**members[number + index].place, "split": "val", "n": len(right)}
                 rows.append({**own, "name": "loss", "value": float(per_example[index].mean())})
                 rows.append({**own, "name": "accuracy", "value": float(right[:, index].mean())})
-            number += len(standing)
+            number += len(frozen)
         rows += diagnostics.rows_of_epoch(config, prepared, members, chunks)
         return rows + curvature.rows_of_epoch(config, prepared, members, chunks)
 

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from focalgeo import parallel
-from focalgeo.training import sweep
 from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.meter import Meter
 from focalgeo.training.progress import Progress
@@ -57,7 +56,7 @@ def run(
     start: states of all members, leaves [members, ...]. program: of training.sweep.make_members_step. places: the row
     fields that name each member. alone: the only member is no sweep's. batches(epoch, first): the epoch's batches
     [sources, examples, ...] from number `first` on. validate(chunks): rows after each epoch. adapt(chunks, epoch): the
-    states that the epoch begins with, laid out as those it was given (a schedule of the loss changes `hyper` there); a
+    states that the epoch begins with, laid out as those it was given (a schedule changes `loss_values` there); a
     function of its arguments alone, as a resumed run calls it again. learning_rate(index): of each member. write:
     appends rows. save: writes a checkpoint; all rows up to its step are written by then. stopped: the number of a
     signal that asks to stop, or None.
@@ -68,7 +67,7 @@ def run(
       Interrupted: a signal came; a checkpoint of the last whole step is saved.
     """
     first = int(np.max(start.state.step))
-    meter = Meter(start.sums, places, sweep.stopped(start.state), alone=alone)
+    meter = Meter(start.sums, places, start.state.frozen, alone=alone)
     chunks = program.place(start.state)
     progress = Progress(plan.steps, first)
     began, compile_seconds, signum, done = time.perf_counter(), 0.0, None, first

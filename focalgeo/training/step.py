@@ -10,7 +10,7 @@ from focalgeo import trees
 from focalgeo.types import Array, Batch, PyTree, TrainState
 
 
-def plain_forward(network: Callable, params: PyTree, batch: Batch, key: Array, hyper: dict) -> tuple:
+def plain_forward(network: Callable, params: PyTree, batch: Batch, key: Array, loss_values: dict) -> tuple:
     """The network's (logits, new model state), and 0: nothing but the mean loss is minimised."""
     return *network(params), jnp.float32(0)
 
@@ -26,9 +26,9 @@ def make_step(
 ) -> Callable:
     """The step (state, batch) -> (state, metrics): one update of the mean loss over all devices' unmasked examples.
 
-    apply: flax's signature (see types.Model). loss(logits, labels, hyper) -> [examples] in nats. reduce: sums a tree
-    over devices. forward(network, params, batch, key, hyper) -> (logits, new model state, penalty), where network(
-    params) gives the first two: a penalty is summed over the batch as losses are, of this device's share of it.
+    apply: flax's signature (see types.Model). loss(logits, labels, loss_values) -> [examples] in nats. reduce: sums a
+    tree over devices. forward(network, params, batch, key, loss_values) -> (logits, new model state, penalty), where
+    network(params) gives the first two: a penalty is summed over the batch as losses are, of this device's share of it.
     mean: False minimises the batch's sum in place of its mean, as the published code of Mukhoti et al. does.
     Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the
     gradient and of the new parameters and batch statistics.
@@ -48,8 +48,8 @@ def make_step(
             )
 
         def objective(params):
-            logits, model_state, penalty = forward(network, params, batch, noise, state.hyper)
-            total = jnp.sum(jnp.where(batch.mask, loss(logits, batch.y, state.hyper), 0.0))
+            logits, model_state, penalty = forward(network, params, batch, noise, state.loss_values)
+            total = jnp.sum(jnp.where(batch.mask, loss(logits, batch.y, state.loss_values), 0.0))
             correct = jnp.sum((jnp.argmax(logits, -1) == batch.y) & batch.mask)
             sums = {"loss": total, "penalty": penalty, "correct": correct, "count": jnp.sum(batch.mask)}
             return total + penalty, (sums, model_state)
@@ -60,9 +60,10 @@ def make_step(
             gradient = jax.tree.map(lambda leaf: leaf / sums["count"].astype(leaf.dtype), gradient)
 
         updates, opt_state = tx.update(gradient, state.opt_state, state.params)
-        updates = jax.tree.map(lambda leaf: state.hyper["learning_rate"] * leaf, updates)
+        updates = jax.tree.map(lambda leaf: state.learning_rate * leaf, updates)
         params = optax.apply_updates(state.params, updates)
         norms = {"gradient_norm": trees.norm(gradient), "parameter_norm": trees.norm((params, model_state))}
-        return TrainState(state.step + 1, params, model_state, opt_state, state.key, state.hyper), sums | norms
+        new = state._replace(step=state.step + 1, params=params, model_state=model_state, opt_state=opt_state)
+        return new, sums | norms
 
     return step

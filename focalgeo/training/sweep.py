@@ -9,26 +9,15 @@ import numpy as np
 from focalgeo.training.meter import FINITE
 from focalgeo.types import PyTree, TrainState
 
-STOPPED, SOURCE = "stopped", "source"  # in `hyper`: whether a member stands still; the number of its batches' source
 
-
-def stack(states: Sequence[TrainState], sources: Sequence[int]) -> TrainState:
-    """The states of all members as one, leaves [members, ...]; member i takes batches from source sources[i]."""
-    own = [
-        state._replace(hyper={**state.hyper, STOPPED: np.bool_(False), SOURCE: np.int32(source)})
-        for state, source in zip(states, sources, strict=True)
-    ]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(own))
+def stack(states: Sequence[TrainState]) -> TrainState:
+    """The states of all members as one, leaves [members, ...]."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(list(states)))
 
 
 def member(states: TrainState, index: int) -> TrainState:
     """The state of one member, as a run of its own has it."""
     return jax.tree.map(lambda leaf: leaf[index], states)
-
-
-def stopped(states: TrainState) -> np.ndarray:
-    """Which members stand still, bool [members]."""
-    return np.asarray(states.hyper[STOPPED])
 
 
 def candidates(members: int) -> list[int]:
@@ -39,24 +28,23 @@ def candidates(members: int) -> list[int]:
 
 
 def make_members_step(step: Callable) -> Callable:
-    """The step of all members: (states [members, ...], batch [sources, examples, ...]) -> (states, metrics [members]).
+    """All members' step: (states [members, ...], batches [streams, examples, ...]) -> (states, metrics [members]).
 
-    `step` takes (state, the batch of its own source, *shared), where what is shared is the same for all.
+    `step` takes (state, the batch of its own stream, *shared), where what is shared is the same for all.
 
     A member whose loss, penalty, gradient or new parameters are not finite keeps its state from before that step, but
-    for the step's number, and stands still from then on; the others go on. Metrics gain "stopped".
+    for the step's number, and is frozen from then on; the others go on. Metrics gain "frozen".
     """
 
     def of_member(state: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
-        # One source is no lookup: what comes of it is then the same for all members, and computed once.
-        own = jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[state.hyper[SOURCE]], batch)
+        # The batch of an only stream does not depend on the member: what is made of it is computed once for all.
+        own = jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[state.stream], batch)
         new, metrics = step(state, own, *shared)
         finite = jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
-        standing = state.hyper[STOPPED] | ~finite
-        kept = jax.tree.map(lambda after, before: jnp.where(standing, before, after), new, state)
+        frozen = state.frozen | ~finite
+        kept = jax.tree.map(lambda after, before: jnp.where(frozen, before, after), new, state)
         # The number of the step goes on for all, as checkpoints are named by it.
-        kept = kept._replace(step=new.step, hyper={**kept.hyper, STOPPED: standing})
-        return kept, metrics | {STOPPED: standing}
+        return kept._replace(step=new.step, frozen=frozen), metrics | {"frozen": frozen}
 
     def members_step(states: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
         return jax.vmap(of_member, (0, None, *(None for _ in shared)))(states, batch, *shared)

@@ -25,8 +25,7 @@ def linear(variables, x, mutable=()):
 def states_of(params, model_state=None, gammas=GAMMAS):
     """Members with equal parameters and a gamma each."""
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(gammas)), (params, model_state or {}))
-    hyper = {"gamma": jnp.asarray(gammas), "stopped": np.zeros(len(gammas), bool)}
-    return TrainState(np.zeros(len(gammas), np.int32), *stacked, None, None, hyper)
+    return TrainState(np.zeros(len(gammas), np.int32), *stacked, None, None, {"gamma": jnp.asarray(gammas)}, None)
 
 
 @pytest.fixture(scope="module")

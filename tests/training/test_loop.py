@@ -36,8 +36,8 @@ def workshop():
     rng = np.random.default_rng(0)
     split = Split(rng.integers(0, 255, (29, 6, 6, 1), np.uint8), rng.integers(0, 3, 29).astype(np.int32))
     params = dict(model.init(jax.random.PRNGKey(0), jnp.zeros((1, 6, 6, 1))))["params"]
-    hyper = {"gamma": jnp.float32(1), "learning_rate": jnp.float32(0.1)}
-    state = TrainState(jnp.int32(0), params, {}, tx.init(params), jax.random.PRNGKey(1), hyper)
+    values, rate = {"gamma": jnp.float32(1)}, jnp.float32(0.1)
+    state = TrainState(jnp.int32(0), params, {}, tx.init(params), jax.random.PRNGKey(1), values, rate)
     step = make_step(model.apply, losses.make_loss("focal_loss"), tx, parallel.reduce_sum)
     augmentation = data.AUGMENTATIONS["crop_flip"]
     options = {"augmentation": augmentation, "normalise": data.Normalisation((0.5,), (0.5,), 255.0)}
@@ -48,7 +48,7 @@ def workshop():
     program = parallel.make_program(sweep.make_members_step(drawn_step), at_once=1, shared=(split,))
 
     def batches(epoch: int, start: int):
-        made = data.epoch_draws(
+        made = data.batch_specs(
             split,
             batch_size=8,
             seed=3,
@@ -59,7 +59,7 @@ def workshop():
         )
         return (jax.tree.map(lambda leaf: leaf[None], draw) for draw in made)
 
-    return Workshop(checkpoint.Checkpoint(sweep.stack([state], [0]), {}), program, batches)
+    return Workshop(checkpoint.Checkpoint(sweep.stack([state]), {}), program, batches)
 
 
 def unchanged(chunks, epoch):
@@ -128,10 +128,10 @@ def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
         (state,) = chunks
         bias = jnp.sum(jnp.abs(state.params["Dense_0"]["bias"]))  # an update that depends on what was learnt so far
         gamma = parallel.replicated(jnp.full(1, 3 / (1 + epoch), jnp.float32) + jnp.reshape(bias, 1))
-        return [state._replace(hyper={**state.hyper, "gamma": gamma})]
+        return [state._replace(loss_values={"gamma": gamma})]
 
     expected = train(workshop, adapt=halved)
-    assert 1 < float(expected.hyper["gamma"][0]) < 3
+    assert 1 < float(expected.loss_values["gamma"][0]) < 3
     for stop_after in (2, 4, 9):  # 4 is the end of an epoch, whose update belongs to the next
         manager = checkpoint.make_manager(tmp_path / str(stop_after), keep=2)
         calls = iter(range(1, 100))
@@ -177,7 +177,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
     def poisoned(chunks, epoch):
         if epoch < 2:
             return chunks
-        return [chunk._replace(hyper={**chunk.hyper, "gamma": chunk.hyper["gamma"] * np.nan}) for chunk in chunks]
+        return [chunk._replace(loss_values={"gamma": chunk.loss_values["gamma"] * np.nan}) for chunk in chunks]
 
     with pytest.raises(RunError, match="loss is nan at step 9; what was saved before is kept"):
         train(workshop, save=lambda each: saved.append(int(each.state.step[0])), adapt=poisoned)
@@ -194,8 +194,8 @@ def test_a_gradient_that_is_not_finite_stops_the_run():
 
 def test_parameters_that_are_not_finite_are_never_saved(workshop):
     saved = []
-    hyper = {**workshop.start.state.hyper, "learning_rate": np.array([np.inf], np.float32)}
-    start = workshop.start._replace(state=workshop.start.state._replace(hyper=hyper))
+    state = workshop.start.state._replace(learning_rate=np.array([np.inf], np.float32))
+    start = workshop.start._replace(state=state)
     with pytest.raises(RunError, match=r"parameter norm is (nan|inf) at step 1"):
         train(workshop, start=start, save=lambda each: saved.append(int(each.state.step[0])))
     assert saved == []
