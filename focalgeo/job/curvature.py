@@ -1,4 +1,4 @@
-"""The curvature of a run's losses: what config.curvature asks for, after training and between its epochs."""
+"""Curvature of a run's losses by config.curvature, after training and between its epochs."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,6 +11,7 @@ from focalgeo import evaluation, losses, parallel
 from focalgeo.job import feed
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
+from focalgeo.rows import Row, tagged
 from focalgeo.training import sweep
 from focalgeo.types import Array, PyTree, TrainState
 
@@ -37,11 +38,11 @@ def check_memory(member: Member, prepared: Prepared, states: TrainState) -> None
 
 def curvature_rows(
     member: Member, prepared: Prepared, state: TrainState, say: Callable[[str], None] | None
-) -> list[dict]:
+) -> list[Row]:
     """Eigenvalues, trace, attribution and density of cross-entropy, and of the loss trained with, on each split.
 
-    A loss with a penalty is that of its mean over examples, without it. say: what is told of the effort, None for no
-    forecast.
+    A loss with a penalty is measured without it, as its mean over examples. say: is told how long it will take; None
+    for no forecast.
     """
     settings = member.config.curvature
     _, parts_key, density_key = _keys(member)
@@ -51,16 +52,15 @@ def curvature_rows(
         if say is not None:
             say(_forecast(settings, problem, split))
         measured = _measure(member, problem, split)
-        where = {"split": split, "num_probes": settings.num_probes}
         rows += measured.rows
-        rows += evaluation.attribution_rows(problem, measured, parts_key, **where)
+        rows += evaluation.attribution_rows(problem, measured, parts_key, split=split, num_probes=settings.num_probes)
         if settings.density_probes:
-            where = {"split": split, "num_probes": settings.density_probes, "steps": settings.density_steps}
-            rows += evaluation.density_rows(problem, measured, density_key, **where)
+            of_density = {"num_probes": settings.density_probes, "steps": settings.density_steps}
+            rows += evaluation.density_rows(problem, measured, density_key, split=split, **of_density)
     return rows
 
 
-def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks: Sequence[TrainState]) -> list[dict]:
+def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks: Sequence[TrainState]) -> list[Row]:
     """lambda_max and trace of each member that still trains, every config.curvature.every epochs; 0 asks for none.
 
     The last epoch's are left to the measurement after training.
@@ -77,7 +77,7 @@ def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks:
     for member, state in zip(members, states, strict=True):
         for split in () if state.frozen else settings.splits:
             measured = _measure(member, _problem(member, prepared, state, split), split)
-            rows += [{**member.place, **row} for row in measured.rows]
+            rows += tagged(measured.rows, **member.tags)
     return rows
 
 
@@ -103,7 +103,7 @@ def _with_values(loss: Callable, loss_values: dict[str, PyTree], logits: Array, 
 
 
 def _keys(member: Member) -> jax.Array:
-    """Three keys: of lambda_max and trace, of the attribution, of the density. None is made of another's halves."""
+    """Three independent keys: of lambda_max and trace, of the attribution, of the density."""
     return jax.random.split(member.keys["probe"], 3)
 
 
@@ -121,7 +121,7 @@ def _measure(member: Member, problem: evaluation.Problem, split: str) -> evaluat
 
 
 def _forecast(settings, problem: evaluation.Problem, split: str) -> str:
-    """What will be done and how long it takes, in words: lambda_max, trace, two sets of parts, density."""
+    """How many products lambda_max, trace, two sets of parts and density take, and how long, in words."""
     each = settings.max_products + 3 * settings.num_probes + settings.density_probes * settings.density_steps
     products = len(problem.losses) * each
     took = products * evaluation.seconds_of_product(problem)

@@ -1,4 +1,4 @@
-"""What config.diagnostics asks for between epochs: how training treats right and wrong examples."""
+"""Diagnostics of right and wrong examples between epochs, by config.diagnostics."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,13 @@ from focalgeo import evaluation
 from focalgeo.job import feed
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
+from focalgeo.rows import Diagnostic, Row, finite, tagged
 from focalgeo.training import loop, sweep
 from focalgeo.types import Split, TrainState
 
 
 def check_network(config, prepared: Prepared, states: TrainState) -> None:
-    """Refuses, before training begins, diagnostics of a network whose last layer is not to be seen.
+    """Refuses, before training begins, diagnostics of a network that does not show its last layer.
 
     Raises:
         InputError: the network sows no last layer.
@@ -26,7 +27,7 @@ def check_network(config, prepared: Prepared, states: TrainState) -> None:
     evaluation.check_last_layer(prepared.model.apply, {"params": state.params, **state.model_state}, batch.x)
 
 
-def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks: Sequence[TrainState]) -> list[dict]:
+def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks: Sequence[TrainState]) -> list[Row]:
     """Rows of `evaluation.diagnosis_rows` for each member that still trains and each split, and its "weight_norm".
 
     After every config.diagnostics.every epochs and after the last; 0 asks for none. "weight_norm", that of the last
@@ -46,7 +47,7 @@ def _is_due(config, plan: loop.Plan, chunks: Sequence[TrainState]) -> bool:
     return every > 0 and (step == plan.steps or step // plan.steps_per_epoch % every == 0)
 
 
-def _chunk_rows(config, prepared: Prepared, members: Sequence[Member], chunk: TrainState) -> list[dict]:
+def _chunk_rows(config, prepared: Prepared, members: Sequence[Member], chunk: TrainState) -> list[Row]:
     settings, rows = config.diagnostics, []
     training = np.flatnonzero(~np.asarray(chunk.frozen))
     for split in settings.splits if len(training) else ():
@@ -59,8 +60,8 @@ def _chunk_rows(config, prepared: Prepared, members: Sequence[Member], chunk: Tr
                 continue
             measured = evaluation.diagnosis_rows(own, split=split, num_bins=settings.num_bins)
             if split == settings.splits[0]:
-                measured.append({"name": "weight_norm", "value": float(norms[index])})
-            rows += [{**members[index].place, **row} for row in measured]
+                measured.append(finite(Diagnostic("weight_norm", norms[index])))
+            rows += tagged(measured, **members[index].tags)
     return rows
 
 
