@@ -112,7 +112,7 @@ def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
 
 
 class Program(NamedTuple):
-    """A compiled step of a sweep's members, one group of them at a time, and the way of their states to devices and back.
+    """A compiled step of a sweep's members, one group at a time, and the way of their states to devices and back.
 
     step: (groups, host batch) -> (groups, metrics, fingerprints), each a list with one entry per group. A batch is any
     tree with leaves [streams, examples, ...]. The groups given are donated.

@@ -56,10 +56,11 @@ def run(
     Args:
         start: states of all members, leaves [members, ...], and the sums since their last rows.
         program: of `step.make_members_step`.
+        plan: how long to train, when to write.
         tags: of each member's rows.
         sweep: whether a member whose numbers are not finite is frozen while the others go on. A run alone ends there.
         batches: (epoch, first) -> the epoch's batches [streams, examples, ...] from number `first` on.
-        validate: (states) -> rows after each epoch. States come in groups, each with leaves [members of the group, ...].
+        validate: (states) -> rows after each epoch. States come in groups, leaves [members of the group, ...].
         adapt: (states, epoch) -> the states that the epoch begins with, of the same groups: a schedule of the loss
             changes `loss_values` there. A function of its arguments alone, as a resumed run calls it again.
         learning_rate: (number of a step) -> that of each member.

@@ -1,4 +1,4 @@
-"""Meter and progress: running sums of a step's metrics, read one step late so that the device never waits for the host."""
+"""Meter and progress: sums of a step's metrics, read one step late so that the device never waits for the host."""
 
 import sys
 import time
@@ -124,7 +124,8 @@ class Meter:
     def stops(self, steps_per_epoch: int) -> list[Scalar]:
         """The rows "stopped" of the members that have stopped since the last call; value is the step."""
         stops, self._stops = self._stops, []
-        return [Scalar("stopped", step, tags=Tags(**own, step=step, epoch=step / steps_per_epoch)) for step, own in stops]
+        where = [Tags(**own, step=step, epoch=step / steps_per_epoch) for step, own in stops]
+        return [Scalar("stopped", tags.step, tags=tags) for tags in where]
 
     def _rate(self) -> float:
         return self._timed / max(time.perf_counter() - self._began, 1e-9)
