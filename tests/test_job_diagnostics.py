@@ -6,12 +6,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from focalgeo.job.feed import evaluation_batches
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from focalgeo import calibration, losses
 from focalgeo.job import diagnostics, preparation
 from focalgeo.job.members import make_members
+from focalgeo.job.preparation import evaluation_batches
 from focalgeo.rows import Diagnostic, ReliabilityBin, Row, Tags, select, to_json
 from focalgeo.types import InputError, Split
 

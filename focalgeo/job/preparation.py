@@ -4,6 +4,7 @@ Data and the pipeline of its batches, the network, the objective, the optimiser,
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -70,7 +71,8 @@ def make_objective(config) -> Objective:
         shown = function
         needed.append("penalty_weight")
     if config.loss.trace_penalty or any(config.sweep.trace_penalty):
-        trace = penalties.make_trace(curvature.outputs_and_trace, losses.cross_entropy)
+        estimator = partial(curvature.outputs_and_trace, form=config.loss.get("trace_form", "taylor"))
+        trace = penalties.make_trace(estimator, losses.cross_entropy)
         needed.append("trace_penalty")
     if config.loss.alpha:
         loss, shown = penalties.class_weighted(loss, losses.weighted_by_class), f"class_weighted_{shown}"
