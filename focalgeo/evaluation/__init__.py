@@ -11,13 +11,17 @@ from focalgeo.evaluation.calibration import (
     group_rows,
     reliability_rows,
 )
-from focalgeo.evaluation.curvature import Curvature, data_matvec, make_batch_loss, measure_curvature
-from focalgeo.evaluation.density import density_rows
-from focalgeo.evaluation.diagnostics import Diagnosis, diagnose, diagnosis_rows
+from focalgeo.evaluation.curvature import (
+    Curvature,
+    Problem,
+    data_matvec,
+    density_rows,
+    make_batch_loss,
+    measure_curvature,
+)
+from focalgeo.evaluation.diagnostics import Diagnosis, check_last_layer, diagnose, diagnosis_rows
 from focalgeo.evaluation.forecast import Forecast, check_memory, forecast_memory, seconds_of_product
-from focalgeo.evaluation.last_layer import check_last_layer
 from focalgeo.evaluation.prediction import predict
-from focalgeo.evaluation.problem import Problem
 
 __all__ = [
     "Curvature",

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from focalgeo import evaluation, records
-from focalgeo.job import curvature, preparation, selection
+from focalgeo.job import curvature, preparation
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
 from focalgeo.types import Predictions, TrainState
@@ -28,8 +28,8 @@ def evaluate(
         say("calibrating: temperature scaling, focal temperature scaling")
     rows, search = _calibrate(member.config, predictions, member.keys["bootstrap"])
     records.write_arrays(folder, "search", search)
-    if selection.SELECTED_EPOCH in state.hyper:
-        rows.append({"name": "selected_epoch", "value": float(state.hyper[selection.SELECTED_EPOCH])})
+    if state.best is not None:
+        rows.append({"name": "selected_epoch", "value": float(state.best.epoch)})
     return rows + curvature.curvature_rows(member, prepared, state, say)
 
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from focalgeo import job, records
-from focalgeo.job import selection
+from focalgeo.training import best_epoch
 from focalgeo.types import InputError, Predictions, TrainState
 
-CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
+CONFIG = Path(__file__).parents[2] / "configs" / "digits.py"
 
 
 def make_state(value, members=2):
     params = {"w": jnp.full((members, 3), value, jnp.float32)}
     scalar = jnp.zeros(members, jnp.int32)
-    return TrainState(scalar, params, {"mean": jnp.full((members,), value, jnp.float32)}, {}, None, {"gamma": scalar})
+    return TrainState(scalar, params, {"mean": jnp.full((members,), value, jnp.float32)}, {}, None, {}, None)
 
 
 def predictions(*right):
@@ -30,17 +30,16 @@ def predictions(*right):
 
 
 def test_the_best_epoch_of_each_member_and_of_equals_the_earliest():
-    state = selection.with_best(make_state(0.0))
-    best = {**state.hyper[selection.BEST], "accuracy": jnp.full(2, -1.0), "epoch": jnp.zeros(2)}
+    state = make_state(0.0)
+    best = best_epoch.before_training(state.params, state.model_state)
+    best = best._replace(accuracy=jnp.full(2, -1.0), epoch=jnp.zeros(2))
     for epoch, right in ((1, (1, 0)), (2, (2, 0)), (3, (2, 1))):
-        now = make_state(float(epoch))
-        now = now._replace(hyper={**now.hyper, selection.BEST: best})
-        best = selection.best_after(now, epoch, predictions(*right))
-    chosen = selection.selected(now, best)
-    np.testing.assert_array_equal(chosen.hyper[selection.SELECTED_EPOCH], [2, 3])
+        now = make_state(float(epoch))._replace(best=best)
+        best = best_epoch.after_epoch(now, epoch, predictions(*right))
+    chosen = best_epoch.selected(now._replace(best=best))
+    np.testing.assert_array_equal(chosen.best.epoch, [2, 3])
     np.testing.assert_array_equal(chosen.params["w"], [[2] * 3, [3] * 3])
     np.testing.assert_array_equal(chosen.model_state["mean"], [2, 3])
-    assert selection.BEST not in chosen.hyper
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Integer
 
 from focalgeo.losses.log_odds import in_float32, softplus, true_class_log_odds
 from focalgeo.types import Array
@@ -9,7 +10,11 @@ from focalgeo.types import Array
 WIDTH = 0.4  # of the Laplacian kernel exp(-|r_i - r_j| / WIDTH)
 
 
-def mmce(logits: Array, labels: Array, mask: Array | None = None) -> Array:
+def mmce(
+    logits: Float[Array, "examples classes"],
+    labels: Integer[Array, " examples"],
+    mask: Bool[Array, " examples"] | None = None,
+) -> Float[Array, ""]:
     """Maximum mean calibration error sqrt(sum_ij (c_i - r_i)(c_j - r_j) k(r_i, r_j)) / m, a pure number from 0 to 1.
 
     r is the largest softmax probability, c is 1 where its class is the label, k(r, s) = exp(-|r - s| / 0.4), m counts
@@ -22,7 +27,7 @@ def mmce(logits: Array, labels: Array, mask: Array | None = None) -> Array:
 
     Returns:
         Scalar float32. First and second derivatives are finite; where the penalty is 0, at the tip of a cone, they are
-        given as 0. Held by tests/losses/test_mmce.py.
+        given as 0. Held by tests/losses/test_kernel.py.
 
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 leaves the square root out
     (the square of this value) and multiplies by the batch size.
@@ -31,7 +36,11 @@ def mmce(logits: Array, labels: Array, mask: Array | None = None) -> Array:
     return _kernel_norm(residual / jnp.maximum(jnp.sum(mask.astype(residual.dtype)), 1), confidence)
 
 
-def weighted_mmce(logits: Array, labels: Array, mask: Array | None = None) -> Array:
+def weighted_mmce(
+    logits: Float[Array, "examples classes"],
+    labels: Integer[Array, " examples"],
+    mask: Bool[Array, " examples"] | None = None,
+) -> Float[Array, ""]:
     """Weighted MMCE: as `mmce`, with residuals of right and wrong examples averaged apart, a pure number.
 
     sqrt(sum_ij u_i u_j k(r_i, r_j)) with u_i = (1 - r_i) / n_right where right and -r_i / n_wrong where wrong. A kind
@@ -43,7 +52,7 @@ def weighted_mmce(logits: Array, labels: Array, mask: Array | None = None) -> Ar
         mask: Bool [examples]; False counts for nothing, whatever stands there. All False gives 0.
 
     Returns:
-        Scalar float32. Derivatives as for `mmce`. Held by tests/losses/test_mmce.py.
+        Scalar float32. Derivatives as for `mmce`. Held by tests/losses/test_kernel.py.
 
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 divides by the squared counts
     twice, which gives 0.0801 where this gives 0.2723 on the papers' example.

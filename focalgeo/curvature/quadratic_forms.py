@@ -1,19 +1,82 @@
-"""Traces of quadratic forms v' A v that are cheap where no product A v is formed; many forms share their probes."""
+"""Quadratic forms v' A v without a product A v: parts of v' H v, and samples of many traces at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from focalgeo.curvature.arguments import check_params
-from focalgeo.curvature.flattening import flat_matvec, layout_of, unravel
-from focalgeo.curvature.probes import sign_probe
+from focalgeo.curvature.arguments import check_matches, check_params, scalar
+from focalgeo.curvature.matvec import flat_matvec, layout_of, unravel
+from focalgeo.curvature.traces import sign_probe
 from focalgeo.types import Array, InputError, PyTree
 
 
+class Parts(NamedTuple):
+    """The two parts of v' H v, which sum to it."""
+
+    gauss_newton: Array  # of the loss in the outputs, zdot' H_out zdot
+    residual: Array  # of the network, grad_z L . zddot
+
+
+def quadratic_parts(
+    network: Callable[[PyTree], PyTree],
+    losses: Mapping[str, Callable[[PyTree], Array]],
+    params: PyTree,
+    vector: PyTree,
+) -> dict[str, Parts]:
+    """The parts of v' H v = zdot' H_out zdot + grad_z L . zddot, for every loss L of the outputs z(params) at once.
+
+    zdot and zddot are the network's first two derivatives along v. One forward pass of second order gives both, and no
+    reverse pass is made; further losses cost nothing beside it. The first part is the Gauss-Newton part: it is never
+    negative for cross-entropy, but may be for focal loss. The second, the residual, vanishes in the trace of a network
+    whose outputs are linear in each single parameter, as with ReLU and batch norm in evaluation mode.
+
+    Args:
+        network: params -> tree of outputs (logits of all examples, say).
+        losses: name -> function of those outputs that gives one floating-point number.
+        params: tree of floating-point arrays.
+        vector: tree of the same structure and shapes.
+
+    Returns:
+        name -> Parts of scalars, in the unit of the loss times the vector's squared.
+
+    Raises:
+        InputError: a loss is not scalar, `params` is empty or holds integers, or `vector` does not match.
+
+    Accuracy: float rounding; against dense float64 matrices in tests/curvature/test_quadratic_forms.py.
+
+    Source: Schraudolph, Fast curvature matrix-vector products for second-order gradient descent (2002).
+    """
+    check_params(params)
+    check_matches(vector, params)
+
+    def along(point: PyTree) -> tuple[PyTree, PyTree]:
+        return jax.jvp(network, (point,), (vector,))
+
+    (outputs, first), (_, second) = jax.jvp(along, (params,), (vector,))
+    return {
+        name: Parts(_second_derivative(scalar(loss), outputs, first), jax.jvp(scalar(loss), (outputs,), (second,))[1])
+        for name, loss in losses.items()
+    }
+
+
+def _second_derivative(loss: Callable, outputs: PyTree, tangent: PyTree) -> Array:
+    def slope(point: PyTree) -> Array:
+        return jax.jvp(loss, (point,), (tangent,))[1]
+
+    return jax.jvp(slope, (outputs,), (tangent,))[1]
+
+
 def trace_samples(
-    form: Callable[[PyTree], PyTree], like: PyTree, key: Array, num_samples: int, *, basis: Array | None = None
+    form: Callable[[PyTree], PyTree],
+    like: PyTree,
+    key: Array,
+    num_samples: int,
+    *,
+    basis: Float[Array, "rows size"] | None = None,
 ) -> PyTree:
     """Unbiased samples of Tr A for every quadratic form v' A v that `form` returns, all from the same sign vectors.
 
@@ -35,7 +98,7 @@ def trace_samples(
     Raises:
         InputError: num_samples below 1, or `like` is empty or not floating-point.
 
-    Accuracy: the mean over all sign vectors is the trace; tests/curvature/test_sampling.py.
+    Accuracy: the mean over all sign vectors is the trace; tests/curvature/test_quadratic_forms.py.
 
     Source: Hutchinson (1990); the exact part as in Meyer et al., Hutch++ (2021).
     """
@@ -51,7 +114,9 @@ def trace_samples(
     return jax.tree.map(lambda each, exact: each + exact.sum(), samples, inside)
 
 
-def dominant_basis(matvecs: Sequence[Callable], like: PyTree, key: Array, num_products: int) -> Array:
+def dominant_basis(
+    matvecs: Sequence[Callable], like: PyTree, key: Array, num_products: int
+) -> Float[Array, "rows size"]:
     """Orthonormal rows that span products of the matvecs with random signs: mostly their largest eigenvectors.
 
     Args:
@@ -67,7 +132,7 @@ def dominant_basis(matvecs: Sequence[Callable], like: PyTree, key: Array, num_pr
         InputError: num_products below 1, or `like` is empty or not floating-point.
         RunError: a concrete product is not finite; the leaf is named.
 
-    Accuracy: orthonormal to rounding; tests/curvature/test_sampling.py.
+    Accuracy: orthonormal to rounding; tests/curvature/test_quadratic_forms.py.
 
     Source: Meyer et al., Hutch++ (2021), the sketch of Algorithm 1.
     """

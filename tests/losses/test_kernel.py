@@ -30,7 +30,7 @@ def test_the_papers_values(dataset):
 
 def test_another_width_of_the_kernel(dataset, monkeypatch):
     record, logits, labels = dataset
-    monkeypatch.setattr(sys.modules["focalgeo.losses.mmce"], "WIDTH", 0.2)
+    monkeypatch.setattr(sys.modules["focalgeo.losses.kernel"], "WIDTH", 0.2)
     np.testing.assert_allclose(mmce(logits, labels) ** 2, record["mmce_m_squared_width0.2"], rtol=1e-5)
 
 
