@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 Array = Any  # jax.Array or numpy.ndarray; jax is not imported here, so that rooms without it start fast
 PyTree = Any
@@ -115,3 +116,9 @@ class Estimate(NamedTuple):
     low: Array
     high: Array
     n: Array
+
+    @classmethod
+    def by_student(cls, value: Array, stderr: Array, n: int) -> "Estimate":
+        """The mean of n >= 2 independent samples with its 95% interval by Student's t, n - 1 degrees of freedom."""
+        half = float(stdtrit(n - 1, 0.975)) * stderr
+        return cls(value, stderr, value - half, value + half, n)
