@@ -26,6 +26,7 @@ class Tags(NamedTuple):
     seed: int | None = None
     step: int | None = None
     epoch: float | None = None  # of measurements in training; the final ones have none
+    run: str | None = None  # the workdir's name, where rows of several stand together
 
 
 class Metric(NamedTuple):
@@ -264,10 +265,11 @@ def tagged(rows: Iterable[Row], **tags: float | None) -> list[Row]:
 
 def select(rows: Iterable[Row], kind: type, **fields: Any) -> list[Row]:
     """The rows of one kind whose fields, or tags, have these values; a field given as None must be absent."""
-    return [row for row in rows if isinstance(row, kind) and all(_value(row, name) == fields[name] for name in fields)]
+    return [row for row in rows if isinstance(row, kind) and all(value_of(row, name) == fields[name] for name in fields)]
 
 
-def _value(row: Row, field: str) -> Any:
+def value_of(row: Row, field: str) -> Any:
+    """The row's field, or the field of its tags, of that name."""
     return getattr(row.tags if field in Tags._fields else row, field)
 
 
