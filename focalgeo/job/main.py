@@ -1,7 +1,7 @@
 """The main job, for one run or for all members of a sweep."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -22,7 +22,7 @@ from focalgeo.job.members import (
 )
 from focalgeo.job.preparation import Prepared
 from focalgeo.job.training import say
-from focalgeo.rows import Metric, Row, Scalar, Seconds, select, tagged
+from focalgeo.rows import Row, Scalar, Seconds, select, tagged
 from focalgeo.training.step import member_state
 from focalgeo.types import Predictions, RunError, TrainState
 
@@ -131,22 +131,10 @@ def folder_of(workdir: Path, member: Member) -> Path:
 def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> None:
     """Run the main job and say on standard output what came out and where the report is."""
     rows = run(config, workdir, shard=shard)
-    if axes(config):
-        print(report.sweep_text(rows, records.read_manifest(workdir)))
-    else:
-        _print_methods(rows)
+    manifest = records.read_manifest(workdir)
+    print(report.sweep_text(rows, manifest) if axes(config) else report.results_text(rows, manifest, "test"))
     seconds = select(rows, Seconds)
     if any(row.extension for row in seconds):
         seconds = [row for row in seconds if row.extension]
     phases = ", ".join(f"{row.phase} {row.value:.1f} s" for row in seconds)
     print(f"{phases}\nreport: {Path(workdir) / 'report.html'}")
-
-
-def _print_methods(rows: Sequence[Row]) -> None:
-    on_test = select(rows, Metric, split="test", group=None)
-    values = {(row.method, row.criterion, row.name): row.value for row in on_test}
-    print("on test                            accuracy     NLL     ECE")
-    for method, criterion in dict.fromkeys((row.method, row.criterion) for row in on_test):
-        accuracy, nll, ece = (values[method, criterion, metric] for metric in ("accuracy", "nll", "ece"))
-        label = method.replace("_", " ") + (f" by {criterion.upper()}" if criterion else "")
-        print(f"{label:<34} {accuracy:8.4f} {nll:7.4f} {ece:7.4f}")
