@@ -1,4 +1,4 @@
-"""The workdir: manifest.json, metrics.jsonl rows, predictions and arrays; a file is whole, or it is not there."""
+"""The workdir: manifest.json, rows in metrics.jsonl, predictions, arrays. A file is complete, or it is not there."""
 
 import contextlib
 import errno
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from focalgeo.rows import Row, from_json, to_json
 from focalgeo.types import InputError, Predictions, RunError
 
-Row = Mapping[str, Any]
 Workdir = str | os.PathLike[str]
 
 MANIFEST = "manifest.json"
@@ -39,7 +39,7 @@ def writing(path: Workdir) -> Iterator[None]:
     """Turn an OSError raised inside the block into one line about `path`.
 
     Raises:
-        InputError: what failed, at which path, and how to mend it.
+        InputError: what failed, at which path, and how to correct it.
     """
     try:
         yield
@@ -50,13 +50,13 @@ def writing(path: Workdir) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    damage = (ValueError, KeyError, EOFError, zipfile.BadZipFile)
+    corruption = (ValueError, KeyError, EOFError, zipfile.BadZipFile)
     try:
         yield
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; run the job that writes it first") from error
-    except damage as error:
-        raise InputError(f"{path} is damaged; restore it or choose another --workdir") from error
+    except corruption as error:
+        raise InputError(f"{path} is corrupt; restore it or choose another --workdir") from error
 
 
 def _replace(path: Path, write: Callable[[Any], None]) -> None:
@@ -96,7 +96,7 @@ def read_json(path: Workdir) -> Any:
     """Read one JSON value.
 
     Raises:
-        InputError: it is missing or damaged.
+        InputError: it is missing or corrupt.
     """
     with _reading(Path(path)):
         return json.loads(Path(path).read_bytes())
@@ -116,25 +116,25 @@ def read_manifest(workdir: Workdir) -> dict[str, Any]:
     path = Path(workdir) / MANIFEST
     manifest = read_json(path)
     if not isinstance(manifest, dict):
-        raise InputError(f"{path} is damaged; restore it or choose another --workdir")
+        raise InputError(f"{path} is corrupt; restore it or choose another --workdir")
     return manifest
 
 
 def _encode(row: Row) -> bytes:
-    plain = {key: value if isinstance(value, str | int | float) else _plain(value) for key, value in row.items()}
-    for key, value in plain.items():
+    fields = to_json(row)
+    plain = {name: value if isinstance(value, str | int | float) else _plain(value) for name, value in fields.items()}
+    for name, value in plain.items():
         if isinstance(value, float) and not math.isfinite(value):
             where = f" at step {plain['step']}" if "step" in plain else ""
-            raise RunError(f"row {plain.get('name')!r}{where}: {key} is {value}; a row holds finite numbers only")
+            raise RunError(f"row {row.name!r}{where}: {name} is {value}; a row holds finite numbers only")
     return json.dumps(plain, allow_nan=False).encode() + b"\n"
 
 
 def append_rows(workdir: Workdir, rows: Sequence[Row]) -> None:
     """Append rows to metrics.jsonl, one JSON object a line, in a single write that has reached the disk on return.
 
-    A row always holds name and value; a key that does not apply is absent, never 0 or NaN. NumPy and JAX scalars are
-    taken. A write that a full disk takes only in part is undone. After a kill call `replace_rows` first, as the last
-    line may be torn.
+    A field that is None is absent in the file. NumPy and JAX scalars are taken. A write that a full disk takes only in
+    part is undone. After a kill call `replace_rows` first, as the last line may be torn.
 
     Raises:
         InputError: the file cannot be written.
@@ -163,27 +163,31 @@ def _sync(descriptor: int) -> None:
             raise
 
 
-def _lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
+def _lines(path: Path) -> list[tuple[bytes, Row]]:
     with _reading(path):
         data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]  # what follows the last newline is a row torn by a kill
-    pairs = []
-    for number, line in enumerate(whole.splitlines(keepends=True), start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise InputError(f"{path} is damaged at line {number}; delete that line")
-        pairs.append((line, row))
-    return pairs
+    complete = data[: data.rfind(b"\n") + 1]  # what follows the last newline is a row torn by a kill
+    return [(line, _decode(path, number, line)) for number, line in enumerate(complete.splitlines(keepends=True), 1)]
 
 
-def read_rows(workdir: Workdir) -> list[dict[str, Any]]:
+def _decode(path: Path, number: int, line: bytes) -> Row:
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise InputError(f"{path} is corrupt at line {number}; delete that line")
+    try:
+        return from_json(fields)
+    except InputError as error:
+        raise InputError(f"{path}, line {number}: {error}") from error
+
+
+def read_rows(workdir: Workdir) -> list[Row]:
     """Read all rows of metrics.jsonl in the order written; a last line torn by a kill is left out.
 
     Raises:
-        InputError: the file is missing, or damaged elsewhere than at its end (names the line).
+        InputError: the file is missing, or a line elsewhere than at its end holds no row (names the line).
     """
     return [row for _, row in _lines(Path(workdir) / METRICS)]
 
@@ -192,7 +196,7 @@ def replace_rows(workdir: Workdir, rows: Sequence[Row], *, where: Callable[[Row]
     """Drop the rows for which `where` holds, and a torn last line, and append `rows`, all in one atomic write.
 
     Raises:
-        InputError: the file cannot be written, or is damaged elsewhere than at its end.
+        InputError: the file cannot be written, or a line elsewhere than at its end holds no row.
         RunError: a number is not finite; the file stays as it was.
     """
     path = Path(workdir) / METRICS
@@ -210,7 +214,7 @@ def read_arrays(workdir: Workdir, name: str) -> dict[str, np.ndarray]:
     """Read every array of {name}.npz; pickled objects are refused.
 
     Raises:
-        InputError: the file is missing or damaged.
+        InputError: the file is missing or corrupt.
     """
     path = Path(workdir) / f"{name}.npz"
     with _reading(path), open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -227,7 +231,7 @@ def read_predictions(workdir: Workdir, split: str) -> Predictions:
     """Read predictions/{split}.npz; the mask is all True, as padding is never written.
 
     Raises:
-        InputError: the file is missing, damaged or holds other shapes.
+        InputError: the file is missing, corrupt or holds other shapes.
     """
     arrays = read_arrays(workdir, f"predictions/{split}")
     logits, labels = arrays.get("logits"), arrays.get("labels")
@@ -307,23 +311,25 @@ def locked(workdir: Workdir) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Iterator[Callable[[Row], None]]:
-    """Open TensorBoard event files; yields a function that writes a row with a step. Does nothing without tensorboardX.
+def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Iterator[Callable[..., None]]:
+    """Open TensorBoard event files; yields write(row, member=""), which writes a row with a step, unless it is a bin's.
 
-    `step` is where a resumed run goes on: TensorBoard then hides what an earlier run wrote from that step on.
+    `member` is the name of a sweep's member, under which TensorBoard groups its rows. `step` is where a resumed run
+    goes on: TensorBoard hides what an earlier run wrote from that step on. Nothing is written without tensorboardX.
     """
     try:
         from tensorboardX import SummaryWriter  # optional, and slow to import
     except ImportError:
-        yield lambda row: None
+        yield lambda row, member="": None
         return
     with writing(Path(workdir) / "tensorboard"):
         writer = SummaryWriter(str(Path(workdir) / "tensorboard"), purge_step=step or None)
 
-    def write(row: Row) -> None:
-        if "step" in row and "bin" not in row:
-            keys = ("member", "split", "name", "outcome", "map", "criterion", "loss")
-            writer.add_scalar("/".join(str(row[key]) for key in keys if row.get(key)), float(row["value"]), row["step"])
+    def write(row: Row, member: str = "") -> None:
+        if row.tags.step is not None and not hasattr(row, "bin"):
+            fields = ("split", "name", "outcome", "method", "criterion", "loss")
+            path = [member, *(getattr(row, field, None) for field in fields)]
+            writer.add_scalar("/".join(text for text in path if text), float(row.value), row.tags.step)
 
     with contextlib.closing(writer):
         yield write

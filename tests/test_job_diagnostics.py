@@ -1,4 +1,4 @@
-"""Diagnostics between epochs, of members that train together: when, of whom, of which examples."""
+"""Diagnostics between epochs of members that train together: at which epochs, of which members and examples."""
 
 import runpy
 from pathlib import Path
@@ -10,8 +10,9 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from focalgeo import calibration, losses
 from focalgeo.job import diagnostics, preparation
-from focalgeo.job.feed import evaluation_batches
 from focalgeo.job.members import make_members
+from focalgeo.job.preparation import evaluation_batches
+from focalgeo.rows import Diagnostic, ReliabilityBin, Row, Tags, select, to_json
 from focalgeo.types import InputError, Split
 
 CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
@@ -38,8 +39,7 @@ def chunks_after(prepared, epoch, *, stopped=(), at_once=3):
     members = make_members(config_with())
     states = preparation.initial_state(prepared, members)
     step = np.full_like(states.step, epoch * prepared.plan.steps_per_epoch)
-    hyper = {**states.hyper, "stopped": np.isin(np.arange(3), stopped)}
-    states = states._replace(step=step, hyper=hyper)
+    states = states._replace(step=step, frozen=np.isin(np.arange(3), stopped))
     cut = lambda start: jax.tree.map(lambda leaf: leaf[start : start + at_once], states)  # noqa: E731
     return members, [cut(start) for start in range(0, 3, at_once)]
 
@@ -59,18 +59,19 @@ def test_rows_are_of_every_so_many_epochs_and_of_the_last(prepared, epoch, every
 def test_each_member_has_its_rows_on_each_split(prepared):
     rows = rows_after(prepared, 2)
     for gamma in (0.0, 1.0, 3.0):
-        own = [row for row in rows if row["gamma"] == gamma]
-        assert {row["seed"] for row in own} == {0}
+        own = select(rows, Row, gamma=gamma)
+        assert {row.tags.seed for row in own} == {0}
         for split in ("train", "val"):
-            assert {row["name"] for row in own if row.get("split") == split} == {
+            assert {row.name for row in own if row.split == split} == {
                 *MEANS,
                 "gradient_norm_histogram",
                 "reliability",
             }
-        (norm,) = [row for row in own if row["name"] == "weight_norm"]
-        assert norm.keys() == {"name", "value", "gamma", "seed"}
-        assert {row["n"] for row in own if row["name"] in MEANS and "outcome" not in row} == {100}
-    assert not any({"epoch", "step", "map"} & row.keys() for row in rows)  # the loop adds when
+        (norm,) = [row for row in own if row.name == "weight_norm"]
+        assert norm == Diagnostic("weight_norm", norm.value, tags=Tags(gamma=gamma, seed=0))
+        assert {row.n for row in own if row.name in MEANS and row.outcome is None} == {100}
+    assert {(row.tags.epoch, row.tags.step) for row in rows} == {(None, None)}  # the loop adds when
+    assert {row.method for row in select(rows, ReliabilityBin)} == {None}
 
 
 def test_the_numbers_are_those_of_the_network_and_the_members_own_loss(prepared):
@@ -81,7 +82,7 @@ def test_the_numbers_are_those_of_the_network_and_the_members_own_loss(prepared)
     batches = list(evaluation_batches(config_with(), few))
     x = np.concatenate([batch.x[batch.mask] for batch in batches])
     logits = prepared.model.apply({"params": params}, x)
-    mine = {(row["name"], row.get("outcome")): row["value"] for row in rows if row["gamma"] == 3.0 and "bin" not in row}
+    mine = {(row.name, row.outcome): row.value for row in select(rows, Diagnostic, gamma=3.0)}
     log_probs = calibration.temperature_scaling(logits, 1.0)
     assert mine["nll", None] == pytest.approx(float(calibration.nll(log_probs, few.y)), rel=1e-5)
 
@@ -96,17 +97,18 @@ def test_the_numbers_are_those_of_the_network_and_the_members_own_loss(prepared)
 
 def test_members_that_stopped_have_none_and_chunks_do_not_matter(prepared):
     rows = rows_after(prepared, 5, stopped=(1,))
-    assert {row["gamma"] for row in rows} == {0.0, 3.0}
-    assert by_place(rows) == pytest.approx(by_place(rows_after(prepared, 5, stopped=(1,), at_once=1)), rel=1e-5)
+    assert {row.tags.gamma for row in rows} == {0.0, 3.0}
+    assert by_name(rows) == pytest.approx(by_name(rows_after(prepared, 5, stopped=(1,), at_once=1)), rel=1e-5)
 
 
-def by_place(rows):
-    return {tuple(row.get(key) for key in ("gamma", "name", "split", "outcome", "bin")): row["value"] for row in rows}
+def by_name(rows):
+    found = map(to_json, rows)
+    return {tuple(row.get(key) for key in ("gamma", "name", "split", "outcome", "bin")): row["value"] for row in found}
 
 
 def test_no_examples_given_means_all(prepared):
     rows = rows_after(prepared, 2, examples=0, splits=("val",))
-    assert {row["n"] for row in rows if row["name"] == "nll" and "outcome" not in row} == {len(prepared.dataset.val.y)}
+    assert {row.n for row in rows if row.name == "nll" and row.outcome is None} == {len(prepared.dataset.val.y)}
 
 
 def test_a_member_whose_numbers_are_not_finite_has_none(prepared):
@@ -114,7 +116,7 @@ def test_a_member_whose_numbers_are_not_finite_has_none(prepared):
     broken = jax.tree.map(np.array, chunk.params)
     broken["Dense_2"]["kernel"][0] = np.inf
     rows = diagnostics.rows_of_epoch(config_with(), prepared, members, [chunk._replace(params=broken)])
-    assert {row["gamma"] for row in rows} == {1.0, 3.0}
+    assert {row.tags.gamma for row in rows} == {1.0, 3.0}
 
 
 def test_a_network_that_shows_no_last_layer_is_refused_before_training(prepared):

@@ -1,27 +1,55 @@
 """The workdir: what was written is read back, and a kill, a full disk or a stranger's folder loses nothing."""
 
 import errno
+import json
 import os
 
 import numpy as np
 import pytest
 
 from focalgeo import records
+from focalgeo.rows import Eigenvalue, HistogramBin, Metric, Scalar, Tags
 from focalgeo.types import InputError, RunError
 
 CONFIG = {"loss": {"name": "focal_loss", "gamma": 3.0}, "model": {"widths": (32, 64)}, "seed": 0}
 
 
 def row(step, value=0.5):
-    return {"name": "loss", "split": "train", "step": step, "value": value}
+    return Scalar("loss", value, split="train", tags=Tags(step=step))
 
 
 def test_rows_come_back_in_the_order_written_and_numpy_scalars_become_numbers(tmp_path):
     records.append_rows(tmp_path / "run", [row(1), row(2, np.float32(0.25))])
-    records.append_rows(tmp_path / "run", [{"name": "lambda_max", "value": 1.5, "converged": np.bool_(True)}])
+    largest = Eigenvalue("lambda_max", 1.5, 1e-4, 7, converged=True, n=100, split="train", loss="focal_loss")
+    records.append_rows(tmp_path / "run", [largest._replace(converged=np.bool_(True), products=np.int32(7))])
     records.append_rows(tmp_path / "run", [])
-    expected = [row(1), row(2, 0.25), {"name": "lambda_max", "value": 1.5, "converged": True}]
-    assert records.read_rows(tmp_path / "run") == expected
+    assert records.read_rows(tmp_path / "run") == [row(1), row(2, 0.25), largest]
+
+
+def test_a_line_is_one_flat_object_without_what_does_not_apply(tmp_path):
+    records.append_rows(tmp_path, [row(1)])
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert line == {"kind": "scalar", "name": "loss", "value": 0.5, "split": "train", "step": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ({"name": "loss", "value": 0.5}, "it was written by an older focalgeo; make the folder again with this one"),
+        ({"kind": "scalr", "name": "loss", "value": 0.5}, "a row's kind is 'scalr': did you mean 'scalar'?"),
+        ({"kind": "scalar", "name": "loss"}, "row 'loss' has no value"),
+        ({"kind": "scalar", "name": "loss", "value": "low"}, "row 'loss' has value 'low', which is no finite number"),
+    ],
+)
+def test_a_line_that_holds_no_row_is_named_with_its_mend(tmp_path, line, says):
+    records.append_rows(tmp_path, [row(1)])
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(InputError) as caught:
+        records.read_rows(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'metrics.jsonl'}, line 2: ")
+    assert str(caught.value).endswith(says)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), np.float32("nan")])
@@ -32,7 +60,7 @@ def test_a_number_that_is_not_finite_is_refused_by_name_and_step_and_nothing_is_
     assert records.read_rows(tmp_path) == [row(1)]
 
 
-def test_a_torn_last_line_is_ignored_and_damage_elsewhere_names_its_line(tmp_path):
+def test_a_torn_last_line_is_ignored_and_corruption_elsewhere_names_its_line(tmp_path):
     records.append_rows(tmp_path, [row(1), row(2)])
     path = tmp_path / "metrics.jsonl"
     whole = path.read_bytes()
@@ -40,28 +68,28 @@ def test_a_torn_last_line_is_ignored_and_damage_elsewhere_names_its_line(tmp_pat
         path.write_bytes(whole[:-cut])
         assert records.read_rows(tmp_path) == [row(1)]
     path.write_bytes(whole[:10] + b"\n" + whole)
-    with pytest.raises(InputError, match=r"metrics\.jsonl is damaged at line 1; delete that line"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl is corrupt at line 1; delete that line"):
         records.read_rows(tmp_path)
 
 
 def test_replace_drops_later_steps_and_a_torn_line_and_keeps_rows_without_a_step(tmp_path):
-    final = {"name": "accuracy", "value": 0.9}
+    final = Metric("accuracy", 0.9)
     records.append_rows(tmp_path, [row(1), final, row(2), row(3)])
     with open(tmp_path / "metrics.jsonl", "ab") as file:
-        file.write(b'{"name": "lo')
-    records.replace_rows(tmp_path, [], where=lambda row: row.get("step", 2) > 2)
+        file.write(b'{"kind": "scal')
+    records.replace_rows(tmp_path, [], where=lambda row: (row.tags.step or 2) > 2)
     records.append_rows(tmp_path, [row(3, 0.125)])
     assert records.read_rows(tmp_path) == [row(1), final, row(2), row(3, 0.125)]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl"]
 
 
 def test_replace_swaps_matching_rows_for_new_ones_or_changes_nothing(tmp_path):
-    old, new = {"name": "accuracy", "value": 0.9}, {"name": "accuracy", "value": 0.95}
+    old, new = Metric("accuracy", 0.9), Metric("accuracy", 0.95)
     records.replace_rows(tmp_path, [row(1), old, row(2)], where=lambda row: True)
-    records.replace_rows(tmp_path, [new], where=lambda row: "step" not in row)
+    records.replace_rows(tmp_path, [new], where=lambda row: row.tags.step is None)
     assert records.read_rows(tmp_path) == [row(1), row(2), new]
     with pytest.raises(RunError, match="value is nan"):
-        records.replace_rows(tmp_path, [{"name": "nll", "value": float("nan")}], where=lambda row: True)
+        records.replace_rows(tmp_path, [Metric("nll", float("nan"))], where=lambda row: True)
     assert records.read_rows(tmp_path) == [row(1), row(2), new]
 
 
@@ -127,17 +155,17 @@ def test_predictions_come_back_in_their_types(tmp_path):
     assert (tmp_path / "predictions" / "val.npz").exists()
 
 
-def test_damaged_missing_and_pickled_arrays_are_refused(tmp_path):
+def test_corrupt_missing_and_pickled_arrays_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*search\.npz: No such file"):
         records.read_arrays(tmp_path, "search")
     records.write_arrays(tmp_path, "search", {"gammas": np.zeros(3)})
     assert records.read_arrays(tmp_path, "search")["gammas"].shape == (3,)
     data = (tmp_path / "search.npz").read_bytes()
     (tmp_path / "search.npz").write_bytes(data[: len(data) // 2])
-    with pytest.raises(InputError, match=r"search\.npz is damaged"):
+    with pytest.raises(InputError, match=r"search\.npz is corrupt"):
         records.read_arrays(tmp_path, "search")
     np.savez(tmp_path / "pickled.npz", data=np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match=r"pickled\.npz is damaged"):
+    with pytest.raises(InputError, match=r"pickled\.npz is corrupt"):
         records.read_arrays(tmp_path, "pickled")
     records.write_arrays(tmp_path, "predictions/val", {"logits": np.zeros((3, 2)), "labels": np.zeros(2)})
     with pytest.raises(InputError, match=r"val\.npz does not hold logits"):
@@ -167,13 +195,13 @@ def test_a_workdir_of_another_config_names_the_first_fields_that_differ(tmp_path
         records.check_workdir(tmp_path, {**CONFIG, "a": 1, "b": 2, "c": 3, "d": 4})
 
 
-def test_a_strange_folder_and_a_damaged_manifest_are_refused(tmp_path):
+def test_a_strange_folder_and_a_corrupt_manifest_are_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(InputError, match=r"is not a focalgeo workdir: it is not empty and has no manifest\.json"):
         records.check_workdir(tmp_path, CONFIG)
     for text in ("{", "[]"):
         (tmp_path / "manifest.json").write_text(text)
-        with pytest.raises(InputError, match=r"manifest\.json is damaged"):
+        with pytest.raises(InputError, match=r"manifest\.json is corrupt"):
             records.check_workdir(tmp_path, CONFIG)
 
 
@@ -190,6 +218,8 @@ def test_tensorboard_gets_rows_with_a_step_and_its_absence_is_silent(tmp_path, m
     monkeypatch.setattr(tensorboard.SummaryWriter, "close", lambda self: calls.append("closed") or close(self))
     with records.tensorboard_writer(tmp_path) as write:
         write(row(7))
-        write({"name": "accuracy", "split": "test", "value": 0.9})
-    assert calls == [("train/loss", 0.5, 7), "closed"]
+        write(row(7), member="gamma=1")
+        write(Metric("accuracy", 0.9, split="test"))
+        write(HistogramBin("gradient_norm_histogram", 0.5, 3, 0.1, 1.0, 100, "train", tags=Tags(step=7)))
+    assert calls == [("train/loss", 0.5, 7), ("gamma=1/train/loss", 0.5, 7), "closed"]
     assert any((tmp_path / "tensorboard").iterdir())

@@ -184,10 +184,10 @@ def test_members_of_a_seed_begin_alike_and_see_the_same_batches():
     first = [np.asarray(jax.tree.leaves(state.params)[1][index]) for index in range(4)]
     np.testing.assert_array_equal(first[0], first[2])  # gamma 0 and 3, seed 0
     assert np.any(first[0] != first[1])
-    assert state.hyper[sweep.SOURCE].tolist() == [0, 1, 0, 1]
+    assert state.stream.tolist() == [0, 1, 0, 1]
     draw = next(feed.make_feed(config, prepared.dataset, [0, 1]).draws(0, 0))
-    assert draw.rows.shape[0] == 2
-    assert np.any(draw.rows[0] != draw.rows[1])
+    assert draw.indices.shape[0] == 2
+    assert np.any(draw.indices[0] != draw.indices[1])
 
 
 def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path):

@@ -1,7 +1,7 @@
 """Calibration: maps, metrics and searches, all pure functions of arrays."""
 
 from focalgeo.calibration.binning import Reliability, adaptive_reliability, check_predictions, reliability
-from focalgeo.calibration.crossfit import LEAST_EXAMPLES, choose, cross_fit, folds, metric_differences
+from focalgeo.calibration.crossfit import candidates, choose, cross_fit, folds
 from focalgeo.calibration.decomposition import (
     BrierSplit,
     ByOutcome,
@@ -31,7 +31,7 @@ from focalgeo.calibration.maps import (
     focal_temperature_scaling,
     temperature_scaling,
 )
-from focalgeo.calibration.methods import METHODS, Fitted, Method, configured, fit_methods, searched, usable
+from focalgeo.calibration.methods import METHODS, Calibrated, Fitted, Method, configured, fit_methods, searched, usable
 from focalgeo.calibration.metrics import (
     METRICS,
     HighConfidence,
@@ -67,12 +67,12 @@ _ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need sci
 
 __all__ = [
     "GAMMAS",
-    "LEAST_EXAMPLES",
     "METHODS",
     "METRICS",
     "TEMPERATURES",
     "BrierSplit",
     "ByOutcome",
+    "Calibrated",
     "CalibrationFit",
     "Fitted",
     "FocalTemperatureScaling",
@@ -99,6 +99,7 @@ __all__ = [
     "brier",
     "brier_split",
     "calibrator_json",
+    "candidates",
     "check_predictions",
     "choose",
     "classwise_ece",
@@ -121,7 +122,6 @@ __all__ = [
     "inverse_focal_calibration",
     "line_search",
     "mce",
-    "metric_differences",
     "nll",
     "nll_by_outcome",
     "overconfidence",

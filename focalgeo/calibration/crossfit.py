@@ -5,17 +5,14 @@ split alone says how a method does on examples that its fit has not seen.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from focalgeo.calibration.intervals import PairedDifference, paired_bootstrap
-from focalgeo.calibration.methods import Fitted, Method, fit_methods
-from focalgeo.calibration.metrics import accuracy, ece, nll
+from focalgeo.calibration.methods import Calibrated, Fitted, Method, fit_methods
+from focalgeo.rows import LEAST_EXAMPLES, Difference, select
 from focalgeo.types import Array
-
-LEAST_EXAMPLES = 100  # with fewer a bootstrap of a binned metric says little, and no method is preferred by it
 
 
 def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
@@ -33,13 +30,13 @@ def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
 
 def cross_fit(
     methods: Mapping[str, Method],
-    logits: Array,
-    labels: Array,
+    logits: Float[Array, "examples classes"],
+    labels: Int[Array, " examples"],
     *,
     settings: Mapping[str, Any],
     num_folds: int = 5,
     seed: int = 0,
-) -> list[np.ndarray]:
+) -> list[Calibrated]:
     """Log-probabilities [examples, classes] of each fit of `fit_methods`, in its order, each example's fit without it.
 
     Args:
@@ -52,54 +49,28 @@ def cross_fit(
     """
     fold = folds(labels, num_folds, seed)
     settings = {name: value for name, value in settings.items() if name != "search"}
-    held_out: list[np.ndarray] = []
+    held_out: list[Calibrated] = []
     for index in range(num_folds):
         fits = fit_methods(methods, logits, labels, settings=settings, mask=fold != index)
         parts = [np.asarray(fitted.log_probs(logits)) for fitted in fits]
-        held_out = held_out or [np.empty_like(part) for part in parts]
-        for every, part in zip(held_out, parts, strict=True):
-            every[fold == index] = part[fold == index]
+        if not held_out:
+            empty = map(np.empty_like, parts)
+            held_out = [Calibrated(each.method, each.criterion, part) for each, part in zip(fits, empty, strict=True)]
+        for each, part in zip(held_out, parts, strict=True):
+            each.log_probs[fold == index] = part[fold == index]
     return held_out
 
 
-def metric_differences(
-    first: Array, second: Array, labels: Array, *, key: Array, num_bins: int = 15, num_resamples: int = 1000
-) -> dict[str, PairedDifference]:
-    """Accuracy, ECE and NLL of the first log-probabilities less those of the second, on the same resamples.
+def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]:
+    """Positions in `fits` of one fit of each fitted method, by the criterion, or by the first that the method has."""
 
-    Args:
-        first: Float [examples, classes].
-        second: Float [examples, classes].
-        labels: Int [examples].
-        key: PRNG key; the resamples are those of `bootstrap` with this key.
-        num_bins: Bins of equal width of the ECE.
-        num_resamples: 2 or more.
-    """
-    return paired_bootstrap(_metric(num_bins), first, second, labels, key, num_resamples)
+    def by(method: Method) -> str:
+        return criterion if criterion in method.criteria else method.criteria[0]
+
+    return [index for index, each in enumerate(fits) if each.criterion and each.criterion == by(each.method)]
 
 
-@cache  # `paired_bootstrap` compiles anew for every function object
-def _metric(num_bins: int):
-    def metric(log_probs: Array, labels: Array, *, mask: Array | None = None) -> dict[str, Array]:
-        return {
-            "accuracy": accuracy(log_probs, labels, mask=mask),
-            "ece": ece(log_probs, labels, num_bins=num_bins, mask=mask),
-            "nll": nll(log_probs, labels, mask=mask),
-        }
-
-    return metric
-
-
-def choose(
-    fits: Sequence[Fitted],
-    held_out: Sequence[Array],
-    labels: Array,
-    *,
-    criterion: str,
-    key: Array,
-    num_bins: int = 15,
-    num_resamples: int = 1000,
-) -> Fitted:
+def choose(fits: Sequence[Fitted], differences: Sequence[Difference], *, criterion: str) -> Fitted:
     """The method to use: the plainest fitted one, unless a later one beats it beyond noise, or none is of use.
 
     Beyond noise is a 95% interval of the paired difference of cross-fitted log-probabilities that leaves out 0, from
@@ -109,39 +80,32 @@ def choose(
     beyond noise, or where there are fewer than 100 examples to tell; both are asked, as the ECE alone is a wary test.
 
     Args:
-        fits: Of `fit_methods` on all examples, "uncalibrated" among them.
-        held_out: Of `cross_fit` with the same methods.
-        labels: Int [examples].
+        fits: Of `fit_methods` on all examples, "uncalibrated" first.
+        differences: Of `cross_fit` with the same methods, in ECE, NLL and, for methods that may change the predicted
+            class, accuracy: of each of the `candidates` less each earlier one, and less the uncalibrated predictions.
         criterion: "ece" or "nll". A method that has no fit by it takes part with another of its fits.
-        key: PRNG key of the bootstrap.
-        num_bins: Bins of equal width of the ECE.
-        num_resamples: Of the bootstrap.
     """
-    options = {"key": key, "num_bins": num_bins, "num_resamples": num_resamples}
-    log_probs = {fitted.method.name: (fitted, held) for fitted, held in _candidates(fits, held_out, criterion)}
-    uncalibrated = log_probs.pop("uncalibrated")
-    candidates = list(log_probs.values())
-    if not candidates:
-        return uncalibrated[0]
-    best, enough = candidates[0], len(labels) >= LEAST_EXAMPLES
-    for candidate in candidates[1:] if enough else []:
-        if best[0].converged and candidate[0].converged:
-            found = metric_differences(candidate[1], best[1], labels, **options)
-            less_accurate = not candidate[0].method.keeps_class and found["accuracy"].high < 0
-            if found[criterion].high < 0 and not less_accurate:
-                best = candidate
-    if enough:
-        found = metric_differences(best[1], uncalibrated[1], labels, **options)
-        if found["ece"].high >= 0 and found["nll"].high >= 0:
-            return uncalibrated[0]
-    return best[0]
+    uncalibrated = next(fitted for fitted in fits if fitted.criterion is None)
+    compared = [fits[index] for index in candidates(fits, criterion)]
+    if not compared:
+        return uncalibrated
+    best = compared[0]
+    for later in compared[1:]:
+        if best.converged and later.converged and _better(differences, later, best, criterion):
+            best = later
+    found = [_difference(differences, metric, best, uncalibrated) for metric in ("ece", "nll")]
+    useless = all(row.n >= LEAST_EXAMPLES and row.high >= 0 for row in found)
+    return uncalibrated if useless else best
 
 
-def _candidates(fits: Sequence[Fitted], held_out: Sequence[Array], criterion: str):
-    """One fit of each fitted method, and the uncalibrated predictions."""
-    for fitted, log_probs in zip(fits, held_out, strict=True):
-        criteria = fitted.method.criteria
-        if fitted.method.name == "uncalibrated" or (
-            criteria and fitted.criterion == (criterion if criterion in criteria else criteria[0])
-        ):
-            yield fitted, log_probs
+def _better(differences: Sequence[Difference], later: Fitted, best: Fitted, criterion: str) -> bool:
+    row = _difference(differences, criterion, later, best)
+    if row.n < LEAST_EXAMPLES or row.high >= 0:
+        return False
+    return later.method.keeps_class or _difference(differences, "accuracy", later, best).high >= 0
+
+
+def _difference(differences: Sequence[Difference], metric: str, fitted: Fitted, against: Fitted) -> Difference:
+    other = against.criterion if against.criterion != fitted.criterion else None
+    place = {"method": fitted.method.name, "criterion": fitted.criterion, "against": against.method.name}
+    return select(differences, Difference, name=f"{metric}_difference", **place, against_criterion=other)[0]

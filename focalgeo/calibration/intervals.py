@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
@@ -63,12 +64,14 @@ def bootstrap(metric: Callable[..., PyTree], log_probs: Array, labels: Array, ke
 def _bootstrapped(
     metric: Callable[..., PyTree], log_probs: Array, labels: Array, key: Array, num_resamples: int
 ) -> PyTree:
-    def estimate(value: Array, draws: Array) -> Estimate:
-        low, high = _bias_corrected(draws, value)
-        return Estimate(value, jnp.std(draws, ddof=1), low, high, jnp.asarray(labels.shape[0], jnp.int32))
-
     draws = resampled(lambda counts: metric(log_probs, labels, mask=counts), labels.shape[0], key, num_resamples)
-    return jax.tree.map(estimate, metric(log_probs, labels), draws)
+    return jax.tree.map(partial(estimated, num_examples=labels.shape[0]), metric(log_probs, labels), draws)
+
+
+def estimated(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int) -> Estimate:
+    """What `bootstrap` returns for a metric of this value on the data and of these values on the resamples."""
+    low, high = _bias_corrected(draws, value)
+    return Estimate(value, jnp.std(draws, ddof=1), low, high, jnp.asarray(num_examples, jnp.int32))
 
 
 def resampled(statistic: Callable[[Array], PyTree], num_examples: int, key: Array, num_resamples: int) -> PyTree:
@@ -160,13 +163,14 @@ def _paired(
         return jax.tree.map(jnp.subtract, *pair)
 
     draws = resampled(difference, labels.shape[0], key, num_resamples)
-    return jax.tree.map(partial(_compared, n=labels.shape[0]), difference(None), draws)
+    return jax.tree.map(partial(compared, num_examples=labels.shape[0]), difference(None), draws)
 
 
-def _compared(value: Array, draws: Array, *, n: int) -> PairedDifference:
+def compared(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int) -> PairedDifference:
+    """What `paired_bootstrap` returns for a difference of this value on the data and of these on the resamples."""
     stderr = jnp.std(draws, ddof=1)
     z = jnp.abs(value) / jnp.where(stderr > 0, stderr, 1)
     certain = jnp.where(value == 0, 1.0, 0.0).astype(z.dtype)
     p_value = jnp.where(stderr == 0, certain, jax.scipy.special.erfc(z / jnp.sqrt(2.0).astype(z.dtype)))
     half = Z95 * stderr
-    return PairedDifference(value, stderr, value - half, value + half, p_value, jnp.asarray(n, jnp.int32))
+    return PairedDifference(value, stderr, value - half, value + half, p_value, jnp.asarray(num_examples, jnp.int32))

@@ -44,10 +44,22 @@ class Fitted(NamedTuple):
         """Calibrated log-probabilities [examples, classes] of logits of that shape."""
         return self.method.apply(self.params, logits)
 
+    def calibrated(self, logits: Array) -> "Calibrated":
+        """The log-probabilities with the method and criterion that they are from."""
+        return Calibrated(self.method, self.criterion, self.log_probs(logits))
+
     @property
     def converged(self) -> bool:
         """False where the fit ended at the end of its range."""
         return bool(self.params.get("converged", True))
+
+
+class Calibrated(NamedTuple):
+    """Log-probabilities of examples by a method, with what it was fitted by."""
+
+    method: Method
+    criterion: str | None
+    log_probs: Array  # float [examples, classes]
 
 
 def _nothing_fitted(logits: Array, labels: Array, *, criterion: str | None = None, mask: Array | None = None) -> dict:

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import jax
 
 from focalgeo import trees
-from focalgeo.evaluation.curvature import add_product, make_batch_loss
-from focalgeo.evaluation.problem import Problem, count_examples, on_device
+from focalgeo.evaluation.curvature import Problem, add_product, count_examples, make_batch_loss, on_device
 from focalgeo.types import InputError
 
 

@@ -3,9 +3,10 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from focalgeo.calibration import binary_focal_calibration
-from focalgeo.theory.arguments import check_interval, floats
+from focalgeo.theory.arguments import Batch, Numbers, Scalar, check_interval, floats
 from focalgeo.types import Array
 
 _POINTS = 4096  # logits at which the ratio of the maps is looked at; it bends too little for more to matter
@@ -14,13 +15,13 @@ _POINTS = 4096  # logits at which the ratio of the maps is looked at; it bends t
 class TemperatureBounds(NamedTuple):
     """Temperatures between which the focal map lies: for every logit, and the tightest for |logit| up to a range."""
 
-    low: Array
-    high: Array
-    tight_low: Array
-    tight_high: Array
+    low: Float[Array, ""]
+    high: Float[Array, ""]
+    tight_low: Float[Array, ""]
+    tight_high: Float[Array, ""]
 
 
-def focal_slope_at_zero(gamma: Array) -> Array:
+def focal_slope_at_zero(gamma: Numbers) -> Batch:
     """Slope of the binary map at even odds: gamma + (1 + gamma (1 - log 2)) / (1 + gamma log 2).
 
     Args:
@@ -41,7 +42,7 @@ def focal_slope_at_zero(gamma: Array) -> Array:
     return gamma + (1 + gamma * (1 - log_2)) / (1 + gamma * log_2)
 
 
-def temperature_bounds(gamma: Array, *, logit_range: Array = 20.0) -> TemperatureBounds:
+def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> TemperatureBounds:
     """Temperatures that enclose the binary focal map: sigmoid(s / T_high) <= map(s) <= sigmoid(s / T_low) for s >= 0.
 
     For log-odds s below 0 it is the other way round. Theory, for every s: T_low = 1 / (gamma + 1) and T_high =

@@ -129,7 +129,7 @@ def test_a_step_of_both_is_the_same(pair):
     for draw in (next(own.feed.draws(epoch, 0)) for epoch in (0, 1)):
         chunks, metrics, _ = own.program.step(chunks, draw)
         losses.append(metrics[0]["loss"][0] / 8)
-        rows, offsets, mirrored = (draw.rows, draw.changes["offsets"], draw.changes["mirrored"])
+        rows, offsets, mirrored = (draw.indices, draw.changes["offsets"], draw.changes["mirrored"])
         found = step(
             tuple(
                 torch.from_numpy(leaf[0]).to(kind)
