@@ -257,14 +257,16 @@ def _plain(value: Any) -> Any:
     return value.item()  # of numpy and jax alike
 
 
-def tagged(rows: Iterable[Row], **tags: float | None) -> list[Row]:
+def tagged(rows: Iterable[Row], **tags: float | str | None) -> list[Row]:
     """The rows with these fields of their tags set."""
     return [row._replace(tags=row.tags._replace(**tags)) for row in rows]
 
 
 def select(rows: Iterable[Row], kind: type, **fields: Any) -> list[Row]:
     """The rows of one kind whose fields, or tags, have these values; a field given as None must be absent."""
-    return [row for row in rows if isinstance(row, kind) and all(value_of(row, name) == fields[name] for name in fields)]
+    return [
+        row for row in rows if isinstance(row, kind) and all(value_of(row, name) == fields[name] for name in fields)
+    ]
 
 
 def value_of(row: Row, field: str) -> Any:
