@@ -81,8 +81,8 @@ def extreme_eigenvalues(
         InputError: k, which, max_products or tolerance out of range; `like` empty or not floating-point.
         RunError: a concrete product is not finite; the leaf is named.
 
-    Accuracy: chosen spectra and a dense MLP Hessian in float64, tests/curvature/test_eigenvalues.py; equal to matfree's,
-    tests/curvature/test_matfree.py.
+    Accuracy: chosen spectra and a dense MLP Hessian in float64, tests/curvature/test_eigenvalues.py; equal to
+    matfree's, tests/curvature/test_matfree.py.
 
     Source: Golub and Underwood, The block Lanczos method (1977), one vector at a time (Ruhe 1979); Gram-Schmidt twice
     (Giraud et al. 2005).
