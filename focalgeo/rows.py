@@ -12,6 +12,10 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from focalgeo.types import InputError, RunError
 
+LEAST_EXAMPLES = 100  # with fewer, a bootstrap of a binned metric says little: nothing is compared or chosen by it
+OUTCOMES = ("correct", "wrong")  # of the examples that a Diagnostic is a mean of
+DENSITY_LINEAR_WIDTH = 1e-3  # of the largest eigenvalue: density bins are even below it, and in the logarithm beyond
+
 
 class Tags(NamedTuple):
     """Which run of a sweep a row is of, by the values that a sweep may vary, and when in training it was measured."""
@@ -22,6 +26,7 @@ class Tags(NamedTuple):
     seed: int | None = None
     step: int | None = None
     epoch: float | None = None  # of measurements in training; the final ones have none
+    run: str | None = None  # the workdir's name, where rows of several stand together
 
 
 class Metric(NamedTuple):
@@ -71,6 +76,7 @@ class Difference(NamedTuple):
     method: str
     against: str
     criterion: str | None = None
+    against_criterion: str | None = None  # of the fit of `against`, where it is fitted by another
     tags: Tags = Tags()
 
 
@@ -259,10 +265,13 @@ def tagged(rows: Iterable[Row], **tags: float | None) -> list[Row]:
 
 def select(rows: Iterable[Row], kind: type, **fields: Any) -> list[Row]:
     """The rows of one kind whose fields, or tags, have these values; a field given as None must be absent."""
-    return [row for row in rows if isinstance(row, kind) and all(_value(row, name) == fields[name] for name in fields)]
+    return [
+        row for row in rows if isinstance(row, kind) and all(value_of(row, name) == fields[name] for name in fields)
+    ]
 
 
-def _value(row: Row, field: str) -> Any:
+def value_of(row: Row, field: str) -> Any:
+    """The row's field, or the field of its tags, of that name."""
     return getattr(row.tags if field in Tags._fields else row, field)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 if TYPE_CHECKING:
     import jax
@@ -133,3 +134,9 @@ class Estimate(NamedTuple):
     low: Array
     high: Array
     n: Array
+
+    @classmethod
+    def by_student(cls, value: Array, stderr: Array, n: int) -> "Estimate":
+        """The mean of n >= 2 independent samples with its 95% interval by Student's t, n - 1 degrees of freedom."""
+        half = float(stdtrit(n - 1, 0.975)) * stderr
+        return cls(value, stderr, value - half, value + half, n)

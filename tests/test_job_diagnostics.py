@@ -10,8 +10,8 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from focalgeo import calibration, losses
 from focalgeo.job import diagnostics, preparation
-from focalgeo.job.feed import evaluation_batches
 from focalgeo.job.members import make_members
+from focalgeo.job.preparation import evaluation_batches
 from focalgeo.rows import Diagnostic, ReliabilityBin, Row, Tags, select, to_json
 from focalgeo.types import InputError, Split
 

@@ -11,11 +11,12 @@ import optax
 import pytest
 
 from focalgeo import curvature, job, losses, models, parallel, records, trees
-from focalgeo.job import feed, objective, preparation
+from focalgeo.job import preparation, training
 from focalgeo.job.checks import check_config
 from focalgeo.job.members import make_members
-from focalgeo.training import checkpoint, sweep
-from focalgeo.training.step import make_step
+from focalgeo.rows import Metric, select
+from focalgeo.training import checkpoint
+from focalgeo.training.step import make_step, member_state
 from focalgeo.types import Batch, InputError, Predictions, TrainState
 
 ROOT = Path(__file__).parent.parent
@@ -32,16 +33,17 @@ def load_config(**changes):
 def prepared():
     config = load_config()
     rest = preparation.prepare(config)
-    return config, rest, sweep.member(preparation.initial_state(rest, make_members(config)), 0)
+    return config, rest, member_state(preparation.initial_state(rest, make_members(config)), 0)
 
 
-@pytest.mark.parametrize("name", objective.NAMES)
+@pytest.mark.parametrize("name", losses.FUNCTIONS)
 def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name):
     config, rest, start = prepared
-    chosen = objective.make_objective(load_config(name=name))
+    chosen = preparation.make_objective(load_config(name=name))
     state = start._replace(loss_values=chosen.loss_values, learning_rate=jnp.float32(0.1))
-    source = feed.make_feed(config, rest.dataset, [0])
-    batch = source.make_batch(jax.tree.map(lambda leaf: leaf[0], next(source.draws(0, 0))), *source.resident)
+    pipeline = preparation.make_pipeline(config, rest.dataset, [0])
+    spec = jax.tree.map(lambda leaf: leaf[0], next(pipeline.specs(0, 0)))
+    batch = pipeline.make_batch(spec, *pipeline.resident)
 
     def loss(params):
         logits = rest.model.apply({"params": params}, batch.x)
@@ -51,7 +53,7 @@ def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name)
         return jnp.mean(values) + jnp.float32(2) * losses.PENALTIES[name](logits, batch.y, batch.mask)
 
     value, gradient = jax.value_and_grad(loss)(state.params)
-    step = make_step(rest.model.apply, chosen.loss, rest.tx, parallel.reduce_sum, forward=chosen.forward)
+    step = make_step(rest.model.apply, chosen.loss, rest.tx, parallel.reduce_sum, outputs=chosen.outputs)
     params = jax.tree.map(np.copy, state.params)
     new, metrics, fingerprints = parallel.pmapped(step)(jax.tree.map(jnp.copy, state), parallel.shard(batch))
     parallel.check_replicas(fingerprints)
@@ -64,7 +66,7 @@ def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name)
 
 
 def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_statistics():
-    chosen = objective.make_objective(load_config(name="focal_loss", trace_penalty=0.5))
+    chosen = preparation.make_objective(load_config(name="focal_loss", trace_penalty=0.5))
     model, alone = (models.build("cnn", 3, widths=(4, 4), axis_name=axis) for axis in (parallel.AXIS, None))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(8, 8, 8, 3)).astype(np.float32)
@@ -73,7 +75,7 @@ def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_s
     params, tx = variables.pop("params"), optax.identity()
     values, rate = chosen.loss_values, jnp.float32(-1)
     state = TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), values, rate)
-    step = parallel.pmapped(make_step(model.apply, chosen.loss, tx, parallel.reduce_sum, forward=chosen.forward))
+    step = parallel.pmapped(make_step(model.apply, chosen.loss, tx, parallel.reduce_sum, outputs=chosen.outputs))
     start = jax.tree.map(np.copy, params)
     new, metrics, fingerprints = step(jax.tree.map(jnp.copy, state), parallel.shard(batch))
     parallel.check_replicas(fingerprints)
@@ -100,12 +102,12 @@ def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_s
 
 def test_names_choose_the_gammas_of_the_papers():
     names = ("fla_532", "fls_531", "mmce")
-    values = {name: objective.make_objective(load_config(name=name)).loss_values for name in names}
+    values = {name: preparation.make_objective(load_config(name=name)).loss_values for name in names}
     np.testing.assert_array_equal(values["fla_532"]["gammas"], [5, 3, 2])
     np.testing.assert_allclose(values["fla_532"]["thresholds"], [0.19, 0.5], rtol=1e-7)
     np.testing.assert_array_equal(values["fls_531"]["boundaries"], [100, 250])
     assert set(values["mmce"]) == {"penalty_weight"}
-    own = objective.make_objective(
+    own = preparation.make_objective(
         load_config(name="sample_dependent_focal_loss", thresholds=(0.3,), gammas=(4.0, 1.0))
     )
     np.testing.assert_allclose(own.loss_values["thresholds"], [0.3], rtol=1e-7)
@@ -114,7 +116,7 @@ def test_names_choose_the_gammas_of_the_papers():
 
 def test_class_weights_multiply_any_loss():
     alpha = tuple(float(i) for i in range(10))
-    plain, weighted = (objective.make_objective(load_config(name="focal_loss", alpha=each)) for each in ((), alpha))
+    plain, weighted = (preparation.make_objective(load_config(name="focal_loss", alpha=each)) for each in ((), alpha))
     logits, labels = jnp.asarray(np.random.default_rng(0).normal(size=(10, 10)), jnp.float32), jnp.arange(10)
     expected = plain.loss(logits, labels, plain.loss_values) * jnp.arange(10, dtype=jnp.float32)
     np.testing.assert_allclose(weighted.loss(logits, labels, weighted.loss_values), expected, rtol=1e-6)
@@ -122,7 +124,7 @@ def test_class_weights_multiply_any_loss():
 
 
 def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepared):
-    chosen = objective.make_objective(load_config(name="adafocal_loss"))
+    chosen = preparation.make_objective(load_config(name="adafocal_loss"))
     state = of_two(prepared[2], chosen.loss_values)
     logits = np.float32([[4, 0], [3, 0], [2, 0], [1, 0]] * 15)
     both = np.stack([logits, -logits], axis=1)  # the second member is always right and sure
@@ -132,8 +134,8 @@ def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepa
         seen.append(state)
         return Predictions(both, np.ones(60, np.int32), np.ones(60, bool))  # always wrong and sure: overconfident
 
-    adapt = objective.make_adapt(predict)
-    assert adapt([state], 0) == [state]
+    adapt = training.make_adapt(predict)
+    assert adapt([state], 0)[0].loss_values == state.loss_values
     assert not seen
     (after,) = adapt([state], 1)
     moved, other = (jax.tree.map(lambda leaf, i=i: leaf[i], after.loss_values["adafocal"]) for i in (0, 1))
@@ -144,16 +146,16 @@ def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepa
 
 
 def of_two(state, loss_values):
-    """A chunk of two members with these loss values."""
+    """The states of two members with these loss values."""
     two = state._replace(loss_values=loss_values)
     return parallel.replicated(jax.tree.map(lambda leaf: np.stack([leaf, leaf]), jax.device_get(two)))
 
 
 def test_a_schedule_learns_the_epoch_and_other_losses_are_left_alone(prepared):
-    adapt = objective.make_adapt(None)
+    adapt = training.make_adapt(None)
     plain = prepared[2]
-    assert adapt([plain], 7)[0] is plain
-    scheduled = of_two(plain, objective.make_objective(load_config(name="fls_532")).loss_values)
+    assert all(new is old for new, old in zip(adapt([plain], 7)[0], plain, strict=True))
+    scheduled = of_two(plain, preparation.make_objective(load_config(name="fls_532")).loss_values)
     np.testing.assert_array_equal(adapt([scheduled], 7)[0].loss_values["epoch"], [7, 7])
 
 
@@ -162,13 +164,13 @@ def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
     config.curvature.examples = 0
     rows = job.run(config, tmp_path / "run")
-    assert not any("gamma" in row for row in records.read_rows(tmp_path / "run") if row["name"] == "accuracy")
+    assert not any(row.tags.gamma for row in records.read_rows(tmp_path / "run") if row.name == "accuracy")
     manager = checkpoint.make_manager(tmp_path / "run" / "checkpoints", keep=3)
     state = preparation.initial_state(preparation.prepare(config), make_members(config))
     kept = checkpoint.restore_latest(manager, state).state.loss_values["adafocal"]
     assert isinstance(kept, losses.AdaFocalState)
     assert np.ptp(kept.gammas) > 0.05  # the second epoch moved them
-    assert [row for row in rows if row["name"] == "ece" and row["map"] == "uncalibrated"]
+    assert select(rows, Metric, name="ece", method="uncalibrated")
 
 
 @pytest.mark.parametrize(

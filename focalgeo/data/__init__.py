@@ -2,11 +2,10 @@
 
 from focalgeo.data.augmentation import AUGMENTATIONS, Augmentation, crop_flip, sample_crop_flip
 from focalgeo.data.batching import BatchSpec, batch_specs, evaluation_batches, fetch, make_batch, num_batches
-from focalgeo.data.checks import check_split
-from focalgeo.data.embeddings import read_embeddings
-from focalgeo.data.normalisation import NORMALISATIONS, Normalisation, measure_normalisation, normalise_images
-from focalgeo.data.sources import load_dataset
-from focalgeo.data.splits import split_indices
+from focalgeo.data.images import NORMALISATIONS, Normalisation, measure_normalisation, normalise_images
+from focalgeo.data.registry import load_dataset
+from focalgeo.data.splits import check_split, split_indices
+from focalgeo.data.vocabulary import read_embeddings
 
 __all__ = [
     "AUGMENTATIONS",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from focalgeo.data.augmentation import AUGMENTATIONS, Augmentation, Changes
-from focalgeo.data.normalisation import Normalisation, normalise_images
+from focalgeo.data.images import Normalisation, normalise_images
 from focalgeo.types import Array, Batch, InputError, Split
 
 

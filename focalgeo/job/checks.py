@@ -6,7 +6,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from focalgeo import data, losses
-from focalgeo.job import members, objective
+from focalgeo.job import members
 from focalgeo.types import SWEPT_FIELDS, InputError
 
 # (field, what must hold, in words)
@@ -125,7 +125,7 @@ def check_config(config: ConfigDict) -> None:
             raise InputError(f"config.{field} is {value}: it {range_in_words}")
     if config.optimizer.schedule == "cosine" and config.optimizer.warmup_epochs >= config.optimizer.epochs:
         raise InputError("config.optimizer.warmup_epochs leaves no epoch to train: it must be below optimizer.epochs")
-    for field, choices in (("loss.name", objective.NAMES), ("data.augment", data.AUGMENTATIONS)):
+    for field, choices in (("loss.name", losses.FUNCTIONS), ("data.augment", data.AUGMENTATIONS)):
         name = _field(config, field)
         if name not in choices:
             raise InputError.of_choice(f"config.{field}", name, choices)
@@ -136,7 +136,7 @@ def check_config(config: ConfigDict) -> None:
 
 
 def _check_sweep(config: ConfigDict) -> None:
-    if len(config.sweep.gamma) and "gamma" not in losses.hyperparameters(objective.FUNCTIONS[config.loss.name]):
+    if len(config.sweep.gamma) and "gamma" not in losses.hyperparameters(losses.FUNCTIONS[config.loss.name]):
         raise InputError(
             f"config.sweep.gamma is given, but config.loss.name {config.loss.name} has no gamma: choose focal_loss"
         )

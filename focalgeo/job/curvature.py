@@ -8,11 +8,11 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import evaluation, losses, parallel
-from focalgeo.job import feed
+from focalgeo.job import preparation
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
 from focalgeo.rows import Row, tagged
-from focalgeo.training import sweep
+from focalgeo.training.step import member_state
 from focalgeo.types import Array, PyTree, TrainState
 
 _CROSS_ENTROPY = losses.make_loss("cross_entropy")  # one object, so that what is compiled for it serves every member
@@ -29,10 +29,10 @@ def check_memory(member: Member, prepared: Prepared, states: TrainState) -> None
     if settings.examples == 0:
         return
     kept = max(settings.max_products, 2 * settings.num_probes // 3, settings.density_steps) + _SPARE_VECTORS
-    problem = _problem(member, prepared, sweep.member(states, 0), settings.splits[0])
+    problem = _problem(member, prepared, member_state(states, 0), settings.splits[0])
     free = parallel.free_memory()
     if settings.every and free is not None:  # else the training examples are gone by then
-        free -= feed.resident_bytes(prepared.dataset)
+        free -= preparation.resident_bytes(prepared.dataset)
     evaluation.check_memory(evaluation.forecast_memory(problem, num_vectors=kept), free)
 
 
@@ -60,19 +60,19 @@ def curvature_rows(
     return rows
 
 
-def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks: Sequence[TrainState]) -> list[Row]:
+def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]) -> list[Row]:
     """lambda_max and trace of each member that still trains, every config.curvature.every epochs; 0 asks for none.
 
     The last epoch's are left to the measurement after training.
     """
     settings, plan = config.curvature, prepared.plan
-    step = max(int(np.max(chunk.step)) for chunk in chunks)
+    step = max(int(np.max(group.step)) for group in groups)
     if not (settings.every and settings.examples) or step == plan.steps:
         return []
     if step // plan.steps_per_epoch % settings.every:
         return []
-    chunks = jax.device_get([chunk._replace(opt_state=(), best=None) for chunk in chunks])
-    states = [sweep.member(chunk, index) for chunk in chunks for index in range(len(chunk.step))]
+    groups = jax.device_get([group._replace(opt_state=(), best=None) for group in groups])
+    states = [member_state(group, index) for group in groups for index in range(len(group.step))]
     rows = []
     for member, state in zip(members, states, strict=True):
         for split in () if state.frozen else settings.splits:
@@ -86,7 +86,7 @@ def _problem(member: Member, prepared: Prepared, state: TrainState, split: str) 
     needed = jax.device_get((state.loss_values, state.params, state.model_state))
     loss_values, params, model_state = jax.tree.map(jnp.asarray, needed)
     of_logits = {name: Partial(_with_values, Partial(loss), loss_values) for name, loss in chosen.items()}
-    batches = feed.curvature_batches(member.config, getattr(prepared.dataset, split))
+    batches = preparation.curvature_batches(member.config, getattr(prepared.dataset, split))
     batches = [batch._replace(y=batch.y.reshape(-1), mask=batch.mask.reshape(-1)) for batch in batches]
     apply = Partial(_flat_logits, Partial(prepared.model.apply))
     return evaluation.Problem(apply, of_logits, params, model_state, batches)

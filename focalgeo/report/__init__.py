@@ -1,18 +1,24 @@
-"""Rows in, figures and one HTML page out; the only room that draws. `python -m focalgeo.report WORKDIR` rebuilds it."""
+"""Rows in, figures and one HTML page out; the only room that draws. `python -m focalgeo.report WORKDIR` rebuilds it.
+
+The methods and metrics of a page are those of the manifest: a new one needs nothing here.
+"""
 
 from focalgeo.report.curves import curve_figure
-from focalgeo.report.figures import estimate_figure, reliability_figure
+from focalgeo.report.figures import estimate_figure, reliability_figure, surface_figure
+from focalgeo.report.merge import merge_workdirs
 from focalgeo.report.page import write_report
 from focalgeo.report.selection import Column
 from focalgeo.report.style import to_svg
-from focalgeo.report.surface import surface_figure
 from focalgeo.report.sweep_page import sweep_text
+from focalgeo.report.tables import results_text
 
 __all__ = [
     "Column",
     "curve_figure",
     "estimate_figure",
+    "merge_workdirs",
     "reliability_figure",
+    "results_text",
     "surface_figure",
     "sweep_text",
     "to_svg",

@@ -1,128 +1,163 @@
-"""The page of `python -m focalgeo.calibrate`: which map to use, how sure that is, and how to apply it."""
+"""The page of `python -m focalgeo.calibrate`: which method to use, how sure that is, and how to apply it."""
 
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from focalgeo.report.calibration_words import (
+from focalgeo.report.panels import Panel, loss_implied_panels, reliability_panels, search_panels, template, tiles
+from focalgeo.report.selection import (
+    AS_TRAINED,
+    FOCAL,
+    PLAIN,
+    UNCALIBRATED,
+    Column,
+    Manifest,
+    column_of_each,
+    latest,
+    method_title,
+    metric,
+    setting,
+)
+from focalgeo.report.tables import (
+    Cell,
+    Line,
+    Table,
+    config_settings,
+    manifest_settings,
+    metric_table,
+    phases,
+    share_cell,
+)
+from focalgeo.report.words import (
     SPLIT_WORDS,
+    accuracy_words,
     choice_words,
     chosen_column,
-    chosen_columns,
     group_words,
     groups,
+    interval_words,
+    loss_implied_words,
 )
-from focalgeo.report.figures import reliability_figure
-from focalgeo.report.formats import interval, percent
-from focalgeo.report.panels import Panel, template, tiles
-from focalgeo.report.selection import MAP_TITLES, UNCALIBRATED, Column, Row, has_interval, latest, matching, setting
-from focalgeo.report.snippet import SNIPPET
-from focalgeo.report.surface import surface_figure
-from focalgeo.report.tables import Cell, Line, Table, config_settings, metric_table, phases, settings
-from focalgeo.report.unfocalled import unfocalled_panels, unfocalled_words
-from focalgeo.report.words import interval_words, metric_row
+from focalgeo.rows import Metric, Row, select
+
+# Plain NumPy for the page to show: it applies a calibrator.json of these methods on a machine without focalgeo.
+# Float64. 1 - q is summed over the other classes, so it keeps its digits where q rounds to 1.
+# tests/test_calibrate.py runs these lines and compares them with calibration.focal_temperature_scaling.
+SNIPPET_METHODS = (UNCALIBRATED, PLAIN, FOCAL)
+SNIPPET = """\
+import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json").read_text())["parameters"]
+z = (logits - logits.max(-1, keepdims=True)).astype(float) / c.get("temperature", 1)  # logits: [examples, classes]
+log_q = z - np.log(np.exp(z).sum(-1, keepdims=True)); q = np.exp(log_q)
+r = np.maximum(q @ (1 - np.eye(q.shape[-1])), 1e-300); s = np.where(q > 0.5, np.log1p(-np.minimum(r, 0.5)), log_q)
+g = c.get("gamma", 0); w = log_q - g * np.log(r) - np.log1p(-g * q * s / r)
+probs = np.exp(w - w.max(-1, keepdims=True)); probs /= probs.sum(-1, keepdims=True)
+"""
+
+
+class _Calibration(NamedTuple):
+    """What the calibration was told and found, from the manifest; a manifest may lack any of it."""
+
+    split: str  # "test", or "cross_fit" without a test file
+    criterion: str
+    choice: Mapping[str, Any]
+    warnings: Sequence[str]
+    trained_gamma: float | None
+
+
+def _calibration(manifest: Manifest) -> _Calibration:
+    found = manifest["calibration"]
+    return _Calibration(
+        split=found.get("split", "test"),
+        criterion=found.get("criterion", "ece"),
+        choice=found.get("choice", {}),
+        warnings=found.get("warnings", ()),
+        trained_gamma=found.get("trained_gamma"),
+    )
+
+
+def _shown(rows: Sequence[Row], manifest: Manifest) -> list[Column]:
+    calibration = _calibration(manifest)
+    return column_of_each(rows, manifest, calibration.split, criterion=calibration.criterion)
 
 
 def calibration_panels(
-    rows: Sequence[Row], manifest: Mapping[str, Any], search: Mapping[str, np.ndarray] | None
+    rows: Sequence[Row], manifest: Manifest, search: Mapping[str, np.ndarray] | None
 ) -> Iterator[Panel]:
     """Yield the page's figures; a figure without rows is left out."""
-    split, criterion = _split(manifest), _criterion(manifest)
-    columns = chosen_columns(rows, criterion)
-    for name, section in (("reliability", "reliability"), ("class1_reliability", "class1")):
-        for column in columns:
-            if matching(rows, {**column.where, "name": name, "split": split}):
-                figure = reliability_figure(rows, column, split=split, name=name)
-                yield Panel(section, f"{name}_{column.map}", MAP_TITLES[column.map], figure)
-    yield from unfocalled_panels(rows, split)
-    for surface in ("ece", "nll") if search is not None else ():
-        title = f"{surface.upper()} over γ and T"
-        yield Panel("search", f"search_{surface}", title, surface_figure(rows, search, surface))
+    split, columns = _calibration(manifest).split, _shown(rows, manifest)
+    for name in ("reliability", "class1_reliability"):
+        yield from reliability_panels(rows, manifest, columns, split=split, name=name)
+    yield from loss_implied_panels(rows, manifest, split)
+    yield from search_panels(rows, search)
 
 
-def render_calibration(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str, Any]) -> str:
     """Return the page's HTML."""
-    split, choice = _split(manifest), _choice(manifest)
-    gamma, column = manifest["calibration"].get("trained_gamma"), chosen_column(choice)
-    columns = chosen_columns(rows, _criterion(manifest))
+    calibration, columns = _calibration(manifest), _shown(rows, manifest)
+    split, choice, gamma = calibration.split, calibration.choice, calibration.trained_gamma
+    chosen = chosen_column(choice)
+    saved = {name: choice[name] for name in ("method", "parameters") if name in choice}
     return template("calibration.html").render(
         title=f"Calibration of {manifest.get('data', {}).get('name', 'a classifier')}",
-        verdict=" ".join(choice_words(rows, choice, split, _criterion(manifest))),
-        warnings=manifest["calibration"].get("warnings", []),
-        tiles=tiles(rows, columns, split=split),
+        verdict=" ".join(choice_words(rows, manifest, choice, split=split, criterion=calibration.criterion)),
+        warnings=calibration.warnings,
+        tiles=tiles(rows, manifest, columns, split=split),
         split_words=SPLIT_WORDS.get(split, ""),
         cross_fitted=split == "cross_fit",
-        after=metric_table(rows, split),
-        val=metric_table(rows, "val"),
+        after=metric_table(rows, manifest, split),
+        val=metric_table(rows, manifest, "val"),
         interval_words=interval_words(manifest),
-        fitted_by=_criterion(manifest).upper(),
+        accuracy_words=accuracy_words(rows, manifest, split),
+        fitted_by=calibration.criterion.upper(),
         num_bins=setting(manifest, "evaluation.num_bins"),
-        class1=class1_table(rows, split, columns),
-        unfocalled_words=" ".join(unfocalled_words(rows, gamma, split)) if gamma is not None else "",
-        group_words=group_words(rows, column, split),
-        groups=group_table(rows, split, column),
+        class1=class1_table(rows, manifest, columns, split),
+        loss_implied_words="" if gamma is None else " ".join(loss_implied_words(rows, gamma, split)),
+        group_words=group_words(rows, manifest, chosen, split),
+        groups=group_table(rows, manifest, chosen, split),
         sections=sections,
-        calibrator=json.dumps({key: choice[key] for key in ("map", "gamma", "temperature") if key in choice}),
-        snippet=SNIPPET,
+        calibrator=json.dumps(saved),
+        snippet=SNIPPET if chosen.method in SNIPPET_METHODS else "",
         from_probs=any(value.get("given") == "probs" for value in _inputs(manifest)),
         command=shlex.join(str(word) for word in manifest.get("command", [])),
         config=config_settings(manifest),
         seconds=phases(rows),
-        machine=settings({key: manifest[key] for key in ("created", "platform", "versions") if key in manifest}),
+        machine=manifest_settings(manifest, "created", "platform", "versions"),
     )
 
 
-def _split(manifest: Mapping[str, Any]) -> str:
-    return manifest["calibration"].get("split", "test")
-
-
-def _choice(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    return manifest["calibration"].get("choice", {})
-
-
-def _criterion(manifest: Mapping[str, Any]) -> str:
-    return manifest["calibration"].get("criterion", "ece")
-
-
-def _inputs(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _inputs(manifest: Manifest) -> list[Mapping[str, Any]]:
     found = setting(manifest, "inputs")
     return [value for value in found.values() if isinstance(value, Mapping)] if isinstance(found, Mapping) else []
 
 
-def class1_table(rows: Sequence[Row], split: str, columns: Sequence[Column]) -> Table | None:
+def class1_table(rows: Sequence[Row], manifest: Manifest, columns: Sequence[Column], split: str) -> Table | None:
     """Return the two kinds of ECE of a two-class problem side by side; None with more classes."""
-    if not matching(rows, {"name": "class1_ece", "split": split}):
+    if not select(rows, Metric, name="class1_ece", split=split):
         return None
     kinds = (
         ("ece", "Top-label ECE", "probability of the predicted class"),
         ("class1_ece", "Class-1 ECE", "probability of class 1, whatever is predicted"),
     )
     lines = [
-        Line(title, note, [_share_cell(metric_row(rows, column, name, split)) for column in columns])
+        Line(title, note, [share_cell(metric(rows, column, name, split)) for column in columns])
         for name, title, note in kinds
     ]
-    return Table([(MAP_TITLES[column.map], "") for column in columns], lines)
+    return Table([(method_title(manifest, column.method), "") for column in columns], lines)
 
 
-def group_table(rows: Sequence[Row], split: str, column: Column) -> Table | None:
-    """Return a line for each group, worst calibrated first: examples, accuracy, ECE as given and after the map."""
-    found = groups(rows, column, split)
-    columns = [UNCALIBRATED, *([column] if column != UNCALIBRATED else [])]
-    heads = [("Examples", ""), ("Accuracy", ""), *((f"ECE, {MAP_TITLES[c.map].lower()}", "") for c in columns)]
+def group_table(rows: Sequence[Row], manifest: Manifest, column: Column, split: str) -> Table | None:
+    """Return a line for each group, worst calibrated first: examples, accuracy, ECE as given and after the method."""
+    columns = list(dict.fromkeys([AS_TRAINED, column]))
+    titles = [f"ECE, {method_title(manifest, each.method).lower()}" for each in columns]
     lines = []
-    for row in found:
-        where = {"group": row["group"], "split": split}
-        accuracy = latest(rows, {**where, "name": "group_accuracy", **UNCALIBRATED.where})
-        shares = [latest(rows, {**where, "name": "group_ece", **c.where}) for c in columns]
-        cells = [Cell(f"{row['group_n']:,}"), *(_share_cell(share) for share in (accuracy, *shares))]
-        lines.append(Line(str(row["group"]), "", cells))
+    for row in groups(rows, column, split):
+        own = select(rows, Metric, split=split, group=row.group)
+        accuracy = latest(own, Metric, name="group_accuracy", **AS_TRAINED._asdict())
+        shares = [latest(own, Metric, name="group_ece", **each._asdict()) for each in columns]
+        cells = [Cell(f"{row.n:,}"), *map(share_cell, (accuracy, *shares))]
+        lines.append(Line(str(row.group), "", cells))
+    heads = [("Examples", ""), ("Accuracy", ""), *((title, "") for title in titles)]
     return Table(heads, lines) if lines else None
-
-
-def _share_cell(row: Row | None) -> Cell:
-    if row is None:
-        return Cell("–")
-    return Cell(percent(row["value"]), interval(row["low"], row["high"], scale=100) if has_interval(row) else "")

@@ -1,14 +1,14 @@
-"""Several workdirs laid over each other in a new one: shards of a sweep become one, other runs stand side by side."""
+"""Several workdirs merged into a new one: shards of a sweep become one sweep, other runs stand side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from focalgeo import records
-from focalgeo.report.checks import check_manifest, check_rows
-from focalgeo.report.members import AXIS_TITLES
-from focalgeo.report.selection import Row, setting
+from focalgeo.report.axes import AXIS_TITLES, axis_values
+from focalgeo.report.selection import Manifest, read_manifest, setting
 from focalgeo.report.tables import settings
+from focalgeo.rows import Row, Seconds, select, tagged
 from focalgeo.types import SWEPT_FIELDS, InputError
 
 _MERGED = "merged"  # in a manifest: the workdirs that it was made of, and the mark that it may be made anew
@@ -17,39 +17,26 @@ _MERGED = "merged"  # in a manifest: the workdirs that it was made of, and the m
 def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> Path:
     """Write manifest.json and metrics.jsonl of all `folders` to `out`, a new folder or an earlier merge; returns it.
 
-    Workdirs of one config, whatever of it they sweep, become one sweep. Rows of other configs get a field "run", the
-    workdir's name, and the report draws a line for each run. Only rows travel: members' predictions stay where they
-    are.
+    Workdirs of one config, whatever of it they sweep, become one sweep. Rows of other configs get the tag "run", the
+    workdir's name, and the report draws a line for each run. Only rows are copied: members' predictions stay where
+    they are.
 
     Raises:
-        InputError: a workdir is missing or damaged, two hold the same member, two have one name, or `out` is in use.
+        InputError: a workdir is missing or corrupt, two hold the same member, two have one name, or `out` is in use.
     """
     folders, out = [Path(folder) for folder in folders], Path(out)
     _check_out(folders, out)
-    manifests, rows = [], []
-    for folder in folders:
-        manifests.append(records.read_manifest(folder))
-        rows.append(records.read_rows(folder))
-        check_manifest(manifests[-1], folder)
-        check_rows(rows[-1], folder)
-    first = {key: value for key, value in manifests[0].items() if key != "shard"}
-    first |= {
-        _MERGED: [str(folder) for folder in folders],
-        "config": {**first.get("config", {}), "sweep": _union(manifests)},
-    }
+    manifests = [read_manifest(folder) for folder in folders]
+    rows = [records.read_rows(folder) for folder in folders]
     if _one_config(manifests):
         _check_data(folders, manifests)
-        axes = [axis for axis, values in first["config"]["sweep"].items() if values]
-        rows = [_completed(each, manifest, axes) for each, manifest in zip(rows, manifests, strict=True)]
-        _check_members(folders, rows)
-        found = [_of_workdir(row, folder) for folder, each in zip(folders, rows, strict=True) for row in each]
-        first["config"]["sweep"] = {axis: _met(found, axis, first["config"]["sweep"][axis]) for axis in axes}
+        manifest, found = _one_sweep(folders, manifests, rows)
     else:
         names = _names(folders)
-        first["runs"] = names
-        found = [{**row, "run": name} for name, each in zip(names, rows, strict=True) for row in each]
+        manifest = {**_common(manifests), "runs": names}
+        found = [row for name, each in zip(names, rows, strict=True) for row in tagged(each, run=name)]
     out.mkdir(parents=True, exist_ok=True)
-    records.write_manifest(out, first)
+    records.write_manifest(out, {**manifest, _MERGED: [str(folder) for folder in folders]})
     records.replace_rows(out, found, where=lambda row: True)
     return out
 
@@ -61,62 +48,85 @@ def _check_out(folders: Sequence[Path], out: Path) -> None:
         raise InputError(f"--out={out} holds something else; name a new folder")
 
 
-def _config(manifest: dict[str, Any], axes: Sequence[str]) -> dict[str, Any]:
+def _common(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """The first manifest, with the axes, methods and metrics of all."""
+    first = {name: value for name, value in manifests[0].items() if name != "shard"}
+    for part in ("methods", "metrics"):
+        first[part] = {name: entry for each in manifests for name, entry in each.get(part, {}).items()}
+    return {**first, "config": {**first.get("config", {}), "sweep": _union(manifests)}}
+
+
+def _one_sweep(
+    folders: Sequence[Path], manifests: Sequence[Manifest], rows: Sequence[Sequence[Row]]
+) -> tuple[dict[str, Any], list[Row]]:
+    """Manifest and rows of workdirs of one config."""
+    manifest = _common(manifests)
+    axes = {axis: values for axis, values in manifest["config"]["sweep"].items() if values}
+    rows = [_completed(each, own, axes) for each, own in zip(rows, manifests, strict=True)]
+    _check_members(folders, rows)
+    found = [_of_workdir(row, folder) for folder, each in zip(folders, rows, strict=True) for row in each]
+    manifest["config"]["sweep"] = {axis: _met(found, axis, values) for axis, values in axes.items()}
+    return manifest, found
+
+
+def _config(manifest: Manifest, axes: Iterable[str]) -> dict[str, Any]:
     """The config as dotted names, without the sweep and without what some sweep sets."""
     dotted = dict(settings(manifest.get("config", {})))
     swept = {SWEPT_FIELDS[axis] for axis in axes}
     return {name: value for name, value in dotted.items() if name not in swept and not name.startswith("sweep.")}
 
 
-def _one_config(manifests: Sequence[dict]) -> bool:
+def _one_config(manifests: Sequence[Manifest]) -> bool:
     axes = [axis for axis, values in _union(manifests).items() if values]
     return all(_config(manifest, axes) == _config(manifests[0], axes) for manifest in manifests)
 
 
-def _union(manifests: Sequence[dict]) -> dict[str, Any]:
+def _union(manifests: Sequence[Manifest]) -> dict[str, Any]:
     """The axes of all sweeps with their values, in the order in which they come first."""
     sweeps = [manifest.get("config", {}).get("sweep") or {} for manifest in manifests]
     axes = [axis for axis in AXIS_TITLES if any(axis in sweep for sweep in sweeps)]
     return {axis: list(dict.fromkeys(value for sweep in sweeps for value in sweep.get(axis) or ())) for axis in axes}
 
 
-def _check_data(folders: Sequence[Path], manifests: Sequence[dict]) -> None:
+def _check_data(folders: Sequence[Path], manifests: Sequence[Manifest]) -> None:
     """Refuse workdirs of one config that were trained on different data of one name."""
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest.get("data", {}).get("checksum") != manifests[0].get("data", {}).get("checksum"):
             raise InputError(f"{folder} was trained on other data than {folders[0]}, under the same name; leave it out")
 
 
-def _completed(rows: Sequence[Row], manifest: dict, axes: Sequence[str]) -> list[Row]:
-    """Rows with a value on every axis: what a workdir did not sweep is what its config says."""
+def _completed(rows: Sequence[Row], manifest: Manifest, axes: Iterable[str]) -> list[Row]:
+    """Members' rows with a value on every axis: what a workdir did not sweep is what its config says."""
     fixed = {axis: setting(manifest, SWEPT_FIELDS[axis]) for axis in axes}
-    fixed = {axis: value for axis, value in fixed.items() if value is not None}
-    return [{**fixed, **row} if "seed" in row else row for row in rows]
+    return [row if row.tags.seed is None else _with_defaults(row, fixed) for row in rows]
+
+
+def _with_defaults(row: Row, fixed: dict[str, Any]) -> Row:
+    lacking = {axis: value for axis, value in fixed.items() if getattr(row.tags, axis) is None}
+    return row._replace(tags=row.tags._replace(**lacking))
 
 
 def _met(rows: Sequence[Row], axis: str, values: Sequence[Any]) -> list:
     """The values of an axis, and those that rows have beside them."""
-    return list(dict.fromkeys([*values, *(row[axis] for row in rows if axis in row)]))
+    met = dict.fromkeys([*values, *(getattr(row.tags, axis) for row in rows)])
+    return [value for value in met if value is not None]
 
 
 def _check_members(folders: Sequence[Path], rows: Sequence[Sequence[Row]]) -> None:
     """Refuse a member that two workdirs have both measured."""
     seen: dict[tuple, Path] = {}
     for folder, each in zip(folders, rows, strict=True):
-        members = {_member(row) for row in each if row.get("phase") == "evaluate"}
+        members = {axis_values(row) for row in select(each, Seconds, phase="evaluate")}
         for member in sorted(members & seen.keys()):
             what = ", ".join(f"{name} {value}" for name, value in member)
             raise InputError(f"{folder} and {seen[member]} both hold the run with {what}; leave one of them out")
         seen |= dict.fromkeys(members, folder)
 
 
-def _member(row: Row) -> tuple:
-    return tuple((name, row[name]) for name in AXIS_TITLES if name in row)
-
-
 def _of_workdir(row: Row, folder: Path) -> Row:
-    """A row as it is; wall times of a round, which are no member's, say whose round it was."""
-    return {**row, "workdir": folder.name} if "round" in row else row
+    """A row as it is; wall times of members together, which are no member's, say of which workdir they are."""
+    together = isinstance(row, Seconds) and row.extension is not None
+    return row._replace(tags=row.tags._replace(run=folder.name)) if together else row
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

@@ -1,18 +1,30 @@
 """What every page is put together from: figures that stand in it, tiles, and the templates."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from focalgeo import records
-from focalgeo.report.selection import MAP_TITLES, Column, Row, has_interval
-from focalgeo.report.style import COLOURS, to_svg
-from focalgeo.report.words import metric_row
+from focalgeo.report.figures import reliability_figure, surface_figure
+from focalgeo.report.selection import (
+    AS_TRAINED,
+    LOSS_IMPLIED,
+    Column,
+    Manifest,
+    columns_of,
+    has_interval,
+    method_colour,
+    method_title,
+    metric,
+)
+from focalgeo.report.style import COLOURS, percent, to_svg
+from focalgeo.rows import ReliabilityBin, Row, select
 
 
 class Panel(NamedTuple):
@@ -58,13 +70,46 @@ def template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def tiles(rows: Sequence[Row], columns: Sequence[Column], *, split: str = "test") -> list[dict[str, str]]:
+def tiles(
+    rows: Sequence[Row], manifest: Manifest, columns: Sequence[Column], *, split: str = "test"
+) -> list[dict[str, str]]:
     """Return the ECE on `split` in each column, for the tiles at the top of a page."""
     found = []
     for column in columns:
-        row = metric_row(rows, column, "ece", split)
+        row = metric(rows, column, "ece", split)
         if row is not None:
-            note = f"{100 * row['low']:.2f} to {100 * row['high']:.2f}" if has_interval(row) else ""
-            value = f"{100 * row['value']:.2f}%"
-            found.append({"map": column.map, "title": MAP_TITLES[column.map], "value": value, "note": note})
+            note = f"{100 * row.low:.2f} to {100 * row.high:.2f}" if has_interval(row) else ""
+            shown = {"title": method_title(manifest, column.method), "value": percent(row.value), "note": note}
+            found.append({**shown, "colour": method_colour(manifest, column.method)})
     return found
+
+
+def reliability_panels(
+    rows: Sequence[Row],
+    manifest: Manifest,
+    columns: Sequence[Column],
+    *,
+    split: str = "test",
+    name: str = "reliability",
+    section: str | None = None,
+) -> Iterator[Panel]:
+    """Yield a reliability diagram for each column that has bins `name`, in the section of that name or `section`."""
+    for column in columns:
+        if select(rows, ReliabilityBin, name=name, split=split, **column._asdict()):
+            colour = method_colour(manifest, column.method)
+            figure = reliability_figure(rows, column, colour=colour, split=split, name=name)
+            title = method_title(manifest, column.method)
+            yield Panel(section or name, f"{section or name}_{column.method}", title, figure)
+
+
+def loss_implied_panels(rows: Sequence[Row], manifest: Manifest, split: str) -> Iterator[Panel]:
+    """Yield the reliability diagrams before and after the map of the loss's own gamma; none without its rows."""
+    columns = (AS_TRAINED, Column(LOSS_IMPLIED)) if Column(LOSS_IMPLIED) in columns_of(rows, manifest, split) else ()
+    yield from reliability_panels(rows, manifest, columns, split=split, section="loss_implied")
+
+
+def search_panels(rows: Sequence[Row], search: Mapping[str, np.ndarray] | None) -> Iterator[Panel]:
+    """Yield the surface of each criterion over (gamma, T); none without a search."""
+    for criterion in ("ece", "nll") if search is not None else ():
+        figure = surface_figure(rows, search, criterion)
+        yield Panel("search", f"search_{criterion}", f"{criterion.upper()} over γ and T", figure)

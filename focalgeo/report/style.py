@@ -1,6 +1,7 @@
-"""One look for all figures, and figures as text that is the same each time."""
+"""One look for all pages: colours, figures as text that is the same each time, and numbers as they are printed."""
 
 import io
+import math
 import re
 from typing import Any
 
@@ -16,14 +17,13 @@ COLOURS = {
     "grey": "#78838f",
     "blue": "#0072b2",
     "orange": "#d55e00",
+    "green": "#009e73",
+    "purple": "#cc79a7",
 }
-MAP_COLOURS = {
-    "uncalibrated": "grey",
-    "temperature_scaling": "blue",
-    "focal_temperature_scaling": "orange",
-    "unfocalled": "orange",
-}
+METHOD_COLOURS = ("blue", "orange", "green", "purple")  # of methods in the order of the manifest; grey: as trained
 LIGHT = "#fdfdfd"  # marks on a heat map: light on dark in either theme
+LINESTYLES = ("-", "--", ":", "-.")
+LEGEND = {"fontsize": 8, "handlelength": 2.2, "columnspacing": 1.2, "borderaxespad": 0.2}
 
 _STYLE = {
     "axes.axisbelow": True,
@@ -56,6 +56,8 @@ _STYLE = {
     "xtick.labelsize": 8.5,
     "ytick.labelsize": 8.5,
 }
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_MINUS = str.maketrans("-", "−")
 
 
 def loss_colour(loss: str) -> str:
@@ -74,3 +76,44 @@ def to_svg(figure: Figure) -> str:
     with styled():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return re.sub(r"[ \t]+\n", "\n", buffer.getvalue())
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """Return `value` with that many significant digits, never in e-notation: 1,234, 0.01235, −3.2 × 10⁻⁷."""
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    if -4 <= exponent < 7:
+        return f"{value:,.{max(digits - 1 - exponent, 0)}f}".translate(_MINUS)
+    mantissa, power = f"{value:.{digits - 1}e}".split("e")
+    return f"{mantissa.translate(_MINUS)} × 10{str(int(power)).translate(_SUPERSCRIPTS)}"
+
+
+def power_of_ten(value: float) -> str:
+    """Return the power of ten nearest to a value above 0: 0.001 -> 10⁻³."""
+    return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPTS)}"
+
+
+def plain(value: float) -> str:
+    """Return a number without needless zeros: 0.05, 1, 3,000."""
+    return f"{value:,.6f}".rstrip("0").rstrip(".").translate(_MINUS) if abs(value) >= 1e-4 else significant(value, 2)
+
+
+def fixed(value: float, digits: int) -> str:
+    """Return a number with that many decimals: 1,234.50."""
+    return f"{round(value, digits) + 0.0:,.{digits}f}".translate(_MINUS)  # 0.0 for a negative zero
+
+
+def percent(value: float, digits: int = 2) -> str:
+    """Return a fraction as a percentage: 0.0123 -> 1.23%."""
+    return f"{100 * value:.{digits}f}%"
+
+
+def points(value: float, digits: int = 2) -> str:
+    """Return a difference of fractions in percentage points: -0.0123 -> −1.23."""
+    return fixed(100 * value, digits)
+
+
+def interval(low: float, high: float, *, scale: float = 1.0, digits: int = 2) -> str:
+    """Return an interval in brackets that no line break splits, each end times `scale`: [1.20, 3.40]."""
+    return f"[{scale * low:.{digits}f},\u00a0{scale * high:.{digits}f}]".translate(_MINUS)

@@ -1,6 +1,7 @@
 """Figures of a sweep: quantities along its axis with intervals over seeds, and reliability in small multiples."""
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,32 +9,44 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
-from focalgeo.report.formats import plain
-from focalgeo.report.members import AXIS_TITLES, Mean, Sweep, by_seed, line_title, mean, value_text
-from focalgeo.report.selection import Row, matching
-from focalgeo.report.style import COLOURS, styled
+from focalgeo.report.axes import (
+    AXIS_TITLES,
+    Quantity,
+    Sweep,
+    axis_symbol,
+    by_seed,
+    line_title,
+    mean,
+    tags_of,
+    value_text,
+)
+from focalgeo.report.curves import epoch_marker
+from focalgeo.report.panels import Panel
+from focalgeo.report.selection import UNCALIBRATED, in_training
+from focalgeo.report.style import COLOURS, LEGEND, LINESTYLES, plain, styled
+from focalgeo.rows import Diagnostic, ReliabilityBin, Row, select
+from focalgeo.types import Estimate
 
-_LINESTYLES = ("-", "--", ":", "-.")
-_LEGEND = {"fontsize": 8, "handlelength": 2.2, "columnspacing": 1.2, "borderaxespad": 0.2}
+_VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
 
 
 def axis_figure(
     rows: Sequence[Row],
     sweep: Sweep,
-    quantities: Mapping[str, tuple[str, Mapping[str, Any]]],
+    quantities: Mapping[str, tuple[str, Quantity]],
     ylabel: str,
     *,
     percent: bool = False,
 ) -> Figure:
-    """Draw each quantity (label -> (colour, conditions on its rows)) against the axis: mean, interval, every seed."""
+    """Draw each quantity (label -> (colour, quantity)) against the axis: mean, interval, every seed."""
     with styled():
         figure = Figure(figsize=(4.1, 3.2))
         axes = figure.subplots()
-        for label, (colour, where) in quantities.items():
+        for label, (colour, quantity) in quantities.items():
             for number, line in enumerate(sweep.lines):
-                found = [list(by_seed(rows, sweep, line, value, where).values()) for value in sweep.values]
+                found = [list(by_seed(rows, sweep, line, value, quantity).values()) for value in sweep.values]
                 shown = ", ".join(part for part in (label, line_title(sweep, line)) if part)
-                _draw_line(axes, found, COLOURS[colour], _LINESTYLES[number % 4], shown)
+                _draw_line(axes, found, COLOURS[colour], LINESTYLES[number % 4], shown)
         _label_axis(axes, sweep)
         axes.set_ylabel(ylabel)
         if percent:
@@ -41,25 +54,25 @@ def axis_figure(
         else:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(round(value, 10)) if value else "0"))
         if len(quantities) * len(sweep.lines) > 1:
-            figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, **_LEGEND)
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, **LEGEND)
     return figure
 
 
 def _draw_line(axes: Any, found: Sequence[Sequence[float]], colour: str, linestyle: str, label: str) -> None:
     means = [mean(values) for values in found]
-    places = [place for place, each in enumerate(means) if each is not None]
-    if not places:
+    present = [index for index, each in enumerate(means) if each is not None]
+    if not present:
         return
     style = {"color": colour, "linestyle": linestyle, "marker": "o", "markersize": 4}
-    axes.plot(places, [means[place].value for place in places], label=label, **style)
-    for place in places:
-        _draw_interval(axes, place, means[place], colour)
-        axes.plot([place] * len(found[place]), found[place], "_", color=colour, alpha=0.45, markersize=7)
+    axes.plot(present, [means[index].value for index in present], label=label, **style)
+    for index in present:
+        _draw_interval(axes, index, means[index], colour)
+        axes.plot([index] * len(found[index]), found[index], "_", color=colour, alpha=0.45, markersize=7)
 
 
-def _draw_interval(axes: Any, place: float, each: Mean, colour: str) -> None:
+def _draw_interval(axes: Any, index: int, each: Estimate, colour: str) -> None:
     if each.low is not None:
-        axes.vlines(place, each.low, each.high, color=colour, linewidth=2.4, alpha=0.55)
+        axes.vlines(index, each.low, each.high, color=colour, linewidth=2.4, alpha=0.55)
 
 
 def _label_axis(axes: Any, sweep: Sweep) -> None:
@@ -70,7 +83,7 @@ def _label_axis(axes: Any, sweep: Sweep) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def scatter_figure(rows: Sequence[Row], sweep: Sweep, across: Mapping[str, Any], up: Mapping[str, Any]) -> Figure:
+def scatter_figure(rows: Sequence[Row], sweep: Sweep, across: Quantity, up: Quantity) -> Figure:
     """Draw one quantity against another, a point for each member, one colour for each value of the axis."""
     with styled():
         figure = Figure(figsize=(4.6, 3.4))
@@ -79,14 +92,16 @@ def scatter_figure(rows: Sequence[Row], sweep: Sweep, across: Mapping[str, Any],
         for value, shade in zip(sweep.values, shades, strict=True):
             pairs = []
             for line in sweep.lines:
-                x, y = (by_seed(rows, sweep, line, value, where) for where in (across, up))
+                x, y = (by_seed(rows, sweep, line, value, each) for each in (across, up))
                 pairs += [(x[seed], y[seed]) for seed in x if seed in y]
             if pairs:
                 axes.scatter(*zip(*pairs, strict=True), color=shade, s=26, label=value_text(sweep, value))
-        axes.set(xlabel=f"trace of cross-entropy's Hessian on {across['split']}", ylabel="ECE on test, as trained")
+        axes.set(
+            xlabel=f"trace of cross-entropy's Hessian on {across.fields['split']}", ylabel="ECE on test, as trained"
+        )
         _label_traces(axes)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.6g}%"))
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", title=_short(sweep), **_LEGEND)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", title=_short(sweep), **LEGEND)
     return figure
 
 
@@ -117,9 +132,8 @@ def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
         for axes in grid.flat[len(sweep.values) :]:
             axes.set_visible(False)
         for axes, value in zip(grid.flat, sweep.values, strict=False):
-            place = {sweep.axis: value, **dict(zip(sweep.others, line, strict=True))}
-            where = {"name": "reliability", "map": "uncalibrated", "split": "test", **place}
-            _draw_small(axes, _pooled(matching(rows, where)))
+            fields = {"name": "reliability", "method": UNCALIBRATED, "split": "test", **tags_of(sweep, line, value)}
+            _draw_small(axes, _pooled(select(rows, ReliabilityBin, **fields)))
             axes.set_title(f"{_short(sweep)} {value_text(sweep, value)}", fontsize=9)
         for axes in grid.flat[max(len(sweep.values) - columns, 0) : len(sweep.values)]:
             axes.tick_params(labelbottom=True)  # also where nothing stands beneath
@@ -129,16 +143,15 @@ def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
     return figure
 
 
-def _pooled(bins: Sequence[Row]) -> list[tuple[float, float, float, float]]:
+def _pooled(bins: Sequence[ReliabilityBin]) -> list[tuple[float, float, float, float]]:
     """(lower, upper, accuracy, confidence) of each bin, over all rows weighted by their examples."""
     pooled = []
-    for number in sorted({row["bin"] for row in bins}):
-        found = [row for row in bins if row["bin"] == number]
-        counts = [row["n"] for row in found]
-        accuracy, confidence = (
-            float(np.average([row[key] for row in found], weights=counts)) for key in ("value", "confidence")
-        )
-        pooled.append((found[0]["lower"], found[0]["upper"], accuracy, confidence))
+    for number in sorted({row.bin for row in bins}):
+        found = select(bins, ReliabilityBin, bin=number)
+        counts = [row.n for row in found]
+        accuracy = float(np.average([row.value for row in found], weights=counts))
+        confidence = float(np.average([row.confidence for row in found], weights=counts))
+        pooled.append((found[0].lower, found[0].upper, accuracy, confidence))
     return pooled
 
 
@@ -152,3 +165,45 @@ def _draw_small(axes: Any, bins: Sequence[tuple]) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(FixedLocator([0, 0.5, 1]))
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
+
+
+def diagnostic_sweep_panels(rows: Sequence[Row], sweep: Sweep) -> Iterator[Panel]:
+    """Yield the true class's probability of what is predicted wrong, and the norm of the last layer's weights."""
+    rows = select(in_training(rows), Diagnostic)
+    wrong = select(rows, Diagnostic, name="true_class_probability", outcome="wrong")
+    for split in dict.fromkeys(row.split for row in wrong):
+        figure = epochs_figure(select(wrong, Diagnostic, split=split), sweep, "mean p of the true class")
+        yield Panel("diagnostics", f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", figure)
+    norms = select(rows, Diagnostic, name="weight_norm")
+    if norms:
+        figure = epochs_figure(norms, sweep, "‖W‖, Frobenius norm")
+        yield Panel("diagnostics", "sweep_weight_norm", "Norm of the last layer's weights", figure)
+
+
+def epochs_figure(rows: Sequence[Diagnostic], sweep: Sweep, label: str) -> Figure:
+    """Draw the mean over seeds of one quantity's rows against the epoch, a line for each member of the sweep."""
+    shades = colormaps["viridis"](np.linspace(*_VISIBLE, len(sweep.values)))
+    marker = epoch_marker(rows)
+    with styled():
+        figure = Figure(figsize=(4.6, 3.4))
+        axes = figure.subplots()
+        for number, line in enumerate(sweep.lines):
+            for value, shade in zip(sweep.values, shades, strict=True):
+                found = _means(select(rows, Diagnostic, **tags_of(sweep, line, value)))
+                shown = ", ".join(part for part in (value_text(sweep, value), line_title(sweep, line)) if part)
+                style = {"marker": marker, "markersize": 2.5, "color": shade, "linestyle": LINESTYLES[number % 4]}
+                if found:
+                    axes.plot(list(found), list(found.values()), label=shown, **style)
+        axes.set(xlabel="epoch", ylabel=label, ylim=(0, 1.06 * max(row.value for row in rows) or 1.0))
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", title=axis_symbol(sweep), **LEGEND)
+    return figure
+
+
+def _means(rows: Sequence[Diagnostic]) -> dict[float, float]:
+    """Epoch -> the mean over seeds; the last row of a seed and epoch counts."""
+    by_epoch: dict[float, dict[Any, float]] = {}
+    for row in rows:
+        by_epoch.setdefault(row.tags.epoch, {})[row.tags.seed] = row.value
+    return {epoch: statistics.fmean(by_epoch[epoch].values()) for epoch in sorted(by_epoch)}

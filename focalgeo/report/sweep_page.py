@@ -2,15 +2,14 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from focalgeo.report.diagnostics_sweep import diagnostic_sweep_panels
-from focalgeo.report.formats import interval, plain, significant
-from focalgeo.report.members import (
+from focalgeo.report.axes import (
     AXIS_TITLES,
-    Mean,
+    Quantity,
     Sweep,
     axis_symbol,
+    axis_values,
     by_seed,
     line_title,
     mean,
@@ -19,48 +18,101 @@ from focalgeo.report.members import (
     value_text,
 )
 from focalgeo.report.panels import Panel, template
-from focalgeo.report.selection import Row, loss_title, matching, setting
-from focalgeo.report.sweep_figures import axis_figure, reliability_grid, scatter_figure
-from focalgeo.report.tables import Cell, Line, Table, config_settings, phases, settings
+from focalgeo.report.selection import (
+    AS_TRAINED,
+    FOCAL,
+    PLAIN,
+    UNCALIBRATED,
+    Column,
+    Manifest,
+    MetricEntry,
+    column_of_each,
+    final,
+    fits,
+    loss_title,
+    measured,
+    method_colour,
+    method_title,
+    metric_entries,
+    parameter_title,
+    setting,
+    symbols_of,
+)
+from focalgeo.report.style import interval, loss_colour, plain, significant
+from focalgeo.report.sweep_figures import axis_figure, diagnostic_sweep_panels, reliability_grid, scatter_figure
+from focalgeo.report.tables import NOTHING, PRINTED, Cell, Line, Table, config_settings, manifest_settings, phases
 from focalgeo.report.words import data_title
+from focalgeo.rows import Eigenvalue, Fit, Metric, Row, Scalar, Trace, select
+from focalgeo.types import Estimate
 
-CRITERION = "nll"  # of the maps shown: their parameters are steadier than those fitted by ECE
-_TEST = {"split": "test", "map": "uncalibrated"}
-_FITTED = {"criterion": CRITERION, "split": "test"}
+CRITERION = "nll"  # of the methods shown: their parameters are steadier than those fitted by ECE
+_CURVATURE = {
+    "lambda_max": (Eigenvalue, "λmax", "Largest eigenvalue"),
+    "trace": (Trace, "Trace", "Trace"),
+    "scale_free_trace": (Trace, "Scale-free trace", "Scale-free trace"),
+}
 
 
-def quantities(rows: Sequence[Row]) -> dict[str, tuple[float, Mapping[str, Any]]]:
-    """Title -> (scale, conditions on its rows) of what the table shows, as far as there are rows."""
-    after = {"split": "test", "criterion": CRITERION}
-    found = {
-        "Accuracy, %": (100.0, {"name": "accuracy", **_TEST}),
-        "NLL, nats": (1.0, {"name": "nll", **_TEST}),
-        "ECE as trained, %": (100.0, {"name": "ece", **_TEST}),
-        "ECE after T, %": (100.0, {"name": "ece", "map": "temperature_scaling", **after}),
-        "ECE after γ and T, %": (100.0, {"name": "ece", "map": "focal_temperature_scaling", **after}),
-        "Best T": (1.0, {"name": "temperature", "map": "temperature_scaling", "criterion": CRITERION}),
-    }
+class Shown(NamedTuple):
+    """A line of the table: how a quantity is shown, and whether it is printed in a terminal too."""
+
+    title: str
+    scale: float
+    quantity: Quantity
+    printed: bool
+
+
+def _metric(name: str, column: Column) -> Quantity:
+    return Quantity(Metric, {"name": name, "split": "test", "group": None, **column._asdict()})
+
+
+def _as_trained(name: str, entry: MetricEntry, *, printed: bool) -> Shown:
+    title = f"{entry.title} as trained" if name == "ece" else entry.title
+    return Shown(", ".join(filter(None, (title, entry.unit))), entry.scale, _metric(name, AS_TRAINED), printed)
+
+
+def _fitted_columns(rows: Sequence[Row], manifest: Manifest) -> list[Column]:
+    return [each for each in column_of_each(rows, manifest, criterion=CRITERION) if each != AS_TRAINED]
+
+
+def _after(manifest: Manifest, column: Column) -> str:
+    short = {PLAIN: "T", FOCAL: "γ and T"}.get(column.method, method_title(manifest, column.method).lower())
+    return f"after {short}"
+
+
+def quantities(rows: Sequence[Row], manifest: Manifest) -> list[Shown]:
+    """Return what the table shows, as far as there are rows: metrics, ECE after each method, fits, curvature."""
+    entries, columns = metric_entries(manifest), _fitted_columns(rows, manifest)
+    found = [_as_trained(name, entries[name], printed=True) for name in PRINTED if name in entries]
+    for column in columns:
+        found.append(Shown(f"ECE {_after(manifest, column)}, %", 100.0, _metric("ece", column), printed=True))
+    for column in columns:
+        of = "" if column.method == PLAIN else f", {method_title(manifest, column.method).lower()}"
+        for name, symbol in symbols_of(fits(rows, column)).items():
+            quantity = Quantity(Fit, {"name": name, **column._asdict()})
+            found.append(Shown(f"Best {symbol}{of}", 1.0, quantity, printed=not of))
+    found += [_as_trained(name, entry, printed=False) for name, entry in entries.items() if name not in PRINTED]
     for loss, split in _measured(rows):
-        title = f"{loss_title(loss)}, {split}"
-        found[f"λmax, {title}"] = (1.0, {"name": "lambda_max", "loss": loss, "split": split})
-        found[f"Trace, {title}"] = (1.0, {"name": "trace", "loss": loss, "split": split})
-        found[f"Scale-free trace, {title}"] = (1.0, {"name": "scale_free_trace", "loss": loss, "split": split})
-    return {title: each for title, each in found.items() if matching(rows, each[1])}
+        for name, (kind, title, _) in _CURVATURE.items():
+            quantity = Quantity(kind, {"name": name, "loss": loss, "split": split})
+            shown = f"{title}, {loss_title(loss)}, {split}"
+            found.append(Shown(shown, 1.0, quantity, printed=name != "scale_free_trace"))
+    return [each for each in found if select(rows, each.quantity.kind, **each.quantity.fields)]
 
 
 def _measured(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """(loss, split) of every trace, cross-entropy first."""
-    places = dict.fromkeys((row["loss"], row["split"]) for row in matching(rows, {"name": "trace", "epoch": None}))
-    return sorted(places, key=lambda place: place[0] != "cross_entropy")
+    found = [(row.loss, row.split) for row in measured(rows, Trace, "trace")]
+    return sorted(found, key=lambda each: each[0] != "cross_entropy")
 
 
-def sweep_table(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Table:
-    """Means over seeds with 95% intervals at each value; beneath, the paired difference to the first value."""
+def sweep_table(rows: Sequence[Row], manifest: Manifest, sweep: Sweep, line: tuple) -> Table:
+    """Return means over seeds with 95% intervals at each value; beneath, the paired difference to the first value."""
     lines = []
-    for title, (scale, where) in quantities(rows).items():
-        found = [by_seed(rows, sweep, line, value, where) for value in sweep.values]
-        scaled = [{seed: scale * value for seed, value in each.items()} for each in found]
-        lines.append(Line(title, "", [_cell(mean(list(each.values()))) for each in scaled]))
+    for shown in quantities(rows, manifest):
+        found = [by_seed(rows, sweep, line, value, shown.quantity) for value in sweep.values]
+        scaled = [{seed: shown.scale * value for seed, value in each.items()} for each in found]
+        lines.append(Line(shown.title, "", [_cell(mean(list(each.values()))) for each in scaled]))
         differences = [None, *(paired(each, scaled[0]) for each in scaled[1:])]
         if any(each is not None and each.low is not None for each in differences):
             lines.append(Line("", f"less {_at_first(sweep)}, paired", [_difference(each) for each in differences]))
@@ -72,95 +124,98 @@ def _at_first(sweep: Sweep) -> str:
     return f"at {axis_symbol(sweep)} = {value_text(sweep, sweep.values[0])}"
 
 
-def _cell(each: Mean | None) -> Cell:
+def _cell(each: Estimate | None) -> Cell:
     if each is None:
-        return Cell("–")
+        return NOTHING
     return Cell(significant(each.value), "" if each.low is None else _ends(each))
 
 
-def _difference(each: Mean | None) -> Cell:
+def _difference(each: Estimate | None) -> Cell:
     if each is None or each.low is None:
         return Cell("")
     sign = "+" if each.value > 0 else ""
     return Cell(f"{sign}{significant(each.value, 3)}", _ends(each), best=each.low > 0 or each.high < 0)
 
 
-def _ends(each: Mean) -> str:
+def _ends(each: Estimate) -> str:
     spread = each.high - each.low
     digits = next((digits for digits in range(7) if spread * 10**digits >= 5), 7)
     return interval(each.low, each.high, digits=digits)
 
 
-def sweep_panels(rows: Sequence[Row], manifest: Mapping[str, Any]) -> Iterator[Panel]:
-    """The figures of a sweep, as far as there are rows for them."""
-    sweep = sweep_of(manifest, rows)
-    trained = ("grey", {"name": "ece", **_TEST})
-    maps = {
-        "as trained": trained,
-        "after T": ("blue", {"name": "ece", "map": "temperature_scaling", **_FITTED}),
-        "after γ and T": ("orange", {"name": "ece", "map": "focal_temperature_scaling", **_FITTED}),
-    }
-    yield Panel("calibration", "sweep_ece", "ECE on test", axis_figure(rows, sweep, maps, "ECE", percent=True))
-    for name, title, percent in (("accuracy", "Accuracy on test", True), ("nll", "NLL on test", False)):
-        drawn = {"": ("grey", {"name": name, **_TEST})}
-        label = "accuracy" if percent else "NLL (nats)"
-        yield Panel("calibration", f"sweep_{name}", title, axis_figure(rows, sweep, drawn, label, percent=percent))
-    fitted = {
-        "T of temperature scaling": ("blue", {"name": "temperature", "map": "temperature_scaling"}),
-        "T with γ": ("orange", {"name": "temperature", "map": "focal_temperature_scaling"}),
-    }
-    fitted = {label: (colour, {**where, "criterion": CRITERION}) for label, (colour, where) in fitted.items()}
-    yield Panel("calibration", "sweep_temperature", "Best temperature", axis_figure(rows, sweep, fitted, "temperature"))
-    gamma = {"name": "calibration_gamma", "map": "focal_temperature_scaling", "criterion": CRITERION}
-    figure = axis_figure(rows, sweep, {"": ("orange", gamma)}, "γ of the map")
-    yield Panel("calibration", "sweep_gamma", "Best γ of focal temperature scaling", figure)
-    yield from _curvature_panels(rows, sweep)
+def sweep_panels(rows: Sequence[Row], manifest: Manifest) -> Iterator[Panel]:
+    """Yield the figures of a sweep, as far as there are rows for them."""
+    sweep, after_training = sweep_of(manifest, rows), final(rows)
+    yield from _calibration_panels(after_training, manifest, sweep)
+    yield from _curvature_panels(after_training, sweep)
     yield from diagnostic_sweep_panels(rows, sweep)
     for number, line in enumerate(sweep.lines):
         title = line_title(sweep, line) or "All values"
-        yield Panel("reliability", f"sweep_reliability_{number}", title, reliability_grid(rows, sweep, line))
+        yield Panel("reliability", f"sweep_reliability_{number}", title, reliability_grid(after_training, sweep, line))
+
+
+def _calibration_panels(rows: Sequence[Row], manifest: Manifest, sweep: Sweep) -> Iterator[Panel]:
+    columns = _fitted_columns(rows, manifest)
+    drawn = {"as trained": ("grey", _metric("ece", AS_TRAINED))}
+    drawn |= {_after(manifest, each): (method_colour(manifest, each.method), _metric("ece", each)) for each in columns}
+    yield Panel("calibration", "sweep_ece", "ECE on test", axis_figure(rows, sweep, drawn, "ECE", percent=True))
+    for name, title, percent in (("accuracy", "Accuracy on test", True), ("nll", "NLL on test", False)):
+        drawn = {"": ("grey", _metric(name, AS_TRAINED))}
+        label = "accuracy" if percent else "NLL (nats)"
+        yield Panel("calibration", f"sweep_{name}", title, axis_figure(rows, sweep, drawn, label, percent=percent))
+    fitted: dict[str, list[Column]] = {}
+    for column in columns:
+        for name in fits(rows, column):
+            fitted.setdefault(name, []).append(column)
+    for name, having in sorted(fitted.items(), key=lambda each: -len(each[1])):
+        drawn = {
+            method_title(manifest, each.method).lower(): (
+                method_colour(manifest, each.method),
+                Quantity(Fit, {"name": name, **each._asdict()}),
+            )
+            for each in having
+        }
+        of = f" of {next(iter(drawn))}" if len(drawn) == 1 else ""
+        figure = axis_figure(rows, sweep, drawn, parameter_title(name))
+        yield Panel("calibration", f"sweep_{name}", f"Best {symbols_of([name])[name]}{of}", figure)
 
 
 def _curvature_panels(rows: Sequence[Row], sweep: Sweep) -> Iterator[Panel]:
-    places = _measured(rows)
-    for split in dict.fromkeys(split for _, split in places):
-        losses = [loss for loss, where in places if where == split]
-        for name, title in (
-            ("lambda_max", "Largest eigenvalue"),
-            ("trace", "Trace"),
-            ("scale_free_trace", "Scale-free trace"),
-        ):
+    found = _measured(rows)
+    for split in dict.fromkeys(split for _, split in found):
+        losses = [loss for loss, where in found if where == split]
+        for name, (kind, _, title) in _CURVATURE.items():
             drawn = {
-                loss_title(loss): (
-                    "blue" if loss == "cross_entropy" else "orange",
-                    {"name": name, "loss": loss, "split": split},
-                )
+                loss_title(loss): (loss_colour(loss), Quantity(kind, {"name": name, "loss": loss, "split": split}))
                 for loss in losses
             }
             figure = axis_figure(rows, sweep, drawn, title.lower())
             yield Panel("curvature", f"sweep_{name}_{split}", f"{title} on {split}", figure)
-        where = {"name": "trace", "loss": "cross_entropy", "split": split}
-        figure = scatter_figure(rows, sweep, where, {"name": "ece", **_TEST})
+        trace = Quantity(Trace, {"name": "trace", "loss": "cross_entropy", "split": split})
+        figure = scatter_figure(rows, sweep, trace, _metric("ece", AS_TRAINED))
         yield Panel("curvature", f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", figure)
 
 
 def stopped_words(rows: Sequence[Row]) -> str:
     """Return which members stopped early, and when; "" if none."""
-    found = matching(rows, {"name": "stopped"})
+    found = select(rows, Scalar, name="stopped")
     if not found:
         return ""
     names = [
-        ", ".join(f"{name} {row[name]}" for name in AXIS_TITLES if name in row) + f" at step {row['value']}"
-        for row in found
+        ", ".join(f"{name} {value}" for name, value in axis_values(row)) + f" at step {row.value}" for row in found
     ]
     return f"Members whose loss was not finite stopped there and have no results: {'; '.join(names)}."
 
 
-def render_sweep(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str, Any]) -> str:
     """Return the page of a sweep."""
     sweep = sweep_of(manifest, rows)
-    members = len({tuple(row.get(name) for name in AXIS_TITLES) for row in rows if row.get("map") == "uncalibrated"})
-    tables = [(line_title(sweep, line) or "Mean over seeds", sweep_table(rows, sweep, line)) for line in sweep.lines]
+    measured_rows = final(rows)
+    members = len({axis_values(row) for row in select(measured_rows, Metric, method=UNCALIBRATED)})
+    tables = [
+        (line_title(sweep, line) or "Mean over seeds", sweep_table(measured_rows, manifest, sweep, line))
+        for line in sweep.lines
+    ]
     return template("sweep.html").render(
         title=f"{data_title(manifest, 'A sweep')}: {loss_title(setting(manifest, 'loss.name') or 'runs')} along "
         f"{axis_symbol(sweep)}",
@@ -174,25 +229,27 @@ def render_sweep(rows: Sequence[Row], manifest: Mapping[str, Any], sections: Map
         sections=sections,
         examples=setting(manifest, "curvature.examples"),
         config=config_settings(manifest),
-        about=settings({key: manifest[key] for key in ("data", "parameters", "created", "git") if key in manifest}),
+        about=manifest_settings(manifest, "data", "parameters", "created", "git"),
         seconds=phases(rows),
-        machine=settings({key: manifest[key] for key in ("platform", "devices", "versions") if key in manifest}),
+        machine=manifest_settings(manifest, "platform", "devices", "versions"),
         command=shlex.join(str(word) for word in manifest.get("command", [])),
     )
 
 
-def sweep_text(rows: Sequence[Row], manifest: Mapping[str, Any]) -> str:
+def sweep_text(rows: Sequence[Row], manifest: Manifest) -> str:
     """Return the table's main numbers as plain text, one line for each value of the axis, means over seeds."""
-    sweep = sweep_of(manifest, rows)
-    shown = {title: each for title, each in quantities(rows).items() if "Scale-free" not in title}
-    lines = [f"{axis_symbol(sweep):>8}  " + "  ".join(f"{title:>{max(9, len(title))}}" for title in shown)]
+    sweep, rows = sweep_of(manifest, rows), final(rows)
+    shown = [each for each in quantities(rows, manifest) if each.printed]
+    widths = [max(9, len(each.title)) for each in shown]
+    titles = (f"{each.title:>{width}}" for each, width in zip(shown, widths, strict=True))
+    lines = [f"{axis_symbol(sweep):>8}  " + "  ".join(titles)]
     for line in sweep.lines:
         lines += [line_title(sweep, line)] if line else []
         for value in sweep.values:
             cells = []
-            for title, (scale, where) in shown.items():
-                found = mean(list(by_seed(rows, sweep, line, value, where).values()))
-                text = "–" if found is None else plain(round(scale * found.value, 4))
-                cells.append(f"{text:>{max(9, len(title))}}")
+            for each, width in zip(shown, widths, strict=True):
+                found = mean(list(by_seed(rows, sweep, line, value, each.quantity).values()))
+                text = "–" if found is None else plain(round(each.scale * found.value, 4))
+                cells.append(f"{text:>{width}}")
             lines.append(f"{value_text(sweep, value):>8}  " + "  ".join(cells))
     return "\n".join(lines)

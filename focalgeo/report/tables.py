@@ -1,26 +1,28 @@
-"""Rows laid out as tables of text, ready for the page."""
+"""Rows laid out as tables of text: for the page, and for a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from focalgeo.report.figures import bounds
-from focalgeo.report.formats import interval, percent, plain, points, significant
 from focalgeo.report.selection import (
-    COLUMNS,
-    MAP_TITLES,
+    UNCALIBRATED,
     Column,
-    Row,
-    fit,
+    Manifest,
+    MetricEntry,
+    columns_of,
+    fits,
     has_interval,
-    matching,
-    measured,
-    measured_title,
+    latest,
+    method_title,
+    metric,
+    metric_entries,
+    parameter_title,
 )
-from focalgeo.report.words import difference, metric_row
+from focalgeo.report.style import fixed, interval, percent, plain
+from focalgeo.rows import Difference, Metric, Row, Seconds, select
 
 
 class Cell(NamedTuple):
-    """A value and, in smaller type, its interval; `best` marks the lowest value of a row."""
+    """A value and, in smaller type, its interval; `best` marks the best value of a line."""
 
     text: str
     note: str = ""
@@ -42,93 +44,114 @@ class Table(NamedTuple):
     lines: list[Line]
 
 
-_METRICS = (
-    ("accuracy", "Accuracy", "higher is better", 100.0, 2),
-    ("ece", "ECE", "equal-width bins", 100.0, 2),
-    ("adaptive_ece", "Adaptive ECE", "equal-mass bins", 100.0, 2),
-    ("nll", "NLL", "nats", 1.0, 4),
-    ("brier", "Brier score", "", 1.0, 4),
-)
-METHOD_TITLES = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
-_NOTHING = Cell("–")
+NOTHING = Cell("–")
+PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
+_PHASES = ("prepare", "compile", "train", "fit", "evaluate")  # in the order of a job
 
 
-def metric_table(rows: Sequence[Row], split: str) -> Table | None:
-    """Return metrics by map on one split, with the fitted T and gamma on top; None where there are no such rows."""
-    columns = [column for column in COLUMNS if matching(rows, {**column.where, "split": split, "name": "ece"})]
+def metric_table(rows: Sequence[Row], manifest: Manifest, split: str) -> Table | None:
+    """Return metrics by method and criterion on one split, fitted numbers on top; None where there are no such rows.
+
+    A metric's differences between methods stand beneath it.
+    """
+    columns = columns_of(rows, manifest, split)
     if not columns:
         return None
-    heads = [(MAP_TITLES[c.map], f"fitted by {c.criterion.upper()}" if c.criterion else "as trained") for c in columns]
-    lines = [_metric_line(rows, columns, split, metric) for metric in _METRICS]
-    lines.insert(2, _difference_line(rows, columns, split))
-    return Table(heads, _fit_lines(rows, columns) + [line for line in lines if line is not None])
+    lines = _fit_lines(rows, columns)
+    for name, entry in metric_entries(manifest).items():
+        lines += _metric_lines(rows, columns, name, entry, split)
+        lines += _difference_lines(rows, manifest, columns, name, entry, split)
+    return Table([_head(manifest, column) for column in columns], lines)
 
 
-def _difference_line(rows: Sequence[Row], columns: Sequence[Column], split: str) -> Line | None:
-    found = [difference(rows, column, "temperature_scaling", split) for column in columns]
-    cells = [_NOTHING if row is None else Cell(points(row["value"]), _bracket(row, 100.0, 2)) for row in found]
-    return Line("ECE difference", "focal minus plain, percentage points", cells) if any(found) else None
+def _head(manifest: Manifest, column: Column) -> tuple[str, str]:
+    note = "as trained" if column.method == UNCALIBRATED else "nothing fitted"
+    note = f"fitted by {column.criterion.upper()}" if column.criterion else note
+    return method_title(manifest, column.method), note
 
 
 def _fit_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
-    temperatures = [fit(rows, column, "temperature") for column in columns]
-    gammas = [fit(rows, c, "calibration_gamma") if c.map == "focal_temperature_scaling" else None for c in columns]
-    named = (("Temperature T", "fitted on validation", temperatures), ("Calibration γ", "fitted on validation", gammas))
-    return [
-        Line(title, note, [_NOTHING if v is None else Cell(plain(v)) for v in values])
-        for title, note, values in named
-        if any(v is not None for v in values)
-    ]
-
-
-def _metric_line(rows: Sequence[Row], columns: Sequence[Column], split: str, metric: tuple) -> Line | None:
-    name, title, note, scale, digits = metric
-    found = [metric_row(rows, column, name, split) for column in columns]
-    if not any(found):
-        return None
-    texts = ["" if row is None else f"{scale * row['value']:.{digits}f}" for row in found]
-    numbers = [float(text) for text in texts if text]
-    lowest = min(numbers) if name != "accuracy" and len(set(numbers)) > 1 else None  # what prints alike is alike
-    cells = [
-        _NOTHING if row is None else _metric_cell(row, float(text) == lowest, scale, digits)
-        for row, text in zip(found, texts, strict=True)
-    ]
-    return Line(title, note, cells)
-
-
-def _metric_cell(row: Row, best: Any, scale: float, digits: int) -> Cell:
-    text = percent(row["value"], digits) if scale == 100 else f"{row['value']:.{digits}f}"
-    return Cell(text, _bracket(row, scale, digits), best)
-
-
-def _bracket(row: Row, scale: float, digits: int) -> str:
-    return interval(row["low"], row["high"], scale=scale, digits=digits) if has_interval(row) else ""
-
-
-def curvature_table(rows: Sequence[Row]) -> Table | None:
-    """Return largest eigenvalue and trace of each loss with error, effort and examples; None without such rows."""
-    lines = []
-    for name, title in (("lambda_max", "Largest eigenvalue"), ("trace", "Trace")):
-        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, name)]
-    heads = [("Value", ""), ("Error", ""), ("Effort", ""), ("Examples", "")]
-    return Table(heads, lines) if lines else None
-
-
-def _curvature_cells(row: Row) -> list[Cell]:
-    low, high = bounds(row)
-    if row["name"] == "trace":
-        error = Cell(f"± {significant(row['stderr'], 2)}", "standard error") if "stderr" in row else _NOTHING
-        value = Cell(
-            significant(row["value"]), f"[{significant(low)},\u00a0{significant(high)}]" if "low" in row else ""
+    """A line for each fitted number, those that most methods have first."""
+    fitted = [fits(rows, column) for column in columns]
+    names = dict.fromkeys(name for each in fitted for name in each)
+    lines = [
+        Line(
+            parameter_title(name),
+            "fitted on validation",
+            [Cell(plain(f[name])) if name in f else NOTHING for f in fitted],
         )
-        method = METHOD_TITLES.get(row.get("method"), row.get("method"))
-        products = f"Hessian products ({method})" if method else "Hessian products"
-        effort = Cell(f"{row['probes']:,}", products) if "probes" in row else _NOTHING
-    else:
-        error = Cell(f"± {significant(row['residual'], 2)}", "residual") if "residual" in row else _NOTHING
-        value = Cell(significant(row["value"]), "" if row.get("converged", True) else "not converged")
-        effort = Cell(f"{row['products']:,}", "Hessian products") if "products" in row else _NOTHING
-    return [value, error, effort, Cell(f"{row['n']:,}" if "n" in row else "–")]
+        for name in names
+    ]
+    return sorted(lines, key=lambda line: line.cells.count(NOTHING))
+
+
+def _metric_lines(
+    rows: Sequence[Row], columns: Sequence[Column], name: str, entry: MetricEntry, split: str
+) -> list[Line]:
+    found = [metric(rows, column, name, split) for column in columns]
+    if not any(found):
+        return []
+    shown = {index: round(entry.scale * row.value, entry.digits) for index, row in enumerate(found) if row is not None}
+    best = {"low": min, "high": max}[entry.best](shown.values())  # what prints alike is alike
+    alike = len(set(shown.values())) == 1
+    cells = [
+        NOTHING if row is None else _metric_cell(row, entry, best=not alike and shown[index] == best)
+        for index, row in enumerate(found)
+    ]
+    return [Line(entry.title, entry.note or entry.unit, cells)]
+
+
+def _metric_cell(row: Metric, entry: MetricEntry, *, best: bool) -> Cell:
+    text = percent(row.value, entry.digits) if entry.unit == "%" else fixed(entry.scale * row.value, entry.digits)
+    return Cell(text, _bracket(row, entry), best)
+
+
+def _bracket(row: Metric | Difference, entry: MetricEntry) -> str:
+    return interval(row.low, row.high, scale=entry.scale, digits=entry.digits) if has_interval(row) else ""
+
+
+def _difference_lines(
+    rows: Sequence[Row], manifest: Manifest, columns: Sequence[Column], name: str, entry: MetricEntry, split: str
+) -> list[Line]:
+    """A line for each fitted method that others are compared with."""
+    found = select(rows, Difference, name=f"{name}_difference", split=split)
+    unit = "percentage points" if entry.unit == "%" else entry.unit
+    lines = []
+    for against in dict.fromkeys(row.against for row in found if row.against != UNCALIBRATED):
+        own = [latest(found, Difference, against=against, **column._asdict()) for column in columns]
+        cells = [NOTHING if row is None else _difference_cell(row, entry) for row in own]
+        note = ", ".join(filter(None, (f"less {method_title(manifest, against).lower()}", unit)))
+        lines.append(Line(f"{entry.title} difference", note, cells))
+    return lines
+
+
+def _difference_cell(row: Difference, entry: MetricEntry) -> Cell:
+    return Cell(fixed(entry.scale * row.value, entry.digits), _bracket(row, entry))
+
+
+def share_cell(row: Metric | None) -> Cell:
+    """Return a share as a percentage, with its interval beneath."""
+    if row is None:
+        return NOTHING
+    return Cell(percent(row.value), interval(row.low, row.high, scale=100) if has_interval(row) else "")
+
+
+def results_text(rows: Sequence[Row], manifest: Manifest, split: str) -> str:
+    """Return the main metrics of each method by each criterion as plain text, a line for each."""
+    entries = metric_entries(manifest)
+    names = [name for name in PRINTED if name in entries]
+    where = {"cross_fit": "on val, cross-fitted"}.get(split, f"on {split}")
+    lines = [f"{where:<34}" + "".join(f" {_label(entries[name]):>8}" for name in names)]
+    for column in columns_of(rows, manifest, split):
+        by = f" by {column.criterion.upper()}" if column.criterion else ""
+        found = [metric(rows, column, name, split) for name in names]
+        cells = "".join(f" {'–' if row is None else format(row.value, '.4f'):>8}" for row in found)
+        lines.append(f"{method_title(manifest, column.method).lower() + by:<34}{cells}")
+    return "\n".join(lines)
+
+
+def _label(entry: MetricEntry) -> str:
+    return entry.title if entry.title.isupper() else entry.title.lower()
 
 
 def _leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
@@ -149,7 +172,12 @@ def _text(value: Any) -> str:
     return "none" if value is None or value == {} else str(value)
 
 
-def config_settings(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+def manifest_settings(manifest: Manifest, *names: str) -> list[tuple[str, str]]:
+    """Return what the manifest says of these fields, as far as it has them."""
+    return settings({name: manifest[name] for name in names if name in manifest})
+
+
+def config_settings(manifest: Manifest) -> list[tuple[str, str]]:
     """Return the config's settings; a size left to its default is the size that the data set had, from the manifest."""
     data = manifest.get("data", {})
     sizes = {f"data.{split}_size": data[split] for split in ("train", "val", "test") if split in data}
@@ -159,13 +187,12 @@ def config_settings(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def phases(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the wall time of each phase, of all members and rounds, in the order of a job, and the total."""
-    found = [row for row in rows if row["name"] == "seconds"]
-    last = {tuple((key, row[key]) for key in row if key not in ("value", "step")): row for row in found}
-    seconds = {phase: 0.0 for phase in dict.fromkeys(row["phase"] for row in found)}
+    """Return the wall time of each phase, of all members and extensions, in the order of a job, and the total."""
+    found = select(rows, Seconds)
+    last = {(row.phase, row.extension, row.tags._replace(step=None)): row for row in found}
+    seconds = {phase: 0.0 for phase in dict.fromkeys(row.phase for row in found)}
     for row in last.values():
-        seconds[row["phase"]] += row["value"]
-    order = [name for name in ("prepare", "compile", "train", "fit", "evaluate") if name in seconds]
+        seconds[row.phase] += row.value
     total = {"total": sum(seconds.values())} if len(seconds) > 1 else {}
-    named = [*order, *(name for name in seconds if name not in order)]
+    named = [*(name for name in _PHASES if name in seconds), *(name for name in seconds if name not in _PHASES)]
     return [(name, f"{value:.1f} s") for name, value in ({n: seconds[n] for n in named} | total).items()]

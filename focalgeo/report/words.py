@@ -1,38 +1,50 @@
 """Sentences computed from rows; they claim no more than the intervals do."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from focalgeo.report.formats import interval, percent, plain, points
 from focalgeo.report.selection import (
-    MAP_TITLES,
+    AS_TRAINED,
+    FOCAL,
+    LOSS_IMPLIED,
+    PLAIN,
     UNCALIBRATED,
     Column,
-    Row,
+    Manifest,
     batches_of_row,
-    calibrated_columns,
-    fit,
+    column_of_each,
+    columns_of,
+    fits,
     has_interval,
     latest,
     loss_title,
-    measured,
+    method_title,
+    metric,
     setting,
+    symbols_of,
 )
+from focalgeo.report.style import interval, percent, plain, points
+from focalgeo.rows import LEAST_EXAMPLES, Difference, Metric, ReliabilityBin, Row, Scalar, select
 
-LEAST_EXAMPLES = 100  # below that a bootstrap of a binned metric says little
 _WITH_GAMMA = ("focal_loss", "dual_focal_loss", "signed_focal_loss")  # the other focal losses choose their own
 _EXAMPLES = {"test": "this test set does"}
+SPLIT_WORDS = {
+    "test": "On the test examples, on which nothing was fitted.",
+    "cross_fit": (
+        "There was no test file: every example is measured with methods that were fitted without its fold. The fitted"
+        " numbers of this table are those of all examples together, which calibrator.json holds."
+    ),
+}
 
 
-def data_title(manifest: Mapping[str, Any], default: str) -> str:
+def data_title(manifest: Manifest, default: str) -> str:
     """Return the data set's name, of a path its last part alone: "newsgroups:/data/20news.tar.xz" is "20news"."""
-    kind, _, place = str(manifest.get("data", {}).get("name", default)).partition(":")
-    return PurePath(place).name.split(".")[0] if "/" in place else ":".join(filter(None, (kind, place)))
+    kind, _, path = str(manifest.get("data", {}).get("name", default)).partition(":")
+    return PurePath(path).name.split(".")[0] if "/" in path else ":".join(filter(None, (kind, path)))
 
 
-def training_loss(manifest: Mapping[str, Any]) -> str:
+def training_loss(manifest: Manifest) -> str:
     """Return the training loss in words, such as "focal loss, γ = 3" (with spaces that do not break)."""
     name, gamma = setting(manifest, "loss.name"), setting(manifest, "loss.gamma")
     if not isinstance(name, str):
@@ -45,86 +57,19 @@ def training_loss(manifest: Mapping[str, Any]) -> str:
     return ", ".join([loss_title(name), *shown])
 
 
-def metric_row(rows: Sequence[Row], column: Column, name: str, split: str = "test") -> Row | None:
-    """Return the final row of one metric in one column; training rows, which name no map, do not count."""
-    return latest(rows, {**column.where, "name": name, "split": split})
+def training_words(rows: Sequence[Row]) -> str:
+    """Return what a training row is, from the distance between their steps."""
+    losses = select(rows, Scalar, name="loss", split="train")
+    batches = batches_of_row([row for row in losses if row.tags.step is not None])
+    if not batches:
+        return ""
+    what = f"the mean of {batches} batches" if batches > 1 else "a single batch"
+    epochs = [row.value for row in select(rows, Scalar, name="selected_epoch")]
+    kept = f" The parameters kept are those after epoch {epochs[0]:.0f}, the best on val." if epochs else ""
+    return f"A training row is {what}, taken as the parameters move; a moving mean, where drawn, is of such rows.{kept}"
 
 
-def verdict(rows: Sequence[Row], manifest: Mapping[str, Any]) -> list[str]:
-    """Return the opening sentences: accuracy, ECE before and after, and which map is better, if either is."""
-    sentences = [_accuracy_sentence(rows, manifest)]
-    before = metric_row(rows, UNCALIBRATED, "ece")
-    if before is not None:
-        maps = {column.map: column for column in calibrated_columns(rows)}
-        after = [after_words(rows, maps[name]) for name in list(MAP_TITLES)[1:] if name in maps]
-        change = f"; after {', and after '.join(after)}" if after else ""
-        sentences.append(f"Its expected calibration error is {with_interval(before)} as trained{change}.")
-        sentences += comparison(rows, maps.get("focal_temperature_scaling"))
-    return [sentence for sentence in sentences if sentence]
-
-
-def with_interval(row: Row) -> str:
-    """Return a share as a percentage with its interval, where it has one."""
-    text = percent(row["value"])
-    return f"{text} {interval(row['low'], row['high'], scale=100)}" if has_interval(row) else text
-
-
-def _accuracy_sentence(rows: Sequence[Row], manifest: Mapping[str, Any]) -> str:
-    row = metric_row(rows, UNCALIBRATED, "accuracy")
-    if row is None:
-        return "This workdir holds no final test rows yet."
-    subject = f"Trained with {training_loss(manifest)}, the network"
-    return f"{subject} classifies {with_interval(row)} of {row['n']:,} test examples correctly."
-
-
-def map_words(rows: Sequence[Row], column: Column) -> str:
-    """Return a map with what was fitted: "focal temperature scaling (γ = 1, T = 0.8)"."""
-    temperature = fit(rows, column, "temperature")
-    gamma = fit(rows, column, "calibration_gamma") if column.map == "focal_temperature_scaling" else None
-    values = [
-        f"{name}\u00a0=\u00a0{plain(value)}" for name, value in (("γ", gamma), ("T", temperature)) if value is not None
-    ]
-    return MAP_TITLES[column.map].lower() + (f" ({', '.join(values)})" if values else "")
-
-
-def after_words(rows: Sequence[Row], column: Column, split: str = "test") -> str:
-    """Return a map and the ECE after it."""
-    row = metric_row(rows, column, "ece", split)
-    return f"{map_words(rows, column)} it is {'not measured' if row is None else with_interval(row)}"
-
-
-def difference(rows: Sequence[Row], column: Column, against: str, split: str = "test") -> Row | None:
-    """Return the row of a column's ECE less that of another map, on the same examples; None without an interval."""
-    row = latest(rows, {"name": "ece_difference", "split": split, "against": against, **column.where})
-    return row if row is not None and {"low", "high", "n"} <= set(row) else None
-
-
-def difference_words(row: Row) -> str:
-    """Return a paired difference with its interval."""
-    ends = interval(row["low"], row["high"], scale=100)
-    return f"{points(row['value'])} percentage points, 95% interval {ends}"
-
-
-def comparison(rows: Sequence[Row], column: Column | None, split: str = "test") -> list[str]:
-    """Return what the paired difference on the same examples says of focal against plain temperature scaling."""
-    row = column and difference(rows, column, "temperature_scaling", split)
-    if row is None:
-        return []
-    if fit(rows, column, "calibration_gamma") == 0:
-        return ["The fit chose γ = 0, so focal temperature scaling is temperature scaling here."]
-    if row["n"] < LEAST_EXAMPLES or not has_interval(row):
-        return [f"There are too few examples here ({row['n']:,}) to compare the two maps."]
-    if row["high"] < 0:
-        finding = "focal temperature scaling is better calibrated here"
-    elif row["low"] > 0:
-        finding = "focal temperature scaling is worse calibrated here"
-    else:
-        finding = f"{_EXAMPLES.get(split, 'these examples do')} not tell the two maps apart"
-    shown = difference_words(row)
-    return [f"On the same examples, focal minus plain temperature scaling's ECE is {shown}: {finding}."]
-
-
-def interval_words(manifest: Mapping[str, Any]) -> str:
+def interval_words(manifest: Manifest) -> str:
     """Return how the intervals of metrics were made, with the run's numbers of resamples and bins where it has them."""
     resamples, bins = (setting(manifest, f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
     count = f" from {resamples:,} resamples of the examples" if isinstance(resamples, int) else ""
@@ -137,62 +82,193 @@ def interval_words(manifest: Mapping[str, Any]) -> str:
     )
 
 
-def training_words(rows: Sequence[Row]) -> str:
-    """Return what a training row is, from the distance between their steps."""
-    batches = batches_of_row(
-        [row for row in rows if row["name"] == "loss" and row.get("split") == "train" and "step" in row]
+def accuracy_words(rows: Sequence[Row], manifest: Manifest, split: str) -> str:
+    """Return whether the methods' accuracies differ; "" without any."""
+    found = {
+        row.value
+        for row in (metric(rows, each, "accuracy", split) for each in columns_of(rows, manifest, split))
+        if row
+    }
+    if len(found) > 1:
+        return "A method may change the predicted class, so accuracy is measured after each."
+    return "These methods keep the order of the classes, so accuracy does not change." if found else ""
+
+
+def with_interval(row: Metric) -> str:
+    """Return a share as a percentage with its interval, where it has one."""
+    text = percent(row.value)
+    return f"{text} {interval(row.low, row.high, scale=100)}" if has_interval(row) else text
+
+
+def column_words(rows: Sequence[Row], manifest: Manifest, column: Column) -> str:
+    """Return a method with what was fitted: "focal temperature scaling (γ = 1, T = 0.8)"."""
+    fitted = fits(rows, column)
+    values = [f"{symbol}\u00a0=\u00a0{plain(fitted[name])}" for name, symbol in symbols_of(fitted).items()]
+    return method_title(manifest, column.method).lower() + (f" ({', '.join(values)})" if values else "")
+
+
+def _after_words(rows: Sequence[Row], manifest: Manifest, column: Column, split: str) -> str:
+    row = metric(rows, column, "ece", split)
+    shown = "not measured" if row is None else with_interval(row)
+    return f"{column_words(rows, manifest, column)} it is {shown}"
+
+
+def verdict(rows: Sequence[Row], manifest: Manifest) -> list[str]:
+    """Return the opening sentences: accuracy, ECE before and after, and which of two methods is better, if either."""
+    accuracy, before = (metric(rows, AS_TRAINED, name) for name in ("accuracy", "ece"))
+    sentences = ["This workdir holds no final test rows yet."]
+    if accuracy is not None:
+        subject = f"Trained with {training_loss(manifest)}, the network"
+        sentences = [f"{subject} classifies {with_interval(accuracy)} of {accuracy.n:,} test examples correctly."]
+    if before is None:
+        return sentences
+    columns = [column for column in column_of_each(rows, manifest) if column != AS_TRAINED]
+    after = [_after_words(rows, manifest, column, "test") for column in columns]
+    change = f"; after {', and after '.join(after)}" if after else ""
+    sentences.append(f"Its expected calibration error is {with_interval(before)} as trained{change}.")
+    return sentences + [_comparison(rows, manifest, row) for row in _pairs(rows, columns, "test")]
+
+
+def difference(rows: Sequence[Row], column: Column, against: str, split: str = "test") -> Difference | None:
+    """Return the row of a column's ECE less that of another method, on the same examples."""
+    return latest(rows, Difference, name="ece_difference", split=split, against=against, **column._asdict())
+
+
+def difference_words(row: Difference) -> str:
+    """Return a paired difference with its interval."""
+    ends = interval(row.low, row.high, scale=100)
+    return f"{points(row.value)} percentage points, 95% interval {ends}"
+
+
+def _pairs(rows: Sequence[Row], columns: Sequence[Column], split: str) -> Iterator[Difference]:
+    """The differences in ECE of these columns less fitted methods."""
+    for column in columns:
+        found = select(rows, Difference, name="ece_difference", split=split, **column._asdict())
+        yield from {row.against: row for row in found if row.against != UNCALIBRATED}.values()
+
+
+def _is_same(rows: Sequence[Row], row: Difference) -> bool:
+    """Whether focal temperature scaling was fitted to be temperature scaling."""
+    fitted = fits(rows, Column(row.method, row.criterion))
+    return (row.method, row.against) == (FOCAL, PLAIN) and fitted.get("calibration_gamma") == 0
+
+
+def _names(manifest: Manifest, row: Difference) -> tuple[str, str, str]:
+    """The two methods of a difference, and the difference itself in words."""
+    first, second = (method_title(manifest, name).lower() for name in (row.method, row.against))
+    if (row.method, row.against) == (FOCAL, PLAIN):
+        return first, f"plain {second}", "focal minus plain temperature scaling"
+    return first, second, f"{first} minus {second}"
+
+
+def _comparison(rows: Sequence[Row], manifest: Manifest, row: Difference) -> str:
+    """What the paired difference on the same examples says of one fitted method against another."""
+    name, _, pair = _names(manifest, row)
+    if _is_same(rows, row):
+        return "The fit chose γ = 0, so focal temperature scaling is temperature scaling here."
+    if row.n < LEAST_EXAMPLES or not has_interval(row):
+        return f"There are too few examples here ({row.n:,}) to compare the two methods."
+    if row.high < 0:
+        finding = f"{name} is better calibrated here"
+    elif row.low > 0:
+        finding = f"{name} is worse calibrated here"
+    else:
+        finding = f"{_EXAMPLES.get(row.split, 'these examples do')} not tell the two methods apart"
+    return f"On the same examples, {pair}'s ECE is {difference_words(row)}: {finding}."
+
+
+def chosen_column(choice: Mapping[str, Any]) -> Column:
+    """Return the column of the method that was chosen."""
+    return Column(choice.get("method", UNCALIBRATED), choice.get("criterion"))
+
+
+def choice_words(
+    rows: Sequence[Row], manifest: Manifest, choice: Mapping[str, Any], *, split: str, criterion: str
+) -> list[str]:
+    """Return the opening sentences: which method to use, and what the paired differences say of it."""
+    chosen = chosen_column(choice)
+    columns = [each for each in column_of_each(rows, manifest, split, criterion=criterion) if each != AS_TRAINED]
+    if chosen == AS_TRAINED:
+        sentences = [
+            "Leave the outputs as they are: held-out parts of val do not show that a method makes them better."
+        ]
+    else:
+        sentences = [f"Use {column_words(rows, manifest, chosen)}."]
+    shown = chosen if chosen != AS_TRAINED else next(iter(columns), AS_TRAINED)
+    sentences += _against_none(rows, manifest, shown, split)
+    for row in _pairs(rows, columns, split):
+        sentences.append(_comparison(rows, manifest, row))
+        if row.n >= LEAST_EXAMPLES and not _is_same(rows, row):
+            first, second, _ = _names(manifest, row)
+            beats = "beats" if row.high < 0 else "does not beat"
+            sentences.append(f"So {first} {beats} {second} beyond noise.")
+    return sentences
+
+
+def _against_none(rows: Sequence[Row], manifest: Manifest, column: Column, split: str) -> list[str]:
+    before, row = metric(rows, AS_TRAINED, "ece", split), difference(rows, column, UNCALIBRATED, split)
+    if before is None:
+        return []
+    after = f"; after {_after_words(rows, manifest, column, split)}" if column != AS_TRAINED else ""
+    text = f"The expected calibration error is {with_interval(before)} as given{after}"
+    if row is None or row.n < LEAST_EXAMPLES:
+        return [f"{text}."]
+    if row.high < 0:
+        finding = "better beyond noise"
+    elif row.low > 0:
+        finding = "worse beyond noise"
+    else:
+        finding = "not told apart from no calibration"
+    return [f"{text} (difference {difference_words(row)}: {finding})."]
+
+
+def groups(rows: Sequence[Row], column: Column, split: str) -> list[Metric]:
+    """Return the rows of the groups' ECE, the largest first."""
+    found = select(rows, Metric, name="group_ece", split=split, **column._asdict())
+    return sorted(found, key=lambda row: -row.value)
+
+
+def group_words(rows: Sequence[Row], manifest: Manifest, column: Column, split: str) -> str:
+    """Return which group is worst calibrated, with its interval; "" without groups."""
+    found = groups(rows, column, split)
+    if not found:
+        return ""
+    worst = found[0]
+    many = f"the largest of {len(found)} groups, so part of it may be chance" if len(found) > 1 else "the only group"
+    name = "as given" if column == AS_TRAINED else f"after {method_title(manifest, column.method).lower()}"
+    count = f"{worst.n:,} examples"
+    return f"Worst calibrated {name} is group “{worst.group}”: ECE {with_interval(worst)} from {count}; {many}."
+
+
+def loss_implied_words(rows: Sequence[Row], gamma: float, split: str) -> list[str]:
+    """Return how much of the miscalibration the focal loss itself caused, as the map of its own gamma undoes it."""
+    columns = (AS_TRAINED, Column(LOSS_IMPLIED))
+    before, after = (metric(rows, column, "ece", split) for column in columns)
+    row = difference(rows, Column(LOSS_IMPLIED), UNCALIBRATED, split)
+    if before is None or after is None or row is None:
+        return []
+    value = f"γ\u00a0=\u00a0{plain(gamma)}"
+    change = f"from {with_interval(before)} to {with_interval(after)}: {difference_words(row)}"
+    text = (
+        f"The model was trained with focal loss, {value}. The calibration map with that γ and T\u00a0=\u00a01, with"
+        f" nothing fitted, takes the ECE {change}."
     )
-    if not batches:
-        return ""
-    what = f"the mean of {batches} batches" if batches > 1 else "a single batch"
-    epochs = [row["value"] for row in rows if row["name"] == "selected_epoch"]
-    kept = f" The parameters kept are those after epoch {epochs[0]:.0f}, the best on val." if epochs else ""
-    return f"A training row is {what}, taken as the parameters move; a moving mean, where drawn, is of such rows.{kept}"
+    sides = [_mean_gap(rows, column, split) for column in columns]
+    flipped = "" if sides[0] * sides[1] >= 0 else f", and turns it from {_side(sides[0])} to {_side(sides[1])}"
+    if row.high < 0:
+        return [text, f"Undoing the loss makes it better calibrated{flipped}; what is left has other causes."]
+    if row.low > 0:
+        finding = "the rest of training has moved the outputs more"
+        return [text, f"Undoing the loss makes calibration worse here{flipped}: {finding}."]
+    return [text, "These examples do not show that the loss itself caused miscalibration."]
 
 
-def trace_words(rows: Sequence[Row]) -> str:
-    """Return how the traces were estimated, as their rows' method says."""
-    methods = {row.get("method") for row in rows if row["name"] == "trace"}
-    if methods == {"hutch++"}:
-        return (
-            "estimated by Hutch++: two thirds of the Hessian products build a part that is exact, and a third are"
-            " random samples of the rest, from which standard error and 95% interval come"
-        )
-    if methods == {"xtrace"}:
-        return (
-            "estimated by XTrace: each random vector samples what all the others leave, and standard error and 95%"
-            " interval come from the spread of these samples"
-        )
-    return "estimated from random samples, with the standard error and 95% interval of their mean"
+def _mean_gap(rows: Sequence[Row], column: Column, split: str) -> float:
+    """Mean confidence less accuracy by the reliability rows, weighted by examples: above 0 is overconfident."""
+    bins = select(rows, ReliabilityBin, name="reliability", split=split, **column._asdict())
+    total = sum(row.n for row in bins)
+    return sum(row.n * (row.confidence - row.value) for row in bins) / total if total else 0.0
 
 
-def density_words(rows: Sequence[Row]) -> str:
-    """Return how the distribution of eigenvalues was found, as its rows say."""
-    row = latest(rows, {"name": "spectral_density"})
-    if row is None or not {"probes", "products"} <= set(row):
-        return ""
-    return (
-        f"By stochastic Lanczos quadrature from {row['probes']} random vectors, {row['products']:,} Hessian products"
-        " for each loss; the band is one standard error over them. Bins are even in the eigenvalue near 0 and in its"
-        " logarithm beyond. Eigenvalues far out are told apart, and one alone has the share 1 / number of parameters;"
-        " close together near 0 they fall on the method's own points, and a gap between these says nothing."
-    )
-
-
-def curvature_words(rows: Sequence[Row]) -> str:
-    """Return one sentence that compares the training loss's trace on val with cross-entropy's; "" without both."""
-    on_val = {row["loss"]: row for row in measured(rows, "trace") if row.get("split", "val") == "val"}
-    other = next((loss for loss in on_val if loss != "cross_entropy"), "")
-    own, cross = on_val.get(other), on_val.get("cross_entropy")
-    if own is None or cross is None or min(own.get("stderr", 0), cross.get("stderr", 0)) <= 0:
-        return ""
-    if min(own["value"], cross["value"]) <= 0:
-        return ""
-    ratio = own["value"] / cross["value"]
-    half = 1.96 * ratio * math.hypot(own["stderr"] / own["value"], cross["stderr"] / cross["value"])
-    digits = max(2, 1 - math.floor(math.log10(half)))
-    ends = interval(ratio - half, ratio + half, digits=digits)
-    return (
-        f"At the trained parameters the {loss_title(other)}'s trace is {ratio:.{digits}f} times that of cross-entropy"
-        f" (approximate 95% interval {ends}, from the two standard errors)."
-    )
+def _side(gap: float) -> str:
+    return "overconfident" if gap > 0 else "underconfident"

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from focalgeo.theory.arguments import check_interval, floats
+from focalgeo.theory.arguments import Batch, Numbers, check_interval, floats
 from focalgeo.types import Array
 
 _NEWTON_STEPS = 3  # from a bound that is never far off; two would do for float32
 
 
-def gamma_star(p0: Array) -> Array:
+def gamma_star(p0: Numbers) -> Batch:
     """The gamma above 0 at which `gradient_ratio`(p0, gamma) is 1; every larger gamma damps all p above p0.
 
     In closed form gamma = a/b + W_{-1}(-(a^(1-a/b) / b) log a) / log a, with a = 1 - p0, b = p0 log p0 and W_{-1} the

@@ -1,16 +1,21 @@
 """The distribution of largest entropy under a mean energy."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from focalgeo.theory.arguments import check_finite, floats
+from focalgeo.theory.arguments import Scalar, check_finite, floats
 from focalgeo.types import Array, InputError
 
 _HALVINGS = 60
 
 
-def maxwell_boltzmann(energies: Array, mean_energy: Array) -> tuple[Array, Array]:
+def maxwell_boltzmann(
+    energies: Float[Array, " states"] | Sequence[float], mean_energy: Scalar
+) -> tuple[Float[Array, ""], Float[Array, " states"]]:
     """Inverse temperature beta and probabilities exp(-beta E_i) / Z that have the given mean energy.
 
     Of all distributions with that mean this one has the largest entropy, beta U + log Z. The mean falls strictly in

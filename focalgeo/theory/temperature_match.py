@@ -6,9 +6,10 @@ from itertools import combinations_with_replacement
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from focalgeo.calibration import focal_calibration
-from focalgeo.theory.arguments import check_choice, check_interval, floats
+from focalgeo.theory.arguments import Scalar, check_choice, check_interval, floats
 from focalgeo.types import Array, InputError
 
 SPREAD = 10.0  # largest difference of two logits: those of the papers' cube (-5, 5)^classes
@@ -17,7 +18,9 @@ _SECTIONS = 45  # golden sections: 1.618^-45 of the first bracket is below float
 _GOLDEN = 0.6180339887498949
 
 
-def matching_temperature(gamma: Array, num_classes: int, *, steps: int | None = None, spread: float = SPREAD) -> Array:
+def matching_temperature(
+    gamma: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
+) -> Float[Array, ""]:
     """The temperature T that minimises `temperature_mismatch`: the minimax fit of temperature scaling to the focal map.
 
     Args:
@@ -46,8 +49,8 @@ def matching_temperature(gamma: Array, num_classes: int, *, steps: int | None = 
 
 
 def temperature_mismatch(
-    gamma: Array, temperature: Array, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
-) -> Array:
+    gamma: Scalar, temperature: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
+) -> Float[Array, ""]:
     """Largest difference of the focal map of softmax(z) and softmax(z / T), over all classes and all z of one spread.
 
     Args:

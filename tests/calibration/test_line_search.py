@@ -43,7 +43,7 @@ def test_ties_go_to_the_temperature_nearest_one():
 def test_a_tie_along_a_line_whose_temperature_differs(monkeypatch):
     """Every point has ECE 0; of T = 0.45 at gamma 0 and 2 at gamma 2 the latter is nearer 1 in |log T| alone."""
     fitted = {0.0: 0.45, 2.0: 2.0}
-    module = importlib.import_module("focalgeo.calibration.line_search")  # the name in the room is the function
+    module = importlib.import_module("focalgeo.calibration.search")
     fit = SimpleNamespace
     monkeypatch.setattr(module, "best_point", lambda *_, gamma, **__: fit(temperature=fitted[float(gamma)]))
     found = line_search(np.zeros((4, 2), np.float32), np.array([0, 0, 1, 1]), (0.0, 2.0), (1.0,))

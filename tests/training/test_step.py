@@ -106,18 +106,18 @@ def test_a_penalty_over_the_whole_batch_is_the_same_on_two_devices_and_one(tx):
         return jnp.sqrt(jnp.sum(jnp.where(mask, (confidence - mean) ** 2, 0)) / count)
 
     def on(gather):
-        def forward(network, params, batch, key, loss_values):
+        def outputs(network, params, batch, key, loss_values):
             logits, model_state = network(params)
             count = jnp.sum(batch.mask, dtype=jnp.float32)
             return logits, model_state, loss_values["gamma"] * count * spread(*gather((logits, batch.mask)))
 
-        return forward
+        return outputs
 
     model, batch = models.build("mlp", 4, hidden=(5,)), make_batch(8, 5)
-    step = make_step(model.apply, LOSS, tx, parallel.reduce_sum, forward=on(parallel.gather))
+    step = make_step(model.apply, LOSS, tx, parallel.reduce_sum, outputs=on(parallel.gather))
     two, two_metrics, fingerprints = parallel.pmapped(step)(make_state(model, tx), parallel.shard(batch))
     parallel.check_replicas(fingerprints)
-    alone = make_step(model.apply, LOSS, tx, lambda tree: tree, forward=on(lambda tree: tree))
+    alone = make_step(model.apply, LOSS, tx, lambda tree: tree, outputs=on(lambda tree: tree))
     one, one_metrics = jax.jit(alone)(make_state(model, tx), batch)
     close(two.params, one.params)
     close(two_metrics, one_metrics)

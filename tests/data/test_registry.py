@@ -1,55 +1,12 @@
-"""The registry, the digits, and the checks that hold for every source."""
-
-import subprocess
-import sys
+"""The registry, and the checks that hold for every data set."""
 
 import numpy as np
 import pytest
 
-import focalgeo.data.sources as sources
+import focalgeo.data.registry as registry
 from focalgeo.data import check_split, load_dataset
-from focalgeo.data.splits import Source
+from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split
-
-DIGITS_CHECKSUM = "fe61bc84cd6a594d5ed1b937b7d8f8f791d4091d2a9df91fe5d6066156a4db6e"
-
-
-def test_digits_are_scikit_learns():
-    from sklearn.datasets import load_digits
-
-    data = load_dataset("digits")
-    assert [len(s.y) for s in (data.train, data.val, data.test)] == [1079, 359, 359]
-    assert data.train.x.shape == (1079, 8, 8, 1)
-    assert data.train.x.dtype == np.uint8
-    assert data.train.y.dtype == np.int32
-    assert data.train.x.max() == 16
-    assert data.class_names == tuple("0123456789")
-    raw = load_digits()
-    ours = sorted((x.tobytes(), int(y)) for split in data[1:4] for x, y in zip(*split, strict=True))
-    theirs = zip(raw.images.astype(np.uint8)[..., None], raw.target, strict=True)
-    assert ours == sorted((x.tobytes(), int(y)) for x, y in theirs)
-
-
-def test_digits_are_the_same_bits_everywhere():
-    """Golden; legitimate reasons to change: scikit-learn ships other digits."""
-    assert load_dataset("digits").checksum == DIGITS_CHECKSUM
-
-
-def test_split_seed_changes_the_split_and_not_the_checksum():
-    one, again, two = (load_dataset("digits", split_seed=s) for s in (1, 1, 2))
-    np.testing.assert_array_equal(one.val.x, again.val.x)
-    assert (one.val.x != two.val.x).any()
-    assert one.checksum == two.checksum
-
-
-def test_another_process_loads_the_same_digits():
-    program = (
-        "import hashlib; from focalgeo.data import load_dataset\n"
-        "print(hashlib.sha256(b''.join(a.tobytes() for s in load_dataset('digits')[1:4] for a in s)).hexdigest())"
-    )
-    run = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in "ab"]
-    assert run[0].stdout == run[1].stdout
-    assert len(run[0].stdout) == 65
 
 
 @pytest.mark.parametrize(
@@ -148,6 +105,6 @@ def test_bad_splits(change, num_classes, message):
 )
 def test_checks_run_on_loading(monkeypatch, labels, message):
     split = Split(np.zeros((len(labels), 2, 2, 1), np.uint8), np.array(labels, np.int32))
-    monkeypatch.setattr(sources, "read_digits", lambda: Source({"train": split}, ("a", "b", "c"), ""))
+    monkeypatch.setattr(registry, "read_digits", lambda: RawDataset({"train": split}, ("a", "b", "c"), ""))
     with pytest.raises(InputError, match=message):
         load_dataset("digits")

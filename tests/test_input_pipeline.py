@@ -9,7 +9,6 @@ import pytest
 
 from focalgeo import parallel
 from focalgeo.job import members, preparation, training
-from focalgeo.job.feed import make_feed
 
 CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
 
@@ -28,13 +27,13 @@ def test_examples_that_do_not_fit_are_sent_and_change_nothing(monkeypatch, seeds
     ended = []
     for free in (2 * needed, 2 * needed - 1):
         monkeypatch.setattr(parallel, "free_memory", lambda free=free: free)
-        feed = make_feed(config, prepared.dataset, preparation.source_seeds(run_members))
-        assert len(feed.resident) == (free == 2 * needed)
-        program, _ = training.choose_program(config, prepared, len(seeds), state, feed)
-        chunks = program.place(state)
-        for draw in feed.draws(0, 0):
-            chunks, metrics, _ = program.step(chunks, draw)
-        assert int(metrics[0]["count"][0]) == 140 - 2 * config.optimizer.batch_size
-        ended.append(program.whole(chunks))
+        pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(run_members))
+        assert len(pipeline.resident) == (free == 2 * needed)
+        program, _ = training.choose_program(config, prepared, len(seeds), state, pipeline)
+        groups = program.place(state)
+        for spec in pipeline.specs(0, 0):
+            groups, metrics, _ = program.step(groups, spec)
+        assert int(np.ravel(metrics[0]["count"])[0]) == 140 - 2 * config.optimizer.batch_size
+        ended.append(program.gather(groups))
     assert int(ended[0].step[0]) == 3
     jax.tree.map(np.testing.assert_array_equal, *(states.params for states in ended))

@@ -1,0 +1,112 @@
+"""The axes of a sweep: a quantity at each value, and its mean over seeds with an interval."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from focalgeo.report.selection import Manifest, setting
+from focalgeo.report.style import plain
+from focalgeo.rows import Row, select
+from focalgeo.types import Estimate
+
+AXIS_TITLES = {
+    "run": "run",
+    "gamma": "γ of the training loss",
+    "trace_penalty": "weight λ of the trace penalty",
+    "learning_rate": "learning rate",
+    "seed": "seed",
+}
+_SYMBOLS = {"gamma": "γ", "trace_penalty": "λ", "learning_rate": "learning rate", "seed": "seed", "run": "run"}
+
+
+class Sweep(NamedTuple):
+    """The axis along which figures run, its values, and the combinations of the other axes but the seed."""
+
+    axis: str
+    values: list[Any]
+    others: list[str]
+    lines: list[tuple]
+    seeds: list[int]
+
+
+class Quantity(NamedTuple):
+    """Which rows a quantity is read from: their kind, and what their fields hold."""
+
+    kind: type
+    fields: Mapping[str, Any]
+
+
+def is_sweep(manifest: Manifest) -> bool:
+    """Whether the workdir holds a sweep, or several runs side by side."""
+    return bool(_axes(manifest))
+
+
+def _axes(manifest: Manifest) -> dict[str, list]:
+    swept = setting(manifest, "sweep") or {}
+    axes = {name: list(swept[name]) for name in AXIS_TITLES if isinstance(swept.get(name), list) and swept[name]}
+    return ({"run": manifest["runs"]} if len(manifest.get("runs", [])) > 1 else {}) | axes
+
+
+def sweep_of(manifest: Manifest, rows: Sequence[Row]) -> Sweep:
+    """Return the sweep of a manifest, with the seeds that its rows have."""
+    axes = _axes(manifest)
+    tags = {row.tags for row in rows}
+    moving = [name for name in axes if name not in ("seed", "run")] or [name for name in axes if name != "seed"]
+    axis = moving[0] if moving else "seed"
+    others = [name for name in axes if name not in (axis, "seed")]
+    lines = {tuple(getattr(each, name) for name in others) for each in tags}
+    values = axes[axis] if axis == "run" else sorted(axes[axis])
+    seeds = sorted({each.seed for each in tags if each.seed is not None})
+    return Sweep(axis, values, others, sorted(line for line in lines if None not in line), seeds)
+
+
+def value_text(sweep: Sweep, value: Any) -> str:
+    """Return a value of the axis as a tick or a heading has it."""
+    return value if isinstance(value, str) else plain(value) if value else "0"
+
+
+def axis_symbol(sweep: Sweep) -> str:
+    """Return the axis in short: γ, λ."""
+    return _SYMBOLS[sweep.axis]
+
+
+def line_title(sweep: Sweep, line: tuple) -> str:
+    """Return what tells a line from the others: "λ = 0.01"; "" where there is one."""
+    parts = zip(sweep.others, line, strict=True)
+    return ", ".join(value if name == "run" else f"{_SYMBOLS[name]} = {plain(value)}" for name, value in parts)
+
+
+def tags_of(sweep: Sweep, line: tuple, value: Any) -> dict[str, Any]:
+    """Return the tags of the members of a line at one value of the axis."""
+    return {sweep.axis: value, **dict(zip(sweep.others, line, strict=True))}
+
+
+def axis_values(row: Row) -> tuple[tuple[str, Any], ...]:
+    """Return (name, value) of the axes on which a row has a value: of which member it is."""
+    values = ((name, getattr(row.tags, name)) for name in AXIS_TITLES)
+    return tuple((name, value) for name, value in values if value is not None)
+
+
+def by_seed(rows: Sequence[Row], sweep: Sweep, line: tuple, value: Any, quantity: Quantity) -> dict[int, float]:
+    """Return seed -> the quantity, of the members at one value of the axis after training; the last row counts."""
+    fields = {"epoch": None, **quantity.fields, **tags_of(sweep, line, value)}
+    found = select(rows, quantity.kind, **fields)
+    return {row.tags.seed: row.value for row in found if row.tags.seed is not None}
+
+
+def mean(values: Sequence[float]) -> Estimate | None:
+    """Return the mean of a quantity over seeds with its 95% interval by Student's t; None of nothing.
+
+    The interval, None for one seed, is that of a bootstrap over seeds, whose standard error is s / sqrt(n) times
+    sqrt((n - 1) / n), made wide enough for few seeds.
+    """
+    n = len(values)
+    if n < 2:
+        return Estimate(values[0], None, None, None, 1) if n else None
+    return Estimate.by_student(statistics.fmean(values), statistics.stdev(values) / math.sqrt(n), n)
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate | None:
+    """Return the mean over the seeds that both have of first less second: one seed shares weights and batches."""
+    return mean([first[seed] - second[seed] for seed in first if seed in second])
