@@ -118,12 +118,11 @@ def _norm(vectors: Array) -> Array:
 def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[Row]:
     """Rows of one member on one split: means by outcome, a histogram of gradient norms, and reliability as trained.
 
-    The rows of `BY_OUTCOME` are means over n examples: of all without an
-    "outcome", and of those predicted "correct" and "wrong". Weighted by n both parts average to the whole; an outcome
-    that no example has gets no row. "gradient_norm_histogram" is the share of all examples whose norm is in [lower,
-    upper), for the bins of `NORM_EDGES` that are not empty: four a decade, the first from 0 to 1e-12, the last holding
-    all above it, the same for every epoch. "reliability" is as `calibration_rows` have it, of no method, with the
-    "share" of the examples in each bin.
+    The rows of `BY_OUTCOME` are means over n examples: of all without an "outcome", and of those predicted "correct"
+    and "wrong"; weighted by n, these average to that of all. An outcome of no example has no row.
+    "gradient_norm_histogram" is the share of all examples whose norm is in [lower, upper), for the bins of `NORM_EDGES`
+    that are not empty: four a decade, the first from 0 to 1e-12, the last holding all above it, the same for every
+    epoch. "reliability" is as in `calibration_rows`, of no method, with the "share" of the examples in each bin.
     """
     rows = [finite(row) for row in _mean_rows(diagnosis, split) + _histogram_rows(diagnosis.gradient_norm, split)]
     bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
@@ -205,7 +204,7 @@ def check_last_layer(apply: Callable, variables: PyTree, x: Array) -> None:
 def _weight_norms(apply: Partial, variables: PyTree, x: Array) -> Array:
     """Frobenius norms |W| [members] of the last layers' kernels, for variables with leaves [members, ...].
 
-    The compiler leaves out all of the network that this does not need.
+    The compiler leaves out the part of the network that this does not need.
     """
 
     def of_member(variables: PyTree) -> Array:
