@@ -36,12 +36,10 @@ Expected:  of Mukhoti et al., Tables 3, 1 and 4: test error, ECE as trained and 
 | cifar100 | 77.6 3.01 2.13 | 77.7 1.66 1.34 | 77.3 1.28 1.23 | 76.3 1.83 0.99 | 77.5 1.89 1.68 | 77.6 2.96 2.71 |
 """
 
-import difflib
-import runpy
-from collections.abc import Iterable
-from pathlib import Path
-
 from ml_collections import ConfigDict
+
+from configs import cifar10
+from focalgeo.config import chosen
 
 DATA = ("cifar10", "cifar100")
 # network -> what makes it small for `quick`
@@ -73,43 +71,19 @@ LOSSES = {
     "dual": {"name": "dual_focal_loss", "gamma": 3.0},
     "trace": {"name": "cross_entropy", "trace_penalty": 1e-4},
 }
-SWITCHES = ("published", "quick")
+SWITCHES = {"published": ["published"], "quick": ["quick"]}
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    """The job of the data set, network and loss that `arg` names, as in "cifar100,resnet50,flsd53"."""
-    words = chosen(arg, file="cifar.py", data=DATA, network=NETWORKS, loss=LOSSES)
-    config = runpy.run_path(str(Path(__file__).with_name("cifar10.py")))["get_config"]()
-    data, network = words.get("data", "cifar10"), words.get("network", "resnet50")
-    config.data.name = f"tfds:{data}"
-    set_network(config, network, NETWORKS[network] if "quick" in words else {})
-    if "quick" in words:
+def get_config(words: str = "") -> ConfigDict:
+    """The job of the data set, network and loss that the words name, as in "cifar100,resnet50,flsd53"."""
+    named = chosen(words, __file__, {"data": DATA, "network": NETWORKS, "loss": LOSSES, **SWITCHES})
+    config = cifar10.get_config()
+    config.data.name = f"tfds:{named.get('data', 'cifar10')}"
+    config.model.name = named.get("network", "resnet50")
+    if "quick" in named:
         make_quick(config)
-    set_loss(config, words.get("loss", "ce"), published="published" in words)
+    set_loss(config, named.get("loss", "ce"), published="published" in named)
     return config
-
-
-def chosen(arg: str, *, file: str, **choices: Iterable[str]) -> dict[str, str]:
-    """Which of the choices each word of `arg` names, and the switches among them."""
-    words = [word.strip() for word in arg.split(",") if word.strip()]
-    found = {}
-    for word in words:
-        kind = next((kind for kind, names in choices.items() if word in names), word if word in SWITCHES else None)
-        known = [name for names in (*choices.values(), SWITCHES) for name in names]
-        if kind is None:
-            near = difflib.get_close_matches(word, known, n=1, cutoff=0.0)[0]
-            raise ValueError(f"configs/{file} knows no {word!r}: did you mean {near!r}?")
-        if kind in found:
-            raise ValueError(f"configs/{file} is given {found[kind]!r} and {word!r}: name one {kind} only")
-        found[kind] = word
-    return found
-
-
-def set_network(config: ConfigDict, network: str, small: dict) -> None:
-    """Name the network; its own sizes but for those in `small`."""
-    config.model.name = network
-    for option in ("widths", "blocks", "width", "depth"):
-        config.model[option] = small.get(option)
 
 
 def set_loss(config: ConfigDict, loss: str, *, published: bool = False) -> None:
@@ -131,6 +105,7 @@ def boundaries(epochs: int) -> tuple[int, int]:
 
 def make_quick(config: ConfigDict) -> None:
     """The same path at a size for a minute on 2 CPU cores."""
+    config.model.options.update(NETWORKS[config.model.name])
     config.data.train_size, config.data.val_size, config.data.test_size = 512, 200, 400
     config.optimizer.batch_size = 64
     config.optimizer.epochs = 3

@@ -17,27 +17,27 @@ Expected:  Komisarenko & Kull, Table 1, ResNet-50, five seeds: accuracy, and ECE
            Their published code fits the maps on the split it tests on.
 """
 
-import runpy
-from pathlib import Path
-
 from ml_collections import ConfigDict
 
-_CIFAR = runpy.run_path(str(Path(__file__).with_name("cifar.py")))
+from configs import cifar10
+from configs.cifar import LOSSES, NETWORKS, SWITCHES, make_quick, set_loss
+from focalgeo.config import chosen
+
 WITHOUT_STEM = ("vgg19", "vit")
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    """The job of the network and loss that `arg` names, as in "resnet50,fl3"."""
-    words = _CIFAR["chosen"](arg, file="tiny_imagenet.py", network=_CIFAR["NETWORKS"], loss=_CIFAR["LOSSES"])
-    config = runpy.run_path(str(Path(__file__).with_name("cifar10.py")))["get_config"]()
-    network = words.get("network", "resnet50")
+def get_config(words: str = "") -> ConfigDict:
+    """The job of the network and loss that the words name, as in "resnet50,fl3"."""
+    named = chosen(words, __file__, {"network": NETWORKS, "loss": LOSSES, **SWITCHES})
+    config = cifar10.get_config()
     config.data.name = "tiny_imagenet:tiny-imagenet-200"
+    config.model.name = named.get("network", "resnet50")
+    if config.model.name not in WITHOUT_STEM:
+        config.model.options.stem_stride = 2
     config.optimizer.batch_size = 64
     config.optimizer.epochs = 100
     config.optimizer.decay_epochs = (40, 60)
-    _CIFAR["set_network"](config, network, _CIFAR["NETWORKS"][network] if "quick" in words else {})
-    config.model.stem_stride = None if network in WITHOUT_STEM else 2
-    if "quick" in words:
-        _CIFAR["make_quick"](config)
-    _CIFAR["set_loss"](config, words.get("loss", "ce"), published="published" in words)
+    if "quick" in named:
+        make_quick(config)
+    set_loss(config, named.get("loss", "ce"), published="published" in named)
     return config

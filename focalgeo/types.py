@@ -9,14 +9,6 @@ import numpy as np
 Array = Any  # jax.Array or numpy.ndarray; jax is not imported here, so that rooms without it start fast
 PyTree = Any
 
-# what a sweep may sweep -> the field of the config that it sets
-SWEPT_FIELDS = {
-    "gamma": "loss.gamma",
-    "trace_penalty": "loss.trace_penalty",
-    "learning_rate": "optimizer.learning_rate",
-    "seed": "seed",
-}
-
 
 class InputError(ValueError):
     """Something the user gave is wrong; the message is one line: what, where, how to mend it."""

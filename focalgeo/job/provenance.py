@@ -75,6 +75,7 @@ def _git_commit() -> str:
     """The commit of the source tree, with a + where it has changes; "unknown" for an installed package."""
     describe = [
         "git",
+        "--no-optional-locks",  # reads only: a lock would stay behind where the process is killed
         "-C",
         str(Path(__file__).parent),
         "describe",

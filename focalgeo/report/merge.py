@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from focalgeo import records
+from focalgeo.config import SWEPT_FIELDS
 from focalgeo.report.checks import check_manifest, check_rows
 from focalgeo.report.members import AXIS_TITLES
 from focalgeo.report.selection import Row, setting
 from focalgeo.report.tables import settings
-from focalgeo.types import SWEPT_FIELDS, InputError
+from focalgeo.types import InputError
 
 _MERGED = "merged"  # in a manifest: the workdirs that it was made of, and the mark that it may be made anew
 

@@ -27,7 +27,7 @@ def focal_slope_at_zero(gamma: Array) -> Array:
         gamma: Focal parameter, scalar or [...], above -1.
 
     Returns:
-        [...] float32, relative error 1e-6; held by tests/theory/test_temperature.py. It is 1 at gamma = 0 and at
+        [...] float32, relative error 1e-6; held by tests/theory/test_temperature_bounds.py. It is 1 at gamma = 0 and at
         gamma = -0.885 and below 1 between them only: past -0.885 a negative gamma sharpens predictions near 1/2.
 
     Raises:
@@ -54,7 +54,7 @@ def temperature_bounds(gamma: Array, *, logit_range: Array = 20.0) -> Temperatur
 
     Returns:
         TemperatureBounds of float32 scalars. Relative error of the tight ones 2e-6, for R from 1 to 100 and gamma up to
-        10; held by tests/theory/test_temperature.py.
+        10; held by tests/theory/test_temperature_bounds.py.
 
     Raises:
         InputError: gamma below 0, or a range that is not positive, where they are concrete.
