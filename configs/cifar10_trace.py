@@ -21,7 +21,7 @@ def get_config(words: str = "") -> ConfigDict:
     config.curvature.splits = ("val", "train")
     config.sweep.gamma = ()
     config.sweep.trace_penalty = (0.0, 0.00001, 0.00003, 0.0001, 0.0003)
-    if words == "quick":
+    if "quick" in words:
         config.optimizer.learning_rate = 0.02  # at 0.05 this penalty makes training unsteady
         config.optimizer.epochs = 4
         config.optimizer.decay_epochs = (3,)

@@ -19,6 +19,6 @@ def get_config(words: str = "") -> ConfigDict:
     config = digits.get_config(words)
     config.curvature.splits = ("val", "train")
     config.curvature.density_probes = 0
-    config.sweep.gamma = (0.0, 3.0) if words == "quick" else (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0)
-    config.sweep.seed = (0, 1) if words == "quick" else (0, 1, 2, 3, 4)
+    config.sweep.gamma = (0.0, 3.0) if "quick" in words else (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0)
+    config.sweep.seed = (0, 1) if "quick" in words else (0, 1, 2, 3, 4)
     return config

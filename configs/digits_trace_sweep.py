@@ -17,6 +17,6 @@ def get_config(words: str = "") -> ConfigDict:
     config = digits_trace.get_config(words)
     config.loss.trace_penalty = 0.0
     config.curvature.density_probes = 0
-    config.sweep.trace_penalty = (0.0, 0.001) if words == "quick" else (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.004)
-    config.sweep.seed = (0, 1) if words == "quick" else (0, 1, 2, 3, 4)
+    config.sweep.trace_penalty = (0.0, 0.001) if "quick" in words else (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.004)
+    config.sweep.seed = (0, 1) if "quick" in words else (0, 1, 2, 3, 4)
     return config

@@ -30,6 +30,7 @@ def get_config(words: str = "") -> ConfigDict:
     config = text_config(quick="quick" in named)
     config.data.name = "newsgroups"
     config.model.name = "gp_cnn"
+    config.model.options.embedding_size = 100  # that of the file of word vectors, where there is one
     config.optimizer.name = "adam"
     config.optimizer.learning_rate = 0.001
     config.optimizer.weight_decay = 0.0

@@ -32,6 +32,7 @@ def get_config(words: str = "") -> ConfigDict:
     config = text_config(quick="quick" in named)
     config.data.name = "sst:sst-trees.tar.xz"
     config.model.name = "tree_lstm"
+    config.model.options.embedding_size = 300  # that of the file of word vectors, where there is one
     config.optimizer.name = "adagrad"
     config.optimizer.learning_rate = 0.05
     config.optimizer.weight_decay = 1e-4

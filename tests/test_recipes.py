@@ -172,7 +172,7 @@ def test_recipes_on_real_files(name, words, real_archive, tmp_path):
 @pytest.mark.parametrize(("name", "words"), RECIPES)
 def test_every_recipe_on_real_files(name, words, real_archive, tmp_path):
     check_run(real_config(name, words, real_archive), tmp_path / "run")
-    jax.clear_caches()  # hundreds of programs would fill the memory
+    jax.clear_caches()  # the programs of all of them would fill the memory
 
 
 def real_config(name, words, real_archive):

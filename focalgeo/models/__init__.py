@@ -62,20 +62,22 @@ def options(name: str) -> dict[str, Any]:
 
 
 def check_options(name: str, values: Mapping[str, Any]) -> None:
-    """Refuse options that the network `name` does not have, or values that are not of their kind; None is its own.
+    """Refuse options that the network `name` does not have, or values that are not of their kind; None sets nothing.
 
     Raises:
       InputError: the first of them, with what the network has.
     """
     fields = _option_fields(_constructor(name))
     for option, value in values.items():
+        if value is None:
+            continue
         if option not in fields:
             near = difflib.get_close_matches(option, fields, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"did you mean {near[0]!r}?" if near else "set it to None"
             offered = ", ".join(fields) or "none"
-            raise InputError(f"config.model.options.{option}: {name} has no such option (it has: {offered}){hint}")
+            raise InputError(f"config.model.options.{option}: {name} has no such option (it has: {offered}); {hint}")
         kind = fields[option].type
-        if value is not None and not _is_of_kind(value, kind):
+        if not _is_of_kind(value, kind):
             raise InputError(f"config.model.options.{option} is {value}: it must {_WORDS[kind]}, or None")
 
 
