@@ -79,6 +79,28 @@ def test_options_reach_the_network(name, options, parameters):
     assert trees.size(variables["params"]) == parameters + 10 * last + 10
 
 
+class OwnNetwork(nn.Module):
+    num_classes: int
+    activation: str = "tanh"
+    share: float = 0.5
+    layer: type = nn.Dense
+
+    @nn.compact
+    def __call__(self, x, *, train=False, mask=None):
+        return self.layer(self.num_classes)(getattr(jnp, self.activation)(self.share * x))
+
+
+def test_a_new_network_s_own_options_need_one_line_of_models(monkeypatch):
+    monkeypatch.setitem(models.MODELS, "own", OwnNetwork)
+    assert models.options("own") == {"activation": "tanh", "share": 0.5}
+    model = models.build("own", 3, activation="cos", share=0, axis_name="devices")
+    logits = model.apply(model.init(jax.random.PRNGKey(0), jnp.ones((1, 2))), jnp.ones((1, 2)))
+    assert bool(jnp.any(logits != 0))  # tanh of 0 is 0
+    for options, message in (({"activation": 1}, "it must be text"), ({"share": "big"}, "it must be a number")):
+        with pytest.raises(InputError, match=message):
+            models.build("own", 3, **options)
+
+
 def test_patches_that_do_not_divide_are_named():
     for options in ({"patch": 5}, {"heads": 5}):
         with pytest.raises(InputError, match=r"patch \d must divide the images' sides \(32, 32\), and heads \d"):

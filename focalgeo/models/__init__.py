@@ -6,6 +6,7 @@ What its constructor takes beyond GIVEN are its options, which a config sets as 
 import difflib
 from collections.abc import Mapping, Sequence
 from functools import partial
+from numbers import Integral, Real
 from typing import Any
 
 from focalgeo.models.cnn import CNN
@@ -39,13 +40,15 @@ MODELS = {
     "tree_lstm": TreeLSTM,
     "logistic": Logistic,
 }
-# what a job gives a network by other fields or by its data; the rest of a constructor's plain values are its options
+# what a job gives a network by other fields or by its data; the rest of a constructor's plain values are its options:
+# those whose default a config file could write, so not the class of a ResNet's blocks
 GIVEN = {"num_classes", "dtype", "axis_name", "vocabulary_size", "embedding_init"}
 _WORDS = {
     int: "be a whole number of 1 or more",
     int | None: "be a whole number of 1 or more",
     float: "be a number",
     bool: "be true or false",
+    str: "be text",
     Sequence[int]: "hold whole numbers of 1 or more",
 }
 
@@ -77,7 +80,7 @@ def check_options(name: str, values: Mapping[str, Any]) -> None:
             offered = ", ".join(fields) or "none"
             raise InputError(f"config.model.options.{option}: {name} has no such option (it has: {offered}); {hint}")
         kind = fields[option].type
-        if not _is_of_kind(value, kind):
+        if kind in _WORDS and not _is_of_kind(value, kind):
             raise InputError(f"config.model.options.{option} is {value}: it must {_WORDS[kind]}, or None")
 
 
@@ -118,13 +121,14 @@ def _fields(constructor) -> dict:
 
 
 def _option_fields(constructor) -> dict:
-    """Fields of the constructor whose type a config can write."""
-    return {name: field for name, field in _fields(constructor).items() if name not in GIVEN and field.type in _WORDS}
+    fields, plain = _fields(constructor), int | float | str | tuple | None
+    taken = {*GIVEN, "parent", "name"}  # the last two are flax's own
+    return {name: field for name, field in fields.items() if name not in taken and isinstance(field.default, plain)}
 
 
 def _is_of_kind(value: Any, kind: Any) -> bool:
     if kind == Sequence[int]:
         return isinstance(value, list | tuple) and all(_is_of_kind(each, int) for each in value)
     if kind in (int, int | None):
-        return type(value) is int and value >= 1
-    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+        return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, Real if kind is float else kind)
