@@ -14,9 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-from focalgeo import calibration, job, records, report
-from focalgeo.calibrate import SavedCalibrator, read_calibrator, session
 from focalgeo.calibrate.__main__ import main
 from focalgeo.calibrate.calibrator import write_calibrator
 from focalgeo.calibrate.cautions import cautions, homogeneity, noise_floor
@@ -26,9 +23,12 @@ from focalgeo.calibrate.crossfit import cross_fit, folds
 from focalgeo.calibrate.flags import parse
 from focalgeo.calibrate.groups import group_rows
 from focalgeo.calibrate.measurement import compare
+from focalgeo.report.snippet import SNIPPET
+
+from focalgeo import calibration, job, records, report
+from focalgeo.calibrate import SavedCalibrator, read_calibrator, session
 from focalgeo.data.logits_files import Outputs
 from focalgeo.evaluation import Calibrator, fit_calibrators, paired_rows
-from focalgeo.report.snippet import SNIPPET
 from focalgeo.types import InputError, Predictions
 
 ROOT = Path(__file__).parent.parent
