@@ -5,7 +5,7 @@
 
 import sys
 
-from focalgeo.training import interruption
+from focalgeo.job import interruption
 
 if __name__ == "__main__":
     interruption.stop_at_once()  # before the imports that take time

@@ -1,4 +1,4 @@
-"""How near the focal calibration map comes to temperature scaling, in the binary case: bounds in closed form."""
+"""Bounds in closed form of the focal calibration map by temperature scaling, for two classes."""
 
 from typing import NamedTuple
 
