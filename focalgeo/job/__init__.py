@@ -1,6 +1,16 @@
-"""The main job, composed: the only room that reads config fields."""
+"""The composition of both commands; the only room that reads config fields."""
 
-from focalgeo.job.main import run, run_and_print
-from focalgeo.job.preparation import check_config, describe_config
+import importlib
+from typing import Any
+
+# they import jax: on first use, so that bad input is answered without
+_MODULES = {"run": "main", "run_and_print": "main", "check_config": "preparation", "describe_config": "preparation"}
 
 __all__ = ["check_config", "describe_config", "run", "run_and_print"]
+
+
+def __getattr__(name: str) -> Any:
+    """Functions of the main job."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"focalgeo.job.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import FrozenConfigDict
 
-from focalgeo import curvature, data, losses, models, parallel
+from focalgeo import calibration, curvature, data, losses, models, parallel
 from focalgeo.config import Known, check, describe
 from focalgeo.job.members import Member
 from focalgeo.training import best_epoch, loop, optimiser, penalties
@@ -21,7 +21,12 @@ from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Spl
 
 # what config fields may name; the table of fields itself imports no room that has the names
 KNOWN = Known(
-    names={"data.augment": data.AUGMENTATIONS, "model.name": models.MODELS, "loss.name": losses.FUNCTIONS},
+    names={
+        "data.augment": data.AUGMENTATIONS,
+        "model.name": models.MODELS,
+        "loss.name": losses.FUNCTIONS,
+        "evaluation.methods": calibration.METHODS,
+    },
     losses_with_gamma=[name for name, base in losses.FUNCTIONS.items() if "gamma" in losses.hyperparameters(base)],
     boundaries={name: schedule.boundaries for name, schedule in losses.SCHEDULES.items()},
 )

@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +14,8 @@ TEMPERATURES = tuple(np.arange(0.25, 4, 0.25))
 SETTINGS = {"gammas": GAMMAS, "temperatures": TEMPERATURES, "trained_gamma": 3.0, "num_bins": 10}
 
 
-def predictions(num_examples=400, num_classes=4):
-    rng = np.random.default_rng(0)
+def predictions(num_examples=400, num_classes=4, seed=0):
+    rng = np.random.default_rng(seed)
     logits = (rng.normal(size=(num_examples, num_classes)) * 3).astype(np.float32)
     return logits, np.argmax(logits / 1.6 + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
 
@@ -80,6 +82,20 @@ def test_temperature_scaling_is_the_row_of_gamma_0_of_the_same_search(binning):
         assert fitted.converged
         alone = configured(fitted.method, {}).fit(logits, labels, criterion=fitted.criterion, mask=keep)
         assert alone == fitted.params
+
+
+def test_methods_are_fitted_and_applied_to_all_members_of_a_sweep_at_once():
+    members = [predictions(seed=seed) for seed in range(3)]
+    logits, labels = (np.stack(arrays) for arrays in zip(*members, strict=True))
+    methods = [configured(method, SETTINGS) for method in METHODS.values()]
+    for method, criterion in [(method, criterion) for method in methods for criterion in method.criteria or (None,)]:
+        fit = partial(method.fit, criterion=criterion)
+        params = jax.vmap(fit)(logits, labels)
+        log_probs = jax.vmap(method.apply)(params, logits)
+        for i in range(3):
+            expected = fit(logits[i], labels[i])
+            assert {name: values[i] for name, values in params.items()} == expected
+            np.testing.assert_allclose(log_probs[i], method.apply(expected, logits[i]), atol=1e-5)
 
 
 def test_methods_of_the_same_gamma_and_temperature_agree_to_the_bit():

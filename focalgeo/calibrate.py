@@ -1,14 +1,21 @@
-"""The flags of door 2."""
+"""The calibrate command: python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine."""
+
+import signal
+import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once; every file on disk is complete at any moment
 
 import argparse
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
-from focalgeo.types import InputError
+from focalgeo.job.inputs import Options, read_inputs
+from focalgeo.types import InputError, RunError
 
 DESCRIPTION = """\
-Fit temperature scaling and focal temperature scaling to a classifier's outputs and say, on other examples, which to
-use: calibrated probabilities, calibrator.json and report.html.
+Fit calibration methods to a classifier's outputs and say, on other examples, which to use: calibrated probabilities,
+calibrator.json and report.html.
 
 Each split is one file with logits or probs [examples, classes], labels [examples] and perhaps group [examples]:
   .npz, .safetensors, .pt   named arrays (.pt is read with weights_only, and needs torch)
@@ -16,25 +23,6 @@ Each split is one file with logits or probs [examples, classes], labels [example
   two .npy files            --val=logits=z.npy,labels=y.npy (or probs=p.npy,labels=y.npy)
 """
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
-
-
-class Options(NamedTuple):
-    """What the user asked for."""
-
-    val: str
-    test: str | None
-    out: str
-    logits_key: str | None
-    probs_key: str | None
-    labels_key: str | None
-    group_key: str | None
-    criterion: str
-    binning: str
-    trained_gamma: float | None
-    folds: int
-    num_bins: int
-    num_resamples: int
-    seed: int
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,22 +40,17 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--val", metavar="PATH", help="what the maps are fitted on")
+    add("--val", metavar="PATH", help="what the methods are fitted on")
     add("--test", metavar="PATH", help="what they are measured on; without it val is cross-fitted")
     add("--out", metavar="FOLDER", help="receives everything; missing, empty, or of the same command")
     add("--logits-key", metavar="NAME", help="the array that holds logits, if its name is not logits")
     add("--probs-key", metavar="NAME", help="the array that holds probabilities, if its name is not probs")
     add("--labels-key", metavar="NAME", help="the array that holds labels, if its name is not labels")
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
-    add("--criterion", default="ece", help="what the map that is chosen was fitted by: ece (default) or nll")
+    add("--criterion", default="ece", help="what the method that is chosen was fitted by: ece (default) or nll")
     add("--binning", default="ece", help="the ECE that is searched: ece (equal width, default) or adaptive_ece")
     add("--trained-gamma", type=float, metavar="GAMMA", help="of the focal loss that the model was trained with")
-    add(
-        "--folds",
-        type=int,
-        default=5,
-        help="of the cross-fit of val by which a map is chosen, stratified by label (5)",
-    )
+    add("--folds", type=int, default=5, help="of the cross-fit of val by which a method is chosen (default 5)")
     add("--num-bins", type=int, default=15, help="of both ECEs (default 15)")
     add("--num-resamples", type=int, default=1000, help="of the bootstrap (default 1000)")
     add("--seed", type=int, default=0, help="of the bootstrap and of the folds (default 0)")
@@ -113,3 +96,24 @@ def _check(options: Options) -> None:
             raise InputError(f"--{name.replace('_', '-')} is {value}: it must be from {least} to {most}")
     if options.trained_gamma is not None and not 0 <= options.trained_gamma <= 100:
         raise InputError(f"--trained-gamma is {options.trained_gamma}: it must be from 0 to 100")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Calibrate; returns the exit code: 0, 2 (bad input) or 3 (numbers beyond float32)."""
+    if {"-h", "--help"} & set(arguments):
+        print(make_parser().format_help())
+        return 0
+    try:
+        options = parse(arguments)
+        val, test = read_inputs(options)
+        from focalgeo.job import calibration  # jax after flags and files, so that their errors are answered at once
+
+        calibration.run_and_print(options, val, test, command=["python", "-m", "focalgeo.calibrate", *arguments])
+        return 0
+    except (InputError, RunError) as error:
+        print(f"focalgeo: {str(error).replace('--workdir', '--out')}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,37 +1,32 @@
-"""What a reader should know before trusting the numbers, one sentence each."""
+"""Warnings of the calibrate command: what a reader should know before trusting the numbers, one sentence each."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import chdtrc
+from scipy.stats import chi2_contingency
 
-from focalgeo.calibrate.flags import Options
-from focalgeo.calibrate.groups import LEAST_EXAMPLES
+from focalgeo.calibration import Fitted
 from focalgeo.data.logits_files import PROBABILITY_FLOOR, Outputs
-from focalgeo.evaluation import Calibrator
+from focalgeo.job.inputs import Options
+from focalgeo.rows import LEAST_EXAMPLES
 from focalgeo.types import Array
 
 PER_BIN = 50  # examples for each bin; with fewer, noise is a large part of an ECE
-STANDARD_ERRORS = 3.0  # from which a difference between val and test is said
+STANDARD_ERRORS = 3.0  # from which on a difference between val and test is named
 LEVEL = 0.0027  # the same as a probability
 
 
-def cautions(
-    options: Options, val: Outputs, test: Outputs | None, fits: Sequence[Calibrator], *, temperatures: Array
-) -> list[str]:
-    """All warnings about the files and the fits; an empty list where there is nothing to say."""
+def input_warnings(options: Options, val: Outputs, test: Outputs | None, fits: Sequence[Fitted]) -> list[str]:
+    """All warnings about the files and the fits; an empty list where there are none."""
     where, measured = ("val", val) if test is None else ("test", test)
+    plainest = next(fitted for fitted in fits if fitted.criterion)
     found = [text for name, outputs in (("val", val), ("test", test)) if outputs for text in _of_file(name, outputs)]
-    found += _of_bins(where, measured.logits / np.float32(fits[0].temperature), options.num_bins)
+    found += _of_bins(where, plainest.log_probs(measured.logits), options.num_bins)
     found += _of_labels(val)
     found += [] if test is None else _of_shift(val, test)
     found += _of_groups(measured)
-    ends = np.float32([min(temperatures), max(temperatures)])
-    at = dict.fromkeys(f"{fit.temperature:g}" for fit in fits if np.float32(fit.temperature) in ends)
-    if at:
-        found.append(f"A fitted temperature is {' and '.join(at)}, the end of the range searched: look at the surface.")
-    return found
+    return found + _of_fits(fits)
 
 
 def _of_file(name: str, outputs: Outputs) -> list[str]:
@@ -44,7 +39,7 @@ def _of_file(name: str, outputs: Outputs) -> list[str]:
     if outputs.saturated:
         found.append(
             f"{outputs.saturated:,} of {n:,} examples of {name} have a probability of exactly 0 or 1: rounding has"
-            " taken how sure the model was there, and no map can give it back. Give logits if you can."
+            " taken how sure the model was there, and no method can give it back. Give logits if you can."
         )
     if outputs.given == "probs":
         at_floor = int((outputs.logits[np.arange(n), outputs.labels] <= np.float32(math.log(PROBABILITY_FLOOR))).sum())
@@ -56,21 +51,21 @@ def _of_file(name: str, outputs: Outputs) -> list[str]:
     return found
 
 
-def _of_bins(name: str, logits: Array, num_bins: int) -> list[str]:
-    n = len(logits)
+def _of_bins(name: str, log_probs: Array, num_bins: int) -> list[str]:
+    n = len(log_probs)
     if n >= PER_BIN * num_bins:
         return []
     advice = max(n // PER_BIN, 1)
     return [
         f"{n:,} examples of {name} are few for {num_bins} bins: even a perfectly calibrated model would show an ECE of"
-        f" about {100 * noise_floor(logits, num_bins):.1f}%. Look at the intervals, give more examples, or use"
+        f" about {100 * noise_floor(log_probs, num_bins):.1f}%. Look at the intervals, give more examples, or use"
         f" --num-bins={advice}."
     ]
 
 
-def noise_floor(logits: Array, num_bins: int) -> float:
+def noise_floor(log_probs: Array, num_bins: int) -> float:
     """The ECE that chance leaves if every confidence is true: the sum over bins of sqrt(2 n c (1 - c) / pi) / N."""
-    confidence = _confidence(logits)
+    confidence = _confidence(log_probs)
     index = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
     variance = np.bincount(index, confidence * (1 - confidence), num_bins)
     return float(np.sqrt(2 * variance / math.pi).sum() / len(confidence))
@@ -82,18 +77,18 @@ def _of_labels(val: Outputs) -> list[str]:
     if not missing.size:
         return []
     shown = ", ".join(map(str, missing[:8])) + (", ..." if missing.size > 8 else "")
-    return [f"No example of val has label {shown}: what the maps do to these classes was never checked."]
+    return [f"No example of val has label {shown}: what the methods do to these classes was never checked."]
 
 
 def _of_shift(val: Outputs, test: Outputs) -> list[str]:
     if val.checksum == test.checksum:
         return [
-            "Val and test are the same file: the maps are measured on what they were fitted on, which flatters them."
+            "Val and test are the same file: the methods are measured on what they were fitted on, which flatters them."
         ]
     found = []
-    table = np.stack([np.bincount(each.labels, minlength=val.logits.shape[1]) for each in (val, test)]).astype(float)
-    if homogeneity(table) < LEVEL:
-        found.append("Val and test differ in their class shares beyond noise: one map may not suit both.")
+    table = np.stack([np.bincount(each.labels, minlength=val.logits.shape[1]) for each in (val, test)])
+    if chi2_contingency(table[:, table.any(axis=0)], correction=False).pvalue < LEVEL:
+        found.append("Val and test differ in their class shares beyond noise: one fit may not suit both.")
     quantities = {
         "accuracy": [(each.logits.argmax(1) == each.labels).astype(float) for each in (val, test)],
         "mean confidence": [_confidence(each.logits) for each in (val, test)],
@@ -102,17 +97,8 @@ def _of_shift(val: Outputs, test: Outputs) -> list[str]:
         error = math.sqrt(first.var() / len(first) + second.var() / len(second))
         if abs(first.mean() - second.mean()) > STANDARD_ERRORS * error:
             shares = f"{100 * first.mean():.1f}% on val, {100 * second.mean():.1f}% on test"
-            found.append(
-                f"Val and test differ in {name} beyond noise ({shares}): a map fitted on one may not suit both."
-            )
+            found.append(f"Val and test differ in {name} beyond noise ({shares}): a fit on one may not suit both.")
     return found
-
-
-def homogeneity(table: np.ndarray) -> float:
-    """P-value of Pearson's chi-squared test that the rows of counts [2, classes] come from one distribution."""
-    table = table[:, table.sum(axis=0) > 0]
-    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0, keepdims=True) / table.sum()
-    return float(chdtrc(max(table.shape[1] - 1, 1), ((table - expected) ** 2 / expected).sum()))
 
 
 def _of_groups(outputs: Outputs) -> list[str]:
@@ -124,6 +110,18 @@ def _of_groups(outputs: Outputs) -> list[str]:
         return []
     shown = ", ".join(small[:8]) + (", ..." if len(small) > 8 else "")
     return [f"Groups with fewer than {LEAST_EXAMPLES} examples are left out of the table of groups: {shown}."]
+
+
+def _of_fits(fits: Sequence[Fitted]) -> list[str]:
+    ended = [fitted for fitted in fits if not fitted.converged]
+    found, at = [], [float(fitted.params["temperature"]) for fitted in ended if "temperature" in fitted.params]
+    if at:
+        ends = " and ".join(dict.fromkeys(f"{temperature:g}" for temperature in at))
+        found.append(f"A fitted temperature is {ends}, the end of the range searched: look at the surface.")
+    for fitted in ended:
+        if "temperature" not in fitted.params:
+            found.append(f"{fitted.method.title} by {fitted.criterion.upper()} ended before its fit had converged.")
+    return found
 
 
 def _confidence(logits: Array) -> np.ndarray:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo.calibration.binning import bin_edges
-from focalgeo.calibration.tail import Nodes, Tail, moments_at, tail_sums, tail_weights
+from focalgeo.calibration.fast_search.tail import Nodes, Tail, moments_at, tail_sums, tail_weights
 from focalgeo.types import Array
 
 _FAR = -1e20  # a logit difference this far down has probability 0 at any temperature; unlike -inf, times 0 it is 0

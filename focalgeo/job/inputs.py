@@ -1,21 +1,42 @@
-"""The files that the flags name, checked against each other, and the folder that receives the results."""
+"""Inputs of the calibrate command: its options, the files that they name, and the folder that receives the results.
+
+Nothing here needs jax, so that whatever is wrong is answered at once.
+"""
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from focalgeo import records
-from focalgeo.calibrate.flags import Options
 from focalgeo.data.logits_files import Keys, Outputs, read_outputs
 from focalgeo.types import InputError
 
 MOST_GROUPS = 100
 
 
-def read(options: Options) -> tuple[Outputs, Outputs | None]:
-    """Read val and, if there is one, test, and see that --out can be written; no jax yet.
+class Options(NamedTuple):
+    """What the user asked for, by the names of the flags."""
+
+    val: str
+    test: str | None
+    out: str
+    logits_key: str | None
+    probs_key: str | None
+    labels_key: str | None
+    group_key: str | None
+    criterion: str
+    binning: str
+    trained_gamma: float | None
+    folds: int
+    num_bins: int
+    num_resamples: int
+    seed: int
+
+
+def read_inputs(options: Options) -> tuple[Outputs, Outputs | None]:
+    """Read val and, if there is one, test, and check that --out can be written.
 
     Raises:
         InputError: whatever is wrong with the files, with the two together, or with --out.
@@ -29,7 +50,7 @@ def read(options: Options) -> tuple[Outputs, Outputs | None]:
     _check_groups(val if test is None else test)
     if options.folds > len(val.labels):
         raise InputError(f"--folds is {options.folds}, but val has {len(val.labels)} examples: give fewer")
-    check_out(options, val, test)
+    _check_out(options, val, test)
     return val, test
 
 
@@ -39,16 +60,12 @@ def _check_groups(measured: Outputs) -> None:
         raise InputError(f"group has {count} different values: give at most {MOST_GROUPS}")
 
 
-def check_out(options: Options, val: Outputs, test: Outputs | None) -> None:
-    """Refuse a folder that cannot be written, or that holds something else than results of the same settings.
-
-    Raises:
-        InputError: says which.
-    """
+def _check_out(options: Options, val: Outputs, test: Outputs | None) -> None:
+    """Refuse a folder that cannot be written, or that holds something else than results of the same settings."""
     path = Path(options.out)
     with records.writing(path):
         if path.is_dir():
-            os.listdir(path)  # a folder that may not be read is said as such
+            os.listdir(path)  # a folder that may not be read is named as such
     records.check_workdir(path, make_config(options, val, test))
     with records.locked(path):
         pass
@@ -56,14 +73,14 @@ def check_out(options: Options, val: Outputs, test: Outputs | None) -> None:
 
 def make_config(options: Options, val: Outputs, test: Outputs | None) -> dict[str, Any]:
     """All that the results depend on, as the manifest keeps it."""
-    inputs = {"val": describe(val)} | ({} if test is None else {"test": describe(test)})
+    inputs = {"val": _described(val)} | ({} if test is None else {"test": _described(test)})
     names = ("num_bins", "num_resamples", "criterion", "binning")
     evaluation = {name: getattr(options, name) for name in names}
     settings = {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.folds}
     return settings | ({} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma})
 
 
-def describe(outputs: Outputs) -> dict[str, Any]:
+def _described(outputs: Outputs) -> dict[str, Any]:
     """What a file held; not its path, so that a file that has moved is still the same."""
     return {
         "checksum": outputs.checksum,

@@ -13,17 +13,16 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from focalgeo.calibration.ranks import rank_bin_sums
-from focalgeo.calibration.surface import ChunkSurface, chunk_surface
-from focalgeo.calibration.tail import Nodes, Tail, fit_tail, place_nodes
+from focalgeo.calibration.fast_search.ranks import rank_bin_sums
+from focalgeo.calibration.fast_search.surface import ChunkSurface, chunk_surface
+from focalgeo.calibration.fast_search.tail import Nodes, Tail, fit_tail, place_nodes
 
-_CPU_CHUNK = 2**16  # numbers in a table [classes, examples] worked on at once: a few such tables fit a core's cache
-_ACCELERATOR_CHUNK = 2**24
+_CHUNK = 2**16  # numbers in a table [classes, examples] worked on at once: a few such tables fit a core's cache
 _FEWEST = 64  # examples in a chunk, where there are that many: below that the calls cost more than the work
 _KEPT = 2**25  # confidences of all examples kept at once for equal-mass bins: 128 MB
 
 
-class Problem(NamedTuple):
+class SearchInputs(NamedTuple):
     """The predictions and the grid; weight 0 leaves an example out."""
 
     logits: np.ndarray
@@ -33,41 +32,41 @@ class Problem(NamedTuple):
     temperatures: np.ndarray
 
 
-def surfaces(problem: Problem, num_bins: int, *, by_rank: bool) -> tuple[np.ndarray, np.ndarray]:
+def surfaces(inputs: SearchInputs, num_bins: int, *, by_rank: bool) -> tuple[np.ndarray, np.ndarray]:
     """ECE and NLL [gammas, temperatures]."""
-    tail = fit_tail(problem.gammas, problem.logits.shape[1])
+    tail = fit_tail(inputs.gammas, inputs.logits.shape[1])
     kernel = partial(
         chunk_surface,
-        gammas=problem.gammas,
+        gammas=inputs.gammas,
         coefficients=tail.coefficients,
         num_exact=tail.num_exact,
         num_bins=None if by_rank else num_bins,
     )
-    points = problem.gammas.size * problem.temperatures.size
-    num_blocks = -(-points * len(problem.labels) // _KEPT) if by_rank else 1
-    total = problem.weight.sum(dtype=np.float64)
-    blocks = _blocks(problem.temperatures, num_blocks)
+    points = inputs.gammas.size * inputs.temperatures.size
+    num_blocks = -(-points * len(inputs.labels) // _KEPT) if by_rank else 1
+    total = inputs.weight.sum(dtype=np.float64)
+    blocks = _blocks(inputs.temperatures, num_blocks)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         parts = [
-            _block(problem, partial(kernel, temperatures=temperatures, nodes=nodes), num_bins, pool, by_rank=by_rank)
+            _block(inputs, partial(kernel, temperatures=temperatures, nodes=nodes), num_bins, pool, by_rank=by_rank)
             for temperatures, nodes in zip(blocks, _nodes(blocks, tail), strict=True)
         ]
-    gaps, nll = (np.concatenate(part)[: problem.temperatures.size].T for part in zip(*parts, strict=True))
+    gaps, nll = (np.concatenate(part)[: inputs.temperatures.size].T for part in zip(*parts, strict=True))
     return gaps.astype(np.float32), (nll / total).astype(np.float32)
 
 
 def _block(
-    problem: Problem, kernel: Callable, num_bins: int, pool: ThreadPoolExecutor, *, by_rank: bool
+    inputs: SearchInputs, kernel: Callable, num_bins: int, pool: ThreadPoolExecutor, *, by_rank: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """ECE and sum of the negative log-likelihood [temperatures, gammas] of some temperatures."""
-    starts = _starts(problem)
-    chunks = pool.map(lambda start: jax.device_get(kernel(*_chunk(problem, start, starts.step))), starts)
+    starts = _starts(inputs)
+    chunks = pool.map(lambda start: jax.device_get(kernel(*_chunk(inputs, start, starts.step))), starts)
     if by_rank:
-        return _gaps_by_rank(chunks, problem.weight, num_bins, pool)
+        return _gaps_by_rank(chunks, inputs.weight, num_bins, pool)
     sums, nll = 0.0, 0.0
     for chunk in chunks:  # added up as they come: all of them together would be larger than the logits
         sums, nll = sums + chunk.bins.astype(np.float64), nll + chunk.nll.astype(np.float64)
-    return np.abs(sums).sum(axis=-1) / problem.weight.sum(dtype=np.float64), nll
+    return np.abs(sums).sum(axis=-1) / inputs.weight.sum(dtype=np.float64), nll
 
 
 def _gaps_by_rank(
@@ -88,18 +87,17 @@ def _gaps_by_rank(
     return np.stack(list(pool.map(gap, range(len(nll))))), nll
 
 
-def _starts(problem: Problem) -> range:
+def _starts(inputs: SearchInputs) -> range:
     """Where the chunks begin; all are of one size, so that the last needs little padding."""
-    num_examples, num_classes = problem.logits.shape
-    largest = _CPU_CHUNK if jax.default_backend() == "cpu" else _ACCELERATOR_CHUNK
-    size = min(max(largest // num_classes, _FEWEST), num_examples)
+    num_examples, num_classes = inputs.logits.shape
+    size = min(max(_CHUNK // num_classes, _FEWEST), num_examples)
     return range(0, num_examples, -(-num_examples // -(-num_examples // size)))
 
 
-def _chunk(problem: Problem, start: int, size: int) -> list[np.ndarray]:
+def _chunk(inputs: SearchInputs, start: int, size: int) -> list[np.ndarray]:
     """Logits, labels and weights of `size` examples, padded with weight 0 where there are no more."""
     rows = slice(start, start + size)
-    chunk = problem.logits[rows].astype(np.float32), problem.labels[rows], problem.weight[rows]
+    chunk = inputs.logits[rows].astype(np.float32), inputs.labels[rows], inputs.weight[rows]
     pad = size - len(chunk[1])
     return [np.pad(a, [(0, pad)] + [(0, 0)] * (a.ndim - 1)) for a in chunk]
 
