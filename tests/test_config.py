@@ -77,6 +77,7 @@ def test_a_value_may_follow_as_an_argument_and_the_last_one_counts():
         ),
         ("--config.xyz=3", "no such config field: config.xyz; python -m focalgeo.run --fields shows all"),
         ("--config.model.options=3", "config.model.options is no field of its own"),
+        ("--config.model.options.a.b=3", "no such config field: config.model.options.a.b"),
         ("--config.loss.gamma=big", "config.loss.gamma is big: it must be a number"),
         ("--config.loss.gamma=True", "config.loss.gamma is True: it must be a number"),
         ("--config.seed=1.5", "config.seed is 1.5: it must be a whole number"),
@@ -121,6 +122,9 @@ def test_whole_numbers_are_numbers_and_lists_are_tuples():
 
 
 def test_a_missing_field_is_named():
+    config = with_values(ConfigDict(), {"seed": 1, "optimizer.epochs": 3})
+    with pytest.raises(InputError, match=r"config\.data\.name is missing"):
+        job.check_config(config)
     config = default_config()
     del config.loss.gamma
     with pytest.raises(InputError, match=r"config\.loss\.gamma is missing: start from focalgeo\.config\."):
@@ -163,10 +167,11 @@ def test_config_files_import_their_siblings_from_any_directory(tmp_path, monkeyp
         ("def get_config(:", "own.py: SyntaxError: invalid syntax (own.py, line 1)"),
     ],
 )
-def test_what_a_config_file_raises_is_one_line_with_its_place(code, message, tmp_path):
+def test_what_a_config_file_raises_is_one_line_with_its_place(code, message, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
-        load_config(tmp_path / "own.py")
+        load_config("own.py")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

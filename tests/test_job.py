@@ -342,8 +342,9 @@ def test_the_readme_s_commands_name_configs_and_fields_that_exist():
     assert len(commands) >= 3
     for command in commands:
         values, others = split_arguments(shlex.split(command))
-        path = next(other.removeprefix("--config=") for other in others if other.startswith("--config="))
-        job.check_config(with_values(read_config(ROOT / path), values))
+        if others != ["--fields"]:
+            path = next(other.removeprefix("--config=") for other in others if other.startswith("--config="))
+            job.check_config(with_values(read_config(ROOT / path), values))
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE):
         assert f"\n{target}:" in makefile

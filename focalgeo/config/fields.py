@@ -210,7 +210,9 @@ def describe(names: Mapping[str, Collection[str]], options: Mapping[str, Mapping
 
 def is_field(name: str) -> bool:
     """Whether a value can be set under this dotted name; the options of networks are not told apart here."""
-    return (name in FIELDS and FIELDS[name].range.kind is not dict) or name.startswith(OPTIONS)
+    if name.startswith(OPTIONS):
+        return name.removeprefix(OPTIONS).isidentifier()
+    return name in FIELDS and FIELDS[name].range.kind is not dict
 
 
 def unknown(name: str) -> str:

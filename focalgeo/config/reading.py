@@ -42,7 +42,8 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
         except InputError:
             raise
         except Exception as error:
-            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+            frames, here = traceback.extract_tb(error.__traceback__), specification.origin
+            lines = [frame.lineno for frame in frames if frame.filename == here]
             where = f"{file}, line {lines[-1]}" if lines else file
             message = str(error).strip().partition("\n")[0]
             raise InputError(f"{where}: {type(error).__name__}: {message}") from error

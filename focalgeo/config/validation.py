@@ -1,5 +1,6 @@
 """The check of a config before a job begins, and the members that its sweep has."""
 
+import functools
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -87,9 +88,11 @@ def _check_values(config: ConfigDict, known: Known) -> None:
 
 def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     """A copy of the config with other values of these fields, by dotted name."""
-    config = ConfigDict(config.to_dict(), type_safe=False)
-    config.update_from_flattened_dict(values)
-    return config
+    nested = config.to_dict()
+    for name, value in values.items():
+        *sections, last = name.split(".")
+        functools.reduce(lambda part, section: part.setdefault(section, {}), sections, nested)[last] = value
+    return ConfigDict(nested, type_safe=False)
 
 
 def axes(config) -> dict[str, tuple]:
