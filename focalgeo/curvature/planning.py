@@ -8,7 +8,7 @@ import numpy as np
 
 from focalgeo.curvature.arguments import check_params, is_traced
 from focalgeo.curvature.lanczos import orthogonalise
-from focalgeo.curvature.matvec import flat_matvec, layout_of, map_rows
+from focalgeo.curvature.matvec import Layout, flat_matvec, layout_of, map_rows
 from focalgeo.curvature.traces import sample_mean
 from focalgeo.curvature.xtrace import start_vectors, value_and_stderr
 from focalgeo.types import Array, Estimate, InputError, PyTree
@@ -81,11 +81,11 @@ def trace_to(
     sketch_key, sample_key = jax.random.split(key)
     product = _concrete(flat_matvec(matvec, layout), like, key)
     rows = min(FIRST_ROWS, layout.size)
-    space = _grown(None, product, sketch_key, jax.ShapeDtypeStruct((rows, layout.size), layout.dtype))
+    space = _grown(None, product, sketch_key, rows, layout)
     wanted, before = _samples_needed(space, relative_error), np.inf
     while _pays(wanted, before, rows) and _fits(2 * rows, layout.size, max_products, max_rows):
         sketch_key, _ = jax.random.split(sketch_key)
-        space = _grown(space, product, sketch_key, space.vectors)
+        space = _grown(space, product, sketch_key, rows, layout)
         rows, before = 2 * rows, wanted
         wanted = _samples_needed(space, relative_error)
     count = int(np.clip(np.ceil(wanted), FEWEST_SAMPLES, max_products - 2 * rows))
@@ -109,9 +109,9 @@ def _fits(rows: int, size: int, max_products: int, max_rows: int) -> bool:
     return rows <= min(size, max_rows) and 2 * rows + FEWEST_SAMPLES <= max_products
 
 
-def _grown(space: Subspace | None, product, key: Array, like: Array) -> Subspace:
-    """`space` with as many rows more as `like` [rows, n] has."""
-    vectors = start_vectors(key, like)
+def _grown(space: Subspace | None, product, key: Array, rows: int, layout: Layout) -> Subspace:
+    """`space` with so many rows more."""
+    vectors = start_vectors(key, samples=rows, size=layout.size, dtype=layout.dtype)
     products = map_rows(product, vectors)
     basis = _new_rows(None if space is None else space.basis, products)
     added = Subspace(vectors, products, basis, map_rows(product, basis))

@@ -66,7 +66,8 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
 
 
 def _xtrace(product, key, num_probes, layout):
-    vectors = start_vectors(key, jnp.zeros((min(num_probes // 2, layout.size), layout.size), layout.dtype))
+    samples = min(num_probes // 2, layout.size)
+    vectors = start_vectors(key, samples=samples, size=layout.size, dtype=layout.dtype)
     products = map_rows(product, vectors)
     basis = _orthonormal_rows(products)
     value, stderr = value_and_stderr(vectors, products, basis, map_rows(product, basis))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
+from jaxtyping import Float
 
 from focalgeo import calibration, parallel
 from focalgeo.calibration.binning import equal_width
@@ -165,7 +166,7 @@ def _bins(confidence: Array, correct: Array, *, num_bins: int) -> calibration.Re
     return equal_width(confidence, correct, jnp.ones_like(confidence), num_bins)
 
 
-def find_last_layer(sown: Mapping) -> tuple[Array, Array]:
+def find_last_layer(sown: Mapping) -> tuple[Float[Array, "*examples width"], Float[Array, "width outputs"]]:
     """The last layer's input and kernel, wherever in the sown collections they are.
 
     Raises:

@@ -3,13 +3,8 @@
 import importlib
 from typing import Any
 
-# They import jax: on first use, so that a wrong flag or file is answered at once.
-_MODULES = {
-    "check_config": "preparation",
-    "describe_config": "preparation",
-    "run": "main",
-    "run_and_print": "main",
-}
+# they import jax: on first use, so that bad input is answered without
+_MODULES = {"run": "main", "run_and_print": "main", "check_config": "preparation", "describe_config": "preparation"}
 
 __all__ = ["check_config", "describe_config", "run", "run_and_print"]
 

@@ -19,16 +19,6 @@ from focalgeo.training import best_epoch, loop, optimiser, penalties
 from focalgeo.training.step import make_step, stack
 from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Split, TrainState
 
-
-class Objective(NamedTuple):
-    """What a step minimises: the mean of `loss` over the examples, plus the penalties that `outputs` adds."""
-
-    name: str  # of the mean alone, as its curvature is named
-    loss: Callable[[Array, Array, dict], Array]  # (logits, labels, loss_values) -> [examples]
-    outputs: Callable  # of penalties.make_outputs
-    loss_values: dict[str, PyTree]  # that both read, as training begins
-
-
 # what config fields may name; the table of fields itself imports no room that has the names
 KNOWN = Known(
     names={
@@ -37,9 +27,7 @@ KNOWN = Known(
         "loss.name": losses.FUNCTIONS,
         "evaluation.methods": calibration.METHODS,
     },
-    losses_with_gamma=[
-        name for name, function in losses.FUNCTIONS.items() if "gamma" in losses.hyperparameters(function)
-    ],
+    losses_with_gamma=[name for name, base in losses.FUNCTIONS.items() if "gamma" in losses.hyperparameters(base)],
     boundaries={name: schedule.boundaries for name, schedule in losses.SCHEDULES.items()},
 )
 
@@ -48,7 +36,7 @@ def check_config(config) -> FrozenConfigDict:
     """The config as a job reads it: every value of its field's own kind.
 
     Raises:
-      InputError: the first field, or option of the network, that does not exist or is out of its range.
+        InputError: the first field, or option of the network, that does not exist or is out of its range.
     """
     config = check(config, KNOWN)
     models.check_options(config.model.name, config.model.options)
@@ -58,6 +46,15 @@ def check_config(config) -> FrozenConfigDict:
 def describe_config() -> str:
     """The table of all config fields, and the options of each network."""
     return describe(KNOWN.names, {name: models.options(name) for name in models.MODELS})
+
+
+class Objective(NamedTuple):
+    """What a step minimises: the mean of `loss` over the examples, plus the penalties that `outputs` adds."""
+
+    name: str  # of the mean alone, as its curvature is named
+    loss: Callable[[Array, Array, dict], Array]  # (logits, labels, loss_values) -> [examples]
+    outputs: Callable  # of penalties.make_outputs
+    loss_values: dict[str, PyTree]  # that both read, as training begins
 
 
 class Prepared(NamedTuple):

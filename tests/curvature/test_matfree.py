@@ -73,7 +73,7 @@ def test_hutchinsons_trace_and_its_error_are_theirs_on_the_same_probes(matrix):
 
 def test_xtrace_is_theirs_on_the_same_vectors(matrix):
     count = 8
-    vectors = start_vectors(KEY, jnp.zeros((count, len(matrix))))
+    vectors = start_vectors(KEY, samples=count, size=len(matrix), dtype=matrix.dtype)
     estimator = stochtrace.estimator_leave_one_out(stochtrace.leave_one_out_xtrace(), lambda _: vectors)
     found = trace(product_of(matrix), matrix[0], KEY, 2 * count, method="xtrace")
     np.testing.assert_allclose(found.value, estimator(product_of(matrix), KEY), rtol=1e-8)
