@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 
 from focalgeo.types import Dataset, InputError, Split
 
@@ -29,7 +30,7 @@ class RawDataset(NamedTuple):
     split_off: Sizes = Sizes()
 
 
-def split_indices(n: int, val_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_indices(n: int, val_size: int, seed: int) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " val"]]:
     """Indices (train, val) of n examples: shuffled by NumPy's legacy generator, the first `val_size` are validation.
 
     Args:
