@@ -50,7 +50,7 @@ def decode_image(data: bytes, *, where: str, image_size: int | None = None) -> U
 def decode_files(
     files: Iterable[File], *, where: str, image_size: int | None = None
 ) -> tuple[list[str], UInt8[np.ndarray, "files height width 3"]]:
-    """The names and images, uint8 [files, height, width, 3], of encoded files, in the order they come.
+    """The names and images, uint8 [files, height, width, 3], of encoded files, in their order.
 
     Raises:
         InputError: a broken image, or images of different sizes where `image_size` is None.

@@ -1,4 +1,4 @@
-"""A classifier's outputs with their labels, read from files of any framework; what they are is said, never guessed."""
+"""Classifier outputs with their labels, read from files of any framework: logits or probabilities, as the user says."""
 
 import difflib
 import re

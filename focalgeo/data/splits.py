@@ -1,4 +1,4 @@
-"""Train, val and test splits: the papers' seeded rule, subsets by the same rule, and the checks that all must pass."""
+"""Train, val and test splits: the papers' seeded rule, subsets, and the checks of every split."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from focalgeo.types import Dataset, InputError, Split
 
 
 class Sizes(NamedTuple):
-    """How many examples each split shall have; None means the default of the data set, or of `divide`."""
+    """Number of examples in each split; None means the default of the data set, or of `divide`."""
 
     train: int | None = None
     val: int | None = None

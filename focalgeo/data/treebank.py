@@ -36,7 +36,7 @@ class Tree(NamedTuple):
 
     @property
     def sentiment(self) -> int:
-        """That of the whole sentence, the root."""
+        """Sentiment of the root, the whole sentence."""
         return (self.inner_sentiments or self.leaf_sentiments)[-1]
 
 

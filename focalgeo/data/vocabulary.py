@@ -20,7 +20,7 @@ SPECIAL = (PADDING, UNKNOWN)
 
 
 class NumberedTexts(NamedTuple):
-    """All words of some texts in alphabetical order behind the special ones, and each text as positions in them."""
+    """All words of some texts, the special ones first and the rest in alphabetical order, and each text as positions."""
 
     vocabulary: tuple[str, ...]
     ids: list[Int32[np.ndarray, " words"]]
@@ -78,7 +78,7 @@ def encode(
 
 
 def encode_dataset(data: Dataset, *, max_words: int | None = None) -> Dataset:
-    """The data set with the vocabulary of its own train split; what is known from val and test alone is unknown.
+    """The data set with the vocabulary of its own train split; words that occur in val or test only become unknown.
 
     Args:
         data: words are positions in data.vocabulary. They stand in x [examples, length], or in x[..., 0] of trees

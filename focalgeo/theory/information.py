@@ -1,4 +1,4 @@
-"""The divergence between a softmax and its neighbours, and the Fisher information that is its second order."""
+"""Fisher information of a softmax, and the KL divergence whose second order it is."""
 
 import jax
 import jax.numpy as jnp
