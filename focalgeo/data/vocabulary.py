@@ -20,7 +20,7 @@ SPECIAL = (PADDING, UNKNOWN)
 
 
 class NumberedTexts(NamedTuple):
-    """All words of some texts, the special ones first and the rest in alphabetical order, and each text as positions."""
+    """All words of some texts, the special ones first, then in alphabetical order; each text as positions in them."""
 
     vocabulary: tuple[str, ...]
     ids: list[Int32[np.ndarray, " words"]]
