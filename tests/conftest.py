@@ -1,6 +1,6 @@
 """Test settings that catch whole families of JAX bugs: two CPU devices, strict promotion, warnings are errors."""
 
-import json
+import copy
 import os
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import jax
 import pytest
 import shapes
+from reference import records
 
 shapes.install("focalgeo")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -51,5 +52,4 @@ def real_archive():
 @pytest.fixture(scope="session")
 def papers():
     """Records of the papers' numbers by key: inputs and what comes of them. See tests/reference/papers/README.md."""
-    files = sorted((Path(__file__).parent / "reference" / "papers").glob("*.json"))
-    return {key: records for file in files for key, records in json.loads(file.read_text()).items()}
+    return copy.deepcopy(records.stored())
