@@ -16,12 +16,14 @@ import pytest
 
 from focalgeo import calibration, job, records, report
 from focalgeo.calibrate import main, parse
-from focalgeo.calibration import METHODS, METRICS, Fitted, read_calibrator
+from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrator
 from focalgeo.calibration.saved import SavedCalibrator, calibrator_json
 from focalgeo.data.logits_files import Outputs
+from focalgeo.job import calibration as job_calibration
 from focalgeo.job.warnings import input_warnings, noise_floor
 from focalgeo.report.calibration_page import SNIPPET
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
+from focalgeo.types import Predictions
 
 ROOT = Path(__file__).parent.parent
 FEW = "--num-resamples=20"
@@ -271,6 +273,93 @@ def test_logits_eight_times_too_large_are_scaled_back(tmp_path, capsys):
     found = read_calibrator(tmp_path / "out" / "calibrator.json")
     assert found.method == "temperature_scaling"
     assert found.parameters["temperature"] == pytest.approx(8, rel=0.1)
+
+
+def fit_vector_scaling(logits, labels, *, criterion, mask=None):
+    """A scale and a bias of each class by 300 steps down the gradient of the NLL."""
+    weight = np.ones(len(labels), np.float32) if mask is None else np.float32(mask)
+
+    def loss(params):
+        log_probs = apply_vector_scaling(params, logits)
+        return -jnp.average(jnp.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0], weights=weight)
+
+    step = lambda _, params: jax.tree.map(lambda at, slope: at - 0.1 * slope, params, jax.grad(loss)(params))  # noqa: E731
+    classes = logits.shape[1]
+    start = {"scale": jnp.ones(classes, jnp.float32), "bias": jnp.zeros(classes, jnp.float32)}
+    return jax.lax.fori_loop(0, 300, step, start)
+
+
+def apply_vector_scaling(params, logits):
+    return jax.nn.log_softmax(logits * params["scale"][None] + params["bias"][None])
+
+
+@pytest.fixture
+def extended(monkeypatch):
+    """A method and a metric more, each by one entry."""
+    method = Method("vector_scaling", "Vector scaling", fit_vector_scaling, apply_vector_scaling, ("nll",))
+    monkeypatch.setitem(METHODS, "vector_scaling", method._replace(keeps_class=False))
+    metric = METRICS["ece"]._replace(function=calibration.classwise_ece, title="Class-wise ECE", note="all classes")
+    monkeypatch.setitem(METRICS, "classwise_ece", metric)
+
+
+def biased(n, seed):
+    """Logits with a bias of the classes, which no temperature takes away."""
+    logits, labels = draw(n, 3, seed=seed)
+    return logits + np.float32([1.5, 0.0, -1.0]), np.int32(labels)
+
+
+def holds_the_method(rows, split):
+    """Metrics, differences and the new metric of vector scaling."""
+    found = select(rows, Metric, split=split, method="vector_scaling", criterion="nll", group=None)
+    assert [row.name for row in found] == [*METRICS]
+    assert "classwise_ece" in METRICS
+    for against, criterion in ((NAMES[0], "nll"), ("uncalibrated", None)):
+        place = {"split": split, "method": "vector_scaling", "against": against, "against_criterion": None}
+        found = {row.name: row for row in select(rows, Difference, **place)}
+        assert set(found) == {f"{name}_difference" for name in METRICS}, criterion
+        assert found["nll_difference"].high < 0
+
+
+@pytest.mark.parametrize("given", [("val", "test"), ("val",)])
+@pytest.mark.usefixtures("extended")
+def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_path, given, capsys):
+    for seed, split in enumerate(("val", "test")):
+        logits, labels = biased(500, seed)
+        np.savez(tmp_path / f"{split}.npz", logits=logits, labels=labels)
+    files = [f"--{split}={tmp_path}/{split}.npz" for split in given]
+    assert main([*files, f"--out={tmp_path}/out", FEW, "--criterion=nll", "--folds=2"]) == 0
+    rows, page = records.read_rows(tmp_path / "out"), (tmp_path / "out" / "report.html").read_text()
+    holds_the_method(rows, "test" if "test" in given else "cross_fit")
+    printed = capsys.readouterr().out
+    assert "to use: vector scaling" in printed
+    calibrator = read_calibrator(tmp_path / "out" / "calibrator.json")
+    assert (calibrator.method, calibrator.criterion, set(calibrator.parameters)) == (
+        "vector_scaling",
+        "nll",
+        {"scale", "bias"},
+    )
+    for split in given:
+        with np.load(tmp_path / f"{split}.npz") as arrays:
+            log_probs = records.read_arrays(tmp_path / "out" / "probabilities", split)["log_probs"]
+            np.testing.assert_allclose(calibrator.log_probs(arrays["logits"]), log_probs, atol=1e-5)
+    manifest = records.read_manifest(tmp_path / "out")
+    assert manifest["methods"]["vector_scaling"] == {"title": "Vector scaling", "criteria": ["nll"]}
+    assert manifest["metrics"]["classwise_ece"]["note"] == "all classes"
+    assert "Vector scaling" in page
+    assert "Class-wise ECE" in page
+
+
+@pytest.mark.usefixtures("extended")
+def test_the_main_job_takes_the_new_method_and_metric_too():
+    config = runpy.run_path(str(ROOT / "configs" / "digits.py"))["get_config"]("quick")
+    config.evaluation.num_resamples = 20
+    predictions = {
+        split: Predictions(*biased(400, seed), np.ones(400, bool)) for seed, split in enumerate(("val", "test"))
+    }
+    rows, search = job_calibration.calibrate(config, predictions, jax.random.PRNGKey(0))
+    holds_the_method(rows, "test")
+    assert {row.method for row in select(rows, Metric, name="classwise_ece", split="val")} >= {"vector_scaling", *NAMES}
+    assert set(search) == {"gammas", "temperatures", "ece", "nll"}
 
 
 OPTIONS = parse(["--val=v", "--out=o", "--num-bins=10"])
