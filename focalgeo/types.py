@@ -14,14 +14,6 @@ else:
     Array = Any  # jax is not imported at run time, so that packages without it start fast
 PyTree = Any
 
-# what a sweep may sweep -> the field of the config that it sets
-SWEPT_FIELDS = {
-    "gamma": "loss.gamma",
-    "trace_penalty": "loss.trace_penalty",
-    "learning_rate": "optimizer.learning_rate",
-    "seed": "seed",
-}
-
 
 class InputError(ValueError):
     """Something the user gave is wrong; the message is one line: what, where, how to mend it."""

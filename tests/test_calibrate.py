@@ -2,7 +2,6 @@
 
 import html
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import digits
 from focalgeo import calibration, job, records, report
 from focalgeo.calibrate import main, parse
 from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrator
@@ -58,7 +58,7 @@ def outputs(logits, labels, **fields):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A workdir of the main job, one epoch, no curvature."""
-    config = runpy.run_path(str(ROOT / "configs" / "digits.py"))["get_config"]("quick")
+    config = digits.get_config("quick")
     config.optimizer.epochs = 1
     config.evaluation.num_resamples = 20
     config.curvature.examples = 0
@@ -351,7 +351,7 @@ def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_p
 
 @pytest.mark.usefixtures("extended")
 def test_the_main_job_takes_the_new_method_and_metric_too():
-    config = runpy.run_path(str(ROOT / "configs" / "digits.py"))["get_config"]("quick")
+    config = digits.get_config("quick")
     config.evaluation.num_resamples = 20
     predictions = {
         split: Predictions(*biased(400, seed), np.ones(400, bool)) for seed, split in enumerate(("val", "test"))

@@ -35,7 +35,7 @@ def load_config(name="digits", variant="quick", **axes):
 def tiny(**axes):
     """A sweep of the digits that measures little."""
     config = load_config(**axes)
-    config.model.hidden = (8,)
+    config.model.options.hidden = (8,)
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
     config.curvature.update({"examples": 16, "max_products": 2, "num_probes": 4, "density_probes": 0})
     config.checkpoint.every = 5
@@ -110,7 +110,7 @@ def of_images(folder, **axes):
     """A CNN with batch norm on augmented images."""
     config = load_config("cifar10", "quick", **axes)
     config.data.update({"name": f"folder:{folder}", "train_size": 64, "val_size": 8})
-    config.model.widths = (4, 8)
+    config.model.options.widths = (4, 8)
     config.optimizer.update({"batch_size": 16, "learning_rate": 0.02})
     return config
 

@@ -6,7 +6,6 @@ of opposite sign cancel. The functions `binary_...` take log_probs [examples, 2]
 number of classes.
 """
 
-import jax
 import jax.numpy as jnp
 
 from focalgeo.calibration.binning import (
@@ -22,6 +21,7 @@ from focalgeo.calibration.binning import (
     weights,
     widened,
 )
+from focalgeo.calibration.roots import bisection
 from focalgeo.types import Array, InputError
 
 _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on which reflection is plain convolution
@@ -57,24 +57,18 @@ def _smoothed_error(confidence: Array, correct: Array, weight: Array) -> Array:
         damping = jnp.exp(-((frequency * width) ** 2) / 2)
         return jnp.sum(jnp.abs(jnp.fft.irfft(spectrum * damping.astype(spectrum.dtype), 2 * _CELLS)))
 
-    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        above = error(middle) > middle  # the error falls as the width grows
-        return jnp.where(above, middle, low), jnp.where(above, high, middle)
-
     ends = jnp.zeros((), confidence.dtype), jnp.ones((), confidence.dtype)
-    low, high = jax.lax.fori_loop(0, _HALVINGS, halve, ends)
-    return error((low + high) / 2)
+    # the error falls as the width grows
+    return error(bisection(lambda width: error(width) > width, *ends, num_halvings=_HALVINGS))
 
 
 def _residuals(confidence: Array, correct: Array, weight: Array) -> Array:
     """Mean residual on the circle of 2 * cells points, half of it at each point and half at its mirror image."""
     counted = weight > 0
     residual = jnp.where(counted, weight * (correct.astype(confidence.dtype) - confidence), 0) / jnp.sum(weight)
-    place = jnp.where(counted, jnp.clip(confidence, 0, 1), 0) * _CELLS
-    below = jnp.clip(jnp.floor(place), 0, _CELLS - 1)
-    upper = residual * (place - below)
+    position = jnp.where(counted, jnp.clip(confidence, 0, 1), 0) * _CELLS
+    below = jnp.clip(jnp.floor(position), 0, _CELLS - 1)
+    upper = residual * (position - below)
     index = below.astype(jnp.int32)
     points = jnp.zeros(_CELLS + 1, confidence.dtype).at[index].add(residual - upper).at[index + 1].add(upper)
     circle = jnp.concatenate([points, points[-2:0:-1]]) / 2

@@ -10,6 +10,7 @@ import numpy as np
 
 from focalgeo.calibration.binning import check_predictions
 from focalgeo.calibration.maps import focal_temperature_scaling, temperature_scaling, wide
+from focalgeo.calibration.roots import newton_in_bracket
 from focalgeo.types import Array, InputError
 
 GAMMA_BRACKET = (-0.9, 20.0)
@@ -71,30 +72,15 @@ def _temperature_fit(logits: Array, labels: Array, weight: Array) -> Calibration
     low, high = jnp.log(jnp.asarray(TEMPERATURE_BRACKET, logits.dtype))
     slope_low, slope_high = slopes(low)[0], slopes(high)[0]
     at_bound = (slope_low >= 0) | (slope_high <= 0)
-    found, converged, steps = _root(slopes, low, high)
-    end = jnp.where(slope_low == slope_high, 0, jnp.where(slope_low >= 0, low, high))
-    found = jnp.where(at_bound, end, found)
-    return CalibrationFit(
-        jnp.zeros_like(found), jnp.exp(found), objective(None, found), converged & ~at_bound, at_bound, steps
+    least_gain = _least_gain(logits.dtype)
+    root = newton_in_bracket(
+        slopes, jnp.zeros_like(low), low, high, settled=lambda slope, curve: slope * slope <= 2 * least_gain * curve
     )
-
-
-def _root(slopes: Callable[[Array], tuple[Array, Array]], low: Array, high: Array) -> tuple[Array, Array, Array]:
-    """Where the slope turns from negative to positive, whether Newton's promise of gain is used up, and the steps."""
-
-    def advance(state: tuple) -> tuple:
-        point, low, high, _, step = state
-        slope, curvature = slopes(point)
-        low, high = jnp.where(slope < 0, point, low), jnp.where(slope < 0, high, point)
-        newton = point - slope / curvature
-        inside = (newton >= low) & (newton <= high) & (curvature > 0)
-        small = (curvature > 0) & (slope * slope <= 2 * _least_gain(point.dtype) * curvature)
-        otherwise = jnp.where(small, point, (low + high) / 2)
-        return jnp.where(inside, newton, otherwise), low, high, small, step + 1
-
-    state = jnp.zeros_like(low), low, high, jnp.zeros((), bool), jnp.zeros((), jnp.int32)
-    point, _, _, converged, steps = jax.lax.while_loop(lambda s: ~s[3] & (s[4] < _MOST_STEPS), advance, state)
-    return point, converged, steps
+    end = jnp.where(slope_low == slope_high, 0, jnp.where(slope_low >= 0, low, high))
+    found = jnp.where(at_bound, end, root.point)
+    return CalibrationFit(
+        jnp.zeros_like(found), jnp.exp(found), objective(None, found), root.converged & ~at_bound, at_bound, root.steps
+    )
 
 
 def _mean_nll(logits: Array, labels: Array, weight: Array, gamma: Array | None, log_temperature: Array) -> Array:

@@ -101,7 +101,7 @@ def _behind_barriers(series: Series) -> Series:
     """The series, stored as arrays before a product and its derivatives read them.
 
     Without it XLA's CPU compiler of jax 0.12 computes a layer's input again, from all residual blocks before it, for
-    the product's derivative in its other factor. With jax 0.10 on CPU it does nothing: barriers are removed early there.
+    the product's derivative in its other factor. With jax 0.10 on CPU it does nothing: barriers are removed there.
     Each coefficient has its own: the derivative of a joint one would make zero coefficients count as arrays.
     """
     return Series(*[part if part is None else jax.lax.optimization_barrier(part) for part in series])

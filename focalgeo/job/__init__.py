@@ -3,9 +3,15 @@
 import importlib
 from typing import Any
 
-_MODULES = {"run": "main", "run_and_print": "main"}  # they import jax: on first use, so bad input is answered without
+# They import jax: on first use, so that a wrong flag or file is answered at once.
+_MODULES = {
+    "check_config": "preparation",
+    "describe_config": "preparation",
+    "run": "main",
+    "run_and_print": "main",
+}
 
-__all__ = ["run", "run_and_print"]
+__all__ = ["check_config", "describe_config", "run", "run_and_print"]
 
 
 def __getattr__(name: str) -> Any:

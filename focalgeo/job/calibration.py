@@ -69,7 +69,7 @@ def calibrate(config, predictions: Mapping[str, Predictions], key: Array) -> tup
         "num_bins": evaluate.num_bins,
         "trained_gamma": preparation.trained_gamma(config),
     }
-    named = evaluate.get("methods", ()) or METHODS
+    named = evaluate.methods or METHODS
     methods = calibration.usable({name: METHODS[name] for name in METHODS if name in named}, settings)
     mask = None if np.all(val.mask) else val.mask
     fits, search = fit_on_val(methods, val.logits, val.labels, settings=settings, mask=mask)

@@ -92,7 +92,9 @@ def update_manifest(workdir: Path, config) -> None:
 def _git_commit() -> str:
     """The commit of the source tree, with a + where it has changes; "unknown" for an installed package."""
     here = str(Path(__file__).parent)
-    describe = ["git", "-C", here, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    # It only reads: a lock would stay behind where the process is killed.
+    git = ["git", "--no-optional-locks", "-C", here]
+    describe = [*git, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -1,6 +1,6 @@
 """Checkpoints: the TrainState and the loop's running sums, written by orbax, each with a digest of its files.
 
-A checkpoint counts only once its digest is there, so one that was cut short or corrupted is recognised before it is read.
+A checkpoint counts only once its digest is there, so one cut short or corrupt is recognised before it is read.
 """
 
 import hashlib

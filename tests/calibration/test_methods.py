@@ -88,7 +88,7 @@ def test_methods_are_fitted_and_applied_to_all_members_of_a_sweep_at_once():
     members = [predictions(seed=seed) for seed in range(3)]
     logits, labels = (np.stack(arrays) for arrays in zip(*members, strict=True))
     methods = [configured(method, SETTINGS) for method in METHODS.values()]
-    for method, criterion in [(method, criterion) for method in methods for criterion in method.criteria or (None,)]:
+    for method, criterion in [(each, criterion) for each in methods for criterion in each.criteria or (None,)]:
         fit = partial(method.fit, criterion=criterion)
         params = jax.vmap(fit)(logits, labels)
         log_probs = jax.vmap(method.apply)(params, logits)

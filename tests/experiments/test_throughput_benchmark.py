@@ -3,11 +3,11 @@ import json
 import jax
 import numpy as np
 import pytest
+from focalgeo.job.feed import normalisation
 
 from experiments.benchmarks import throughput as benchmark
 from experiments.benchmarks import training_path
 from focalgeo import data, models, trees
-from focalgeo.job.feed import normalisation
 
 RESNETS = ("ResNet-18", "ResNet-50", "WRN-26-10", "ResNet-20")
 TINY = ("tiny ResNet", "tiny bottleneck ResNet")

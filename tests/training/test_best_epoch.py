@@ -46,7 +46,7 @@ def test_the_best_epoch_of_each_member_and_of_equals_the_earliest():
 @pytest.fixture(scope="module")
 def config():
     config = runpy.run_path(str(CONFIG))["get_config"]("quick")
-    config.model.hidden = (8,)
+    config.model.options.hidden = (8,)
     config.optimizer.update({"epochs": 5, "decay_epochs": (), "learning_rate": 1.0, "select": "best_val"})
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
     config.curvature.update({"examples": 16, "max_products": 2, "num_probes": 4, "density_probes": 0, "every": 2})
