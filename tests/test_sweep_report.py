@@ -6,10 +6,12 @@ from scipy import stats
 from synthetic_workdir import NAMES
 
 from focalgeo import records
-from focalgeo.report import sweep_text, write_report
+from focalgeo.report import merge_workdirs, sweep_text, write_report
 from focalgeo.report.axes import Quantity, by_seed, is_sweep, line_title, mean, paired, sweep_of
 from focalgeo.report.sweep_page import sweep_table
-from focalgeo.rows import Eigenvalue, Fit, Metric, ReliabilityBin, Tags, Trace, tagged
+from focalgeo.report.tables import phases
+from focalgeo.rows import Eigenvalue, Fit, Metric, ReliabilityBin, Seconds, Tags, Trace, select, tagged
+from focalgeo.types import InputError
 
 
 def manifest(**axes):
@@ -137,3 +139,71 @@ def test_a_new_method_is_in_the_figures_the_table_and_the_text(tmp_path):
     assert "after vector scaling" in (tmp_path / "figures" / "sweep_ece.svg").read_text()
     assert ">vector scaling<" in (tmp_path / "figures" / "sweep_temperature.svg").read_text()
     assert "ECE after vector scaling, %" in sweep_text(rows, named)
+
+
+def written(folder, own, members):
+    """A workdir with the final rows of its members, each (tags, ECE), and their wall times."""
+    rows = [row for tags, value in members for row in member_rows(value, **tags)]
+    rows += [Seconds("seconds", "evaluate", 1.0, tags=Tags(**tags)) for tags, _ in members]
+    rows.append(Seconds("seconds", "train", 2.0, extension=1))
+    records.write_manifest(folder, own)
+    records.append_rows(folder, rows)
+    return folder
+
+
+def test_shards_of_one_config_become_one_sweep(tmp_path):
+    axes = {"gamma": [0.0, 3.0], "seed": [0]}
+    folders = [
+        written(tmp_path / f"part{index}", manifest(**axes), [({"gamma": gamma, "seed": 0}, 0.1 + gamma)])
+        for index, gamma in enumerate((0.0, 3.0))
+    ]
+    out = merge_workdirs(folders, tmp_path / "merged")
+    rows, merged = records.read_rows(out), records.read_manifest(out)
+    assert merged["config"]["sweep"] == axes
+    assert merged["methods"] == NAMES["methods"]
+    assert {row.tags.gamma: row.value for row in select(rows, Metric, name="ece", method="uncalibrated")} == {
+        0.0: 0.1,
+        3.0: 3.1,
+    }
+    assert phases(rows) == [("train", "4.0 s"), ("evaluate", "2.0 s"), ("total", "6.0 s")]  # both shards' times count
+    assert "2 runs trained side by side" in write_report(out).read_text()
+    assert merge_workdirs(folders, out) == out  # a merge may be made anew
+
+
+def test_a_run_without_a_sweep_takes_its_place_by_its_config(tmp_path):
+    alone = manifest()
+    alone["config"]["loss"]["gamma"] = 5.0
+    folders = [
+        written(tmp_path / "sweep", manifest(gamma=[0.0]), [({"gamma": 0.0, "seed": 0}, 0.1)]),
+        written(tmp_path / "alone", alone, [({"seed": 0}, 0.2)]),
+    ]
+    out = merge_workdirs(folders, tmp_path / "merged")
+    assert records.read_manifest(out)["config"]["sweep"] == {"gamma": [0.0, 5.0]}
+    (row,) = select(records.read_rows(out), Metric, name="ece", method="uncalibrated", gamma=5.0)
+    assert row.value == 0.2
+
+
+def test_runs_of_other_configs_stand_side_by_side_under_their_names(tmp_path):
+    other = manifest(gamma=[0.0])
+    other["config"]["epochs"] = 7
+    members = [({"gamma": 0.0, "seed": 0}, 0.1)]
+    folders = [written(tmp_path / "first", manifest(gamma=[0.0]), members), written(tmp_path / "last", other, members)]
+    out = merge_workdirs(folders, tmp_path / "merged")
+    assert {row.tags.run for row in records.read_rows(out)} == {"first", "last"}
+    assert "last" in write_report(out).read_text()
+    twice = [folders[0], tmp_path / "more" / "first"]
+    written(twice[1], other, members)
+    assert records.read_manifest(merge_workdirs(twice, tmp_path / "twice"))["runs"] == [str(each) for each in twice]
+
+
+def test_a_member_that_two_workdirs_hold_is_refused(tmp_path):
+    members = [({"gamma": 0.0, "seed": 0}, 0.1)]
+    folders = [written(tmp_path / name, manifest(gamma=[0.0]), members) for name in ("first", "last")]
+    with pytest.raises(InputError, match=r"both hold the run with gamma 0\.0, seed 0; leave one of them out"):
+        merge_workdirs(folders, tmp_path / "merged")
+    with pytest.raises(InputError, match="is one of the workdirs"):
+        merge_workdirs(folders, folders[0])
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "thesis.tex").write_text("")
+    with pytest.raises(InputError):
+        merge_workdirs(folders, tmp_path / "used")
