@@ -342,7 +342,7 @@ def test_bfloat16_runs(tmp_path, image_folder):
     config.model.dtype, config.model.widths = "bfloat16", (4, 8)
     rows = job.run(config, tmp_path / "run")
     assert records.read_predictions(tmp_path / "run", "test").logits.dtype == np.float32
-    assert {row["loss"] for row in rows if row["name"] == "trace"} == {"cross_entropy", "focal_loss"}
+    assert {row.loss for row in select(rows, Trace, name="trace")} == {"cross_entropy", "focal_loss"}
 
 
 def test_the_readme_s_python_runs_on_a_finished_job(finished, tmp_path, monkeypatch, capsys):
@@ -380,14 +380,14 @@ def test_a_trace_penalty_lowers_the_trace_on_train_and_both_splits_have_rows(tmp
         config.curvature.update({"max_products": 2, "num_probes": 20})
         config.loss.trace_penalty = weight
         rows = job.run(config, tmp_path / str(weight))
-        assert {(row["split"], row["loss"]) for row in rows if row["name"] == "trace"} == {
+        assert {(row.split, row.loss) for row in select(rows, Trace, name="trace")} == {
             ("val", "cross_entropy"),
             ("train", "cross_entropy"),
         }
-        traces.append(next(row for row in rows if row["name"] == "trace" and row["split"] == "train"))
-        penalties = [row for row in records.read_rows(tmp_path / str(weight)) if row["name"] == "penalty"]
+        traces += select(rows, Trace, name="trace", split="train")
+        penalties = select(records.read_rows(tmp_path / str(weight)), Scalar, name="penalty")
         assert bool(penalties) == (weight > 0)
-        assert all(abs(row["value"]) < 1 for row in penalties)  # of a mean, not of a sum over the examples
+        assert all(abs(row.value) < 1 for row in penalties)  # of a mean, not of a sum over the examples
     plain, flat = traces
-    assert flat["value"] + 4 * flat["stderr"] < plain["value"] - 4 * plain["stderr"]
+    assert flat.value + 4 * flat.stderr < plain.value - 4 * plain.stderr
     assert "cross-entropy, train" in (tmp_path / "0.001" / "report.html").read_text()

@@ -242,7 +242,7 @@ def test_an_extension_trains_only_the_new_members(whole, tmp_path):
 def test_members_cannot_be_taken_away(whole):
     with pytest.raises(InputError, match=r"holds gamma=0,seed=1 and 1 more, which config\.sweep no longer names"):
         job.run(tiny(gamma=(0.0, 3.0), seed=(0,), at_once=2), whole)
-    with pytest.raises(InputError, match="holds the whole sweep, this run is shard 0/2"):
+    with pytest.raises(InputError, match="holds all of the sweep, this run is shard 0/2"):
         job.run(swept(), whole, shard="0/2")
 
 

@@ -90,8 +90,7 @@ def _fit_focal_temperature_scaling(
 
 def _fit_temperature_scaling(logits: Array, labels: Array, **settings: Any) -> dict[str, Array]:
     """The row gamma = 0 of the same grid: on these examples focal temperature scaling is then never worse."""
-    found = _fit_focal_temperature_scaling(logits, labels, gamma=0.0, **settings)
-    return {name: value for name, value in found.items() if name != "gamma"}
+    return _fit_focal_temperature_scaling(logits, labels, gamma=0.0, **settings)
 
 
 def _trained_gamma(

@@ -69,7 +69,7 @@ def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str |
         return how
     manifest = records.read_manifest(workdir)
     if manifest.get("shard") != shard:
-        there, here = (f"shard {each}" if each else "the whole sweep" for each in (manifest.get("shard"), shard))
+        there, here = (f"shard {each}" if each else "all of the sweep" for each in (manifest.get("shard"), shard))
         raise InputError(f"{workdir} holds {there}, this run is {here}; choose another --workdir")
     before = of_shard(make_members(FrozenConfigDict(manifest["config"])), shard)
     lost = [member.name or "a run without sweep" for member in before if member.name not in {m.name for m in members}]

@@ -231,7 +231,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(workshop, tmp_path, c
     assert int(restored.state.step[0]) == 10
     error = capfd.readouterr().err
     assert error.count("\n") == 1
-    assert "12 is damaged or incomplete; falling back to the one before" in error
+    assert "12 is corrupt or incomplete; falling back to the one before" in error
 
 
 def test_without_a_whole_checkpoint_there_is_none(workshop, tmp_path):
