@@ -223,6 +223,13 @@ def test_the_best_value_is_bold_and_what_prints_alike_is_alike():
     assert metric_table([], NAMES, "test") is None
 
 
+def test_fitted_numbers_stand_on_top_and_temperature_scaling_has_no_gamma():
+    temperature, gamma = metric_table(calibration_rows(), MANIFEST, "test").lines[:2]
+    assert (temperature.title, gamma.title) == ("Temperature T", "Calibration γ")
+    assert [cell.text for cell in temperature.cells] == ["–", "0.42", "0.45", "0.8", "0.6", "–"]
+    assert [cell.text for cell in gamma.cells] == ["–", "–", "–", "1", "0.5", "–"]
+
+
 def test_the_last_of_two_equal_rows_counts():
     rows = [ece_row("uncalibrated", value) for value in (0.3, 0.1)]
     assert metric_table(rows, NAMES, "test").lines[0].cells[0].text == "10.00%"

@@ -145,8 +145,9 @@ def metric(rows: Iterable[Row], column: Column, name: str, split: str = "test") 
 
 
 def fits(rows: Iterable[Row], column: Column) -> dict[str, float]:
-    """Return a column's fitted numbers by name."""
-    return {row.name: float(row.value) for row in select(rows, Fit, **column._asdict())}
+    """Return a column's fitted numbers by name; the γ of temperature scaling, 0 by definition, is none."""
+    found = {row.name: float(row.value) for row in select(rows, Fit, **column._asdict())}
+    return {name: found[name] for name in found if (column.method, name) != (PLAIN, "calibration_gamma")}
 
 
 def parameter_title(name: str) -> str:
