@@ -24,7 +24,7 @@ ALLOWED = {
     | {"losses", "calibration", "curvature", "models", "data", "records", "parallel"}
     | {"theory", "training", "evaluation", "report"},
     "run": {"types", "config", "job", "training"},
-    "calibrate": LAYER_0 | {"data", "calibration", "records", "report", "evaluation"},
+    "calibrate": {"types", "job"},
 }
 # library -> the rooms that alone may import it
 ONLY = {
@@ -39,7 +39,7 @@ ONLY = {
     "sklearn": {"data", "calibration"},
     "PIL": {"data"},
     "ml_collections": {"config", "job", "run"},
-    "absl": {"run", "calibrate"},
+    "absl": {"run"},
     "tensorboardX": {"records"},
 }
 WITHOUT_JAX = ("config", "records", "report", "data")
