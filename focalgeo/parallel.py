@@ -1,12 +1,15 @@
-"""Devices: the only file that names pmap.
+"""Devices: training and prediction by pmap, which no other file names, and how arrays are laid out on the devices.
 
-One path serves one device and many, one run and the members of a sweep.
-Parameters and everything else in a TrainState live once per device with equal
-values (in_axes None); a batch is cut into one shard per device. A forgotten psum would be silent under that layout, so
-every compiled step also returns one fingerprint of its new state per device, and `check_replicas` compares them.
+One mechanism serves one device and many, one run and the members of a sweep. A batch is cut into one part for each
+device; everything else in a TrainState lives once per device with equal values (in_axes None). A forgotten sum over
+devices would be silent under that layout, so every compiled step also returns one fingerprint of its new state per
+device, and `check_replicas` compares them. Where the members that advance together divide evenly, they are spread over
+the devices instead: members never wait for each other.
+
+Curvature alone goes another way (`spread`): its products over batches are plain functions under jax.jit, which XLA
+partitions by the layout of the examples; code that names no device axis also runs where there is none.
 """
 
-import math
 import operator
 import re
 from collections.abc import Callable
@@ -21,14 +24,13 @@ from jax.sharding import PartitionSpec
 from focalgeo.types import Array, Batch, PyTree, RunError, TrainState
 
 AXIS = "devices"
-MEMBERS = "members"
 
 
 def device_count() -> int:
     """Number of devices; batches are padded to a multiple of it.
 
     Raises:
-      RunError: jax runs in several processes, which the files that a run writes are not made for.
+        RunError: jax runs in several processes, which the files that a run writes are not made for.
     """
     if jax.process_count() > 1:
         raise RunError(f"jax runs in {jax.process_count()} processes: start one process that sees all devices")
@@ -48,7 +50,7 @@ def free_memory() -> int | None:
 
 
 def _number_after(label: str, path: Path, *, unit: int = 1) -> int | None:
-    """The whole number that follows `label` at the start of a line; None if there is no such file, line or number."""
+    """The integer that follows `label` at the start of a line; None if there is no such file, line or number."""
     try:
         found = re.search(rf"^{label}\s*(\d+)", path.read_text(), re.MULTILINE)
     except OSError:
@@ -58,15 +60,15 @@ def _number_after(label: str, path: Path, *, unit: int = 1) -> int | None:
 
 def replicated(tree: PyTree) -> PyTree:
     """The tree on all devices, laid out as a compiled step returns it: the first call then compiles for all calls."""
-    return jax.device_put(tree, _layout(1))
+    return jax.device_put(tree, jax.sharding.NamedSharding(_mesh(), PartitionSpec()))
 
 
 def spread(tree: PyTree) -> PyTree:
-    """The tree with the first axis of each leaf over all devices, or whole on each where they do not divide it.
+    """The tree with the first axis of each leaf over all devices, or complete on each where they do not divide it.
 
     A function under jax.jit then computes with all devices and gives the result that one device gives.
     """
-    mesh = jax.sharding.Mesh(np.asarray(jax.devices()), (AXIS,))
+    mesh = _mesh()
 
     def layout(leaf):
         divides = np.ndim(leaf) > 0 and np.shape(leaf)[0] % mesh.size == 0
@@ -76,20 +78,12 @@ def spread(tree: PyTree) -> PyTree:
 
 
 def like(tree: PyTree, laid_out: PyTree) -> PyTree:
-    """The leaves of `tree` on the devices, laid out as those of `laid_out` are."""
-    return jax.tree.map(lambda leaf, there: jax.device_put(leaf, there.sharding), tree, laid_out)
+    """The leaves of `tree` on the devices, in the shapes and the layout of those of `laid_out`."""
+    return jax.tree.map(lambda leaf, there: jax.device_put(leaf.reshape(there.shape), there.sharding), tree, laid_out)
 
 
-def _layout(ways: int) -> jax.sharding.NamedSharding:
-    """That of states [members, ...]: whole on each device, or split between `ways` groups of devices."""
-    if ways == 1:
-        return jax.sharding.NamedSharding(jax.sharding.Mesh(np.asarray(jax.devices()), (AXIS,)), PartitionSpec())
-    return jax.sharding.NamedSharding(_mesh(ways), PartitionSpec(MEMBERS))
-
-
-def _mesh(ways: int) -> jax.sharding.Mesh:
-    """All devices as [ways, rest]: members are spread over the first axis, a batch over the second."""
-    return jax.sharding.Mesh(np.asarray(jax.devices()).reshape(ways, -1), (MEMBERS, AXIS))
+def _mesh() -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(np.asarray(jax.devices()), (AXIS,))
 
 
 def reduce_sum(tree: PyTree) -> PyTree:
@@ -107,58 +101,73 @@ def from_first_device(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS)[0], tree)
 
 
-def shard(batch: Batch) -> Batch:
-    """Cut a batch [examples, ...] into one shard per device, [devices, examples / devices, ...]."""
-    return jax.tree.map(lambda leaf: leaf.reshape(jax.device_count(), -1, *leaf.shape[1:]), batch)
+def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
+    """Cut an axis of every leaf into one part per device, [..., n, ...] -> [devices, ..., n / devices, ...]."""
+    devices = jax.device_count()
+
+    def cut(leaf: Array) -> Array:
+        return np.moveaxis(leaf.reshape(*leaf.shape[:axis], devices, -1, *leaf.shape[axis + 1 :]), axis, 0)
+
+    return jax.tree.map(cut, tree)
 
 
 class Program(NamedTuple):
-    """A compiled step of a sweep's members, some at a time, and how their states come to the devices and back.
+    """A compiled step of a sweep's members, one group at a time, and the way of their states to devices and back.
 
-    step: (chunks, host batch) -> (chunks, metrics, fingerprints), each a list with one entry per chunk; a chunk is the
-    TrainState of some members, metrics are [members], fingerprints [ways, devices of a way]. States are donated.
-    A batch is any tree with leaves [sources, examples, ...].
-    place: TrainState [members, ...] -> chunks. whole: chunks -> TrainState [members, ...] in host memory.
+    step: (groups, host batch) -> (groups, metrics, fingerprints), each a list with one entry per group. A batch is any
+    tree with leaves [streams, examples, ...]. The groups given are donated.
+    place: TrainState [members, ...] -> groups, on the devices.
+    states: groups -> a TrainState [members of the group, ...] of each, still on the devices.
+    gather: groups -> TrainState [members, ...] in host memory.
     temporary: (TrainState, host batch) -> bytes that a device needs for one call beside states and batch.
     """
 
-    step: Callable
-    place: Callable
-    whole: Callable
-    temporary: Callable
+    step: Callable[[list, PyTree], tuple[list, list, list]]
+    place: Callable[[TrainState], list]
+    states: Callable[[list], list[TrainState]]
+    gather: Callable[[list], TrainState]
+    temporary: Callable[[TrainState, PyTree], int]
 
 
 def make_program(step: Callable, *, at_once: int, shared: tuple[PyTree, ...] = ()) -> Program:
-    """The program that advances `at_once` members in one call of step(states, batch, *shared) -> (states, metrics).
+    """The program that advances `at_once` members in one call of step(states, batches, *shared) -> (states, metrics).
 
-    The devices are split between members as far as `at_once` divides evenly (members never wait for each other), and
-    within each part between the examples of a batch. Batches are [sources, examples, ...] and sharded by examples.
-    shared: trees that stay whole on each device, such as all training examples.
+    The members of a group are spread over the devices where they divide evenly, else the examples of a batch are.
+    shared: trees that are complete on each device, such as all training examples.
     """
-    ways = math.gcd(at_once, jax.device_count())
-    if ways > 1:
-        compiled, shard_batch = _over_members(step, ways, len(shared))
-    else:
-        compiled, shard_batch = pmapped(step, num_shared=len(shared)), _sharded_sources
-    layout = _layout(ways)
-    shared = jax.device_put(shared, jax.sharding.NamedSharding(layout.mesh, PartitionSpec()))
+    apart = device_count() > 1 and at_once % device_count() == 0
+    compiled = (pmapped_members if apart else pmapped)(step, num_shared=len(shared))
+    shared = replicated(shared)
 
-    def step_all(chunks: list, batch: PyTree) -> tuple[list, list, list]:
-        shards = shard_batch(batch)
-        return tuple(map(list, zip(*(_in_turn(compiled(chunk, shards, *shared)) for chunk in chunks), strict=True)))
+    def on_devices(batch: PyTree) -> PyTree:
+        return replicated(batch) if apart else spread(shard(batch, axis=1))
 
-    def place(state: TrainState) -> list:
-        chosen = [slice(start, start + at_once) for start in range(0, len(state.step), at_once)]
-        return [jax.device_put(jax.tree.map(operator.itemgetter(some), state), layout) for some in chosen]
+    def step_all(groups: list, batch: PyTree) -> tuple[list, list, list]:
+        batch = on_devices(batch)
+        return tuple(map(list, zip(*(_in_turn(compiled(group, batch, *shared)) for group in groups), strict=True)))
 
-    def whole(chunks: list) -> TrainState:
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(chunks))
+    def place(states: TrainState) -> list:
+        chosen = (slice(start, start + at_once) for start in range(0, len(states.step), at_once))
+        groups = [jax.tree.map(operator.itemgetter(some), states) for some in chosen]
+        return [spread(shard(group)) if apart else replicated(group) for group in groups]
 
-    def temporary(state: TrainState, batch: PyTree) -> int:
-        found = compiled.lower(place(state)[0], shard_batch(batch), *shared).compile().memory_analysis()
+    def states(groups: list) -> list[TrainState]:
+        return list(map(_one_axis, groups)) if apart else groups
+
+    def gather(groups: list) -> TrainState:
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(states(groups)))
+
+    def temporary(states: TrainState, batch: PyTree) -> int:
+        found = compiled.lower(place(states)[0], on_devices(batch), *shared).compile().memory_analysis()
         return 0 if found is None else found.temp_size_in_bytes  # not every backend says
 
-    return Program(step_all, place, whole, temporary)
+    return Program(step_all, place, states, gather, temporary)
+
+
+@jax.jit
+def _one_axis(states: TrainState) -> TrainState:
+    """[devices, members / devices, ...] -> [members, ...]."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
 
 
 def _in_turn(results: PyTree) -> PyTree:
@@ -170,56 +179,47 @@ def _in_turn(results: PyTree) -> PyTree:
     return jax.block_until_ready(results) if several else results
 
 
-def _sharded_sources(batch: PyTree) -> PyTree:
-    """[sources, examples, ...] -> [devices, sources, examples / devices, ...], on the devices for all chunks."""
-    devices = jax.device_count()
-
-    def cut(leaf):
-        return np.moveaxis(leaf.reshape(leaf.shape[0], devices, -1, *leaf.shape[2:]), 1, 0)
-
-    return spread(jax.tree.map(cut, batch))
-
-
-def _over_members(step: Callable, ways: int, num_shared: int) -> tuple[Callable, Callable]:
-    """The step with members over `ways` groups of devices, and the layout of its batches."""
-    mesh, examples = _mesh(ways), PartitionSpec(None, AXIS)
-
-    def replica(state: TrainState, batch: PyTree, *shared: PyTree):
-        new_state, metrics, fingerprint = _own_noise(step)(state, batch, *shared)
-        return new_state, metrics, fingerprint[None, None]
-
-    by_member, whole = PartitionSpec(MEMBERS), (PartitionSpec(),) * num_shared
-    specs = {
-        "in_specs": (by_member, examples, *whole),
-        "out_specs": (by_member, by_member, PartitionSpec(MEMBERS, AXIS)),
-    }
-    compiled = jax.jit(jax.shard_map(replica, mesh=mesh, check_vma=False, **specs), donate_argnums=0)
-    layout = jax.sharding.NamedSharding(mesh, examples)
-    return compiled, lambda batch: jax.device_put(batch, layout)
-
-
 def pmapped(step: Callable, *, num_shared: int = 0) -> Callable:
     """Compile step(state, batch, *shared) -> (state, metrics) for all devices; shared: `num_shared` trees, never cut.
 
-    The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints).
+    The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints [devices]).
 
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
     """
+
+    def replica(state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
+        return _one_step(step, jax.lax.axis_index(AXIS), state, batch, *shared)
+
     axes = {"in_axes": (None, 0) + (None,) * num_shared, "out_axes": (None, None, 0)}
-    return jax.pmap(_own_noise(step), axis_name=AXIS, donate_argnums=0, **axes)
+    return jax.pmap(replica, axis_name=AXIS, donate_argnums=0, **axes)
 
 
-def _own_noise(step: Callable) -> Callable:
-    """The step with a noise key of this device's own, and a fingerprint of the new state beside the metrics."""
+def pmapped_members(step: Callable, *, num_shared: int = 0) -> Callable:
+    """Compile step(states, batch, *shared) -> (states, metrics) for members that are spread over the devices.
 
-    def replica(state: TrainState, batch: PyTree, *shared: PyTree):
-        keys = state.key.reshape(-1, state.key.shape[-1])  # one, or one for each member of a sweep
-        own = jax.vmap(jax.random.fold_in, (0, None))(keys, jax.lax.axis_index(AXIS)).reshape(state.key.shape)
-        new_state, metrics = step(state._replace(key=own), batch, *shared)
-        new_state = new_state._replace(key=state.key)
-        return new_state, metrics, _fingerprint(new_state)
+    The result maps (states [devices, members / devices, ...], batch, *shared) to (states, metrics, fingerprints
+    [devices, 1]); every device sees the complete batch. The states are donated. A step's sums over `AXIS` then run over
+    an axis of length 1, so that a member's numbers are those of a run on one device.
+    """
 
-    return replica
+    def on_one_device(*arguments: PyTree) -> tuple:
+        results = jax.vmap(step, in_axes=None, axis_name=AXIS, axis_size=1)(*arguments)
+        return jax.tree.map(operator.itemgetter(0), results)
+
+    def replica(states: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
+        states, metrics, fingerprint = _one_step(on_one_device, 0, states, batch, *shared)
+        return states, metrics, fingerprint[None]
+
+    return jax.pmap(replica, donate_argnums=0, in_axes=(0, None) + (None,) * num_shared)
+
+
+def _one_step(step: Callable, index: Array | int, state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
+    """The step with the noise key of device number `index`, and a fingerprint of the new state beside the metrics."""
+    keys = state.key.reshape(-1, state.key.shape[-1])  # one, or one for each member of a sweep
+    own = jax.vmap(jax.random.fold_in, (0, None))(keys, index).reshape(state.key.shape)
+    new_state, metrics = step(state._replace(key=own), batch, *shared)
+    new_state = new_state._replace(key=state.key)
+    return new_state, metrics, _fingerprint(new_state)
 
 
 def pmapped_forward(forward: Callable) -> Callable:

@@ -76,6 +76,7 @@ class Difference(NamedTuple):
     method: str
     against: str
     criterion: str | None = None
+    against_criterion: str | None = None  # of the fit of `against`, where it is fitted by another
     tags: Tags = Tags()
 
 

@@ -2,21 +2,17 @@
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
-Array = Any  # jax.Array or numpy.ndarray; jax is not imported here, so that rooms without it start fast
+if TYPE_CHECKING:
+    import jax
+
+    Array = jax.Array | np.ndarray
+else:
+    Array = Any  # jax is not imported at run time, so that packages without it start fast
 PyTree = Any
-
-# what a sweep may sweep -> the field of the config that it sets
-SWEPT_FIELDS = {
-    "gamma": "loss.gamma",
-    "trace_penalty": "loss.trace_penalty",
-    "learning_rate": "optimizer.learning_rate",
-    "seed": "seed",
-}
 
 
 class InputError(ValueError):
@@ -86,15 +82,28 @@ class Predictions(NamedTuple):
     mask: Array  # bool [examples]
 
 
+class BestEpoch(NamedTuple):
+    """The network after the epoch that was the most accurate on val so far, of equals the earliest."""
+
+    accuracy: Array  # on val, -1 before the first epoch
+    epoch: Array  # its number, from 1; 0 before the first
+    params: PyTree
+    model_state: PyTree
+
+
 class TrainState(NamedTuple):
-    """Everything a step reads and writes; `hyper` holds traced scalars such as gamma, so a sweep can stack them."""
+    """Everything a step reads and writes. All of it is traced, so that a sweep can stack members [members, ...]."""
 
     step: Array  # int32 scalar
     params: PyTree
     model_state: PyTree  # batch statistics and the like; {} where the model has none
     opt_state: PyTree
     key: Array  # raw PRNG key, folded with `step` for every use
-    hyper: dict[str, Array]
+    loss_values: dict[str, PyTree]  # what loss and penalties read beside logits and labels: gamma, alpha, ... by name
+    learning_rate: Array  # float32 scalar: the base that the schedule multiplies
+    best: BestEpoch | None = None  # None where the run ends with its last epoch
+    frozen: Array = np.False_  # bool: a member of a sweep whose numbers have left the finite ones changes no more
+    stream: Array = np.int32(0)  # which of the batch streams a member trains on: members of one seed share one
 
 
 class Model(NamedTuple):
@@ -120,5 +129,7 @@ class Estimate(NamedTuple):
     @classmethod
     def by_student(cls, value: Array, stderr: Array, n: int) -> "Estimate":
         """The mean of n >= 2 independent samples with its 95% interval by Student's t, n - 1 degrees of freedom."""
+        from scipy.special import stdtrit  # slow to import, and most users of this file need none of it
+
         half = float(stdtrit(n - 1, 0.975)) * stderr
         return cls(value, stderr, value - half, value + half, n)

@@ -21,7 +21,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
+import shapes
 
+shapes.install("focalgeo")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -48,12 +50,6 @@ def real_archive():
 
 @pytest.fixture(scope="session")
 def papers():
-    """The papers' verified numbers: papers.json at FOCALGEO_REFERENCE, or in the folder reference beside the data."""
-    beside = Path(os.environ.get("FOCALGEO_DATA") or ".").parent / "reference"
-    path = Path(os.environ.get("FOCALGEO_REFERENCE") or beside)
-    path = path if path.suffix == ".json" else path / "papers.json"
-    if not path.is_file():
-        pytest.skip(
-            "no papers.json: set FOCALGEO_REFERENCE to it or to its folder, or FOCALGEO_DATA to the folder beside"
-        )
-    return json.loads(path.read_text())
+    """Records of the papers' numbers by key: inputs and what comes of them. See tests/reference/papers/README.md."""
+    files = sorted((Path(__file__).parent / "reference" / "papers").glob("*.json"))
+    return {key: records for file in files for key, records in json.loads(file.read_text()).items()}

@@ -1,4 +1,4 @@
-"""Diagnostics between epochs, of members that train together: when, of whom, of which examples."""
+"""Diagnostics between epochs of members that train together: at which epochs, of which members and examples."""
 
 import runpy
 from pathlib import Path
@@ -10,8 +10,9 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from focalgeo import calibration, losses
 from focalgeo.job import diagnostics, preparation
-from focalgeo.job.feed import evaluation_batches
 from focalgeo.job.members import make_members
+from focalgeo.job.preparation import evaluation_batches
+from focalgeo.rows import Diagnostic, ReliabilityBin, Row, Tags, select, to_json
 from focalgeo.types import InputError, Split
 
 CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
@@ -33,20 +34,19 @@ def prepared():
     return preparation.prepare(config_with())
 
 
-def chunks_after(prepared, epoch, *, stopped=(), at_once=3):
-    """Members as initialised, that claim to have trained so long, in chunks of `at_once`."""
+def groups_after(prepared, epoch, *, frozen=(), at_once=3):
+    """Members as initialised, that claim to have trained so long, in groups of `at_once`."""
     members = make_members(config_with())
     states = preparation.initial_state(prepared, members)
     step = np.full_like(states.step, epoch * prepared.plan.steps_per_epoch)
-    hyper = {**states.hyper, "stopped": np.isin(np.arange(3), stopped)}
-    states = states._replace(step=step, hyper=hyper)
+    states = states._replace(step=step, frozen=np.isin(np.arange(3), frozen))
     cut = lambda start: jax.tree.map(lambda leaf: leaf[start : start + at_once], states)  # noqa: E731
     return members, [cut(start) for start in range(0, 3, at_once)]
 
 
-def rows_after(prepared, epoch, *, stopped=(), at_once=3, **settings):
-    members, chunks = chunks_after(prepared, epoch, stopped=stopped, at_once=at_once)
-    return diagnostics.rows_of_epoch(config_with(**settings), prepared, members, chunks)
+def rows_after(prepared, epoch, *, frozen=(), at_once=3, **settings):
+    members, groups = groups_after(prepared, epoch, frozen=frozen, at_once=at_once)
+    return diagnostics.rows_of_epoch(config_with(**settings), prepared, members, groups)
 
 
 @pytest.mark.parametrize(
@@ -59,29 +59,30 @@ def test_rows_are_of_every_so_many_epochs_and_of_the_last(prepared, epoch, every
 def test_each_member_has_its_rows_on_each_split(prepared):
     rows = rows_after(prepared, 2)
     for gamma in (0.0, 1.0, 3.0):
-        own = [row for row in rows if row["gamma"] == gamma]
-        assert {row["seed"] for row in own} == {0}
+        own = select(rows, Row, gamma=gamma)
+        assert {row.tags.seed for row in own} == {0}
         for split in ("train", "val"):
-            assert {row["name"] for row in own if row.get("split") == split} == {
+            assert {row.name for row in own if row.split == split} == {
                 *MEANS,
                 "gradient_norm_histogram",
                 "reliability",
             }
-        (norm,) = [row for row in own if row["name"] == "weight_norm"]
-        assert norm.keys() == {"name", "value", "gamma", "seed"}
-        assert {row["n"] for row in own if row["name"] in MEANS and "outcome" not in row} == {100}
-    assert not any({"epoch", "step", "map"} & row.keys() for row in rows)  # the loop adds when
+        (norm,) = [row for row in own if row.name == "weight_norm"]
+        assert norm == Diagnostic("weight_norm", norm.value, tags=Tags(gamma=gamma, seed=0))
+        assert {row.n for row in own if row.name in MEANS and row.outcome is None} == {100}
+    assert {(row.tags.epoch, row.tags.step) for row in rows} == {(None, None)}  # the loop adds when
+    assert {row.method for row in select(rows, ReliabilityBin)} == {None}
 
 
 def test_the_numbers_are_those_of_the_network_and_the_members_own_loss(prepared):
-    _, (chunk,) = chunks_after(prepared, 2)
+    _, (group,) = groups_after(prepared, 2)
     rows = rows_after(prepared, 2, splits=("val",))
     few = Split(prepared.dataset.val.x[:100], prepared.dataset.val.y[:100])
-    params = jax.tree.map(lambda leaf: leaf[2], chunk.params)
+    params = jax.tree.map(lambda leaf: leaf[2], group.params)
     batches = list(evaluation_batches(config_with(), few))
     x = np.concatenate([batch.x[batch.mask] for batch in batches])
     logits = prepared.model.apply({"params": params}, x)
-    mine = {(row["name"], row.get("outcome")): row["value"] for row in rows if row["gamma"] == 3.0 and "bin" not in row}
+    mine = {(row.name, row.outcome): row.value for row in select(rows, Diagnostic, gamma=3.0)}
     log_probs = calibration.temperature_scaling(logits, 1.0)
     assert mine["nll", None] == pytest.approx(float(calibration.nll(log_probs, few.y)), rel=1e-5)
 
@@ -94,33 +95,34 @@ def test_the_numbers_are_those_of_the_network_and_the_members_own_loss(prepared)
     assert mine["weight_norm", None] == pytest.approx(np.linalg.norm(params["Dense_2"]["kernel"]), rel=1e-5)
 
 
-def test_members_that_stopped_have_none_and_chunks_do_not_matter(prepared):
-    rows = rows_after(prepared, 5, stopped=(1,))
-    assert {row["gamma"] for row in rows} == {0.0, 3.0}
-    assert by_place(rows) == pytest.approx(by_place(rows_after(prepared, 5, stopped=(1,), at_once=1)), rel=1e-5)
+def test_frozen_members_have_none_and_groups_do_not_matter(prepared):
+    rows = rows_after(prepared, 5, frozen=(1,))
+    assert {row.tags.gamma for row in rows} == {0.0, 3.0}
+    assert by_name(rows) == pytest.approx(by_name(rows_after(prepared, 5, frozen=(1,), at_once=1)), rel=1e-5)
 
 
-def by_place(rows):
-    return {tuple(row.get(key) for key in ("gamma", "name", "split", "outcome", "bin")): row["value"] for row in rows}
+def by_name(rows):
+    found = map(to_json, rows)
+    return {tuple(row.get(key) for key in ("gamma", "name", "split", "outcome", "bin")): row["value"] for row in found}
 
 
 def test_no_examples_given_means_all(prepared):
     rows = rows_after(prepared, 2, examples=0, splits=("val",))
-    assert {row["n"] for row in rows if row["name"] == "nll" and "outcome" not in row} == {len(prepared.dataset.val.y)}
+    assert {row.n for row in rows if row.name == "nll" and row.outcome is None} == {len(prepared.dataset.val.y)}
 
 
 def test_a_member_whose_numbers_are_not_finite_has_none(prepared):
-    members, (chunk,) = chunks_after(prepared, 2)
-    broken = jax.tree.map(np.array, chunk.params)
+    members, (group,) = groups_after(prepared, 2)
+    broken = jax.tree.map(np.array, group.params)
     broken["Dense_2"]["kernel"][0] = np.inf
-    rows = diagnostics.rows_of_epoch(config_with(), prepared, members, [chunk._replace(params=broken)])
-    assert {row["gamma"] for row in rows} == {1.0, 3.0}
+    rows = diagnostics.rows_of_epoch(config_with(), prepared, members, [group._replace(params=broken)])
+    assert {row.tags.gamma for row in rows} == {1.0, 3.0}
 
 
 def test_a_network_that_shows_no_last_layer_is_refused_before_training(prepared):
-    _, (chunk,) = chunks_after(prepared, 0)
-    diagnostics.check_network(config_with(), prepared, chunk)
+    _, (group,) = groups_after(prepared, 0)
+    diagnostics.check_network(config_with(), prepared, group)
     plain = prepared._replace(model=prepared.model._replace(apply=lambda variables, x, mutable: (x, {})))
-    diagnostics.check_network(config_with(every=0), plain, chunk)
+    diagnostics.check_network(config_with(every=0), plain, group)
     with pytest.raises(InputError, match=r"config\.diagnostics: the network sows 0 features and 0 kernel"):
-        diagnostics.check_network(config_with(), plain, chunk)
+        diagnostics.check_network(config_with(), plain, group)

@@ -11,11 +11,11 @@ import optax
 import pytest
 
 from focalgeo import curvature, job, losses, models, parallel, records, trees
-from focalgeo.job import feed, objective, preparation
-from focalgeo.job.checks import check_config
+from focalgeo.job import preparation, training
 from focalgeo.job.members import make_members
-from focalgeo.training import checkpoint, sweep
-from focalgeo.training.step import make_step
+from focalgeo.rows import Metric, select
+from focalgeo.training import checkpoint
+from focalgeo.training.step import make_step, member_state
 from focalgeo.types import Batch, InputError, Predictions, TrainState
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 def load_config(**changes):
     config = runpy.run_path(str(ROOT / "configs" / "digits.py"))["get_config"]("quick")
-    config.model.hidden = (8,)
+    config.model.options.hidden = (8,)
     config.loss.update(changes)
     return config
 
@@ -32,26 +32,27 @@ def load_config(**changes):
 def prepared():
     config = load_config()
     rest = preparation.prepare(config)
-    return config, rest, sweep.member(preparation.initial_state(rest, make_members(config)), 0)
+    return config, rest, member_state(preparation.initial_state(rest, make_members(config)), 0)
 
 
-@pytest.mark.parametrize("name", objective.NAMES)
+@pytest.mark.parametrize("name", losses.FUNCTIONS)
 def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name):
     config, rest, start = prepared
-    chosen = objective.make_objective(load_config(name=name))
-    state = start._replace(hyper={**chosen.hyper, "learning_rate": jnp.float32(0.1)})
-    source = feed.make_feed(config, rest.dataset, [0])
-    batch = source.make_batch(jax.tree.map(lambda leaf: leaf[0], next(source.draws(0, 0))), *source.resident)
+    chosen = preparation.make_objective(load_config(name=name))
+    state = start._replace(loss_values=chosen.loss_values, learning_rate=jnp.float32(0.1))
+    pipeline = preparation.make_pipeline(config, rest.dataset, [0])
+    spec = jax.tree.map(lambda leaf: leaf[0], next(pipeline.specs(0, 0)))
+    batch = pipeline.make_batch(spec, *pipeline.resident)
 
     def loss(params):
         logits = rest.model.apply({"params": params}, batch.x)
-        values = chosen.loss(logits, batch.y, state.hyper)
+        values = chosen.loss(logits, batch.y, state.loss_values)
         if name not in losses.PENALTIES:
             return jnp.mean(values)
         return jnp.mean(values) + jnp.float32(2) * losses.PENALTIES[name](logits, batch.y, batch.mask)
 
     value, gradient = jax.value_and_grad(loss)(state.params)
-    step = make_step(rest.model.apply, chosen.loss, rest.tx, parallel.reduce_sum, forward=chosen.forward)
+    step = make_step(rest.model.apply, chosen.loss, rest.tx, parallel.reduce_sum, outputs=chosen.outputs)
     params = jax.tree.map(np.copy, state.params)
     new, metrics, fingerprints = parallel.pmapped(step)(jax.tree.map(jnp.copy, state), parallel.shard(batch))
     parallel.check_replicas(fingerprints)
@@ -64,16 +65,16 @@ def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name)
 
 
 def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_statistics():
-    chosen = objective.make_objective(load_config(name="focal_loss", trace_penalty=0.5))
+    chosen = preparation.make_objective(load_config(name="focal_loss", trace_penalty=0.5))
     model, alone = (models.build("cnn", 3, widths=(4, 4), axis_name=axis) for axis in (parallel.AXIS, None))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(8, 8, 8, 3)).astype(np.float32)
     batch = Batch(x, rng.integers(0, 3, 8).astype(np.int32), np.arange(8) < 5)  # the second device: one example
     variables = dict(alone.init(jax.random.PRNGKey(0), x[:2]))
     params, tx = variables.pop("params"), optax.identity()
-    hyper = {**chosen.hyper, "learning_rate": jnp.float32(-1)}
-    state = TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), hyper)
-    step = parallel.pmapped(make_step(model.apply, chosen.loss, tx, parallel.reduce_sum, forward=chosen.forward))
+    values, rate = chosen.loss_values, jnp.float32(-1)
+    state = TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), values, rate)
+    step = parallel.pmapped(make_step(model.apply, chosen.loss, tx, parallel.reduce_sum, outputs=chosen.outputs))
     start = jax.tree.map(np.copy, params)
     new, metrics, fingerprints = step(jax.tree.map(jnp.copy, state), parallel.shard(batch))
     parallel.check_replicas(fingerprints)
@@ -99,30 +100,31 @@ def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_s
 
 
 def test_names_choose_the_gammas_of_the_papers():
-    hyper = {name: objective.make_objective(load_config(name=name)).hyper for name in ("fla_532", "fls_531", "mmce")}
-    np.testing.assert_array_equal(hyper["fla_532"]["gammas"], [5, 3, 2])
-    np.testing.assert_allclose(hyper["fla_532"]["thresholds"], [0.19, 0.5], rtol=1e-7)
-    np.testing.assert_array_equal(hyper["fls_531"]["boundaries"], [100, 250])
-    assert set(hyper["mmce"]) == {"penalty_weight"}
-    own = objective.make_objective(
+    names = ("fla_532", "fls_531", "mmce")
+    values = {name: preparation.make_objective(load_config(name=name)).loss_values for name in names}
+    np.testing.assert_array_equal(values["fla_532"]["gammas"], [5, 3, 2])
+    np.testing.assert_allclose(values["fla_532"]["thresholds"], [0.19, 0.5], rtol=1e-7)
+    np.testing.assert_array_equal(values["fls_531"]["boundaries"], [100, 250])
+    assert set(values["mmce"]) == {"penalty_weight"}
+    own = preparation.make_objective(
         load_config(name="sample_dependent_focal_loss", thresholds=(0.3,), gammas=(4.0, 1.0))
     )
-    np.testing.assert_allclose(own.hyper["thresholds"], [0.3], rtol=1e-7)
-    np.testing.assert_array_equal(own.hyper["gammas"], [4, 1])
+    np.testing.assert_allclose(own.loss_values["thresholds"], [0.3], rtol=1e-7)
+    np.testing.assert_array_equal(own.loss_values["gammas"], [4, 1])
 
 
 def test_class_weights_multiply_any_loss():
     alpha = tuple(float(i) for i in range(10))
-    plain, weighted = (objective.make_objective(load_config(name="focal_loss", alpha=each)) for each in ((), alpha))
+    plain, weighted = (preparation.make_objective(load_config(name="focal_loss", alpha=each)) for each in ((), alpha))
     logits, labels = jnp.asarray(np.random.default_rng(0).normal(size=(10, 10)), jnp.float32), jnp.arange(10)
-    expected = plain.loss(logits, labels, plain.hyper) * jnp.arange(10, dtype=jnp.float32)
-    np.testing.assert_allclose(weighted.loss(logits, labels, weighted.hyper), expected, rtol=1e-6)
+    expected = plain.loss(logits, labels, plain.loss_values) * jnp.arange(10, dtype=jnp.float32)
+    np.testing.assert_allclose(weighted.loss(logits, labels, weighted.loss_values), expected, rtol=1e-6)
     assert weighted.name == "class_weighted_focal_loss"
 
 
 def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepared):
-    chosen = objective.make_objective(load_config(name="adafocal_loss"))
-    state = of_two(prepared[2], chosen.hyper)
+    chosen = preparation.make_objective(load_config(name="adafocal_loss"))
+    state = of_two(prepared[2], chosen.loss_values)
     logits = np.float32([[4, 0], [3, 0], [2, 0], [1, 0]] * 15)
     both = np.stack([logits, -logits], axis=1)  # the second member is always right and sure
     seen = []
@@ -131,29 +133,29 @@ def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepa
         seen.append(state)
         return Predictions(both, np.ones(60, np.int32), np.ones(60, bool))  # always wrong and sure: overconfident
 
-    adapt = objective.make_adapt(predict)
-    assert adapt([state], 0) == [state]
+    adapt = training.make_adapt(predict)
+    assert adapt([state], 0)[0].loss_values == state.loss_values
     assert not seen
     (after,) = adapt([state], 1)
-    moved, other = (jax.tree.map(lambda leaf, i=i: leaf[i], after.hyper["adafocal"]) for i in (0, 1))
+    moved, other = (jax.tree.map(lambda leaf, i=i: leaf[i], after.loss_values["adafocal"]) for i in (0, 1))
     confidence = 1 / (1 + np.exp(-np.float64(logits[:, 0])))
     expected = np.exp(np.sort(confidence).reshape(15, 4).mean(1))
     np.testing.assert_allclose(moved.gammas, expected, rtol=1e-5)
     np.testing.assert_allclose(other.gammas, np.exp(np.sort(confidence).reshape(15, 4).mean(1) - 1), rtol=1e-5)
 
 
-def of_two(state, hyper):
-    """A chunk of two members with these values of hyper."""
-    two = state._replace(hyper=hyper)
+def of_two(state, loss_values):
+    """The states of two members with these loss values."""
+    two = state._replace(loss_values=loss_values)
     return parallel.replicated(jax.tree.map(lambda leaf: np.stack([leaf, leaf]), jax.device_get(two)))
 
 
 def test_a_schedule_learns_the_epoch_and_other_losses_are_left_alone(prepared):
-    adapt = objective.make_adapt(None)
+    adapt = training.make_adapt(None)
     plain = prepared[2]
-    assert adapt([plain], 7)[0] is plain
-    scheduled = of_two(plain, objective.make_objective(load_config(name="fls_532")).hyper)
-    np.testing.assert_array_equal(adapt([scheduled], 7)[0].hyper["epoch"], [7, 7])
+    assert all(new is old for new, old in zip(adapt([plain], 7)[0], plain, strict=True))
+    scheduled = of_two(plain, preparation.make_objective(load_config(name="fls_532")).loss_values)
+    np.testing.assert_array_equal(adapt([scheduled], 7)[0].loss_values["epoch"], [7, 7])
 
 
 def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path):
@@ -161,13 +163,13 @@ def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
     config.curvature.examples = 0
     rows = job.run(config, tmp_path / "run")
-    assert not any("gamma" in row for row in records.read_rows(tmp_path / "run") if row["name"] == "accuracy")
+    assert not any(row.tags.gamma for row in records.read_rows(tmp_path / "run") if row.name == "accuracy")
     manager = checkpoint.make_manager(tmp_path / "run" / "checkpoints", keep=3)
     state = preparation.initial_state(preparation.prepare(config), make_members(config))
-    kept = checkpoint.restore_latest(manager, state).state.hyper["adafocal"]
+    kept = checkpoint.restore_latest(manager, state).state.loss_values["adafocal"]
     assert isinstance(kept, losses.AdaFocalState)
     assert np.ptp(kept.gammas) > 0.05  # the second epoch moved them
-    assert [row for row in rows if row["name"] == "ece" and row["map"] == "uncalibrated"]
+    assert select(rows, Metric, name="ece", method="uncalibrated")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path
 )
 def test_values_out_of_range_are_one_line(changes, message):
     with pytest.raises(InputError, match=message) as caught:
-        check_config(load_config(**changes))
+        job.check_config(load_config(**changes))
     assert "\n" not in str(caught.value)
 
 

@@ -50,8 +50,8 @@ def _step(name: str, options: dict, shape: tuple) -> tuple[Callable, TrainState]
     tx = optimiser.make_optimiser("sgd", schedule, **settings)
     variables = dict(jax.jit(model.init)(jax.random.PRNGKey(0), jnp.zeros((2, *shape))))
     params = variables.pop("params")
-    hyper = {"gamma": jnp.float32(2), "learning_rate": jnp.float32(0.01)}
-    state = TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), hyper)
+    values, rate = {"gamma": jnp.float32(2)}, jnp.float32(0.01)
+    state = TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), values, rate)
     return make_step(model.apply, losses.make_loss("focal_loss"), tx, lambda tree: tree), state
 
 
@@ -65,8 +65,8 @@ def _batch(shape: tuple, batch_size: int) -> Batch:
 
 def _stacked(state: TrainState, count: int) -> TrainState:
     gammas = np.linspace(0, 5, count, dtype=np.float32)
-    states = [state._replace(hyper={**state.hyper, "gamma": gamma}) for gamma in gammas]
-    return jax.device_put(sweep.stack(states, [0] * count))
+    states = [state._replace(loss_values={"gamma": gamma}) for gamma in gammas]
+    return jax.device_put(sweep.stack(states))
 
 
 def _repeated(step: Callable, state: TrainState, batch: Batch, repeat: int) -> Callable:

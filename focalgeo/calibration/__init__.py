@@ -1,8 +1,7 @@
 """Calibration: maps, metrics and searches, all pure functions of arrays."""
 
-from focalgeo.calibration.binary import binary_adaptive_ece, binary_ece, binary_reliability, binary_smooth_ece
-from focalgeo.calibration.binning import Reliability, adaptive_reliability, reliability
-from focalgeo.calibration.debiased import debiased_ece, debiased_squared_ece
+from focalgeo.calibration.binning import Reliability, adaptive_reliability, check_predictions, reliability
+from focalgeo.calibration.crossfit import candidates, choose, cross_fit, folds
 from focalgeo.calibration.decomposition import (
     BrierSplit,
     ByOutcome,
@@ -13,22 +12,33 @@ from focalgeo.calibration.decomposition import (
     overconfidence,
     underconfidence,
 )
-from focalgeo.calibration.fits import CalibrationFit, fit_temperature
-from focalgeo.calibration.focal_fit import fit_focal_temperature
-from focalgeo.calibration.interpolated import interpolated_adaptive_ece
-from focalgeo.calibration.intervals import bootstrap, wilson_interval
+from focalgeo.calibration.ece_variants import (
+    binary_adaptive_ece,
+    binary_ece,
+    binary_reliability,
+    binary_smooth_ece,
+    debiased_ece,
+    debiased_squared_ece,
+    interpolated_adaptive_ece,
+    smooth_ece,
+)
+from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
+from focalgeo.calibration.intervals import PairedDifference, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.inverse import inverse_focal_calibration
-from focalgeo.calibration.line_search import LineSearch, line_search
 from focalgeo.calibration.maps import (
     binary_focal_calibration,
     focal_calibration,
     focal_temperature_scaling,
     temperature_scaling,
 )
+from focalgeo.calibration.methods import METHODS, Calibrated, Fitted, Method, configured, fit_methods, searched, usable
 from focalgeo.calibration.metrics import (
+    METRICS,
     HighConfidence,
+    MetricEntry,
     accuracy,
     adaptive_ece,
+    all_metrics,
     brier,
     classwise_ece,
     ece,
@@ -36,29 +46,49 @@ from focalgeo.calibration.metrics import (
     mce,
     nll,
 )
-from focalgeo.calibration.paired import PairedDifference, paired_bootstrap
-from focalgeo.calibration.predictions import check_predictions
-from focalgeo.calibration.search import GAMMAS, TEMPERATURES, GridSearch, best_point, grid_search
-from focalgeo.calibration.smooth import smooth_ece
+from focalgeo.calibration.saved import (
+    SavedCalibrator,
+    calibrator_json,
+    plain_numbers,
+    read_calibrator,
+    saved_calibrator,
+)
+from focalgeo.calibration.search import (
+    GAMMAS,
+    TEMPERATURES,
+    GridSearch,
+    LineSearch,
+    best_point,
+    grid_search,
+    line_search,
+)
 
 _ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need scikit-learn, slow to import: on first use
 
 __all__ = [
     "GAMMAS",
+    "METHODS",
+    "METRICS",
     "TEMPERATURES",
     "BrierSplit",
     "ByOutcome",
+    "Calibrated",
     "CalibrationFit",
+    "Fitted",
     "FocalTemperatureScaling",
     "GridSearch",
     "HighConfidence",
     "LineSearch",
+    "Method",
+    "MetricEntry",
     "PairedDifference",
     "Reliability",
+    "SavedCalibrator",
     "TemperatureScaling",
     "accuracy",
     "adaptive_ece",
     "adaptive_reliability",
+    "all_metrics",
     "best_point",
     "binary_adaptive_ece",
     "binary_ece",
@@ -68,17 +98,24 @@ __all__ = [
     "bootstrap",
     "brier",
     "brier_split",
+    "calibrator_json",
+    "candidates",
     "check_predictions",
+    "choose",
     "classwise_ece",
+    "configured",
+    "cross_fit",
     "debiased_ece",
     "debiased_squared_ece",
     "ece",
     "entropy",
     "entropy_by_outcome",
     "fit_focal_temperature",
+    "fit_methods",
     "fit_temperature",
     "focal_calibration",
     "focal_temperature_scaling",
+    "folds",
     "grid_search",
     "high_confidence",
     "interpolated_adaptive_ece",
@@ -89,10 +126,15 @@ __all__ = [
     "nll_by_outcome",
     "overconfidence",
     "paired_bootstrap",
+    "plain_numbers",
+    "read_calibrator",
     "reliability",
+    "saved_calibrator",
+    "searched",
     "smooth_ece",
     "temperature_scaling",
     "underconfidence",
+    "usable",
     "wilson_interval",
 ]
 

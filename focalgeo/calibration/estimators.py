@@ -6,8 +6,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from focalgeo.calibration.fits import fit_temperature
-from focalgeo.calibration.focal_fit import fit_focal_temperature
+from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, grid_search
 from focalgeo.types import Array, InputError

@@ -4,9 +4,6 @@ The one unknown of a row is the log-odds r of its top class: h(q_j) / h(q_top) =
 and r solves log sum_j q_j = log(1 - q_top), whose difference rises with r. Nothing is solved in q, which rounds to 1.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -19,12 +16,11 @@ from focalgeo.calibration.maps import (
     top_log_odds,
     wide,
 )
+from focalgeo.calibration.roots import newton_in_bracket
 from focalgeo.types import Array
 
 _FAR = 1e20  # a log-probability this far below the top stands for -inf; unlike that, it can be multiplied by 0
 _LARGEST_EXPONENT = 80.0  # of e^r in float32
-_MOST_STEPS = 100  # ten are usual; each fourth is a bisection until Newton's steps are short
-_NEAR = 0.1  # a Newton step shorter than this is in reach of quadratic convergence: log h bends on the scale of 1
 
 
 def inverse_focal_calibration(log_probs: Array, gamma: Array) -> Array:
@@ -76,10 +72,10 @@ def _inverse_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) ->
     log_odds, log_complement = _class_log_odds(log_q, top)
     ratio = surprise_ratio(log_odds)
     q = jax.nn.sigmoid(log_odds)
-    bend = gamma * (q - (ratio - q) / (1 + gamma * ratio))
+    excess = gamma * (q - (ratio - q) / (1 + gamma * ratio))
     damping = jnp.exp(-jnp.clip(log_odds, 0, _LARGEST_EXPONENT))  # 1 where e^r < 1, so that e^r stays in range
     growth = jnp.exp(jnp.minimum(log_odds, 0))
-    slope = damping + (damping + growth) * bend  # H' e^-max(r, 0)
+    slope = damping + (damping + growth) * excess  # H' e^-max(r, 0)
     weights = jax.nn.softmax(log_q - jnp.maximum(log_odds, 0) - jnp.log(slope), axis=-1)
     shift = -log_complement - ratio / (1 + gamma * ratio)
     given = jnp.where(log_q == -jnp.inf, 0, tangents[0]) - shift * tangents[1]
@@ -115,7 +111,7 @@ def _solve(behind: Array, gamma: Array) -> tuple[Array, Array]:
         rate = slope_top * jnp.sum(jnp.exp(others - total) / slope, axis=-1, keepdims=True)
         return total + jax.nn.softplus(log_odds), rate + jax.nn.sigmoid(log_odds)
 
-    log_odds = _increasing_root(residual, start, low, high)
+    log_odds = newton_in_bracket(residual, start, low, high).point
     return log_odds, _others(_weight_and_slope(log_odds, gamma)[0] + behind, gamma)
 
 
@@ -130,7 +126,7 @@ def _others(log_weight: Array, gamma: Array) -> Array:
         value, slope = _weight_and_slope(log_q - log_complement, gamma)
         return value - log_weight, slope / jnp.exp(log_complement)
 
-    return _increasing_root(residual, jnp.clip(log_weight, low, high), low, high)
+    return newton_in_bracket(residual, jnp.clip(log_weight, low, high), low, high).point
 
 
 def _weight_and_slope(log_odds: Array, gamma: Array) -> tuple[Array, Array]:
@@ -139,33 +135,3 @@ def _weight_and_slope(log_odds: Array, gamma: Array) -> tuple[Array, Array]:
     ratio, p = surprise_ratio(log_odds), jax.nn.sigmoid(log_odds)
     slope = jnp.exp(log_complement) + gamma * (p - (ratio - p) / (1 + gamma * ratio))
     return log_focal_weight(log_p, log_complement, gamma), slope
-
-
-class _Bracket(NamedTuple):
-    point: Array
-    low: Array
-    high: Array
-    moving: Array  # bool
-    step: Array  # int32 scalar
-
-
-def _increasing_root(function: Callable[[Array], tuple[Array, Array]], start: Array, low: Array, high: Array) -> Array:
-    """Where a rising function, given with its slope, crosses zero between low and high: Newton, or else bisection."""
-    tolerance = 16 * jnp.finfo(start.dtype).eps
-
-    def advance(state: _Bracket) -> _Bracket:
-        value, slope = function(state.point)
-        low = jnp.where(value <= 0, state.point, state.low)
-        high = jnp.where(value >= 0, state.point, state.high)
-        newton = state.point - value / slope
-        far = (jnp.abs(newton - state.point) > _NEAR) & (state.step % 4 == 3)
-        outside = ~((newton >= low) & (newton <= high))
-        point = jnp.where(far | outside, low + (high - low) / 2, newton)
-        small = tolerance * jnp.maximum(jnp.abs(state.point), 1)
-        moving = state.moving & (jnp.abs(newton - state.point) > small) & (high - low > small)
-        # An accepted Newton step is taken even when it is the last: it costs nothing and only improves the point.
-        point = jnp.where(moving, point, jnp.clip(newton, low, high))
-        return _Bracket(jnp.where(state.moving, point, state.point), low, high, moving, state.step + 1)
-
-    state = _Bracket(start, low, high, jnp.ones(start.shape, bool), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(lambda s: jnp.any(s.moving) & (s.step < _MOST_STEPS), advance, state).point

@@ -6,6 +6,8 @@ nothing, whatever they hold; with no example left the result is NaN. float16 and
 numbers that they are.
 """
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -113,3 +115,37 @@ def weighted_mean(values: Array, mask: Array | None) -> Array:
     """Mean of `values` [examples], each as often as `mask` says; NaN where none counts."""
     weight = weights(mask, values)
     return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)
+
+
+class MetricEntry(NamedTuple):
+    """A metric of METRICS: its function, and how its numbers are shown and bounded."""
+
+    function: Callable[..., Array]  # function(log_probs, labels, *, mask=None) -> scalar; with num_bins where binned
+    title: str
+    unit: str = ""  # of the number as shown, that is times `scale`
+    note: str = ""  # beneath the title
+    scale: float = 1.0
+    digits: int = 4
+    best: str = "low"  # or "high"
+    binned: bool = False  # takes num_bins
+    largest: float = math.inf  # that it can be; the smallest is 0
+    share: bool = False  # of the examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
+
+
+METRICS: dict[str, MetricEntry] = {
+    "accuracy": MetricEntry(accuracy, "Accuracy", "%", "higher is better", 100.0, 2, "high", largest=1.0, share=True),
+    "ece": MetricEntry(ece, "ECE", "%", "equal-width bins", 100.0, 2, binned=True, largest=1.0),
+    "adaptive_ece": MetricEntry(
+        adaptive_ece, "Adaptive ECE", "%", "equal-mass bins", 100.0, 2, binned=True, largest=1.0
+    ),
+    "nll": MetricEntry(nll, "NLL", "nats"),
+    "brier": MetricEntry(brier, "Brier score", largest=2.0),
+}
+
+
+def all_metrics(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> dict[str, Array]:
+    """Every metric of METRICS by its name; with num_bins bound it is a metric for `bootstrap`."""
+    return {
+        name: entry.function(log_probs, labels, mask=mask, **({"num_bins": num_bins} if entry.binned else {}))
+        for name, entry in METRICS.items()
+    }

@@ -1,11 +1,20 @@
-"""Search over a grid of (gamma, temperature) for focal temperature scaling, with ECE and NLL at every point."""
+"""Search over a grid of (gamma, temperature) for focal temperature scaling, and along a line.
 
+The plain way stands here: the map at every point, then the metrics. It works under jit and vmap and on accelerators,
+and tests hold the faster way of `fast_search` to it, which `grid_search` takes on the CPU.
+"""
+
+from functools import partial
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.calibration.predictions import check_predictions
-from focalgeo.calibration.streaming import Problem, surfaces
+from focalgeo.calibration import fast_search
+from focalgeo.calibration.binning import check_bins, check_predictions
+from focalgeo.calibration.maps import focal_temperature_scaling
+from focalgeo.calibration.metrics import adaptive_ece, ece, nll
 from focalgeo.types import Array, InputError
 
 GAMMAS = (0.0, -0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # temperature scaling before the paper's nine
@@ -13,6 +22,7 @@ TEMPERATURES = tuple(i / 100 for i in range(1, 501))  # the paper's 0.01, 0.02, 
 CRITERIA = ("ece", "nll", "adaptive_ece")
 
 _LARGEST_GAMMA = 100.0  # 2^gamma must stay within float32
+_AT_ONCE = 2**22  # numbers in a table [points, examples, classes or bins] of the plain way: 16 MB
 
 
 class GridSearch(NamedTuple):
@@ -49,9 +59,9 @@ def grid_search(
 
     Returns:
         GridSearch. Equal values go to the temperature nearest 1 in |log T|, then to the smallest |gamma|, then to the
-        first. The surfaces agree with `ece` and `nll` of `focal_temperature_scaling` to 1e-5, but where a confidence
-        lies within rounding of a bin's edge; held by tests/calibration/test_search.py. Not for use inside jit: it
-        streams from the host.
+        first. The surfaces are `plain_surfaces` inside jit and vmap, where logits, labels and mask may be traced but
+        not the grid, and on accelerators. On the CPU they are those of `fast_search`, which agree with them to 1e-5,
+        but where a confidence lies within rounding of a bin's edge; held by tests/calibration/test_search.py.
 
     Raises:
         InputError: predictions that `check_predictions` refuses, a value out of range, an unknown criterion, an empty
@@ -61,15 +71,60 @@ def grid_search(
     """
     gammas, temperatures = np.asarray(gammas, np.float32), np.asarray(temperatures, np.float32)
     _check_grid(gammas, temperatures, criterion)
-    if num_bins < 1:
-        raise InputError(f"num_bins is {num_bins}: give 1 or more")
-    logits, labels = np.asarray(logits), np.asarray(labels)
-    weight = np.ones(labels.shape, np.float32) if mask is None else np.asarray(mask, np.float32)
-    counted = _counted(weight, labels, by_rank=criterion == "adaptive_ece")
-    check_predictions(*((logits, labels) if counted.all() else (logits[counted], labels[counted])))
-    problem = Problem(logits, labels.astype(np.int32), weight, gammas, temperatures)
-    ece, nll = surfaces(problem, num_bins, by_rank=criterion == "adaptive_ece")
-    return _best(gammas, temperatures, ece, nll, nll if criterion == "nll" else ece)
+    check_bins(num_bins)
+    by_rank = criterion == "adaptive_ece"
+    _check_examples(logits, labels, mask, by_rank=by_rank)
+    if _traced(logits, labels, mask) or jax.default_backend() != "cpu":
+        surfaces = plain_surfaces(logits, labels, gammas, temperatures, num_bins=num_bins, mask=mask, by_rank=by_rank)
+    else:
+        labels = np.asarray(labels, np.int32)
+        weight = np.ones(labels.shape, np.float32) if mask is None else np.asarray(mask, np.float32)
+        inputs = fast_search.SearchInputs(np.asarray(logits), labels, weight, gammas, temperatures)
+        surfaces = fast_search.surfaces(inputs, num_bins, by_rank=by_rank)
+    return _best(gammas, temperatures, *surfaces, surfaces[1] if criterion == "nll" else surfaces[0])
+
+
+def plain_surfaces(
+    logits: Array,
+    labels: Array,
+    gammas: Array,
+    temperatures: Array,
+    *,
+    num_bins: int = 15,
+    mask: Array | None = None,
+    by_rank: bool = False,
+) -> tuple[Array, Array]:
+    """ECE and NLL [gammas, temperatures] of `focal_temperature_scaling`, point by point; for jit and vmap.
+
+    Arguments as `grid_search`; `by_rank` asks for `adaptive_ece` in place of `ece`.
+    """
+    gammas, temperatures = jnp.asarray(gammas), jnp.asarray(temperatures)
+    shape = gammas.size, temperatures.size
+    points = jnp.repeat(gammas, shape[1]), jnp.tile(temperatures, shape[0])
+    values = _at_points(logits, labels, mask, *points, num_bins=num_bins, by_rank=by_rank)
+    return values[0].reshape(shape), values[1].reshape(shape)
+
+
+@partial(jax.jit, static_argnames=("num_bins", "by_rank"))
+def _at_points(
+    logits: Array,
+    labels: Array,
+    mask: Array | None,
+    gammas: Array,
+    temperatures: Array,
+    *,
+    num_bins: int,
+    by_rank: bool,
+) -> tuple[Array, Array]:
+    """ECE and NLL [points] for a gamma and a temperature each."""
+    binned = adaptive_ece if by_rank else ece
+
+    def at_point(point: tuple[Array, Array]) -> tuple[Array, Array]:
+        log_probs = focal_temperature_scaling(logits, *point)
+        return binned(log_probs, labels, num_bins=num_bins, mask=mask), nll(log_probs, labels, mask=mask)
+
+    numbers = logits.shape[0] * max(logits.shape[1], num_bins)
+    return jax.lax.map(at_point, (gammas, temperatures), batch_size=max(_AT_ONCE // numbers, 1))
 
 
 def best_point(
@@ -95,28 +150,108 @@ def best_point(
     allowed = np.ones(gammas.shape, bool) if gamma is None else gammas == np.float32(gamma)
     if not allowed.any():
         raise InputError(f"gamma {gamma} is not on the grid {gammas.tolist()}: search with it, or choose one of these")
-    ece, nll = np.asarray(found.ece), np.asarray(found.nll)
-    surface = nll if criterion == "nll" else ece
-    return _best(gammas, temperatures, ece, nll, np.where(allowed[:, None], surface, np.inf))
+    surface = found.nll if criterion == "nll" else found.ece
+    considered = _module(surface).where(allowed[:, None], surface, np.float32(np.inf))
+    return _best(gammas, temperatures, found.ece, found.nll, considered)
 
 
-def _best(
-    gammas: np.ndarray, temperatures: np.ndarray, ece: np.ndarray, nll: np.ndarray, surface: np.ndarray
-) -> GridSearch:
-    """The least value of the surface, ties by a fixed order of preference."""
-    gamma = np.repeat(gammas, len(temperatures))
-    temperature = np.tile(temperatures, len(gammas))
-    order = np.lexsort((np.abs(gamma), np.abs(np.log(temperature))))
-    best = order[np.argmin(surface.ravel()[order])]
-    return GridSearch(gamma[best], temperature[best], surface.ravel()[best], ece, nll)
+class LineSearch(NamedTuple):
+    """The best point of the line, and the whole line."""
+
+    gamma: Array
+    temperature: Array
+    value: Array  # the criterion at the best point
+    temperatures: Array  # [gammas] of the line
+    ece: Array  # [gammas]; equal-mass ECE where that is the criterion
+    nll: Array  # [gammas], nats
+    num_evaluations: int  # points at which the map was computed
 
 
-def _counted(weight: np.ndarray, labels: Array, *, by_rank: bool) -> np.ndarray:
-    if weight.shape != np.shape(labels):
-        raise InputError(f"mask has shape {weight.shape}, labels {np.shape(labels)}: give one entry for each label")
-    if weight.size and not (np.round(weight) if by_rank else weight).any():
-        raise InputError("the mask leaves no example: give at least one")
-    return weight > 0
+def line_search(
+    logits: Array,
+    labels: Array,
+    gammas: Array = GAMMAS,
+    temperatures: Array = TEMPERATURES,
+    *,
+    criterion: str = "ece",
+    num_bins: int = 15,
+    mask: Array | None = None,
+) -> LineSearch:
+    """The best (gamma, T) on the line through the best T of the least and of the greatest gamma.
+
+    Args:
+        logits: Float [examples, classes], of a validation split.
+        labels: Int [examples].
+        gammas: Float [gammas], above -1 and at most 100, two different ones or more.
+        temperatures: Float [temperatures], above 0, for the two fits; the line runs between them.
+        criterion: "ece" (bins of equal width), "adaptive_ece" (equal mass) or "nll".
+        num_bins: Bins of the ECE, 1 or more.
+        mask: Bool [examples], or how often each example counts; None counts each once.
+
+    Returns:
+        LineSearch; 2 temperatures + gammas evaluations, where the grid has gammas times temperatures. Equal values go
+        to the temperature nearest 1 in |log T|, then to the smallest |gamma|. Its points are those of `grid_search`
+        (tests/calibration/test_line_search.py); with 0 among the gammas it can still be worse than temperature scaling
+        alone, since T at 0 is read off the line. For use inside jit and vmap as `grid_search`.
+
+    Raises:
+        InputError: whatever `grid_search` refuses, or fewer than two different gammas.
+
+    Source: Komisarenko & Kull, arXiv 2408.11598, section 5.2: the best T is nearly linear in gamma. They name no two
+    gammas; the ends are our choice. They count 3 m evaluations for m temperatures and m points of the line.
+    """
+    gammas, temperatures = np.asarray(gammas, np.float32), np.asarray(temperatures, np.float32)
+    if np.unique(gammas).size < 2:
+        raise InputError(f"gammas are {gammas.tolist()}: a line needs two different values or more")
+    ends = np.array([gammas.min(), gammas.max()])
+    fits = grid_search(logits, labels, ends, temperatures, criterion=criterion, num_bins=num_bins, mask=mask)
+    fitted = [best_point(fits, ends, temperatures, criterion=criterion, gamma=end).temperature for end in ends]
+    line = jnp.interp(jnp.asarray(gammas), jnp.asarray(ends), jnp.stack(jax.tree.map(jnp.float32, fitted)))
+    eces, nlls = _at_points(logits, labels, mask, gammas, line, num_bins=num_bins, by_rank=criterion == "adaptive_ece")
+    values = nlls if criterion == "nll" else eces
+    best = _index_of_least(values, jnp.asarray(gammas), line)
+    evaluations = 2 * temperatures.size + gammas.size
+    return LineSearch(jnp.asarray(gammas)[best], line[best], values[best], line, eces, nlls, evaluations)
+
+
+def _best(gammas: np.ndarray, temperatures: np.ndarray, ece: Array, nll: Array, surface: Array) -> GridSearch:
+    """The least value of the surface."""
+    gamma, temperature = np.repeat(gammas, len(temperatures)), np.tile(temperatures, len(gammas))
+    values = surface.ravel()
+    best = _index_of_least(values, gamma, temperature)
+    module = _module(surface)
+    return GridSearch(module.asarray(gamma)[best], module.asarray(temperature)[best], values[best], ece, nll)
+
+
+def _index_of_least(values: Array, gammas: Array, temperatures: Array) -> Array:
+    """Of [points]: ties go to the least |log T|, then to the least |gamma|, then to the first."""
+    order = _module(temperatures).lexsort((abs(gammas), abs(_module(temperatures).log(temperatures))))
+    module = _module(values)
+    return module.asarray(order)[module.argmin(values[order])]
+
+
+def _module(values: Array):
+    """The module that computes with these values: NumPy, where they lie on the host, else jax.numpy."""
+    return np if isinstance(values, np.ndarray) else jnp
+
+
+def _traced(*arrays: Array | None) -> bool:
+    return any(isinstance(array, jax.core.Tracer) for array in arrays)
+
+
+def _check_examples(logits: Array, labels: Array, mask: Array | None, *, by_rank: bool) -> None:
+    if mask is not None and np.shape(mask) != np.shape(labels):
+        raise InputError(f"mask has shape {np.shape(mask)}, labels {np.shape(labels)}: give one entry for each label")
+    if _traced(logits, labels, mask):
+        return
+    logits, labels = np.asarray(logits), np.asarray(labels)
+    if mask is not None and np.size(mask):
+        weight = np.asarray(mask, np.float32)
+        if not (np.round(weight) if by_rank else weight).any():
+            raise InputError("the mask leaves no example: give at least one")
+        if not (weight > 0).all():
+            logits, labels = logits[weight > 0], labels[weight > 0]
+    check_predictions(logits, labels)
 
 
 def _check_grid(gammas: np.ndarray, temperatures: np.ndarray, criterion: str) -> None:

@@ -3,21 +3,21 @@
 Everything here is a function of a matvec (tree -> tree) or of a scalar loss(params); it knows no models and no data.
 """
 
-from focalgeo.curvature.attribution import Parts, quadratic_parts
-from focalgeo.curvature.density import SpectralDensity, spectral_density
-from focalgeo.curvature.determinism import check_deterministic
+from focalgeo.curvature.arguments import check_deterministic
+from focalgeo.curvature.density import (
+    SpectralDensity,
+    cumulative_distribution,
+    share_in_bins,
+    smoothed_density,
+    spectral_density,
+)
 from focalgeo.curvature.diagonal import diagonal, leaf_traces
-from focalgeo.curvature.distribution import cumulative_distribution, share_in_bins, smoothed_density
-from focalgeo.curvature.fisher import fisher_vp
-from focalgeo.curvature.lanczos import Eigenpairs, extreme_eigenvalues, lambda_max
-from focalgeo.curvature.outputs import outputs_and_trace
-from focalgeo.curvature.penalty import value_and_trace
+from focalgeo.curvature.eigenvalues import Eigenpairs, extreme_eigenvalues, lambda_max
+from focalgeo.curvature.penalty import outputs_and_trace, value_and_trace
 from focalgeo.curvature.planning import TraceTo, trace_to
-from focalgeo.curvature.probes import sample_mean
-from focalgeo.curvature.products import dense_hessian, ggn_vp, hvp, linearized_hvp
-from focalgeo.curvature.sampling import dominant_basis, trace_samples
-from focalgeo.curvature.subsets import restrict
-from focalgeo.curvature.traces import trace
+from focalgeo.curvature.products import dense_hessian, fisher_vp, ggn_vp, hvp, linearized_hvp, restrict
+from focalgeo.curvature.quadratic_forms import Parts, dominant_basis, quadratic_parts, trace_samples
+from focalgeo.curvature.traces import sample_mean, trace
 
 __all__ = [
     "Eigenpairs",

@@ -1,14 +1,14 @@
-"""The diagonal of a matvec, and its trace leaf by leaf, from random probes, with standard errors."""
+"""Diagonal of a matvec, and its trace leaf by leaf, from random probes, with standard errors."""
 
 import functools
 
 import jax
 import jax.numpy as jnp
-from scipy.special import stdtrit
 
 from focalgeo import trees
 from focalgeo.curvature.arguments import check_finite, check_params
-from focalgeo.curvature.iteration import iterate
+from focalgeo.curvature.matvec import iterate
+from focalgeo.curvature.traces import with_interval
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
 
@@ -43,7 +43,7 @@ def leaf_traces(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
     """The trace of each leaf's block of H, the sum of its diagonal entries: where in a network the trace lies.
 
     A sample of a leaf is v_l' (H v)_l, and the samples of all leaves sum to one of Tr H. The leaves of a layer may be
-    added up, but not their standard errors, which share their probes: restrict the loss to the layer for that.
+    added up, but not their standard errors, as they share their probes: for those restrict the loss to the layer.
 
     Args:
         matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
@@ -114,8 +114,5 @@ def _updated(index, mean, spread, sample):
 
 @functools.partial(jax.jit, static_argnames="count")
 def _estimated(mean, spread, *, count):
-    quantile = float(stdtrit(count - 1, 0.975))
     stderr = jax.tree.map(lambda s: jnp.sqrt(s / (count * (count - 1))), spread)
-    low = jax.tree.map(lambda m, e: m - quantile * e, mean, stderr)
-    high = jax.tree.map(lambda m, e: m + quantile * e, mean, stderr)
-    return Estimate(mean, stderr, low, high, jnp.int32(count))
+    return with_interval(mean, stderr, count=count)

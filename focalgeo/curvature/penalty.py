@@ -1,31 +1,33 @@
 """The Hessian trace as a term of a training loss, built so that a gradient through it stays cheap."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from focalgeo import trees
 from focalgeo.curvature.arguments import check_params, scalar
 from focalgeo.curvature.taylor import second_order
 from focalgeo.types import Array, InputError, PyTree
 
-FORMS = ("taylor", "forward_over_forward", "forward_over_reverse")
-
 
 def value_and_trace(
-    loss, params: PyTree, key: Array, *, num_probes: int = 1, form: str = "taylor"
-) -> tuple[Array, Array]:
+    loss: Callable[[PyTree], Array], params: PyTree, key: Array, *, num_probes: int = 1, form: str = "taylor"
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The loss and the mean of v' H v over `num_probes` random sign vectors v, an unbiased estimate of Tr H.
 
-    v' H v is the second derivative of t -> loss(params + t v) at 0, from one pass of second order. It has no gradient
-    in it, so reverse mode through the result costs the reverse of about three forward passes. The forms by jvp of jvp
-    and by jvp of grad are its equals, kept for comparison.
+    v' H v is the second derivative of t -> loss(params + t v) at 0. `form` says how it is computed, which changes the
+    time and nothing else: "jvp_of_grad" is the textbook's v . jvp(grad loss)(v), "forward_over_forward" is jvp of jvp,
+    which has no gradient in it, so that reverse mode through it costs the reverse of about three forward passes, and
+    "taylor" is the same second derivative with every product formed once (see `taylor.second_order`).
 
     Args:
         loss: params -> one floating-point number; as under `jax.jit`, it cannot branch in Python on a value.
         params: tree of floating-point arrays.
         key: PRNG key of the probes; a fresh one at every training step.
         num_probes: 1 or more; time, memory and compilation grow with it.
-        form: "taylor", "forward_over_forward" or "forward_over_reverse".
+        form: "taylor", "forward_over_forward" or "jvp_of_grad".
 
     Returns:
         (loss value, trace estimate), scalars, in the unit of the loss; differentiable in `params`.
@@ -41,33 +43,97 @@ def value_and_trace(
     check_params(params)
     if num_probes < 1:
         raise InputError(f"num_probes is {num_probes}; use 1 or more")
-    if form not in FORMS:
-        raise InputError(f"form is {form!r}; use one of {', '.join(FORMS)}")
-    second = dict(zip(FORMS, (_taylor, _forward_over_forward, _forward_over_reverse), strict=True))[form]
+    curvature_of = _form(form)
+
+    def measured(point: PyTree) -> tuple[Array, tuple]:
+        return scalar(loss)(point), ()
+
     # Unrolled: vmap over probes makes convolutions and matrix products of another shape, measured slower.
     results = [
-        second(scalar(loss), params, trees.rademacher(probe_key, params))
+        curvature_of(measured, params, trees.rademacher(probe_key, params))
         for probe_key in jax.random.split(key, num_probes)
     ]
-    return results[0][0], jnp.mean(jnp.stack([curvature for _, curvature in results]))
+    return results[0][0], jnp.mean(jnp.stack([curvature for _, _, curvature in results]))
 
 
-def _taylor(loss, params, probe):
-    value, _, curvature = second_order(loss, params, probe)
-    return value, reverse_after_forward(curvature)
+def outputs_and_trace(
+    network: Callable[[PyTree], tuple[PyTree, PyTree]],
+    loss: Callable[[PyTree], Array],
+    params: PyTree,
+    key: Array,
+    *,
+    form: str = "taylor",
+) -> tuple[PyTree, PyTree, Float[Array, ""]]:
+    """What `network` returns, and v' H v for a random sign vector v: an unbiased estimate of Tr H of loss(outputs).
+
+    It is `value_and_trace` with the network's own results, so that other losses of the same outputs take no second
+    forward pass.
+
+    Args:
+        network: params -> (outputs, auxiliary results), arrays; it cannot branch in Python on a value.
+        loss: outputs -> one floating-point number.
+        params: tree of floating-point arrays.
+        key: PRNG key of the probe; a fresh one at every training step.
+        form: as for `value_and_trace`.
+
+    Returns:
+        (outputs, auxiliary results, trace estimate), differentiable in `params`.
+
+    Raises:
+        InputError: as for `value_and_trace`.
+
+    Accuracy: equal to `value_and_trace` with the same probe up to rounding, gradients too, in all forms;
+    tests/curvature/test_penalty.py.
+
+    Source: as for `value_and_trace`.
+    """
+    check_params(params)
+
+    def measured(point: PyTree) -> tuple[Array, tuple[PyTree, PyTree]]:
+        outputs, auxiliary = network(point)
+        return scalar(loss)(outputs), (outputs, auxiliary)
+
+    _, (outputs, auxiliary), curvature = _form(form)(measured, params, trees.rademacher(key, params))
+    return outputs, auxiliary, curvature
 
 
-def _forward_over_forward(loss, params, probe):
-    def along(point):
-        return jax.jvp(loss, (point,), (probe,))
-
-    (value, _), (_, curvature) = jax.jvp(along, (params,), (probe,))
-    return value, reverse_after_forward(curvature)
+# Each takes a function params -> (loss, other results), params and v, and gives (loss, other results, v' H v).
 
 
-def _forward_over_reverse(loss, params, probe):
-    (value, _), (_, product) = jax.jvp(jax.value_and_grad(loss), (params,), (probe,))
-    return value, trees.dot(probe, product)
+def _taylor(function: Callable, params: PyTree, probe: PyTree) -> tuple[Array, PyTree, Array]:
+    (value, others), _, (curvature, _) = second_order(function, params, probe)
+    return value, others, reverse_after_forward(curvature)
+
+
+def _forward_over_forward(function: Callable, params: PyTree, probe: PyTree) -> tuple[Array, PyTree, Array]:
+    def along(point: PyTree) -> tuple[Array, tuple[Array, PyTree]]:
+        value, slope, others = jax.jvp(function, (point,), (probe,), has_aux=True)
+        return slope, (value, others)
+
+    _, curvature, (value, others) = jax.jvp(along, (params,), (probe,), has_aux=True)
+    return value, others, reverse_after_forward(curvature)
+
+
+def _jvp_of_grad(function: Callable, params: PyTree, probe: PyTree) -> tuple[Array, PyTree, Array]:
+    def gradient(point: PyTree) -> tuple[PyTree, tuple[Array, PyTree]]:
+        (value, others), slopes = jax.value_and_grad(function, has_aux=True)(point)
+        return slopes, (value, others)
+
+    _, product, (value, others) = jax.jvp(gradient, (params,), (probe,), has_aux=True)
+    return value, others, trees.dot(probe, product)
+
+
+FORMS: dict[str, Callable] = {
+    "taylor": _taylor,
+    "forward_over_forward": _forward_over_forward,
+    "jvp_of_grad": _jvp_of_grad,
+}
+
+
+def _form(name: str) -> Callable:
+    if name not in FORMS:
+        raise InputError(f"form is {name!r}; use one of {', '.join(FORMS)}")
+    return FORMS[name]
 
 
 def reverse_after_forward(curvature: Array) -> Array:

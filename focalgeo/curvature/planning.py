@@ -1,4 +1,4 @@
-"""The trace of a matvec to a requested standard error, with as few products as its spectrum allows."""
+"""Trace of a matvec to a requested standard error, with as few products as its spectrum allows."""
 
 from typing import NamedTuple
 
@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.curvature import krylov
 from focalgeo.curvature.arguments import check_params, is_traced
-from focalgeo.curvature.flattening import flat_matvec, layout_of
-from focalgeo.curvature.iteration import map_rows
-from focalgeo.curvature.probes import sample_mean
+from focalgeo.curvature.lanczos import orthogonalise
+from focalgeo.curvature.matvec import flat_matvec, layout_of, map_rows
+from focalgeo.curvature.traces import sample_mean
 from focalgeo.curvature.xtrace import start_vectors, value_and_stderr
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
@@ -149,7 +148,7 @@ def _probe(key, index, basis):
     sign vectors lose that with their length when they are projected.
     """
     vector = jax.random.normal(jax.random.fold_in(key, index), basis.shape[1:], basis.dtype)
-    rest = krylov.orthogonalise(basis, vector)[0]
+    rest = orthogonalise(basis, vector)[0]
     left = basis.shape[1] - basis.shape[0]
     return rest * (left**0.5 / jnp.linalg.norm(rest)) if left else jnp.zeros_like(rest)
 

@@ -1,4 +1,4 @@
-"""The files of a folder or of a tar or zip archive: their checksum, and one pass over them in order."""
+"""Files of a folder or of a tar or zip archive: checksum, one pass in order, and the error of a corrupt file."""
 
 import bz2
 import gzip
@@ -26,8 +26,21 @@ OPENERS: MappingProxyType[str, Callable] = MappingProxyType(
         ".txz": lzma.open,
     }
 )
-DAMAGE = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile)
+CORRUPT_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile)
+# What readers of single files raise on content that is not what the suffix says.
+CORRUPT_FILE = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, UnicodeDecodeError)
 BUFFER_BYTES = 1 << 20
+
+
+def one_line(error: Exception) -> str:
+    """What the error says, or else its type, on one line of at most 200 characters."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def corrupt_file(path: Path, why: object) -> InputError:
+    """The error for a file that is damaged, cut short or of another format than its suffix says."""
+    text = " ".join(str(why).split())
+    return InputError(f"{path} is damaged, cut short or no {path.suffix} file ({text}): write it again")
 
 
 def list_files(folder: Path) -> list[str]:
@@ -72,7 +85,7 @@ def read_files(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, byte
     """(relative path, content) of every file with one of the suffixes, in the archive's order or sorted by path.
 
     Raises:
-        InputError: a file that is no archive by its name, a damaged one, or one that holds links.
+        InputError: a file that is no archive by its name, a corrupt one, or one that holds links.
         OSError: a file that cannot be read.
     """
     if not path.is_dir():
@@ -90,7 +103,7 @@ def _read_archive(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, b
         raise InputError(f"{path} is neither a folder nor an archive: give a folder or one of {choices}")
     try:
         yield from _read_zip(path, suffixes) if ending == ".zip" else _read_tar(path, suffixes, OPENERS[ending])
-    except DAMAGE as error:
+    except CORRUPT_ARCHIVE as error:
         raise InputError(f"{path} is damaged or cut short ({error}): fetch or pack it again") from error
 
 

@@ -1,6 +1,6 @@
-"""Random changes of training images: NumPy draws them, the compiled training step makes them.
+"""Random augmentation of training images: sampled by NumPy, applied inside the compiled training step.
 
-What is made is written for arrays of NumPy and of JAX alike, so that this room loads without JAX.
+It is applied to arrays of NumPy and of JAX alike, so that this package loads without JAX.
 """
 
 from collections.abc import Callable
@@ -12,18 +12,18 @@ import numpy as np
 from focalgeo.types import Array
 
 PADDING = 4  # pixels on every side, as the papers' published code has it
-Changes = dict[str, Array]  # what is drawn for each image, leaves [examples, ...]
+Changes = dict[str, Array]  # the random numbers of each image, leaves [examples, ...]
 
 
 class Augmentation(NamedTuple):
-    """draw(rng, n) -> the changes of n images; apply(x, changes) -> the changed images, also under jit."""
+    """sample(rng, n) -> the changes of n images; apply(x, changes) -> the changed images, also under jit."""
 
-    draw: Callable[[np.random.Generator, int], Changes]
+    sample: Callable[[np.random.Generator, int], Changes]
     apply: Callable[[Array, Changes], Array]
 
 
-def draw_crop_flip(rng: np.random.Generator, n: int, *, padding: int = PADDING) -> Changes:
-    """The changes that `crop_flip` makes: all offsets are drawn first, then all coins.
+def sample_crop_flip(rng: np.random.Generator, n: int, *, padding: int = PADDING) -> Changes:
+    """The changes that `crop_flip` makes: all offsets are sampled first, then all coins.
 
     Returns:
         offsets int32 [n, 2], uniform on 0..2*padding; mirrored bool [n], True with probability 1/2.
@@ -33,11 +33,11 @@ def draw_crop_flip(rng: np.random.Generator, n: int, *, padding: int = PADDING) 
 
 
 def crop_flip(x: Array, changes: Changes, *, padding: int = PADDING) -> Array:
-    """Each image padded with zeros, cropped to its own size at its offset, and mirrored left-right if so drawn.
+    """Each image padded with zeros, cropped to its own size at its offset, and mirrored left-right where told to.
 
     Args:
         x: [examples, height, width, channels], any dtype, before normalisation (so the border is black).
-        changes: of `draw_crop_flip` with the same padding.
+        changes: of `sample_crop_flip` with the same padding.
         padding: pixels on every side, 0 or more.
 
     Returns:
@@ -64,6 +64,6 @@ def crop_flip(x: Array, changes: Changes, *, padding: int = PADDING) -> Array:
 AUGMENTATIONS: MappingProxyType[str, Augmentation] = MappingProxyType(
     {
         "none": Augmentation(lambda rng, n: {}, lambda x, changes: x),
-        "crop_flip": Augmentation(draw_crop_flip, crop_flip),
+        "crop_flip": Augmentation(sample_crop_flip, crop_flip),
     }
 )

@@ -1,7 +1,7 @@
-"""Batches of a split: drawn by NumPy and made on the device for training, in order for evaluation; padded and masked.
+"""Batches of a split: shuffled for training, in order for evaluation, padded and masked.
 
-What a training batch is made of is a `Draw`, a few numbers for each example: the examples themselves stay on the device
-where they fit, and `make_batch` gathers, changes and normalises them inside the compiled step.
+NumPy makes a `BatchSpec` of each training batch, a few numbers for each example. The examples themselves stay on the
+device where they fit, and `make_batch` gathers, augments and normalises them inside the compiled step.
 """
 
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from focalgeo.data.augmentation import AUGMENTATIONS, Augmentation, Changes
-from focalgeo.data.normalisation import Normalisation, normalise_images
+from focalgeo.data.images import Normalisation, normalise_images
 from focalgeo.types import Array, Batch, InputError, Split
 
 
-class Draw(NamedTuple):
-    """A training batch before it is made: which examples of a split, which are padding, how they are changed."""
+class BatchSpec(NamedTuple):
+    """Which examples of a split make up a training batch, which of them are padding, how they are augmented."""
 
-    rows: Array | None  # int32 [examples]; None where the split that comes with it holds these examples alone
+    indices: Array | None  # int32 [examples]; None where the split that comes with it holds these examples alone
     mask: Array  # bool [examples]
     changes: Changes  # of the augmentation
 
@@ -33,7 +33,7 @@ def num_batches(split: Split, batch_size: int) -> int:
     return -(-len(split.y) // batch_size)
 
 
-def epoch_draws(
+def batch_specs(
     split: Split,
     *,
     batch_size: int,
@@ -42,10 +42,10 @@ def epoch_draws(
     start: int = 0,
     augmentation: Augmentation = AUGMENTATIONS["none"],
     multiple_of: int = 1,
-) -> Iterator[Draw]:
-    """The draws of one training epoch: every example exactly once, in an order that (seed, epoch) fixes.
+) -> Iterator[BatchSpec]:
+    """The batch specs of one training epoch: every example exactly once, in an order that (seed, epoch) fixes.
 
-    Batch b is the same bits whether or not the earlier ones were made (its augmentation draws from (seed, epoch, b)),
+    Batch b is the same bits whether or not the earlier ones were made (its augmentation is seeded by (seed, epoch, b)),
     and its examples do not depend on `multiple_of`, so neither a restart nor the number of devices changes them.
 
     Args:
@@ -54,8 +54,8 @@ def epoch_draws(
             mask that is False.
         seed: 0 or more.
         epoch: 0 or more.
-        start: the number of the first batch to draw, 0..num_batches; at num_batches the iterator is empty.
-        augmentation: draws the changes of a batch.
+        start: the number of the first batch, 0..num_batches; at num_batches the iterator is empty.
+        augmentation: samples the changes of a batch.
         multiple_of: rows per batch are filled up to a multiple of it (the number of devices).
 
     Raises:
@@ -69,37 +69,37 @@ def epoch_draws(
     rows = _num_rows(batch_size, multiple_of)
     order = np.random.default_rng([seed, epoch]).permutation(len(split.y)).astype(np.int32)
 
-    def draw(index: int) -> Draw:
+    def spec(index: int) -> BatchSpec:
         chosen = order[index * batch_size : (index + 1) * batch_size]
         # index + 1: to NumPy's seeding, (seed, epoch, 0) is the same seed as (seed, epoch).
-        changes = augmentation.draw(np.random.default_rng([seed, epoch, index + 1]), len(chosen))
+        changes = augmentation.sample(np.random.default_rng([seed, epoch, index + 1]), len(chosen))
         changes = {name: _filled(leaf, rows) for name, leaf in changes.items()}
-        return Draw(_filled(chosen, rows), np.arange(rows) < len(chosen), changes)
+        return BatchSpec(_filled(chosen, rows), np.arange(rows) < len(chosen), changes)
 
-    return map(draw, range(start, total))
+    return map(spec, range(start, total))
 
 
-def fetch(split: Split, draw: Draw) -> tuple[Split, Draw]:
-    """The drawn examples themselves, on the host, with the draw that makes a batch of them: for splits too large."""
-    return Split(split.x[draw.rows], split.y[draw.rows]), draw._replace(rows=None)
+def fetch(split: Split, spec: BatchSpec) -> tuple[Split, BatchSpec]:
+    """The examples of one batch, gathered on the host, and their spec without indices: for splits too large to stay."""
+    return Split(split.x[spec.indices], split.y[spec.indices]), spec._replace(indices=None)
 
 
 def make_batch(
     split: Split,
-    draw: Draw,
+    spec: BatchSpec,
     *,
     augmentation: Augmentation = AUGMENTATIONS["none"],
     normalise: Normalisation | None = None,
 ) -> Batch:
-    """The batch of a draw, of NumPy or, under jit, of JAX: examples gathered from the split, changed, normalised.
+    """The batch that a spec describes, of NumPy or, under jit, of JAX: examples gathered, augmented and normalised.
 
     normalise: gives float32; None leaves x in the dtype it is stored in. A label below 0 stands for none: it counts for
     nothing, as padding does.
     """
-    x, y = (leaf if draw.rows is None else leaf[draw.rows] for leaf in split)
-    x = augmentation.apply(x, draw.changes)
+    x, y = (leaf if spec.indices is None else leaf[spec.indices] for leaf in split)
+    x = augmentation.apply(x, spec.changes)
     x = x if normalise is None else normalise_images(x, normalise)
-    return Batch(x, y.clip(0), _over_labels(draw.mask, y) & (y >= 0))
+    return Batch(x, y.clip(0), _over_labels(spec.mask, y) & (y >= 0))
 
 
 def evaluation_batches(

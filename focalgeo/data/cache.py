@@ -1,4 +1,4 @@
-"""Decoded data sets on disk: one file each, written whole or not at all, verified whenever it is read."""
+"""Cache of decoded data sets: one file each, written atomically, verified whenever it is read."""
 
 import os
 import tempfile
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from focalgeo.data.checks import one_line
-from focalgeo.data.splits import Source
+from focalgeo.data.archives import one_line
+from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split
 
 # Part of every file's name: raise it when what is stored, or how images are decoded, changes.
@@ -23,12 +23,12 @@ def cache_directory(cache_dir: str | os.PathLike | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "focalgeo"
 
 
-def cached_source(key: str, build: Callable[[], Source], *, cache_dir: str | os.PathLike | None) -> Source:
-    """The source kept under `key`, or `build()`, which is then kept; a damaged file is built again, never trusted.
+def cached_dataset(key: str, build: Callable[[], RawDataset], *, cache_dir: str | os.PathLike | None) -> RawDataset:
+    """The data set stored under `key`, or else `build()`, which is then stored; a corrupt file is built again.
 
     Args:
         key: names the content, so it holds a checksum and everything that changes the decoding.
-        build: makes the source.
+        build: makes the data set.
         cache_dir: see `cache_directory`.
 
     Raises:
@@ -38,14 +38,14 @@ def cached_source(key: str, build: Callable[[], Source], *, cache_dir: str | os.
         the arrays read are those built, bit for bit: tests/data/test_cache.py changes single bytes of the file.
     """
     path = cache_directory(cache_dir) / f"{key}-v{FORMAT}.npz"
-    source = _read(path)
-    if source is None:
-        source = build()
-        _write(path, source)
-    return source
+    raw = _read(path)
+    if raw is None:
+        raw = build()
+        _write(path, raw)
+    return raw
 
 
-def _read(path: Path) -> Source | None:
+def _read(path: Path) -> RawDataset | None:
     try:
         # testzip first: NumPy alone would not see a header that claims fewer rows than the file holds.
         with zipfile.ZipFile(path) as archive:
@@ -54,14 +54,14 @@ def _read(path: Path) -> Source | None:
         with np.load(path, allow_pickle=False) as arrays:
             parts = [name[: -len("_x")] for name in arrays.files if name.endswith("_x")]
             splits = {part: Split(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in parts}
-            return Source(splits, tuple(arrays["class_names"].tolist()), str(arrays["checksum"]))
-    except Exception:  # whatever a damaged file raises, the answer is to decode again
+            return RawDataset(splits, tuple(arrays["class_names"].tolist()), str(arrays["checksum"]))
+    except Exception:  # whatever a corrupt file raises, the answer is to decode again
         return None
 
 
-def _write(path: Path, source: Source) -> None:
-    arrays = {"class_names": np.array(source.class_names), "checksum": np.array(source.checksum)}
-    for part, split in source.splits.items():
+def _write(path: Path, raw: RawDataset) -> None:
+    arrays = {"class_names": np.array(raw.class_names), "checksum": np.array(raw.checksum)}
+    for part, split in raw.splits.items():
         arrays |= {f"{part}_x": split.x, f"{part}_y": split.y}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

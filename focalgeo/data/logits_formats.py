@@ -1,32 +1,22 @@
 """Named arrays in a file of one of the formats that frameworks write; nothing in a file is ever executed."""
 
-import json
+import csv
+import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
+from safetensors import SafetensorError, safe_open
 
-from focalgeo.data.damage import DAMAGE, damaged
-from focalgeo.data.logits_csv import open_csv
+from focalgeo.data.archives import CORRUPT_FILE, corrupt_file
 from focalgeo.types import InputError
 
 Arrays = Mapping[str, Callable[[], np.ndarray]]  # name -> a function that reads the array
-
-_LONGEST_HEADER = 100_000_000  # bytes, the format's own limit
-_SAFE_TYPES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "i1",
-    "U8": "u1",
-}
 
 
 def open_arrays(path: Path) -> Arrays:
@@ -37,7 +27,7 @@ def open_arrays(path: Path) -> Arrays:
     torch with weights_only.
 
     Raises:
-        InputError: another suffix, a file that is missing, empty, damaged or cut short, or pickled objects.
+        InputError: another suffix, a file that is missing, empty, corrupt or cut short, or pickled objects.
     """
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path} is of no known format: give one of {', '.join(FORMATS)}")
@@ -54,8 +44,8 @@ def _open_npz(path: Path) -> Arrays:
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
-    except DAMAGE as error:
-        raise damaged(path, error) from error
+    except CORRUPT_FILE as error:
+        raise corrupt_file(path, error) from error
     return {name: partial(_load, path, name) for name in names}
 
 
@@ -63,7 +53,7 @@ def _open_npy(path: Path) -> Arrays:
     _refuse_pickle(path)
     with path.open("rb") as file:
         if file.read(6) != b"\x93NUMPY":  # np.load would take it for a pickle
-            raise damaged(path, "it does not begin as one")
+            raise corrupt_file(path, "it does not begin as one")
     return {"": partial(_load, path, None)}
 
 
@@ -84,35 +74,103 @@ def _load(path: Path, name: str | None) -> np.ndarray:
             return found
         with found:
             return found[name]
-    except DAMAGE as error:
+    except CORRUPT_FILE as error:
         if "allow_pickle" in str(error):
             raise _pickled(path) from error
-        raise damaged(path, error) from error
+        raise corrupt_file(path, error) from error
 
 
 def _open_safetensors(path: Path) -> Arrays:
-    """Eight bytes of header length, a JSON header, raw numbers: the format is read here, so no library is needed."""
-    with path.open("rb") as file:
-        start = 8 + int.from_bytes(file.read(8), "little")
-        header = file.read(start - 8) if start <= _LONGEST_HEADER else b""
-    try:
-        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
-    except (ValueError, AttributeError) as error:
-        raise damaged(path, "its header is no JSON") from error
-    return {name: partial(_safe_array, path, start, entry) for name, entry in entries.items()}
+    with _safetensors(path) as file:
+        return {name: partial(_load_safetensor, path, name) for name in file.keys()}  # noqa: SIM118 (no mapping)
 
 
-def _safe_array(path: Path, start: int, entry: dict) -> np.ndarray:
+def _load_safetensor(path: Path, name: str) -> np.ndarray:
+    with _safetensors(path) as file:
+        values = file.get_tensor(name)
+    return values.astype(np.float32) if values.dtype == bfloat16 else values
+
+
+@contextmanager
+def _safetensors(path: Path) -> Iterator[safe_open]:
     try:
-        (first, end), shape, kind = entry["data_offsets"], tuple(entry["shape"]), entry["dtype"]
-        dtype = np.dtype(_SAFE_TYPES[kind])
-        count = int(np.prod(shape, dtype=np.int64))
-        if first < 0 or end - first != count * dtype.itemsize or start + end > path.stat().st_size:
-            raise ValueError("sizes do not agree")
-        values = np.fromfile(path, dtype, count, offset=start + first).reshape(shape)
-    except (*DAMAGE, TypeError) as error:
-        raise damaged(path, error) from error
-    return (values.astype("<u4") << 16).view("<f4") if kind == "BF16" else values
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, *CORRUPT_FILE, TypeError) as error:
+        raise corrupt_file(path, error) from error
+
+
+def _open_csv(path: Path) -> Arrays:
+    """Columns `name_0`, `name_1`, ... are one float array `name` [rows, columns], any other column an array of text.
+
+    Raises:
+        InputError: no header, columns not separated by commas or out of order; when an array is read, a cell that is no
+        number, by its line (counted from 1, the header included) and column.
+    """
+    header = _csv_header(path)
+    columns: dict[str, list[int]] = {}
+    for index, name in enumerate(header):
+        stem, _, number = name.rpartition("_")
+        columns.setdefault(stem if number.isdecimal() else name, []).append(index)
+    for stem, indices in columns.items():
+        if len(indices) > 1 and [header[i] for i in indices] != [f"{stem}_{k}" for k in range(len(indices))]:
+            raise InputError(f"{path}: columns of {stem!r} must be {stem}_0, {stem}_1, ... once each and in order")
+    numeric = {stem for stem, indices in columns.items() if header[indices[0]] != stem}
+    return {stem: partial(_csv_array, path, stem in numeric, indices) for stem, indices in columns.items()}
+
+
+def _csv_header(path: Path) -> list[str]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header = [name.strip() for name in next(csv.reader(file), [])]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise corrupt_file(path, error) from error
+    if len(header) == 1:
+        for mark, name in ((";", "semicolons"), ("\t", "tabs")):
+            if mark in header[0]:
+                raise InputError(f"{path}: columns are separated by {name}: write it with commas")
+    if header and all(_is_number(name) for name in header):
+        raise InputError(f"{path} has no header: begin it with a line such as labels,logits_0,logits_1")
+    return header
+
+
+def _csv_array(path: Path, numeric: bool, columns: list[int]) -> np.ndarray:
+    style = {"delimiter": ",", "comments": None, "quotechar": '"', "skiprows": 1, "encoding": "utf-8-sig"}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a file without rows, which is refused for having too few
+            if not numeric:
+                return np.char.strip(np.loadtxt(path, dtype=str, usecols=columns[0], ndmin=1, **style))
+            return np.loadtxt(path, dtype=np.float64, usecols=columns, ndmin=2, **style)
+    except CORRUPT_FILE as error:
+        raise _first_bad_cell(path, numeric, columns) or corrupt_file(path, error) from error
+
+
+def _first_bad_cell(path: Path, numeric: bool, columns: list[int]) -> InputError | None:
+    """The error that names the cell at which reading ended; None where the file itself cannot be read."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file)
+            header = next(rows)
+            for row in filter(None, rows):
+                where = f"{path}, line {rows.line_num}"
+                if len(row) <= max(columns):
+                    return InputError(f"{where} has {len(row)} cells, the header {len(header)}: complete or remove it")
+                for column in columns if numeric else ():
+                    if not _is_number(row[column]):
+                        what = f"{where}, column {header[column].strip()!r} is {row[column]!r}"
+                        return InputError(f"{what}, no number: mend the cell or remove the line")
+    except (*CORRUPT_FILE, csv.Error):
+        return None
+    return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _open_torch(path: Path) -> Arrays:
@@ -123,7 +181,7 @@ def _open_torch(path: Path) -> Arrays:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what its readers raise; the first line says it
-        raise damaged(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+        raise corrupt_file(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
     if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
         raise InputError(f"{path} is no dict of tensors: torch.save({{'logits': logits, 'labels': labels}}, path)")
     return {str(name): partial(_torch_array, tensor) for name, tensor in found.items()}
@@ -138,7 +196,7 @@ FORMATS = MappingProxyType(
     {
         ".npz": _open_npz,
         ".npy": _open_npy,
-        ".csv": open_csv,
+        ".csv": _open_csv,
         ".safetensors": _open_safetensors,
         ".pt": _open_torch,
         ".pth": _open_torch,

@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from focalgeo.data.archives import checksum, read_files
-from focalgeo.data.checks import one_line
-from focalgeo.data.folders import layout
-from focalgeo.data.places import file_errors, find_place
-from focalgeo.data.splits import Sizes, Source
+from focalgeo.data.archives import checksum, one_line, read_files
+from focalgeo.data.folders import file_errors, find_path, layout
+from focalgeo.data.splits import RawDataset, Sizes
 from focalgeo.data.vocabulary import number_words, pad_texts
 from focalgeo.types import InputError, Split
 
@@ -26,43 +24,43 @@ POSTS, TEST_POSTS, VAL_POSTS, BYDATE_POSTS = 19_997, 3_999, 900, 11_314
 
 
 class Post(NamedTuple):
-    """A post's place, <train or test>/<group>/<number> or <group>/<number>, and its words."""
+    """A post's relative path, <train or test>/<group>/<number> or <group>/<number>, and its words."""
 
     name: str
     words: Sequence[str]
 
 
-def read_newsgroups(place: str, *, max_length: int | None = None) -> Source:
+def read_newsgroups(location: str, *, max_length: int | None = None) -> RawDataset:
     """Posts as int32 [posts, length] of word numbers, labels by alphabetical order of the groups.
 
     Args:
-        place: a folder or archive (see focalgeo.data.archives) of "bydate" kind, with a folder whose name ends in
+        location: a folder or archive (see focalgeo.data.archives) of "bydate" kind, with a folder whose name ends in
             "train" and one whose name ends in "test", each with group folders; or of group folders alone, then test and
             val are split off. The posts are files without suffix or .txt, in latin-1.
         max_length: words kept from the start of each post, at least 1, by default 1000. Length is that of the longest
             post left.
 
     Raises:
-        InputError: nothing there, no posts, one group, a damaged archive, an unusable layout.
+        InputError: nothing there, no posts, one group, a corrupt archive, an unusable layout.
 
     Source:
         Mukhoti et al., arXiv 2002.09437, App. C: 15,098 posts for training, 900 for validation, 3,999 for test. Where
         there are more or fewer posts, the same shares; of "bydate", with its own test split, 900 of 11,314 for
         validation.
     """
-    where = f"newsgroups:{place}"
-    path = find_place(place, where=where, hint="newsgroups alone downloads the posts with scikit-learn")
+    where = f"newsgroups:{location}"
+    path = find_path(location, where=where, hint="newsgroups alone downloads the posts with scikit-learn")
     with file_errors(where):
-        return _source(_read_posts(read_files(path, SUFFIXES)), checksum(path), where, max_length)
+        return _dataset(_read_posts(read_files(path, SUFFIXES)), checksum(path), where, max_length)
 
 
-def fetch_newsgroups(*, max_length: int | None = None) -> Source:
+def fetch_newsgroups(*, max_length: int | None = None) -> RawDataset:
     """The "bydate" posts that scikit-learn downloads once and keeps: the same as `read_newsgroups` gives.
 
     Raises:
         InputError: the posts cannot be downloaded.
     """
-    from sklearn.datasets import fetch_20newsgroups  # heavy, and only this source needs it
+    from sklearn.datasets import fetch_20newsgroups  # heavy, and only this data set needs it
 
     posts, digest = [], hashlib.sha256()
     for part in ("train", "test"):
@@ -78,7 +76,7 @@ def fetch_newsgroups(*, max_length: int | None = None) -> Source:
             name = f"{part}/{group}/{PurePosixPath(str(file)).name}"
             posts.append(Post(name, tokenise(text)))
             digest.update(f"{name}\0{len(text)}\0{text}".encode())
-    return _source(posts, digest.hexdigest(), "newsgroups", max_length)
+    return _dataset(posts, digest.hexdigest(), "newsgroups", max_length)
 
 
 def tokenise(post: str) -> list[str]:
@@ -108,7 +106,7 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _source(posts: Iterable[Post], digest: str, where: str, max_length: int | None) -> Source:
+def _dataset(posts: Iterable[Post], digest: str, where: str, max_length: int | None) -> RawDataset:
     limit = MAX_LENGTH if max_length is None else max_length
     names: list[str] = []
 
@@ -126,7 +124,7 @@ def _source(posts: Iterable[Post], digest: str, where: str, max_length: int | No
         if np.mean(x[rows, 0] == 1) > 0.5:
             raise InputError(f"{where}: most posts of {part} have no words behind an empty line: fetch the posts again")
     splits = {part: Split(x[rows], np.array(plan.labels[part], np.int32)) for part, rows in plan.rows.items()}
-    return Source(splits, plan.class_names, digest, vocabulary, _split_off(splits))
+    return RawDataset(splits, plan.class_names, digest, vocabulary, _split_off(splits))
 
 
 def _split_off(splits: dict[str, Split]) -> Sizes:

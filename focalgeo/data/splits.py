@@ -1,4 +1,4 @@
-"""Train, val and test: the papers' seeded rule, and subsets by the same rule."""
+"""Train, val and test splits: the papers' seeded rule, subsets by the same rule, and the checks that all must pass."""
 
 from typing import NamedTuple
 
@@ -8,18 +8,18 @@ from focalgeo.types import Dataset, InputError, Split
 
 
 class Sizes(NamedTuple):
-    """How many examples each split shall have; None means the default of the source, or of `divide`."""
+    """How many examples each split shall have; None means the default of the data set, or of `divide`."""
 
     train: int | None = None
     val: int | None = None
     test: int | None = None
 
 
-class Source(NamedTuple):
-    """A data set as its maker divided it; `splits` holds "train" and, where they exist, "val" and "test".
+class RawDataset(NamedTuple):
+    """A data set as published; `splits` holds "train" and, where they exist, "val" and "test".
 
-    Words stand in `splits` as their positions in `vocabulary`, which holds all of them: see focalgeo.data.vocabulary.
-    `split_off` says how many examples go to the splits that are not there, where the source has a rule of its own.
+    Texts hold positions in `vocabulary`, which has all words: see focalgeo.data.vocabulary.
+    `split_off` says how many examples go to the splits that are not there, where the data set has a rule of its own.
     """
 
     splits: dict[str, Split]
@@ -48,7 +48,7 @@ def split_indices(n: int, val_size: int, seed: int) -> tuple[np.ndarray, np.ndar
 
     Source:
         the published code of Komisarenko & Kull, arXiv 2408.11598, and Mukhoti et al., arXiv 2002.09437. They number
-        CIFAR's images in the order of its binary files; another source numbers them in its own order, so the same
+        CIFAR's images in the order of its binary files; another copy of the data numbers them otherwise, so the same
         indices name other images there.
     """
     if not 0 <= val_size < n:
@@ -59,27 +59,27 @@ def split_indices(n: int, val_size: int, seed: int) -> tuple[np.ndarray, np.ndar
     return order[val_size:], order[:val_size]
 
 
-def divide(source: Source, sizes: Sizes, *, name: str, seed: int) -> Dataset:
-    """The three splits of `source`: those it lacks are split off from train, then each is cut down to its size.
+def divide(raw: RawDataset, sizes: Sizes, *, name: str, seed: int) -> Dataset:
+    """The three splits of `raw`: those it lacks are split off from train, then each is cut down to its size.
 
-    By default val is a tenth of train. Where the source has no test split, a fifth of the whole is split off for test
-    and as many for val. A source may say otherwise (`split_off`). Train is in shuffled order, so its first examples are
-    a random subset; a subset of a split that the source itself has is a seeded draw in the source's order.
+    By default val is a tenth of train. Without a test split, a fifth of the whole is split off for test
+    and as many for val. `raw.split_off` may say otherwise. Train is in shuffled order, so its first examples are
+    a random subset; a subset of a split that `raw` has itself is a seeded choice in its own order.
 
     Raises:
         InputError: a size below 1, or more examples than there are.
     """
-    train = source.splits["train"]
+    train = raw.splits["train"]
     rows = np.arange(len(train.y))
-    default = max(1, len(rows) // (10 if "test" in source.splits else 5))
+    default = max(1, len(rows) // (10 if "test" in raw.splits else 5))
     parts = {}
     for part in ("test", "val"):
         size = getattr(sizes, part)
         _check_size(size, part, name)
-        if part in source.splits:
-            parts[part] = _subset(source.splits[part], size, where=f"{name}: {part}", seed=seed)
+        if part in raw.splits:
+            parts[part] = _subset(raw.splits[part], size, where=f"{name}: {part}", seed=seed)
             continue
-        size = next(known for known in (size, getattr(source.split_off, part), default) if known is not None)
+        size = next(known for known in (size, getattr(raw.split_off, part), default) if known is not None)
         rows, taken = _split_off(rows, size, where=f"{name}: {part}", seed=seed)
         parts[part] = _take(train, taken)
     if len(rows) == len(train.y):
@@ -91,7 +91,61 @@ def divide(source: Source, sizes: Sizes, *, name: str, seed: int) -> Dataset:
             "set config.data.train_size to at most that many"
         )
     kept = _take(train, rows[: sizes.train])
-    return Dataset(name, kept, parts["val"], parts["test"], *source[1:4])
+    return Dataset(
+        name,
+        train=kept,
+        val=parts["val"],
+        test=parts["test"],
+        class_names=raw.class_names,
+        checksum=raw.checksum,
+        vocabulary=raw.vocabulary,
+    )
+
+
+def check_split(split: Split, num_classes: int, *, where: str = "the split") -> None:
+    """Refuses a split that is empty, of unequal lengths, with labels outside 0..num_classes-1 or non-finite values.
+
+    Args:
+        split: x [examples, ...] of any dtype, y integers [examples], or [examples, nodes] where -1 is a node without a
+            label and every example needs one label at least.
+        num_classes: at least 2.
+        where: what the message calls the split, for example "digits: train".
+
+    Raises:
+        InputError: one line naming the first offending example.
+    """
+    if num_classes < 2:
+        raise InputError(f"{where} has {num_classes} class: give at least two, nothing can be learnt from one")
+    if len(split.x) != len(split.y):
+        raise InputError(f"{where} has {len(split.x)} examples but {len(split.y)} labels: give one label per example")
+    if len(split.y) == 0:
+        raise InputError(f"{where} is empty: give at least one example")
+    _check_labels(split.y, num_classes, where)
+    if np.issubdtype(split.x.dtype, np.floating):
+        _check_finite(split.x, where)
+
+
+def _check_labels(labels: np.ndarray, num_classes: int, where: str) -> None:
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise InputError(f"{where} has labels of type {labels.dtype}: give integers 0..{num_classes - 1}")
+    lowest = 0 if labels.ndim == 1 else -1
+    wrong = (labels < lowest) | (labels >= num_classes)
+    if wrong.any():
+        raise InputError(
+            f"{where}: example {np.argwhere(wrong)[0, 0]} has label {labels[wrong][0]} but {num_classes} classes mean "
+            f"labels 0..{num_classes - 1}: mend the labels or the list of classes"
+        )
+    if labels.ndim > 1 and (bare := (labels < 0).all(axis=1)).any():
+        raise InputError(f"{where}: example {int(np.argmax(bare))} has no label at any node: label one or drop it")
+
+
+def _check_finite(x: np.ndarray, where: str) -> None:
+    wrong = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    if wrong.any():
+        raise InputError(
+            f"{where}: {int(wrong.sum())} examples hold NaN or infinite values, the first is example "
+            f"{int(np.argmax(wrong))}: mend or remove them"
+        )
 
 
 def _check_size(size: int | None, part: str, name: str) -> None:

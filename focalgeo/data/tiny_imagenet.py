@@ -7,22 +7,21 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from focalgeo.data.archives import read_files
-from focalgeo.data.folders import SUFFIXES
+from focalgeo.data.folders import SUFFIXES, read_images
 from focalgeo.data.images import decode_files
-from focalgeo.data.places import read_images
-from focalgeo.data.splits import Source
+from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split
 
 ANNOTATIONS, WORDS = "val_annotations.txt", "words.txt"
 
 
 def read_tiny_imagenet(
-    place: str, *, image_size: int | None = None, cache_dir: str | os.PathLike | None = None
-) -> Source:
+    location: str, *, image_size: int | None = None, cache_dir: str | os.PathLike | None = None
+) -> RawDataset:
     """Images as uint8 [examples, height, width, 3]; the official val split is test, labels go by alphabetical wnid.
 
     Args:
-        place: a folder or archive (see focalgeo.data.archives) with train/<wnid>/images/, val/images/,
+        location: a folder or archive (see focalgeo.data.archives) with train/<wnid>/images/, val/images/,
             val/val_annotations.txt and words.txt; its test images have no labels and are passed over. A class is named
             by the first of its names in words.txt, or by its wnid where it stands not there.
         image_size: resize every image to this height and width; None keeps 64x64. Greyscale becomes RGB.
@@ -30,16 +29,16 @@ def read_tiny_imagenet(
 
     Raises:
         InputError: nothing there (the message says what to fetch), another layout, an image of val without a class, a
-            damaged archive or image.
+            corrupt archive or image.
 
     Source:
         Komisarenko & Kull, arXiv 2408.11598, 5.1: 90,000 and 10,000 split from train, the official val as test.
     """
     hint = "fetch the Tiny ImageNet archive tiny-imagenet-200.zip of Stanford's CS231n course by hand and give its path"
-    return read_images(place, _decode, kind="tiny_imagenet", image_size=image_size, cache_dir=cache_dir, hint=hint)
+    return read_images(location, _decode, kind="tiny_imagenet", image_size=image_size, cache_dir=cache_dir, hint=hint)
 
 
-def _decode(path: Path, where: str, digest: str, image_size: int | None) -> Source:
+def _decode(path: Path, where: str, digest: str, image_size: int | None) -> RawDataset:
     texts: dict[str, str] = {}
     files = _labelled_images(read_files(path, SUFFIXES | {".txt"}), texts)
     names, images = decode_files(files, where=where, image_size=image_size)
@@ -53,7 +52,7 @@ def _decode(path: Path, where: str, digest: str, image_size: int | None) -> Sour
             raise InputError(f"{where}: no images in {_folder(part)}: give Tiny ImageNet's own layout, or use folder:")
         splits[part] = Split(images[rows], np.array([labels[classes[row][1]] for row in rows], np.int32))
     english = dict(line.split("\t", 1) for line in texts.get(WORDS, "").splitlines() if "\t" in line)
-    return Source(splits, tuple(english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids), digest)
+    return RawDataset(splits, tuple(english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids), digest)
 
 
 def _labelled_images(files: Iterable[tuple[str, bytes]], texts: dict[str, str]) -> Iterator[tuple[str, bytes]]:

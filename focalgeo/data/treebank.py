@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from focalgeo.data.archives import checksum, read_files
-from focalgeo.data.places import file_errors, find_place
-from focalgeo.data.splits import Source
+from focalgeo.data.folders import file_errors, find_path
+from focalgeo.data.splits import RawDataset
 from focalgeo.data.vocabulary import number_words
 from focalgeo.types import InputError, Split
 
@@ -39,12 +39,12 @@ class Tree(NamedTuple):
         return (self.inner_sentiments or self.leaf_sentiments)[-1]
 
 
-def read_treebank(place: str) -> Source:
+def read_treebank(location: str) -> RawDataset:
     """The binary task: trees whose root is not neutral, phrases as negative (0) or positive (1).
 
     Args:
-        place: a folder or archive (see focalgeo.data.archives) with train.txt, dev.txt and test.txt, in UTF-8, one tree
-            on a line: "(3 (2 It) (4 works))".
+        location: a folder or archive (see focalgeo.data.archives) with train.txt, dev.txt and test.txt, in UTF-8, one
+            tree on a line: "(3 (2 It) (4 works))".
 
     Returns:
         x int32 [trees, 2L-1, 3] as `pack_trees` lays it out; y int32 [trees, 2L-1] is the class of each node, or -1
@@ -60,8 +60,8 @@ def read_treebank(place: str) -> Source:
     Source:
         Socher et al., EMNLP 2013; the binary task and its sizes as in Mukhoti et al., arXiv 2002.09437, App. C.
     """
-    where = f"sst:{place}"
-    path = find_place(place, where=where, hint="the Treebank's site has the trees as trainDevTestTrees_PTB.zip")
+    where = f"sst:{location}"
+    path = find_path(location, where=where, hint="the Treebank's site has the trees as trainDevTestTrees_PTB.zip")
     with file_errors(where):
         digest = checksum(path)
         trees = _read_trees(path, where)
@@ -73,7 +73,7 @@ def read_treebank(place: str) -> Source:
         x = pack_trees(members, ids[start : start + len(members)], num_leaves=num_leaves)
         splits[part] = Split(x, _classes(members, num_leaves, roots_only=part != "train"))
         start += len(members)
-    return Source(splits, ("negative", "positive"), digest, vocabulary)
+    return RawDataset(splits, ("negative", "positive"), digest, vocabulary)
 
 
 def parse_tree(line: str) -> Tree:

@@ -2,44 +2,50 @@
 
 from focalgeo.evaluation.attribution import attribution_rows
 from focalgeo.evaluation.calibration import (
-    UNCALIBRATED,
-    Calibrator,
+    Sample,
     calibration_rows,
+    class1_rows,
+    comparisons,
     difference_rows,
-    fit_calibrators,
     fit_rows,
-    paired_rows,
+    group_rows,
+    reliability_rows,
 )
-from focalgeo.evaluation.curvature import Curvature, data_matvec, make_batch_loss, measure_curvature
-from focalgeo.evaluation.density import density_rows
-from focalgeo.evaluation.diagnostics import Diagnosis, diagnose, diagnosis_rows
+from focalgeo.evaluation.curvature import (
+    Curvature,
+    Problem,
+    data_matvec,
+    density_rows,
+    make_batch_loss,
+    measure_curvature,
+)
+from focalgeo.evaluation.diagnostics import Diagnosis, check_last_layer, diagnose, diagnosis_rows
 from focalgeo.evaluation.forecast import Forecast, check_memory, forecast_memory, seconds_of_product
-from focalgeo.evaluation.last_layer import check_last_layer
 from focalgeo.evaluation.prediction import predict
-from focalgeo.evaluation.problem import Problem
 
 __all__ = [
-    "UNCALIBRATED",
-    "Calibrator",
     "Curvature",
     "Diagnosis",
     "Forecast",
     "Problem",
+    "Sample",
     "attribution_rows",
     "calibration_rows",
     "check_last_layer",
     "check_memory",
+    "class1_rows",
+    "comparisons",
     "data_matvec",
     "density_rows",
     "diagnose",
     "diagnosis_rows",
     "difference_rows",
-    "fit_calibrators",
     "fit_rows",
     "forecast_memory",
+    "group_rows",
     "make_batch_loss",
     "measure_curvature",
-    "paired_rows",
     "predict",
+    "reliability_rows",
     "seconds_of_product",
 ]

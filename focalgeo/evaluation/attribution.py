@@ -1,7 +1,8 @@
-"""Where the curvature of a loss comes from: the parts of trace and lambda_max, and the probabilities behind them."""
+"""Attribution of a loss's trace and lambda_max to its parts, and the example probabilities that explain them."""
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,27 +10,27 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import curvature
-from focalgeo.evaluation.curvature import Curvature
-from focalgeo.evaluation.logits import Examples, held_weight, look_at_examples
-from focalgeo.evaluation.problem import Problem, as_argument, count_examples, on_device
-from focalgeo.evaluation.rows import make_row
+from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
+from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
 from focalgeo.types import Array, Batch, PyTree
 
 REFERENCE = "cross_entropy"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+PARALLEL = 1e-3  # relative difference below which two gradients count as parallel; float32 keeps 2e-5
+RAISED = 1e-3  # relative difference above which two second derivatives count as different; float32 keeps 1e-4
 
 
-def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split: str, num_probes: int) -> list[dict]:
+def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split: str, num_probes: int) -> list[Row]:
     """Rows "attribution" (of trace and lambda_max, by part), "scale_free_trace", and of the p_y that explain them.
 
     Each part is a quadratic form of the Hessian of the mean loss over the batches, and the parts of one vector sum to
-    its whole: gauss_newton + residual = whole (see `curvature.quadratic_parts`). A loss that knows the logits through
-    p_y alone has w_i times cross-entropy's gradient on example i; gauss_newton is then softmax_weighted, that of sum_i
-    w_i CE_i with w_i held, never negative for w_i >= 0, plus rank_one, what the change of w_i adds, of either sign. So
-    it is for focal losses with a gamma per example, class weights included; other losses (label smoothing, Brier and
-    dual focal, of more than two classes) are known by their gradients and get no such split. scale_only is the mean of
-    w times cross-entropy's whole, beyond_scaling is whole - scale_only.
-    scale_free_trace is sum_i theta_i^2 H_ii: it stays when one layer is multiplied and the next divided.
+    its whole: gauss_newton + residual = whole (see `curvature.quadratic_parts`). The gradient in the logits of a loss
+    that depends on them through p_y alone is w_i times cross-entropy's on example i. Then gauss_newton is
+    softmax_weighted, that of sum_i w_i CE_i with w_i constant, never negative for w_i >= 0, plus rank_one, what the
+    change of w_i adds, of either sign. Such are the focal losses with a gamma per example, class weights included;
+    other losses (label smoothing, Brier and dual focal, of more than two classes) are recognised by their gradients and
+    not split. scale_only is the mean of w times cross-entropy's whole, beyond_scaling is whole - scale_only.
+    scale_free_trace is sum_i theta_i^2 H_ii: it does not change when one layer is multiplied and the next divided.
 
     Args:
         problem: its losses hold "cross_entropy".
@@ -41,22 +42,24 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
 
     Accuracy: parts and traces against dense matrices; tests/evaluation/test_attribution.py.
 
-    Source: Kimura & Naganuma, arXiv 2405.00442, section 3. Eq. 28 there holds the focal weight fixed, which leaves out
-    rank_one; Kwon et al., ASAM (2021) for the elementwise scale.
+    Source: Kimura & Naganuma, arXiv 2405.00442, section 3. Eq. 28 there holds the focal weight constant, which leaves
+    out rank_one; Kwon et al., ASAM (2021) for the elementwise scale.
     """
     problem = on_device(problem)
-    place = {"split": split, "n": count_examples(problem)}
-    looked = look_at_examples(problem, REFERENCE)
+    found = compare_examples(problem, REFERENCE)
     weights = {
-        name: float(found.weight.mean()) for name, found in looked.items() if name != REFERENCE and found.parallel.all()
+        name: float(examples.weight.mean())
+        for name, examples in found.items()
+        if name != REFERENCE and examples.parallel.all()
     }
     form = make_form(problem, split=tuple(weights))
-    rows = _lambda_max_rows(form, measured, weights, place)
-    rows += _trace_rows(form, problem.params, measured, weights, key, num_probes=num_probes, place=place)
-    rows += _probability_rows(looked[REFERENCE], place)
-    for name, examples in looked.items():
-        rows += [] if name == REFERENCE else _share_rows(name, examples, weights.get(name), place)
-    return rows
+    of_split = {"split": split, "n": count_examples(problem)}
+    rows = _lambda_max_rows(form, measured, weights, of_split)
+    rows += _trace_rows(form, problem.params, measured, weights, key, num_probes=num_probes, of_split=of_split)
+    rows += _probability_rows(found[REFERENCE], of_split)
+    for name, examples in found.items():
+        rows += [] if name == REFERENCE else _share_rows(name, examples, weights.get(name), of_split)
+    return [finite(row) for row in rows]
 
 
 def make_form(problem: Problem, *, split: tuple[str, ...]) -> Callable[[PyTree], dict[str, dict[str, Array]]]:
@@ -65,8 +68,8 @@ def make_form(problem: Problem, *, split: tuple[str, ...]) -> Callable[[PyTree],
     split: names of the losses whose gauss_newton is split into softmax_weighted and rank_one.
     """
     plain = problem.losses.get(REFERENCE)
-    held = {f"held {name}": held_weight(problem.losses[name], plain) for name in split}
-    losses = {name: as_argument(loss) for name, loss in {**problem.losses, **held}.items()}
+    weighted = {f"weighted {name}": with_constant_weight(problem.losses[name], plain) for name in split}
+    losses = {name: as_argument(loss) for name, loss in {**problem.losses, **weighted}.items()}
     n = count_examples(problem)
     network = (as_argument(problem.apply), problem.params, problem.model_state)
 
@@ -74,7 +77,7 @@ def make_form(problem: Problem, *, split: tuple[str, ...]) -> Callable[[PyTree],
         # One after the other: devices of one CPU take independent programs in any order, and their sums never meet.
         shares = [jax.device_get(_parts_of(vector, losses, n, *network, batch)) for batch in problem.batches]
         total = jax.tree.map(lambda *each: np.sum(each, dtype=np.float64), *shares)
-        return {name: _named(total[name], total.get(f"held {name}")) for name in problem.losses}
+        return {name: _named(total[name], total.get(f"weighted {name}")) for name in problem.losses}
 
     return form
 
@@ -92,19 +95,20 @@ def _parts_of(
     def network(params: PyTree) -> Array:
         return apply({"params": params, **model_state}, batch.x)
 
-    shares = {name: partial(_share, loss, batch=batch, n=n) for name, loss in losses.items()}
-    return curvature.quadratic_parts(network, shares, params, vector)
+    def share(loss: Callable, logits: Array) -> Array:
+        return jnp.sum(jnp.where(batch.mask, loss(logits, batch.y), 0.0)) / n
+
+    return curvature.quadratic_parts(
+        network, {name: partial(share, loss) for name, loss in losses.items()}, params, vector
+    )
 
 
-def _share(loss: Callable, logits: Array, *, batch: Batch, n: int) -> Array:
-    return jnp.sum(jnp.where(batch.mask, loss(logits, batch.y), 0.0)) / n
-
-
-def _named(parts: curvature.Parts, held: curvature.Parts | None) -> dict[str, Array]:
+def _named(parts: curvature.Parts, weighted: curvature.Parts | None) -> dict[str, Array]:
     named = {**parts._asdict(), "whole": parts.gauss_newton + parts.residual}
-    if held is None:
+    if weighted is None:
         return named
-    return {"softmax_weighted": held.gauss_newton, "rank_one": parts.gauss_newton - held.gauss_newton, **named}
+    rank_one = parts.gauss_newton - weighted.gauss_newton
+    return {"softmax_weighted": weighted.gauss_newton, "rank_one": rank_one, **named}
 
 
 def _beyond_scaling(parts: dict[str, dict[str, Array]], weights: dict[str, float]) -> dict[str, dict[str, Array]]:
@@ -114,11 +118,11 @@ def _beyond_scaling(parts: dict[str, dict[str, Array]], weights: dict[str, float
     return {name: {**parts[name], **more.get(name, {})} for name in parts}
 
 
-def _lambda_max_rows(form: Callable, measured: Curvature, weights: dict[str, float], place: dict) -> list[dict]:
+def _lambda_max_rows(form: Callable, measured: Curvature, weights: dict[str, float], of_split: dict) -> list[Row]:
     """Of each loss at its own eigenvector: v' H v is lambda_max to the square of the residual over the gap."""
     parts = _beyond_scaling({name: form(top.vector)[name] for name, top in measured.tops.items()}, weights)
     return [
-        {**make_row({"name": "attribution", "of": "lambda_max", "loss": name, "part": part}, {"value": value}), **place}
+        AttributionPart("attribution", of="lambda_max", part=part, value=value, loss=name, **of_split)
         for name, named in parts.items()
         for part, value in named.items()
     ]
@@ -132,22 +136,25 @@ def _trace_rows(
     key: Array,
     *,
     num_probes: int,
-    place: dict,
-) -> list[dict]:
+    of_split: dict,
+) -> list[Row]:
     matvecs = list(measured.matvecs.values())
     samples = _samples(form, matvecs, params, key, num_probes)
-    rows = []
-    for name, named in _beyond_scaling(samples, weights).items():
-        for part, values in named.items():
-            where = {"name": "attribution", "of": "trace", "loss": name, "part": part}
-            rows.append(_estimate_row(where, values, num_probes, place))
+    rows = [
+        AttributionPart(
+            "attribution", of="trace", part=part, loss=name, probes=num_probes, **_estimated(values), **of_split
+        )
+        for name, named in _beyond_scaling(samples, weights).items()
+        for part, values in named.items()
+    ]
     # D H D is the Hessian in the logarithms of |theta| (but for the gradient's share), which no rescaling moves.
     scaled = partial(_multiplied, params)
     scaled_matvecs = [lambda vector, matvec=matvec: scaled(matvec(scaled(vector))) for matvec in matvecs]
     samples = _samples(lambda vector: form(scaled(vector)), scaled_matvecs, params, key, num_probes)
-    for name, named in samples.items():
-        rows.append(_estimate_row({"name": "scale_free_trace", "loss": name}, named["whole"], num_probes, place))
-    return rows
+    return rows + [
+        Trace("scale_free_trace", loss=name, probes=num_probes, **_estimated(named["whole"]), **of_split)
+        for name, named in samples.items()
+    ]
 
 
 @jax.jit
@@ -163,23 +170,104 @@ def _samples(form: Callable, matvecs: list[Callable], params: PyTree, key: Array
     return curvature.trace_samples(form, params, sample_key, count, basis=basis)
 
 
-def _estimate_row(where: dict, samples: Array, num_probes: int, place: dict) -> dict:
+def _estimated(samples: Array) -> dict[str, Array]:
     found = curvature.sample_mean(samples)
-    numbers = {"value": found.value, "low": found.low, "high": found.high, "stderr": found.stderr}
-    return {**make_row(where, numbers), "probes": num_probes, **place}
+    return {"value": found.value, "low": found.low, "high": found.high, "stderr": found.stderr}
 
 
-def _probability_rows(examples: Examples, place: dict) -> list[dict]:
+class Examples(NamedTuple):
+    """A loss on each example at fixed logits, compared with the reference, cross-entropy."""
+
+    probability: Array  # [examples] softmax probability of the true class
+    weight: Array  # [examples] the loss's derivative in the true logit over cross-entropy's
+    parallel: Array  # bool [examples] the loss's gradient in the logits is `weight` times cross-entropy's
+    raised: Array  # bool [examples] its second derivative in the true logit is above cross-entropy's, p_y (1 - p_y)
+    negative: Array  # bool [examples] that second derivative is negative
+
+
+def _probability_rows(examples: Examples, of_split: dict) -> list[Row]:
     """Quantiles of the true class's probability."""
     values = np.quantile(examples.probability, QUANTILES)
     return [
-        {**make_row({"name": "true_class_probability", "quantile": quantile}, {"value": value}), **place}
+        Diagnostic("true_class_probability", value, quantile=quantile, **of_split)
         for quantile, value in zip(QUANTILES, values, strict=True)
     ]
 
 
-def _share_rows(name: str, examples: Examples, weight: float | None, place: dict) -> list[dict]:
+def _share_rows(loss: str, examples: Examples, weight: float | None, of_split: dict) -> list[Row]:
     """Shares of examples whose curvature in the true logit the loss raises, or makes negative; the mean weight."""
     numbers = {"share_raised": examples.raised.mean(), "share_negative": examples.negative.mean()}
     numbers |= {} if weight is None else {"mean_weight": weight}
-    return [{**make_row({"name": each, "loss": name}, {"value": value}), **place} for each, value in numbers.items()]
+    return [Diagnostic(name, value, loss=loss, **of_split) for name, value in numbers.items()]
+
+
+def compare_examples(problem: Problem, reference: str) -> dict[str, Examples]:
+    """`Examples` of every loss, unmasked, in the order of the batches, as NumPy arrays; `reference`: cross-entropy."""
+    network = (as_argument(problem.apply), problem.params, problem.model_state)
+    found = [
+        jax.device_get(_compare_all(problem.losses, *network, batch, reference=reference)) for batch in problem.batches
+    ]
+    mask = np.concatenate([batch.mask for batch in problem.batches])
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[mask], *found)
+
+
+@partial(jax.jit, static_argnames="reference")
+def _compare_all(
+    losses: dict[str, Partial], apply: Partial, params: PyTree, model_state: PyTree, batch: Batch, *, reference: str
+) -> dict[str, Examples]:
+    logits = apply({"params": params, **model_state}, batch.x)
+    return {name: compare(loss, losses[reference], logits, batch.y) for name, loss in losses.items()}
+
+
+def compare(loss: Callable, reference: Callable, logits: Array, labels: Array) -> Examples:
+    """`Examples` of a loss; both losses are (logits, labels) -> [examples], and reference is cross-entropy.
+
+    The second derivative in the true logit is that along the log-odds of p_y: for a function of p_y alone its ratio to
+    cross-entropy's is that of two classes, whatever their number. Held by tests/evaluation/test_attribution.py.
+
+    Source: Kimura & Naganuma, arXiv 2405.00442, section 3: the curvature that Eq. 28 gives for a constant weight.
+    """
+    own, plain = _gradient(loss, logits, labels), _gradient(reference, logits, labels)
+    weight = _ratio(own, plain, labels)
+    apart = jnp.max(jnp.abs(own - weight[:, None] * plain), axis=-1)
+    size = jnp.max(jnp.abs(own), axis=-1)
+    second, reference_second = (_second_derivative(each, logits, labels) for each in (loss, reference))
+    return Examples(
+        probability=jnp.exp(-reference(logits, labels)),
+        weight=weight,
+        parallel=apart <= PARALLEL * size + jnp.finfo(size.dtype).tiny,
+        raised=second > (1 + RAISED) * reference_second,
+        negative=second < -RAISED * reference_second,
+    )
+
+
+def with_constant_weight(loss: Callable, reference: Callable) -> Callable:
+    """The loss w * cross_entropy with w, the ratio of both gradients in the true logit, a constant to derivatives."""
+    return Partial(_weighted, as_argument(loss), as_argument(reference))
+
+
+def _weighted(loss: Partial, reference: Partial, logits: Array, labels: Array) -> Array:
+    gradients = (_gradient(each, logits, labels) for each in (loss, reference))
+    return jax.lax.stop_gradient(_ratio(*gradients, labels)) * reference(logits, labels)
+
+
+def _gradient(loss: Callable, logits: Array, labels: Array) -> Array:
+    return jax.grad(lambda point: jnp.sum(loss(point, labels)))(logits)
+
+
+def _ratio(own: Array, plain: Array, labels: Array) -> Array:
+    is_true = jax.nn.one_hot(labels, own.shape[-1], dtype=bool)
+    numerator, denominator = (jnp.sum(jnp.where(is_true, each, 0), axis=-1) for each in (own, plain))
+    # Cross-entropy's is p_y - 1: where it underflows the example has no curvature left to weigh.
+    gone = denominator == 0
+    return jnp.where(gone, 0, numerator / jnp.where(gone, 1, denominator))
+
+
+def _second_derivative(loss: Callable, logits: Array, labels: Array) -> Array:
+    """[examples]: of each example's loss in its true logit."""
+    true_logit = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+
+    def slope(point: Array) -> Array:
+        return jax.jvp(lambda z: loss(z, labels), (point,), (true_logit,))[1]
+
+    return jax.jvp(slope, (logits,), (true_logit,))[1]

@@ -1,4 +1,4 @@
-"""A trained state and its loss become a matvec and curvature rows."""
+"""Eigenvalue, trace and spectral density of the Hessian of a trained network's losses, as rows."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -6,28 +6,67 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
-from focalgeo import curvature, trees
-from focalgeo.evaluation.problem import Problem, as_argument, count_examples, on_device
-from focalgeo.evaluation.rows import make_row
+from focalgeo import curvature, parallel, trees
+from focalgeo.rows import DensityBin, Eigenvalue, Trace, finite
 from focalgeo.types import Array, Batch, PyTree
+
+NUM_BINS = 60
+LINEAR_WIDTH = 1e-3  # of the largest eigenvalue in magnitude: bins are even below it, and even in the logarithm above
+
+
+class Problem(NamedTuple):
+    """Losses of a network at fixed parameters, each the mean over fixed batches of one shape."""
+
+    apply: Callable  # (variables, x) -> logits, in evaluation mode
+    losses: dict[str, Callable]  # row name -> (logits, labels) -> [examples], in nats
+    params: PyTree
+    model_state: PyTree
+    batches: Iterable[Batch]  # iterated at every product: a list, or an object that makes them again and keeps none
 
 
 class Curvature(NamedTuple):
     """Rows, and for each loss the Hessian-vector product and the eigenpair that they come from."""
 
-    rows: list[dict]
+    rows: list[Eigenvalue | Trace]
     matvecs: dict[str, Callable]
     tops: dict[str, curvature.Eigenpairs]
+
+
+def as_argument(function: Callable) -> Partial:
+    """The function as a tree, which jit takes as an argument: what compiled for it serves all that are equal to it.
+
+    The arrays of a `jax.tree_util.Partial` are its leaves, so the same loss with other values compiles nothing.
+    """
+    return function if isinstance(function, Partial) else Partial(function)
+
+
+def on_device(problem: Problem) -> Problem:
+    """The problem with its arrays on the devices, where every product reads them again.
+
+    The examples of each batch are spread over all devices and everything else is replicated; batches that are not in a
+    list stay as they are.
+    """
+    batches = problem.batches
+    batches = parallel.spread(batches) if isinstance(batches, list) else batches
+    losses = {name: as_argument(loss) for name, loss in problem.losses.items()}
+    params, model_state, losses = parallel.replicated((problem.params, problem.model_state, losses))
+    return Problem(as_argument(problem.apply), losses, params, model_state, batches)
+
+
+def count_examples(problem: Problem) -> int:
+    """Number of unmasked examples."""
+    return sum(int(np.sum(batch.mask)) for batch in problem.batches)
 
 
 def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Callable[[PyTree, PyTree, Batch], Array]:
     """Jitted (params, model_state, batch) -> the batch's share of a mean loss: sum of unmasked losses / num_examples.
 
-    In nats, network in evaluation mode; summed over the batches of `num_examples` examples it is their mean loss. One
-    such function serves the determinism gate and the products: what tracing has frozen is the same in both, so the gate
-    tests the very function whose Hessian is taken. Parameters, state and batch are arguments and never frozen.
+    In nats, network in evaluation mode; summed over the batches of `num_examples` examples it is their mean loss. The
+    determinism check and the products use the same function, so that what tracing has frozen is the same in both: the
+    check is of the very function whose Hessian is taken. Parameters, state and batch are arguments and never frozen.
     """
     return Partial(_batch_loss, as_argument(apply), as_argument(loss), num_examples)
 
@@ -44,7 +83,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     """Hessian-vector product of the sum of batch_loss over the batches, with one batch's activations in memory.
 
     params, model_state and batches (of one shape) should lie on the device: they are read at each product. Batches that
-    are made anew at each iteration keep memory nearly flat in their number.
+    are made again at each iteration keep memory nearly flat in their number.
     """
     arguments = (as_argument(batch_loss), params, model_state)
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -79,29 +118,109 @@ def measure_curvature(
 ) -> Curvature:
     """lambda_max (with residual) and trace (with standard error) of the Hessian of each loss's mean over the batches.
 
-    Every batch passes the determinism gate first.
+    Every batch passes the determinism check first.
     """
     problem = on_device(problem)
     n = count_examples(problem)
     key_lambda, key_trace = jax.random.split(key)
     measured = Curvature([], {}, {})
     for name, loss in problem.losses.items():
-        matvec = _gated_matvec(problem, loss, n)
+        matvec = _checked_matvec(problem, loss, n)
         top = curvature.lambda_max(matvec, problem.params, key_lambda, max_products=max_products, tolerance=tolerance)
         total = curvature.trace(matvec, problem.params, key_trace, num_probes, method=trace_method)
         measured.matvecs[name], measured.tops[name] = matvec, top
-        place = {"split": split, "loss": name}
-        row = make_row({"name": "lambda_max", **place}, {"value": top.value, "residual": top.residual})
-        row |= {"products": int(top.num_matvecs), "converged": bool(top.converged), "n": n}
-        numbers = {"value": total.value, "low": total.low, "high": total.high, "stderr": total.stderr}
-        spread = make_row({"name": "trace", **place}, numbers)
-        measured.rows.extend([row, {**spread, "probes": num_probes, "method": trace_method, "n": n}])
+        measured.rows.append(
+            finite(
+                Eigenvalue(
+                    "lambda_max",
+                    value=top.value,
+                    residual=top.residual,
+                    products=top.num_matvecs,
+                    converged=top.converged,
+                    n=n,
+                    split=split,
+                    loss=name,
+                )
+            )
+        )
+        measured.rows.append(
+            finite(
+                Trace(
+                    "trace",
+                    value=total.value,
+                    low=total.low,
+                    high=total.high,
+                    stderr=total.stderr,
+                    probes=num_probes,
+                    n=n,
+                    split=split,
+                    loss=name,
+                    estimator=trace_method,
+                )
+            )
+        )
     return measured
 
 
-def _gated_matvec(problem: Problem, loss: Callable, n: int) -> Callable:
+def _checked_matvec(problem: Problem, loss: Callable, n: int) -> Callable:
     params, model_state, batches = problem.params, problem.model_state, problem.batches
     batch_loss = make_batch_loss(problem.apply, loss, n)
     for batch in batches:  # one by one: gradients of all together would hold all their activations
         curvature.check_deterministic(partial(batch_loss, model_state=model_state, batch=batch), params)
     return data_matvec(batch_loss, params, model_state, batches)
+
+
+def density_rows(
+    problem: Problem, measured: Curvature, key: Array, *, split: str, num_probes: int, steps: int
+) -> list[DensityBin]:
+    """Rows "spectral_density": the share of each Hessian's eigenvalues between `lower` and `upper`, for all losses.
+
+    The bins are the same for all losses, even in asinh(eigenvalue / width), so that the bulk near 0 and the outliers
+    both show. value is the mean over probes of stochastic Lanczos quadrature, stderr its standard error.
+
+    Args:
+        problem: what was measured.
+        measured: of the same problem, by `measure_curvature`.
+        key: PRNG key of the probes, the same for all losses.
+        split: name for the rows.
+        num_probes: 2 or more starting vectors.
+        steps: products from each of them, 1 or more.
+
+    Accuracy: shares of a known spectrum within errors; tests/curvature/test_density.py. Eigenvalues closer together
+    than Lanczos steps tell apart share a bin or its neighbour.
+    """
+    options = {"num_probes": num_probes, "steps": steps}
+    found = {
+        name: curvature.spectral_density(matvec, problem.params, key, **options)
+        for name, matvec in measured.matvecs.items()
+    }
+    edges = _edges(np.concatenate([np.ravel(density.nodes) for density in found.values()]))
+    n, rows = count_examples(problem), []
+    for name, density in found.items():
+        shares = jax.device_get(curvature.share_in_bins(density, edges))
+        rows += [
+            DensityBin(
+                "spectral_density",
+                value=shares.value[index],
+                stderr=shares.stderr[index],
+                bin=index,
+                lower=edges[index],
+                upper=edges[index + 1],
+                probes=num_probes,
+                products=density.num_matvecs,
+                n=n,
+                split=split,
+                loss=name,
+            )
+            for index in range(NUM_BINS)
+        ]
+    return [finite(row) for row in rows]
+
+
+def _edges(nodes: Array) -> Array:
+    """NUM_BINS + 1 edges around all nodes, even in asinh, wide enough that rounding leaves no node outside."""
+    largest = float(np.max(np.abs(nodes)))
+    width = LINEAR_WIDTH * largest if largest > 0 else 1.0
+    low, high = np.arcsinh(np.array([np.min(nodes), np.max(nodes)], np.float64) / width)
+    margin = 0.01 * (high - low) + 0.01
+    return (width * np.sinh(np.linspace(low - margin, high + margin, NUM_BINS + 1))).astype(np.float32)

@@ -1,28 +1,29 @@
-"""What training does to single examples: how sure the network is of each, and how hard each pulls at its last layer."""
+"""Diagnostics of a network on single examples: confidence, entropy, and gradient norm at the last layer."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from focalgeo import calibration, parallel
 from focalgeo.calibration.binning import equal_width
-from focalgeo.evaluation.last_layer import INTERMEDIATES, find_last_layer, weight_norms
-from focalgeo.evaluation.problem import as_argument
-from focalgeo.evaluation.rows import make_row
-from focalgeo.types import Array, Batch, PyTree, TrainState
+from focalgeo.evaluation.calibration import reliability_rows
+from focalgeo.evaluation.curvature import as_argument
+from focalgeo.rows import OUTCOMES, Diagnostic, HistogramBin, Row, finite
+from focalgeo.types import Array, Batch, InputError, PyTree, TrainState
 
 BY_OUTCOME = ("nll", "entropy", "true_class_probability", "gradient_norm")
-OUTCOMES = {"correct": True, "wrong": False}
 PER_DECADE = 4
+INTERMEDIATES = "intermediates"  # flax's name of the collection
 NORM_EDGES = np.concatenate([[0.0], 10.0 ** (np.arange(-12 * PER_DECADE, 4 * PER_DECADE + 1) / PER_DECADE)])
 
 
 class Diagnosis(NamedTuple):
-    """What a network makes of each example, [examples] of one member or [members, examples]."""
+    """A network's judgement of each example, [examples] of one member or [members, examples]."""
 
     nll: Array  # -log p_y in nats
     entropy: Array  # of the softmax, in nats
@@ -45,9 +46,9 @@ def diagnose(
         apply: flax's signature; apply(variables, x, mutable=["intermediates"]) gives (logits, sown), where somewhere in
             sown "features" (h, [..., width] beside logits [..., classes]) and "kernel" (W, [width, outputs]) stand. W
             gives the last `outputs` logits; others, as in a logistic model's [0, w.x], are constant.
-        loss: (logits, labels, hyper) -> [...] in nats, the training loss without what is not of single examples
+        loss: (logits, labels, loss_values) -> [...] in nats, the training loss without what is not of single examples
             (penalties on the batch or the parameters).
-        states: params, model_state and hyper of all members, leaves [members, ...].
+        states: params, model_state and loss_values of all members, leaves [members, ...].
         batches: of one shape; mask [examples], or [examples, nodes] for logits [examples, nodes, classes].
 
     Raises:
@@ -60,16 +61,17 @@ def diagnose(
     Source: Mukhoti et al., arXiv 2002.09437, Figs. 1, 3 and 4, and Proposition 1. They do not say whether their
     "gradient norms of the last linear layer" hold the bias.
     """
-    variables, hyper = parallel.replicated(({"params": states.params, **states.model_state}, states.hyper))
+    variables = {"params": states.params, **states.model_state}
+    variables, loss_values = parallel.replicated((variables, states.loss_values))
     forward, found, example = _compiled(apply, loss), [], None
     for batch in batches:
         labels = np.where(batch.mask, batch.y, 0)
-        numbers = forward((variables, hyper), batch._replace(x=(batch.x, labels)))
+        numbers = forward((variables, loss_values), batch._replace(x=(batch.x, labels)))
         found.append(numbers[batch.mask])
         example = batch.x[:1]
     columns = np.moveaxis(np.concatenate(found), (0, 1), (2, 1))
     diagnosis = Diagnosis(*columns)._replace(correct=columns[Diagnosis._fields.index("correct")] > 0)
-    return diagnosis, jax.device_get(weight_norms(as_argument(apply), variables, example))
+    return diagnosis, jax.device_get(_weight_norms(as_argument(apply), variables, example))
 
 
 @functools.lru_cache(maxsize=8)
@@ -80,13 +82,13 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
     """
 
     def forward(member: PyTree, inputs: tuple[Array, Array]) -> Array:
-        variables, hyper = member
+        variables, loss_values = member
         x, labels = inputs
         logits, sown = apply(variables, x, mutable=[INTERMEDIATES])
         features, kernel = find_last_layer(sown)
-        gradient = jax.grad(lambda point: jnp.sum(loss(point, labels, hyper)))(logits)
-        pull = _norm(gradient[..., -kernel.shape[-1] :]) * _norm(features.astype(gradient.dtype))
-        return jnp.stack([each.astype(jnp.float32) for each in _judge(logits, labels, pull)], axis=-1)
+        gradient = jax.grad(lambda point: jnp.sum(loss(point, labels, loss_values)))(logits)
+        gradient_norm = _norm(gradient[..., -kernel.shape[-1] :]) * _norm(features.astype(gradient.dtype))
+        return jnp.stack([each.astype(jnp.float32) for each in _judge(logits, labels, gradient_norm)], axis=-1)
 
     return parallel.pmapped_forward(jax.vmap(forward, in_axes=(0, None), out_axes=-2))
 
@@ -113,61 +115,99 @@ def _norm(vectors: Array) -> Array:
     return largest * jnp.linalg.norm(vectors / unit[..., None], axis=-1)
 
 
-def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[dict]:
+def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[Row]:
     """Rows of one member on one split: means by outcome, a histogram of gradient norms, and reliability as trained.
 
-    "nll", "entropy", "true_class_probability" and "gradient_norm" are means over n examples: of all without an
-    "outcome", and of those predicted "correct" and "wrong". Weighted by n both parts average to the whole; an outcome
-    that no example has gets no row. "gradient_norm_histogram" is the share of all examples whose norm is in [lower,
-    upper), for the bins of `NORM_EDGES` that are not empty: four a decade, the first from 0 to 1e-12, the last holding
-    all above it, the same for every epoch. "reliability" is as `calibration_rows` have it, without a map, with the
-    "share" of the examples in each bin.
+    The rows of `BY_OUTCOME` are means over n examples: of all without an "outcome", and of those predicted "correct"
+    and "wrong"; weighted by n, these average to that of all. An outcome of no example has no row.
+    "gradient_norm_histogram" is the share of all examples whose norm is in [lower, upper), for the bins of `NORM_EDGES`
+    that are not empty: four a decade, the first from 0 to 1e-12, the last holding all above it, the same for every
+    epoch. "reliability" is as in `calibration_rows`, of no method, with the "share" of the examples in each bin.
     """
-    place = {"split": split}
-    return (
-        _mean_rows(diagnosis, place)
-        + _histogram_rows(diagnosis.gradient_norm, place)
-        + _bin_rows(diagnosis, place, num_bins)
-    )
+    rows = [finite(row) for row in _mean_rows(diagnosis, split) + _histogram_rows(diagnosis.gradient_norm, split)]
+    bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
+    return rows + reliability_rows(bins, split=split, total=len(diagnosis.confidence))
 
 
-def _mean_rows(diagnosis: Diagnosis, place: dict) -> list[dict]:
-    parts = [(place, np.ones_like(diagnosis.correct))]
-    parts += [({**place, "outcome": name}, diagnosis.correct == right) for name, right in OUTCOMES.items()]
+def _mean_rows(diagnosis: Diagnosis, split: str) -> list[Row]:
+    outcomes = {None: np.ones_like(diagnosis.correct)}  # of all examples, then by outcome
+    outcomes |= zip(OUTCOMES, (diagnosis.correct, ~diagnosis.correct), strict=True)
     rows = []
     for name in BY_OUTCOME:
         values = np.asarray(getattr(diagnosis, name), np.float64)
-        for where, chosen in parts:
-            if chosen.any():
-                row = make_row({"name": name, **where}, {"value": values[chosen].mean()})
-                rows.append({**row, "n": int(chosen.sum())})
+        rows += [
+            Diagnostic(name, values[chosen].mean(), n=int(chosen.sum()), split=split, outcome=outcome)
+            for outcome, chosen in outcomes.items()
+            if chosen.any()
+        ]
     return rows
 
 
-def _histogram_rows(norms: np.ndarray, place: dict) -> list[dict]:
+def _histogram_rows(norms: np.ndarray, split: str) -> list[Row]:
     index = np.clip(np.searchsorted(NORM_EDGES, norms, side="right") - 1, 0, len(NORM_EDGES) - 2)
     counts = np.bincount(index, minlength=len(NORM_EDGES) - 1)
-    rows = []
-    for number in np.flatnonzero(counts):
-        ends = {"lower": NORM_EDGES[number], "upper": NORM_EDGES[number + 1]}
-        where = {"name": "gradient_norm_histogram", **place, "bin": int(number)}
-        rows.append({**make_row(where, {"value": counts[number] / len(norms), **ends}), "n": len(norms)})
-    return rows
-
-
-def _bin_rows(diagnosis: Diagnosis, place: dict, num_bins: int) -> list[dict]:
-    bins, low, high = jax.device_get(_bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins))
-    columns = {"lower": bins.lower, "upper": bins.upper, "confidence": bins.confidence, "value": bins.accuracy}
-    columns |= {"low": low, "high": high, "share": bins.count / len(diagnosis.confidence)}
-    rows = []
-    for number in np.flatnonzero(bins.count):
-        numbers = {column: values[number] for column, values in columns.items()}
-        row = make_row({"name": "reliability", **place, "bin": int(number)}, numbers)
-        rows.append({**row, "n": int(bins.count[number])})
-    return rows
+    return [
+        HistogramBin(
+            "gradient_norm_histogram",
+            value=counts[number] / len(norms),
+            bin=number,
+            lower=NORM_EDGES[number],
+            upper=NORM_EDGES[number + 1],
+            n=len(norms),
+            split=split,
+        )
+        for number in np.flatnonzero(counts)
+    ]
 
 
 @functools.partial(jax.jit, static_argnames="num_bins")
-def _bins(confidence: Array, correct: Array, *, num_bins: int) -> tuple[calibration.Reliability, Array, Array]:
-    bins = equal_width(confidence, correct, jnp.ones_like(confidence), num_bins)
-    return bins, *calibration.wilson_interval(bins.accuracy * bins.count, bins.count)
+def _bins(confidence: Array, correct: Array, *, num_bins: int) -> calibration.Reliability:
+    return equal_width(confidence, correct, jnp.ones_like(confidence), num_bins)
+
+
+def find_last_layer(sown: Mapping) -> tuple[Array, Array]:
+    """The last layer's input and kernel, wherever in the sown collections they are.
+
+    Raises:
+        InputError: there is none, or more than one.
+    """
+    found = [_sown_in(sown, name) for name in ("features", "kernel")]
+    if [len(each) for each in found] != [1, 1]:
+        counts = " and ".join(f"{len(each)} {name}" for each, name in zip(found, ("features", "kernel"), strict=True))
+        raise InputError(
+            f"config.diagnostics: the network sows {counts} of a last layer, one of each is needed; "
+            "set diagnostics.every=0, or let its last layer sow them"
+        )
+    return found[0][0], found[1][0]
+
+
+def _sown_in(tree: Mapping, name: str) -> list[Array]:
+    found = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            found += _sown_in(value, name)
+        elif key == name:
+            found += list(value)
+    return found
+
+
+def check_last_layer(apply: Callable, variables: PyTree, x: Array) -> None:
+    """Refuses a network that sows no last layer, from shapes alone, before it is trained.
+
+    Raises:
+        InputError: as `find_last_layer`.
+    """
+    jax.eval_shape(lambda variables, x: find_last_layer(apply(variables, x, mutable=[INTERMEDIATES])[1]), variables, x)
+
+
+@jax.jit
+def _weight_norms(apply: Partial, variables: PyTree, x: Array) -> Array:
+    """Frobenius norms |W| [members] of the last layers' kernels, for variables with leaves [members, ...].
+
+    The compiler leaves out the part of the network that this does not need.
+    """
+
+    def of_member(variables: PyTree) -> Array:
+        return jnp.linalg.norm(find_last_layer(apply(variables, x, mutable=[INTERMEDIATES])[1])[1])
+
+    return jax.vmap(of_member)(variables)

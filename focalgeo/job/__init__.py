@@ -1,6 +1,21 @@
-"""The main job, composed: the only room that reads config fields."""
+"""The composition of both commands; the only room that reads config fields."""
 
-from focalgeo.job.checks import check_config
-from focalgeo.job.main import run, run_and_print
+import importlib
+from typing import Any
 
-__all__ = ["check_config", "run", "run_and_print"]
+# They import jax: on first use, so that a wrong flag or file is answered at once.
+_MODULES = {
+    "check_config": "preparation",
+    "describe_config": "preparation",
+    "run": "main",
+    "run_and_print": "main",
+}
+
+__all__ = ["check_config", "describe_config", "run", "run_and_print"]
+
+
+def __getattr__(name: str) -> Any:
+    """Functions of the main job."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"focalgeo.job.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

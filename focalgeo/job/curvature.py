@@ -1,4 +1,4 @@
-"""The curvature of a run's losses: what config.curvature asks for, after training and between its epochs."""
+"""Curvature of a run's losses by config.curvature, after training and between its epochs."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,10 +8,11 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import evaluation, losses, parallel
-from focalgeo.job import feed, selection
+from focalgeo.job import preparation
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
-from focalgeo.training import sweep
+from focalgeo.rows import Row, tagged
+from focalgeo.training.step import member_state
 from focalgeo.types import Array, PyTree, TrainState
 
 _CROSS_ENTROPY = losses.make_loss("cross_entropy")  # one object, so that what is compiled for it serves every member
@@ -28,20 +29,20 @@ def check_memory(member: Member, prepared: Prepared, states: TrainState) -> None
     if settings.examples == 0:
         return
     kept = max(settings.max_products, 2 * settings.num_probes // 3, settings.density_steps) + _SPARE_VECTORS
-    problem = _problem(member, prepared, sweep.member(states, 0), settings.splits[0])
+    problem = _problem(member, prepared, member_state(states, 0), settings.splits[0])
     free = parallel.free_memory()
     if settings.every and free is not None:  # else the training examples are gone by then
-        free -= feed.resident_bytes(prepared.dataset)
+        free -= preparation.resident_bytes(prepared.dataset)
     evaluation.check_memory(evaluation.forecast_memory(problem, num_vectors=kept), free)
 
 
 def curvature_rows(
     member: Member, prepared: Prepared, state: TrainState, say: Callable[[str], None] | None
-) -> list[dict]:
+) -> list[Row]:
     """Eigenvalues, trace, attribution and density of cross-entropy, and of the loss trained with, on each split.
 
-    A loss with a penalty is that of its mean over examples, without it. say: what is told of the effort, None for no
-    forecast.
+    A loss with a penalty is measured without it, as its mean over examples. say: is told how long it will take; None
+    for no forecast.
     """
     settings = member.config.curvature
     _, parts_key, density_key = _keys(member)
@@ -51,41 +52,41 @@ def curvature_rows(
         if say is not None:
             say(_forecast(settings, problem, split))
         measured = _measure(member, problem, split)
-        where = {"split": split, "num_probes": settings.num_probes}
         rows += measured.rows
-        rows += evaluation.attribution_rows(problem, measured, parts_key, **where)
+        rows += evaluation.attribution_rows(problem, measured, parts_key, split=split, num_probes=settings.num_probes)
         if settings.density_probes:
-            where = {"split": split, "num_probes": settings.density_probes, "steps": settings.density_steps}
-            rows += evaluation.density_rows(problem, measured, density_key, **where)
+            of_density = {"num_probes": settings.density_probes, "steps": settings.density_steps}
+            rows += evaluation.density_rows(problem, measured, density_key, split=split, **of_density)
     return rows
 
 
-def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks: Sequence[TrainState]) -> list[dict]:
+def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]) -> list[Row]:
     """lambda_max and trace of each member that still trains, every config.curvature.every epochs; 0 asks for none.
 
     The last epoch's are left to the measurement after training.
     """
     settings, plan = config.curvature, prepared.plan
-    step = max(int(np.max(chunk.step)) for chunk in chunks)
+    step = max(int(np.max(group.step)) for group in groups)
     if not (settings.every and settings.examples) or step == plan.steps:
         return []
     if step // plan.steps_per_epoch % settings.every:
         return []
-    states = [sweep.member(chunk, index) for chunk in jax.device_get(chunks) for index in range(len(chunk.step))]
+    groups = jax.device_get([group._replace(opt_state=(), best=None) for group in groups])
+    states = [member_state(group, index) for group in groups for index in range(len(group.step))]
     rows = []
     for member, state in zip(members, states, strict=True):
-        for split in () if sweep.stopped(state) else settings.splits:
+        for split in () if state.frozen else settings.splits:
             measured = _measure(member, _problem(member, prepared, state, split), split)
-            rows += [{**member.place, **row} for row in measured.rows]
+            rows += tagged(measured.rows, **member.tags)
     return rows
 
 
 def _problem(member: Member, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
-    state = jax.device_get(selection.without_best(state))
     chosen = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
-    hyper, params, model_state = jax.tree.map(jnp.asarray, (state.hyper, state.params, state.model_state))
-    of_logits = {name: Partial(_with_hyper, Partial(loss), hyper) for name, loss in chosen.items()}
-    batches = feed.curvature_batches(member.config, getattr(prepared.dataset, split))
+    needed = jax.device_get((state.loss_values, state.params, state.model_state))
+    loss_values, params, model_state = jax.tree.map(jnp.asarray, needed)
+    of_logits = {name: Partial(_with_values, Partial(loss), loss_values) for name, loss in chosen.items()}
+    batches = preparation.curvature_batches(member.config, getattr(prepared.dataset, split))
     batches = [batch._replace(y=batch.y.reshape(-1), mask=batch.mask.reshape(-1)) for batch in batches]
     apply = Partial(_flat_logits, Partial(prepared.model.apply))
     return evaluation.Problem(apply, of_logits, params, model_state, batches)
@@ -97,12 +98,12 @@ def _flat_logits(apply: Callable, variables: PyTree, x: PyTree) -> Array:
     return logits.reshape(-1, logits.shape[-1])
 
 
-def _with_hyper(loss: Callable, hyper: dict[str, PyTree], logits: Array, labels: Array) -> Array:
-    return loss(logits, labels, hyper)
+def _with_values(loss: Callable, loss_values: dict[str, PyTree], logits: Array, labels: Array) -> Array:
+    return loss(logits, labels, loss_values)
 
 
 def _keys(member: Member) -> jax.Array:
-    """Three keys: of lambda_max and trace, of the attribution, of the density. None is made of another's halves."""
+    """Three independent keys: of lambda_max and trace, of the attribution, of the density."""
     return jax.random.split(member.keys["probe"], 3)
 
 
@@ -120,7 +121,7 @@ def _measure(member: Member, problem: evaluation.Problem, split: str) -> evaluat
 
 
 def _forecast(settings, problem: evaluation.Problem, split: str) -> str:
-    """What will be done and how long it takes, in words: lambda_max, trace, two sets of parts, density."""
+    """How many products lambda_max, trace, two sets of parts and density take, and how long, in words."""
     each = settings.max_products + 3 * settings.num_probes + settings.density_probes * settings.density_steps
     products = len(problem.losses) * each
     took = products * evaluation.seconds_of_product(problem)

@@ -1,4 +1,4 @@
-"""What config.diagnostics asks for between epochs: how training treats right and wrong examples."""
+"""Diagnostics of right and wrong examples between epochs, by config.diagnostics."""
 
 from collections.abc import Sequence
 
@@ -6,27 +6,29 @@ import jax
 import numpy as np
 
 from focalgeo import evaluation
-from focalgeo.job import feed
+from focalgeo.job import preparation
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
-from focalgeo.training import loop, sweep
+from focalgeo.rows import Diagnostic, Row, finite, tagged
+from focalgeo.training import loop
+from focalgeo.training.step import member_state
 from focalgeo.types import Split, TrainState
 
 
 def check_network(config, prepared: Prepared, states: TrainState) -> None:
-    """Refuses, before training begins, diagnostics of a network whose last layer is not to be seen.
+    """Refuses, before training begins, diagnostics of a network that does not show its last layer.
 
     Raises:
         InputError: the network sows no last layer.
     """
     if not config.diagnostics.every:
         return
-    state = sweep.member(states, 0)
-    batch = next(iter(feed.evaluation_batches(config, _first(prepared.dataset.train, 2))))
+    state = member_state(states, 0)
+    batch = next(iter(preparation.evaluation_batches(config, _first(prepared.dataset.train, 2))))
     evaluation.check_last_layer(prepared.model.apply, {"params": state.params, **state.model_state}, batch.x)
 
 
-def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks: Sequence[TrainState]) -> list[dict]:
+def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]) -> list[Row]:
     """Rows of `evaluation.diagnosis_rows` for each member that still trains and each split, and its "weight_norm".
 
     After every config.diagnostics.every epochs and after the last; 0 asks for none. "weight_norm", that of the last
@@ -34,33 +36,33 @@ def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], chunks:
     finite.
     """
     rows, number = [], 0
-    for chunk in chunks if _is_due(config, prepared.plan, chunks) else ():
-        own = members[number : number + len(chunk.step)]
-        rows += _chunk_rows(config, prepared, own, chunk)
+    for group in groups if _is_due(config, prepared.plan, groups) else ():
+        own = members[number : number + len(group.step)]
+        rows += _group_rows(config, prepared, own, group)
         number += len(own)
     return rows
 
 
-def _is_due(config, plan: loop.Plan, chunks: Sequence[TrainState]) -> bool:
-    step, every = max(int(np.max(chunk.step)) for chunk in chunks), config.diagnostics.every
+def _is_due(config, plan: loop.Plan, groups: Sequence[TrainState]) -> bool:
+    step, every = max(int(np.max(group.step)) for group in groups), config.diagnostics.every
     return every > 0 and (step == plan.steps or step // plan.steps_per_epoch % every == 0)
 
 
-def _chunk_rows(config, prepared: Prepared, members: Sequence[Member], chunk: TrainState) -> list[dict]:
+def _group_rows(config, prepared: Prepared, members: Sequence[Member], group: TrainState) -> list[Row]:
     settings, rows = config.diagnostics, []
-    training = np.flatnonzero(~sweep.stopped(chunk))
+    training = np.flatnonzero(~np.asarray(group.frozen))
     for split in settings.splits if len(training) else ():
         examples = _first(getattr(prepared.dataset, split), settings.examples)
-        batches = feed.evaluation_batches(config, examples)
-        found, norms = evaluation.diagnose(prepared.model.apply, prepared.objective.loss, chunk, batches=batches)
+        batches = preparation.evaluation_batches(config, examples)
+        found, norms = evaluation.diagnose(prepared.model.apply, prepared.objective.loss, group, batches=batches)
         for index in training:
             own = jax.tree.map(lambda leaf, index=index: leaf[index], found)
             if not all(np.isfinite(leaf).all() for leaf in (*own, norms[index])):
                 continue
             measured = evaluation.diagnosis_rows(own, split=split, num_bins=settings.num_bins)
             if split == settings.splits[0]:
-                measured.append({"name": "weight_norm", "value": float(norms[index])})
-            rows += [{**members[index].place, **row} for row in measured]
+                measured.append(finite(Diagnostic("weight_norm", norms[index])))
+            rows += tagged(measured, **members[index].tags)
     return rows
 
 

@@ -1,34 +1,33 @@
-"""The nine steps of the main job, for one run or for all members of a sweep."""
+"""The main job, for one run or for all members of a sweep."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 
 from focalgeo import records, report
-from focalgeo.job import curvature, diagnostics, final, preparation, provenance, rounds, training
-from focalgeo.job.checks import check_config, without_none
-from focalgeo.job.members import Member, axes, belongs, make_members, of_shard
-from focalgeo.job.messages import say
+from focalgeo.config import axes
+from focalgeo.job import curvature, diagnostics, final, preparation, provenance, training
+from focalgeo.job.members import Extension, Member, belongs, make_members, next_extension, of_shard, unfinished
 from focalgeo.job.preparation import Prepared
-from focalgeo.training import sweep
-from focalgeo.types import RunError, TrainState
+from focalgeo.job.training import say
+from focalgeo.rows import Row, Scalar, Seconds, select, tagged
+from focalgeo.training.step import member_state
+from focalgeo.types import Predictions, RunError, TrainState
 
 
-def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> list[dict]:
+def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> list[Row]:
     """Run the main job in `workdir`, or go on with it there; returns the rows of all evaluations.
 
     shard "i/n" takes the i-th of n parts of the sweep; the workdir is that shard's alone.
 
     Raises:
-      InputError: config, data or workdir is not usable. RunError: training cannot go on. Interrupted: a signal came.
+        InputError: config, data or workdir is not usable. RunError: training cannot go on. Interrupted: a signal came.
     """
     began = time.perf_counter()
-    config = without_none(config)
-    check_config(config)
-    config, workdir = FrozenConfigDict(config), Path(workdir)
+    config, workdir = preparation.check_config(config), Path(workdir)
     members = of_shard(make_members(config), shard)
     fresh = provenance.check_workdir(workdir, config, members, shard) == "fresh"
     prepared = preparation.prepare(config)
@@ -43,7 +42,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
         else:
             provenance.update_manifest(workdir, config)
         predict = training.make_prediction(config, prepared.model)
-        while (current := rounds.next_round(workdir, members)) is not None:
+        while (current := next_extension(workdir, members)) is not None:
             seconds = {"prepare": time.perf_counter() - began}
             outcome = training.train(config, workdir, prepared, current, predict)
             seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
@@ -53,33 +52,41 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
             began = time.perf_counter()
         say("drawing the report")
         report.write_report(workdir)
-    return [row for row in records.read_rows(workdir) if "epoch" not in row]
+    return [row for row in records.read_rows(workdir) if row.tags.epoch is None]
 
 
-def _write_seconds(workdir: Path, current: rounds.Round, step: int, seconds: dict[str, float]) -> None:
-    """How long the round took: rows of its only member, or of no member in particular."""
-    place = current.members[0].place if len(current.members) == 1 else {"round": current.number}
-    rows = [
-        {"step": step, **place, "name": "seconds", "phase": phase, "value": value} for phase, value in seconds.items()
-    ]
-    mine = lambda row: row["name"] == "seconds" and row["phase"] in seconds and place.items() <= row.items()  # noqa: E731
-    records.replace_rows(workdir, rows, where=mine)
+def _write_seconds(workdir: Path, current: Extension, step: int, seconds: dict[str, float]) -> None:
+    """How long the phases took: rows of a run alone, or of no member in particular."""
+    only = len(current.members) == 1
+    tags = current.members[0].tags if only else {}
+    number = None if only else current.number
+    rows = [Seconds("seconds", phase, value, extension=number) for phase, value in seconds.items()]
+
+    def same(row: Row) -> bool:
+        return (
+            isinstance(row, Seconds)
+            and row.phase in seconds
+            and row.extension == number
+            and all(getattr(row.tags, name) == value for name, value in tags.items())
+        )
+
+    records.replace_rows(workdir, tagged(rows, step=step, **tags), where=same)
 
 
-def _evaluate(workdir: Path, prepared: Prepared, current: rounds.Round, states: TrainState, predict: Callable) -> None:
-    """Evaluate the round's members one after the other, each to its rows in one write; those that stopped have none."""
+def _evaluate(workdir: Path, prepared: Prepared, current: Extension, states: TrainState, predict: Callable) -> None:
+    """Evaluate the members one after the other, each to its rows in one write; those that are frozen have none."""
     say("predicting val and test")
     splits = {"val": prepared.dataset.val, "test": prepared.dataset.test}
-    left = {member.name for member in rounds.unfinished(workdir, current.members)}
+    left = {member.name for member in unfinished(workdir, current.members)}
     for index, member in enumerate(current.members):
         if member.name not in left:
             continue
         began = time.perf_counter()
-        state = sweep.member(states, index)
+        state = member_state(states, index)
         rows = []
-        if not sweep.stopped(state):
+        if not state.frozen:
             alone = jax.tree.map(lambda leaf: leaf[None], state)
-            predictions = {name: _of_one(predict(split, alone)) for name, split in splits.items()}
+            predictions = {name: _of_only_member(predict(split, alone)) for name, split in splits.items()}
             tell = say if index == 0 else None
             try:
                 rows = final.evaluate(member, folder_of(workdir, member), prepared, state, predictions, tell)
@@ -87,21 +94,22 @@ def _evaluate(workdir: Path, prepared: Prepared, current: rounds.Round, states: 
                 if not member.name:
                     raise
                 say(f"member {member.name} has no results, the others go on: {error}")
-                rows = [{"name": "stopped", "value": int(state.step)}]
+                rows = [Scalar("stopped", int(state.step))]
         took = time.perf_counter() - began
-        rows.append({"name": "seconds", "phase": "evaluate", "value": took})
-        rows = [{"step": int(prepared.plan.steps), **member.place, **row} for row in rows]
+        rows = tagged([*rows, Seconds("seconds", "evaluate", took)], step=int(prepared.plan.steps), **member.tags)
         records.replace_rows(workdir, rows, where=lambda row: _is_final(row, member))  # noqa: B023
         if len(current.members) > 1:
             say(f"measured {member.name} ({index + 1} of {len(current.members)}) in {took:.1f} s")
 
 
-def _of_one(predictions):
+def _of_only_member(predictions: Predictions) -> Predictions:
     return predictions._replace(logits=predictions.logits[:, 0])
 
 
-def _is_final(row: dict, member: Member) -> bool:
-    return belongs(row, member) and "epoch" not in row and row.get("phase", "evaluate") == "evaluate"
+def _is_final(row: Row, member: Member) -> bool:
+    """Whether a row is of the member's evaluation after training."""
+    of_training = isinstance(row, Seconds) and row.phase != "evaluate"
+    return belongs(row, member) and row.tags.epoch is None and not of_training
 
 
 def folder_of(workdir: Path, member: Member) -> Path:
@@ -112,20 +120,10 @@ def folder_of(workdir: Path, member: Member) -> Path:
 def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> None:
     """Run the main job and say on standard output what came out and where the report is."""
     rows = run(config, workdir, shard=shard)
-    if axes(config):
-        print(report.sweep_text(rows, records.read_manifest(workdir)))
-    else:
-        _print_maps(rows)
-    phases = [f"{row['phase']} {row['value']:.1f} s" for row in rows if row["name"] == "seconds" and "round" in row]
-    phases = phases or [f"{row['phase']} {row['value']:.1f} s" for row in rows if row["name"] == "seconds"]
-    print(f"{', '.join(phases)}\nreport: {Path(workdir) / 'report.html'}")
-
-
-def _print_maps(rows: Sequence[dict]) -> None:
-    on_test = [row for row in rows if row.get("split") == "test" and "map" in row and "bin" not in row]
-    values = {(row["map"], row.get("criterion"), row["name"]): row["value"] for row in on_test}
-    print("on test                            accuracy     NLL     ECE")
-    for name, criterion in dict.fromkeys((row["map"], row.get("criterion")) for row in on_test):
-        accuracy, nll, ece = (values[name, criterion, metric] for metric in ("accuracy", "nll", "ece"))
-        label = name.replace("_", " ") + (f" by {criterion.upper()}" if criterion else "")
-        print(f"{label:<34} {accuracy:8.4f} {nll:7.4f} {ece:7.4f}")
+    manifest = records.read_manifest(workdir)
+    print(report.sweep_text(rows, manifest) if axes(config) else report.results_text(rows, manifest, "test"))
+    seconds = select(rows, Seconds)
+    if any(row.extension for row in seconds):
+        seconds = [row for row in seconds if row.extension]
+    phases = ", ".join(f"{row.phase} {row.value:.1f} s" for row in seconds)
+    print(f"{phases}\nreport: {Path(workdir) / 'report.html'}")

@@ -1,64 +1,52 @@
-"""config.sweep: which members a sweep has; each is a run of its own config, and all of them train together."""
+"""Members of a sweep: each is a run of its own config. All train together, and those that are added later likewise."""
 
-import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import FrozenConfigDict
 
-from focalgeo import losses
-from focalgeo.job.objective import FUNCTIONS
-from focalgeo.types import SWEPT_FIELDS, InputError
+from focalgeo import losses, records
+from focalgeo.config import axes, combinations, member_config, member_name
+from focalgeo.rows import Row, Seconds
+from focalgeo.types import InputError
+
+EXTENSIONS = "extensions.json"
 
 
 class Member(NamedTuple):
     """One run of a sweep, or the only one of a job without axes."""
 
     name: str  # "gamma=0.5,seed=1"; "" for the only one
-    place: dict[str, Any]  # the fields that its rows have
+    tags: dict[str, Any]  # those of its rows: the swept values, its seed, and gamma where its loss has one
     config: Any  # frozen, that of a job without sweep
     keys: dict[str, jax.Array]
-    diagonal: int  # the sum of its numbers on the axes
-
-
-def axes(config) -> dict[str, tuple]:
-    """The axes that are swept, in the order of SWEPT_FIELDS, with their values."""
-    kinds = {name: int if name == "seed" else float for name in SWEPT_FIELDS}
-    return {name: tuple(map(kinds[name], config.sweep[name])) for name in SWEPT_FIELDS if len(config.sweep[name])}
+    diagonal: int  # the sum of its indices on the axes
 
 
 def make_members(config) -> list[Member]:
     """All combinations of the values of config.sweep; members with one seed share initial weights and batches."""
-    swept = axes(config)
-    combinations = itertools.product(*(enumerate(values) for values in swept.values()))
-    return [_member(config, dict(zip(swept, each, strict=True))) for each in combinations]
+    return [_member(config, values) for values in combinations(config)]
 
 
-def _member(config, numbered: dict[str, tuple[int, Any]]) -> Member:
-    values = {axis: value for axis, (_, value) in numbered.items()}
-    own = ConfigDict(config.to_dict())
-    own.sweep.update(dict.fromkeys(SWEPT_FIELDS, ()))
-    own.update_from_flattened_dict({SWEPT_FIELDS[name]: value for name, value in values.items()})
+def _member(config, values: dict[str, Any]) -> Member:
+    own, swept = member_config(config, values), axes(config)
     names = ("init", "noise", "probe", "bootstrap")
     keys = dict(zip(names, jax.random.split(jax.random.PRNGKey(own.seed), len(names)), strict=True))
-    name = ",".join(f"{axis}={repr(value).removesuffix('.0')}" for axis, value in values.items())
-    return Member(
-        name,
-        {**_gamma(own), **values, "seed": own.seed},
-        FrozenConfigDict(own),
-        keys,
-        sum(number for number, _ in numbered.values()),
-    )
+    tags = {**_gamma(own), **values, "seed": own.seed}
+    diagonal = sum(swept[axis].index(value) for axis, value in values.items())
+    return Member(member_name(values), tags, FrozenConfigDict(own), keys, diagonal)
 
 
 def _gamma(config) -> dict[str, float]:
-    """Gamma is a field of every row if the loss has one."""
-    return {"gamma": config.loss.gamma} if "gamma" in losses.hyperparameters(FUNCTIONS[config.loss.name]) else {}
+    """Gamma is a tag of every row if the loss has one."""
+    named = losses.hyperparameters(losses.FUNCTIONS[config.loss.name])
+    return {"gamma": config.loss.gamma} if "gamma" in named else {}
 
 
 def of_shard(members: Sequence[Member], shard: str | None) -> list[Member]:
-    """The members of shard "i/n", those whose numbers on the axes sum to i modulo n; all of them for None.
+    """The members of shard "i/n", those whose indices on the axes sum to i modulo n; all of them for None.
 
     A member stays in its shard when axes gain values at their ends.
 
@@ -74,6 +62,49 @@ def of_shard(members: Sequence[Member], shard: str | None) -> list[Member]:
     return [member for member in members if member.diagonal % int(count) == int(index)]
 
 
-def belongs(row: dict, member: Member) -> bool:
+def belongs(row: Row, member: Member) -> bool:
     """Whether a row is one of the member's."""
-    return all(row.get(field) == value for field, value in member.place.items())
+    return all(getattr(row.tags, name) == value for name, value in member.tags.items())
+
+
+class Extension(NamedTuple):
+    """Members that train together: those that a sweep began with, or that it gained since.
+
+    `members` are all that began together, also where some of them are evaluated already.
+    """
+
+    number: int  # 1 at first
+    members: list[Member]
+    at_once: int  # how many advance in one call of the step; 0: not yet chosen
+
+    @property
+    def checkpoints(self) -> str:
+        """The folder's name in the workdir."""
+        return "checkpoints" if self.number == 1 else f"checkpoints_{self.number}"
+
+
+def unfinished(workdir: Path, members: Sequence[Member]) -> list[Member]:
+    """The members that are not evaluated yet, which is the last thing that happens to a member."""
+    rows = records.read_rows(workdir) if (workdir / records.METRICS).exists() else []
+    evaluated = [row for row in rows if isinstance(row, Seconds) and row.phase == "evaluate"]
+    return [member for member in members if not any(belongs(row, member) for row in evaluated)]
+
+
+def next_extension(workdir: Path, members: Sequence[Member]) -> Extension | None:
+    """That which was begun and not finished, else a new one with all members that are left; None without any."""
+    left = {member.name for member in unfinished(workdir, members)}
+    begun = _read(workdir)
+    if begun and left & set(begun[-1]["members"]):
+        by_name = {member.name: member for member in members}
+        return Extension(len(begun), [by_name[name] for name in begun[-1]["members"]], begun[-1]["at_once"])
+    return Extension(len(begun) + 1, [member for member in members if member.name in left], 0) if left else None
+
+
+def write_extension(workdir: Path, current: Extension) -> None:
+    """Note that it has begun, so that a run that goes on trains the same members in the same groups."""
+    note = {"members": [member.name for member in current.members], "at_once": current.at_once}
+    records.write_json(workdir / EXTENSIONS, [*_read(workdir)[: current.number - 1], note])
+
+
+def _read(workdir: Path) -> list[dict]:
+    return records.read_json(workdir / EXTENSIONS) if (workdir / EXTENSIONS).exists() else []

@@ -1,18 +1,63 @@
-"""From config fields to what a run needs before it writes anything: data, network, optimiser, first state."""
+"""Preparation: from config fields to what a run needs before it writes anything.
 
-from collections.abc import Callable, Sequence
+Data and the pipeline of its batches, the network, the objective, the optimiser, the step that joins them, first states.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import FrozenConfigDict
 
-from focalgeo import data, evaluation, models, parallel
-from focalgeo.job import feed, selection
+from focalgeo import calibration, curvature, data, losses, models, parallel
+from focalgeo.config import Known, check, describe
 from focalgeo.job.members import Member
-from focalgeo.job.objective import Objective, hyper_of, make_objective
-from focalgeo.training import loop, optimiser, sweep
-from focalgeo.types import Batch, Dataset, InputError, Model, Split, TrainState
+from focalgeo.training import best_epoch, loop, optimiser, penalties
+from focalgeo.training.step import make_step, stack
+from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Split, TrainState
+
+
+class Objective(NamedTuple):
+    """What a step minimises: the mean of `loss` over the examples, plus the penalties that `outputs` adds."""
+
+    name: str  # of the mean alone, as its curvature is named
+    loss: Callable[[Array, Array, dict], Array]  # (logits, labels, loss_values) -> [examples]
+    outputs: Callable  # of penalties.make_outputs
+    loss_values: dict[str, PyTree]  # that both read, as training begins
+
+
+# what config fields may name; the table of fields itself imports no room that has the names
+KNOWN = Known(
+    names={
+        "data.augment": data.AUGMENTATIONS,
+        "model.name": models.MODELS,
+        "loss.name": losses.FUNCTIONS,
+        "evaluation.methods": calibration.METHODS,
+    },
+    losses_with_gamma=[
+        name for name, function in losses.FUNCTIONS.items() if "gamma" in losses.hyperparameters(function)
+    ],
+    boundaries={name: schedule.boundaries for name, schedule in losses.SCHEDULES.items()},
+)
+
+
+def check_config(config) -> FrozenConfigDict:
+    """The config as a job reads it: every value of its field's own kind.
+
+    Raises:
+      InputError: the first field, or option of the network, that does not exist or is out of its range.
+    """
+    config = check(config, KNOWN)
+    models.check_options(config.model.name, config.model.options)
+    return config
+
+
+def describe_config() -> str:
+    """The table of all config fields, and the options of each network."""
+    return describe(KNOWN.names, {name: models.options(name) for name in models.MODELS})
 
 
 class Prepared(NamedTuple):
@@ -24,13 +69,14 @@ class Prepared(NamedTuple):
     objective: Objective
     schedule: Callable
     tx: Any  # optax.GradientTransformation
+    step: Callable  # (state, batch) -> (state, metrics), of one run
 
 
 def prepare(config) -> Prepared:
     """Load the data and build the rest; config is checked and frozen.
 
     Raises:
-      InputError: data, network or optimiser cannot be had as the config says.
+        InputError: data, network or optimiser cannot be had as the config says.
     """
     dataset = _load(config)
     model = _model(config, dataset)
@@ -39,7 +85,60 @@ def prepare(config) -> Prepared:
     tx = _optimiser(config, schedule)
     objective = make_objective(config)
     _check_alpha(objective, dataset)
-    return Prepared(dataset, model, plan, objective, schedule, tx)
+    return Prepared(dataset, model, plan, objective, schedule, tx, step_of(config, model, objective, tx))
+
+
+def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
+    """The step of one run, to be compiled by `parallel`."""
+    mean = config.optimizer.reduction == "mean"
+    return make_step(model.apply, objective.loss, tx, parallel.reduce_sum, outputs=objective.outputs, mean=mean)
+
+
+def make_objective(config) -> Objective:
+    """The objective that config.loss names, with its values as float32 arrays."""
+    name = config.loss.name
+    function = losses.FUNCTIONS[name]
+    loss, penalty, trace = losses.make_loss(function), losses.PENALTIES.get(name), None
+    shown, needed = name, [*losses.hyperparameters(function)]
+    if penalty is not None:
+        shown = function
+        needed.append("penalty_weight")
+    if config.loss.trace_penalty or any(config.sweep.trace_penalty):
+        estimator = partial(curvature.outputs_and_trace, form=config.loss.trace_form)
+        trace = penalties.make_trace(estimator, losses.cross_entropy)
+        needed.append("trace_penalty")
+    if config.loss.alpha:
+        loss, shown = penalties.class_weighted(loss, losses.weighted_by_class), f"class_weighted_{shown}"
+        needed.append("alpha")
+    outputs = penalties.make_outputs(trace=trace, on_batch=penalty)
+    return Objective(shown, loss, outputs, initial_values(config, needed))
+
+
+def initial_values(config, names: Iterable[str]) -> dict[str, PyTree]:
+    """The traced values of these names as training begins, as float32 arrays."""
+    name = config.loss.name
+    values = {**config.loss, "epoch": 0, "adafocal": losses.adafocal_state()}
+    for table in (losses.POLICIES, losses.SCHEDULES):
+        values |= table[name]._asdict() if name in table else {}
+    return {each: jax.tree.map(_as_float32, values[each], is_leaf=_is_list) for each in names}
+
+
+def _is_list(value) -> bool:
+    return type(value) in (list, tuple)
+
+
+def _as_float32(value) -> jax.Array:
+    return jnp.asarray(np.asarray(value, np.float32))
+
+
+def trained_gamma(config) -> float | None:
+    """Gamma of the focal loss of the training, where the focal calibration map undoes that loss; else None.
+
+    Class weights or a penalty move what the loss is least at: then no map undoes it.
+    """
+    if config.loss.name != "focal_loss" or config.loss.gamma == 0 or config.loss.alpha or config.loss.trace_penalty:
+        return None
+    return config.loss.gamma
 
 
 def _load(config) -> Dataset:
@@ -54,9 +153,7 @@ def _load(config) -> Dataset:
 
 
 def _model(config, dataset: Dataset) -> Model:
-    names = ("hidden", "widths", "blocks", "width", "depth", "embedding_size", "dropout", "stem_stride")
-    options = {name: config.model[name] for name in names if config.model[name] is not None}
-    options |= {"dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
+    options = {**config.model.options, "dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
     options |= _word_vectors(config, dataset)
     if dataset.vocabulary:
         options["vocabulary_size"] = len(dataset.vocabulary)
@@ -67,16 +164,18 @@ def _word_vectors(config, dataset: Dataset) -> dict:
     """The options of a network whose word vectors begin as those of a file; none without one.
 
     Raises:
-      InputError: the file's vectors have another size than config.model.embedding_size asks for.
+        InputError: the file's vectors have another size than config.model.options.embedding_size asks for.
     """
-    path, size = config.data.embeddings, config.model.embedding_size
+    path, size = config.data.embeddings, config.model.options.get("embedding_size")
     if path is None:
         return {}
     if not dataset.vocabulary:
         raise InputError(f"config.data.embeddings is {path}, {dataset.name} holds no words: leave it out")
     vectors = data.read_embeddings(path, dataset.vocabulary)
     if size is not None and vectors.shape[1] != size:
-        raise InputError(f"{path} holds vectors of {vectors.shape[1]} numbers: set config.model.embedding_size to that")
+        raise InputError(
+            f"{path} holds vectors of {vectors.shape[1]} numbers: set config.model.options.embedding_size to that"
+        )
     return {"embedding_size": vectors.shape[1], "embedding_init": lambda key, shape, dtype: jnp.asarray(vectors, dtype)}
 
 
@@ -105,31 +204,33 @@ def _optimiser(config, schedule):
 
 
 def _check_alpha(objective: Objective, dataset: Dataset) -> None:
-    weights, classes = objective.hyper.get("alpha"), len(dataset.class_names)
+    weights, classes = objective.loss_values.get("alpha"), len(dataset.class_names)
     if weights is not None and weights.shape != (classes,):
         raise InputError(f"config.loss.alpha holds {weights.size} weights, {dataset.name} has {classes} classes")
 
 
 def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
-    """The states of all members [members, ...] as training begins; each seed is the source of its own batches.
+    """The states of all members [members, ...] as training begins; each seed has a batch stream of its own.
 
     Raises:
-      InputError: the network does not fit the data.
+        InputError: the network does not fit the data.
     """
-    train, seeds = prepared.dataset.train, source_seeds(members)
+    train, seeds = prepared.dataset.train, stream_seeds(members)
     few = Split(train.x[:2], train.y[:2])
-    example = next(data.evaluation_batches(few, batch_size=2, normalise=feed.normalisation(members[0].config, train)))
+    example = next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(members[0].config, train)))
     init_keys = {member.config.seed: member.keys["init"] for member in members}
     variables = _initialised(members[0].config, prepared, init_keys, example)
-    states = [_state(prepared, member, dict(variables[member.config.seed])) for member in members]
-    return sweep.stack(states, [seeds.index(member.config.seed) for member in members])
+    return stack(
+        _state(prepared, member, dict(variables[member.config.seed]), stream=seeds.index(member.config.seed))
+        for member in members
+    )
 
 
 def _initialised(config, prepared: Prepared, keys: dict[int, jax.Array], example: Batch) -> dict[int, dict]:
     """The network's variables for each seed; a network is refused that cannot read the data or gives other logits.
 
     Raises:
-      InputError: network and data are named.
+        InputError: network and data are named.
     """
     init, wanted = jax.jit(prepared.model.init), [*example.y.shape, len(prepared.dataset.class_names)]
     misfit = f"config.model.name: {config.model.name} does not fit {prepared.dataset.name}"
@@ -145,24 +246,86 @@ def _initialised(config, prepared: Prepared, keys: dict[int, jax.Array], example
     return variables
 
 
-def _state(prepared: Prepared, member: Member, variables: dict) -> TrainState:
-    params = variables.pop("params")
-    hyper = hyper_of(member.config, prepared.objective.hyper)
-    hyper["learning_rate"] = np.float32(member.config.optimizer.learning_rate)
-    state = TrainState(np.int32(0), params, variables, prepared.tx.init(params), member.keys["noise"], hyper)
-    return selection.with_best(state) if member.config.optimizer.select == "best_val" else state
+def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) -> TrainState:
+    params, settings = variables.pop("params"), member.config.optimizer
+    return TrainState(
+        step=np.int32(0),
+        params=params,
+        model_state=variables,
+        opt_state=prepared.tx.init(params),
+        key=member.keys["noise"],
+        loss_values=initial_values(member.config, prepared.objective.loss_values),
+        learning_rate=np.float32(settings.learning_rate),
+        best=best_epoch.before_training(params, variables) if settings.select == "best_val" else None,
+        stream=np.int32(stream),
+    )
 
 
-def source_seeds(members: Sequence[Member]) -> list[int]:
-    """The seeds of the members, each once: members of one seed see the same batches."""
+def stream_seeds(members: Sequence[Member]) -> list[int]:
+    """The seeds of the batch streams: those of the members, each once. Members of one seed see the same batches."""
     return list(dict.fromkeys(member.config.seed for member in members))
 
 
-def unfocalled(config) -> list[evaluation.Calibrator]:
-    """The map that undoes the focal loss of the training, its own gamma with nothing fitted; none for other losses.
+class Pipeline(NamedTuple):
+    """The input pipeline of training: what stays on the devices, and the specs that batches are made from.
 
-    Class weights or a penalty move what the loss is least at: then no map undoes it.
+    specs(epoch, start): those of an epoch from number `start` on, leaves [streams, examples, ...], padded for all
+    devices. make_batch: (spec, *resident) -> Batch, inside the compiled step.
     """
-    if config.loss.name != "focal_loss" or config.loss.gamma == 0 or config.loss.alpha or config.loss.trace_penalty:
-        return []
-    return [evaluation.Calibrator({"map": "unfocalled"}, config.loss.gamma, 1.0)]
+
+    specs: Callable[[int, int], Iterator[PyTree]]
+    make_batch: Callable[..., Batch]
+    resident: tuple[Split, ...]
+
+
+def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
+    """All training examples on every device if they take at most half of its free memory, else sent batch by batch.
+
+    seeds: one for each batch stream.
+    """
+    train, fits = dataset.train, resident_bytes(dataset) > 0
+    augmentation = data.AUGMENTATIONS[config.data.augment]
+    options = {"augmentation": augmentation, "normalise": normalisation(config, train)}
+
+    def specs(epoch: int, start: int) -> Iterator[PyTree]:
+        size, multiple_of = config.optimizer.batch_size, parallel.device_count()
+        each = {"batch_size": size, "epoch": epoch, "start": start, "augmentation": augmentation}
+        streams = [data.batch_specs(train, seed=seed, multiple_of=multiple_of, **each) for seed in seeds]
+        for of_streams in zip(*streams, strict=True):
+            sent = of_streams if fits else [data.fetch(train, spec) for spec in of_streams]
+            yield jax.tree.map(lambda *leaves: np.stack(leaves), *sent)
+
+    if fits:
+        return Pipeline(specs, lambda spec, split: data.make_batch(split, spec, **options), (train,))
+    return Pipeline(specs, lambda fetched: data.make_batch(*fetched, **options), ())
+
+
+def resident_bytes(dataset: Dataset) -> int:
+    """What the training examples take of each device's memory while they stay there; 0 if they are sent instead."""
+    free, needed = parallel.free_memory(), dataset.train.x.nbytes + dataset.train.y.nbytes
+    return needed if free is None or 2 * needed <= free else 0
+
+
+def evaluation_batches(config, split: Split) -> Iterator[Batch]:
+    """All examples of a split in order, padded for all devices."""
+    return data.evaluation_batches(
+        split,
+        batch_size=config.evaluation.batch_size,
+        normalise=normalisation(config, split),
+        multiple_of=parallel.device_count(),
+    )
+
+
+def curvature_batches(config, split: Split) -> list[Batch]:
+    """The first examples of a split, as many as curvature is measured on, in batches of one shape."""
+    few = Split(split.x[: config.curvature.examples], split.y[: config.curvature.examples])
+    size = config.curvature.batch_size
+    options = {"normalise": normalisation(config, split), "multiple_of": parallel.device_count()}
+    return list(data.evaluation_batches(few, batch_size=size, **options))
+
+
+def normalisation(config, split: Split) -> data.Normalisation | None:
+    """How pixels become the network's input; None for what are no pixels."""
+    if split.x.dtype != np.uint8:
+        return None
+    return data.Normalisation(config.data.mean, config.data.std, config.data.scale)

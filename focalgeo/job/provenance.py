@@ -1,4 +1,4 @@
-"""The manifest: what is needed to know and repeat a run, and to go on with it only on the same data."""
+"""Provenance: the manifest, by which a run can be known, repeated, and continued on the same config and data alone."""
 
 import datetime
 import importlib.metadata
@@ -13,44 +13,63 @@ from typing import Any
 import jax
 from ml_collections import FrozenConfigDict
 
-from focalgeo import records, trees
+from focalgeo import calibration, records, trees
 from focalgeo.job.members import Member, make_members, of_shard
 from focalgeo.types import Dataset, InputError, TrainState
 
 
 def make_manifest(config, dataset: Dataset, state: TrainState, shard: str | None) -> dict[str, Any]:
-    """What is needed to know and repeat a run; state: that of one member, leaves [1, ...]."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "focalgeo")
+    """The manifest of a run; state: that of one member, leaves [1, ...]."""
     splits = {name: len(getattr(dataset, name).y) for name in ("train", "val", "test")}
     return {
         "config": config.to_dict(),
         **({"shard": shard} if shard else {}),
+        "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": list(dataset.class_names), **splits},
+        "devices": [str(device.device_kind) for device in jax.devices()],
+        "parameters": trees.size(state.params),
+        **of_program(_command()),
+    }
+
+
+def of_program(command: Sequence[str]) -> dict[str, Any]:
+    """What every manifest says of the program: versions, machine, command, and how methods and metrics are shown."""
+    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "focalgeo")
+    shown = ("title", "unit", "note", "scale", "digits", "best")
+    return {
         "versions": {
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in packages},
         },
         "git": _git_commit(),
-        "devices": [str(device.device_kind) for device in jax.devices()],
         "platform": f"{platform.system()} {platform.machine()}, {jax.default_backend()}",
-        "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": list(dataset.class_names), **splits},
-        "command": ["python", "-m", "focalgeo.run", *sys.argv[1:]],
+        "command": list(command),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "parameters": trees.size(state.params),
+        "methods": {
+            name: {"title": method.title, "criteria": list(method.criteria)}
+            for name, method in calibration.METHODS.items()
+        },
+        "metrics": {
+            name: {field: getattr(entry, field) for field in shown} for name, entry in calibration.METRICS.items()
+        },
     }
+
+
+def _command() -> list[str]:
+    return ["python", "-m", "focalgeo.run", *sys.argv[1:]]
 
 
 def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str | None) -> str:
     """Whether a run starts "fresh" in `workdir` or goes on there ("resume"); a sweep may gain members.
 
     Raises:
-      InputError: the folder holds something else, another config, another shard, or members that the sweep lacks.
+        InputError: the folder holds something else, another config, another shard, or members that the sweep lacks.
     """
     how = records.check_workdir(workdir, config.to_dict(), but="sweep")
     if how == "fresh":
         return how
     manifest = records.read_manifest(workdir)
     if manifest.get("shard") != shard:
-        there, here = (f"shard {each}" if each else "the whole sweep" for each in (manifest.get("shard"), shard))
+        there, here = (f"shard {each}" if each else "all of the sweep" for each in (manifest.get("shard"), shard))
         raise InputError(f"{workdir} holds {there}, this run is {here}; choose another --workdir")
     before = of_shard(make_members(FrozenConfigDict(manifest["config"])), shard)
     lost = [member.name or "a run without sweep" for member in before if member.name not in {m.name for m in members}]
@@ -67,22 +86,15 @@ def update_manifest(workdir: Path, config) -> None:
     """Write the config of a sweep that has gained members."""
     manifest = records.read_manifest(workdir)
     if manifest["config"] != json.loads(json.dumps(config.to_dict())):
-        command = ["python", "-m", "focalgeo.run", *sys.argv[1:]]
-        records.write_manifest(workdir, {**manifest, "config": config.to_dict(), "command": command})
+        records.write_manifest(workdir, {**manifest, "config": config.to_dict(), "command": _command()})
 
 
 def _git_commit() -> str:
     """The commit of the source tree, with a + where it has changes; "unknown" for an installed package."""
-    describe = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty=+",
-        "--abbrev=12",
-        "--exclude=*",
-    ]
+    here = str(Path(__file__).parent)
+    # It only reads: a lock would stay behind where the process is killed.
+    git = ["git", "--no-optional-locks", "-C", here]
+    describe = [*git, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -1,74 +1,98 @@
-"""The members of a round, trained together from the newest whole checkpoint or from the start."""
+"""Training: the members of a sweep, or a run alone, from the newest valid checkpoint or from the start."""
 
 import functools
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from focalgeo import evaluation, parallel, records
-from focalgeo.job import curvature, diagnostics, objective, preparation, rounds, selection
-from focalgeo.job.feed import Feed, evaluation_batches, make_feed
-from focalgeo.job.members import Member, belongs
-from focalgeo.job.messages import say
-from focalgeo.job.preparation import Prepared
-from focalgeo.training import checkpoint, interruption, loop, sweep
-from focalgeo.training.step import make_step
-from focalgeo.types import Model, Predictions, PyTree, Split, TrainState
+from focalgeo import evaluation, losses, parallel, records
+from focalgeo.job import curvature, diagnostics, preparation
+from focalgeo.job.members import Extension, Member, belongs, write_extension
+from focalgeo.job.preparation import Pipeline, Prepared
+from focalgeo.rows import Row, Scalar, tagged
+from focalgeo.training import best_epoch, checkpoint, interruption, loop
+from focalgeo.training.step import make_members_step
+from focalgeo.types import Array, Model, Predictions, PyTree, Split, TrainState
 
 
-def train(config, workdir: Path, prepared: Prepared, current: rounds.Round, predict: Callable) -> loop.Outcome:
-    """Train the round's members to the end of the plan; what it writes on the way lets the same call go on."""
+def say(what: str) -> None:
+    """A line on standard error, where it does not mix with results."""
+    print(what, file=sys.stderr, flush=True)
+
+
+def train(config, workdir: Path, prepared: Prepared, current: Extension, predict: Callable) -> loop.Outcome:
+    """Train the members to the end of the plan; what it writes on the way lets the same call go on.
+
+    predict: of `make_prediction`.
+    """
     members = current.members
     state = preparation.initial_state(prepared, members)
     with records.writing(workdir / current.checkpoints):
         manager = checkpoint.make_manager(workdir / current.checkpoints, keep=config.checkpoint.keep)
     start = checkpoint.restore_latest(manager, state) or checkpoint.Checkpoint(state, {})
     first = int(np.max(start.state.step))
-    if (workdir / records.METRICS).exists():
-        later = lambda row: row.get("step", first) > first and any(belongs(row, member) for member in members)  # noqa: E731
-        records.replace_rows(workdir, [], where=later)
-    feed = make_feed(config, prepared.dataset, preparation.source_seeds(members))
+    _forget_rows(workdir, members, after=first)
+    pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(members))
     began = time.perf_counter()
-    program, at_once = choose_program(config, prepared, current.at_once, start.state, feed)
+    program, at_once = choose_program(config, prepared, current.at_once, start.state, pipeline)
     chosen_in = time.perf_counter() - began
-    rounds.write_round(workdir, current._replace(at_once=at_once))
+    write_extension(workdir, current._replace(at_once=at_once))
     rates = np.array([member.config.optimizer.learning_rate for member in members])
     predict_val = functools.partial(predict, prepared.dataset.val)
-    with records.tensorboard_writer(workdir, step=first) as tensorboard, interruption.deferred_signals() as stopped:
+    with records.tensorboard_writer(workdir, step=first) as tensorboard, interruption.deferred_signals() as interrupted:
 
-        def write(rows: list[dict]) -> None:
+        def write(rows: list[Row]) -> None:
             records.append_rows(workdir, rows)
             for row in rows:
-                tensorboard({**row, "member": next((each.name for each in members if belongs(row, each)), "")})
+                tensorboard(row, next((each.name for each in members if belongs(row, each)), ""))
 
         outcome = loop.run(
             start,
             program,
             prepared.plan,
-            places=[member.place for member in members],
-            alone=not members[0].name,
-            batches=feed.draws,
+            tags=[member.tags for member in members],
+            sweep=members[0].name != "",
+            batches=pipeline.specs,
             validate=make_validation(config, prepared, members, predict_val),
-            adapt=objective.make_adapt(predict_val),
+            adapt=make_adapt(predict_val),
             learning_rate=lambda index: rates * float(prepared.schedule(index)),
             write=write,
             save=functools.partial(checkpoint.save, manager),
-            stopped=stopped,
+            interrupted=interrupted,
         )
     if config.optimizer.select == "best_val":
-        chunks = program.place(outcome.state)
-        bests = [selection.best_after(chunk, config.optimizer.epochs, predict_val(chunk)) for chunk in chunks]
-        outcome = outcome._replace(state=program.whole(list(map(selection.selected, chunks, bests))))
+        outcome = outcome._replace(state=_best_states(program, outcome.state, config.optimizer.epochs, predict_val))
     compiled_in = outcome.compile_seconds and outcome.compile_seconds + chosen_in  # 0: nothing was left to train
     return outcome._replace(compile_seconds=compiled_in)
 
 
+def _forget_rows(workdir: Path, members: list[Member], *, after: int) -> None:
+    """Drop the members' rows of later steps than that of the checkpoint, which are trained again."""
+    if (workdir / records.METRICS).exists():
+
+        def later(row: Row) -> bool:
+            return (row.tags.step or 0) > after and any(belongs(row, member) for member in members)
+
+        records.replace_rows(workdir, [], where=later)
+
+
+def _best_states(program: parallel.Program, states: TrainState, epoch: int, predict: Callable) -> TrainState:
+    """The states of all members at their best epoch, of which the last is one."""
+    chosen = []
+    for group in program.states(program.place(states)):
+        best = best_epoch.after_epoch(group, epoch, predict(group))
+        chosen.append(best_epoch.selected(group._replace(best=best)))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(chosen))
+
+
 def choose_program(
-    config, prepared: Prepared, at_once: int, state: TrainState, feed: Feed
+    config, prepared: Prepared, at_once: int, state: TrainState, pipeline: Pipeline
 ) -> tuple[parallel.Program, int]:
     """The compiled step, and how many members one call of it advances: given, or the fastest of those that fit.
 
@@ -76,26 +100,18 @@ def choose_program(
     slow on others, so a few numbers that divide the members are timed, and what was found is said.
     """
     members = len(state.step)
-    step = make_step(
-        prepared.model.apply,
-        prepared.objective.loss,
-        prepared.tx,
-        parallel.reduce_sum,
-        forward=prepared.objective.forward,
-        mean=config.optimizer.reduction == "mean",
-    )
 
-    def drawn_step(state: TrainState, draw: PyTree, *resident: Split) -> tuple[TrainState, dict]:
-        return step(state, feed.make_batch(draw, *resident))
+    def step(state: TrainState, spec: PyTree, *resident: Split) -> tuple[TrainState, dict]:
+        return prepared.step(state, pipeline.make_batch(spec, *resident))
 
-    resident = parallel.replicated(feed.resident)  # once for all programs
-    make = functools.partial(parallel.make_program, sweep.make_members_step(drawn_step), shared=resident)
+    resident = parallel.replicated(pipeline.resident)  # once for all programs
+    make = functools.partial(parallel.make_program, make_members_step(step), shared=resident)
     given = at_once or (config.sweep.at_once and math.gcd(config.sweep.at_once, members))  # a shard may be smaller
-    candidates = [given] if given else sweep.candidates(members)
-    if len(candidates) == 1:
-        return make(at_once=candidates[0]), candidates[0]
-    batch, alone = next(feed.draws(0, 0)), make(at_once=1)
-    fitting = _that_fit(candidates, state, alone.temporary(state, batch), parallel.free_memory())
+    numbers = [given] if given else candidates(members)
+    if len(numbers) == 1:
+        return make(at_once=numbers[0]), numbers[0]
+    batch, alone = next(pipeline.specs(0, 0)), make(at_once=1)
+    fitting = _that_fit(numbers, state, alone.temporary(state, batch), parallel.free_memory())
     programs = {number: alone if number == 1 else make(at_once=number) for number in fitting}
     took = {number: _seconds(program, state, batch) for number, program in programs.items()}
     shown = ", ".join(f"{number} at once {1e3 * seconds / members:.3g} ms" for number, seconds in took.items())
@@ -104,11 +120,18 @@ def choose_program(
     return programs[best], best
 
 
-def _that_fit(candidates: list[int], state: TrainState, each: int, free: int | None) -> list[int]:
-    """The candidates whose memory is there: twice all states, and a member's temporary bytes for each one at once."""
+def candidates(members: int) -> list[int]:
+    """Numbers of members worth trying at once, each a divisor: all, the one nearest to the root of all, one."""
+    divisors = [number for number in range(1, members + 1) if members % number == 0]
+    middle = min(divisors, key=lambda number: abs(number - members**0.5))
+    return sorted({1, middle, members}, reverse=True)
+
+
+def _that_fit(numbers: list[int], state: TrainState, each: int, free: int | None) -> list[int]:
+    """The numbers whose memory is there: twice all states, and a member's temporary bytes for each one at once."""
     states = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))  # what a step takes, and what it gives
-    fitting = [number for number in candidates if number == 1 or free is None or states + number * each <= free]
-    for number in candidates:
+    fitting = [number for number in numbers if number == 1 or free is None or states + number * each <= free]
+    for number in numbers:
         if number not in fitting:
             needed = f"{(states + number * each) / 1e9:.2g} GB"
             say(f"{number} members at once need about {needed}, {free / 1e9:.2g} are free")
@@ -117,47 +140,81 @@ def _that_fit(candidates: list[int], state: TrainState, each: int, free: int | N
 
 def _seconds(program: parallel.Program, state: TrainState, batch) -> float:
     """Seconds of one step of all members, after compilation."""
-    chunks = program.step(program.place(state), batch)[0]
-    jax.block_until_ready(chunks)
+    groups = program.step(program.place(state), batch)[0]
+    jax.block_until_ready(groups)
     began = time.perf_counter()
     for _ in range(3):
-        chunks = program.step(chunks, batch)[0]
-    jax.block_until_ready(chunks)
+        groups = program.step(groups, batch)[0]
+    jax.block_until_ready(groups)
     return (time.perf_counter() - began) / 3
 
 
 def make_prediction(config, model: Model) -> Callable[[Split, TrainState], Predictions]:
-    """Predictions of a chunk's members on all examples of a split, logits [examples, members, classes].
+    """Predictions of some members on all examples of a split, logits [examples, members, classes].
 
     Of a tree each labelled node is an example. Compiled once for all splits, in training and after.
     """
     forward = parallel.pmapped_forward(jax.vmap(model.apply, in_axes=(0, None), out_axes=-2))
 
-    def predict(split: Split, chunk: TrainState) -> Predictions:
-        variables = {"params": chunk.params, **chunk.model_state}
-        return evaluation.predict(forward, variables, evaluation_batches(config, split))
+    def predict(split: Split, states: TrainState) -> Predictions:
+        variables = {"params": states.params, **states.model_state}
+        return evaluation.predict(forward, variables, preparation.evaluation_batches(config, split))
 
     return predict
 
 
-def make_validation(config, prepared: Prepared, members: list[Member], predict: Callable) -> Callable:
-    """Chunks -> rows of mean loss (without penalty) and accuracy on val, and of curvature where asked for."""
+def make_adapt(
+    predict: Callable[[TrainState], Predictions],
+) -> Callable[[list[TrainState], int], list[TrainState]]:
+    """The change of all states as an epoch begins, as `loop.run` takes it; predict(states) gives val's predictions.
+
+    A schedule of the loss learns the epoch's number. From the second epoch on AdaFocal moves its gammas by the
+    calibration on val, and the epoch before is kept if it is the best on val so far and the best is asked for.
+    """
+    update = jax.jit(jax.vmap(_adafocal_after, (0, 1, None)))
+
+    def adapted(states: TrainState, epoch: int) -> TrainState:
+        values, best = states.loss_values, states.best
+        if "epoch" in values:
+            values = {**values, "epoch": np.full_like(values["epoch"], epoch)}
+        if epoch > 0 and ("adafocal" in values or best is not None):
+            predicted = predict(states)
+            if "adafocal" in values:
+                moved = update(jax.device_get(values["adafocal"]), predicted.logits, predicted.labels)
+                values = {**values, "adafocal": moved}
+            if best is not None:
+                best = best_epoch.after_epoch(states, epoch, predicted)
+        return states._replace(loss_values=values, best=best)
+
+    return lambda groups, epoch: [adapted(states, epoch) for states in groups]
+
+
+def _adafocal_after(adafocal: losses.AdaFocalState, logits: Array, labels: Array) -> losses.AdaFocalState:
+    confidence = jnp.max(jax.nn.softmax(logits), axis=-1)
+    return losses.adafocal_update(adafocal, confidence, jnp.argmax(logits, axis=-1) == labels)
+
+
+def make_validation(
+    config, prepared: Prepared, members: list[Member], predict: Callable
+) -> Callable[[list[TrainState]], list[Row]]:
+    """Rows of mean loss (without penalty) and accuracy on val, and of diagnostics and curvature where asked for."""
     loss = jax.jit(jax.vmap(prepared.objective.loss, in_axes=(1, None, 0)))
 
-    def validate(chunks: list[TrainState]) -> list[dict]:
-        chunks = list(map(selection.without_best, chunks))
+    def validate(groups: list[TrainState]) -> list[Row]:
         rows, number = [], 0
-        for chunk in chunks:
-            predicted = predict(chunk)
-            per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(chunk.hyper)))
+        for states in groups:
+            predicted = predict(states)
+            per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(states.loss_values)))
             right = predicted.logits.argmax(-1) == predicted.labels[:, None]
-            standing = sweep.stopped(chunk)
-            for index in np.flatnonzero(~standing & np.isfinite(per_example.mean(-1))):
-                own = {**members[number + index].place, "split": "val", "n": len(right)}
-                rows.append({**own, "name": "loss", "value": float(per_example[index].mean())})
-                rows.append({**own, "name": "accuracy", "value": float(right[:, index].mean())})
-            number += len(standing)
-        rows += diagnostics.rows_of_epoch(config, prepared, members, chunks)
-        return rows + curvature.rows_of_epoch(config, prepared, members, chunks)
+            frozen = np.asarray(states.frozen)
+            for index in np.flatnonzero(~frozen & np.isfinite(per_example.mean(-1))):
+                own = [
+                    Scalar("loss", float(per_example[index].mean()), len(right), "val"),
+                    Scalar("accuracy", float(right[:, index].mean()), len(right), "val"),
+                ]
+                rows += tagged(own, **members[number + index].tags)
+            number += len(frozen)
+        rows += diagnostics.rows_of_epoch(config, prepared, members, groups)
+        return rows + curvature.rows_of_epoch(config, prepared, members, groups)
 
     return validate

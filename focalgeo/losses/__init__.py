@@ -1,31 +1,37 @@
-"""Losses per example, in nats (Brier: a pure number): pure functions of (logits, labels, hyperparameters...), without
-means, masks or parameters; and penalties on a batch.
+"""Losses per example, in nats (Brier: a pure number), and penalties on a batch: pure functions, without means or masks.
 
-What a loss needs beyond logits and labels is named by its own signature; `make_loss` turns any of them into one form.
+A loss is a function of (logits, labels, ...) and a line in LOSSES. What it needs beyond these two is named by its own
+signature: `make_loss` gives every loss the form loss(logits, labels, loss_values). A value that is a field of
+config.loss (gamma, smoothing, ...) is set there.
 """
 
 import inspect
 from collections.abc import Callable
 
-from focalgeo.losses.adafocal import AdaFocalState, adafocal_gamma, adafocal_loss, adafocal_state, adafocal_update
-from focalgeo.losses.brier import brier_loss
-from focalgeo.losses.class_weights import weighted_by_class
-from focalgeo.losses.cross_entropy import cross_entropy
-from focalgeo.losses.dual_focal import dual_focal_loss
-from focalgeo.losses.focal import focal_loss
-from focalgeo.losses.label_smoothing import label_smoothed_cross_entropy
-from focalgeo.losses.mmce import mmce, weighted_mmce
-from focalgeo.losses.policies import (
+from focalgeo.losses.adaptive import (
     POLICIES,
     SCHEDULES,
+    AdaFocalState,
+    adafocal_gamma,
+    adafocal_loss,
+    adafocal_state,
+    adafocal_update,
     sample_dependent_focal_loss,
     sample_gamma,
     scheduled_focal_loss,
 )
-from focalgeo.losses.signed_focal import signed_focal_loss
+from focalgeo.losses.cross_entropy import (
+    brier_loss,
+    cross_entropy,
+    label_smoothed_cross_entropy,
+    weighted_by_class,
+)
+from focalgeo.losses.focal import dual_focal_loss, focal_loss, signed_focal_loss
+from focalgeo.losses.kernel import mmce, weighted_mmce
 from focalgeo.types import Array, InputError, PyTree
 
 __all__ = [
+    "FUNCTIONS",
     "LOSSES",
     "PENALTIES",
     "POLICIES",
@@ -65,6 +71,14 @@ LOSSES: dict[str, Callable[..., Array]] = {
 
 PENALTIES: dict[str, Callable[..., Array]] = {"mmce": mmce, "weighted_mmce": weighted_mmce}
 
+# every name that config.loss.name may have -> the loss of LOSSES that is trained with
+FUNCTIONS: dict[str, str] = {
+    **{name: name for name in LOSSES},
+    **dict.fromkeys(POLICIES, "sample_dependent_focal_loss"),
+    **dict.fromkeys(SCHEDULES, "scheduled_focal_loss"),
+    **dict.fromkeys(PENALTIES, "cross_entropy"),
+}
+
 
 def hyperparameters(name: str) -> tuple[str, ...]:
     """Names of the traced values that loss `name` takes after (logits, labels), in its own order.
@@ -78,17 +92,17 @@ def hyperparameters(name: str) -> tuple[str, ...]:
 
 
 def make_loss(name: str) -> Callable[[Array, Array, dict[str, PyTree]], Array]:
-    """The loss `name` as loss(logits, labels, hyper) -> [...], where `hyper` holds at least the values it needs.
+    """The loss `name` as loss(logits, labels, loss_values) -> [...], where the last hold at least what it needs.
 
     Its keys are the loss's parameter names; its values are scalars, arrays or a pytree such as the AdaFocal state.
-    What `hyper` holds beyond them is left alone, so that one dict of traced values can serve a whole sweep.
+    What the dict holds beyond them is left alone, so that one dict of traced values can serve all of a sweep.
 
     Raises:
         InputError: `name` is not in LOSSES.
     """
     names, function = hyperparameters(name), LOSSES[name]
 
-    def loss(logits: Array, labels: Array, hyper: dict[str, PyTree]) -> Array:
-        return function(logits, labels, *(hyper[needed] for needed in names))
+    def loss(logits: Array, labels: Array, loss_values: dict[str, PyTree]) -> Array:
+        return function(logits, labels, *(loss_values[needed] for needed in names))
 
     return loss

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Integer
 
 from focalgeo.types import Array
 
@@ -22,7 +23,7 @@ def in_float32(logits: Array) -> Array:
     return logits.astype(jnp.float64 if logits.dtype == jnp.float64 else jnp.float32)
 
 
-def margins(logits: Array, labels: Array) -> Margins:
+def margins(logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int) -> Margins:
     """Differences between the logits and the strongest of the classes that are not the true one.
 
     Masked sums stand for gathers, whose transposes are scatters.
@@ -48,7 +49,9 @@ def log_rest(margin: Margins) -> Array:
     return jnp.log1p(jnp.sum(jnp.exp(behind_rival(margin)), axis=-1))
 
 
-def true_class_log_odds(logits: Array, labels: Array) -> Array:
+def true_class_log_odds(
+    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int
+) -> Float[Array, "*batch"]:
     """Log-odds of the true class, r = z_y - logsumexp_{k != y} z_k, so that p_y = sigmoid(r).
 
     Args:
@@ -65,7 +68,9 @@ def true_class_log_odds(logits: Array, labels: Array) -> Array:
     return margin.gap - log_rest(margin)
 
 
-def true_class_probability(logits: Array, labels: Array) -> Array:
+def true_class_probability(
+    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int
+) -> Float[Array, "*batch"]:
     """Softmax probability of the true class, [...], without its gradient: what chooses a gamma."""
     return jnp.exp(-softplus(-jax.lax.stop_gradient(true_class_log_odds(logits, labels))))
 

@@ -5,8 +5,14 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from focalgeo.types import Array, InputError
+
+Scalar = Float[Array, ""] | float
+Numbers = Float[Array, "*#batch"] | float  # scalars or arrays that broadcast against one another, results [*batch]
+Rows = Float[Array, "*#batch classes"] | Sequence  # a last axis of classes, or (nested) lists of numbers
+Batch = Float[Array, "*batch"]
 
 
 def floats(*values: Array) -> tuple[Array, ...]:

@@ -3,13 +3,12 @@
 import jax
 import jax.numpy as jnp
 
-from focalgeo.theory.arguments import check_interval, floats
+from focalgeo.calibration.roots import implicit_step, newton_in_bracket
+from focalgeo.theory.arguments import Batch, Numbers, check_interval, floats
 from focalgeo.types import Array
 
-_NEWTON_STEPS = 3  # from a bound that is never far off; two would do for float32
 
-
-def gamma_star(p0: Array) -> Array:
+def gamma_star(p0: Numbers) -> Batch:
     """The gamma above 0 at which `gradient_ratio`(p0, gamma) is 1; every larger gamma damps all p above p0.
 
     In closed form gamma = a/b + W_{-1}(-(a^(1-a/b) / b) log a) / log a, with a = 1 - p0, b = p0 log p0 and W_{-1} the
@@ -47,19 +46,18 @@ def gamma_star(p0: Array) -> Array:
 def _positive_root(r: Array) -> Array:
     """The x > 0 with log(1 + x) = r x for r in (0, 1): x = -1 - W_{-1}(-r exp(-r)) / r.
 
-    Newton's method on a concave function from the right of its root. The start is the bound
-    W_{-1}(-exp(-v-1)) > -1 - sqrt(2v) - v, v = r - log r - 1, or near r = 1, where v drowns in rounding, a series. The
-    last step is left to differentiate, which gives the implicit derivative.
+    r x - log(1 + x) is convex with its minimum at 1 / r - 1, where it is negative. Newton's method runs from the right
+    of the root, from the bound W_{-1}(-exp(-v-1)) > -1 - sqrt(2v) - v, v = r - log r - 1, or near r = 1, where v drowns
+    in rounding, from a series.
     """
     fixed = jax.lax.stop_gradient(r)
     v = jnp.maximum(fixed - jnp.log(fixed) - 1, 0)
     near = 1 - fixed
-    x = jnp.where(near < 0.05, 2 * near + 3 * near**2, (1 + jnp.sqrt(2 * v) + v) / fixed - 1)
-    for _ in range(_NEWTON_STEPS):
-        x = _newton(x, fixed)
-    return _newton(jax.lax.stop_gradient(x), r)
+    start = jnp.where(near < 0.05, 2 * near + 3 * near**2, (1 + jnp.sqrt(2 * v) + v) / fixed - 1)
 
+    def residual(x: Array) -> tuple[Array, Array]:
+        return fixed * x - jnp.log1p(x), fixed - 1 / (1 + x)
 
-def _newton(x: Array, r: Array) -> Array:
-    slope = jax.lax.stop_gradient(1 / (1 + x) - r)
-    return x - (jnp.log1p(x) - r * x) / jnp.where(slope < 0, slope, -1)
+    x = newton_in_bracket(residual, start, near / fixed, 2 * start).point
+    slope = residual(x)[1]
+    return implicit_step(x, r * x - jnp.log1p(x), jnp.where(slope > 0, slope, 1))

@@ -6,11 +6,11 @@ p nears 1.
 
 import jax.numpy as jnp
 
-from focalgeo.theory.arguments import broadcast, check_interval
+from focalgeo.theory.arguments import Batch, Numbers, broadcast, check_interval
 from focalgeo.types import Array
 
 
-def gradient_ratio(p: Array, gamma: Array, *, complement: Array | None = None) -> Array:
+def gradient_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
     """Ratio of the focal loss's gradient to cross-entropy's: G = (1-p)^gamma - gamma p (1-p)^(gamma-1) log p.
 
     By any parameter w, d focal / dw = G d cross_entropy / dw. G is 1 at p = 0, rises above 1 for confident mistakes
@@ -35,7 +35,7 @@ def gradient_ratio(p: Array, gamma: Array, *, complement: Array | None = None) -
     return _power(c, gamma) * (1 + gamma * _surprise_ratio(p, c))
 
 
-def gradient_ratio_slope(p: Array, gamma: Array, *, complement: Array | None = None) -> Array:
+def gradient_ratio_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
     """Slope of `gradient_ratio` in p: gamma (1-p)^(gamma-1) [(1-gamma) u - log p - 2] with u = -p log(p) / (1-p).
 
     Args:
@@ -56,7 +56,7 @@ def gradient_ratio_slope(p: Array, gamma: Array, *, complement: Array | None = N
     return gamma * _power(c, gamma - 1) * ((1 - gamma) * _surprise_ratio(p, c) - _log(p, c) - 2)
 
 
-def focal_slope(p: Array, gamma: Array, *, complement: Array | None = None) -> Array:
+def focal_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
     """First derivative of the focal loss in p: l'(p) = -G(p, gamma) / p, in nats per unit of probability.
 
     As p tends to 1 it behaves like -(1 + gamma) (1-p)^gamma: it tends to 0 for gamma > 0, to -1 for gamma = 0 and to
@@ -78,7 +78,7 @@ def focal_slope(p: Array, gamma: Array, *, complement: Array | None = None) -> A
     return -gradient_ratio(p, gamma, complement=complement) / broadcast(p, gamma)[0]
 
 
-def focal_curvature(p: Array, gamma: Array, *, complement: Array | None = None) -> Array:
+def focal_curvature(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
     """Second derivative of the focal loss in p: (1-p)^(gamma-1) [gamma (gamma-1) u + 2 gamma + (1-p)/p] / p.
 
     Here u = -p log(p) / (1-p). It is positive on (0, 1) for every gamma >= 0, so the loss is convex in p; for
@@ -102,7 +102,7 @@ def focal_curvature(p: Array, gamma: Array, *, complement: Array | None = None) 
     return _power(c, gamma - 1) * (gamma * (gamma - 1) * _surprise_ratio(p, c) + 2 * gamma + c / p) / p
 
 
-def logit_curvature_ratio(p: Array, gamma: Array, *, complement: Array | None = None) -> Array:
+def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
     """Ratio of the focal loss's curvature in a binary logit to cross-entropy's: rho = G - (1-p) dG/dp.
 
     With s the true class's logit and p = sigmoid(s), d2 focal / ds2 = rho p (1-p). Closed form:

@@ -2,14 +2,15 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
-from focalgeo.theory.arguments import floats
+from focalgeo.theory.arguments import Rows, floats
 from focalgeo.types import Array
 
 _TERMS = 10  # Taylor terms of exp(x) - 1 - x below |x| = 1/2: the first one left out is below 1e-10 of the sum
 
 
-def softmax_fisher(logits: Array) -> Array:
+def softmax_fisher(logits: Rows) -> Float[Array, "*batch classes classes"]:
     """Fisher information of softmax(logits) in its logits: diag(p) - p p^T.
 
     Args:
@@ -26,7 +27,7 @@ def softmax_fisher(logits: Array) -> Array:
     return jnp.eye(p.shape[-1], dtype=p.dtype) * p[..., None] - p[..., :, None] * p[..., None, :]
 
 
-def softmax_divergence(logits: Array, displacement: Array) -> Array:
+def softmax_divergence(logits: Rows, displacement: Rows) -> Float[Array, "*batch"]:
     """KL(softmax(z) || softmax(z + d)) in nats: log(1 + sum_k p_k (exp(d_k - m) - 1 - (d_k - m))), m = sum_k p_k d_k.
 
     Value and gradient vanish at d = 0 and the Hessian there is `softmax_fisher`(z): KL = d^T F d / 2 + O(|d|^3), the

@@ -1,16 +1,22 @@
 """The distribution of largest entropy under a mean energy."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from focalgeo.theory.arguments import check_finite, floats
+from focalgeo.calibration.roots import bisection, implicit_step
+from focalgeo.theory.arguments import Scalar, check_finite, floats
 from focalgeo.types import Array, InputError
 
 _HALVINGS = 60
 
 
-def maxwell_boltzmann(energies: Array, mean_energy: Array) -> tuple[Array, Array]:
+def maxwell_boltzmann(
+    energies: Float[Array, " states"] | Sequence[float], mean_energy: Scalar
+) -> tuple[Float[Array, ""], Float[Array, " states"]]:
     """Inverse temperature beta and probabilities exp(-beta E_i) / Z that have the given mean energy.
 
     Of all distributions with that mean this one has the largest entropy, beta U + log Z. The mean falls strictly in
@@ -48,17 +54,10 @@ def _solve(energies: Array, mean: Array) -> Array:
     reach = energies.shape[0] / jnp.e
     ends = (-reach / jnp.maximum(1 - target, 1e-6), reach / jnp.maximum(target, 1e-6))
 
-    def halve(_: int, interval: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = interval
-        middle = low / 2 + high / 2
-        too_warm = _mean(fixed, middle) > target
-        return jnp.where(too_warm, middle, low), jnp.where(too_warm, high, middle)
-
-    low, high = jax.lax.fori_loop(0, _HALVINGS, halve, ends)
-    beta = low / 2 + high / 2
+    beta = bisection(lambda beta: _mean(fixed, beta) > target, *ends, num_halvings=_HALVINGS)  # the mean falls in beta
     probs = jax.nn.softmax(-beta * fixed)
     variance = jnp.sum(probs * (fixed - jnp.sum(probs * fixed)) ** 2)
-    return beta + (_mean(energies, beta) - mean) / jnp.maximum(variance, 1e-12)
+    return implicit_step(beta, mean - _mean(energies, beta), jnp.maximum(variance, 1e-12))
 
 
 def _mean(energies: Array, beta: Array) -> Array:

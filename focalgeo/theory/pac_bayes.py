@@ -1,12 +1,14 @@
 """The PAC-Bayes-lambda bound, minimised over lambda and posterior in turn."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
-from focalgeo.theory.arguments import check_distribution, check_interval, floats
+from focalgeo.theory.arguments import Batch, Numbers, Scalar, check_distribution, check_interval, floats
 from focalgeo.types import Array, InputError
 
 _MOST_STEPS = 500
@@ -16,16 +18,22 @@ _TOLERANCE = 1e-6
 class PacBayes(NamedTuple):
     """The bound with what minimises it; `residual` is the last change of lambda."""
 
-    bound: Array
-    lambda_: Array
-    posterior: Array  # [hypotheses]
-    divergence: Array  # KL(posterior || prior) in nats
-    expected_loss: Array
-    steps: Array
-    residual: Array
+    bound: Float[Array, ""]
+    lambda_: Float[Array, ""]
+    posterior: Float[Array, " hypotheses"]
+    divergence: Float[Array, ""]  # KL(posterior || prior) in nats
+    expected_loss: Float[Array, ""]
+    steps: Int[Array, ""]
+    residual: Float[Array, ""]
 
 
-def pac_bayes_bound(losses: Array, prior: Array, num_examples: Array, *, delta: Array = 0.05) -> PacBayes:
+def pac_bayes_bound(
+    losses: Float[Array, " hypotheses"] | Sequence[float],
+    prior: Float[Array, " hypotheses"] | Sequence[float],
+    num_examples: Scalar,
+    *,
+    delta: Scalar = 0.05,
+) -> PacBayes:
     """The smallest PAC-Bayes-lambda bound on the expected risk, which holds with probability 1 - delta.
 
     E[L] <= E[L_hat] / (1 - lambda/2) + (KL(rho || pi) + log(2 sqrt(n) / delta)) / (n lambda (1 - lambda/2)). The two
@@ -74,8 +82,8 @@ def pac_bayes_bound(losses: Array, prior: Array, num_examples: Array, *, delta: 
 
 
 def pac_bayes_value(
-    expected_loss: Array, divergence: Array, num_examples: Array, *, lambda_: Array, delta: Array = 0.05
-) -> Array:
+    expected_loss: Numbers, divergence: Numbers, num_examples: Numbers, *, lambda_: Numbers, delta: Numbers = 0.05
+) -> Batch:
     """The bound of a given posterior and lambda, as written in `pac_bayes_bound`.
 
     Args:
@@ -95,7 +103,9 @@ def pac_bayes_value(
     return expected_loss / room + _complexity(divergence, count, delta) / (count * lambda_ * room)
 
 
-def pac_bayes_lambda(expected_loss: Array, divergence: Array, num_examples: Array, *, delta: Array = 0.05) -> Array:
+def pac_bayes_lambda(
+    expected_loss: Numbers, divergence: Numbers, num_examples: Numbers, *, delta: Numbers = 0.05
+) -> Batch:
     """The lambda that minimises `pac_bayes_value`: 2 / (sqrt(2 n E / (KL + log(2 sqrt(n) / delta)) + 1) + 1).
 
     Args:

@@ -1,14 +1,15 @@
 """Conditional risk of the focal loss, the prediction that minimises it, and the proper loss inside it."""
 
 import jax.numpy as jnp
+from jaxtyping import Float, Int
 
 from focalgeo.calibration import inverse_focal_calibration
 from focalgeo.losses import focal_loss
-from focalgeo.theory.arguments import check_distribution, check_finite, check_interval, floats
+from focalgeo.theory.arguments import Batch, Numbers, Rows, check_distribution, check_finite, check_interval, floats
 from focalgeo.types import Array, InputError
 
 
-def conditional_risk(p: Array, q: Array, gamma: Array) -> Array:
+def conditional_risk(p: Rows, q: Rows, gamma: Numbers) -> Batch:
     """Expected focal loss of predicting q where the classes have probabilities p: -sum_k p_k (1-q_k)^gamma log q_k.
 
     Args:
@@ -34,7 +35,7 @@ def conditional_risk(p: Array, q: Array, gamma: Array) -> Array:
     return _expected(p, -weight * log_q)
 
 
-def focal_lower_bound(p: Array, q: Array, gamma: Array) -> Array:
+def focal_lower_bound(p: Rows, q: Rows, gamma: Numbers) -> Batch:
     """Lower bound of `conditional_risk`: CE(p, q) - gamma H(q), cross-entropy minus gamma entropies of the prediction.
 
     Focal loss so holds the entropy of its predictions up: minimising it maximises entropy among models of one
@@ -62,7 +63,7 @@ def focal_lower_bound(p: Array, q: Array, gamma: Array) -> Array:
     return _expected(p, -log_q) - jnp.squeeze(gamma, -1) * entropy
 
 
-def optimal_prediction(p: Array, gamma: Array) -> Array:
+def optimal_prediction(p: Rows, gamma: Numbers) -> Float[Array, "*batch classes"]:
     """The prediction q that minimises `conditional_risk`(p, q, gamma): the inverse focal calibration map of p.
 
     Args:
@@ -88,7 +89,7 @@ def optimal_prediction(p: Array, gamma: Array) -> Array:
     return jnp.exp(inverse_focal_calibration(jnp.log(p), gamma))
 
 
-def proper_focal_loss(logits: Array, labels: Array, gamma: Array) -> Array:
+def proper_focal_loss(logits: Rows, labels: Int[Array, "*#batch"] | int, gamma: Numbers) -> Batch:
     """The proper loss inside the focal loss, L*(q, y) = l(p_hat^-1(q)_y): focal loss of the inverse focal map of q.
 
     With q = softmax(logits), focal loss is this proper loss behind the fixed map p_hat. Its conditional risk is

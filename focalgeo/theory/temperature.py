@@ -3,9 +3,10 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from focalgeo.calibration import binary_focal_calibration
-from focalgeo.theory.arguments import check_interval, floats
+from focalgeo.theory.arguments import Batch, Numbers, Scalar, check_interval, floats
 from focalgeo.types import Array
 
 _POINTS = 4096  # logits at which the ratio of the maps is looked at; it bends too little for more to matter
@@ -14,20 +15,20 @@ _POINTS = 4096  # logits at which the ratio of the maps is looked at; it bends t
 class TemperatureBounds(NamedTuple):
     """Temperatures between which the focal map lies: for every logit, and the tightest for |logit| up to a range."""
 
-    low: Array
-    high: Array
-    tight_low: Array
-    tight_high: Array
+    low: Float[Array, ""]
+    high: Float[Array, ""]
+    tight_low: Float[Array, ""]
+    tight_high: Float[Array, ""]
 
 
-def focal_slope_at_zero(gamma: Array) -> Array:
+def focal_slope_at_zero(gamma: Numbers) -> Batch:
     """Slope of the binary map at even odds: gamma + (1 + gamma (1 - log 2)) / (1 + gamma log 2).
 
     Args:
         gamma: Focal parameter, scalar or [...], above -1.
 
     Returns:
-        [...] float32, relative error 1e-6; held by tests/theory/test_temperature.py. It is 1 at gamma = 0 and at
+        [...] float32, relative error 1e-6; held by tests/theory/test_temperature_bounds.py. It is 1 at gamma = 0 and at
         gamma = -0.885 and below 1 between them only: past -0.885 a negative gamma sharpens predictions near 1/2.
 
     Raises:
@@ -41,7 +42,7 @@ def focal_slope_at_zero(gamma: Array) -> Array:
     return gamma + (1 + gamma * (1 - log_2)) / (1 + gamma * log_2)
 
 
-def temperature_bounds(gamma: Array, *, logit_range: Array = 20.0) -> TemperatureBounds:
+def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> TemperatureBounds:
     """Temperatures that enclose the binary focal map: sigmoid(s / T_high) <= map(s) <= sigmoid(s / T_low) for s >= 0.
 
     For log-odds s below 0 it is the other way round. Theory, for every s: T_low = 1 / (gamma + 1) and T_high =
@@ -54,7 +55,7 @@ def temperature_bounds(gamma: Array, *, logit_range: Array = 20.0) -> Temperatur
 
     Returns:
         TemperatureBounds of float32 scalars. Relative error of the tight ones 2e-6, for R from 1 to 100 and gamma up to
-        10; held by tests/theory/test_temperature.py.
+        10; held by tests/theory/test_temperature_bounds.py.
 
     Raises:
         InputError: gamma below 0, or a range that is not positive, where they are concrete.

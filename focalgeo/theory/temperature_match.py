@@ -6,18 +6,21 @@ from itertools import combinations_with_replacement
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from focalgeo.calibration import focal_calibration
-from focalgeo.theory.arguments import check_choice, check_interval, floats
+from focalgeo.calibration.roots import golden_section
+from focalgeo.theory.arguments import Scalar, check_choice, check_interval, floats
 from focalgeo.types import Array, InputError
 
 SPREAD = 10.0  # largest difference of two logits: those of the papers' cube (-5, 5)^classes
 STEPS = {2: 5000, 3: 100, 4: 50}  # steps of the lattice of logit differences, over the whole spread
 _SECTIONS = 45  # golden sections: 1.618^-45 of the first bracket is below float32's resolution
-_GOLDEN = 0.6180339887498949
 
 
-def matching_temperature(gamma: Array, num_classes: int, *, steps: int | None = None, spread: float = SPREAD) -> Array:
+def matching_temperature(
+    gamma: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
+) -> Float[Array, ""]:
     """The temperature T that minimises `temperature_mismatch`: the minimax fit of temperature scaling to the focal map.
 
     Args:
@@ -46,8 +49,8 @@ def matching_temperature(gamma: Array, num_classes: int, *, steps: int | None = 
 
 
 def temperature_mismatch(
-    gamma: Array, temperature: Array, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
-) -> Array:
+    gamma: Scalar, temperature: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
+) -> Float[Array, ""]:
     """Largest difference of the focal map of softmax(z) and softmax(z / T), over all classes and all z of one spread.
 
     Args:
@@ -78,15 +81,7 @@ def _minimax(gamma: Array, logits: Array) -> Array:
     target = jnp.exp(focal_calibration(logits, gamma))
     gap = partial(_gap, target, logits)
     low, high = jnp.minimum(1, gamma + 1), jnp.maximum(1, gamma + 1)
-
-    def section(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bracket
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        falls = gap(left) > gap(right)
-        return jnp.where(falls, left, low), jnp.where(falls, high, right)
-
-    low, high = jax.lax.fori_loop(0, _SECTIONS, section, (low, high))
-    return 2 / (low + high)
+    return 1 / golden_section(gap, low, high, num_sections=_SECTIONS)
 
 
 @jax.jit

@@ -8,11 +8,10 @@ import jax
 import numpy as np
 
 from focalgeo import parallel
-from focalgeo.training import sweep
+from focalgeo.rows import Row, tagged
 from focalgeo.training.checkpoint import Checkpoint
-from focalgeo.training.meter import Meter
-from focalgeo.training.progress import Progress
-from focalgeo.types import Batch, Interrupted, TrainState
+from focalgeo.training.meter import Meter, Progress
+from focalgeo.types import Interrupted, PyTree, TrainState
 
 
 class Plan(NamedTuple):
@@ -25,7 +24,7 @@ class Plan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Number of steps of the whole run."""
+        """Number of steps of all epochs."""
         return self.epochs * self.steps_per_epoch
 
 
@@ -42,77 +41,82 @@ def run(
     program: parallel.Program,
     plan: Plan,
     *,
-    places: Sequence[dict],
-    alone: bool,
-    batches: Callable[[int, int], Iterator[Batch]],
-    validate: Callable[[list[TrainState]], list[dict]],
+    tags: Sequence[dict],
+    sweep: bool,
+    batches: Callable[[int, int], Iterator[PyTree]],
+    validate: Callable[[list[TrainState]], list[Row]],
     adapt: Callable[[list[TrainState], int], list[TrainState]],
     learning_rate: Callable[[int], np.ndarray],
-    write: Callable[[list[dict]], None],
+    write: Callable[[list[Row]], None],
     save: Callable[[Checkpoint], None],
-    stopped: Callable[[], int | None],
+    interrupted: Callable[[], int | None],
 ) -> Outcome:
     """Train all members from `start` to the end of the plan; one run is a sweep of one member.
 
-    start: states of all members, leaves [members, ...]. program: of training.sweep.make_members_step. places: the row
-    fields that name each member. alone: the only member is no sweep's. batches(epoch, first): the epoch's batches
-    [sources, examples, ...] from number `first` on. validate(chunks): rows after each epoch. adapt(chunks, epoch): the
-    states that the epoch begins with, laid out as those it was given (a schedule of the loss changes `hyper` there); a
-    function of its arguments alone, as a resumed run calls it again. learning_rate(index): of each member. write:
-    appends rows. save: writes a checkpoint; all rows up to its step are written by then. stopped: the number of a
-    signal that asks to stop, or None.
+    Args:
+        start: states of all members, leaves [members, ...], and the sums since their last rows.
+        program: of `step.make_members_step`.
+        plan: how long to train, when to write.
+        tags: of each member's rows.
+        sweep: whether a member whose numbers are not finite is frozen while the others go on. A run alone ends there.
+        batches: (epoch, first) -> the epoch's batches [streams, examples, ...] from number `first` on.
+        validate: (states) -> rows after each epoch. States come in groups, leaves [members of the group, ...].
+        adapt: (states, epoch) -> the states that the epoch begins with, of the same groups: a schedule of the loss
+            changes `loss_values` there. A function of its arguments alone, as a resumed run calls it again.
+        learning_rate: (number of a step) -> that of each member.
+        write: appends rows.
+        save: writes a checkpoint; all rows up to its step are written by then.
+        interrupted: () -> the number of a signal that asks to stop, or None.
 
     Raises:
-      RunError: loss or gradient of a run alone is not finite (the last checkpoint is from before; a member of a sweep
-        stands still instead), or devices disagree.
-      Interrupted: a signal came; a checkpoint of the last whole step is saved.
+        RunError: loss or gradient of a run alone is not finite (the last checkpoint is from before), or devices
+            disagree.
+        Interrupted: a signal came; a checkpoint of the last complete step is saved.
     """
     first = int(np.max(start.state.step))
-    meter = Meter(start.sums, places, sweep.stopped(start.state), alone=alone)
-    chunks = program.place(start.state)
+    meter = Meter(start.sums, tags, start.state.frozen, sweep=sweep)
+    groups = program.place(start.state)
     progress = Progress(plan.steps, first)
     began, compile_seconds, signum, done = time.perf_counter(), 0.0, None, first
     try:
         for index, batch in _from(first, plan, batches):
             if index % plan.steps_per_epoch == 0:
                 with meter.paused():
-                    chunks = adapt(chunks, index // plan.steps_per_epoch)
-            chunks, metrics, fingerprints = program.step(chunks, batch)
+                    adapted = adapt(program.states(groups), index // plan.steps_per_epoch)
+                    groups = list(map(parallel.like, adapted, groups))
+            groups, metrics, fingerprints = program.step(groups, batch)
             done = index + 1
             if index == first:
                 parallel.check_replicas(np.stack(jax.device_get(fingerprints)))  # waits for the first step
                 compile_seconds = time.perf_counter() - began
                 meter.restart_clock()
             meter.add(done, metrics)
-            signum, last = stopped(), done == plan.steps
-            place = {"step": done, "epoch": done / plan.steps_per_epoch}
+            signum, last, epoch = interrupted(), done == plan.steps, done / plan.steps_per_epoch
             if done % plan.log_every == 0 or last:
                 meter.settle()
                 parallel.check_replicas(np.stack(jax.device_get(fingerprints)))
                 progress.describe(meter.text())
-                write(
-                    meter.events(plan.steps_per_epoch) + meter.rows({**place, "split": "train"}, learning_rate(index))
-                )
+                write(meter.stops(plan.steps_per_epoch) + meter.rows(done, epoch, learning_rate(index)))
             if done % plan.steps_per_epoch == 0:
                 with meter.paused():
-                    write([{**place, **row} for row in validate(chunks)])
+                    write(tagged(validate(program.states(groups)), step=done, epoch=epoch))
             if done % plan.checkpoint_every == 0 or last or signum is not None:
                 with meter.paused():
-                    write(meter.events(plan.steps_per_epoch))
-                    save(Checkpoint(program.whole(chunks), meter.sums))
+                    write(meter.stops(plan.steps_per_epoch))
+                    save(Checkpoint(program.gather(groups), meter.sums))
             progress.advance(done)
             if signum is not None and not last:
                 break
     finally:
         progress.close()
-    signum = signum or stopped()
+    signum = signum or interrupted()
     if signum is not None:
         where = f"stopped at step {done} of {plan.steps} and saved"
         raise Interrupted(signum, f"{where}; the same command goes on from there")
-    return Outcome(program.whole(chunks), compile_seconds, time.perf_counter() - began - compile_seconds)
+    return Outcome(program.gather(groups), compile_seconds, time.perf_counter() - began - compile_seconds)
 
 
-def _from(first: int, plan: Plan, batches: Callable) -> Iterator[tuple[int, Batch]]:
+def _from(first: int, plan: Plan, batches: Callable) -> Iterator[tuple[int, PyTree]]:
     """Every (step index, batch) from `first` to the end of the plan."""
     while first < plan.steps:
         for batch in batches(*divmod(first, plan.steps_per_epoch)):

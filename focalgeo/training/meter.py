@@ -1,4 +1,4 @@
-"""Running sums of a step's metrics, read one step late so that the device never waits for the host."""
+"""Meter and progress: sums of a step's metrics, read one step late so that the device never waits for the host."""
 
 import sys
 import time
@@ -7,26 +7,28 @@ from contextlib import contextmanager
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
+from focalgeo.rows import Scalar, Tags
+from focalgeo.training.step import FINITE
 from focalgeo.types import RunError
 
 SUMMED = ("loss", "penalty", "correct", "count")
-FINITE = ("loss", "penalty", "gradient_norm", "parameter_norm")
 
 
 class Meter:
     """Sums of each member since its last row of training; `sums` is what a checkpoint must keep of them."""
 
-    def __init__(self, sums: dict[str, list[float]], places: Sequence[dict], stopped: Sequence[bool], *, alone: bool):
-        """A meter that goes on from `sums` (empty: from nothing); places[i] are the row fields of member i.
+    def __init__(self, sums: dict[str, list[float]], tags: Sequence[dict], frozen: Sequence[bool], *, sweep: bool):
+        """A meter that goes on from `sums` (empty: from nothing); tags[i] are those of member i's rows.
 
-        alone: the only member is no sweep's, so that a run without it has no sense.
+        sweep: whether a member that stops leaves others that go on. A run alone ends there.
         """
-        self._alone = alone
-        zeros = np.zeros(len(places))
+        self._sweep = sweep
+        zeros = np.zeros(len(tags))
         self._sums = {name: np.asarray(sums.get(name, zeros)) for name in (*SUMMED, "seen")}
-        self._places, self._stopped = places, np.array(stopped, bool)
-        self._pending, self._events = None, []
+        self._tags, self._frozen = tags, np.array(frozen, bool)
+        self._pending, self._stops = None, []
         self.restart_clock()
 
     @property
@@ -47,7 +49,7 @@ class Meter:
         self._began += time.perf_counter() - entered
 
     def add(self, step: int, metrics: list[dict]) -> None:
-        """Take the metrics of step number `step`, one dict per chunk, after those of the step before have been read."""
+        """Take the metrics of step number `step`, one dict per group, after those of the step before have been read."""
         self.settle()
         self._pending = (step, metrics)
 
@@ -55,16 +57,17 @@ class Meter:
         """Read the metrics that are still on the device.
 
         Raises:
-          RunError: the loss, or the norm of the gradient or of the new parameters, of a run alone is not finite.
+            RunError: the loss, or the norm of the gradient or of the new parameters, of a run alone is not finite.
         """
         if self._pending is None:
             return
         step, on_device = self._pending
-        chunks = jax.device_get(on_device)
-        metrics = {name: np.concatenate([chunk[name] for chunk in chunks]).astype(float) for name in chunks[0]}
+        groups = jax.device_get(on_device)
+        metrics = {name: np.concatenate([np.ravel(group[name]) for group in groups]) for name in groups[0]}
+        metrics = {name: values.astype(float) for name, values in metrics.items()}
         self._pending = None
         self._stop(step, metrics)
-        running = ~self._stopped
+        running = ~self._frozen
         for name in SUMMED:
             self._sums[name] = self._sums[name] + np.where(running, metrics[name], 0)
         self._sums["seen"] = self._sums["seen"] + np.where(running, metrics["count"], 0)
@@ -73,53 +76,88 @@ class Meter:
     def _stop(self, step: int, metrics: dict[str, np.ndarray]) -> None:
         """Note the members of a sweep that stop at this step; end a run alone."""
         finite = np.all([np.isfinite(metrics[name]) for name in FINITE], axis=0)
-        for index in np.flatnonzero(~finite & ~self._stopped):
-            place = self._places[index]
+        for index in np.flatnonzero(~finite & ~self._frozen):
             name = next(name for name in FINITE if not np.isfinite(metrics[name][index]))
             what = f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}"
-            self._stopped[index] = True
-            if self._alone:
+            self._frozen[index] = True
+            if not self._sweep:
                 raise RunError(
                     f"{what}; what was saved before is kept. Lower config.optimizer.learning_rate or set "
                     "config.optimizer.clip_norm, in a new --workdir"
                 )
-            who = ", ".join(f"{key} {value}" for key, value in place.items())
+            who = ", ".join(f"{key} {value}" for key, value in self._tags[index].items())
             print(f"member {who} stops, the others go on: {what}", file=sys.stderr, flush=True)
-            self._events.append({**place, "name": "stopped", "value": step, "step": step})
+            self._stops.append((step, self._tags[index]))
 
     def text(self) -> str:
         """How it goes since the last row, in words for the progress display."""
-        running = ~self._stopped
+        running = ~self._frozen
         sums = {name: float(np.sum(values, where=running)) for name, values in self._sums.items()}
         count = max(sums["count"], 1.0)
         return f"loss {sums['loss'] / count:.4f}, accuracy {sums['correct'] / count:.3f}, {self._rate():.0f} examples/s"
 
-    def rows(self, place: dict, learning_rate: np.ndarray) -> list[dict]:
-        """The rows since the last row, after which the sums start anew; learning_rate: of each member."""
+    def rows(self, step: int, epoch: float, learning_rate: np.ndarray) -> list[Scalar]:
+        """The rows of the training split since the last ones, after which the sums start anew.
+
+        learning_rate: of each member at this step.
+        """
         rows = []
-        for index, own in enumerate(self._places):
+        for index, own in enumerate(self._tags):
             count = self._sums["count"][index]
             if count == 0:
                 continue
-            where, n = {**own, **place}, int(count)
+            tags, n = Tags(**own, step=step, epoch=epoch), int(count)
             values = {name: self._sums[name][index] for name in self._sums}
             rows += [
-                {**where, "name": "loss", "value": values["loss"] / count, "n": n},
-                {**where, "name": "accuracy", "value": values["correct"] / count, "n": n},
-                {**where, "name": "learning_rate", "value": float(learning_rate[index])},
-                {**where, "name": "examples_per_second", "value": self._rate() / max(np.sum(~self._stopped), 1)},
-                {**where, "name": "examples_seen", "value": values["seen"]},
+                Scalar("loss", values["loss"] / count, n, "train", tags),
+                Scalar("accuracy", values["correct"] / count, n, "train", tags),
+                Scalar("learning_rate", float(learning_rate[index]), None, "train", tags),
+                Scalar("examples_per_second", self._rate() / max(np.sum(~self._frozen), 1), None, "train", tags),
+                Scalar("examples_seen", values["seen"], None, "train", tags),
             ]
             if values["penalty"]:
-                rows.append({**where, "name": "penalty", "value": values["penalty"] / count, "n": n})
-        self._sums |= {name: np.zeros(len(self._places)) for name in SUMMED}
+                rows.append(Scalar("penalty", values["penalty"] / count, n, "train", tags))
+        self._sums |= {name: np.zeros(len(self._tags)) for name in SUMMED}
         self.restart_clock()
         return rows
 
-    def events(self, steps_per_epoch: int) -> list[dict]:
+    def stops(self, steps_per_epoch: int) -> list[Scalar]:
         """The rows "stopped" of the members that have stopped since the last call; value is the step."""
-        events, self._events = self._events, []
-        return [{**event, "epoch": event["step"] / steps_per_epoch} for event in events]
+        stops, self._stops = self._stops, []
+        where = [Tags(**own, step=step, epoch=step / steps_per_epoch) for step, own in stops]
+        return [Scalar("stopped", tags.step, tags=tags) for tags in where]
 
     def _rate(self) -> float:
         return self._timed / max(time.perf_counter() - self._began, 1e-9)
+
+
+class Progress:
+    """A bar on a terminal (loss, accuracy, images per second, time left); elsewhere one line per tenth of the way."""
+
+    def __init__(self, total: int, first: int):
+        """A display of the way from step `first` to step `total`."""
+        self._total = total
+        self._tenth = first * 10 // max(total, 1)
+        terminal = sys.stderr.isatty()
+        self._bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True) if terminal else None
+        self._text = ""
+
+    def describe(self, text: str) -> None:
+        """Say how it goes."""
+        self._text = text
+        if self._bar is not None:
+            self._bar.set_postfix_str(text, refresh=False)
+
+    def advance(self, step: int) -> None:
+        """Show that `step` steps are done."""
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)
+        elif step * 10 // self._total > self._tenth and self._text:
+            self._tenth = step * 10 // self._total
+            print(f"step {step}/{self._total}: {self._text}", file=sys.stderr, flush=True)
+            self._text = ""
+
+    def close(self) -> None:
+        """End the display."""
+        if self._bar is not None:
+            self._bar.close()

@@ -22,11 +22,11 @@ def cosine_schedule(steps: int, warmup_steps: int) -> Callable:
 def make_optimiser(
     name: str, schedule: Callable, *, momentum: float, nesterov: bool, weight_decay: float, clip_norm: float
 ) -> optax.GradientTransformation:
-    """Gradients -> updates for a base learning rate of 1; the step multiplies by the traced `hyper["learning_rate"]`.
+    """Gradients -> updates for a base learning rate of 1; the step multiplies by the traced `TrainState.learning_rate`.
 
     Order: clip by global norm (0: off), add weight_decay * params to the gradient (all parameters, as PyTorch does, but
     word vectors: those of words that a batch lacks would have no other gradient, and an adaptive scaling such as
-    AdaGrad's turns a small gradient that is alone into whole steps towards 0), then the optimiser's own scaling.
+    AdaGrad's turns a small gradient that is alone into full steps towards 0), then the optimiser's own scaling.
     Source: the papers' recipes (Mukhoti et al., App. D; Komisarenko & Kull, 5.1).
     """
     scalings = {

@@ -1,18 +1,17 @@
-"""The training step, whole."""
+"""The training step: of one run, and of all members of a sweep side by side."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from focalgeo import trees
-from focalgeo.types import Array, Batch, PyTree, TrainState
+from focalgeo.training.penalties import plain_outputs
+from focalgeo.types import Batch, PyTree, TrainState
 
-
-def plain_forward(network: Callable, params: PyTree, batch: Batch, key: Array, hyper: dict) -> tuple:
-    """The network's (logits, new model state), and 0: nothing but the mean loss is minimised."""
-    return *network(params), jnp.float32(0)
+FINITE = ("loss", "penalty", "gradient_norm", "parameter_norm")  # the metrics that must stay finite
 
 
 def make_step(
@@ -21,15 +20,19 @@ def make_step(
     tx: optax.GradientTransformation,
     reduce: Callable,
     *,
-    forward: Callable = plain_forward,
+    outputs: Callable = plain_outputs,
     mean: bool = True,
 ) -> Callable:
     """The step (state, batch) -> (state, metrics): one update of the mean loss over all devices' unmasked examples.
 
-    apply: flax's signature (see types.Model). loss(logits, labels, hyper) -> [examples] in nats. reduce: sums a tree
-    over devices. forward(network, params, batch, key, hyper) -> (logits, new model state, penalty), where network(
-    params) gives the first two: a penalty is summed over the batch as losses are, of this device's share of it.
-    mean: False minimises the batch's sum in place of its mean, as the published code of Mukhoti et al. does.
+    Args:
+        apply: flax's signature, see types.Model.
+        loss: (logits, labels, loss_values) -> [examples], in nats.
+        tx: gradients -> updates for a learning rate of 1, see `optimiser.make_optimiser`.
+        reduce: sums a tree over devices.
+        outputs: the network's outputs and their penalties, see `penalties.make_outputs`.
+        mean: False minimises the batch's sum in place of its mean, as the published code of Mukhoti et al. does.
+
     Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the
     gradient and of the new parameters and batch statistics.
     """
@@ -38,18 +41,13 @@ def make_step(
         noise = jax.random.fold_in(state.key, state.step)
 
         def network(params):
-            return apply(
-                {"params": params, **state.model_state},
-                batch.x,
-                train=True,
-                mask=batch.mask,
-                mutable=list(state.model_state),
-                rngs={"dropout": noise},
-            )
+            variables, mutable = {"params": params, **state.model_state}, list(state.model_state)
+            rngs = {"dropout": noise}
+            return apply(variables, batch.x, train=True, mask=batch.mask, mutable=mutable, rngs=rngs)
 
         def objective(params):
-            logits, model_state, penalty = forward(network, params, batch, noise, state.hyper)
-            total = jnp.sum(jnp.where(batch.mask, loss(logits, batch.y, state.hyper), 0.0))
+            logits, model_state, penalty = outputs(network, params, batch, noise, state.loss_values)
+            total = jnp.sum(jnp.where(batch.mask, loss(logits, batch.y, state.loss_values), 0.0))
             correct = jnp.sum((jnp.argmax(logits, -1) == batch.y) & batch.mask)
             sums = {"loss": total, "penalty": penalty, "correct": correct, "count": jnp.sum(batch.mask)}
             return total + penalty, (sums, model_state)
@@ -60,9 +58,45 @@ def make_step(
             gradient = jax.tree.map(lambda leaf: leaf / sums["count"].astype(leaf.dtype), gradient)
 
         updates, opt_state = tx.update(gradient, state.opt_state, state.params)
-        updates = jax.tree.map(lambda leaf: state.hyper["learning_rate"] * leaf, updates)
+        updates = jax.tree.map(lambda leaf: state.learning_rate * leaf, updates)
         params = optax.apply_updates(state.params, updates)
         norms = {"gradient_norm": trees.norm(gradient), "parameter_norm": trees.norm((params, model_state))}
-        return TrainState(state.step + 1, params, model_state, opt_state, state.key, state.hyper), sums | norms
+        new = state._replace(step=state.step + 1, params=params, model_state=model_state, opt_state=opt_state)
+        return new, sums | norms
 
     return step
+
+
+def make_members_step(step: Callable) -> Callable:
+    """All members' step: (states [members, ...], batches [streams, examples, ...]) -> (states, metrics [members]).
+
+    `step` takes (state, the batch of its own stream, *shared), where what is shared is the same for all.
+
+    A member whose loss, penalty, gradient or new parameters are not finite keeps its state from before that step, but
+    for the step's number, and is frozen from then on; the others go on. Metrics gain "frozen".
+    """
+
+    def of_member(state: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
+        # The batch of an only stream does not depend on the member: what is made of it is computed once for all.
+        own = jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[state.stream], batch)
+        new, metrics = step(state, own, *shared)
+        finite = jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
+        frozen = state.frozen | ~finite
+        kept = jax.tree.map(lambda after, before: jnp.where(frozen, before, after), new, state)
+        # The number of the step goes on for all, as checkpoints are named by it.
+        return kept._replace(step=new.step, frozen=frozen), metrics | {"frozen": frozen}
+
+    def members_step(states: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
+        return jax.vmap(of_member, (0, None, *(None for _ in shared)))(states, batch, *shared)
+
+    return members_step
+
+
+def stack(states: Iterable[TrainState]) -> TrainState:
+    """The states of all members as one in host memory, leaves [members, ...]."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(list(states)))
+
+
+def member_state(states: TrainState, index: int) -> TrainState:
+    """The state of one member, as a run of its own has it."""
+    return jax.tree.map(lambda leaf: leaf[index], states)

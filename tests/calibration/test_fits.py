@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from focalgeo.calibration import fit_focal_temperature, fit_temperature, focal_fit, focal_temperature_scaling, nll
+from focalgeo.calibration import fit_focal_temperature, fit_temperature, fits, focal_temperature_scaling, nll
 from focalgeo.types import InputError
 
 scaled = jax.jit(focal_temperature_scaling)
@@ -133,7 +133,7 @@ def test_bad_input_is_one_line():
 def test_eigenpairs_of_two_by_two_equal_lapack(matrix, dtype):
     matrix, rounding = np.array(matrix, dtype), 3 * np.finfo(dtype).eps
     with jax.enable_x64(True):
-        values, vectors = map(np.asarray, jax.jit(focal_fit._eigenpairs)(matrix))
+        values, vectors = map(np.asarray, jax.jit(fits._eigenpairs)(matrix))
     assert values.dtype == vectors.dtype == dtype
     largest = np.abs(matrix).max()
     np.testing.assert_allclose(np.sort(values), np.linalg.eigvalsh(matrix.astype(float)), atol=rounding * largest)

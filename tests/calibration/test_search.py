@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from focalgeo import calibration
-from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, check_predictions, grid_search, streaming
+from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, check_predictions, grid_search, search
+from focalgeo.calibration.fast_search import streaming
+from focalgeo.calibration.search import plain_surfaces
 from focalgeo.types import InputError
 
 
@@ -15,16 +17,27 @@ def predictions(num_examples=300, num_classes=5, seed=0, stretch=1.7):
     return logits * np.float32(stretch), (logits + noise).argmax(axis=1).astype(np.int32)
 
 
-@jax.jit
-def measures(logits, labels, gamma, temperature):
-    log_probs = calibration.focal_temperature_scaling(logits, gamma, temperature)
-    return [getattr(calibration, name)(log_probs, labels) for name in ("ece", "adaptive_ece", "nll")]
-
-
 def surfaces(logits, labels, gammas, temperatures):
-    values = [measures(logits, labels, np.float32(g), np.float32(t)) for g in gammas for t in temperatures]
-    ece, adaptive_ece, nll = np.array(values).T.reshape(3, len(gammas), len(temperatures))
-    return {"ece": ece, "adaptive_ece": adaptive_ece, "nll": nll}
+    """The plain ones of both ECEs and of the NLL, the oracle of the fast ones."""
+    grid = np.float32(gammas), np.float32(temperatures)
+    ece, nll = plain_surfaces(logits, labels, *grid)
+    return {"ece": ece, "adaptive_ece": plain_surfaces(logits, labels, *grid, by_rank=True)[0], "nll": nll}
+
+
+@pytest.mark.parametrize("at_once", [None, 1])
+def test_plain_surfaces_are_the_metrics_of_the_map_at_each_point(monkeypatch, at_once):
+    logits, labels = predictions(100)
+    if at_once:
+        monkeypatch.setattr(search, "_AT_ONCE", at_once)
+        jax.clear_caches()
+    gammas, temperatures = (0.0, -0.9, 5.0), (0.01, 0.4, 1.0, 3.3)
+    found = surfaces(logits, labels, gammas, temperatures)
+    for i, j in np.ndindex(3, 4):
+        log_probs = calibration.focal_temperature_scaling(logits, gammas[i], temperatures[j])
+        for name, surface in found.items():
+            np.testing.assert_allclose(
+                surface[i, j], getattr(calibration, name)(log_probs, labels), rtol=1e-5, atol=1e-7
+            )
 
 
 @pytest.mark.parametrize(("num_classes", "criterion"), [(2, "ece"), (5, "adaptive_ece"), (60, "ece")])
@@ -86,7 +99,7 @@ def test_blocks_of_temperatures_that_do_not_come_out_even_change_nothing(monkeyp
 def test_saturated_logits_and_examples_in_several_padded_chunks(monkeypatch):
     logits, labels = predictions()
     logits = logits * np.float32(np.linspace(1, 60, 300)[:, None])
-    monkeypatch.setattr(streaming, "_CPU_CHUNK", 200)
+    monkeypatch.setattr(streaming, "_CHUNK", 200)
     monkeypatch.setattr(streaming, "_FEWEST", 38)
     gammas, temperatures = (0.0, 5.0), (0.01, 1.0)
     got = grid_search(logits, labels, gammas, temperatures, criterion="nll")
@@ -94,6 +107,33 @@ def test_saturated_logits_and_examples_in_several_padded_chunks(monkeypatch):
     np.testing.assert_allclose(got.nll, expected["nll"], rtol=1e-5)
     np.testing.assert_allclose(got.ece, expected["ece"], atol=1e-5)
     assert got.value == got.nll.min()
+
+
+@pytest.mark.parametrize("criterion", ["ece", "adaptive_ece", "nll"])
+def test_search_inside_jit_and_vmap_is_the_plain_one(criterion):
+    members = [predictions(80, seed=seed) for seed in range(3)]
+    logits, labels = (jnp.stack(arrays) for arrays in zip(*members, strict=True))
+    keep = jnp.arange(80) % 5 > 0
+    options = {"gammas": (0.0, -0.5, 1.0), "temperatures": (0.5, 1.0, 1.7, 3.0), "criterion": criterion}
+    found = jax.jit(jax.vmap(lambda z, y: grid_search(z, y, mask=keep, **options)))(logits, labels)
+    plain = jax.vmap(
+        lambda z, y: best_point(grid_search(z, y, mask=keep, **options), *list(options.values())[:2], gamma=0)
+    )
+    for i in range(3):
+        expected = grid_search(logits[i], labels[i], mask=keep, **options)
+        for got, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(got[i], wanted, rtol=1e-5, atol=1e-6)
+        row = best_point(expected, options["gammas"], options["temperatures"], gamma=0)
+        np.testing.assert_array_equal(plain(logits, labels).temperature[i], row.temperature)
+
+
+def test_search_on_an_accelerator_is_the_plain_one(monkeypatch):
+    logits, labels = predictions(80)
+    expected = grid_search(logits, labels, (0.0, 1.0), (0.5, 1.0), criterion="nll")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(search.fast_search, "surfaces", None)
+    for got, wanted in zip(grid_search(logits, labels, (0.0, 1.0), (0.5, 1.0), criterion="nll"), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_finds_the_temperature_that_was_put_in_and_never_loses_to_it():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from focalgeo.calibration import GAMMAS
-from focalgeo.calibration.tail import TERMS, cap, fit_tail, moments_at, place_nodes, tail_sums, tail_weights
+from focalgeo.calibration.fast_search.tail import TERMS, cap, fit_tail, moments_at, place_nodes, tail_sums, tail_weights
 
 
 def focal_ratio(p, gamma):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.curvature import MLP, with_spectrum
-from test_lanczos import SPECTRA, N, problem
+from test_eigenvalues import SPECTRA, N, problem
 from test_products import loss
 
 from focalgeo.curvature import (

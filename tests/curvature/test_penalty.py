@@ -1,5 +1,8 @@
+"""The trace as a penalty: three forms, equal in value and gradient, with and without the network's outputs."""
+
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,11 +11,9 @@ from reference.curvature import MLP, sign_quadratic_forms
 from test_products import loss
 
 from focalgeo import models, trees
-from focalgeo.curvature import dense_hessian, hvp, value_and_trace
-from focalgeo.curvature.penalty import reverse_after_forward
+from focalgeo.curvature import dense_hessian, hvp, outputs_and_trace, value_and_trace
+from focalgeo.curvature.penalty import FORMS, reverse_after_forward
 from focalgeo.types import InputError
-
-FORMS = ("taylor", "forward_over_forward", "forward_over_reverse")
 
 
 @pytest.fixture
@@ -27,6 +28,7 @@ def test_all_forms_and_their_gradients_are_equal(params64):
         return value + 0.1 * estimate
 
     differentiated = jax.jit(jax.value_and_grad(penalised), static_argnums=1)
+    assert set(FORMS) == {"taylor", "forward_over_forward", "jvp_of_grad"}
     values, gradients = zip(*(differentiated(params64, form) for form in FORMS), strict=True)
     np.testing.assert_allclose(values, [values[0]] * len(FORMS), rtol=1e-12)
     for other in gradients[1:]:
@@ -75,6 +77,51 @@ def test_under_jit_and_vmap_in_float32():
     for index in range(2):
         alone = compute(keys[index])
         np.testing.assert_allclose((values[index], estimates[index]), alone, rtol=1e-5)
+
+
+def make_case():
+    rng = np.random.default_rng(0)
+    shapes = {"first": (4, 5), "second": (5, 3)}
+    params = {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
+    x, y = jnp.asarray(rng.normal(size=(7, 4)), jnp.float32), jnp.asarray(rng.integers(0, 3, 7))
+
+    def network(params):
+        hidden = jnp.tanh(x @ params["first"])
+        return hidden @ params["second"], {"mean": jnp.mean(hidden)}
+
+    def own_loss(logits):
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], -1))
+
+    return params, network, own_loss
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_outputs_auxiliary_results_and_trace_are_those_of_each_apart(form):
+    params, network, own_loss = make_case()
+    key = jax.random.PRNGKey(3)
+    outputs, auxiliary, trace = jax.jit(lambda p, k: outputs_and_trace(network, own_loss, p, k, form=form))(params, key)
+    chex.assert_trees_all_close((outputs, auxiliary), network(params), rtol=1e-6)
+    (probe_key,) = jax.random.split(key, 1)
+    _, _, same_probe = outputs_and_trace(network, own_loss, params, probe_key, form=form)
+    _, expected = value_and_trace(lambda p: own_loss(network(p)[0]), params, key)
+    np.testing.assert_allclose(same_probe, expected, rtol=1e-5)
+    assert abs(trace) > 0.1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_sum_of_outputs_loss_and_trace_has_the_gradient_of_both(form):
+    params, network, own_loss = make_case()
+    key = jax.random.PRNGKey(3)
+
+    def together(params):
+        outputs, _, trace = outputs_and_trace(network, own_loss, params, jax.random.split(key, 1)[0], form=form)
+        return jnp.sum(outputs**2) + 0.3 * trace
+
+    def apart(params):
+        _, trace = value_and_trace(lambda p: own_loss(network(p)[0]), params, key, form="jvp_of_grad")
+        return jnp.sum(network(params)[0] ** 2) + 0.3 * trace
+
+    chex.assert_trees_all_close(jax.grad(together)(params), jax.grad(apart)(params), rtol=2e-4, atol=1e-4)
 
 
 def test_memory_of_a_gradient_through_it_stays_small_as_no_coefficient_is_sent_back_before_the_others():

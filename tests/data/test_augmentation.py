@@ -4,16 +4,16 @@ import jax
 import numpy as np
 import pytest
 
-from focalgeo.data import AUGMENTATIONS, crop_flip, draw_crop_flip
+from focalgeo.data import AUGMENTATIONS, crop_flip, sample_crop_flip
 
 
 def random_crop_flip(x, rng, *, padding=4):
-    changes = draw_crop_flip(rng, len(x), padding=padding)
+    changes = sample_crop_flip(rng, len(x), padding=padding)
     return np.asarray(jax.jit(crop_flip, static_argnames="padding")(x, changes, padding=padding))
 
 
 def slow_crop_flip(x, rng, padding):
-    """One image at a time; draws in the documented order: all offsets, then all coins."""
+    """One image at a time; sampled in the documented order: all offsets, then all coins."""
     offsets = rng.integers(0, 2 * padding + 1, (len(x), 2))
     coins = rng.random(len(x)) < 0.5
     out = np.empty_like(x)
@@ -52,6 +52,6 @@ def test_names_are_known_and_none_changes_nothing():
     x = np.random.default_rng(1).integers(0, 256, (5, 4, 4, 3), dtype=np.uint8)
     assert set(AUGMENTATIONS) == {"none", "crop_flip"}
     for augmentation in AUGMENTATIONS.values():
-        changes = augmentation.draw(np.random.default_rng(0), len(x))
+        changes = augmentation.sample(np.random.default_rng(0), len(x))
         assert augmentation.apply(x, changes).shape == x.shape
     np.testing.assert_array_equal(AUGMENTATIONS["none"].apply(x, {}), x)

@@ -13,7 +13,7 @@ from focalgeo.data import (
     AUGMENTATIONS,
     NORMALISATIONS,
     Normalisation,
-    epoch_draws,
+    batch_specs,
     evaluation_batches,
     fetch,
     make_batch,
@@ -37,7 +37,7 @@ def make_split(n=23):
 def epoch(split, *, augmentation=AUGMENTATIONS["none"], normalise=None, **options):
     options = {"batch_size": 5, "seed": 3, "epoch": 2, "augmentation": augmentation} | options
     make = jax.jit(functools.partial(make_batch, augmentation=augmentation, normalise=normalise))
-    return [jax.device_get(make(split, draw)) for draw in epoch_draws(split, **options)]
+    return [jax.device_get(make(split, spec)) for spec in batch_specs(split, **options)]
 
 
 def assert_same(left, right):
@@ -110,12 +110,12 @@ def test_first_batch_does_not_reuse_the_shuffling_stream():
     seen = []
     split = make_split()
     list(
-        epoch_draws(
+        batch_specs(
             split,
             batch_size=5,
             seed=3,
             epoch=2,
-            augmentation=CROP_FLIP._replace(draw=lambda rng, n: seen.append(rng.random()) or {}),
+            augmentation=CROP_FLIP._replace(sample=lambda rng, n: seen.append(rng.random()) or {}),
         )
     )
     assert np.random.default_rng([3, 2]).random() not in seen
@@ -133,25 +133,25 @@ def test_another_process_makes_the_same_bits():
     split = make_split()
     program = (
         "import hashlib, numpy as np\n"
-        "from focalgeo.data import AUGMENTATIONS, epoch_draws\n"
+        "from focalgeo.data import AUGMENTATIONS, batch_specs\n"
         "from focalgeo.types import Split\n"
         f"x = np.frombuffer({split.x.tobytes()!r}, np.uint8).reshape(-1, 6, 6, 3)\n"
         f"split = Split(x, np.array({split.y.tolist()}, np.int32))\n"
-        "draws = epoch_draws(split, batch_size=5, seed=3, epoch=2, augmentation=AUGMENTATIONS['crop_flip'])\n"
-        "parts = [part for draw in draws for part in (draw.rows, draw.mask, *draw.changes.values())]\n"
+        "specs = batch_specs(split, batch_size=5, seed=3, epoch=2, augmentation=AUGMENTATIONS['crop_flip'])\n"
+        "parts = [part for spec in specs for part in (spec.indices, spec.mask, *spec.changes.values())]\n"
         "print(hashlib.sha256(b''.join(part.tobytes() for part in parts)).hexdigest())\n"
     )
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
-    draws = epoch_draws(split, batch_size=5, seed=3, epoch=2, augmentation=CROP_FLIP)
-    parts = [part for draw in draws for part in (draw.rows, draw.mask, *draw.changes.values())]
+    specs = batch_specs(split, batch_size=5, seed=3, epoch=2, augmentation=CROP_FLIP)
+    parts = [part for spec in specs for part in (spec.indices, spec.mask, *spec.changes.values())]
     assert there == hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
 
 def test_fetched_examples_make_the_batches_of_resident_ones():
     split = make_split()
     options = {"augmentation": CROP_FLIP, "normalise": UNIT}
-    draws = epoch_draws(split, batch_size=5, seed=3, epoch=2, augmentation=CROP_FLIP)
-    fetched = [make_batch(*fetch(split, draw), **options) for draw in draws]
+    specs = batch_specs(split, batch_size=5, seed=3, epoch=2, augmentation=CROP_FLIP)
+    fetched = [make_batch(*fetch(split, spec), **options) for spec in specs]
     assert_same(epoch(split, **options), jax.device_get(fetched))
 
 
@@ -176,7 +176,7 @@ def test_labels_below_0_count_for_nothing():
 )
 def test_wrong_arguments_are_refused_at_the_call(options):
     with pytest.raises(InputError, match="give"):
-        epoch_draws(make_split(), **({"batch_size": 5, "seed": 3, "epoch": 2} | options))
+        batch_specs(make_split(), **({"batch_size": 5, "seed": 3, "epoch": 2} | options))
 
 
 @pytest.mark.parametrize("name", ["cifar10", "unit", "digits"])

@@ -10,15 +10,15 @@ import pytest
 
 import focalgeo.data.folders as folders
 from focalgeo.data import load_dataset
-from focalgeo.data.cache import cache_directory, cached_source
-from focalgeo.data.splits import Source
+from focalgeo.data.cache import cache_directory, cached_dataset
+from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split
 
 
-def make_source():
+def make_raw():
     rng = np.random.default_rng(0)
     split = Split(rng.integers(0, 256, (12, 3, 2, 3), dtype=np.uint8), rng.integers(0, 2, 12).astype(np.int32))
-    return Source({"train": split, "test": Split(split.x[:4], split.y[:4])}, ("a", "ß"), "abc")
+    return RawDataset({"train": split, "test": Split(split.x[:4], split.y[:4])}, ("a", "ß"), "abc")
 
 
 def assert_same(left, right):
@@ -49,8 +49,8 @@ def test_changed_content_is_decoded_anew(folder):
 
 
 def test_no_single_changed_byte_is_trusted(tmp_path):
-    source = make_source()
-    cached_source("key", lambda: source, cache_dir=tmp_path)
+    source = make_raw()
+    cached_dataset("key", lambda: source, cache_dir=tmp_path)
     (path,) = tmp_path.glob("*.npz")
     whole = path.read_bytes()
     rebuilt = []
@@ -59,35 +59,35 @@ def test_no_single_changed_byte_is_trusted(tmp_path):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << rng.integers(8)
         path.write_bytes(damaged)
-        got = cached_source("key", lambda: rebuilt.append(1) or source, cache_dir=tmp_path)
+        got = cached_dataset("key", lambda: rebuilt.append(1) or source, cache_dir=tmp_path)
         assert_same(got, source)
     assert len(rebuilt) > 0.5 * len(whole) / 3
 
 
 def test_header_that_claims_fewer_rows_is_not_trusted(tmp_path):
-    source = make_source()
-    cached_source("key", lambda: source, cache_dir=tmp_path)
+    source = make_raw()
+    cached_dataset("key", lambda: source, cache_dir=tmp_path)
     (path,) = tmp_path.glob("*.npz")
     whole = path.read_bytes()
     assert whole.count(b"(12, 3, 2, 3)") == 1
     path.write_bytes(whole.replace(b"(12, 3, 2, 3)", b"(11, 3, 2, 3)"))
-    assert_same(cached_source("key", lambda: source, cache_dir=tmp_path), source)
+    assert_same(cached_dataset("key", lambda: source, cache_dir=tmp_path), source)
     assert path.read_bytes() == whole or zipfile.ZipFile(path).testzip() is None
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
 def test_truncated_cache_is_rebuilt(tmp_path, share):
-    source = make_source()
-    cached_source("key", lambda: source, cache_dir=tmp_path)
+    source = make_raw()
+    cached_dataset("key", lambda: source, cache_dir=tmp_path)
     (path,) = tmp_path.glob("*.npz")
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    assert_same(cached_source("key", lambda: source, cache_dir=tmp_path), source)
-    assert_same(cached_source("key", never, cache_dir=tmp_path), source)
+    assert_same(cached_dataset("key", lambda: source, cache_dir=tmp_path), source)
+    assert_same(cached_dataset("key", never, cache_dir=tmp_path), source)
 
 
 def test_failed_build_leaves_nothing(tmp_path):
     with pytest.raises(AssertionError):
-        cached_source("key", never, cache_dir=tmp_path)
+        cached_dataset("key", never, cache_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,14 +98,14 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez", fail)
     with pytest.raises(InputError, match=r"No space left.*XDG_CACHE_HOME"):
-        cached_source("key", make_source, cache_dir=tmp_path)
+        cached_dataset("key", make_raw, cache_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_cache_dir_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="name another folder in XDG_CACHE_HOME"):
-        cached_source("key", make_source, cache_dir=tmp_path / "file" / "below")
+        cached_dataset("key", make_raw, cache_dir=tmp_path / "file" / "below")
 
 
 def test_where_the_cache_lies(tmp_path, monkeypatch):
@@ -121,7 +121,7 @@ def test_two_processes_at_once(folder, tmp_path):
     program = (
         "import hashlib, sys; from focalgeo.data import load_dataset\n"
         "data = load_dataset('folder:' + sys.argv[1], cache_dir=sys.argv[2])\n"
-        "print(hashlib.sha256(b''.join(a.tobytes() for s in data[1:4] for a in s)).hexdigest())"
+        "print(hashlib.sha256(b''.join(a.tobytes() for s in (data.train, data.val, data.test) for a in s)).hexdigest())"
     )
     command = [sys.executable, "-c", program, str(folder), str(tmp_path / "shared")]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -19,7 +19,9 @@ def test_cifar10_from_its_archive(tmp_path, real_archive):
         seconds.append(time.perf_counter() - start)
     print(f"decoded in {seconds[0]:.2f} s, from the cache in {seconds[1]:.2f} s")
     assert data.class_names[:3] == ("airplane", "automobile", "bird")
-    assert [split.x.shape for split in data[1:4]] == [(n, 32, 32, 3) for n in (45000, 5000, 10000)]
+    assert [split.x.shape for split in (data.train, data.val, data.test)] == [
+        (n, 32, 32, 3) for n in (45000, 5000, 10000)
+    ]
     np.testing.assert_array_equal(np.bincount(np.concatenate([data.train.y, data.val.y])), [5000] * 10)
     np.testing.assert_array_equal(np.bincount(data.test.y), [1000] * 10)
     # Sorted by class, 5000 each: the papers' first validation indices fall into these classes.

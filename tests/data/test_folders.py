@@ -42,7 +42,7 @@ def assert_refused(path, *words, **options):
 def test_pixels_and_labels_come_back(folder, pixels):
     data = load(folder)
     assert data.class_names == ("bee", "cat")
-    assert [len(s.y) for s in data[1:4]] == [18, 2, 6]
+    assert [len(s.y) for s in (data.train, data.val, data.test)] == [18, 2, 6]
     assert data.train.x.dtype == np.uint8
     assert data.train.y.dtype == np.int32
     labels = {"bee": 0, "cat": 1}
@@ -109,14 +109,14 @@ def test_own_val_folder(folder):
         (folder / "val" / name).mkdir(parents=True)
         (folder / "train" / name / "00.png").rename(folder / "val" / name / "00.png")
     data = load(folder)
-    assert [len(s.y) for s in data[1:4]] == [18, 2, 6]
+    assert [len(s.y) for s in (data.train, data.val, data.test)] == [18, 2, 6]
     assert data.val.y.tolist() == [0, 1]
 
 
 def test_single_level_splits_test_off(folder):
     data = load(folder / "train")
-    assert [len(s.y) for s in data[1:4]] == [12, 4, 4]
-    assert len(set(by_pixels(*data[1:4]))) == 20
+    assert [len(s.y) for s in (data.train, data.val, data.test)] == [12, 4, 4]
+    assert len(set(by_pixels(*(data.train, data.val, data.test)))) == 20
 
 
 def test_greyscale_palette_and_transparency_become_rgb(tmp_path):
@@ -128,7 +128,7 @@ def test_greyscale_palette_and_transparency_become_rgb(tmp_path):
             options = {"transparency": bytes(range(256))} if mode == "P" else {}
             picture.convert(mode).save(tmp_path / name / f"{index}.png", **options)
     data = load(tmp_path, val_size=2, test_size=2)
-    images = np.concatenate([s.x for s in data[1:4]])
+    images = np.concatenate([s.x for s in (data.train, data.val, data.test)])
     assert images.shape == (10, 8, 8, 3)
     assert sum((image == grey[..., None]).all() for image in images) == 8
 

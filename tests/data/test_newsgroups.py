@@ -70,7 +70,7 @@ def test_words_of_a_post(post, expected):
 def test_bydate_posts_come_back(posts):
     data = load_dataset(f"newsgroups:{posts}")
     assert data.class_names == ("rec.autos", "sci.space")
-    assert [len(split.y) for split in data[1:4]] == [56, 4, 8]
+    assert [len(split.y) for split in (data.train, data.val, data.test)] == [56, 4, 8]
     assert data.train.x.dtype == data.train.y.dtype == np.int32
     assert data.train.x.shape[1] == 31
     assert data.vocabulary[:2] == ("", "<unk>")
@@ -99,8 +99,11 @@ def test_plain_groups_are_split_by_the_papers_shares(tmp_path, images_on_disk):
     posts = {name.split("/", 1)[1]: text for name, text in bydate((("train", 100),)).items()}
     path = images_on_disk.write(tmp_path / "plain", encoded(posts))
     data = load_dataset(f"newsgroups:{path}")
-    assert [len(split.y) for split in data[1:4]] == [200 - 39 - 9, 9, 39]
-    assert len({(*tuple(row), y) for split in data[1:4] for row, y in zip(*split, strict=True)}) == 200
+    assert [len(split.y) for split in (data.train, data.val, data.test)] == [200 - 39 - 9, 9, 39]
+    assert (
+        len({(*tuple(row), y) for split in (data.train, data.val, data.test) for row, y in zip(*split, strict=True)})
+        == 200
+    )
 
 
 def test_sizes_of_the_papers():
@@ -192,14 +195,14 @@ def test_the_real_archive(real_archive):
     start = time.perf_counter()
     data = load_dataset(f"newsgroups:{archive}")
     print(f"read in {time.perf_counter() - start:.2f} s")
-    assert [split.x.shape for split in data[1:4]] == [(n, 1000) for n in (10_415, 900, 7_532)]
+    assert [split.x.shape for split in (data.train, data.val, data.test)] == [(n, 1000) for n in (10_415, 900, 7_532)]
     assert len(data.class_names) == 20
     assert len(data.vocabulary) == 20_002
     assert data.vocabulary[2:5] == ("the", "to", "of")
     counts = np.bincount(data.train.x.ravel(), minlength=20_002)
     assert (np.diff(counts[2:]) <= 0).all()
     assert counts[-1] >= 2
-    for split in data[1:4]:
+    for split in (data.train, data.val, data.test):
         assert (split.x[:, 0] > 0).all()
         lengths = (split.x > 0).sum(axis=1)
         assert 80 < np.median(lengths) < 220

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from focalgeo.data.splits import Sizes, Source, divide, split_indices
+from focalgeo.data.splits import RawDataset, Sizes, divide, split_indices
 from focalgeo.types import InputError, Split
 
 
@@ -12,7 +12,7 @@ def numbered(n, offset=0):
 
 
 def made(sizes=(), *, parts, seed=1):
-    return divide(Source(parts, ("a", "b"), "c"), Sizes(*sizes), name="made", seed=seed)
+    return divide(RawDataset(parts, ("a", "b"), "c"), Sizes(*sizes), name="made", seed=seed)
 
 
 def test_cifar_split_is_the_papers():
@@ -39,9 +39,11 @@ def test_default_val_is_a_tenth_of_train_by_the_rule():
 
 def test_without_test_split_the_three_are_disjoint_and_complete():
     data = made(parts={"train": numbered(100)})
-    assert [len(s.y) for s in data[1:4]] == [60, 20, 20]
-    np.testing.assert_array_equal(np.sort(np.concatenate([s.x[:, 0] for s in data[1:4]])), np.arange(100))
-    for split in data[1:4]:
+    assert [len(s.y) for s in (data.train, data.val, data.test)] == [60, 20, 20]
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([s.x[:, 0] for s in (data.train, data.val, data.test)])), np.arange(100)
+    )
+    for split in (data.train, data.val, data.test):
         np.testing.assert_array_equal(split.y, split.x[:, 0] >= 50)
 
 

@@ -67,7 +67,7 @@ def assert_same(left, right):
 def test_images_and_classes_come_back(root, pictures):
     data = load(root)
     assert data.class_names == ("goldfish", "bull frog", "n03")
-    assert [len(split.y) for split in data[1:4]] == [27, 3, 6]
+    assert [len(split.y) for split in (data.train, data.val, data.test)] == [27, 3, 6]
     assert data.train.x.shape[1:] == (8, 8, 3)
     assert data.train.x.dtype == np.uint8
     assert data.test.y.tolist() == [1, 0, 2] * 2
@@ -139,7 +139,9 @@ def test_the_real_archive(tmp_path, real_archive):
         data = load_dataset(name, cache_dir=tmp_path)
         seconds.append(time.perf_counter() - start)
     print(f"decoded in {seconds[0]:.2f} s, from the cache in {seconds[1]:.2f} s")
-    assert [split.x.shape for split in data[1:4]] == [(n, 64, 64, 3) for n in (36_000, 4_000, 10_000)]
+    assert [split.x.shape for split in (data.train, data.val, data.test)] == [
+        (n, 64, 64, 3) for n in (36_000, 4_000, 10_000)
+    ]
     assert len(data.class_names) == 200
     assert data.class_names[0] == "goldfish"
     np.testing.assert_array_equal(np.bincount(np.concatenate([data.train.y, data.val.y])), [200] * 200)

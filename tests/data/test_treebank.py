@@ -145,7 +145,7 @@ def test_archive_and_folder_give_the_same(tmp_path, images_on_disk):
 
 def test_subsets_count_trees(tmp_path):
     data = load_dataset(f"sst:{write(tmp_path)}", train_size=2, max_words=3)
-    assert [len(split.y) for split in data[1:4]] == [2, 1, 1]
+    assert [len(split.y) for split in (data.train, data.val, data.test)] == [2, 1, 1]
     assert len(data.vocabulary) <= 5
     assert "train has 3 examples" in refused(tmp_path, train_size=4)
 
@@ -206,7 +206,7 @@ def test_the_real_archive(real_archive):
     start = time.perf_counter()
     data = load_dataset(f"sst:{archive}")
     print(f"read in {time.perf_counter() - start:.2f} s")
-    assert [len(split.y) for split in data[1:4]] == [6_920, 872, 1_821]
+    assert [len(split.y) for split in (data.train, data.val, data.test)] == [6_920, 872, 1_821]
     with tarfile.open(archive) as tar:
         lines = {name: tar.extractfile(f"trees/{name}").read().decode().split("\n") for name in LINES}
     assert_trees(data, lines, max_trees=300)

@@ -1,4 +1,4 @@
-"""Where curvature comes from: parts against dense float64 matrices, rows against their laws, records of the papers."""
+"""Attribution: parts against dense float64 matrices, rows against their laws, the papers' numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,8 @@ from jax.flatten_util import ravel_pytree
 from reference.curvature import focal_logit_hessian
 
 from focalgeo import curvature, data, evaluation, losses
-from focalgeo.evaluation.attribution import make_form
-from focalgeo.evaluation.logits import compare, held_weight
+from focalgeo.evaluation.attribution import compare, make_form, with_constant_weight
+from focalgeo.rows import AttributionPart, select
 from focalgeo.types import Split
 
 EXAMPLES, ROWS, CLASSES = 13, 8, 3  # two batches, the second with three rows of padding
@@ -46,7 +46,7 @@ def rows_of(problem, num_probes):
 
 
 def by_part(rows, of, loss):
-    return {row["part"]: row for row in rows if row.get("of") == of and row["loss"] == loss}
+    return {row.part: row for row in select(rows, AttributionPart, of=of, loss=loss)}
 
 
 @pytest.fixture(scope="module")
@@ -104,20 +104,20 @@ def test_rows_of_parts_sum_to_the_whole_and_to_lambda_max(measured):
     *_, whole_rows, rows = measured
     for of in ("trace", "lambda_max"):
         plain, own = (by_part(rows, of, loss) for loss in ("cross_entropy", "focal_loss"))
-        value = lambda named, part: named[part]["value"]  # noqa: E731
+        value = lambda named, part: named[part].value  # noqa: E731
         assert plain.keys() == {"gauss_newton", "residual", "whole"}
         assert own.keys() == {*plain, "softmax_weighted", "rank_one", "scale_only", "beyond_scaling"}
         for named in (plain, own):
             assert value(named, "gauss_newton") + value(named, "residual") == pytest.approx(value(named, "whole"))
         split = value(own, "softmax_weighted") + value(own, "rank_one")
         assert split == pytest.approx(value(own, "gauss_newton"))
-        (weight,) = [row["value"] for row in rows if row["name"] == "mean_weight"]
+        (weight,) = [row.value for row in rows if row.name == "mean_weight"]
         assert value(own, "scale_only") == pytest.approx(weight * value(plain, "whole"))
         assert value(own, "beyond_scaling") == pytest.approx(value(own, "whole") - value(own, "scale_only"))
     for row in whole_rows:
-        if row["name"] == "lambda_max":
-            part = by_part(rows, "lambda_max", row["loss"])["whole"]["value"]
-            assert abs(part - row["value"]) <= row["residual"] + 1e-5 * row["value"]
+        if row.name == "lambda_max":
+            part = by_part(rows, "lambda_max", row.loss)["whole"].value
+            assert abs(part - row.value) <= row.residual + 1e-5 * row.value
 
 
 def test_traces_are_within_their_errors_of_the_dense_hessian_and_a_full_basis_is_exact(measured):
@@ -134,14 +134,14 @@ def test_traces_are_within_their_errors_of_the_dense_hessian_and_a_full_basis_is
             (lambda rows, name=name: named_row(rows, "scale_free_trace", name), scaled),
         ):
             row = found(rows)
-            assert abs(row["value"] - expected) < 4 * row["stderr"]
-            assert row["low"] < row["value"] < row["high"]
-            assert row == {**row, "split": "val", "n": EXAMPLES, "probes": 12}
-            assert found(exact_rows)["value"] == pytest.approx(expected, rel=1e-4)
+            assert abs(row.value - expected) < 4 * row.stderr
+            assert row.low < row.value < row.high
+            assert (row.split, row.n, row.probes) == ("val", EXAMPLES, 12)
+            assert found(exact_rows).value == pytest.approx(expected, rel=1e-4)
 
 
 def named_row(rows, name, loss):
-    (row,) = [row for row in rows if row["name"] == name and row.get("loss") == loss]
+    (row,) = [row for row in rows if row.name == name and row.loss == loss]
     return row
 
 
@@ -154,8 +154,8 @@ def test_rescaled_layers_change_the_trace_but_not_the_scale_free_one(measured):
     np.testing.assert_allclose(apply({"params": other.params}, x), apply({"params": params}, x), rtol=1e-4, atol=1e-5)
     (_, before), (_, after) = (rows_of(each, 3 * 24) for each in (problem, other))
     for loss in problem.losses:
-        plain = [by_part(rows, "trace", loss)["whole"]["value"] for rows in (before, after)]
-        free = [named_row(rows, "scale_free_trace", loss)["value"] for rows in (before, after)]
+        plain = [by_part(rows, "trace", loss)["whole"].value for rows in (before, after)]
+        free = [named_row(rows, "scale_free_trace", loss).value for rows in (before, after)]
         assert free[1] == pytest.approx(free[0], rel=1e-3)
         assert abs(plain[1] / plain[0] - 1) > 0.5
 
@@ -181,22 +181,22 @@ def test_only_a_loss_of_the_true_probability_alone_is_split_by_weight(loss, spli
     logits, labels = 3 * random.normal(size=(40, 3)).astype(np.float32), random.integers(0, 3, 40)
     found = compare(loss, losses.cross_entropy, jnp.asarray(logits), jnp.asarray(labels))
     assert bool(found.parallel.all()) == splits
-    held, own = (
+    constant, own = (
         jax.grad(lambda z, each=each: jnp.sum(each(z, labels)))(jnp.asarray(logits))
-        for each in (held_weight(loss, losses.cross_entropy), loss)
+        for each in (with_constant_weight(loss, losses.cross_entropy), loss)
     )
-    assert np.allclose(held, own, rtol=1e-3, atol=1e-6) == splits
+    assert np.allclose(constant, own, rtol=1e-3, atol=1e-6) == splits
 
 
 def test_a_loss_without_a_weight_has_rows_but_no_split():
     problem, *_ = make_problem({"brier_loss": losses.brier_loss})
     _, rows = rows_of(problem, 6)
     assert by_part(rows, "trace", "brier_loss").keys() == {"gauss_newton", "residual", "whole"}
-    assert not [row for row in rows if row["name"] == "mean_weight"]
+    assert not [row for row in rows if row.name == "mean_weight"]
     alone, *_ = make_problem({})
     _, rows = rows_of(alone, 6)
-    assert {row["loss"] for row in rows if "loss" in row} == {"cross_entropy"}
-    assert len([row for row in rows if row["name"] == "true_class_probability"]) == 5
+    assert {row.loss for row in rows if row.loss is not None} == {"cross_entropy"}
+    assert len([row for row in rows if row.name == "true_class_probability"]) == 5
 
 
 def with_true_probability(p, classes):
@@ -232,7 +232,7 @@ def test_shares_and_quantiles_are_of_the_unmasked_examples(measured):
     problem, x, y, _, rows = measured
     logits = apply({"params": problem.params}, x)
     p = np.asarray(jax.nn.softmax(logits))[range(EXAMPLES), y]
-    quantiles = {row["quantile"]: row["value"] for row in rows if row["name"] == "true_class_probability"}
+    quantiles = {row.quantile: row.value for row in rows if row.name == "true_class_probability"}
     for level, value in quantiles.items():
         assert value == pytest.approx(np.quantile(p, level), rel=1e-4)
     expected = {
@@ -241,5 +241,5 @@ def test_shares_and_quantiles_are_of_the_unmasked_examples(measured):
         "share_negative": np.mean(p < 0.057846),
     }
     for name, value in expected.items():
-        assert named_row(rows, name, "focal_loss")["value"] == pytest.approx(value, rel=1e-4)
+        assert named_row(rows, name, "focal_loss").value == pytest.approx(value, rel=1e-4)
     assert 0 < expected["share_raised"] < 1

@@ -1,4 +1,4 @@
-"""Everything that is measured of a Hessian against the whole of it in float64: networks x losses, on ragged batches."""
+"""Every measurement of a Hessian against the dense matrix in float64: networks x losses, on ragged batches."""
 
 import functools
 
@@ -139,16 +139,16 @@ def test_gauss_newton_and_every_part_of_the_attribution(network, gamma):
     mean_loss = lambda logits: jnp.mean(problem.losses["focal_loss"](logits, y))  # noqa: E731
     form = make_form(problem, split=("focal_loss",))
     product = jax.jit(lambda v: curvature.ggn_vp(outputs, mean_loss, problem.params, v))
-    whole, bent = dense(network, gamma), gauss_newton(network, gamma)
+    whole, inner = dense(network, gamma), gauss_newton(network, gamma)
     random = np.random.default_rng(0)
     for vector in (random.normal(size=flat.size), np.linalg.eigh(whole)[1][:, -1]):
         tree = unravel(jnp.asarray(vector))
-        close(ravel_pytree(product(tree))[0], bent @ vector)
+        close(ravel_pytree(product(tree))[0], inner @ vector)
         parts = {name: float(value) for name, value in form(tree)["focal_loss"].items()}
-        size = abs(vector @ bent @ vector) + abs(vector @ whole @ vector)
-        assert abs(parts["gauss_newton"] - vector @ bent @ vector) < 1e-6 * size
+        size = abs(vector @ inner @ vector) + abs(vector @ whole @ vector)
+        assert abs(parts["gauss_newton"] - vector @ inner @ vector) < 1e-6 * size
         assert abs(parts["whole"] - vector @ whole @ vector) < 1e-6 * size
-        assert abs(parts["residual"] - vector @ (whole - bent) @ vector) < 1e-6 * size
+        assert abs(parts["residual"] - vector @ (whole - inner) @ vector) < 1e-6 * size
         held = vector @ _held(network, gamma) @ vector
         assert abs(parts["softmax_weighted"] - held) < 1e-6 * size
         assert abs(parts["softmax_weighted"] + parts["rank_one"] - parts["gauss_newton"]) < 1e-9 * size
@@ -182,23 +182,23 @@ def test_rows_of_the_attribution_are_within_their_errors(network, gamma):
         trace_method="hutch++",
     )
     rows = evaluation.attribution_rows(problem, measured, jax.random.key(4), split="val", num_probes=30)
-    whole, bent, held = dense(network, gamma), gauss_newton(network, gamma), _held(network, gamma)
-    matrices = {"whole": whole, "gauss_newton": bent, "residual": whole - bent}
-    matrices |= {"softmax_weighted": held, "rank_one": bent - held}
+    whole, inner, held = dense(network, gamma), gauss_newton(network, gamma), _held(network, gamma)
+    matrices = {"whole": whole, "gauss_newton": inner, "residual": whole - inner}
+    matrices |= {"softmax_weighted": held, "rank_one": inner - held}
     top = np.linalg.eigh(whole)[1][:, -1]
     seen = set()
     for row in rows:
-        if row["name"] == "attribution" and row["loss"] == "focal_loss" and row["part"] in matrices:
-            matrix = matrices[row["part"]]
-            seen.add((row["of"], row["part"]))
-            if row["of"] == "trace":
-                assert abs(row["value"] - np.trace(matrix)) <= 4 * row["stderr"] + 1e-9
+        if row.name == "attribution" and row.loss == "focal_loss" and row.part in matrices:
+            matrix = matrices[row.part]
+            seen.add((row.of, row.part))
+            if row.of == "trace":
+                assert abs(row.value - np.trace(matrix)) <= 4 * row.stderr + 1e-9
             else:
-                assert abs(row["value"] - top @ matrix @ top) < 1e-5 * abs(top @ whole @ top)
+                assert abs(row.value - top @ matrix @ top) < 1e-5 * abs(top @ whole @ top)
     assert len(seen) == 10
-    (free,) = [row for row in rows if row["name"] == "scale_free_trace" and row["loss"] == "focal_loss"]
+    (free,) = [row for row in rows if row.name == "scale_free_trace" and row.loss == "focal_loss"]
     theta = np.asarray(ravel_pytree(problem.params)[0])
-    assert abs(free["value"] - theta @ (np.diag(whole) * theta)) <= 4 * free["stderr"]
+    assert abs(free.value - theta @ (np.diag(whole) * theta)) <= 4 * free.stderr
 
 
 @pytest.mark.parametrize("network", NETWORKS)

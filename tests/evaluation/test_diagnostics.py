@@ -7,6 +7,7 @@ import pytest
 
 from focalgeo import calibration, data, evaluation, losses, models, theory
 from focalgeo.evaluation.diagnostics import BY_OUTCOME, NORM_EDGES
+from focalgeo.rows import HistogramBin, ReliabilityBin, select
 from focalgeo.types import Batch, InputError, Split, TrainState
 
 EXAMPLES, CLASSES, WIDTH = 13, 4, 5
@@ -24,8 +25,7 @@ def linear(variables, x, mutable=()):
 def states_of(params, model_state=None, gammas=GAMMAS):
     """Members with equal parameters and a gamma each."""
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(gammas)), (params, model_state or {}))
-    hyper = {"gamma": jnp.asarray(gammas), "stopped": np.zeros(len(gammas), bool)}
-    return TrainState(np.zeros(len(gammas), np.int32), *stacked, None, None, hyper)
+    return TrainState(np.zeros(len(gammas), np.int32), *stacked, None, None, {"gamma": jnp.asarray(gammas)}, None)
 
 
 @pytest.fixture(scope="module")
@@ -155,15 +155,15 @@ def test_the_nodes_of_trees_that_count_are_examples(found, examples):
 def test_both_outcomes_average_to_the_whole_by_their_examples(found, examples):
     rows = evaluation.diagnosis_rows(member(found, 1), split="train", num_bins=25)
     for name in BY_OUTCOME:
-        parts = {row.get("outcome"): row for row in rows if row["name"] == name}
+        parts = {row.outcome: row for row in rows if row.name == name}
         assert set(parts) == {None, "correct", "wrong"}
-        assert {row["split"] for row in parts.values()} == {"train"}
-        weighted = sum(parts[each]["n"] * parts[each]["value"] for each in ("correct", "wrong"))
-        assert parts[None]["n"] == EXAMPLES
-        assert weighted == pytest.approx(EXAMPLES * parts[None]["value"], rel=1e-12)
+        assert {row.split for row in parts.values()} == {"train"}
+        weighted = sum(parts[each].n * parts[each].value for each in ("correct", "wrong"))
+        assert parts[None].n == EXAMPLES
+        assert weighted == pytest.approx(EXAMPLES * parts[None].value, rel=1e-12)
     log_probs = calibration.temperature_scaling(examples[0] @ examples[2], 1.0)
     for name, by_outcome in (("nll", calibration.nll_by_outcome), ("entropy", calibration.entropy_by_outcome)):
-        values = {row.get("outcome"): row["value"] for row in rows if row["name"] == name}
+        values = {row.outcome: row.value for row in rows if row.name == name}
         expected = {each: float(value) for each, value in by_outcome(log_probs, examples[1])._asdict().items()}
         assert {each: values[each] for each in expected} == pytest.approx(expected, rel=1e-5)
 
@@ -172,37 +172,37 @@ def test_both_outcomes_average_to_the_whole_by_their_examples(found, examples):
 def test_an_outcome_of_no_example_has_no_row(found, correct, left):
     own = member(found, 0)._replace(correct=np.full(EXAMPLES, correct))
     rows = evaluation.diagnosis_rows(own, split="val", num_bins=25)
-    assert {row.get("outcome") for row in rows if row["name"] in BY_OUTCOME} == {None, left}
-    assert all(np.isfinite(value) for row in rows for value in row.values() if isinstance(value, float))
+    assert {row.outcome for row in rows if row.name in BY_OUTCOME} == {None, left}
+    assert all(np.isfinite(value) for row in rows for value in row if isinstance(value, float))
 
 
 def test_the_histogram_has_the_same_bins_always_and_drops_no_norm(found):
     norms = np.float32([0, 1e-30, 0.999e-12, 1.001e-12, 1.0, 1.2, 1.9, 9e3, 1e4, 1e9])
     own = jax.tree.map(lambda leaf: leaf[: len(norms)], member(found, 0))._replace(gradient_norm=norms)
-    rows = [row for row in evaluation.diagnosis_rows(own, split="train", num_bins=25) if "histogram" in row["name"]]
-    assert [row["value"] for row in rows] == pytest.approx([0.3, 0.1, 0.2, 0.1, 0.3])
-    assert [(row["lower"], row["upper"]) for row in rows] == [
-        (NORM_EDGES[row["bin"]], NORM_EDGES[row["bin"] + 1]) for row in rows
-    ]
-    assert (rows[0]["lower"], rows[0]["upper"], rows[-1]["upper"]) == pytest.approx((0, 1e-12, 1e4))
-    assert (rows[2]["lower"], rows[2]["upper"]) == pytest.approx((1, 10**0.25))
-    assert {row["n"] for row in rows} == {len(norms)}
+    rows = select(evaluation.diagnosis_rows(own, split="train", num_bins=25), HistogramBin)
+    assert [row.value for row in rows] == pytest.approx([0.3, 0.1, 0.2, 0.1, 0.3])
+    assert [(row.lower, row.upper) for row in rows] == [(NORM_EDGES[row.bin], NORM_EDGES[row.bin + 1]) for row in rows]
+    assert (rows[0].lower, rows[0].upper, rows[-1].upper) == pytest.approx((0, 1e-12, 1e4))
+    assert (rows[2].lower, rows[2].upper) == pytest.approx((1, 10**0.25))
+    assert {row.n for row in rows} == {len(norms)}
+    assert {row.name for row in rows} == {"gradient_norm_histogram"}
 
 
 def test_reliability_is_that_of_the_predictions_with_the_share_of_each_bin(found, examples):
     x, labels, kernel = examples
     log_probs = calibration.temperature_scaling(x @ kernel, 1.0)
     bins = jax.device_get(calibration.reliability(log_probs, labels, num_bins=25))
-    rows = [row for row in evaluation.diagnosis_rows(member(found, 0), split="train", num_bins=25) if "share" in row]
-    assert [row["bin"] for row in rows] == list(np.flatnonzero(bins.count))
+    rows = select(evaluation.diagnosis_rows(member(found, 0), split="train", num_bins=25), ReliabilityBin)
+    assert [row.bin for row in rows] == list(np.flatnonzero(bins.count))
     for row in rows:
-        at = row["bin"]
+        at = row.bin
         expected = (bins.accuracy[at], bins.confidence[at], bins.lower[at], bins.upper[at], bins.count[at])
-        assert [row[key] for key in ("value", "confidence", "lower", "upper", "n")] == pytest.approx(list(expected))
-        assert row["low"] <= row["value"] <= row["high"]
-        assert "map" not in row  # else it would count as a result of calibration
-    assert sum(row["share"] for row in rows) == pytest.approx(1)
-    assert sum(row["n"] for row in rows) == EXAMPLES
+        found_here = [getattr(row, field) for field in ("value", "confidence", "lower", "upper", "n")]
+        assert found_here == pytest.approx(list(expected))
+        assert row.low <= row.value <= row.high
+        assert row.method is None  # else it would count as a result of calibration
+    assert sum(row.share for row in rows) == pytest.approx(1)
+    assert sum(row.n for row in rows) == EXAMPLES
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a measurement costs is said before it is made, and one program serves all measurements of a shape."""
+"""Forecasts of memory and time; one program serves all measurements of a shape."""
 
 import functools
 
@@ -9,6 +9,7 @@ import pytest
 from jax.tree_util import Partial
 
 from focalgeo import data, evaluation, losses, parallel
+from focalgeo.evaluation import forecast
 from focalgeo.types import InputError, Split
 
 WIDTH, CLASSES = 64, 3
@@ -45,19 +46,17 @@ def test_the_memory_of_a_product_holds_its_vectors_and_a_batch_s_activations():
 
 
 def test_a_measurement_that_memory_does_not_hold_is_refused_in_one_line():
-    forecast = evaluation.Forecast(product=3 * 10**9, vectors=5 * 10**9, num_parameters=11_000_000)
-    evaluation.check_memory(forecast, None)
-    evaluation.check_memory(forecast, 8 * 10**9)
+    needed = evaluation.Forecast(product=3 * 10**9, vectors=5 * 10**9, num_parameters=11_000_000)
+    evaluation.check_memory(needed, None)
+    evaluation.check_memory(needed, 8 * 10**9)
     with pytest.raises(
         InputError, match=r"^curvature needs about 8 GB \(3 GB for .* 7\.9 GB are free: lower"
     ) as caught:
-        evaluation.check_memory(forecast, 7_900_000_000)
+        evaluation.check_memory(needed, 7_900_000_000)
     assert "\n" not in str(caught.value)
 
 
 def test_seconds_of_a_product_grow_with_the_number_of_batches(monkeypatch):
-    from focalgeo.evaluation import forecast
-
     times = iter([0.0, 1.0, 10.0, 11.0])
     monkeypatch.setattr(forecast.time, "perf_counter", lambda: next(times))
     assert evaluation.seconds_of_product(make_problem()) == 3.0
@@ -89,7 +88,7 @@ def test_one_program_serves_other_parameters_and_other_values_of_the_loss():
             trace_method="hutchinson",
         )
         rows = evaluation.attribution_rows(problem, measured, jax.random.key(1), split="val", num_probes=4)
-        return [row["value"] for row in (*measured.rows, *rows)]
+        return [row.value for row in (*measured.rows, *rows)]
 
     first, count = values(2.0, 0), len(traced)
     assert count > 0

@@ -3,11 +3,11 @@ import json
 import jax
 import numpy as np
 import pytest
+from focalgeo.job.feed import normalisation
 
 from experiments.benchmarks import throughput as benchmark
 from experiments.benchmarks import training_path
 from focalgeo import data, models, trees
-from focalgeo.job.feed import normalisation
 
 RESNETS = ("ResNet-18", "ResNet-50", "WRN-26-10", "ResNet-20")
 TINY = ("tiny ResNet", "tiny bottleneck ResNet")
@@ -129,7 +129,7 @@ def test_a_step_of_both_is_the_same(pair):
     for draw in (next(own.feed.draws(epoch, 0)) for epoch in (0, 1)):
         chunks, metrics, _ = own.program.step(chunks, draw)
         losses.append(metrics[0]["loss"][0] / 8)
-        rows, offsets, mirrored = (draw.rows, draw.changes["offsets"], draw.changes["mirrored"])
+        rows, offsets, mirrored = (draw.indices, draw.changes["offsets"], draw.changes["mirrored"])
         found = step(
             tuple(
                 torch.from_numpy(leaf[0]).to(kind)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from focalgeo import data, losses, models, parallel
-from focalgeo.training import checkpoint, interruption, loop, optimiser, sweep
+from focalgeo.rows import Scalar
+from focalgeo.training import checkpoint, interruption, loop, optimiser
 from focalgeo.training.meter import Meter
-from focalgeo.training.step import make_step
+from focalgeo.training.step import make_members_step, make_step, stack
 from focalgeo.types import InputError, Interrupted, RunError, Split, TrainState
 
 PLAN = loop.Plan(epochs=3, steps_per_epoch=4, log_every=3, checkpoint_every=5)
@@ -36,19 +37,19 @@ def workshop():
     rng = np.random.default_rng(0)
     split = Split(rng.integers(0, 255, (29, 6, 6, 1), np.uint8), rng.integers(0, 3, 29).astype(np.int32))
     params = dict(model.init(jax.random.PRNGKey(0), jnp.zeros((1, 6, 6, 1))))["params"]
-    hyper = {"gamma": jnp.float32(1), "learning_rate": jnp.float32(0.1)}
-    state = TrainState(jnp.int32(0), params, {}, tx.init(params), jax.random.PRNGKey(1), hyper)
+    values, rate = {"gamma": jnp.float32(1)}, jnp.float32(0.1)
+    state = TrainState(jnp.int32(0), params, {}, tx.init(params), jax.random.PRNGKey(1), values, rate)
     step = make_step(model.apply, losses.make_loss("focal_loss"), tx, parallel.reduce_sum)
     augmentation = data.AUGMENTATIONS["crop_flip"]
     options = {"augmentation": augmentation, "normalise": data.Normalisation((0.5,), (0.5,), 255.0)}
 
-    def drawn_step(state, draw, split):
-        return step(state, data.make_batch(split, draw, **options))
+    def step_of_spec(state, spec, split):
+        return step(state, data.make_batch(split, spec, **options))
 
-    program = parallel.make_program(sweep.make_members_step(drawn_step), at_once=1, shared=(split,))
+    program = parallel.make_program(make_members_step(step_of_spec), at_once=1, shared=(split,))
 
     def batches(epoch: int, start: int):
-        made = data.epoch_draws(
+        made = data.batch_specs(
             split,
             batch_size=8,
             seed=3,
@@ -57,13 +58,13 @@ def workshop():
             augmentation=augmentation,
             multiple_of=parallel.device_count(),
         )
-        return (jax.tree.map(lambda leaf: leaf[None], draw) for draw in made)
+        return (jax.tree.map(lambda leaf: leaf[None], spec) for spec in made)
 
-    return Workshop(checkpoint.Checkpoint(sweep.stack([state], [0]), {}), program, batches)
+    return Workshop(checkpoint.Checkpoint(stack([state]), {}), program, batches)
 
 
-def unchanged(chunks, epoch):
-    return chunks
+def unchanged(groups, epoch):
+    return groups
 
 
 def train(
@@ -73,7 +74,7 @@ def train(
     adapt=unchanged,
     rows=None,
     save=lambda saved: None,
-    stopped=lambda: None,
+    interrupted=lambda: None,
 ):
     start = start or workshop.start
     start = start._replace(state=jax.tree.map(np.copy, start.state))  # the step donates its state
@@ -81,22 +82,20 @@ def train(
         start,
         workshop.program,
         PLAN,
-        places=[{}],
-        alone=True,
+        tags=[{}],
+        sweep=False,
         batches=workshop.batches,
-        validate=lambda chunks: [
-            {"name": "norm", "split": "val", "value": float(jnp.sum(chunks[0].params["Dense_0"]["bias"]))}
-        ],
+        validate=lambda groups: [Scalar("norm", float(jnp.sum(groups[0].params["Dense_0"]["bias"])), split="val")],
         adapt=adapt,
         learning_rate=lambda index: np.array([0.1]),
         write=([] if rows is None else rows).extend,
         save=save,
-        stopped=stopped,
+        interrupted=interrupted,
     ).state
 
 
 def without_times(rows):
-    return [row for row in rows if row["name"] != "examples_per_second"]
+    return [row for row in rows if row.name != "examples_per_second"]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +113,7 @@ def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path,
             workshop,
             rows=rows,
             save=functools.partial(checkpoint.save, manager),
-            stopped=lambda: signal.SIGTERM if next(calls) == stop_after else None,
+            interrupted=lambda: signal.SIGTERM if next(calls) == stop_after else None,
         )
     restored = checkpoint.restore_latest(manager, workshop.start.state)
     assert int(restored.state.step[0]) == stop_after
@@ -124,14 +123,14 @@ def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path,
 
 
 def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
-    def halved(chunks, epoch):
-        (state,) = chunks
+    def halved(groups, epoch):
+        (state,) = groups
         bias = jnp.sum(jnp.abs(state.params["Dense_0"]["bias"]))  # an update that depends on what was learnt so far
         gamma = parallel.replicated(jnp.full(1, 3 / (1 + epoch), jnp.float32) + jnp.reshape(bias, 1))
-        return [state._replace(hyper={**state.hyper, "gamma": gamma})]
+        return [state._replace(loss_values={"gamma": gamma})]
 
     expected = train(workshop, adapt=halved)
-    assert 1 < float(expected.hyper["gamma"][0]) < 3
+    assert 1 < float(expected.loss_values["gamma"][0]) < 3
     for stop_after in (2, 4, 9):  # 4 is the end of an epoch, whose update belongs to the next
         manager = checkpoint.make_manager(tmp_path / str(stop_after), keep=2)
         calls = iter(range(1, 100))
@@ -140,7 +139,7 @@ def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
                 workshop,
                 adapt=halved,
                 save=functools.partial(checkpoint.save, manager),
-                stopped=lambda calls=calls, last=stop_after: signal.SIGTERM if next(calls) == last else None,
+                interrupted=lambda calls=calls, last=stop_after: signal.SIGTERM if next(calls) == last else None,
             )
         restored = checkpoint.restore_latest(manager, workshop.start.state)
         chex.assert_trees_all_equal(train(workshop, start=restored, adapt=halved), expected)
@@ -149,7 +148,7 @@ def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
 def test_a_signal_during_the_last_step_is_not_lost(workshop):
     asked, saved = iter([None] * PLAN.steps + [signal.SIGINT] * 2), []
     with pytest.raises(Interrupted, match="stopped at step 12 of 12 and saved") as caught:
-        train(workshop, save=lambda each: saved.append(int(each.state.step[0])), stopped=lambda: next(asked))
+        train(workshop, save=lambda each: saved.append(int(each.state.step[0])), interrupted=lambda: next(asked))
     assert caught.value.exit_code == 130
     assert saved[-1] == 12
 
@@ -157,27 +156,27 @@ def test_a_signal_during_the_last_step_is_not_lost(workshop):
 def test_the_step_is_compiled_for_all_calls_at_the_first(workshop, whole):
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
-    chunks = workshop.program.place(jax.tree.map(np.copy, workshop.start.state))
+    groups = workshop.program.place(jax.tree.map(np.copy, workshop.start.state))
     batch = next(workshop.batches(0, 0))
     for _ in range(2):
-        chunks, *_ = workshop.program.step(chunks, batch)
+        groups, *_ = workshop.program.step(groups, batch)
     assert not [event for event in compiled if "backend_compile" in event]  # `whole` has made the first call
     jax.jit(lambda x: x + 41.5)(1.0)
     assert [event for event in compiled if "backend_compile" in event]
 
 
 def test_every_example_is_seen_once_an_epoch(whole):
-    seen = [row["value"] for row in whole[1] if row["name"] == "examples_seen"]
+    seen = [row.value for row in whole[1] if row.name == "examples_seen"]
     assert seen[-1] == 3 * 29
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
     saved = []
 
-    def poisoned(chunks, epoch):
+    def poisoned(groups, epoch):
         if epoch < 2:
-            return chunks
-        return [chunk._replace(hyper={**chunk.hyper, "gamma": chunk.hyper["gamma"] * np.nan}) for chunk in chunks]
+            return groups
+        return [states._replace(loss_values={"gamma": states.loss_values["gamma"] * np.nan}) for states in groups]
 
     with pytest.raises(RunError, match="loss is nan at step 9; what was saved before is kept"):
         train(workshop, save=lambda each: saved.append(int(each.state.step[0])), adapt=poisoned)
@@ -185,7 +184,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run():
-    meter = Meter({}, [{}], [False], alone=True)
+    meter = Meter({}, [{}], [False], sweep=False)
     values = {"loss": 1.0, "penalty": 0.0, "correct": 1, "count": 1, "gradient_norm": np.inf, "parameter_norm": 1}
     meter.add(4, [{name: np.array([value]) for name, value in values.items()}])
     with pytest.raises(RunError, match="gradient norm is inf at step 4"):
@@ -194,8 +193,8 @@ def test_a_gradient_that_is_not_finite_stops_the_run():
 
 def test_parameters_that_are_not_finite_are_never_saved(workshop):
     saved = []
-    hyper = {**workshop.start.state.hyper, "learning_rate": np.array([np.inf], np.float32)}
-    start = workshop.start._replace(state=workshop.start.state._replace(hyper=hyper))
+    state = workshop.start.state._replace(learning_rate=np.array([np.inf], np.float32))
+    start = workshop.start._replace(state=state)
     with pytest.raises(RunError, match=r"parameter norm is (nan|inf) at step 1"):
         train(workshop, start=start, save=lambda each: saved.append(int(each.state.step[0])))
     assert saved == []
@@ -232,7 +231,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(workshop, tmp_path, c
     assert int(restored.state.step[0]) == 10
     error = capfd.readouterr().err
     assert error.count("\n") == 1
-    assert "12 is damaged or incomplete; falling back to the one before" in error
+    assert "12 is corrupt or incomplete; falling back to the one before" in error
 
 
 def test_without_a_whole_checkpoint_there_is_none(workshop, tmp_path):

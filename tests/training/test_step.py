@@ -32,8 +32,8 @@ def make_tx(**changes) -> optax.GradientTransformation:
 def make_state(model, tx, *, gamma: float = 2.0, learning_rate: float = 0.1) -> TrainState:
     variables = dict(model.init(jax.random.PRNGKey(0), jnp.zeros((2, 8, 8, 3))))
     params = variables.pop("params")
-    hyper = {"gamma": jnp.float32(gamma), "learning_rate": jnp.float32(learning_rate)}
-    return TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), hyper)
+    values, rate = {"gamma": jnp.float32(gamma)}, jnp.float32(learning_rate)
+    return TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), values, rate)
 
 
 close = functools.partial(chex.assert_trees_all_close, rtol=1e-5, atol=1e-5)
@@ -106,18 +106,18 @@ def test_a_penalty_over_the_whole_batch_is_the_same_on_two_devices_and_one(tx):
         return jnp.sqrt(jnp.sum(jnp.where(mask, (confidence - mean) ** 2, 0)) / count)
 
     def on(gather):
-        def forward(network, params, batch, key, hyper):
+        def outputs(network, params, batch, key, loss_values):
             logits, model_state = network(params)
             count = jnp.sum(batch.mask, dtype=jnp.float32)
-            return logits, model_state, hyper["gamma"] * count * spread(*gather((logits, batch.mask)))
+            return logits, model_state, loss_values["gamma"] * count * spread(*gather((logits, batch.mask)))
 
-        return forward
+        return outputs
 
     model, batch = models.build("mlp", 4, hidden=(5,)), make_batch(8, 5)
-    step = make_step(model.apply, LOSS, tx, parallel.reduce_sum, forward=on(parallel.gather))
+    step = make_step(model.apply, LOSS, tx, parallel.reduce_sum, outputs=on(parallel.gather))
     two, two_metrics, fingerprints = parallel.pmapped(step)(make_state(model, tx), parallel.shard(batch))
     parallel.check_replicas(fingerprints)
-    alone = make_step(model.apply, LOSS, tx, lambda tree: tree, forward=on(lambda tree: tree))
+    alone = make_step(model.apply, LOSS, tx, lambda tree: tree, outputs=on(lambda tree: tree))
     one, one_metrics = jax.jit(alone)(make_state(model, tx), batch)
     close(two.params, one.params)
     close(two_metrics, one_metrics)
@@ -151,7 +151,7 @@ def test_step_is_gradient_descent_on_the_mean_loss(tx):
     state, batch = make_state(model, plain), make_batch(6, 6)
 
     def mean_loss(params):
-        return jnp.mean(LOSS(model.apply({"params": params}, batch.x), batch.y, state.hyper))
+        return jnp.mean(LOSS(model.apply({"params": params}, batch.x), batch.y, state.loss_values))
 
     step = jax.jit(make_step(model.apply, LOSS, plain, lambda tree: tree))
     new_state, metrics = step(state, batch)

@@ -1,0 +1,119 @@
+"""The calibrate command: python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine."""
+
+import signal
+import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once; every file on disk is complete at any moment
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from focalgeo.job.inputs import Options, read_inputs
+from focalgeo.types import InputError, RunError
+
+DESCRIPTION = """\
+Fit calibration methods to a classifier's outputs and say, on other examples, which to use: calibrated probabilities,
+calibrator.json and report.html.
+
+Each split is one file with logits or probs [examples, classes], labels [examples] and perhaps group [examples]:
+  .npz, .safetensors, .pt   named arrays (.pt is read with weights_only, and needs torch)
+  .csv                      a header: labels,logits_0,logits_1,... (or probs_0,...), perhaps group
+  two .npy files            --val=logits=z.npy,labels=y.npy (or probs=p.npy,labels=y.npy)
+"""
+EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message.replace('argument ', '', 1)}; see --help")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all flags; what is wrong with one is an InputError."""
+    parser = _Parser(
+        prog="python -m focalgeo.calibrate",
+        usage=f"{EXAMPLE} [flags]",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--val", metavar="PATH", help="what the methods are fitted on")
+    add("--test", metavar="PATH", help="what they are measured on; without it val is cross-fitted")
+    add("--out", metavar="FOLDER", help="receives everything; missing, empty, or of the same command")
+    add("--logits-key", metavar="NAME", help="the array that holds logits, if its name is not logits")
+    add("--probs-key", metavar="NAME", help="the array that holds probabilities, if its name is not probs")
+    add("--labels-key", metavar="NAME", help="the array that holds labels, if its name is not labels")
+    add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
+    add("--criterion", default="ece", help="what the method that is chosen was fitted by: ece (default) or nll")
+    add("--binning", default="ece", help="the ECE that is searched: ece (equal width, default) or adaptive_ece")
+    add("--trained-gamma", type=float, metavar="GAMMA", help="of the focal loss that the model was trained with")
+    add("--folds", type=int, default=5, help="of the cross-fit of val by which a method is chosen (default 5)")
+    add("--num-bins", type=int, default=15, help="of both ECEs (default 15)")
+    add("--num-resamples", type=int, default=1000, help="of the bootstrap (default 1000)")
+    add("--seed", type=int, default=0, help="of the bootstrap and of the folds (default 0)")
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the flags and check their ranges.
+
+    Raises:
+        InputError: one line that names the flag.
+    """
+    parser = make_parser()
+    found, rest = parser.parse_known_args(arguments)
+    if rest:
+        known = [name for action in parser._actions for name in action.option_strings]
+        if rest[0].startswith("--"):
+            raise InputError.of_choice("the flag", rest[0].partition("=")[0], known)
+        raise InputError(f"unknown argument {rest[0]!r}: flags are given as in {EXAMPLE}")
+    for name in ("val", "out"):
+        if not getattr(found, name):
+            raise InputError(f"--{name} is missing: for example {EXAMPLE}")
+    options = Options(**vars(found))
+    _check(options)
+    return options
+
+
+def _check(options: Options) -> None:
+    for name, choices in (("criterion", ("ece", "nll")), ("binning", ("ece", "adaptive_ece"))):
+        if getattr(options, name) not in choices:
+            raise InputError.of_choice(f"--{name}", getattr(options, name), choices)
+    if options.logits_key is not None and options.probs_key is not None:
+        raise InputError("--logits-key and --probs-key are both given: a file is read as logits or as probs, give one")
+    ranges = (
+        ("folds", 2, 100),
+        ("num_bins", 1, 10_000),
+        ("num_resamples", 2, 1_000_000),
+        ("seed", 0, 2**31 - 1),
+    )
+    for name, least, most in ranges:
+        value = getattr(options, name)
+        if not least <= value <= most:
+            raise InputError(f"--{name.replace('_', '-')} is {value}: it must be from {least} to {most}")
+    if options.trained_gamma is not None and not 0 <= options.trained_gamma <= 100:
+        raise InputError(f"--trained-gamma is {options.trained_gamma}: it must be from 0 to 100")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Calibrate; returns the exit code: 0, 2 (bad input) or 3 (numbers beyond float32)."""
+    if {"-h", "--help"} & set(arguments):
+        print(make_parser().format_help())
+        return 0
+    try:
+        options = parse(arguments)
+        val, test = read_inputs(options)
+        from focalgeo.job import calibration  # jax after flags and files, so that their errors are answered at once
+
+        calibration.run_and_print(options, val, test, command=["python", "-m", "focalgeo.calibrate", *arguments])
+        return 0
+    except (InputError, RunError) as error:
+        print(f"focalgeo: {str(error).replace('--workdir', '--out')}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,186 @@
+"""Calibration methods as values: how each is fitted to held-out logits, and how it is applied.
+
+All that comes after a fit measures log-probabilities and never asks which method they are from. A new method is a
+function pair and an entry of METHODS; tests/calibration/test_methods.py holds one of ten lines.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from focalgeo.calibration.maps import focal_temperature_scaling
+from focalgeo.calibration.search import GAMMAS, TEMPERATURES, GridSearch, best_point, grid_search
+from focalgeo.types import Array
+
+
+class Method(NamedTuple):
+    """A calibration method.
+
+    fit(logits, labels, *, criterion, mask=None, <options>) -> params, a dict of arrays; its scalars are shown in
+    reports, and "converged", where it is among them, says whether the best values lie inside the range searched.
+    apply(params, logits) -> log_probs [examples, classes].
+    """
+
+    name: str  # its key in METHODS, and in rows
+    title: str  # in tables and figures
+    fit: Callable[..., dict[str, Array]]
+    apply: Callable[[dict[str, Array], Array], Array]
+    criteria: tuple[str, ...] = ("ece", "nll")  # that it can be fitted by; () where nothing is fitted
+    options: tuple[str, ...] = ()  # keyword options of `fit` beyond criterion and mask
+    keeps_class: bool = True  # False: it may change the predicted class
+
+
+class Fitted(NamedTuple):
+    """A method with what its fit has found."""
+
+    method: Method
+    criterion: str | None  # None where nothing is fitted
+    params: dict[str, Array]
+
+    def log_probs(self, logits: Array) -> Array:
+        """Calibrated log-probabilities [examples, classes] of logits of that shape."""
+        return self.method.apply(self.params, logits)
+
+    def calibrated(self, logits: Array) -> "Calibrated":
+        """The log-probabilities with the method and criterion that they are from."""
+        return Calibrated(self.method, self.criterion, self.log_probs(logits))
+
+    @property
+    def converged(self) -> bool:
+        """False where the fit ended at the end of its range."""
+        return bool(self.params.get("converged", True))
+
+
+class Calibrated(NamedTuple):
+    """Log-probabilities of examples by a method, with what it was fitted by."""
+
+    method: Method
+    criterion: str | None
+    log_probs: Array  # float [examples, classes]
+
+
+def _nothing_fitted(logits: Array, labels: Array, *, criterion: str | None = None, mask: Array | None = None) -> dict:
+    return {}
+
+
+def _fit_focal_temperature_scaling(
+    logits: Array,
+    labels: Array,
+    *,
+    criterion: str,
+    mask: Array | None = None,
+    gammas: Array = GAMMAS,
+    temperatures: Array = TEMPERATURES,
+    binning: str = "ece",
+    num_bins: int = 15,
+    search: GridSearch | None = None,
+    gamma: float | None = None,
+) -> dict[str, Array]:
+    """Gamma and temperature by `grid_search`; `search` is its result where that is known, `gamma` a row of the grid."""
+    if search is None:
+        search = grid_search(logits, labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask)
+    best = best_point(search, gammas, temperatures, criterion=criterion, gamma=gamma)
+    ends = np.float32([np.min(temperatures), np.max(temperatures)])
+    inside = (ends[0] < best.temperature) & (best.temperature < ends[1])
+    return {"gamma": best.gamma, "temperature": best.temperature, "converged": inside | (len(temperatures) == 1)}
+
+
+def _fit_temperature_scaling(logits: Array, labels: Array, **settings: Any) -> dict[str, Array]:
+    """The row gamma = 0 of the same grid: on these examples focal temperature scaling is then never worse."""
+    return _fit_focal_temperature_scaling(logits, labels, gamma=0.0, **settings)
+
+
+def _trained_gamma(
+    logits: Array, labels: Array, *, criterion: str | None = None, mask: Array | None = None, trained_gamma: float
+) -> dict[str, Array]:
+    return {"gamma": np.float32(trained_gamma)}
+
+
+# One compiled map for all four methods: two of them with the same gamma and temperature then agree to the bit, and
+# their difference is 0 instead of rounding, which a paired test would take for an effect.
+_MAP = jax.jit(focal_temperature_scaling)
+_ZERO, _ONE = np.float32(0), np.float32(1)
+
+
+_SEARCH_OPTIONS = ("gammas", "temperatures", "binning", "num_bins", "search")
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(
+            "uncalibrated", "Uncalibrated", _nothing_fitted, lambda _, logits: _MAP(logits, _ZERO, _ONE), criteria=()
+        ),
+        Method(
+            "temperature_scaling",
+            "Temperature scaling",
+            _fit_temperature_scaling,
+            lambda params, logits: _MAP(logits, _ZERO, params["temperature"]),
+            options=_SEARCH_OPTIONS,
+        ),
+        Method(
+            "focal_temperature_scaling",
+            "Focal temperature scaling",
+            _fit_focal_temperature_scaling,
+            lambda params, logits: _MAP(logits, params["gamma"], params["temperature"]),
+            options=_SEARCH_OPTIONS,
+        ),
+        Method(  # the inverse of what training with focal loss of this gamma does, where it has no class weights
+            "loss_implied_map",
+            "Loss-implied map",
+            _trained_gamma,
+            lambda params, logits: _MAP(logits, params["gamma"], _ONE),
+            criteria=(),
+            options=("trained_gamma",),
+        ),
+    )
+}
+
+
+def configured(method: Method, settings: Mapping[str, Any]) -> Method:
+    """The method with those of `settings` bound in its `fit` that it names among its options."""
+    chosen = {name: settings[name] for name in method.options if name in settings}
+    return method._replace(fit=partial(method.fit, **chosen))
+
+
+def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[str, Method]:
+    """The methods without those that need the gamma of the training, where `settings` has no "trained_gamma"."""
+    known = settings.get("trained_gamma") is not None
+    return {name: method for name, method in methods.items() if known or "trained_gamma" not in method.options}
+
+
+def fit_methods(
+    methods: Mapping[str, Method],
+    logits: Array,
+    labels: Array,
+    *,
+    settings: Mapping[str, Any],
+    mask: Array | None = None,
+) -> list[Fitted]:
+    """Every method fitted by each of its criteria, in the order of `methods`.
+
+    Args:
+        methods: Some of METHODS, or others.
+        logits: Float [examples, classes], of a validation split.
+        labels: Int [examples].
+        settings: Options of the fits by name. Methods that search the grid of gamma and temperature share one
+            search: give its result as "search" where it is known, else it is made here.
+        mask: Bool [examples], or how often each example counts; None counts each once.
+    """
+    if "search" not in settings and any("search" in method.options for method in methods.values()):
+        settings = {**settings, "search": searched(logits, labels, settings=settings, mask=mask)}
+    ready = [configured(method, settings) for method in methods.values()]
+    return [
+        Fitted(method, criterion, method.fit(logits, labels, criterion=criterion, mask=mask))
+        for method in ready
+        for criterion in method.criteria or (None,)
+    ]
+
+
+def searched(logits: Array, labels: Array, *, settings: Mapping[str, Any], mask: Array | None = None) -> GridSearch:
+    """The `grid_search` that `fit_methods` makes for these settings."""
+    gammas, temperatures = settings.get("gammas", GAMMAS), settings.get("temperatures", TEMPERATURES)
+    options = {"criterion": settings.get("binning", "ece"), "num_bins": settings.get("num_bins", 15)}
+    return grid_search(logits, labels, gammas, temperatures, mask=mask, **options)

@@ -1,0 +1,113 @@
+"""Roots and minima of functions of one number inside a bracket, elementwise, for jit and vmap.
+
+None of these is differentiated through: `implicit_step` gives a root its derivatives afterwards.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from focalgeo.types import Array
+
+_MOST_STEPS = 100  # ten are usual; each fourth is a bisection until Newton's steps are short
+_NEAR = 0.1  # a Newton step shorter than this is in reach of quadratic convergence, for functions of scale 1
+_GOLDEN = 0.6180339887498949
+
+
+class Root(NamedTuple):
+    """Where a function crosses zero."""
+
+    point: Array
+    converged: Array  # bool
+    steps: Array  # int32 scalar
+
+
+class _Bracket(NamedTuple):
+    point: Array
+    low: Array
+    high: Array
+    moving: Array  # bool
+    step: Array  # int32 scalar
+
+
+def newton_in_bracket(
+    function: Callable[[Array], tuple[Array, Array]],
+    start: Array,
+    low: Array,
+    high: Array,
+    *,
+    settled: Callable[[Array, Array], Array] | None = None,
+) -> Root:
+    """Where a function goes from below zero to above it: Newton's steps, a bisection where one leaves the bracket.
+
+    Args:
+        function: function(x) -> (value, slope) for x [...], each element by itself. The value is at most 0 at `low`
+            and at least 0 at `high`, and crosses zero once between them; the slope may have any sign on the way.
+        start: Float [...], inside the bracket.
+        low: Float [...].
+        high: Float [...].
+        settled: settled(value, slope) -> bool [...], whether the next step is the last. If None, steps end where they
+            are shorter than 16 eps max(|x|, 1).
+
+    Returns:
+        Root [...], where the last step has been taken; not converged after 100 steps.
+    """
+    tolerance = 16 * jnp.finfo(start.dtype).eps
+
+    def advance(state: _Bracket) -> _Bracket:
+        value, slope = function(state.point)
+        low = jnp.where(value <= 0, state.point, state.low)
+        high = jnp.where(value >= 0, state.point, state.high)
+        newton = state.point - value / jnp.maximum(slope, jnp.finfo(slope.dtype).tiny)
+        far = (jnp.abs(newton - state.point) > _NEAR) & (state.step % 4 == 3)
+        outside = ~((newton >= low) & (newton <= high))
+        point = jnp.where(far | outside, low + (high - low) / 2, newton)
+        small = tolerance * jnp.maximum(jnp.abs(state.point), 1)
+        last = jnp.abs(newton - state.point) <= small if settled is None else settled(value, slope)
+        moving = state.moving & ~last & (high - low > small)
+        # An accepted Newton step is taken even when it is the last: it costs nothing and only improves the point.
+        point = jnp.where(moving, point, jnp.clip(newton, low, high))
+        return _Bracket(jnp.where(state.moving, point, state.point), low, high, moving, state.step + 1)
+
+    state = _Bracket(start, low, high, jnp.ones(start.shape, bool), jnp.zeros((), jnp.int32))
+    state = jax.lax.while_loop(lambda s: jnp.any(s.moving) & (s.step < _MOST_STEPS), advance, state)
+    return Root(state.point, ~state.moving, state.step)
+
+
+def implicit_step(root: Array, value: Array, slope: Array) -> Array:
+    """One Newton step root - value / slope, whose derivatives are those of the root as an implicit function.
+
+    Args:
+        root: Float [...]; no derivative is taken through it.
+        value: The function at stop_gradient(root), as a function of what the root is to be differentiated by.
+        slope: Its derivative by the root, not 0; no derivative is taken through it, so the first order is right alone.
+    """
+    return jax.lax.stop_gradient(root) - value / jax.lax.stop_gradient(slope)
+
+
+def bisection(is_below: Callable[[Array], Array], low: Array, high: Array, *, num_halvings: int) -> Array:
+    """The middle of the bracket [...] around a root after `num_halvings`; is_below(x) says that x is below the root."""
+
+    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = low / 2 + high / 2
+        below = is_below(middle)
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    low, high = jax.lax.fori_loop(0, num_halvings, halve, (low, high))
+    return low / 2 + high / 2
+
+
+def golden_section(function: Callable[[Array], Array], low: Array, high: Array, *, num_sections: int) -> Array:
+    """Where a function [...] -> [...] that falls and then rises is least: a section shrinks the bracket by 1.618."""
+
+    def section(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        falls = function(left) > function(right)
+        return jnp.where(falls, left, low), jnp.where(falls, high, right)
+
+    low, high = jax.lax.fori_loop(0, num_sections, section, (low, high))
+    return low / 2 + high / 2

@@ -1,0 +1,152 @@
+"""Quadratic forms v' A v without a product A v: parts of v' H v, and samples of many traces at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from focalgeo.curvature.arguments import check_matches, check_params, scalar
+from focalgeo.curvature.matvec import flat_matvec, layout_of, unravel
+from focalgeo.curvature.traces import sign_probe
+from focalgeo.types import Array, InputError, PyTree
+
+
+class Parts(NamedTuple):
+    """The two parts of v' H v, which sum to it."""
+
+    gauss_newton: Array  # of the loss in the outputs, zdot' H_out zdot
+    residual: Array  # of the network, grad_z L . zddot
+
+
+def quadratic_parts(
+    network: Callable[[PyTree], PyTree],
+    losses: Mapping[str, Callable[[PyTree], Array]],
+    params: PyTree,
+    vector: PyTree,
+) -> dict[str, Parts]:
+    """The parts of v' H v = zdot' H_out zdot + grad_z L . zddot, for every loss L of the outputs z(params) at once.
+
+    zdot and zddot are the network's first two derivatives along v. One forward pass of second order gives both, and no
+    reverse pass is made; further losses cost nothing beside it. The first part is the Gauss-Newton part: it is never
+    negative for cross-entropy, but may be for focal loss. The second, the residual, vanishes in the trace of a network
+    whose outputs are linear in each single parameter, as with ReLU and batch norm in evaluation mode.
+
+    Args:
+        network: params -> tree of outputs (logits of all examples, say).
+        losses: name -> function of those outputs that gives one floating-point number.
+        params: tree of floating-point arrays.
+        vector: tree of the same structure and shapes.
+
+    Returns:
+        name -> Parts of scalars, in the unit of the loss times the vector's squared.
+
+    Raises:
+        InputError: a loss is not scalar, `params` is empty or holds integers, or `vector` does not match.
+
+    Accuracy: float rounding; against dense float64 matrices in tests/curvature/test_quadratic_forms.py.
+
+    Source: Schraudolph, Fast curvature matrix-vector products for second-order gradient descent (2002).
+    """
+    check_params(params)
+    check_matches(vector, params)
+
+    def along(point: PyTree) -> tuple[PyTree, PyTree]:
+        return jax.jvp(network, (point,), (vector,))
+
+    (outputs, first), (_, second) = jax.jvp(along, (params,), (vector,))
+    return {
+        name: Parts(_second_derivative(scalar(loss), outputs, first), jax.jvp(scalar(loss), (outputs,), (second,))[1])
+        for name, loss in losses.items()
+    }
+
+
+def _second_derivative(loss: Callable, outputs: PyTree, tangent: PyTree) -> Array:
+    def slope(point: PyTree) -> Array:
+        return jax.jvp(loss, (point,), (tangent,))[1]
+
+    return jax.jvp(slope, (outputs,), (tangent,))[1]
+
+
+def trace_samples(
+    form: Callable[[PyTree], PyTree],
+    like: PyTree,
+    key: Array,
+    num_samples: int,
+    *,
+    basis: Float[Array, "rows size"] | None = None,
+) -> PyTree:
+    """Unbiased samples of Tr A for every quadratic form v' A v that `form` returns, all from the same sign vectors.
+
+    A sample is sum_i q_i' A q_i + w' A w, with q_i the rows of `basis` and w a sign vector projected away from them.
+    The first sum is exact, and the better the basis spans the large eigenvalues, the less the samples scatter. What is
+    linear in the forms holds sample by sample: parts of a form sum to the whole, and differences carry the error of a
+    difference. To be called outside jit: the loop is Python's.
+
+    Args:
+        form: tree -> tree of scalars, each quadratic in its argument; jitted for speed by the caller.
+        like: tree of arrays with the shapes and dtypes that `form` takes; its values are not used.
+        key: PRNG key of the probes.
+        num_samples: number of samples, 1 or more; `form` is called once for each, and once for each row of `basis`.
+        basis: orthonormal rows [rows, dimension] in the order of `ravel_pytree`, as `dominant_basis` gives; None: none.
+
+    Returns:
+        The tree that `form` returns, its leaves NumPy arrays [num_samples]; `sample_mean` makes estimates of them.
+
+    Raises:
+        InputError: num_samples below 1, or `like` is empty or not floating-point.
+
+    Accuracy: the mean over all sign vectors is the trace; tests/curvature/test_quadratic_forms.py.
+
+    Source: Hutchinson (1990); the exact part as in Meyer et al., Hutch++ (2021).
+    """
+    check_params(like, name="like")
+    if num_samples < 1:
+        raise InputError(f"num_samples is {num_samples}; use 1 or more")
+    layout = layout_of(like)
+    probes = (unravel(sign_probe(key, jnp.int32(index), basis, layout=layout), layout) for index in range(num_samples))
+    samples = _gathered([form(probe) for probe in probes])
+    if basis is None:
+        return samples
+    inside = _gathered([form(unravel(row, layout)) for row in basis])
+    return jax.tree.map(lambda each, exact: each + exact.sum(), samples, inside)
+
+
+def dominant_basis(
+    matvecs: Sequence[Callable], like: PyTree, key: Array, num_products: int
+) -> Float[Array, "rows size"]:
+    """Orthonormal rows that span products of the matvecs with random signs: mostly their largest eigenvectors.
+
+    Args:
+        matvecs: symmetric linear maps, tree -> tree; each makes `num_products` products.
+        like: tree of arrays with the shapes and dtypes that they take; its values are not used.
+        key: PRNG key of the signs.
+        num_products: 1 or more.
+
+    Returns:
+        [rows, dimension], rows at most len(matvecs) * num_products and at most the dimension.
+
+    Raises:
+        InputError: num_products below 1, or `like` is empty or not floating-point.
+        RunError: a concrete product is not finite; the leaf is named.
+
+    Accuracy: orthonormal to rounding; tests/curvature/test_quadratic_forms.py.
+
+    Source: Meyer et al., Hutch++ (2021), the sketch of Algorithm 1.
+    """
+    check_params(like, name="like")
+    if num_products < 1:
+        raise InputError(f"num_products is {num_products}; use 1 or more")
+    layout = layout_of(like)
+    products = [flat_matvec(matvec, layout) for matvec in matvecs]
+    share = max(1, min(num_products, layout.size // len(products)))
+    signs = jax.random.rademacher(key, (share, layout.size), layout.dtype)
+    rows = jnp.stack([product(row) for product in products for row in signs])[: layout.size]
+    return jnp.linalg.qr(rows.T)[0].T
+
+
+def _gathered(values: list[PyTree]) -> PyTree:
+    """Each leaf's values as one array on the host, where the few numbers that are left cost no compilation."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(values))

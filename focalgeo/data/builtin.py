@@ -1,0 +1,87 @@
+"""Data sets that need no file: scikit-learn's handwritten digits, and Gaussian clusters in the plane."""
+
+import hashlib
+import math
+
+import numpy as np
+
+from focalgeo.data.splits import RawDataset, Sizes
+from focalgeo.types import InputError, Split
+
+CENTRES = np.array([(-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, 1.0)])
+FLIPPED = 10  # one in
+EXAMPLES = 1000
+
+
+def read_digits() -> RawDataset:
+    """1797 images of 8x8, uint8 [1797, 8, 8, 1] with values 0..16, as one split: no test split was published.
+
+    Source: the test part of UCI's "Optical Recognition of Handwritten Digits", as scikit-learn ships it.
+    """
+    from sklearn.datasets import load_digits  # heavy, and only this data set needs it
+
+    digits = load_digits()
+    split = Split(digits.images.astype(np.uint8)[..., None], digits.target.astype(np.int32))
+    checksum = hashlib.sha256(split.x.tobytes() + split.y.astype("<i4").tobytes()).hexdigest()
+    return RawDataset({"train": split}, tuple(str(name) for name in digits.target_names), checksum)
+
+
+def make_clusters(deviation: str, *, sizes: Sizes, seed: int) -> RawDataset:
+    """Normal points about (+-1, +-1), float32 [examples, 2], as many in each cluster; a tenth of each flipped.
+
+    The class is 1 where the first coordinate of the centre is positive, else 0, and the other one for exactly one in
+    ten points of every cluster.
+
+    Args:
+        deviation: the standard deviation in both coordinates, 0 or more, as text.
+        sizes: examples of each split, multiples of 40; 1000 where None.
+        seed: of the random numbers, 0 or more; each split has its own.
+
+    Returns:
+        The data set; its checksum is that of the recipe, which sizes and seed do not change.
+
+    Raises:
+        InputError: a deviation that is no such number, a size that is no multiple of 40, or a negative seed.
+
+    Accuracy:
+        counts are exact, means and deviations within their standard errors: tests/data/test_builtin.py.
+
+    Source:
+        Mukhoti et al., arXiv 2002.09437, App. G, which states neither deviation nor number of points.
+    """
+    scale = _number(deviation)
+    if seed < 0:
+        raise InputError(f"split seed {seed} is out of range: give an integer of at least 0")
+    splits = {
+        part: _sample(_size(part, size), scale, np.random.default_rng([seed, index]))
+        for index, (part, size) in enumerate(sizes._asdict().items())
+    }
+    checksum = hashlib.sha256(f"clusters {scale!r} {FLIPPED}".encode()).hexdigest()
+    return RawDataset(splits, ("negative", "positive"), checksum)
+
+
+def _sample(n: int, deviation: float, rng: np.random.Generator) -> Split:
+    in_cluster, cluster = np.divmod(np.arange(n), len(CENTRES))
+    x = CENTRES[cluster] + deviation * rng.standard_normal((n, 2))
+    flipped = in_cluster < n // len(CENTRES) // FLIPPED
+    y = (CENTRES[cluster, 0] > 0) != flipped
+    order = rng.permutation(n)
+    return Split(x[order].astype(np.float32), y[order].astype(np.int32))
+
+
+def _size(part: str, size: int | None) -> int:
+    size = EXAMPLES if size is None else size
+    unit = len(CENTRES) * FLIPPED
+    if size < 1 or size % unit:
+        raise InputError(f"clusters: {part}_size is {size}: give a multiple of {unit}, so that flips are exact")
+    return size
+
+
+def _number(text: str) -> float:
+    try:
+        deviation = float(text)
+    except ValueError:
+        deviation = math.nan
+    if not 0 <= deviation < math.inf:
+        raise InputError(f"clusters:{text}: give the standard deviation of the clusters, 0 or more, as clusters:0.5")
+    return deviation

@@ -1,0 +1,210 @@
+"""Calibration as both commands compose it, and the steps of the calibrate command.
+
+The calibrate command fits and chooses on val, measures on test or by cross-fitting, and writes.
+"""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from focalgeo import calibration, evaluation, records, report
+from focalgeo.calibration import METHODS, Calibrated, Fitted, Method, SavedCalibrator
+from focalgeo.data.logits_files import Outputs
+from focalgeo.evaluation import Sample
+from focalgeo.job import preparation, provenance
+from focalgeo.job.inputs import Options, make_config
+from focalgeo.job.warnings import input_warnings
+from focalgeo.rows import Difference, Row, Seconds, select
+from focalgeo.types import Array, Predictions
+
+GAMMAS = np.sort(np.float32(calibration.GAMMAS))
+# the main job's grid, and coarsely on from there: outputs of other programs may be scaled by anything
+TEMPERATURES = np.float32([*calibration.TEMPERATURES, *np.geomspace(5.1, 100, 60)])
+
+
+class Fits(NamedTuple):
+    """What was fitted on val, and the search that it comes from, as search.npz holds it."""
+
+    fits: list[Fitted]
+    search: dict[str, np.ndarray]  # gammas, temperatures, ece and nll [gammas, temperatures]; {} where none was needed
+
+
+def fit_on_val(
+    methods: Mapping[str, Method],
+    logits: Array,
+    labels: Array,
+    *,
+    settings: Mapping[str, Any],
+    mask: Array | None = None,
+) -> Fits:
+    """Every method by each of its criteria, those that search the grid of gamma and temperature by one search.
+
+    settings: "gammas", "temperatures", "binning", "num_bins" and "trained_gamma", the options of methods.
+    """
+    if not any("search" in method.options for method in methods.values()):
+        return Fits(calibration.fit_methods(methods, logits, labels, settings=settings, mask=mask), {})
+    search = calibration.searched(logits, labels, settings=settings, mask=mask)
+    fits = calibration.fit_methods(methods, logits, labels, settings={**settings, "search": search}, mask=mask)
+    surfaces = {"ece": np.asarray(search.ece), "nll": np.asarray(search.nll)}
+    return Fits(fits, {name: settings[name] for name in ("gammas", "temperatures")} | surfaces)
+
+
+def calibrate(config, predictions: Mapping[str, Predictions], key: Array) -> tuple[list[Row], dict[str, np.ndarray]]:
+    """Calibration rows of a run of the main job on val and test, and the search on val.
+
+    Methods are those of config.evaluation.methods, or all, as far as they can be used after this training.
+    """
+    evaluate, val = config.evaluation, predictions["val"]
+    count = round(evaluate.max_temperature / evaluate.temperature_step)
+    settings = {
+        "gammas": np.asarray(evaluate.gammas, np.float32),
+        "temperatures": (np.arange(1, count + 1) * evaluate.temperature_step).astype(np.float32),
+        "binning": evaluate.binning,
+        "num_bins": evaluate.num_bins,
+        "trained_gamma": preparation.trained_gamma(config),
+    }
+    named = evaluate.methods or METHODS
+    methods = calibration.usable({name: METHODS[name] for name in METHODS if name in named}, settings)
+    mask = None if np.all(val.mask) else val.mask
+    fits, search = fit_on_val(methods, val.logits, val.labels, settings=settings, mask=mask)
+    rows = evaluation.fit_rows(fits, n=len(val.labels))
+    for split, outputs in predictions.items():
+        calibrated = [fitted.calibrated(outputs.logits) for fitted in fits]
+        sample = Sample(split, outputs.labels, calibrated, key, evaluate.num_bins, evaluate.num_resamples)
+        rows += evaluation.calibration_rows(sample, evaluation.comparisons(calibrated) if split == "test" else ())
+    return rows, search
+
+
+def run_and_print(options: Options, val: Outputs, test: Outputs | None, *, command: list[str]) -> None:
+    """Calibrate, and say on standard output what came out and where the report is."""
+    rows, choice = run(options, val, test, command=command)
+    out = Path(options.out)
+    print(report.results_text(rows, records.read_manifest(out), "cross_fit" if test is None else "test"))
+    numbers = {name: value for name, value in choice.parameters.items() if isinstance(value, float)}
+    fitted = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    title = METHODS[choice.method].title.lower()
+    print(f"to use: {title}{f' ({fitted})' if fitted else ''}\nreport: {out / 'report.html'}")
+
+
+def run(
+    options: Options, val: Outputs, test: Outputs | None, *, command: list[str]
+) -> tuple[list[Row], SavedCalibrator]:
+    """Calibrate and write everything into --out; returns the rows and the method to use.
+
+    Raises:
+        InputError: a file cannot be written. RunError: a metric is not finite.
+    """
+    out = Path(options.out)
+    with records.locked(out):
+        manifest = {
+            "config": make_config(options, val, test),
+            "data": {"name": val.source.rpartition("/")[2]},
+            "calibration": {},
+            **provenance.of_program(command),
+        }
+        records.write_manifest(out, manifest)
+        began = time.perf_counter()
+        settings = {name: getattr(options, name) for name in ("binning", "num_bins", "trained_gamma")}
+        settings |= {"gammas": GAMMAS, "temperatures": TEMPERATURES}
+        methods = calibration.usable(METHODS, settings)
+        _say(f"fitting {' and '.join(m.title.lower() for m in methods.values() if m.criteria)} on val")
+        fits, search = fit_on_val(methods, val.logits, val.labels, settings=settings)
+        if search:
+            records.write_arrays(out, "search", search)
+        folds = {"num_folds": options.folds, "seed": options.seed}
+        held_out = calibration.cross_fit(methods, val.logits, val.labels, settings=settings, **folds)
+        fitted = time.perf_counter()
+        _say("measuring")
+        rows = [*evaluation.fit_rows(fits, n=len(val.labels)), *_measured(options, val, test, fits, held_out)]
+        differences = select(rows, Difference, split="cross_fit")
+        chosen = calibration.choose(fits, differences, criterion=options.criterion)
+        choice = calibration.saved_calibrator(chosen, val.logits.shape[1])
+        rows += [
+            Seconds("seconds", "fit", fitted - began),
+            Seconds("seconds", "evaluate", time.perf_counter() - fitted),
+        ]
+        records.replace_rows(out, rows, where=lambda row: True)
+        _write_probabilities(out, val, test, chosen, held_out[fits.index(chosen)])
+        saved = calibration.calibrator_json(
+            choice, inputs=manifest["config"]["inputs"], fits=[each for each in fits if each.criterion]
+        )
+        records.write_json(out / "calibrator.json", saved)
+        warnings = input_warnings(options, val, test, fits)
+        for warning in warnings:
+            _say(f"warning: {warning}")
+        found = {
+            "split": "cross_fit" if test is None else "test",
+            "criterion": options.criterion,
+            "choice": choice._asdict(),
+            "warnings": warnings,
+        }
+        found |= {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
+        records.write_manifest(out, {**manifest, "calibration": found})
+        _say("drawing the report")
+        report.write_report(out)
+    return rows, choice
+
+
+def _measured(
+    options: Options, val: Outputs, test: Outputs | None, fits: Sequence[Fitted], held_out: Sequence[Calibrated]
+) -> list[Row]:
+    """Rows of test, of val, and of the cross-fit by which a method is chosen; without test of the cross-fit alone."""
+    if test is None:
+        return _compared(options, _sample(options, "cross_fit", val, held_out), val.group)
+    competing = _competing(options, held_out)
+    on_test, on_val = ([fitted.calibrated(outputs.logits) for fitted in fits] for outputs in (test, val))
+    with ThreadPoolExecutor(2) as pool:  # two programs are compiled and run side by side
+        compared = pool.submit(_compared, options, _sample(options, "test", test, on_test), test.group)
+        pairs = evaluation.comparisons(competing, criterion=options.criterion)
+        by_folds = pool.submit(evaluation.difference_rows, _sample(options, "cross_fit", val, competing), pairs)
+        rows = compared.result() + by_folds.result()
+    return rows + evaluation.calibration_rows(_sample(options, "val", val, on_val))
+
+
+def _compared(options: Options, sample: Sample, group: np.ndarray | None) -> list[Row]:
+    """Rows of a split on which methods are compared: metrics, differences, and those of two classes and of groups."""
+    pairs = evaluation.comparisons(sample.calibrated, criterion=options.criterion)
+    rows = evaluation.calibration_rows(sample, pairs)
+    competing = sample._replace(calibrated=_competing(options, sample.calibrated))
+    if competing.calibrated[0].log_probs.shape[1] == 2:
+        rows += evaluation.class1_rows(competing)
+    if group is not None:
+        rows += evaluation.group_rows(competing, group)
+    return rows
+
+
+def _competing(options: Options, calibrated: Sequence[Calibrated]) -> list[Calibrated]:
+    """The uncalibrated predictions, and each fitted method by one criterion."""
+    positions = calibration.candidates(calibrated, options.criterion)
+    return [calibrated[0], *(calibrated[index] for index in positions)]
+
+
+def _sample(options: Options, split: str, outputs: Outputs, calibrated: Sequence[Calibrated]) -> Sample:
+    # the main job's bootstrap key of the same seed, so that its predictions give its own rows again
+    key = jax.random.split(jax.random.PRNGKey(options.seed), 4)[3]
+    return Sample(split, outputs.labels, calibrated, key, options.num_bins, options.num_resamples)
+
+
+def _write_probabilities(out: Path, val: Outputs, test: Outputs | None, chosen: Fitted, held_out: Calibrated) -> None:
+    """Write probabilities/{val,test}.npz by the chosen method; without test cross_fit.npz, each fold by its own fit.
+
+    Each holds probs and log_probs, float32 [examples, classes], and labels; log_probs keep what probs round to 0 or 1.
+    """
+    found = {"val": (chosen.log_probs(val.logits), val)}
+    found |= (
+        {"cross_fit": (held_out.log_probs, val)} if test is None else {"test": (chosen.log_probs(test.logits), test)}
+    )
+    for split, (log_probs, outputs) in found.items():
+        log_probs = np.asarray(log_probs)
+        arrays = {"probs": np.exp(log_probs), "log_probs": log_probs, "labels": outputs.labels}
+        records.write_arrays(out, f"probabilities/{split}", arrays)
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)

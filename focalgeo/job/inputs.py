@@ -1,0 +1,90 @@
+"""Inputs of the calibrate command: its options, the files that they name, and the folder that receives the results.
+
+Nothing here needs jax, so that whatever is wrong is answered at once.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from focalgeo import records
+from focalgeo.data.logits_files import Keys, Outputs, read_outputs
+from focalgeo.types import InputError
+
+MOST_GROUPS = 100
+
+
+class Options(NamedTuple):
+    """What the user asked for, by the names of the flags."""
+
+    val: str
+    test: str | None
+    out: str
+    logits_key: str | None
+    probs_key: str | None
+    labels_key: str | None
+    group_key: str | None
+    criterion: str
+    binning: str
+    trained_gamma: float | None
+    folds: int
+    num_bins: int
+    num_resamples: int
+    seed: int
+
+
+def read_inputs(options: Options) -> tuple[Outputs, Outputs | None]:
+    """Read val and, if there is one, test, and check that --out can be written.
+
+    Raises:
+        InputError: whatever is wrong with the files, with the two together, or with --out.
+    """
+    keys = Keys(options.logits_key, options.probs_key, options.labels_key, options.group_key)
+    val = read_outputs(options.val, keys, where="val")
+    test = read_outputs(options.test, keys, where="test") if options.test else None
+    if test is not None and test.logits.shape[1] != val.logits.shape[1]:
+        classes = f"val has {val.logits.shape[1]} classes and test {test.logits.shape[1]}"
+        raise InputError(f"{classes}: give two files of one classifier")
+    _check_groups(val if test is None else test)
+    if options.folds > len(val.labels):
+        raise InputError(f"--folds is {options.folds}, but val has {len(val.labels)} examples: give fewer")
+    _check_out(options, val, test)
+    return val, test
+
+
+def _check_groups(measured: Outputs) -> None:
+    count = 0 if measured.group is None else len(np.unique(measured.group))
+    if count > MOST_GROUPS:
+        raise InputError(f"group has {count} different values: give at most {MOST_GROUPS}")
+
+
+def _check_out(options: Options, val: Outputs, test: Outputs | None) -> None:
+    """Refuse a folder that cannot be written, or that holds something else than results of the same settings."""
+    path = Path(options.out)
+    with records.writing(path):
+        if path.is_dir():
+            os.listdir(path)  # a folder that may not be read is named as such
+    records.check_workdir(path, make_config(options, val, test))
+    with records.locked(path):
+        pass
+
+
+def make_config(options: Options, val: Outputs, test: Outputs | None) -> dict[str, Any]:
+    """All that the results depend on, as the manifest keeps it."""
+    inputs = {"val": _described(val)} | ({} if test is None else {"test": _described(test)})
+    names = ("num_bins", "num_resamples", "criterion", "binning")
+    evaluation = {name: getattr(options, name) for name in names}
+    settings = {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.folds}
+    return settings | ({} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma})
+
+
+def _described(outputs: Outputs) -> dict[str, Any]:
+    """What a file held; not its path, so that a file that has moved is still the same."""
+    return {
+        "checksum": outputs.checksum,
+        "given": outputs.given,
+        "examples": len(outputs.labels),
+        "classes": outputs.logits.shape[1],
+    }

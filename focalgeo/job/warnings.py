@@ -1,0 +1,129 @@
+"""Warnings of the calibrate command: what a reader should know before trusting the numbers, one sentence each."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import chi2_contingency
+
+from focalgeo.calibration import Fitted
+from focalgeo.data.logits_files import PROBABILITY_FLOOR, Outputs
+from focalgeo.job.inputs import Options
+from focalgeo.rows import LEAST_EXAMPLES
+from focalgeo.types import Array
+
+PER_BIN = 50  # examples for each bin; with fewer, noise is a large part of an ECE
+STANDARD_ERRORS = 3.0  # from which on a difference between val and test is named
+LEVEL = 0.0027  # the same as a probability
+
+
+def input_warnings(options: Options, val: Outputs, test: Outputs | None, fits: Sequence[Fitted]) -> list[str]:
+    """All warnings about the files and the fits; an empty list where there are none."""
+    where, measured = ("val", val) if test is None else ("test", test)
+    plainest = next(fitted for fitted in fits if fitted.criterion)
+    found = [text for name, outputs in (("val", val), ("test", test)) if outputs for text in _of_file(name, outputs)]
+    found += _of_bins(where, plainest.log_probs(measured.logits), options.num_bins)
+    found += _of_labels(val)
+    found += [] if test is None else _of_shift(val, test)
+    found += _of_groups(measured)
+    return found + _of_fits(fits)
+
+
+def _of_file(name: str, outputs: Outputs) -> list[str]:
+    found, n = [], len(outputs.labels)
+    if outputs.looks_like_probs:
+        found.append(
+            f"The logits of {name} look like probabilities: every row is in [0, 1] and sums to 1. If they are, use"
+            " --probs-key; everything here takes them for logits."
+        )
+    if outputs.saturated:
+        found.append(
+            f"{outputs.saturated:,} of {n:,} examples of {name} have a probability of exactly 0 or 1: rounding has"
+            " taken how sure the model was there, and no method can give it back. Give logits if you can."
+        )
+    if outputs.given == "probs":
+        at_floor = int((outputs.logits[np.arange(n), outputs.labels] <= np.float32(math.log(PROBABILITY_FLOOR))).sum())
+        if at_floor:
+            found.append(
+                f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
+                f" {PROBABILITY_FLOOR:.1e}: the NLL there says no more than that floor."
+            )
+    return found
+
+
+def _of_bins(name: str, log_probs: Array, num_bins: int) -> list[str]:
+    n = len(log_probs)
+    if n >= PER_BIN * num_bins:
+        return []
+    advice = max(n // PER_BIN, 1)
+    return [
+        f"{n:,} examples of {name} are few for {num_bins} bins: even a perfectly calibrated model would show an ECE of"
+        f" about {100 * noise_floor(log_probs, num_bins):.1f}%. Look at the intervals, give more examples, or use"
+        f" --num-bins={advice}."
+    ]
+
+
+def noise_floor(log_probs: Array, num_bins: int) -> float:
+    """The ECE that chance leaves if every confidence is true: the sum over bins of sqrt(2 n c (1 - c) / pi) / N."""
+    confidence = _confidence(log_probs)
+    index = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
+    variance = np.bincount(index, confidence * (1 - confidence), num_bins)
+    return float(np.sqrt(2 * variance / math.pi).sum() / len(confidence))
+
+
+def _of_labels(val: Outputs) -> list[str]:
+    counts = np.bincount(val.labels, minlength=val.logits.shape[1])
+    missing = np.flatnonzero(counts == 0)
+    if not missing.size:
+        return []
+    shown = ", ".join(map(str, missing[:8])) + (", ..." if missing.size > 8 else "")
+    return [f"No example of val has label {shown}: what the methods do to these classes was never checked."]
+
+
+def _of_shift(val: Outputs, test: Outputs) -> list[str]:
+    if val.checksum == test.checksum:
+        return [
+            "Val and test are the same file: the methods are measured on what they were fitted on, which flatters them."
+        ]
+    found = []
+    table = np.stack([np.bincount(each.labels, minlength=val.logits.shape[1]) for each in (val, test)])
+    if chi2_contingency(table[:, table.any(axis=0)], correction=False).pvalue < LEVEL:
+        found.append("Val and test differ in their class shares beyond noise: one fit may not suit both.")
+    quantities = {
+        "accuracy": [(each.logits.argmax(1) == each.labels).astype(float) for each in (val, test)],
+        "mean confidence": [_confidence(each.logits) for each in (val, test)],
+    }
+    for name, (first, second) in quantities.items():
+        error = math.sqrt(first.var() / len(first) + second.var() / len(second))
+        if abs(first.mean() - second.mean()) > STANDARD_ERRORS * error:
+            shares = f"{100 * first.mean():.1f}% on val, {100 * second.mean():.1f}% on test"
+            found.append(f"Val and test differ in {name} beyond noise ({shares}): a fit on one may not suit both.")
+    return found
+
+
+def _of_groups(outputs: Outputs) -> list[str]:
+    if outputs.group is None:
+        return []
+    names, counts = np.unique(outputs.group, return_counts=True)
+    small = [str(name) for name in names[counts < LEAST_EXAMPLES]]
+    if not small:
+        return []
+    shown = ", ".join(small[:8]) + (", ..." if len(small) > 8 else "")
+    return [f"Groups with fewer than {LEAST_EXAMPLES} examples are left out of the table of groups: {shown}."]
+
+
+def _of_fits(fits: Sequence[Fitted]) -> list[str]:
+    ended = [fitted for fitted in fits if not fitted.converged]
+    found, at = [], [float(fitted.params["temperature"]) for fitted in ended if "temperature" in fitted.params]
+    if at:
+        ends = " and ".join(dict.fromkeys(f"{temperature:g}" for temperature in at))
+        found.append(f"A fitted temperature is {ends}, the end of the range searched: look at the surface.")
+    for fitted in ended:
+        if "temperature" not in fitted.params:
+            found.append(f"{fitted.method.title} by {fitted.criterion.upper()} ended before its fit had converged.")
+    return found
+
+
+def _confidence(logits: Array) -> np.ndarray:
+    shifted = np.asarray(logits, np.float64) - np.max(logits, axis=1, keepdims=True)
+    return 1 / np.exp(shifted).sum(axis=1)

@@ -1,0 +1,227 @@
+"""Focal losses whose gamma adapts: to the example's own probability, to the epoch, or to the calibration on val."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Integer
+
+from focalgeo.losses.focal import focal_loss, signed_focal_loss
+from focalgeo.losses.log_odds import true_class_probability
+from focalgeo.types import Array
+
+
+class Policy(NamedTuple):
+    """Gamma by true-class probability: gammas[i] holds up to and including thresholds[i]."""
+
+    thresholds: tuple[float, ...]  # ascending
+    gammas: tuple[float, ...]  # one more than thresholds
+
+
+class Schedule(NamedTuple):
+    """Gamma by epoch: gammas[i] holds before the 0-based epoch boundaries[i]."""
+
+    boundaries: tuple[int, ...]  # ascending
+    gammas: tuple[float, ...]  # one more than boundaries
+
+
+def _just_below(threshold):
+    """The float32 before it: p > that is p >= threshold, which turns a right-closed range into a left-closed one."""
+    return float(np.nextafter(np.float32(threshold), np.float32(0)))
+
+
+# fla: the paper, .19 and right-closed; flsd: the authors' code, .2 and left-closed, where fla_532 is called flsd_52.
+POLICIES: dict[str, Policy] = {
+    "fla_53": Policy((0.19,), (5.0, 3.0)),
+    "fla_532": Policy((0.19, 0.5), (5.0, 3.0, 2.0)),
+    "flsd_53": Policy((_just_below(0.2),), (5.0, 3.0)),
+    "flsd_52": Policy((_just_below(0.2), _just_below(0.5)), (5.0, 3.0, 2.0)),
+}
+
+SCHEDULES: dict[str, Schedule] = {
+    "fls_532": Schedule((100, 250), (5.0, 3.0, 2.0)),
+    "fls_531": Schedule((100, 250), (5.0, 3.0, 1.0)),
+}
+
+
+def sample_gamma(p: Float[Array, "*batch"], thresholds: Array, gammas: Array) -> Float[Array, "*batch"]:
+    """Gamma of each example by its true-class probability: gammas[number of thresholds strictly below p].
+
+    The ranges are closed on the right, (t_i-1, t_i], as in the paper. A threshold one float32 step lower gives the
+    left-closed ranges of the authors' code (`POLICIES["flsd_53"]`).
+
+    Args:
+        p: Float [...], from 0 to 1.
+        thresholds: Float [n], ascending; compared in float32.
+        gammas: Float [n + 1].
+
+    Returns:
+        [...] float32, a constant for differentiation. NaN in p gives the last gamma. Held by
+        tests/losses/test_adaptive.py.
+
+    Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLA in its first version, FLSD in the published one).
+    """
+    p, thresholds = jnp.asarray(p, jnp.float32), jnp.asarray(thresholds, jnp.float32)
+    index = jnp.searchsorted(thresholds, jax.lax.stop_gradient(p), side="left")
+    return jax.lax.stop_gradient(jnp.asarray(gammas, jnp.float32)[index])
+
+
+def sample_dependent_focal_loss(
+    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int, thresholds: Array, gammas: Array
+) -> Float[Array, "*batch"]:
+    """Focal loss in nats whose gamma is `sample_gamma` of the example's own p_y.
+
+    Args:
+        logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
+        labels: Int [...], from 0 to classes - 1; what lies outside gives a meaningless finite value.
+        thresholds: Float [n], ascending; those of the papers are in POLICIES.
+        gammas: Float [n + 1], 0 or more.
+
+    Returns:
+        [...] float32; its gradient is that of the focal loss with the chosen gamma held, and it jumps at thresholds.
+        Accuracy as `focal_loss`. Held by tests/losses/test_adaptive.py.
+
+    Source: Mukhoti et al., arXiv 2002.09437, section 5.
+    """
+    return focal_loss(logits, labels, sample_gamma(true_class_probability(logits, labels), thresholds, gammas))
+
+
+def scheduled_focal_loss(
+    logits: Float[Array, "*batch classes"],
+    labels: Integer[Array, "*batch"] | int,
+    epoch: Array,
+    boundaries: Array,
+    gammas: Array,
+) -> Float[Array, "*batch"]:
+    """Focal loss in nats whose gamma is gammas[number of boundaries at or below the epoch].
+
+    Args:
+        logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
+        labels: Int [...], from 0 to classes - 1; what lies outside gives a meaningless finite value.
+        epoch: Scalar from 0 (the first epoch), may be traced. Below 0 it takes the first gamma.
+        boundaries: [n], ascending; those of the paper are in SCHEDULES.
+        gammas: Float [n + 1], 0 or more.
+
+    Returns:
+        [...] float32; accuracy as `focal_loss`. Held by tests/losses/test_adaptive.py.
+
+    Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLS-532, FLS-531; FLSc in the published version).
+    """
+    boundaries, epoch = jnp.asarray(boundaries, jnp.float32), jnp.asarray(epoch, jnp.float32)
+    gamma = jnp.asarray(gammas, jnp.float32)[jnp.searchsorted(boundaries, epoch, side="right")]
+    return focal_loss(logits, labels, gamma)
+
+
+FLIP, LOWEST, HIGHEST = 0.2, -2.0, 20.0  # of AdaFocal's gamma
+
+
+class AdaFocalState(NamedTuple):
+    """AdaFocal's bins of confidence and the gamma of each, kept from epoch to epoch; a pytree of float32."""
+
+    edges: Float[Array, " bins-1"]  # ascending: bin i holds edges[i - 1] <= p < edges[i]
+    gammas: Float[Array, " bins"]
+
+
+def adafocal_state(num_bins: int = 15) -> AdaFocalState:
+    """The state before the first update: gamma 1 in every one of `num_bins` bins of equal width."""
+    return AdaFocalState(jnp.arange(1, num_bins, dtype=jnp.float32) / num_bins, jnp.ones(num_bins, jnp.float32))
+
+
+def next_gamma(gamma: Float[Array, "*batch"] | float, gap: Float[Array, "*batch"] | float) -> Float[Array, "..."]:
+    """AdaFocal's rule gamma exp(sign(gamma) gap), then a flip of sign to 0.2 where it shrinks below, then a clip.
+
+    Args:
+        gamma: Float [...], 0.2 to 20 or -2 to -0.2; zero counts as negative.
+        gap: Float [...], mean confidence minus accuracy, from -1 to 1.
+
+    Returns:
+        [...] float32. A magnitude of exactly 0.2 does not flip. Held by tests/losses/test_adaptive.py.
+
+    Source: Ghosh et al., arXiv 2211.11838, with lambda = 1; thresholds of the published code.
+    """
+    gamma, gap = jnp.asarray(gamma, jnp.float32), jnp.asarray(gap, jnp.float32)
+    moved = gamma * jnp.exp(jnp.where(gamma > 0, gap, -gap))
+    flipped = jnp.where(jnp.abs(moved) < FLIP, jnp.where(gamma > 0, -FLIP, FLIP), moved)
+    return jnp.clip(flipped, LOWEST, HIGHEST)
+
+
+def adafocal_update(
+    state: AdaFocalState,
+    confidence: Float[Array, " examples"],
+    correct: Array,
+    *,
+    mask: Bool[Array, " examples"] | None = None,
+) -> AdaFocalState:
+    """The state after an epoch: bins of equal mass from validation confidence, and each gamma moved by its gap.
+
+    Bins are made by rank, so that no sample is lost; the first ones take one sample more where the count does not
+    divide. Ties may be split between neighbours. The published code interpolates edges instead. A bin's upper edge is
+    its largest confidence. A bin without samples keeps its gamma and takes no probability in the look-up.
+
+    Args:
+        state: With its number of bins; its edges are replaced.
+        confidence: Float [examples], the largest probability of each validation example.
+        correct: Bool or number [examples], 1 where the prediction is right.
+        mask: Bool [examples]; False counts for nothing. Without one True anywhere the state stays as it is.
+
+    Returns:
+        The new AdaFocalState. Works under jit and vmap. Held by tests/losses/test_adaptive.py.
+
+    Source: Ghosh et al., arXiv 2211.11838.
+    """
+    confidence = jnp.asarray(confidence, jnp.float32)
+    mask = jnp.ones(confidence.shape, bool) if mask is None else jnp.asarray(mask, bool)
+    order = jnp.argsort(jnp.where(mask, confidence, jnp.inf))
+    confidence, mask = jnp.where(mask, confidence, 0)[order], mask[order]
+    correct = jnp.where(mask, jnp.asarray(correct, jnp.float32)[order], 0)
+    num_bins = state.gammas.size
+    bins = jnp.where(mask, _bin_of_rank(jnp.sum(mask), confidence.size, num_bins), num_bins)
+
+    def total(values):
+        return jax.ops.segment_sum(values, bins, num_segments=num_bins + 1)[:-1]
+
+    counts = total(mask.astype(jnp.float32))
+    gap = total(confidence - correct) / jnp.maximum(counts, 1)
+    gammas = jnp.where(counts > 0, next_gamma(state.gammas, gap), state.gammas)
+    largest = jax.ops.segment_max(confidence, bins, num_segments=num_bins + 1)[:-1]
+    edges = jnp.where(counts[1:] > 0, largest[:-1], jnp.inf)
+    return AdaFocalState(jnp.where(jnp.any(mask), edges, state.edges), gammas)
+
+
+def adafocal_gamma(state: AdaFocalState, p: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """Gamma of the bin with edges[i - 1] <= p < edges[i], a constant for differentiation.
+
+    The first and the last bin reach to 0 and 1. The look-up is by true-class probability, though the bins are those of
+    validation confidence: so do paper and code.
+    """
+    p = jax.lax.stop_gradient(jnp.asarray(p, jnp.float32))
+    edges, gammas = (jnp.asarray(leaf) for leaf in state)
+    return jax.lax.stop_gradient(gammas[jnp.searchsorted(edges, p, side="right")])
+
+
+def adafocal_loss(
+    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int, adafocal: AdaFocalState
+) -> Float[Array, "*batch"]:
+    """AdaFocal's loss in nats: `signed_focal_loss` with `adafocal_gamma` of the example's own p_y.
+
+    Args:
+        logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
+        labels: Int [...], from 0 to classes - 1; what lies outside gives a meaningless finite value.
+        adafocal: The current AdaFocalState; no gradient flows into it.
+
+    Returns:
+        [...] float32; it jumps at the edges of bins. Accuracy as `signed_focal_loss`. Held by
+        tests/losses/test_adaptive.py.
+
+    Source: Ghosh et al., arXiv 2211.11838.
+    """
+    return signed_focal_loss(logits, labels, adafocal_gamma(adafocal, true_class_probability(logits, labels)))
+
+
+def _bin_of_rank(count, size, num_bins):
+    """Bin of ranks 0 to size - 1 for `count` samples: the first count % num_bins bins hold one sample more."""
+    small, larger = count // num_bins, count % num_bins
+    rank = jnp.arange(size)
+    ahead = larger * (small + 1)
+    return jnp.where(rank < ahead, rank // (small + 1), larger + (rank - ahead) // jnp.maximum(small, 1))

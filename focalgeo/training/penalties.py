@@ -1,0 +1,79 @@
+"""Penalties: what a step minimises beside the mean loss, and class weights.
+
+    sum_i alpha[y_i] loss_i  +  trace_penalty Tr H  +  penalty_weight n p,
+
+over the n unmasked examples of a batch: H is the Hessian of their summed cross-entropy in the parameters, p a penalty
+on all of their outputs together, such as MMCE. The weights are among the loss values. Losses and the estimator of the
+trace are handed in, as this package imports neither.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from focalgeo import parallel
+from focalgeo.types import Array, Batch, PyTree
+
+Outputs = tuple[Array, PyTree, Array]  # logits, new model state, penalty summed over this device's examples
+
+
+def plain_outputs(network: Callable, params: PyTree, batch: Batch, key: Array, loss_values: dict) -> Outputs:
+    """The network's outputs, and no penalty."""
+    return *network(params), jnp.float32(0)
+
+
+def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = None) -> Callable:
+    """The network's outputs with their penalties, as `plain_outputs` has them without.
+
+    Args:
+        trace: (network, params, batch, key) -> (logits, new model state, estimate of Tr H for this device's examples),
+            see `make_trace`; weighed by loss_values["trace_penalty"].
+        on_batch: (logits [examples, classes], labels [examples], mask [examples]) -> a number p; weighed by
+            loss_values["penalty_weight"]. It sees all devices' examples; each device adds its own examples' part.
+    """
+
+    def outputs(network: Callable, params: PyTree, batch: Batch, key: Array, loss_values: dict) -> Outputs:
+        penalty = jnp.float32(0)
+        if trace is None:
+            logits, model_state = network(params)
+        else:
+            logits, model_state, estimate = trace(network, params, batch, key)
+            penalty += loss_values["trace_penalty"] * estimate
+        if on_batch is not None:
+            examples = logits.reshape(-1, logits.shape[-1]), batch.y.reshape(-1), batch.mask.reshape(-1)
+            count = jnp.sum(batch.mask, dtype=jnp.float32)
+            penalty += loss_values["penalty_weight"] * count * on_batch(*parallel.gather(examples))
+        return logits, model_state, penalty
+
+    return outputs
+
+
+def make_trace(outputs_and_trace: Callable, loss: Callable) -> Callable:
+    """The network's outputs and a probe's estimate of the trace of the Hessian of `loss`, summed over the batch.
+
+    All devices take the same probe: batch statistics couple their examples, and a probe of one's own would miss that.
+
+    Args:
+        outputs_and_trace: (network, loss of the outputs, params, key) -> (outputs, auxiliary results, estimate), as
+            that of focalgeo.curvature.
+        loss: (logits, labels) -> [...], in nats.
+    """
+
+    def trace(network: Callable, params: PyTree, batch: Batch, key: Array) -> Outputs:
+        def summed(logits: Array) -> Array:
+            return jnp.sum(jnp.where(batch.mask, loss(logits, batch.y), 0.0))
+
+        probe_key = jax.random.fold_in(parallel.from_first_device(key), 1)
+        return outputs_and_trace(network, summed, params, probe_key)
+
+    return trace
+
+
+def class_weighted(loss: Callable, weighted_by_class: Callable) -> Callable:
+    """The loss (logits, labels, loss_values) -> [...] times loss_values["alpha"][label]."""
+
+    def weighted(logits: Array, labels: Array, loss_values: dict) -> Array:
+        return weighted_by_class(loss(logits, labels, loss_values), labels, loss_values["alpha"])
+
+    return weighted

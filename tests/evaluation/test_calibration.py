@@ -1,0 +1,287 @@
+"""Calibration rows against direct computation: metrics, intervals, bins, differences, two classes, groups."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from focalgeo import calibration, evaluation
+from focalgeo.calibration.methods import METHODS, Calibrated, Fitted
+from focalgeo.calibration.metrics import METRICS
+from focalgeo.evaluation.calibration import Sample, measure
+from focalgeo.rows import Difference, Metric, ReliabilityBin, select
+from focalgeo.types import RunError
+
+NUM_BINS, NUM_RESAMPLES = 10, 40
+
+
+def sampled(calibrated, labels, *, key=0, num_bins=NUM_BINS, num_resamples=NUM_RESAMPLES):
+    return Sample("test", labels, calibrated, jax.random.key(key), num_bins, num_resamples)
+
+
+def draw(n, classes, *, sharpness=1.7, seed=0):
+    """Logits `sharpness` times those that the labels are drawn from."""
+    rng = np.random.default_rng(seed)
+    truth = 2 * rng.standard_normal((n, classes))
+    labels = np.argmax(truth + rng.gumbel(size=truth.shape), axis=1)
+    return (sharpness * truth).astype(np.float32), np.int32(labels)
+
+
+def calibrated(logits, *, method="focal_temperature_scaling", criterion="ece", gamma=0.0, temperature=1.0):
+    log_probs = calibration.focal_temperature_scaling(logits, np.float32(gamma), np.float32(temperature))
+    return Calibrated(METHODS[method], criterion, log_probs)
+
+
+@pytest.fixture(scope="module")
+def sample():
+    logits = 3 * jax.random.normal(jax.random.key(1), (150, 3))
+    labels = jax.random.categorical(jax.random.key(2), 0.6 * logits)
+    return np.asarray(logits), np.asarray(labels)
+
+
+def test_metric_rows_are_the_metrics_and_intervals_of_the_log_probabilities(sample):
+    logits, labels = sample
+    given = [calibrated(logits, temperature=0.7), calibrated(logits, gamma=0.5, temperature=1.5)]
+    rows = evaluation.calibration_rows(sampled(given, labels, key=4))
+    assert {(row.split, row.method, row.criterion) for row in rows} == {("test", "focal_temperature_scaling", "ece")}
+    metrics = [row for row in rows if isinstance(row, Metric)]
+    assert [row.name for row in metrics] == 2 * list(METRICS)
+    for row, each in zip(metrics, np.repeat(np.arange(2), len(METRICS)), strict=True):
+        entry = METRICS[row.name]
+        metric = functools.partial(entry.function, num_bins=NUM_BINS) if entry.binned else entry.function
+        log_probs = given[each].log_probs
+        direct = calibration.bootstrap(metric, log_probs, labels, jax.random.key(4), NUM_RESAMPLES)
+        np.testing.assert_allclose(row.value, metric(log_probs, labels), rtol=1e-5)
+        assert row.n == 150
+        if row.name == "accuracy":
+            exact = scipy.stats.binomtest(round(row.value * row.n), row.n).proportion_ci(method="wilson")
+            np.testing.assert_allclose((row.low, row.high), exact, rtol=1e-4)
+        else:
+            np.testing.assert_allclose((row.low, row.high), (max(direct.low, 0), direct.high), rtol=1e-4)
+
+
+def test_reliability_rows_are_the_bins_that_hold_examples(sample):
+    logits, labels = sample
+    rows = evaluation.calibration_rows(sampled([calibrated(logits)], labels))
+    rows = select(rows, ReliabilityBin, name="reliability", split="test", method="focal_temperature_scaling")
+    bins = calibration.reliability(jax.nn.log_softmax(logits), labels, num_bins=NUM_BINS)
+    holding = np.flatnonzero(bins.count)
+    assert 0 < len(holding) < NUM_BINS  # a bin below 1/3 cannot be met with three classes
+    assert [row.bin for row in rows] == holding.tolist()
+    assert sum(row.n for row in rows) == 150
+    low, high = calibration.wilson_interval(bins.accuracy * bins.count, bins.count)
+    columns = {"lower": bins.lower, "upper": bins.upper, "confidence": bins.confidence, "value": bins.accuracy}
+    for name, column in {**columns, "low": low, "high": high}.items():
+        np.testing.assert_allclose([getattr(row, name) for row in rows], column[holding], rtol=1e-5)
+    assert {row.share for row in rows} == {None}
+    shares = [row.share for row in evaluation.reliability_rows(bins, split="train", total=150)]
+    np.testing.assert_allclose(shares, bins.count[holding] / 150)
+
+
+def test_one_program_serves_all_splits_of_one_size(sample, monkeypatch):
+    logits, labels = sample
+    reliability, traced = calibration.reliability, []
+
+    def counted(log_probs, labels, **options):
+        traced.append(log_probs.shape)
+        return reliability(log_probs, labels, **options)
+
+    monkeypatch.setattr(calibration, "reliability", counted)
+    for each, truth in ((logits, labels), (-logits, labels), (logits[:70], labels[:70])):
+        given = [calibrated(each, gamma=gamma, temperature=t) for gamma, t in ((0.0, 1.0), (0.0, 2.0), (1.0, 0.5))]
+        evaluation.calibration_rows(sampled(given, truth, num_bins=4, num_resamples=2))
+    assert traced == [(150, 3), (70, 3)]
+
+
+def test_many_log_probabilities_are_measured_in_parts_with_the_same_result(sample, monkeypatch):
+    logits, labels = sample
+    given = [calibrated(logits, temperature=t) for t in (0.5, 1.0, 2.0)]
+    sample = sampled(given, labels)
+    together = evaluation.calibration_rows(sample, pairs=[(2, 0)])
+    monkeypatch.setattr("focalgeo.evaluation.calibration._MOST_NUMBERS", 2 * logits.size)
+    for row, other in zip(evaluation.calibration_rows(sample, pairs=[(2, 0)]), together, strict=True):
+        assert (row.name, row.method) == (other.name, other.method)
+        np.testing.assert_allclose((row.value, row.low, row.high), (other.value, other.low, other.high), rtol=1e-5)
+
+
+def test_the_measurement_can_be_mapped_over_members(sample):
+    logits, labels = sample
+    statistic = evaluation.calibration._every_metric(tuple(METRICS.items()), NUM_BINS)
+    keys = jax.random.split(jax.random.key(0), 2)
+    stacked = jnp.stack([jax.nn.log_softmax(logits / t) for t in (1.0, 2.0)])[:, None]  # [members, methods, ...]
+    program = evaluation.calibration._measured
+    together = jax.vmap(lambda z, key: program(statistic, z, labels, key, num_resamples=5))(stacked, keys)
+    for member in range(2):
+        given = [Calibrated(METHODS["uncalibrated"], None, stacked[member, 0])]
+        alone = measure(Sample("test", labels, given, keys[member], NUM_BINS, 5), statistic)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a[member], b, atol=1e-6), together, alone)  # noqa: B023
+
+
+def test_a_new_metric_has_rows_and_differences(sample, monkeypatch):
+    logits, labels = sample
+
+    def mean_confidence(log_probs, labels, *, mask=None):
+        return jnp.average(jnp.exp(jnp.max(log_probs, axis=-1)), weights=mask)
+
+    entry = METRICS["nll"]._replace(function=mean_confidence, title="Confidence")
+    monkeypatch.setitem(METRICS, "mean_confidence", entry)
+    given = [calibrated(logits), calibrated(logits, temperature=2.0)]
+    rows = evaluation.calibration_rows(sampled(given, labels), pairs=[(1, 0)])
+    found = select(rows, Metric, name="mean_confidence")
+    for row, each in zip(found, given, strict=True):
+        np.testing.assert_allclose(row.value, np.exp(np.max(each.log_probs, 1)).mean(), rtol=1e-5)
+        assert row.low < row.value < row.high
+    (difference,) = select(rows, Difference, name="mean_confidence_difference")
+    np.testing.assert_allclose(difference.value, found[1].value - found[0].value, rtol=1e-4)
+
+
+def test_a_number_that_is_not_finite_is_an_error_that_says_which():
+    logits, labels = draw(20, 3)
+    given = [calibrated(np.float32(1e37) * logits, method="temperature_scaling", criterion="nll")]
+    with pytest.raises(RunError, match=r"name nll, .* criterion nll has (value|low) -?(inf|nan):"):
+        evaluation.calibration_rows(sampled(given, labels))
+
+
+def numpy_ece(logits, labels, temperature):
+    probs = np.exp(logits / temperature - np.max(logits / temperature, 1, keepdims=True))
+    probs /= probs.sum(1, keepdims=True)
+    confidence, correct = probs.max(1), probs.argmax(1) == labels
+    bins = np.ceil(confidence * NUM_BINS).astype(int)
+    gaps = [abs(np.sum(correct[bins == i] - confidence[bins == i])) for i in range(NUM_BINS + 1)]
+    return sum(gaps) / len(labels)
+
+
+def test_difference_rows_compare_two_methods_on_the_same_resamples():
+    rng = np.random.default_rng(0)
+    logits = (3 * rng.standard_normal((400, 3))).astype(np.float32)
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), 1).astype(np.int32)
+    plain = calibrated(logits, method="temperature_scaling", criterion="nll")
+    worse = calibrated(logits, criterion="nll", temperature=3.0)
+    row, of_nll = evaluation.difference_rows(sampled([plain, worse], labels, num_resamples=300), [(1, 0)])
+    log_probs = np.asarray(jax.nn.log_softmax(np.stack([logits / 3, logits])))[:, np.arange(400), labels]
+    assert of_nll.name == "nll_difference"
+    assert of_nll.value == pytest.approx(np.mean(log_probs[1] - log_probs[0]), abs=1e-5)
+    expected = numpy_ece(logits, labels, 3.0) - numpy_ece(logits, labels, 1.0)
+    assert row.value == pytest.approx(expected, abs=1e-6)
+    draws = []
+    for _ in range(300):
+        chosen = rng.integers(0, 400, 400)
+        draws.append(numpy_ece(logits[chosen], labels[chosen], 3.0) - numpy_ece(logits[chosen], labels[chosen], 1.0))
+    assert row.high - row.value == pytest.approx(1.96 * np.std(draws), rel=0.2)
+    assert row.low + row.high == pytest.approx(2 * row.value)
+    assert row.p_value < 1e-6
+    assert (row.name, row.split, row.criterion, row.n) == ("ece_difference", "test", "nll", 400)
+    assert (row.method, row.against) == ("focal_temperature_scaling", "temperature_scaling")
+    same, _ = evaluation.difference_rows(sampled([plain, plain], labels), [(1, 0)])
+    assert (same.value, same.low, same.high, same.p_value) == (0, 0, 0, 1)
+
+
+def test_differences_are_those_of_a_paired_bootstrap(sample):
+    logits, labels = sample
+    given = [calibrated(logits, gamma=1.0, temperature=0.7), calibrated(logits, temperature=1.3)]
+    rows = evaluation.difference_rows(sampled(given, labels, key=3), [(0, 1)])
+    for row, metric in zip(rows, (functools.partial(calibration.ece, num_bins=NUM_BINS), calibration.nll), strict=True):
+        pair = (each.log_probs for each in given)
+        direct = calibration.paired_bootstrap(metric, *pair, labels, jax.random.key(3), NUM_RESAMPLES)
+        found = (row.value, row.low, row.high, row.p_value)
+        wanted = (direct.difference, direct.low, direct.high, direct.p_value)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_accuracy_is_compared_where_a_method_may_change_the_predicted_class(sample):
+    logits, labels = sample
+    turned = calibrated(-logits)
+    turned = turned._replace(method=turned.method._replace(keeps_class=False))
+    rows = evaluation.difference_rows(sampled([calibrated(logits), turned], labels), [(1, 0)])
+    assert [row.name for row in rows] == ["accuracy_difference", "ece_difference", "nll_difference"]
+    right = [np.mean(np.argmax(z, 1) == labels) for z in (logits, -logits)]
+    assert rows[0].value == pytest.approx(right[1] - right[0])
+
+
+def test_methods_are_compared_with_plainer_ones_of_their_criterion_and_with_none():
+    places = [("uncalibrated", None), ("a", "ece"), ("a", "nll"), ("b", "ece"), ("b", "nll"), ("c", "ece"), ("d", None)]
+    given = [Calibrated(METHODS["uncalibrated"]._replace(name=name), criterion, None) for name, criterion in places]
+    pairs = [(*places[index], places[against][0]) for index, against in evaluation.comparisons(given)]
+    assert sorted(pairs, key=str) == sorted(
+        [
+            ("b", "ece", "a"),
+            ("b", "nll", "a"),
+            ("c", "ece", "a"),
+            ("c", "ece", "b"),
+            *((*place, "uncalibrated") for place in places[1:]),
+        ],
+        key=str,
+    )
+
+
+def test_candidates_by_two_criteria_are_compared_too():
+    names = [("uncalibrated", None), ("a", "ece"), ("a", "nll"), ("c", "nll")]
+    method = METHODS["temperature_scaling"]
+    given = [
+        Calibrated(method._replace(name=name, criteria=("nll",) if name == "c" else ("ece", "nll")), criterion, None)
+        for name, criterion in names
+    ]
+    assert set(evaluation.comparisons(given, criterion="ece")) - set(evaluation.comparisons(given)) == {(3, 1)}
+
+
+def test_the_choice_by_these_rows_scales_overconfident_predictions_and_leaves_calibrated_ones_alone():
+    for sharpness, chosen in ((1.6, "temperature_scaling"), (1.0, "uncalibrated")):
+        logits, labels = draw(1000, 3, sharpness=sharpness, seed=1)
+        settings = {"gammas": (0.0, 1.0), "temperatures": tuple(np.arange(0.2, 4, 0.2))}
+        methods = {name: METHODS[name] for name in ("uncalibrated", "temperature_scaling", "focal_temperature_scaling")}
+        fits = calibration.fit_methods(methods, logits, labels, settings=settings)
+        held_out = calibration.cross_fit(methods, logits, labels, settings=settings)
+        pairs = evaluation.comparisons(held_out, criterion="nll")
+        rows = evaluation.difference_rows(sampled(held_out, labels, num_resamples=100), pairs)
+        assert calibration.choose(fits, rows, criterion="nll").method.name == chosen
+
+
+def test_fit_rows_are_the_numbers_worth_showing():
+    params = {"gamma": np.float32(0.5), "temperature": np.float32(1.5), "converged": True, "scales": np.ones(3)}
+    fits = [
+        Fitted(METHODS["uncalibrated"], None, {}),
+        Fitted(METHODS["focal_temperature_scaling"], "nll", params),
+        Fitted(METHODS["loss_implied_map"], None, {"gamma": np.float32(3)}),
+    ]
+    rows = evaluation.fit_rows(fits, n=150)
+    assert [(row.name, row.value) for row in rows] == [("calibration_gamma", 0.5), ("temperature", 1.5)]
+    assert {(row.split, row.method, row.criterion, row.n) for row in rows} == {
+        ("val", "focal_temperature_scaling", "nll", 150)
+    }
+
+
+def test_class_1_calibration_is_of_the_probability_of_class_1():
+    logits, labels = draw(500, 2)
+    given = [calibrated(logits, method="temperature_scaling", temperature=1.3)]
+    row, *bins = evaluation.class1_rows(sampled(given, labels))
+    p = 1 / (1 + np.exp(-(logits[:, 1] - logits[:, 0]).astype(float) / 1.3))
+    index = np.ceil(10 * p).astype(int) - 1
+    gaps = [abs((labels[index == b] - p[index == b]).sum()) for b in range(10)]
+    assert row.name == "class1_ece"
+    np.testing.assert_allclose(row.value, sum(gaps) / 500, atol=1e-6)
+    assert row.low <= row.value <= row.high
+    assert {each.name for each in bins} == {"class1_reliability"}
+    assert [each.n for each in bins] == [int((index == b).sum()) for b in range(10)]
+    np.testing.assert_allclose([each.value for each in bins], [labels[index == b].mean() for b in range(10)])
+
+
+def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
+    logits, labels = draw(400, 3)
+    group = np.where(np.arange(400) < 90, "few", np.where(np.arange(400) % 3, "a", "b"))
+    given = [calibrated(logits, method="uncalibrated", criterion=None)]
+    rows = evaluation.group_rows(sampled(given, labels), group)
+    assert {(row.name, row.group) for row in rows} == {
+        (f"group_{name}", group) for name in ("ece", "accuracy") for group in "ab"
+    }
+    for row in rows:
+        inside = group == row.group
+        log_probs, own = jax.nn.log_softmax(jnp.asarray(logits[inside])), labels[inside]
+        metric = calibration.accuracy if row.name == "group_accuracy" else calibration.ece
+        options = {} if row.name == "group_accuracy" else {"num_bins": NUM_BINS}
+        np.testing.assert_allclose(row.value, metric(log_probs, own, **options), atol=1e-6)
+        assert row.low <= row.value <= row.high
+        assert row.n == inside.sum()
+    assert evaluation.group_rows(sampled(given, labels), np.arange(400)) == []

@@ -1,0 +1,39 @@
+"""Training examples on the devices or sent batch by batch: the same steps, for one run and for a sweep."""
+
+import runpy
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from focalgeo import parallel
+from focalgeo.job import members, preparation, training
+
+CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_examples_that_do_not_fit_are_sent_and_change_nothing(monkeypatch, seeds):
+    config = runpy.run_path(str(CONFIG))["get_config"]("quick")
+    config.model.options.hidden = (8,)
+    config.data.augment = "crop_flip"
+    config.data.train_size = 140  # the last of three batches is short
+    config.sweep.seed = seeds
+    run_members = members.make_members(config)
+    prepared = preparation.prepare(config)
+    state = preparation.initial_state(prepared, run_members)
+    needed = prepared.dataset.train.x.nbytes + prepared.dataset.train.y.nbytes
+    ended = []
+    for free in (2 * needed, 2 * needed - 1):
+        monkeypatch.setattr(parallel, "free_memory", lambda free=free: free)
+        pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(run_members))
+        assert len(pipeline.resident) == (free == 2 * needed)
+        program, _ = training.choose_program(config, prepared, len(seeds), state, pipeline)
+        groups = program.place(state)
+        for spec in pipeline.specs(0, 0):
+            groups, metrics, _ = program.step(groups, spec)
+        assert int(np.ravel(metrics[0]["count"])[0]) == 140 - 2 * config.optimizer.batch_size
+        ended.append(program.gather(groups))
+    assert int(ended[0].step[0]) == 3
+    jax.tree.map(np.testing.assert_array_equal, *(states.params for states in ended))
