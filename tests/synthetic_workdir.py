@@ -55,8 +55,8 @@ MANIFEST = {
 # (method, criterion) -> how far accuracy lies above confidence, and what was fitted
 COLUMNS = {
     ("uncalibrated", None): (0.08, {}),
-    ("temperature_scaling", "ece"): (0.02, {"temperature": 0.42}),
-    ("temperature_scaling", "nll"): (0.03, {"temperature": 0.45}),
+    ("temperature_scaling", "ece"): (0.02, {"calibration_gamma": 0.0, "temperature": 0.42}),
+    ("temperature_scaling", "nll"): (0.03, {"calibration_gamma": 0.0, "temperature": 0.45}),
     ("focal_temperature_scaling", "ece"): (0.01, {"calibration_gamma": 1.0, "temperature": 0.8}),
     ("focal_temperature_scaling", "nll"): (0.02, {"calibration_gamma": 0.5, "temperature": 0.6}),
     ("loss_implied_map", None): (0.05, {}),

@@ -259,7 +259,7 @@ def test_the_choice_sees_methods_that_were_fitted_without_the_example(tmp_path, 
     write_samples(tmp_path, n=300)
     assert main([*files_in(tmp_path), f"--out={tmp_path}/out", FEW, "--folds=3"]) == 0
     assert {row.split for row in seen["differences"]} == {"cross_fit"}
-    logits, labels = draw(300, 3)
+    _, labels = draw(300, 3)
     log_probs = {(each.method.name, each.criterion): each.log_probs for each in seen["held_out"]}
     (row,) = select(seen["differences"], Difference, name="nll_difference", method=NAMES[0], against="uncalibrated")
     nll = calibration.nll(log_probs[NAMES[0], "ece"], labels) - calibration.nll(log_probs["uncalibrated", None], labels)

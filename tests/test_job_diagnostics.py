@@ -9,7 +9,7 @@ import pytest
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from focalgeo import calibration, losses
-from focalgeo.job import diagnostics, preparation
+from focalgeo.job import measurement, preparation
 from focalgeo.job.members import make_members
 from focalgeo.job.preparation import evaluation_batches
 from focalgeo.rows import Diagnostic, ReliabilityBin, Row, Tags, select, to_json
@@ -46,7 +46,7 @@ def groups_after(prepared, epoch, *, frozen=(), at_once=3):
 
 def rows_after(prepared, epoch, *, frozen=(), at_once=3, **settings):
     members, groups = groups_after(prepared, epoch, frozen=frozen, at_once=at_once)
-    return diagnostics.rows_of_epoch(config_with(**settings), prepared, members, groups)
+    return measurement.diagnostics_of_epoch(config_with(**settings), prepared, members, groups)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_a_member_whose_numbers_are_not_finite_has_none(prepared):
     members, (group,) = groups_after(prepared, 2)
     broken = jax.tree.map(np.array, group.params)
     broken["Dense_2"]["kernel"][0] = np.inf
-    rows = diagnostics.rows_of_epoch(config_with(), prepared, members, [group._replace(params=broken)])
+    rows = measurement.diagnostics_of_epoch(config_with(), prepared, members, [group._replace(params=broken)])
     assert {row.tags.gamma for row in rows} == {1.0, 3.0}
 
 
 def test_a_network_that_shows_no_last_layer_is_refused_before_training(prepared):
     _, (group,) = groups_after(prepared, 0)
-    diagnostics.check_network(config_with(), prepared, group)
+    measurement.check_network(config_with(), prepared, group)
     plain = prepared._replace(model=prepared.model._replace(apply=lambda variables, x, mutable: (x, {})))
-    diagnostics.check_network(config_with(every=0), plain, group)
+    measurement.check_network(config_with(every=0), plain, group)
     with pytest.raises(InputError, match=r"config\.diagnostics: the network sows 0 features and 0 kernel"):
-        diagnostics.check_network(config_with(), plain, group)
+        measurement.check_network(config_with(), plain, group)

@@ -9,7 +9,17 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-from synthetic_workdir import COLUMNS, MANIFEST, NAMES, SHARE, calibration_rows, training_rows, write_workdir
+from synthetic_workdir import (
+    COLUMNS,
+    MANIFEST,
+    NAMES,
+    SHARE,
+    calibration_rows,
+    metric_rows,
+    reliability_rows,
+    training_rows,
+    write_workdir,
+)
 
 from focalgeo import records
 from focalgeo.report import Column, curve_figure, reliability_figure, results_text, to_svg, write_report
@@ -124,11 +134,13 @@ def test_a_page_without_curvature_search_or_final_rows_leaves_them_out(tmp_path)
 
 
 def test_text_from_the_manifest_is_escaped(tmp_path):
-    records.write_manifest(tmp_path, {**MANIFEST, "config": {"note": "<script>alert(1)</script>"}})
-    records.append_rows(tmp_path, [LOSS])
+    methods = {"../x": {"title": '"><script>', "criteria": []}}
+    records.write_manifest(tmp_path, {**MANIFEST, "config": {"note": "<script>alert(1)</script>"}, "methods": methods})
+    records.append_rows(tmp_path, [LOSS, *metric_rows(0.1, method="../x"), *reliability_rows(0.1, method="../x")])
     page = write_report(tmp_path).read_text()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
+    assert (tmp_path / "figures" / "reliability__x.svg").exists()
 
 
 def test_main_answers_a_bad_workdir_with_one_line_and_exit_code_2(tmp_path, capsys):
@@ -211,6 +223,13 @@ def test_the_best_value_is_bold_and_what_prints_alike_is_alike():
     assert metric_table([], NAMES, "test") is None
 
 
+def test_fitted_numbers_stand_on_top_and_temperature_scaling_has_no_gamma():
+    temperature, gamma = metric_table(calibration_rows(), MANIFEST, "test").lines[:2]
+    assert (temperature.title, gamma.title) == ("Temperature T", "Calibration γ")
+    assert [cell.text for cell in temperature.cells] == ["–", "0.42", "0.45", "0.8", "0.6", "–"]
+    assert [cell.text for cell in gamma.cells] == ["–", "–", "–", "1", "0.5", "–"]
+
+
 def test_the_last_of_two_equal_rows_counts():
     rows = [ece_row("uncalibrated", value) for value in (0.3, 0.1)]
     assert metric_table(rows, NAMES, "test").lines[0].cells[0].text == "10.00%"
@@ -238,6 +257,7 @@ def test_a_new_method_is_in_tables_differences_and_figures(tmp_path):
     assert "vector scaling minus temperature scaling&#39;s ECE is −1.00 percentage points" in page
     assert '<div class="tile green"><span>ECE, vector scaling</span>' in page
     assert (tmp_path / "figures" / "reliability_vector_scaling.svg").exists()
+    assert "The methods shown are fitted by ECE, vector scaling by NLL." in page
     rows, manifest = records.read_rows(tmp_path), records.read_manifest(tmp_path)
     line = next(line for line in metric_table(rows, manifest, "test").lines if line.title == "ECE difference")
     assert [cell.text for cell in line.cells] == ["–", "–", "–", "−1.00", "−1.00", "–", "−1.00"]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from focalgeo import job, parallel, records, report
-from focalgeo.job import final, members, preparation, training
+from focalgeo.job import measurement, members, preparation, training
 from focalgeo.report.__main__ import main as report_main
 from focalgeo.rows import to_json
 from focalgeo.training.step import member_state
@@ -205,7 +205,7 @@ def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path)
 
 
 def test_a_stop_between_evaluations_measures_only_what_is_left(whole, tmp_path, monkeypatch):
-    evaluate, measured = final.evaluate, []
+    evaluate, measured = measurement.evaluate, []
 
     def stop_at_the_third(member, *rest):
         if len(measured) == 2:
@@ -213,11 +213,11 @@ def test_a_stop_between_evaluations_measures_only_what_is_left(whole, tmp_path, 
         measured.append(member.name)
         return evaluate(member, *rest)
 
-    monkeypatch.setattr(final, "evaluate", stop_at_the_third)
+    monkeypatch.setattr(measurement, "evaluate", stop_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         job.run(swept(), tmp_path / "run")
     monkeypatch.setattr(
-        final, "evaluate", lambda member, *rest: measured.append(member.name) or evaluate(member, *rest)
+        measurement, "evaluate", lambda member, *rest: measured.append(member.name) or evaluate(member, *rest)
     )
     job.run(swept(), tmp_path / "run")
     assert measured == ["gamma=0,seed=0", "gamma=0,seed=1", "gamma=3,seed=0", "gamma=3,seed=1"]
@@ -331,14 +331,14 @@ def test_a_sweep_whose_members_all_diverge_says_so_and_can_be_extended(tmp_path)
 
 
 def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path, monkeypatch, capsys):
-    evaluate = final.evaluate
+    evaluate = measurement.evaluate
 
     def fail(member, *rest):
         if member.name.startswith("gamma=0"):
             raise RunError("the gradient is not finite")
         return evaluate(member, *rest)
 
-    monkeypatch.setattr(final, "evaluate", fail)
+    monkeypatch.setattr(measurement, "evaluate", fail)
     job.run(tiny(gamma=(0.0, 3.0), at_once=2), tmp_path / "run")
     assert "member gamma=0 has no results, the others go on: the gradient is not" in capsys.readouterr().err
     ece = [row for row in records.read_rows(tmp_path / "run") if row.name == "ece"]

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from focalgeo import records, report
 from focalgeo.config import axes
-from focalgeo.job import curvature, diagnostics, final, preparation, provenance, training
+from focalgeo.job import measurement, preparation, provenance, training
 from focalgeo.job.members import Extension, Member, belongs, make_members, next_extension, of_shard, unfinished
 from focalgeo.job.preparation import Prepared
 from focalgeo.job.training import say
@@ -32,8 +32,8 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     fresh = provenance.check_workdir(workdir, config, members, shard) == "fresh"
     prepared = preparation.prepare(config)
     state = preparation.initial_state(prepared, members[:1])
-    curvature.check_memory(members[0], prepared, state)
-    diagnostics.check_network(config, prepared, state)
+    measurement.check_memory(members[0], prepared, state)
+    measurement.check_network(config, prepared, state)
     if not fresh:
         provenance.check_data(workdir, prepared.dataset)
     with records.locked(workdir):
@@ -89,7 +89,7 @@ def _evaluate(workdir: Path, prepared: Prepared, current: Extension, states: Tra
             predictions = {name: _of_only_member(predict(split, alone)) for name, split in splits.items()}
             tell = say if index == 0 else None
             try:
-                rows = final.evaluate(member, folder_of(workdir, member), prepared, state, predictions, tell)
+                rows = measurement.evaluate(member, folder_of(workdir, member), prepared, state, predictions, tell)
             except RunError as error:
                 if not member.name:
                     raise

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import evaluation, losses, parallel, records
-from focalgeo.job import curvature, diagnostics, interruption, preparation
+from focalgeo.job import interruption, measurement, preparation
 from focalgeo.job.members import Extension, Member, belongs, write_extension
 from focalgeo.job.preparation import Pipeline, Prepared
 from focalgeo.rows import Row, Scalar, tagged
@@ -214,7 +214,7 @@ def make_validation(
                 ]
                 rows += tagged(own, **members[number + index].tags)
             number += len(frozen)
-        rows += diagnostics.rows_of_epoch(config, prepared, members, groups)
-        return rows + curvature.rows_of_epoch(config, prepared, members, groups)
+        rows += measurement.diagnostics_of_epoch(config, prepared, members, groups)
+        return rows + measurement.curvature_of_epoch(config, prepared, members, groups)
 
     return validate

@@ -35,6 +35,7 @@ from focalgeo.report.tables import config_settings, manifest_settings, metric_ta
 from focalgeo.report.words import (
     accuracy_words,
     data_title,
+    fitted_by,
     interval_words,
     loss_implied_words,
     training_loss,
@@ -98,7 +99,7 @@ def _render(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str, Any]
         tiles=tiles(rows, manifest, columns),
         test=metric_table(rows, manifest, "test"),
         val=metric_table(rows, manifest, "val"),
-        fitted_by=next((column.criterion.upper() for column in columns if column.criterion), None),
+        fitted_by=fitted_by(manifest, columns),
         attribution=attribution_tables(rows),
         attribution_words=" ".join(attribution_words(rows)),
         curvature=curvature_table(rows),

@@ -1,4 +1,4 @@
-"""What every page is put together from: figures that stand in it, tiles, and the templates."""
+"""Parts of every page: figures with their sections, tiles, and the templates."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from focalgeo import records
@@ -44,6 +44,9 @@ def draw_panels(folder: Path, panels: Iterable[Panel]) -> dict[str, list[dict[st
     """
     sections: dict[str, list[dict[str, Any]]] = {}
     for panel in panels:
+        panel = panel._replace(
+            name=re.sub(r"[^\w,=-]+", "_", panel.name)
+        )  # it has names of rows, which may be anything
         svg = to_svg(panel.figure)
         records.write_text(folder / "figures" / f"{panel.name}.svg", svg)
         sections.setdefault(panel.section, []).append({"title": panel.title, "svg": _inline(svg, panel)})
@@ -60,7 +63,7 @@ def _inline(svg: str, panel: Panel) -> Markup:
     for name, colour in COLOURS.items():
         body = body.replace(colour, f"var(--{name})")
     namespaces = 'xmlns:xlink="http://www.w3.org/1999/xlink" role="img"'
-    return Markup(body.replace("<svg ", f'<svg {namespaces} aria-label="{panel.title}" ', 1))
+    return Markup(body.replace("<svg ", f'<svg {namespaces} aria-label="{escape(panel.title)}" ', 1))
 
 
 def template(name: str) -> jinja2.Template:

@@ -1,6 +1,6 @@
 """Rows and manifest as a report reads them: which rows, of which methods and metrics, in which order.
 
-Which methods and metrics there are, their titles, order, units and scales stand in the manifest.
+Which methods and metrics there are, their titles, order, units and scales are read from the manifest.
 """
 
 import itertools
@@ -96,7 +96,7 @@ def method_title(manifest: Manifest, method: str) -> str:
 
 
 def method_colour(manifest: Manifest, method: str) -> str:
-    """Return the name of a method's colour: grey as trained, else by its place in the manifest."""
+    """Return the name of a method's colour: grey as trained, else by its position in the manifest."""
     if method == UNCALIBRATED:
         return "grey"
     names = [name for name in manifest.get("methods", {}) if name not in (UNCALIBRATED, LOSS_IMPLIED)]
@@ -145,13 +145,15 @@ def metric(rows: Iterable[Row], column: Column, name: str, split: str = "test") 
 
 
 def fits(rows: Iterable[Row], column: Column) -> dict[str, float]:
-    """Return a column's fitted numbers by name."""
-    return {row.name: float(row.value) for row in select(rows, Fit, **column._asdict())}
+    """Return a column's fitted numbers by name; the γ of temperature scaling, 0 by definition, is none."""
+    found = {row.name: float(row.value) for row in select(rows, Fit, **column._asdict())}
+    return {name: found[name] for name in found if (column.method, name) != (PLAIN, "calibration_gamma")}
 
 
 def parameter_title(name: str) -> str:
     """Return a fitted number's title: "Temperature T"; that of an unknown one is its name."""
-    return _PARAMETERS[name][0] if name in _PARAMETERS else name.replace("_", " ").capitalize()
+    words = name.replace("_", " ")
+    return _PARAMETERS[name][0] if name in _PARAMETERS else words.capitalize() if len(name) > 1 else words
 
 
 def symbols_of(fitted: Iterable[str]) -> dict[str, str]:

@@ -113,6 +113,17 @@ def _after_words(rows: Sequence[Row], manifest: Manifest, column: Column, split:
     return f"{column_words(rows, manifest, column)} it is {shown}"
 
 
+def fitted_by(manifest: Manifest, columns: Sequence[Column]) -> str:
+    """Return by which criterion the methods of a figure are fitted: "ECE", or "ECE, vector scaling by NLL"."""
+    fitted = [column for column in columns if column.criterion]
+    others = [
+        f"{method_title(manifest, column.method).lower()} by {column.criterion.upper()}"
+        for column in fitted
+        if column.criterion != fitted[0].criterion
+    ]
+    return ", ".join([fitted[0].criterion.upper(), *others]) if fitted else ""
+
+
 def verdict(rows: Sequence[Row], manifest: Manifest) -> list[str]:
     """Return the opening sentences: accuracy, ECE before and after, and which of two methods is better, if either."""
     accuracy, before = (metric(rows, AS_TRAINED, name) for name in ("accuracy", "ece"))

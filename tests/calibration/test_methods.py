@@ -141,3 +141,33 @@ def test_metrics_of_the_table_are_those_of_the_functions():
     for name in ("accuracy", "nll", "brier"):
         assert got[name] == getattr(calibration, name)(log_probs, labels)
     assert [name for name, entry in METRICS.items() if entry.best == "high"] == ["accuracy"]
+
+
+@pytest.mark.parametrize("binning", ["ece", "adaptive_ece"])
+def test_each_fit_is_the_best_of_its_part_of_the_grid(binning):
+    logits, labels = predictions(150, 3)
+    metrics = {"ece": partial(getattr(calibration, binning), num_bins=10), "nll": calibration.nll}
+
+    @jax.jit
+    def measured(gamma, temperature):
+        log_probs = calibration.focal_temperature_scaling(logits, gamma, temperature)
+        return {name: metric(log_probs, labels) for name, metric in metrics.items()}
+
+    methods = {name: METHODS[name] for name in ("temperature_scaling", "focal_temperature_scaling")}
+    for fitted in fit_methods(methods, logits, labels, settings={**SETTINGS, "binning": binning}):
+        allowed = np.float32(GAMMAS if fitted.method.name == "focal_temperature_scaling" else [0.0])
+        assert fitted.params["gamma"] in allowed
+        grid = [(gamma, t) for gamma in allowed for t in np.float32(TEMPERATURES)]
+        best = min(float(measured(gamma, t)[fitted.criterion]) for gamma, t in grid)
+        reached = measured(fitted.params["gamma"], fitted.params["temperature"])[fitted.criterion]
+        np.testing.assert_allclose(reached, best, rtol=1e-5)
+
+
+def test_masked_examples_take_no_part_in_a_fit():
+    logits, labels = predictions(200, 3)
+    mask = np.arange(200) % 3 > 0
+    masked = fit_methods(METHODS, logits, labels, settings=SETTINGS, mask=mask)
+    alone = fit_methods(METHODS, logits[mask], labels[mask], settings=SETTINGS)
+    assert [each.params for each in masked] == [each.params for each in alone]
+    others = fit_methods(METHODS, logits[mask], np.roll(labels[mask], 1), settings=SETTINGS)
+    assert [each.params for each in masked] != [each.params for each in others]

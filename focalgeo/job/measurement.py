@@ -1,22 +1,45 @@
-"""Curvature of a run's losses by config.curvature, after training and between its epochs."""
+"""Measurement of members: all of a trained one, and between epochs the curvature and diagnostics that are asked for."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from focalgeo import evaluation, losses, parallel
-from focalgeo.job import preparation
+from focalgeo import evaluation, losses, parallel, records
+from focalgeo.job import calibration, preparation
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
-from focalgeo.rows import Row, tagged
+from focalgeo.rows import Diagnostic, Row, Scalar, finite, tagged
+from focalgeo.training import loop
 from focalgeo.training.step import member_state
-from focalgeo.types import Array, PyTree, TrainState
+from focalgeo.types import Array, Predictions, PyTree, Split, TrainState
 
 _CROSS_ENTROPY = losses.make_loss("cross_entropy")  # one object, so that what is compiled for it serves every member
 _SPARE_VECTORS = 8  # the vectors in flight between a product and the basis it goes to
+
+
+def evaluate(
+    member: Member,
+    folder: Path,
+    prepared: Prepared,
+    state: TrainState,
+    predictions: dict[str, Predictions],
+    say: Callable[[str], None] | None,
+) -> list[Row]:
+    """The member's evaluation rows; its predictions and its search of gamma and temperature are written to `folder`."""
+    for name, predicted in predictions.items():
+        records.write_predictions(folder, name, predicted.logits, predicted.labels)
+    if say is not None:
+        say("calibrating")
+    rows, search = calibration.calibrate(member.config, predictions, member.keys["bootstrap"])
+    if search:
+        records.write_arrays(folder, "search", search)
+    if state.best is not None:
+        rows.append(Scalar("selected_epoch", float(state.best.epoch)))
+    return rows + curvature_rows(member, prepared, state, say)
 
 
 def check_memory(member: Member, prepared: Prepared, states: TrainState) -> None:
@@ -60,7 +83,9 @@ def curvature_rows(
     return rows
 
 
-def rows_of_epoch(config, prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]) -> list[Row]:
+def curvature_of_epoch(
+    config, prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]
+) -> list[Row]:
     """lambda_max and trace of each member that still trains, every config.curvature.every epochs; 0 asks for none.
 
     The last epoch's are left to the measurement after training.
@@ -127,3 +152,61 @@ def _forecast(settings, problem: evaluation.Problem, split: str) -> str:
     took = products * evaluation.seconds_of_product(problem)
     about = f"about {took / 60:.0f} minutes" if took > 100 else f"about {max(took, 1):.0f} s"
     return f"measuring the curvature of the loss on {split}: at most {products:,} Hessian products, {about}"
+
+
+def check_network(config, prepared: Prepared, states: TrainState) -> None:
+    """Refuses, before training begins, diagnostics of a network that does not show its last layer.
+
+    Raises:
+        InputError: the network sows no last layer.
+    """
+    if not config.diagnostics.every:
+        return
+    state = member_state(states, 0)
+    batch = next(iter(preparation.evaluation_batches(config, _first(prepared.dataset.train, 2))))
+    evaluation.check_last_layer(prepared.model.apply, {"params": state.params, **state.model_state}, batch.x)
+
+
+def diagnostics_of_epoch(
+    config, prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]
+) -> list[Row]:
+    """Rows of `evaluation.diagnosis_rows` for each member that still trains and each split, and its "weight_norm".
+
+    After every config.diagnostics.every epochs and after the last; 0 asks for none. "weight_norm", that of the last
+    layer's kernel, is of the network and so of no split. A member has no rows of a split on which its numbers are not
+    finite.
+    """
+    rows, number = [], 0
+    for group in groups if _is_due(config, prepared.plan, groups) else ():
+        own = members[number : number + len(group.step)]
+        rows += _group_rows(config, prepared, own, group)
+        number += len(own)
+    return rows
+
+
+def _is_due(config, plan: loop.Plan, groups: Sequence[TrainState]) -> bool:
+    step, every = max(int(np.max(group.step)) for group in groups), config.diagnostics.every
+    return every > 0 and (step == plan.steps or step // plan.steps_per_epoch % every == 0)
+
+
+def _group_rows(config, prepared: Prepared, members: Sequence[Member], group: TrainState) -> list[Row]:
+    settings, rows = config.diagnostics, []
+    training = np.flatnonzero(~np.asarray(group.frozen))
+    for split in settings.splits if len(training) else ():
+        examples = _first(getattr(prepared.dataset, split), settings.examples)
+        batches = preparation.evaluation_batches(config, examples)
+        found, norms = evaluation.diagnose(prepared.model.apply, prepared.objective.loss, group, batches=batches)
+        for index in training:
+            own = jax.tree.map(lambda leaf, index=index: leaf[index], found)
+            if not all(np.isfinite(leaf).all() for leaf in (*own, norms[index])):
+                continue
+            measured = evaluation.diagnosis_rows(own, split=split, num_bins=settings.num_bins)
+            if split == settings.splits[0]:
+                measured.append(finite(Diagnostic("weight_norm", norms[index])))
+            rows += tagged(measured, **members[index].tags)
+    return rows
+
+
+def _first(split: Split, examples: int) -> Split:
+    """The first `examples` of a split, all of them for 0."""
+    return Split(split.x[: examples or None], split.y[: examples or None])
