@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons, the linear classifier among them."""
+"""Multi-layer perceptrons, the linear classifier among them, and logistic regression of two classes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import last_layer
+from focalgeo.models.layers import last_layer, show_last_layer
+from focalgeo.types import InputError
 
 
 class MLP(nn.Module):
@@ -23,3 +24,32 @@ class MLP(nn.Module):
         for width in self.hidden:
             x = nn.relu(nn.Dense(width, dtype=self.dtype)(x))
         return last_layer(self, x, self.num_classes)
+
+
+class Logistic(nn.Module):
+    """Logits [0, w.x] of two classes: the softmax gives class 1 the probability sigma(w.x); one weight a feature.
+
+    Weights begin at zero: there is no hidden layer whose units must be told apart, so the path of training and the
+    norm of w on it belong to the data and the loss alone.
+
+    Raises:
+      InputError: num_classes is not 2.
+
+    Source: Mukhoti et al., arXiv 2002.09437, App. G: sigma(w1 x1 + w2 x2). The initial weights are not stated there.
+    """
+
+    num_classes: int
+    dtype: Any = jnp.float32
+
+    def __post_init__(self):
+        if self.num_classes != 2:
+            raise InputError(f"config.model.name: logistic tells 2 classes apart, the data has {self.num_classes}")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x, *, train=False, mask=None):
+        """Logits float32 [examples, 2] of x [examples, features]."""
+        kernel = self.param("kernel", nn.initializers.zeros, (x.shape[-1], 1), jnp.float32)
+        show_last_layer(self, x.astype(jnp.float32), kernel)
+        score = (x.astype(self.dtype) @ kernel.astype(self.dtype)).astype(jnp.float32)
+        return jnp.concatenate([jnp.zeros_like(score), score], axis=-1)

@@ -1,19 +1,23 @@
 """Closed forms of the papers, as functions of numbers, corrected where the papers are wrong."""
 
-from focalgeo.theory.gamma_star import gamma_star
 from focalgeo.theory.gradient import (
     focal_curvature,
     focal_slope,
+    gamma_star,
     gradient_ratio,
     gradient_ratio_slope,
     logit_curvature_ratio,
 )
-from focalgeo.theory.information import softmax_divergence, softmax_fisher
-from focalgeo.theory.maxwell_boltzmann import maxwell_boltzmann
+from focalgeo.theory.information import maxwell_boltzmann, softmax_divergence, softmax_fisher
 from focalgeo.theory.pac_bayes import PacBayes, pac_bayes_bound, pac_bayes_lambda, pac_bayes_value
 from focalgeo.theory.risk import conditional_risk, focal_lower_bound, optimal_prediction, proper_focal_loss
-from focalgeo.theory.temperature import TemperatureBounds, focal_slope_at_zero, temperature_bounds
-from focalgeo.theory.temperature_match import matching_temperature, temperature_mismatch
+from focalgeo.theory.temperature import (
+    TemperatureBounds,
+    focal_slope_at_zero,
+    matching_temperature,
+    temperature_bounds,
+    temperature_mismatch,
+)
 
 __all__ = [
     "PacBayes",
