@@ -6,14 +6,20 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 
+from focalgeo.calibration.binning import Labels, Scalar
 from focalgeo.types import Array, Estimate, InputError, PyTree
+
+Counts = Shaped[Array, "*batch"] | float
+Shares = Float[Array, "*batch"]
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 
 
-def wilson_interval(successes: Array, n: Array) -> tuple[Array, Array]:
+def wilson_interval(
+    successes: Shaped[Array, "*batch"] | float, n: Shaped[Array, "*batch"] | float
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
     """Wilson's 95% interval (low, high) for a share, from `successes` out of `n`; both of one shape.
 
     Unlike a bootstrap it does not collapse where all or none succeed. n = 0 gives (0, 1): nothing is known.
@@ -26,7 +32,9 @@ def wilson_interval(successes: Array, n: Array) -> tuple[Array, Array]:
     return jnp.clip(centre - half, 0, 1), jnp.clip(centre + half, 0, 1)
 
 
-def bootstrap(metric: Callable[..., PyTree], log_probs: Array, labels: Array, key: Array, num_resamples: int) -> PyTree:
+def bootstrap(
+    metric: Callable[..., PyTree], log_probs: Array, labels: Labels, key: Array, num_resamples: int
+) -> PyTree:
     """Bootstrap of metrics over the examples: value, standard error and bias-corrected 95% interval of each.
 
     Args:
@@ -41,7 +49,7 @@ def bootstrap(metric: Callable[..., PyTree], log_probs: Array, labels: Array, ke
         num_resamples: 2 or more; 1,000 is usual.
 
     Returns:
-        Estimate in the place of each scalar that the metric returns. Its value is the plain metric of the data, `n`
+        Estimate for each scalar that the metric returns. Its value is the plain metric of the data, `n`
         the number of examples. Resampling biases ECE upwards, just as sampling did, so the interval is centred on the
         value less that bias: (2 value - mean of draws) +- 1.96 standard deviations. Where that bias is more than half
         a standard deviation, no draw is negative and the same interval of the squares reaches 0, as with the ECE of a
@@ -103,19 +111,19 @@ def _normal_interval(draws: Array, value: Array) -> tuple[Array, Array]:
 class PairedDifference(NamedTuple):
     """A metric of the first predictions less that of the second."""
 
-    difference: Array
-    stderr: Array
-    low: Array  # 95% interval of the difference
-    high: Array
-    p_value: Array  # two-sided, of no difference
-    n: Array  # examples
+    difference: Scalar
+    stderr: Scalar
+    low: Scalar  # 95% interval of the difference
+    high: Scalar
+    p_value: Scalar  # two-sided, of no difference
+    n: Int[Array, ""]  # examples
 
 
 def paired_bootstrap(
     metric: Callable[..., PyTree],
     first_log_probs: Array,
     second_log_probs: Array,
-    labels: Array,
+    labels: Labels,
     key: Array,
     num_resamples: int,
 ) -> PyTree:
@@ -130,7 +138,7 @@ def paired_bootstrap(
         num_resamples: 2 or more; 1,000 is usual.
 
     Returns:
-        PairedDifference in the place of each scalar. The interval is the difference +- 1.96 standard deviations of the
+        PairedDifference for each scalar. The interval is the difference +- 1.96 standard deviations of the
         draws, and the p-value is 2 Phi(-|difference| / standard deviation), so that it is below 0.05 exactly where the
         interval leaves out 0. Where no draw differs it is 1 for a difference of 0, else 0. Unlike `bootstrap`, the bias
         of resampling is not taken off: where there is no difference both sides have the same bias, and an estimate of

@@ -1,4 +1,4 @@
-"""The (gamma, temperature) surfaces of ECE and NLL, with examples in chunks that fit a core's cache, a thread a core.
+"""Surfaces of ECE and NLL over (gamma, temperature), from chunks of examples that fit a core's cache, a thread a core.
 
 Nothing as large as the logits is made: the peak stays below their size, a second such table and 300 MB
 (experiments/benchmarks/README.md).
