@@ -40,8 +40,9 @@ def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
 
     Args:
         log_probs: Float [..., classes], log q; a constant added to a row changes nothing, so logits do as well.
-        gamma: Float scalar or [...], above -1; anything else gives NaN. Zero is the identity. It is the
-            loss-implied map of a model trained with focal loss of this gamma. From about -0.885 to 0 the map softens confident predictions.
+        gamma: Float scalar or [...], above -1; anything else gives NaN. Zero is the identity. For a model trained with
+            focal loss of this gamma it is the loss-implied map. From about -0.885 to 0 it softens confident
+            predictions.
 
     Returns:
         [..., classes] float32 log-probabilities, normalised, with the argmax of the input, differentiable in both
