@@ -9,20 +9,19 @@ Expected:  quick, seed 0, on re-encoded JPEGs, penalty 0 and 0.0003: trace of th
 Source:    Kimura & Naganuma, arXiv 2405.00442, Eq. 33; network, recipe and penalties are our choice
 """
 
-import runpy
-from pathlib import Path
-
 from ml_collections import ConfigDict
 
+from configs import cifar10_gamma
 
-def get_config(arg: str = "") -> ConfigDict:
-    """The job of configs/cifar10_gamma.py with cross-entropy for each penalty and seed; `arg` is "" or "quick"."""
-    config = runpy.run_path(str(Path(__file__).with_name("cifar10_gamma.py")))["get_config"](arg)
+
+def get_config(words: str = "") -> ConfigDict:
+    """The job of configs/cifar10_gamma.py with cross-entropy for each penalty and seed; "quick" as there."""
+    config = cifar10_gamma.get_config(words)
     config.loss.name = "cross_entropy"
     config.curvature.splits = ("val", "train")
     config.sweep.gamma = ()
     config.sweep.trace_penalty = (0.0, 0.00001, 0.00003, 0.0001, 0.0003)
-    if arg == "quick":
+    if "quick" in words:
         config.optimizer.learning_rate = 0.02  # at 0.05 this penalty makes training unsteady
         config.optimizer.epochs = 4
         config.optimizer.decay_epochs = (3,)

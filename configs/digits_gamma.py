@@ -9,17 +9,16 @@ Source:    Kimura & Naganuma, arXiv 2405.00442, section 4: curvature and calibra
            learning rate are our choice
 """
 
-import runpy
-from pathlib import Path
-
 from ml_collections import ConfigDict
 
+from configs import digits
 
-def get_config(arg: str = "") -> ConfigDict:
-    """The job of configs/digits.py for each gamma and seed; `arg` "quick": two epochs, two gammas, two seeds."""
-    config = runpy.run_path(str(Path(__file__).with_name("digits.py")))["get_config"](arg)
+
+def get_config(words: str = "") -> ConfigDict:
+    """The job of configs/digits.py for each gamma and seed; "quick": two epochs, two gammas, two seeds."""
+    config = digits.get_config(words)
     config.curvature.splits = ("val", "train")
-    config.sweep.gamma = (0.0, 3.0) if arg == "quick" else (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0)
     config.curvature.density_probes = 0
-    config.sweep.seed = (0, 1) if arg == "quick" else (0, 1, 2, 3, 4)
+    config.sweep.gamma = (0.0, 3.0) if "quick" in words else (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0)
+    config.sweep.seed = (0, 1) if "quick" in words else (0, 1, 2, 3, 4)
     return config

@@ -14,26 +14,23 @@ Expected:  |w| 1.934 for cross-entropy, 1.064 for FL-1; misclassified training p
            of 0.195 and 0.296: FL-1 is less sure of its errors
 """
 
-import runpy
-from pathlib import Path
-
 from ml_collections import ConfigDict
 
+from focalgeo.config import chosen, default_config
 
-def get_config(arg: str = "") -> ConfigDict:
-    """The sweep; `arg` is "", "limit" or "quick"."""
-    if arg not in ("", "limit", "quick"):
-        raise ValueError(f"configs/linear.py has no variant {arg!r}; use configs/linear.py, :limit or :quick")
-    config = runpy.run_path(str(Path(__file__).with_name("digits.py")))["get_config"]()
-    config.data.name = "clusters:0" if arg == "limit" else "clusters:0.5"
+
+def get_config(words: str = "") -> ConfigDict:
+    """The sweep; "limit" for clusters without spread, "quick" for 100 steps."""
+    variant = chosen(words, __file__, {"variant": ["limit", "quick"]}).get("variant")
+    config = default_config()
+    config.data.name = "clusters:0" if variant == "limit" else "clusters:0.5"
     config.model.name = "logistic"
-    config.model.hidden = None
     config.loss.gamma = 1.0
     config.optimizer.learning_rate = 0.3
     config.optimizer.momentum = 0.0
     config.optimizer.weight_decay = 0.0
     config.optimizer.batch_size = 1000
-    config.optimizer.epochs = 1000
+    config.optimizer.epochs = 100 if variant == "quick" else 1000
     config.optimizer.decay_epochs = ()
     config.log_every = 50
     config.checkpoint.every = 1000
@@ -42,6 +39,4 @@ def get_config(arg: str = "") -> ConfigDict:
     config.curvature.density_probes = 0
     config.diagnostics.every = 20
     config.sweep.gamma = (0.0, 1.0)
-    if arg == "quick":
-        config.optimizer.epochs = 100
     return config

@@ -17,40 +17,34 @@ Expected:  Mukhoti et al., Tables 3, 1 and 4 (with GloVe, 15,098/900/3,999 posts
            temperature scaling by ECE and 4.8 by NLL: the test posts are later than those of val
 """
 
-import runpy
-from pathlib import Path
-
 from ml_collections import ConfigDict
 
-_CIFAR = runpy.run_path(str(Path(__file__).with_name("cifar.py")))
+from configs import cifar10
+from configs.cifar import LOSSES, SWITCHES, set_loss
+from focalgeo.config import chosen
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    """The job with the loss that `arg` names; `published` and `quick` as in configs/cifar.py."""
-    words = chosen(arg, file="newsgroups.py")
-    config = text_config("gp_cnn", quick="quick" in words)
+def get_config(words: str = "") -> ConfigDict:
+    """The job with the loss that the words name; `published` and `quick` as in configs/cifar.py."""
+    named = chosen(words, __file__, {"loss": LOSSES, **SWITCHES})
+    config = text_config(quick="quick" in named)
     config.data.name = "newsgroups"
-    config.model.embedding_size = 100
+    config.model.name = "gp_cnn"
+    config.model.options.embedding_size = 100  # that of the file of word vectors, where there is one
     config.optimizer.name = "adam"
     config.optimizer.learning_rate = 0.001
     config.optimizer.weight_decay = 0.0
     config.optimizer.epochs = 50
-    if "quick" in words:
+    if "quick" in named:
         config.data.max_length = 200
         config.optimizer.epochs = 8
-    set_loss(config, words)
+    set_text_loss(config, named)
     return config
 
 
-def chosen(arg: str, *, file: str) -> dict[str, str]:
-    """The loss and the switches that `arg` names."""
-    return _CIFAR["chosen"](arg, file=file, loss=_CIFAR["LOSSES"])
-
-
-def text_config(network: str, *, quick: bool) -> ConfigDict:
-    """What the jobs on words have in common, with the network's own sizes."""
-    config = runpy.run_path(str(Path(__file__).with_name("cifar10.py")))["get_config"]()
-    _CIFAR["set_network"](config, network, {})
+def text_config(*, quick: bool) -> ConfigDict:
+    """What the jobs on words have in common."""
+    config = cifar10.get_config()
     config.data.augment = "none"
     config.optimizer.decay_epochs = ()
     config.optimizer.select = "best_val"
@@ -63,8 +57,8 @@ def text_config(network: str, *, quick: bool) -> ConfigDict:
     return config
 
 
-def set_loss(config: ConfigDict, words: dict[str, str]) -> None:
-    """Name the chosen loss, by default ce; MMCE has the weight that the paper gives it on documents."""
-    _CIFAR["set_loss"](config, words.get("loss", "ce"), published="published" in words)
-    if words.get("loss") == "mmce":
+def set_text_loss(config: ConfigDict, named: dict[str, str]) -> None:
+    """Name the loss, by default ce; MMCE has the weight that the paper gives it on documents."""
+    set_loss(config, named.get("loss", "ce"), published="published" in named)
+    if named.get("loss") == "mmce":
         config.loss.penalty_weight = 8.0

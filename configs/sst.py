@@ -19,26 +19,25 @@ Expected:  Mukhoti et al., Tables 3, 1 and 4 (with GloVe): test error, ECE as tr
            ce 84.8 8.2 1.5 (T = 1.98), fl3 82.1 13.5 2.9 (T = 0.49)
 """
 
-import runpy
-from pathlib import Path
-
 from ml_collections import ConfigDict
 
-_TEXT = runpy.run_path(str(Path(__file__).with_name("newsgroups.py")))
+from configs.cifar import LOSSES, SWITCHES
+from configs.newsgroups import set_text_loss, text_config
+from focalgeo.config import chosen
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    """The job with the loss that `arg` names; `published` and `quick` as in configs/cifar.py."""
-    words = _TEXT["chosen"](arg, file="sst.py")
-    config = _TEXT["text_config"]("tree_lstm", quick="quick" in words)
+def get_config(words: str = "") -> ConfigDict:
+    """The job with the loss that the words name; `published` and `quick` as in configs/cifar.py."""
+    named = chosen(words, __file__, {"loss": LOSSES, **SWITCHES})
+    config = text_config(quick="quick" in named)
     config.data.name = "sst:sst-trees.tar.xz"
-    config.model.width = 150
-    config.model.embedding_size = 300
+    config.model.name = "tree_lstm"
+    config.model.options.embedding_size = 300  # that of the file of word vectors, where there is one
     config.optimizer.name = "adagrad"
     config.optimizer.learning_rate = 0.05
     config.optimizer.weight_decay = 1e-4
     config.optimizer.batch_size = 25
-    config.optimizer.epochs = 4 if "quick" in words else 25
+    config.optimizer.epochs = 4 if "quick" in named else 25
     config.evaluation.batch_size = 200
-    _TEXT["set_loss"](config, words)
+    set_text_loss(config, named)
     return config

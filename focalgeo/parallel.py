@@ -50,7 +50,7 @@ def free_memory() -> int | None:
 
 
 def _number_after(label: str, path: Path, *, unit: int = 1) -> int | None:
-    """The whole number that follows `label` at the start of a line; None if there is no such file, line or number."""
+    """The integer that follows `label` at the start of a line; None if there is no such file, line or number."""
     try:
         found = re.search(rf"^{label}\s*(\d+)", path.read_text(), re.MULTILINE)
     except OSError:

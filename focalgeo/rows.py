@@ -258,7 +258,7 @@ def _plain(value: Any) -> Any:
     return value.item()  # of numpy and jax alike
 
 
-def tagged(rows: Iterable[Row], **tags: float | None) -> list[Row]:
+def tagged(rows: Iterable[Row], **tags: float | str | None) -> list[Row]:
     """The rows with these fields of their tags set."""
     return [row._replace(tags=row.tags._replace(**tags)) for row in rows]
 

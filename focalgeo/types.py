@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 if TYPE_CHECKING:
     import jax
@@ -14,14 +13,6 @@ if TYPE_CHECKING:
 else:
     Array = Any  # jax is not imported at run time, so that packages without it start fast
 PyTree = Any
-
-# what a sweep may sweep -> the field of the config that it sets
-SWEPT_FIELDS = {
-    "gamma": "loss.gamma",
-    "trace_penalty": "loss.trace_penalty",
-    "learning_rate": "optimizer.learning_rate",
-    "seed": "seed",
-}
 
 
 class InputError(ValueError):
@@ -138,5 +129,7 @@ class Estimate(NamedTuple):
     @classmethod
     def by_student(cls, value: Array, stderr: Array, n: int) -> "Estimate":
         """The mean of n >= 2 independent samples with its 95% interval by Student's t, n - 1 degrees of freedom."""
+        from scipy.special import stdtrit  # slow to import, and most users of this file need none of it
+
         half = float(stdtrit(n - 1, 0.975)) * stderr
         return cls(value, stderr, value - half, value + half, n)

@@ -1,6 +1,6 @@
 """Test settings that catch whole families of JAX bugs: two CPU devices, strict promotion, warnings are errors."""
 
-import json
+import copy
 import os
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import jax
 import pytest
 import shapes
+from reference import records
 
 shapes.install("focalgeo")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -50,12 +51,5 @@ def real_archive():
 
 @pytest.fixture(scope="session")
 def papers():
-    """The papers' verified numbers: papers.json at FOCALGEO_REFERENCE, or in the folder reference beside the data."""
-    beside = Path(os.environ.get("FOCALGEO_DATA") or ".").parent / "reference"
-    path = Path(os.environ.get("FOCALGEO_REFERENCE") or beside)
-    path = path if path.suffix == ".json" else path / "papers.json"
-    if not path.is_file():
-        pytest.skip(
-            "no papers.json: set FOCALGEO_REFERENCE to it or to its folder, or FOCALGEO_DATA to the folder beside"
-        )
-    return json.loads(path.read_text())
+    """Records of the papers' numbers by key: inputs and what comes of them. See tests/reference/papers/README.md."""
+    return copy.deepcopy(records.stored())

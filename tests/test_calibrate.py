@@ -1,9 +1,7 @@
-"""Door 2: any file of outputs in, probabilities, calibrator.json and a page out; the main job's rows; bad input."""
+"""The calibrate command: files of outputs in, probabilities, calibrator.json and a page out; bad input in one line."""
 
 import html
-import json
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -15,21 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import digits
 from focalgeo import calibration, job, records, report
-from focalgeo.calibrate import SavedCalibrator, read_calibrator, session
-from focalgeo.calibrate.__main__ import main
-from focalgeo.calibrate.calibrator import write_calibrator
-from focalgeo.calibrate.cautions import cautions, homogeneity, noise_floor
-from focalgeo.calibrate.choice import choose
-from focalgeo.calibrate.class1 import class1_rows
-from focalgeo.calibrate.crossfit import cross_fit, folds
-from focalgeo.calibrate.flags import parse
-from focalgeo.calibrate.groups import group_rows
-from focalgeo.calibrate.measurement import compare
+from focalgeo.calibrate import main, parse
+from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrator
+from focalgeo.calibration.saved import SavedCalibrator, calibrator_json
 from focalgeo.data.logits_files import Outputs
-from focalgeo.evaluation import Calibrator, fit_calibrators, paired_rows
-from focalgeo.report.snippet import SNIPPET
-from focalgeo.types import InputError, Predictions
+from focalgeo.job import calibration as job_calibration
+from focalgeo.job.warnings import input_warnings, noise_floor
+from focalgeo.report.calibration_page import SNIPPET
+from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
+from focalgeo.types import Predictions
 
 ROOT = Path(__file__).parent.parent
 FEW = "--num-resamples=20"
@@ -44,6 +38,17 @@ def draw(n, classes, *, sharpness=1.7, seed=0):
     return (sharpness * truth).astype(np.float32), labels
 
 
+def write_samples(folder, *, n, classes=3):
+    """val.npz and test.npz."""
+    for seed, split in enumerate(("val", "test")):
+        logits, labels = draw(n, classes, seed=seed)
+        np.savez(folder / f"{split}.npz", logits=logits, labels=labels)
+
+
+def files_in(folder):
+    return [f"--{split}={folder}/{split}.npz" for split in ("val", "test")]
+
+
 def outputs(logits, labels, **fields):
     settings = {"source": "a.npz", "checksum": str(labels[:9]), "given": "logits", "group": None}
     settings |= {"saturated": 0, "looks_like_probs": False, **fields}
@@ -53,7 +58,7 @@ def outputs(logits, labels, **fields):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A workdir of the main job, one epoch, no curvature."""
-    config = runpy.run_path(str(ROOT / "configs" / "digits.py"))["get_config"]("quick")
+    config = digits.get_config("quick")
     config.optimizer.epochs = 1
     config.evaluation.num_resamples = 20
     config.curvature.examples = 0
@@ -64,9 +69,9 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(trained, tmp_path_factory):
-    """What the second door makes of the main job's predictions."""
+    """What the command makes of the main job's predictions."""
     out = tmp_path_factory.mktemp("runs") / "mine"
-    files = [f"--{split}={trained}/predictions/{split}.npz" for split in ("val", "test")]
+    files = files_in(trained / "predictions")
     assert main([*files, f"--out={out}", FEW, "--trained-gamma=3"]) == 0
     return out
 
@@ -86,20 +91,35 @@ def binary(tmp_path_factory):
     return folder / "out"
 
 
-def rows_by_place(rows):
-    fields = ("name", "split", "map", "criterion", "bin", "against")
-    return {tuple(row.get(field) for field in fields): row for row in rows if "map" in row}
+def by_place(rows):
+    kinds = (Metric, ReliabilityBin, Difference, Fit)
+    fields = ("name", "split", "method", "criterion", "bin", "against")
+    rows = [row for row in rows if isinstance(row, kinds) and row.method is not None]
+    return {tuple(getattr(row, field, None) for field in fields): row for row in rows}
 
 
 def test_the_main_jobs_predictions_give_the_main_jobs_rows(trained, finished):
-    theirs, ours = (rows_by_place(records.read_rows(folder)) for folder in (trained, finished))
+    theirs, ours = (by_place(records.read_rows(folder)) for folder in (trained, finished))
     assert len(theirs) > 100
     for place, row in theirs.items():
-        for field in {"value", "low", "high", "confidence", "n"} & set(row):
-            np.testing.assert_allclose(ours[place][field], row[field], atol=1e-6, err_msg=f"{place} {field}")
+        for field in {"value", "low", "high", "confidence", "n"} & set(row._fields):
+            wanted = getattr(row, field)
+            np.testing.assert_allclose(getattr(ours[place], field), wanted, atol=1e-6, err_msg=f"{place} {field}")
     search = records.read_arrays(finished, "search")
-    for name, values in records.read_arrays(trained, "search").items():  # door 2 goes on to higher temperatures
+    for name, values in records.read_arrays(trained, "search").items():  # the command goes on to higher temperatures
         np.testing.assert_allclose(search[name][..., : values.shape[-1]], values, atol=1e-6)
+
+
+def test_both_manifests_name_methods_and_metrics_in_the_order_of_their_tables(trained, finished):
+    for folder in (trained, finished):
+        manifest = records.read_manifest(folder)
+        assert list(manifest["methods"]) == list(METHODS)
+        assert list(manifest["metrics"]) == list(METRICS)
+        assert manifest["methods"]["temperature_scaling"] == {
+            "title": "Temperature scaling",
+            "criteria": ["ece", "nll"],
+        }
+        assert manifest["metrics"]["accuracy"]["best"] == "high"
 
 
 def test_the_folder_holds_everything_and_nothing_half_written(finished):
@@ -115,8 +135,7 @@ def test_the_probabilities_are_those_of_the_calibrator(trained, finished):
     for split in ("val", "test"):
         given = records.read_predictions(trained, split)
         found = records.read_arrays(finished / "probabilities", split)
-        log_probs = calibration.focal_temperature_scaling(given.logits, calibrator.gamma, calibrator.temperature)
-        np.testing.assert_allclose(found["log_probs"], log_probs, atol=1e-5)
+        np.testing.assert_allclose(found["log_probs"], calibrator.log_probs(given.logits), atol=1e-5)
         np.testing.assert_allclose(found["probs"], np.exp(found["log_probs"]), rtol=1e-6)
         np.testing.assert_array_equal(found["labels"], given.labels)
         assert found["probs"].dtype == np.float32
@@ -124,7 +143,7 @@ def test_the_probabilities_are_those_of_the_calibrator(trained, finished):
 
 def test_the_page_says_what_the_rows_say_and_can_be_made_again(finished):
     page = (finished / "report.html").read_text()
-    for heading in ("Before and after calibration", "Un-focalled: what the training loss did", "How to apply it"):
+    for heading in ("Before and after calibration", "Loss-implied map: what the training loss did", "How to apply it"):
         assert f"<h2>{heading}</h2>" in page
     for absent in ("Two classes", "Group by group"):
         assert f"<h2>{absent}" not in page
@@ -138,7 +157,7 @@ def test_the_page_says_what_the_rows_say_and_can_be_made_again(finished):
 
 
 def test_the_same_command_may_run_again_and_another_may_not(trained, finished, capsys):
-    files = [f"--{split}={trained}/predictions/{split}.npz" for split in ("val", "test")]
+    files = files_in(trained / "predictions")
     before = (finished / "metrics.jsonl").read_text().splitlines()
     assert main([*files, f"--out={finished}", FEW, "--trained-gamma=3", "--seed=1"]) == 2
     assert "seed: 0 there, 1 here); choose another --out, or delete this one" in capsys.readouterr().err
@@ -169,8 +188,9 @@ def test_the_snippet_is_right_where_probabilities_saturate(tmp_path, gamma, temp
     fixed = [[60, 0, -40], [17, 0, -1], [40, 39.5, 0], [0, 0, 0], [1, 1, -1], [-3, 700, 2], [0, 5, 90]]
     logits = np.concatenate([np.float32(fixed), 20 * np.random.default_rng(1).standard_normal((50, 3))])
     logits = logits.astype(np.float32)
-    calibrator = SavedCalibrator("focal_temperature_scaling", gamma, temperature, "ece", 3)
-    write_calibrator(tmp_path / "calibrator.json", calibrator, inputs={}, fits=[])
+    parameters = {"gamma": gamma, "temperature": temperature}
+    calibrator = SavedCalibrator("focal_temperature_scaling", "ece", 3, parameters)
+    records.write_json(tmp_path / "calibrator.json", calibrator_json(calibrator, inputs={}))
     probs = apply_snippet(f'<pre id="snippet">{html.escape(SNIPPET)}</pre>', tmp_path, logits)
     log_probs = np.asarray(calibration.focal_temperature_scaling(logits, gamma, temperature))
     np.testing.assert_allclose(probs, np.exp(log_probs), atol=2e-6)
@@ -178,128 +198,34 @@ def test_the_snippet_is_right_where_probabilities_saturate(tmp_path, gamma, temp
     np.testing.assert_allclose(np.log(probs[seen]), log_probs[seen], atol=2e-4, rtol=2e-5)
 
 
-def test_the_calibrator_reads_back_and_another_file_does_not(tmp_path):
-    path = tmp_path / "calibrator.json"
-    calibrator = SavedCalibrator("focal_temperature_scaling", -0.5, 1.25, "nll", 7)
-    write_calibrator(path, calibrator, inputs={"val": {"checksum": "sha256:1"}}, fits=[])
-    assert read_calibrator(path) == calibrator
-    whole = json.loads(path.read_text())
-    assert (whole["format"], whole["version"]) == ("focalgeo-calibrator", 1)
-    for change, says in (
-        ({"version": 2}, "is of version 2, this focalgeo reads 1"),
-        ({"format": "other"}, "is no calibrator"),
-        ({"temperature": 0}, "out of range"),
-        ({"gamma": -1.0}, "out of range"),
-        ({"gamma": "1"}, "out of range"),
-        ({"map": "platt"}, "out of range"),
-    ):
-        path.write_text(json.dumps({**whole, **change}))
-        with pytest.raises(InputError, match=says):
-            read_calibrator(path)
-    path.write_text("{")
-    with pytest.raises(InputError, match="is no JSON"):
-        read_calibrator(path)
-    with pytest.raises(InputError, match="No such file"):
-        read_calibrator(tmp_path / "nowhere.json")
-
-
 def test_two_classes_have_both_kinds_of_calibration_and_groups_are_named(binary):
     rows, page = records.read_rows(binary), (binary / "report.html").read_text()
     for name in ("class1_ece", "ece"):
-        found = [row for row in rows if row["name"] == name and row.get("criterion") in (None, "nll")]
-        assert {row["map"] for row in found} == {"uncalibrated", *NAMES}
+        found = select(rows, Metric, name=name, criterion="nll") + select(rows, Metric, name=name, criterion=None)
+        assert {row.method for row in found} == {"uncalibrated", *NAMES}
     assert "<h2>Two classes: top-label and class-1 calibration</h2>" in page
     assert "<h2>Group by group</h2>" in page
-    largest = max(
-        (
-            row
-            for row in rows
-            if row["name"] == "group_ece" and row["map"] == read_calibrator(binary / "calibrator.json").map
-        ),
-        key=lambda row: row["value"],
-    )
-    assert all(row["low"] < row["high"] for row in rows if row["name"] == "group_ece")
-    assert f"is group “{largest['group']}”: ECE {100 * largest['value']:.2f}% [" in page
-    assert "fewer than 30 examples are left out of the table of groups: few." in page
+    groups = select(rows, Metric, name="group_ece", method=read_calibrator(binary / "calibrator.json").method)
+    largest = max(groups, key=lambda row: row.value)
+    assert all(row.low < row.high for row in select(rows, Metric, name="group_ece"))
+    assert f"is group “{largest.group}”: ECE {100 * largest.value:.2f}% [" in page
+    assert "fewer than 100 examples are left out of the table of groups: few." in page
     assert "logits = np.log(np.maximum(probs, 1.1754944e-38))" in page
 
 
 def test_without_test_the_rows_are_of_held_out_examples(binary):
     rows = records.read_rows(binary)
-    assert {row["split"] for row in rows if row["name"] == "ece"} == {"cross_fit"}
-    assert {row["split"] for row in rows if row["name"] == "temperature"} == {"val"}
+    assert {row.split for row in select(rows, Metric, name="ece")} == {"cross_fit"}
+    assert {row.split for row in select(rows, Fit, name="temperature")} == {"val"}
     found = records.read_arrays(binary / "probabilities", "cross_fit")
     choice = read_calibrator(binary / "calibrator.json")
     nll = -found["log_probs"][np.arange(600), found["labels"]].mean()
-    (row,) = [r for r in rows if r["name"] == "nll" and r["map"] == choice.map and r.get("criterion") == "nll"]
-    np.testing.assert_allclose(row["value"], nll, atol=1e-5)
+    (row,) = select(rows, Metric, name="nll", method=choice.method, criterion="nll")
+    np.testing.assert_allclose(row.value, nll, atol=1e-5)
     assert (
-        "every example is measured with maps that were fitted without its fold" in (binary / "report.html").read_text()
+        "every example is measured with methods that were fitted without its fold"
+        in (binary / "report.html").read_text()
     )
-
-
-def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
-    logits, labels = draw(31, 3)
-    options = parse(["--val=v", "--out=o", "--folds=4", "--seed=3"])
-    seen = []
-
-    def fit(part):
-        seen.append(part.mask)
-        return [Calibrator({"map": name}, len(seen), len(seen) / 10) for name in NAMES]
-
-    fits = cross_fit(outputs(logits, labels), fit, options)
-    assert [each.place["map"] for each in fits] == list(NAMES)
-    for index, mask in enumerate(seen):
-        np.testing.assert_array_equal(fits[1].gamma == index + 1, ~mask)
-        np.testing.assert_allclose(fits[0].temperature[~mask], (index + 1) / 10, rtol=1e-6)
-    assert np.isin(fits[0].gamma, range(1, 5)).all()
-
-
-def test_folds_are_stratified_and_depend_on_the_seed_alone():
-    labels = np.random.default_rng(0).choice(4, 203, p=[0.6, 0.3, 0.08, 0.02])
-    fold = folds(labels, 5, 0)
-    for members in (np.ones(203, bool), *(labels == k for k in range(4))):
-        sizes = np.bincount(fold[members], minlength=5)
-        assert sizes.max() - sizes.min() <= 1
-    np.testing.assert_array_equal(fold, folds(labels, 5, 0))
-    assert (fold != folds(labels, 5, 1)).any()
-    assert (np.diff(fold[labels == 0]) != 1).any()
-
-
-def difference(name, against, low, high, n=500, metric="ece"):
-    place = {"name": f"{metric}_difference", "split": "cross_fit", "map": name, "criterion": "ece", "against": against}
-    return {**place, "value": (low + high) / 2, "low": low, "high": high, "n": n}
-
-
-@pytest.mark.parametrize(
-    ("focal", "plain", "n", "chosen"),
-    [
-        ((-0.02, -0.01), (-0.1, -0.05), 500, ("focal_temperature_scaling", 1.0, 0.8)),
-        ((-0.02, 0.01), (-0.1, -0.05), 500, ("temperature_scaling", 0.0, 1.2)),
-        ((0.01, 0.02), (-0.1, -0.05), 500, ("temperature_scaling", 0.0, 1.2)),
-        ((-0.02, -0.01), (-0.1, -0.05), 99, ("temperature_scaling", 0.0, 1.2)),
-        ((-0.02, 0.01), (0.01, 0.05), 500, ("uncalibrated", 0.0, 1.0)),
-        ((-0.02, 0.01), (-0.01, 0.05), 500, ("uncalibrated", 0.0, 1.0)),
-        ((-0.02, 0.01), (-0.01, 0.05), 99, ("temperature_scaling", 0.0, 1.2)),
-    ],
-)
-def test_the_map_is_chosen_by_paired_differences_alone(focal, plain, n, chosen):
-    fits = [
-        Calibrator({"map": name, "criterion": "ece"}, gamma, float(np.float32(temperature)))
-        for name, gamma, temperature in zip(NAMES, (0.0, 1.0), (1.2, 0.8), strict=True)
-    ]
-    rows = [
-        difference(NAMES[1], NAMES[0], *focal, n),
-        difference(NAMES[0], "uncalibrated", *plain, n),
-        difference(NAMES[1], "uncalibrated", *plain, n),
-        *(difference(name, "uncalibrated", -0.1, 0.1, n, "nll") for name in NAMES),
-    ]
-    found = choose(rows, fits, criterion="ece", num_classes=3, ends=(0.01, 100))
-    assert (found.map, found.gamma, found.temperature) == chosen
-    by_nll = [row | {"high": -0.01} if row["name"] == "nll_difference" else row for row in rows]
-    assert choose(by_nll, fits, criterion="ece", num_classes=3, ends=(0.01, 100)).map != "uncalibrated"
-    at_the_end = choose(rows, fits, criterion="ece", num_classes=3, ends=(0.01, 1.2))
-    assert at_the_end.map != "focal_temperature_scaling"
 
 
 def test_probabilities_of_zero_are_warned_of_and_the_snippet_takes_them(tmp_path, capsys):
@@ -317,36 +243,27 @@ def test_probabilities_of_zero_are_warned_of_and_the_snippet_takes_them(tmp_path
         np.testing.assert_allclose(ours, found["probs"], atol=2e-6)
 
 
-def test_the_choice_sees_maps_that_were_fitted_without_the_example(tmp_path, monkeypatch):
-    seen = {}
+def test_the_choice_sees_methods_that_were_fitted_without_the_example(tmp_path, monkeypatch):
+    seen, cross_fit, choose = {}, calibration.cross_fit, calibration.choose
 
-    def watched(options, split, predictions, fits):
-        seen[split] = fits
-        return compare(options, split, predictions, fits)
+    def watched_fit(*arguments, **settings):
+        seen["held_out"] = cross_fit(*arguments, **settings)
+        return seen["held_out"]
 
-    monkeypatch.setattr(session, "compare", watched)
-    for seed, split in enumerate(("val", "test")):
-        logits, labels = draw(300, 3, seed=seed)
-        np.savez(tmp_path / f"{split}.npz", logits=logits, labels=labels)
-    files = [f"--{split}={tmp_path}/{split}.npz" for split in ("val", "test")]
-    assert main([*files, f"--out={tmp_path}/out", FEW, "--folds=3"]) == 0
-    assert set(seen) == {"cross_fit"}
+    def watched_choice(fits, differences, **settings):
+        seen["differences"] = differences
+        return choose(fits, differences, **settings)
+
+    monkeypatch.setattr(calibration, "cross_fit", watched_fit)
+    monkeypatch.setattr(calibration, "choose", watched_choice)
+    write_samples(tmp_path, n=300)
+    assert main([*files_in(tmp_path), f"--out={tmp_path}/out", FEW, "--folds=3"]) == 0
+    assert {row.split for row in seen["differences"]} == {"cross_fit"}
     logits, labels = draw(300, 3)
-    fold = folds(np.int32(labels), 3, 0)
-    for calibrator in seen["cross_fit"]:
-        assert calibrator.temperature.shape == (300,)
-        fitted = [
-            fit
-            for fit in fit_calibrators(
-                Predictions(logits, np.int32(labels), fold != 1),
-                gammas=session.GAMMAS,
-                temperatures=session.TEMPERATURES,
-                num_bins=15,
-                binning="ece",
-            )[0]
-            if fit.place == calibrator.place
-        ]
-        np.testing.assert_allclose(calibrator.temperature[fold == 1], fitted[0].temperature)
+    log_probs = {(each.method.name, each.criterion): each.log_probs for each in seen["held_out"]}
+    (row,) = select(seen["differences"], Difference, name="nll_difference", method=NAMES[0], against="uncalibrated")
+    nll = calibration.nll(log_probs[NAMES[0], "ece"], labels) - calibration.nll(log_probs["uncalibrated", None], labels)
+    np.testing.assert_allclose(row.value, nll, atol=1e-6)
 
 
 def test_logits_eight_times_too_large_are_scaled_back(tmp_path, capsys):
@@ -354,49 +271,110 @@ def test_logits_eight_times_too_large_are_scaled_back(tmp_path, capsys):
     np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
     assert main([f"--val={tmp_path}/val.npz", f"--out={tmp_path}/out", FEW, "--criterion=nll"]) == 0
     found = read_calibrator(tmp_path / "out" / "calibrator.json")
-    assert found.map == "temperature_scaling"
-    assert found.temperature == pytest.approx(8, rel=0.1)
+    assert found.method == "temperature_scaling"
+    assert found.parameters["temperature"] == pytest.approx(8, rel=0.1)
 
 
-def test_class_1_calibration_is_of_the_probability_of_class_1():
-    logits, labels = draw(500, 2)
-    predictions = Predictions(logits, np.int32(labels), np.ones(500, bool))
-    calibrator = Calibrator({"map": "temperature_scaling", "criterion": "ece"}, 0.0, 1.3)
-    rows = class1_rows(calibrator, "test", predictions, jax.random.PRNGKey(0), num_bins=10, num_resamples=20)
-    p = 1 / (1 + np.exp(-(logits[:, 1] - logits[:, 0]).astype(float) / 1.3))
-    index = np.ceil(10 * p).astype(int) - 1
-    gaps = [abs((labels[index == b] - p[index == b]).sum()) for b in range(10)]
-    np.testing.assert_allclose(rows[0]["value"], sum(gaps) / 500, atol=1e-6)
-    assert rows[0]["low"] <= rows[0]["value"] <= rows[0]["high"]
-    assert [row["n"] for row in rows[1:]] == [int((index == b).sum()) for b in range(10)]
-    np.testing.assert_allclose([row["value"] for row in rows[1:]], [labels[index == b].mean() for b in range(10)])
+def fit_vector_scaling(logits, labels, *, criterion, mask=None):
+    """A scale and a bias of each class by 300 steps down the gradient of the NLL."""
+    weight = np.ones(len(labels), np.float32) if mask is None else np.float32(mask)
+
+    def loss(params):
+        log_probs = apply_vector_scaling(params, logits)
+        return -jnp.average(jnp.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0], weights=weight)
+
+    step = lambda _, params: jax.tree.map(lambda at, slope: at - 0.1 * slope, params, jax.grad(loss)(params))  # noqa: E731
+    classes = logits.shape[1]
+    start = {"scale": jnp.ones(classes, jnp.float32), "bias": jnp.zeros(classes, jnp.float32)}
+    return jax.lax.fori_loop(0, 300, step, start)
 
 
-def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
-    logits, labels = draw(300, 3)
-    group = np.where(np.arange(300) < 20, "few", np.where(np.arange(300) % 3, "a", "b"))
-    predictions = Predictions(logits, np.int32(labels), np.ones(300, bool))
-    calibrators = [Calibrator({"map": "uncalibrated"}, 0.0, 1.0)]
-    settings = {"num_bins": 5, "num_resamples": 20}
-    rows = group_rows(calibrators, "test", predictions, group, jax.random.PRNGKey(0), **settings)
-    assert {row["group"] for row in rows} == {"a", "b"}
-    for row in rows:
-        inside = group == row["group"]
-        log_probs, own = jax.nn.log_softmax(jnp.asarray(logits[inside])), np.int32(labels[inside])
-        metric = calibration.accuracy if row["name"] == "group_accuracy" else calibration.ece
-        options = {} if row["name"] == "group_accuracy" else {"num_bins": 5}
-        np.testing.assert_allclose(row["value"], metric(log_probs, own, **options), atol=1e-6)
-        assert row["low"] <= row["value"] <= row["high"]
-        assert row["group_n"] == inside.sum()
+def apply_vector_scaling(params, logits):
+    return jax.nn.log_softmax(logits * params["scale"][None] + params["bias"][None])
+
+
+@pytest.fixture
+def extended(monkeypatch):
+    """A method and a metric more, each by one entry."""
+    method = Method("vector_scaling", "Vector scaling", fit_vector_scaling, apply_vector_scaling, ("nll",))
+    monkeypatch.setitem(METHODS, "vector_scaling", method._replace(keeps_class=False))
+    metric = METRICS["ece"]._replace(function=calibration.classwise_ece, title="Class-wise ECE", note="all classes")
+    monkeypatch.setitem(METRICS, "classwise_ece", metric)
+
+
+def biased(n, seed):
+    """Logits with a bias of the classes, which no temperature takes away."""
+    logits, labels = draw(n, 3, seed=seed)
+    return logits + np.float32([1.5, 0.0, -1.0]), np.int32(labels)
+
+
+def holds_the_method(rows, split):
+    """Metrics, differences and the new metric of vector scaling."""
+    found = select(rows, Metric, split=split, method="vector_scaling", criterion="nll", group=None)
+    assert [row.name for row in found] == [*METRICS]
+    assert "classwise_ece" in METRICS
+    for against, criterion in ((NAMES[0], "nll"), ("uncalibrated", None)):
+        place = {"split": split, "method": "vector_scaling", "against": against, "against_criterion": None}
+        found = {row.name: row for row in select(rows, Difference, **place)}
+        assert set(found) == {f"{name}_difference" for name in METRICS}, criterion
+        assert found["nll_difference"].high < 0
+
+
+@pytest.mark.parametrize("given", [("val", "test"), ("val",)])
+@pytest.mark.usefixtures("extended")
+def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_path, given, capsys):
+    for seed, split in enumerate(("val", "test")):
+        logits, labels = biased(500, seed)
+        np.savez(tmp_path / f"{split}.npz", logits=logits, labels=labels)
+    files = [f"--{split}={tmp_path}/{split}.npz" for split in given]
+    assert main([*files, f"--out={tmp_path}/out", FEW, "--criterion=nll", "--folds=2"]) == 0
+    rows, page = records.read_rows(tmp_path / "out"), (tmp_path / "out" / "report.html").read_text()
+    holds_the_method(rows, "test" if "test" in given else "cross_fit")
+    printed = capsys.readouterr().out
+    assert "to use: vector scaling" in printed
+    calibrator = read_calibrator(tmp_path / "out" / "calibrator.json")
+    assert (calibrator.method, calibrator.criterion, set(calibrator.parameters)) == (
+        "vector_scaling",
+        "nll",
+        {"scale", "bias"},
+    )
+    for split in given:
+        with np.load(tmp_path / f"{split}.npz") as arrays:
+            log_probs = records.read_arrays(tmp_path / "out" / "probabilities", split)["log_probs"]
+            np.testing.assert_allclose(calibrator.log_probs(arrays["logits"]), log_probs, atol=1e-5)
+    manifest = records.read_manifest(tmp_path / "out")
+    assert manifest["methods"]["vector_scaling"] == {"title": "Vector scaling", "criteria": ["nll"]}
+    assert manifest["metrics"]["classwise_ece"]["note"] == "all classes"
+    assert "Vector scaling" in page
+    assert "Class-wise ECE" in page
+
+
+@pytest.mark.usefixtures("extended")
+def test_the_main_job_takes_the_new_method_and_metric_too():
+    config = digits.get_config("quick")
+    config.evaluation.num_resamples = 20
+    predictions = {
+        split: Predictions(*biased(400, seed), np.ones(400, bool)) for seed, split in enumerate(("val", "test"))
+    }
+    rows, search = job_calibration.calibrate(config, predictions, jax.random.PRNGKey(0))
+    holds_the_method(rows, "test")
+    assert {row.method for row in select(rows, Metric, name="classwise_ece", split="val")} >= {"vector_scaling", *NAMES}
+    assert set(search) == {"gammas", "temperatures", "ece", "nll"}
 
 
 OPTIONS = parse(["--val=v", "--out=o", "--num-bins=10"])
-FITS = [Calibrator({"map": "temperature_scaling"}, 0.0, 1.5)]
+
+
+def fitted_at(temperature, *, converged=True):
+    params = {"temperature": np.float32(temperature), "converged": converged}
+    return [Fitted(METHODS["uncalibrated"], None, {}), Fitted(METHODS["temperature_scaling"], "ece", params)]
+
+
 SAME = draw(2000, 4, seed=1), draw(2000, 4, seed=2)
 
 
-def warnings_of(val, test, fits=FITS):
-    return cautions(OPTIONS, val, test, fits, temperatures=np.float32([0.01, 1.5, 5]))
+def warnings_of(val, test, fits=None):
+    return input_warnings(OPTIONS, val, test, fits or fitted_at(1.5))
 
 
 def test_files_without_faults_have_no_warnings():
@@ -427,8 +405,8 @@ def test_each_fault_has_its_warning(val, test, says):
 
 
 def test_a_fit_at_the_end_of_the_grid_has_a_warning():
-    fits = [Calibrator({}, 0.0, float(np.float32(0.01)))]
-    (warning,) = warnings_of(outputs(*SAME[0]), None, fits)
+    warnings = warnings_of(outputs(*SAME[0]), None, fitted_at(0.01, converged=False))
+    (warning,) = [warning for warning in warnings if "end of" in warning]
     assert warning.startswith("A fitted temperature is 0.01, the end of the range")
 
 
@@ -437,43 +415,7 @@ def test_the_noise_floor_is_the_ece_of_labels_drawn_from_the_confidences():
     rng = np.random.default_rng(5)
     ece = jax.jit(lambda labels: calibration.ece(jax.nn.log_softmax(jnp.asarray(logits)), labels, num_bins=10))
     draws = [ece(np.int32(np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))) for _ in range(200)]
-    assert abs(noise_floor(logits, 10) / np.mean(draws) - 1) < 0.1
-
-
-def test_equal_shares_are_found_equal_as_often_as_the_level_says():
-    rng = np.random.default_rng(0)
-    tables = [np.stack([rng.multinomial(n, [0.5, 0.3, 0.2]) for n in (400, 900)]).astype(float) for _ in range(1000)]
-    share = np.mean([homogeneity(table) < 0.05 for table in tables])
-    assert abs(share - 0.05) < 4 * (0.05 * 0.95 / 1000) ** 0.5
-    assert homogeneity(np.array([[90.0, 10.0], [50.0, 50.0]])) < 1e-6
-
-
-def test_masked_examples_take_no_part_in_a_fit():
-    logits, labels = draw(200, 3)
-    mask = np.arange(200) % 3 > 0
-    grid = {"gammas": np.float32([0, 1]), "temperatures": np.float32([0.5, 1, 1.5, 2])}
-    settings = {**grid, "num_bins": 5, "binning": "ece"}
-    masked, _ = fit_calibrators(Predictions(logits, np.int32(labels), mask), **settings)
-    part = Predictions(logits[mask], np.int32(labels[mask]), np.ones(mask.sum(), bool))
-    alone, search = fit_calibrators(part, **settings)
-    assert masked == alone
-    assert alone != fit_calibrators(part._replace(labels=np.roll(part.labels, 1)), **settings)[0]
-    assert np.shape(search.ece) == (2, 4)
-
-
-def test_the_difference_of_two_calibrators_is_that_of_their_ece():
-    logits, labels = draw(200, 3)
-    predictions = Predictions(logits, np.int32(labels), np.ones(200, bool))
-    first, second = Calibrator({"map": "a"}, 1.0, 0.7), Calibrator({"map": "b"}, 0.0, 1.3)
-    settings = {"num_bins": 5, "num_resamples": 20}
-    row, _ = paired_rows(first, second, "test", predictions, jax.random.PRNGKey(0), **settings)
-    ece = [
-        calibration.ece(calibration.focal_temperature_scaling(logits, *each[1:]), predictions.labels, num_bins=5)
-        for each in (first, second)
-    ]
-    np.testing.assert_allclose(row["value"], ece[0] - ece[1], atol=1e-6)
-    assert row["low"] < row["value"] < row["high"]
-    assert (row["map"], row["against"], row["n"]) == ("a", "b", 200)
+    assert abs(noise_floor(jax.nn.log_softmax(logits), 10) / np.mean(draws) - 1) < 0.1
 
 
 @pytest.fixture(scope="module")
@@ -569,7 +511,7 @@ def test_an_out_folder_that_holds_something_else_or_cannot_be_written_is_one_lin
 
 
 def test_help_and_errors_are_answered_at_once_and_without_jax(good):
-    script = "import sys; from focalgeo.calibrate.__main__ import main; code = main(sys.argv[1:]); "
+    script = "import sys; from focalgeo.calibrate import main; code = main(sys.argv[1:]); "
     script += "assert not {'jax', 'matplotlib', 'scipy'} & set(sys.modules); sys.exit(code)"
     for arguments, code in ((["--help"], 0), (["--vla=x"], 2), ([f"--val={good}/nowhere.npz", "--out=o"], 2)):
         began = time.perf_counter()
@@ -582,9 +524,7 @@ def test_help_and_errors_are_answered_at_once_and_without_jax(good):
 def test_the_readme_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
     (command,) = re.findall(r"^python -m focalgeo\.calibrate (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     monkeypatch.chdir(tmp_path)
-    for seed, split in enumerate(("val", "test")):
-        logits, labels = draw(300, 3, seed=seed)
-        np.savez(f"{split}.npz", logits=logits, labels=labels)
+    write_samples(tmp_path, n=300)
     assert main(shlex.split(command)) == 0
     assert "report: runs/mine/report.html" in capsys.readouterr().out
     assert read_calibrator("runs/mine/calibrator.json").num_classes == 3

@@ -16,7 +16,7 @@ CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_examples_that_do_not_fit_are_sent_and_change_nothing(monkeypatch, seeds):
     config = runpy.run_path(str(CONFIG))["get_config"]("quick")
-    config.model.hidden = (8,)
+    config.model.options.hidden = (8,)
     config.data.augment = "crop_flip"
     config.data.train_size = 140  # the last of three batches is short
     config.sweep.seed = seeds

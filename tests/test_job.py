@@ -2,7 +2,7 @@
 
 import json
 import re
-import runpy
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,24 @@ import pytest
 from PIL import Image
 
 from focalgeo import job, parallel, records, report
+from focalgeo.config import load_config as read_config
+from focalgeo.config import split_arguments, with_values
+from focalgeo.rows import (
+    AttributionPart,
+    DensityBin,
+    Difference,
+    Eigenvalue,
+    Metric,
+    Scalar,
+    Seconds,
+    Trace,
+    select,
+    to_json,
+)
 from focalgeo.types import InputError, RunError
 
 ROOT = Path(__file__).parent.parent
-MAPS = (
+METHODS = (
     ("uncalibrated", None),
     ("temperature_scaling", "ece"),
     ("temperature_scaling", "nll"),
@@ -23,7 +37,7 @@ MAPS = (
 
 
 def load_config(name: str, variant: str = ""):
-    return runpy.run_path(str(ROOT / "configs" / f"{name}.py"))["get_config"](variant)
+    return read_config(ROOT / "configs" / f"{name}.py", variant)
 
 
 def tiny(config):
@@ -39,9 +53,8 @@ def tiny(config):
 
 
 def value(rows, name, split="test", **where):
-    found = [row for row in rows if row["name"] == name and row.get("split") == split]
-    (row,) = [row for row in found if all(row.get(key) == wanted for key, wanted in where.items())]
-    return row["value"]
+    (row,) = select(rows, Metric, name=name, split=split, **where)
+    return row.value
 
 
 @pytest.fixture(scope="module")
@@ -67,83 +80,79 @@ def test_the_workdir_holds_everything(finished):
     assert not [name for name in names if name.endswith(".tmp")]
 
 
-@pytest.mark.parametrize(("name", "criterion"), MAPS)
+@pytest.mark.parametrize(("method", "criterion"), METHODS)
 @pytest.mark.parametrize("metric", ["accuracy", "nll", "brier", "ece", "adaptive_ece"])
-def test_every_metric_has_a_row_with_its_interval(finished, name, criterion, metric):
-    rows = [row for row in records.read_rows(finished) if row["name"] == metric and row.get("map") == name]
+def test_every_metric_has_a_row_with_its_interval(finished, method, criterion, metric):
+    rows = records.read_rows(finished)
     for split in ("val", "test"):
-        (row,) = [row for row in rows if row["split"] == split and row.get("criterion") == criterion]
-        assert row["low"] <= row["high"]
-        assert row["n"] == 359
-        assert {"gamma", "seed", "step"} <= row.keys()
+        (row,) = select(rows, Metric, name=metric, method=method, criterion=criterion, split=split)
+        assert row.low <= row.high
+        assert row.n == 359
+        assert (row.tags.gamma, row.tags.seed, row.tags.step) == (3, 0, 34)
 
 
 def test_focal_temperature_scaling_is_never_worse_on_val(finished):
     rows = records.read_rows(finished)
     for criterion in ("ece", "nll"):
         plain, focal = (
-            value(rows, criterion, "val", map=name, criterion=criterion)
+            value(rows, criterion, "val", method=name, criterion=criterion)
             for name in ("temperature_scaling", "focal_temperature_scaling")
         )
         assert focal <= plain
-        assert plain <= value(rows, criterion, "val", map="uncalibrated")
+        assert plain <= value(rows, criterion, "val", method="uncalibrated")
 
 
-def test_the_difference_of_the_two_maps_has_its_own_interval(finished):
+def test_the_difference_of_two_methods_has_its_own_interval(finished):
     rows = records.read_rows(finished)
     for criterion in ("ece", "nll"):
-        (row,) = [row for row in rows if row["name"] == "ece_difference" and row.get("criterion") == criterion]
+        pair = {"method": "focal_temperature_scaling", "against": "temperature_scaling", "criterion": criterion}
+        (row,) = select(rows, Difference, name="ece_difference", split="test", **pair)
         focal, plain = (
-            value(rows, "ece", map=name, criterion=criterion)
+            value(rows, "ece", method=name, criterion=criterion)
             for name in ("focal_temperature_scaling", "temperature_scaling")
         )
-        assert row["value"] == pytest.approx(focal - plain, abs=1e-6)
-        assert row["low"] < row["high"]
-        assert (row["against"], row["split"], row["n"]) == ("temperature_scaling", "test", 359)
+        assert row.value == pytest.approx(focal - plain, abs=1e-6)
+        assert row.low < row.high
+        assert row.n == 359
 
 
-def test_the_loss_s_own_map_alone_is_compared_with_none(finished):
+def test_the_loss_implied_map_is_compared_with_none(finished):
     rows = records.read_rows(finished)
-    (row,) = [row for row in rows if row["name"] == "ece_difference" and row["map"] == "unfocalled"]
-    after, before = (value(rows, "ece", map=name) for name in ("unfocalled", "uncalibrated"))
-    assert row["value"] == pytest.approx(after - before, abs=1e-6)
-    assert "Un-focalled: what the training loss did" in (finished / "report.html").read_text()
+    pair = {"method": "loss_implied_map", "against": "uncalibrated"}
+    (row,) = select(rows, Difference, name="ece_difference", split="test", **pair)
+    after, before = (value(rows, "ece", method=name) for name in ("loss_implied_map", "uncalibrated"))
+    assert row.value == pytest.approx(after - before, abs=1e-6)
 
 
-def test_no_map_changes_accuracy(finished):
-    rows = [
-        row
-        for row in records.read_rows(finished)
-        if row["name"] == "accuracy" and row["split"] == "test" and "map" in row
-    ]
-    assert {(row["map"], row.get("criterion")) for row in rows} == {*MAPS, ("unfocalled", None)}
-    assert len({row["value"] for row in rows}) == 1
+def test_no_method_changes_accuracy(finished):
+    rows = select(records.read_rows(finished), Metric, name="accuracy", split="test")
+    assert {(row.method, row.criterion) for row in rows} == {*METHODS, ("loss_implied_map", None)}
+    assert len({row.value for row in rows}) == 1
 
 
 def test_the_predictions_are_those_of_the_rows(finished):
     test = records.read_predictions(finished, "test")
     right = np.mean(test.logits.argmax(-1) == test.labels)
-    assert value(records.read_rows(finished), "accuracy", map="uncalibrated") == pytest.approx(right, abs=1e-6)
+    assert value(records.read_rows(finished), "accuracy", method="uncalibrated") == pytest.approx(right, abs=1e-6)
 
 
 def test_curvature_rows_carry_their_errors(finished):
     rows = records.read_rows(finished)
     for loss in ("cross_entropy", "focal_loss"):
-        (top,) = [row for row in rows if row["name"] == "lambda_max" and row["loss"] == loss]
-        assert 0 <= top["residual"] <= 1e-3 * top["value"]
-        assert {"products", "converged", "n"} <= top.keys()
-        (total,) = [row for row in rows if row["name"] == "trace" and row["loss"] == loss]
-        assert total["low"] < total["value"] < total["high"]
-        assert total["stderr"] > 0
-        assert total["value"] < 64 * top["value"]  # far fewer than 3,466 directions are curved
+        (top,) = select(rows, Eigenvalue, name="lambda_max", loss=loss)
+        assert 0 <= top.residual <= 1e-3 * top.value
+        (total,) = select(rows, Trace, name="trace", loss=loss)
+        assert total.low < total.value < total.high
+        assert total.stderr > 0
+        assert total.value < 64 * top.value  # far fewer than 3,466 directions are curved
 
 
 def test_attribution_sums_to_the_whole_for_both_losses(finished):
-    parts = [row for row in records.read_rows(finished) if row["name"] == "attribution"]
-    places = {(row["of"], row["loss"]) for row in parts}
-    assert places == {(of, loss) for of in ("trace", "lambda_max") for loss in ("cross_entropy", "focal_loss")}
-    for of, loss in places:
-        named = {row["part"]: row["value"] for row in parts if (row["of"], row["loss"]) == (of, loss)}
+    parts = select(records.read_rows(finished), AttributionPart)
+    measured = {(row.of, row.loss) for row in parts}
+    assert measured == {(of, loss) for of in ("trace", "lambda_max") for loss in ("cross_entropy", "focal_loss")}
+    for of, loss in measured:
+        named = {row.part: row.value for row in select(parts, AttributionPart, of=of, loss=loss)}
         assert named["gauss_newton"] + named["residual"] == pytest.approx(named["whole"])
         if loss == "focal_loss":
             assert named["softmax_weighted"] + named["rank_one"] == pytest.approx(named["gauss_newton"])
@@ -152,11 +161,11 @@ def test_attribution_sums_to_the_whole_for_both_losses(finished):
 def test_the_shares_of_eigenvalues_sum_to_1_and_their_mean_to_the_trace(finished):
     rows = records.read_rows(finished)
     for loss in ("cross_entropy", "focal_loss"):
-        bins = [row for row in rows if row["name"] == "spectral_density" and row["loss"] == loss]
-        (trace,) = [row for row in rows if row["name"] == "trace" and row["loss"] == loss]
-        assert sum(row["value"] for row in bins) == pytest.approx(1, abs=1e-5)
-        low, high = (3466 * sum(row["value"] * row[end] for row in bins) for end in ("lower", "upper"))
-        assert low - 0.5 * trace["value"] < trace["value"] < high + 0.5 * trace["value"]  # two probes
+        bins = select(rows, DensityBin, loss=loss)
+        (trace,) = select(rows, Trace, name="trace", loss=loss)
+        assert sum(row.value for row in bins) == pytest.approx(1, abs=1e-5)
+        low, high = (3466 * sum(row.value * getattr(row, end) for row in bins) for end in ("lower", "upper"))
+        assert low - 0.5 * trace.value < trace.value < high + 0.5 * trace.value  # two probes
     assert (finished / "figures" / "spectral_density_val.svg").exists()
 
 
@@ -168,7 +177,7 @@ def test_curvature_between_epochs_where_it_is_asked_for(tmp_path):
     config.curvature.density_probes = 0
     job.run(config, tmp_path / "run")
     rows = records.read_rows(tmp_path / "run")
-    epochs = [row.get("epoch") for row in rows if row["name"] == "trace" and row["loss"] == "focal_loss"]
+    epochs = [row.tags.epoch for row in select(rows, Trace, name="trace", loss="focal_loss")]
     assert epochs == [2.0, 4.0, None]
     assert (tmp_path / "run" / "figures" / "training_trace.svg").exists()
     assert not list((tmp_path / "run" / "figures").glob("spectral*"))
@@ -184,9 +193,9 @@ def test_curvature_that_memory_does_not_hold_is_refused_before_training(tmp_path
 def test_the_same_command_on_a_finished_run_changes_no_number(finished):
     before = records.read_rows(finished)
     job.run(load_config("digits", "quick"), finished)
-    evaluated = lambda row: row.get("phase") == "evaluate"  # noqa: E731
+    evaluated = lambda row: isinstance(row, Seconds) and row.phase == "evaluate"  # noqa: E731
     after = records.read_rows(finished)
-    by_text = lambda rows: sorted(json.dumps(row) for row in rows if not evaluated(row))  # noqa: E731
+    by_text = lambda rows: sorted(json.dumps(to_json(row)) for row in rows if not evaluated(row))  # noqa: E731
     assert by_text(after) == by_text(before)
     assert sum(map(evaluated, after)) == 1
 
@@ -231,15 +240,15 @@ def test_another_config_is_refused_and_nothing_is_lost(finished):
         ("curvature.density_probes", 1, "must be 0 .* or 2 or more"),
         ("curvature.every", -1, "must be 0"),
         ("curvature.trace_method", "hutch", "hutchinson, hutch"),
-        ("model.hidden", (0,), "widths of 1 or more"),
-        ("model.hidden", "abc", "widths of 1 or more"),
+        ("model.options.hidden", (0,), "must hold whole numbers of 1 or more, or None"),
+        ("model.options.hidden", "abc", "must hold whole numbers of 1 or more, or None"),
+        ("model.options.heads", 3, r"config.model.options.heads: mlp has no such option \(it has: hidden\)"),
         ("evaluation.temperature_step", 0.3, "must be 1/2"),
         ("data.std", "abc", "config.data.std is"),
         ("data.mean", "abc", "config.data.mean is"),
         ("evaluation.gammas", (0.0, float("nan")), "above -1"),
         ("optimizer.decay_epochs", "abc", "config.optimizer.decay_epochs is"),
         ("seed", 99999999999999999999, "below 2"),
-        ("model.name", "resnet18", "config.model.hidden: resnet18 has no such option"),
         ("optimizer.decay_epochs", (-1,), "must all be greater than 0"),
         ("optimizer.learning_rate", 0.0, "config.optimizer.learning_rate is 0.0"),
         ("optimizer.name", "sdg", "did you mean 'sgd'"),
@@ -255,9 +264,7 @@ def test_another_config_is_refused_and_nothing_is_lost(finished):
 )
 def test_a_wrong_field_is_one_line_and_writes_nothing(tmp_path, field, wrong, message):
     config = load_config("digits", "quick")
-    part, _, name = field.rpartition(".")
-    with config.ignore_type():  # as the command line gives text where numbers belong
-        (config[part] if part else config)[name] = wrong
+    config.update_from_flattened_dict({field: wrong})
     with pytest.raises(InputError, match=message) as caught:
         job.run(config, tmp_path / "run")
     assert "\n" not in str(caught.value)
@@ -271,22 +278,6 @@ def test_a_run_that_diverges_says_so_and_keeps_its_checkpoints(tmp_path):
     with pytest.raises(RunError, match=r"is (nan|inf|-inf) at step \d+; what was saved before is kept"):
         job.run(config, tmp_path / "run")
     assert records.read_manifest(tmp_path / "run")["parameters"] == 3466
-
-
-def test_configs_have_the_same_fields():
-    def fields(config, prefix=""):
-        for name, field in config.items():
-            if hasattr(field, "items") and name != "options":
-                yield from fields(field, f"{prefix}{name}.")
-            else:
-                yield prefix + name
-
-    paths = sorted((ROOT / "configs").glob("*.py"))
-    assert paths
-    reference = set(fields(load_config("digits")))
-    for path in paths:
-        for variant in ("", "quick"):
-            assert set(fields(load_config(path.stem, variant))) == reference, path.name
 
 
 @pytest.fixture(scope="module")
@@ -314,16 +305,15 @@ def test_every_image_config_runs(tmp_path, image_folder, name, variant):
     config.data.name = f"folder:{image_folder}"
     config.data.train_size, config.data.val_size = 40, 8
     config.optimizer.batch_size = 16
-    if config.model.blocks is not None:  # the same network, shallower and thinner
-        config.model.blocks, config.model.widths = (1, 1), (4, 8)
-    else:
-        config.model.widths = (4, 8)
+    config.model.options.widths = (4, 8)  # the same network, shallower and thinner
+    if config.model.name != "cnn":
+        config.model.options.blocks = (1, 1)
     rows = job.run(config, tmp_path / "run")
     assert (tmp_path / "run" / "report.html").exists()
     members = max(len(config.sweep.gamma), 1)
-    assert len([row for row in rows if row["name"] == "lambda_max"]) == 2 * members
-    assert len([row for row in rows if row["name"] == "ece" and row.get("map") == "uncalibrated"]) == 2 * members
-    seen = [row["value"] for row in records.read_rows(tmp_path / "run") if row["name"] == "examples_seen"]
+    assert len(select(rows, Eigenvalue)) == 2 * members
+    assert len(select(rows, Metric, name="ece", method="uncalibrated")) == 2 * members
+    seen = [row.value for row in select(records.read_rows(tmp_path / "run"), Scalar, name="examples_seen")]
     assert seen[-1] == 40
 
 
@@ -332,10 +322,10 @@ def test_bfloat16_runs(tmp_path, image_folder):
     config = tiny(load_config("cifar10", "quick"))
     config.data.name = f"folder:{image_folder}"
     config.data.train_size, config.data.val_size, config.optimizer.batch_size = 40, 8, 16
-    config.model.dtype, config.model.widths = "bfloat16", (4, 8)
+    config.model.dtype, config.model.options.widths = "bfloat16", (4, 8)
     rows = job.run(config, tmp_path / "run")
     assert records.read_predictions(tmp_path / "run", "test").logits.dtype == np.float32
-    assert {row["loss"] for row in rows if row["name"] == "trace"} == {"cross_entropy", "focal_loss"}
+    assert {row.loss for row in select(rows, Trace, name="trace")} == {"cross_entropy", "focal_loss"}
 
 
 def test_the_readme_s_python_runs_on_a_finished_job(finished, tmp_path, monkeypatch, capsys):
@@ -351,13 +341,10 @@ def test_the_readme_s_commands_name_configs_and_fields_that_exist():
     commands = re.findall(r"^python -m focalgeo\.run (.*)$", text, re.MULTILINE)
     assert len(commands) >= 3
     for command in commands:
-        path, _, variant = re.search(r"--config=(\S+)", command)[1].partition(":")
-        config = runpy.run_path(str(ROOT / path))["get_config"](variant)
-        for field in re.findall(r"--config\.(\S+?)=", command):
-            part = config
-            for name in field.split("."):
-                assert name in part, field
-                part = part[name]
+        values, others = split_arguments(shlex.split(command))
+        if others != ["--fields"]:
+            path = next(other.removeprefix("--config=") for other in others if other.startswith("--config="))
+            job.check_config(with_values(read_config(ROOT / path), values))
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE):
         assert f"\n{target}:" in makefile
@@ -373,14 +360,14 @@ def test_a_trace_penalty_lowers_the_trace_on_train_and_both_splits_have_rows(tmp
         config.curvature.update({"max_products": 2, "num_probes": 20})
         config.loss.trace_penalty = weight
         rows = job.run(config, tmp_path / str(weight))
-        assert {(row["split"], row["loss"]) for row in rows if row["name"] == "trace"} == {
+        assert {(row.split, row.loss) for row in select(rows, Trace, name="trace")} == {
             ("val", "cross_entropy"),
             ("train", "cross_entropy"),
         }
-        traces.append(next(row for row in rows if row["name"] == "trace" and row["split"] == "train"))
-        penalties = [row for row in records.read_rows(tmp_path / str(weight)) if row["name"] == "penalty"]
+        traces += select(rows, Trace, name="trace", split="train")
+        penalties = select(records.read_rows(tmp_path / str(weight)), Scalar, name="penalty")
         assert bool(penalties) == (weight > 0)
-        assert all(abs(row["value"]) < 1 for row in penalties)  # of a mean, not of a sum over the examples
+        assert all(abs(row.value) < 1 for row in penalties)  # of a mean, not of a sum over the examples
     plain, flat = traces
-    assert flat["value"] + 4 * flat["stderr"] < plain["value"] - 4 * plain["stderr"]
+    assert flat.value + 4 * flat.stderr < plain.value - 4 * plain.stderr
     assert "cross-entropy, train" in (tmp_path / "0.001" / "report.html").read_text()

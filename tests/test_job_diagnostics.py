@@ -34,19 +34,19 @@ def prepared():
     return preparation.prepare(config_with())
 
 
-def chunks_after(prepared, epoch, *, stopped=(), at_once=3):
-    """Members as initialised, that claim to have trained so long, in chunks of `at_once`."""
+def groups_after(prepared, epoch, *, frozen=(), at_once=3):
+    """Members as initialised, that claim to have trained so long, in groups of `at_once`."""
     members = make_members(config_with())
     states = preparation.initial_state(prepared, members)
     step = np.full_like(states.step, epoch * prepared.plan.steps_per_epoch)
-    states = states._replace(step=step, frozen=np.isin(np.arange(3), stopped))
+    states = states._replace(step=step, frozen=np.isin(np.arange(3), frozen))
     cut = lambda start: jax.tree.map(lambda leaf: leaf[start : start + at_once], states)  # noqa: E731
     return members, [cut(start) for start in range(0, 3, at_once)]
 
 
-def rows_after(prepared, epoch, *, stopped=(), at_once=3, **settings):
-    members, chunks = chunks_after(prepared, epoch, stopped=stopped, at_once=at_once)
-    return diagnostics.rows_of_epoch(config_with(**settings), prepared, members, chunks)
+def rows_after(prepared, epoch, *, frozen=(), at_once=3, **settings):
+    members, groups = groups_after(prepared, epoch, frozen=frozen, at_once=at_once)
+    return diagnostics.rows_of_epoch(config_with(**settings), prepared, members, groups)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_each_member_has_its_rows_on_each_split(prepared):
 
 
 def test_the_numbers_are_those_of_the_network_and_the_members_own_loss(prepared):
-    _, (chunk,) = chunks_after(prepared, 2)
+    _, (group,) = groups_after(prepared, 2)
     rows = rows_after(prepared, 2, splits=("val",))
     few = Split(prepared.dataset.val.x[:100], prepared.dataset.val.y[:100])
-    params = jax.tree.map(lambda leaf: leaf[2], chunk.params)
+    params = jax.tree.map(lambda leaf: leaf[2], group.params)
     batches = list(evaluation_batches(config_with(), few))
     x = np.concatenate([batch.x[batch.mask] for batch in batches])
     logits = prepared.model.apply({"params": params}, x)
@@ -95,10 +95,10 @@ def test_the_numbers_are_those_of_the_network_and_the_members_own_loss(prepared)
     assert mine["weight_norm", None] == pytest.approx(np.linalg.norm(params["Dense_2"]["kernel"]), rel=1e-5)
 
 
-def test_members_that_stopped_have_none_and_chunks_do_not_matter(prepared):
-    rows = rows_after(prepared, 5, stopped=(1,))
+def test_frozen_members_have_none_and_groups_do_not_matter(prepared):
+    rows = rows_after(prepared, 5, frozen=(1,))
     assert {row.tags.gamma for row in rows} == {0.0, 3.0}
-    assert by_name(rows) == pytest.approx(by_name(rows_after(prepared, 5, stopped=(1,), at_once=1)), rel=1e-5)
+    assert by_name(rows) == pytest.approx(by_name(rows_after(prepared, 5, frozen=(1,), at_once=1)), rel=1e-5)
 
 
 def by_name(rows):
@@ -112,17 +112,17 @@ def test_no_examples_given_means_all(prepared):
 
 
 def test_a_member_whose_numbers_are_not_finite_has_none(prepared):
-    members, (chunk,) = chunks_after(prepared, 2)
-    broken = jax.tree.map(np.array, chunk.params)
+    members, (group,) = groups_after(prepared, 2)
+    broken = jax.tree.map(np.array, group.params)
     broken["Dense_2"]["kernel"][0] = np.inf
-    rows = diagnostics.rows_of_epoch(config_with(), prepared, members, [chunk._replace(params=broken)])
+    rows = diagnostics.rows_of_epoch(config_with(), prepared, members, [group._replace(params=broken)])
     assert {row.tags.gamma for row in rows} == {1.0, 3.0}
 
 
 def test_a_network_that_shows_no_last_layer_is_refused_before_training(prepared):
-    _, (chunk,) = chunks_after(prepared, 0)
-    diagnostics.check_network(config_with(), prepared, chunk)
+    _, (group,) = groups_after(prepared, 0)
+    diagnostics.check_network(config_with(), prepared, group)
     plain = prepared._replace(model=prepared.model._replace(apply=lambda variables, x, mutable: (x, {})))
-    diagnostics.check_network(config_with(every=0), plain, chunk)
+    diagnostics.check_network(config_with(every=0), plain, group)
     with pytest.raises(InputError, match=r"config\.diagnostics: the network sows 0 features and 0 kernel"):
-        diagnostics.check_network(config_with(), plain, chunk)
+        diagnostics.check_network(config_with(), plain, group)

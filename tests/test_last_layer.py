@@ -1,4 +1,4 @@
-"""The last layer shows its input and weights to who asks, and is otherwise flax's own Dense, bit for bit."""
+"""The last layer sows its input and weights as intermediates, and is otherwise flax's own Dense, bit for bit."""
 
 import flax.linen as nn
 import jax
@@ -26,7 +26,7 @@ SMALL = {
 
 
 def shown(tree, name):
-    """What the intermediates hold under `name`, wherever it stands."""
+    """All intermediates of this name, at any depth."""
     paths = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda leaf: isinstance(leaf, tuple))
     return [leaf for path, leaf in paths if path[-1].key == name]
 

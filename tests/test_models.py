@@ -56,6 +56,57 @@ def test_logits_are_float32_of_the_right_shape_where_all_else_is_bfloat16(name):
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
 
 
+def test_options_are_what_the_constructors_take():
+    assert models.options("vit") == {"patch": 4, "depth": 6, "width": 192, "heads": 3}
+    assert models.options("densenet121") == {"blocks": (6, 12, 24, 16), "growth": 32, "stem_stride": 1}
+    assert models.options("tree_lstm") == {"embedding_size": 300, "width": 150, "dropout": 0.5}
+    assert models.options("wide_resnet26_10")["stem_width"] == 16  # of MODELS, not of the constructor
+    assert models.options("logistic") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "parameters"),
+    [
+        ("vit", {"patch": 8, "heads": 2, "width": 12, "depth": 1}, 192 * 12 + 12 + 16 * 12 + 12 * 12**2 + 15 * 12),
+        ("densenet121", {"blocks": (1,), "growth": 2}, 3 * 4 * 9 + (8 + 4 * 8) + (16 + 8 * 2 * 9) + 12),
+        ("mlp", {"hidden": None}, 3072 * 32 + 32 + 32 * 32 + 32),  # None: its own
+    ],
+)
+def test_options_reach_the_network(name, options, parameters):
+    x = jnp.zeros((1, 32, 32, 3))
+    variables = jax.eval_shape(models.build(name, 10, **options).init, jax.random.PRNGKey(0), x)
+    last = {"vit": 12, "densenet121": 6, "mlp": 32}[name]
+    assert trees.size(variables["params"]) == parameters + 10 * last + 10
+
+
+class OwnNetwork(nn.Module):
+    num_classes: int
+    activation: str = "tanh"
+    share: float = 0.5
+    layer: type = nn.Dense
+
+    @nn.compact
+    def __call__(self, x, *, train=False, mask=None):
+        return self.layer(self.num_classes)(getattr(jnp, self.activation)(self.share * x))
+
+
+def test_a_new_network_s_own_options_need_one_line_of_models(monkeypatch):
+    monkeypatch.setitem(models.MODELS, "own", OwnNetwork)
+    assert models.options("own") == {"activation": "tanh", "share": 0.5}
+    model = models.build("own", 3, activation="cos", share=0, axis_name="devices")
+    logits = model.apply(model.init(jax.random.PRNGKey(0), jnp.ones((1, 2))), jnp.ones((1, 2)))
+    assert bool(jnp.any(logits != 0))  # tanh of 0 is 0
+    for options, message in (({"activation": 1}, "it must be text"), ({"share": "big"}, "it must be a number")):
+        with pytest.raises(InputError, match=message):
+            models.build("own", 3, **options)
+
+
+def test_patches_that_do_not_divide_are_named():
+    for options in ({"patch": 5}, {"heads": 5}):
+        with pytest.raises(InputError, match=r"patch \d must divide the images' sides \(32, 32\), and heads \d"):
+            jax.eval_shape(models.build("vit", **options).init, jax.random.PRNGKey(0), jnp.zeros((1, 32, 32, 3)))
+
+
 @pytest.fixture(scope="module")
 def cnn():
     model = models.build("cnn", 3, widths=(4,))
@@ -105,7 +156,11 @@ def test_bfloat16_changes_logits_by_its_rounding_only(cnn):
     [
         ("resnet81", {}, "config.model.name is 'resnet81': did you mean 'resnet18'?"),
         ("zzz", {}, "config.model.name is 'zzz': choose one of linear, mlp"),
-        ("mlp", {"widths": (3,)}, r"config.model.widths: mlp has no such option; set it to None \(mlp has: hidden\)"),
+        ("mlp", {"widths": (3,)}, r"config.model.options.widths: mlp has no such option \(it has: hidden\)"),
+        ("vit", {"head": 2}, r"\(it has: patch, depth, width, heads\); did you mean 'heads'\?"),
+        ("densenet121", {"growth": 0}, "config.model.options.growth is 0: it must be a whole number of 1 or more"),
+        ("cnn", {"widths": 8}, "config.model.options.widths is 8: it must hold whole numbers of 1 or more, or None"),
+        ("logistic", {"hidden": ()}, r"logistic has no such option \(it has: none\)"),
     ],
 )
 def test_a_wrong_name_is_one_line(name, options, message):

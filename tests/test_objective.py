@@ -12,7 +12,6 @@ import pytest
 
 from focalgeo import curvature, job, losses, models, parallel, records, trees
 from focalgeo.job import preparation, training
-from focalgeo.job.checks import check_config
 from focalgeo.job.members import make_members
 from focalgeo.rows import Metric, select
 from focalgeo.training import checkpoint
@@ -24,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 def load_config(**changes):
     config = runpy.run_path(str(ROOT / "configs" / "digits.py"))["get_config"]("quick")
-    config.model.hidden = (8,)
+    config.model.options.hidden = (8,)
     config.loss.update(changes)
     return config
 
@@ -189,7 +188,7 @@ def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path
 )
 def test_values_out_of_range_are_one_line(changes, message):
     with pytest.raises(InputError, match=message) as caught:
-        check_config(load_config(**changes))
+        job.check_config(load_config(**changes))
     assert "\n" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Door 1 as a user types it: flags, exit codes, one line for whatever is wrong, signals, devices, kills."""
+"""The main job as a user types it: flags, exit codes, one line for whatever is wrong, signals, devices, kills."""
 
 import json
 import os
@@ -38,14 +38,14 @@ def one_line(result, code=2):
         ([], "--config is missing: for example --config=configs/digits.py"),
         ([QUICK], "--workdir is missing"),
         (["--config=configs/nothing.py", "--workdir=w"], "No such file or directory: 'configs/nothing.py'"),
-        (["--config=configs/digits.py:fast", "--workdir=w"], "configs/digits.py has no variant 'fast'"),
-        ([QUICK, "--workdir=w", "--config.loss.gama=3"], '--config.loss.gama=3; did you mean "gamma"?'),
-        ([QUICK, "--workdir=w", "--config.los.gamma=3"], '--config.los.gamma=3; did you mean "loss"?'),
         (
-            [QUICK, "--workdir=w", "--config.loss.gamma=big"],
-            "--config.loss.gamma=big: could not convert string to float",
+            ["--config=configs/digits.py:fast", "--workdir=w"],
+            "digits.py knows no 'fast': did you mean 'quick'?",
         ),
-        ([QUICK, "--workdir=w", "--config.seed=1.5"], "--config.seed=1.5: invalid literal for int()"),
+        ([QUICK, "--workdir=w", "--config.loss.gama=3"], "config.loss.gama; did you mean config.loss.gamma?"),
+        ([QUICK, "--workdir=w", "--config.los.gamma=3"], "config.los.gamma; did you mean config.loss.gamma?"),
+        ([QUICK, "--workdir=w", "--config.loss.gamma=big"], "config.loss.gamma is big: it must be a number"),
+        ([QUICK, "--workdir=w", "--config.model.options.heads=3"], "mlp has no such option (it has: hidden)"),
         ([QUICK, "--workdir=w", "--wordkir=x"], "Unknown command line flag 'wordkir'"),
         ([QUICK, "--workdir=w", "gamma=3"], "unknown argument 'gamma=3'"),
         ([QUICK, "--workdir=w", "--config.loss.gamma=-1"], "config.loss.gamma is -1.0"),
@@ -125,3 +125,18 @@ def test_kills_at_random_moments_change_no_bit():
     result = subprocess.run([*script, *cheap], capture_output=True, text=True, timeout=400, cwd=ROOT, env=as_users)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "parameters and rows: equal, equal" in result.stdout
+
+
+def test_any_directory_will_do_and_the_fields_are_shown(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def run_there(*arguments):
+        command = [sys.executable, "-m", "focalgeo.run", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+
+    shown = run_there("--fields")
+    assert shown.returncode == 0
+    assert "optimizer.epochs            60 " in shown.stdout
+    gamma = f"--config={ROOT / 'configs' / 'digits_gamma.py'}:quick"
+    refused = run_there(gamma, "--workdir=w", "--config.sweep.at_once=3")
+    assert one_line(refused) == "focalgeo: config.sweep.at_once is 3: it must divide the 4 members"

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from focalgeo import job, parallel, records, report
-from focalgeo.job import feed, final, members, preparation, training
+from focalgeo.job import final, members, preparation, training
 from focalgeo.report.__main__ import main as report_main
-from focalgeo.training import sweep
+from focalgeo.rows import to_json
+from focalgeo.training.step import member_state
 from focalgeo.types import InputError, RunError
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +35,7 @@ def load_config(name="digits", variant="quick", **axes):
 def tiny(**axes):
     """A sweep of the digits that measures little."""
     config = load_config(**axes)
-    config.model.hidden = (8,)
+    config.model.options.hidden = (8,)
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
     config.curvature.update({"examples": 16, "max_products": 2, "num_probes": 4, "density_probes": 0})
     config.checkpoint.every = 5
@@ -48,15 +49,15 @@ def trained(config, *, at_once):
     run_members = members.make_members(config)
     prepared = preparation.prepare(config)
     state = preparation.initial_state(prepared, run_members)
-    source = feed.make_feed(config, prepared.dataset, preparation.source_seeds(run_members))
-    program, _ = training.choose_program(config, prepared, at_once, state, source)
-    chunks, count = program.place(state), 0
+    pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(run_members))
+    program, _ = training.choose_program(config, prepared, at_once, state, pipeline)
+    groups, count = program.place(state), 0
     for epoch in range(STEPS):
-        for batch in source.draws(epoch, 0):
-            chunks, _, _ = program.step(chunks, batch)
+        for spec in pipeline.specs(epoch, 0):
+            groups, _, _ = program.step(groups, spec)
             count += 1
             if count == STEPS:
-                return program.whole(chunks)
+                return program.gather(groups)
 
 
 def largest_difference(first, second):
@@ -84,9 +85,9 @@ def test_a_member_equals_its_run_alone(axes, at_once):
     together = trained(config, at_once=len(run_members) if at_once == "all" else 1)
     apart = []
     for index, member in enumerate(run_members):
-        alone = sweep.member(trained(member.config, at_once=1), 0)
+        alone = member_state(trained(member.config, at_once=1), 0)
         apart.append(alone)
-        assert largest_difference(sweep.member(together, index), alone) < 1e-5, member.name
+        assert largest_difference(member_state(together, index), alone) < 1e-5, member.name
     assert largest_difference(apart[0], apart[-1]) > 1e-3
 
 
@@ -109,7 +110,7 @@ def of_images(folder, **axes):
     """A CNN with batch norm on augmented images."""
     config = load_config("cifar10", "quick", **axes)
     config.data.update({"name": f"folder:{folder}", "train_size": 64, "val_size": 8})
-    config.model.widths = (4, 8)
+    config.model.options.widths = (4, 8)
     config.optimizer.update({"batch_size": 16, "learning_rate": 0.02})
     return config
 
@@ -120,8 +121,8 @@ def test_a_member_equals_its_run_alone_with_batch_norm_and_augmentation(image_fo
     run_members = members.make_members(config)
     together = trained(config, at_once=4)
     for index in (0, 3):
-        alone = sweep.member(trained(run_members[index].config, at_once=1), 0)
-        assert largest_difference(sweep.member(together, index), alone) < 1e-5
+        alone = member_state(trained(run_members[index].config, at_once=1), 0)
+        assert largest_difference(member_state(together, index), alone) < 1e-5
         assert alone.model_state  # batch statistics are part of what agrees
 
 
@@ -147,8 +148,8 @@ def test_two_devices_give_what_one_gives(tmp_path):
 
 def without_times(rows):
     """Rows as text, in any order, less what a clock wrote and what names the workdir."""
-    kept = [row for row in rows if row["name"] not in ("seconds", "examples_per_second")]
-    return sorted(json.dumps(row, sort_keys=True) for row in kept)
+    kept = [row for row in rows if row.name not in ("seconds", "examples_per_second")]
+    return sorted(json.dumps(to_json(row), sort_keys=True) for row in kept)
 
 
 def swept():
@@ -166,8 +167,7 @@ def test_every_member_has_its_rows_its_files_and_a_place_on_the_page(whole):
     rows = records.read_rows(whole)
     for gamma in (0.0, 3.0):
         for seed in (0, 1):
-            mine = [row for row in rows if (row.get("gamma"), row.get("seed")) == (gamma, seed)]
-            names = {row["name"] for row in mine}
+            names = {row.name for row in rows if (row.tags.gamma, row.tags.seed) == (gamma, seed)}
             assert {"loss", "accuracy", "ece", "temperature", "lambda_max", "trace", "seconds"} <= names
             assert (whole / "members" / f"gamma={gamma:g},seed={seed}" / "predictions" / "test.npz").exists()
     assert not (whole / "predictions").exists()
@@ -185,9 +185,9 @@ def test_members_of_a_seed_begin_alike_and_see_the_same_batches():
     np.testing.assert_array_equal(first[0], first[2])  # gamma 0 and 3, seed 0
     assert np.any(first[0] != first[1])
     assert state.stream.tolist() == [0, 1, 0, 1]
-    draw = next(feed.make_feed(config, prepared.dataset, [0, 1]).draws(0, 0))
-    assert draw.indices.shape[0] == 2
-    assert np.any(draw.indices[0] != draw.indices[1])
+    spec = next(preparation.make_pipeline(config, prepared.dataset, [0, 1]).specs(0, 0))
+    assert spec.indices.shape[0] == 2
+    assert np.any(spec.indices[0] != spec.indices[1])
 
 
 def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path):
@@ -199,7 +199,7 @@ def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path)
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert [row for row in records.read_rows(workdir) if row["name"] == "ece"] == []
+    assert [row for row in records.read_rows(workdir) if row.name == "ece"] == []
     job.run(swept(), workdir)
     assert without_times(records.read_rows(workdir)) == without_times(records.read_rows(whole))
 
@@ -227,12 +227,12 @@ def test_a_stop_between_evaluations_measures_only_what_is_left(whole, tmp_path, 
 def test_an_extension_trains_only_the_new_members(whole, tmp_path):
     workdir = tmp_path / "grown"
     job.run(tiny(gamma=(3.0,), seed=(0, 1), at_once=2), workdir)
-    before = [row for row in records.read_rows(workdir) if row["name"] != "seconds"]
+    before = [row for row in records.read_rows(workdir) if row.name != "seconds"]
     job.run(swept(), workdir)
     rows = records.read_rows(workdir)
-    assert [row for row in rows if row.get("gamma") == 3 and row["name"] != "seconds"] == before
+    assert [row for row in rows if row.tags.gamma == 3 and row.name != "seconds"] == before
     assert without_times(rows) == without_times(records.read_rows(whole))
-    assert [each["members"] for each in records.read_json(workdir / "rounds.json")] == [
+    assert [each["members"] for each in records.read_json(workdir / "extensions.json")] == [
         ["gamma=3,seed=0", "gamma=3,seed=1"],
         ["gamma=0,seed=0", "gamma=0,seed=1"],
     ]
@@ -242,7 +242,7 @@ def test_an_extension_trains_only_the_new_members(whole, tmp_path):
 def test_members_cannot_be_taken_away(whole):
     with pytest.raises(InputError, match=r"holds gamma=0,seed=1 and 1 more, which config\.sweep no longer names"):
         job.run(tiny(gamma=(0.0, 3.0), seed=(0,), at_once=2), whole)
-    with pytest.raises(InputError, match="holds the whole sweep, this run is shard 0/2"):
+    with pytest.raises(InputError, match="holds all of the sweep, this run is shard 0/2"):
         job.run(swept(), whole, shard="0/2")
 
 
@@ -278,7 +278,7 @@ def test_a_run_without_sweep_joins_the_sweep_that_it_belongs_to(whole, tmp_path)
     manifest = records.read_manifest(tmp_path / "three")
     assert manifest["config"]["sweep"]["gamma"] == [0.0, 3.0, 5.0]
     rows = records.read_rows(tmp_path / "three")
-    assert {(row["gamma"], row["seed"]) for row in rows if row["name"] == "trace"} == {
+    assert {(row.tags.gamma, row.tags.seed) for row in rows if row.name == "trace"} == {
         *[(gamma, seed) for gamma in (0.0, 3.0) for seed in (0, 1)],
         (5.0, 0),
     }
@@ -299,7 +299,7 @@ def test_runs_of_other_configs_stand_side_by_side(whole, tmp_path):
     job.run(other, tmp_path / "slower")
     assert report_main([str(whole), str(tmp_path / "slower"), f"--out={tmp_path / 'both'}"]) == 0
     rows = records.read_rows(tmp_path / "both")
-    assert {row["run"] for row in rows} == {"whole", "slower"}
+    assert {row.tags.run for row in rows} == {"whole", "slower"}
     page = (tmp_path / "both" / "report.html").read_text()
     assert "slower" in page
 
@@ -309,26 +309,25 @@ def test_a_member_that_diverges_stands_still_and_the_others_go_on(tmp_path, caps
     rows = job.run(config, tmp_path / "run")
     assert "member gamma 3.0, learning_rate 1e+30, seed 0 stops, the others go on" in capsys.readouterr().err
     written = records.read_rows(tmp_path / "run")
-    (stopped,) = [row for row in written if row["name"] == "stopped"]
-    assert stopped["learning_rate"] == 1e30
-    assert {row["learning_rate"] for row in rows if row["name"] == "ece"} == {0.1}
-    assert {row["learning_rate"] for row in written if row["name"] == "loss" and row["step"] > stopped["value"]} == {
-        0.1
-    }
+    (stopped,) = [row for row in written if row.name == "stopped"]
+    assert stopped.tags.learning_rate == 1e30
+    assert {row.tags.learning_rate for row in rows if row.name == "ece"} == {0.1}
+    later = [row for row in written if row.name == "loss" and row.tags.step > stopped.value]
+    assert {row.tags.learning_rate for row in later} == {0.1}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "stopped there and have no results: gamma 3.0, learning_rate 1e+30, seed 0 at step" in page
-    alone = sweep.member(trained(members.make_members(config)[0].config, at_once=1), 0)
-    beside = sweep.member(trained(config, at_once=2), 0)
+    alone = member_state(trained(members.make_members(config)[0].config, at_once=1), 0)
+    beside = member_state(trained(config, at_once=2), 0)
     assert largest_difference(beside, alone) < 1e-5
 
 
 def test_a_sweep_whose_members_all_diverge_says_so_and_can_be_extended(tmp_path):
     job.run(tiny(learning_rate=(1e29, 1e30)), tmp_path / "run")
-    assert [row["value"] for row in records.read_rows(tmp_path / "run") if row["name"] == "stopped"] == [1, 1]
+    assert [row.value for row in records.read_rows(tmp_path / "run") if row.name == "stopped"] == [1, 1]
     assert "stopped there and have no results" in (tmp_path / "run" / "report.html").read_text()
     job.run(tiny(learning_rate=(1e29, 1e30, 0.1)), tmp_path / "run")
-    ece = [row for row in records.read_rows(tmp_path / "run") if row["name"] == "ece"]
-    assert {row["learning_rate"] for row in ece} == {0.1}
+    ece = [row for row in records.read_rows(tmp_path / "run") if row.name == "ece"]
+    assert {row.tags.learning_rate for row in ece} == {0.1}
 
 
 def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path, monkeypatch, capsys):
@@ -342,8 +341,8 @@ def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path
     monkeypatch.setattr(final, "evaluate", fail)
     job.run(tiny(gamma=(0.0, 3.0), at_once=2), tmp_path / "run")
     assert "member gamma=0 has no results, the others go on: the gradient is not" in capsys.readouterr().err
-    ece = [row for row in records.read_rows(tmp_path / "run") if row["name"] == "ece"]
-    assert {row["gamma"] for row in ece} == {3.0}
+    ece = [row for row in records.read_rows(tmp_path / "run") if row.name == "ece"]
+    assert {row.tags.gamma for row in ece} == {3.0}
 
 
 def test_seeds_of_many_digits_are_different_members():
@@ -400,21 +399,21 @@ def test_a_wrong_shard_is_one_line(tmp_path, shard):
 
 
 def test_numbers_of_members_at_once_that_are_tried_divide_them():
-    assert sweep.candidates(35) == [35, 5, 1]
-    assert sweep.candidates(16) == [16, 4, 1]
-    assert sweep.candidates(7) == [7, 1]
-    assert sweep.candidates(1) == [1]
+    assert training.candidates(35) == [35, 5, 1]
+    assert training.candidates(16) == [16, 4, 1]
+    assert training.candidates(7) == [7, 1]
+    assert training.candidates(1) == [1]
 
 
 def test_memory_is_forecast_before_more_members_are_tried_at_once(monkeypatch, capsys):
     config = load_config(gamma=(0.0, 1.0, 2.0, 3.0))
     prepared, run_members = preparation.prepare(config), members.make_members(config)
     state = preparation.initial_state(prepared, run_members)
-    source = feed.make_feed(config, prepared.dataset, [0])
-    batch = next(source.draws(0, 0))
-    choose = functools.partial(training.choose_program, config, prepared, 0, state, source)
-    one, _ = training.choose_program(config, prepared, 1, state, source)
-    all_four, _ = training.choose_program(config, prepared, 4, state, source)
+    pipeline = preparation.make_pipeline(config, prepared.dataset, [0])
+    batch = next(pipeline.specs(0, 0))
+    choose = functools.partial(training.choose_program, config, prepared, 0, state, pipeline)
+    one, _ = training.choose_program(config, prepared, 1, state, pipeline)
+    all_four, _ = training.choose_program(config, prepared, 4, state, pipeline)
     each, together = one.temporary(state, batch), all_four.temporary(state, batch)
     assert 0 < together <= 4 * each + 4096  # activations times the members at once, no more
     states = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))

@@ -3,33 +3,39 @@
 import numpy as np
 import pytest
 from scipy import stats
+from synthetic_workdir import NAMES
 
 from focalgeo import records
-from focalgeo.report import sweep_text, write_report
-from focalgeo.report.members import by_seed, is_sweep, line_title, mean, paired, sweep_of
+from focalgeo.report import merge_workdirs, sweep_text, write_report
+from focalgeo.report.axes import Quantity, by_seed, is_sweep, line_title, mean, paired, sweep_of
 from focalgeo.report.sweep_page import sweep_table
+from focalgeo.report.tables import phases
+from focalgeo.rows import Eigenvalue, Fit, Metric, ReliabilityBin, Seconds, Tags, Trace, select, tagged
+from focalgeo.types import InputError
 
 
 def manifest(**axes):
     empty = {"gamma": [], "trace_penalty": [], "learning_rate": [], "seed": [], "at_once": 0}
-    return {"config": {"loss": {"name": "focal_loss"}, "sweep": {**empty, **axes}}, "data": {"name": "digits"}}
+    config = {"loss": {"name": "focal_loss"}, "sweep": {**empty, **axes}}
+    return {"config": config, "data": {"name": "digits"}, **NAMES}
 
 
-def member_rows(value, **place):
+def member_rows(value, methods=("temperature_scaling", "focal_temperature_scaling"), **tags):
     """The final rows of one member, about `value`."""
-    test = {"split": "test", "n": 100, **place}
-    for name, share in (("accuracy", 0.9), ("nll", 0.4), ("ece", value)):
-        yield {"name": name, "map": "uncalibrated", **test, "value": share}
-    for each in ("temperature_scaling", "focal_temperature_scaling"):
-        where = {"map": each, "criterion": "nll"}
-        yield {"name": "ece", **where, **test, "value": value / 2}
-        yield {"name": "temperature", "split": "val", **where, **place, "value": 1.5}
-        yield {"name": "calibration_gamma", "split": "val", **where, **place, "value": 0.5}
+    test = {"split": "test", "method": "uncalibrated", "n": 100}
+    rows = [Metric(name, share, **test) for name, share in (("accuracy", 0.9), ("nll", 0.4), ("ece", value))]
+    for method in methods:
+        fitted = {"method": method, "criterion": "nll"}
+        rows.append(Metric("ece", value / 2, split="test", **fitted))
+        names = ["temperature"] if method == "temperature_scaling" else ["calibration_gamma", "temperature"]
+        rows += [Fit(name, 1.5, 100, "val", **fitted) for name in names]
     for loss in ("cross_entropy", "focal_loss"):
-        for name in ("lambda_max", "trace", "scale_free_trace"):
-            yield {"name": name, "loss": loss, "split": "val", **place, "value": 10 * value, "n": 50}
-    ends = {"bin": 7, "lower": 0.5, "upper": 1.0, "confidence": 0.8, "low": 0.7, "high": 0.9}
-    yield {"name": "reliability", "map": "uncalibrated", **test, "value": 0.75, **ends}
+        of, ends = {"n": 50, "split": "val", "loss": loss}, {"low": value, "high": 20 * value, "stderr": 0.1}
+        rows.append(Eigenvalue("lambda_max", 10 * value, 0.1, 20, converged=True, **of))
+        rows += [Trace(name, 10 * value, probes=6, **ends, **of) for name in ("trace", "scale_free_trace")]
+    edges = {"bin": 7, "lower": 0.5, "upper": 1.0, "confidence": 0.8, "low": 0.7, "high": 0.9}
+    rows.append(ReliabilityBin("reliability", 0.75, **edges, **test))
+    return tagged(rows, **tags)
 
 
 def test_the_interval_over_five_seeds_covers_as_it_says():
@@ -38,10 +44,11 @@ def test_the_interval_over_five_seeds_covers_as_it_says():
     assert np.mean([each.low <= 3 <= each.high for each in found]) == pytest.approx(0.95, abs=0.012)
     expected = stats.t.interval(0.95, 4, loc=draws[0].mean(), scale=stats.sem(draws[0]))
     np.testing.assert_allclose((found[0].low, found[0].high), expected, rtol=1e-9)
+    np.testing.assert_allclose(found[0].stderr, stats.sem(draws[0]))
 
 
 def test_one_seed_has_a_value_and_no_interval_and_none_has_nothing():
-    assert mean([0.25]) == (0.25, None, None, 1)
+    assert mean([0.25]) == (0.25, None, None, None, 1)
     assert mean([]) is None
 
 
@@ -86,10 +93,10 @@ def test_the_table_holds_means_and_marks_differences_whose_interval_leaves_out_0
     for seed, (small, large) in enumerate([(0.010, 0.030), (0.012, 0.031), (0.011, 0.033)]):
         rows += [*member_rows(small, gamma=0.0, seed=seed), *member_rows(large, gamma=3.0, seed=seed)]
     sweep = sweep_of(manifest(gamma=[0.0, 3.0], seed=[0, 1, 2]), rows)
-    lines = sweep_table(rows, sweep, ()).lines
-    place = next(number for number, line in enumerate(lines) if line.title == "ECE as trained, %")
-    assert [cell.text for cell in lines[place].cells] == ["1.100", "3.133"]
-    difference = lines[place + 1].cells[1]
+    lines = sweep_table(rows, manifest(), sweep, ()).lines
+    index = next(number for number, line in enumerate(lines) if line.title == "ECE as trained, %")
+    assert [cell.text for cell in lines[index].cells] == ["1.100", "3.133"]
+    difference = lines[index + 1].cells[1]
     assert difference.text == "+2.03"
     assert difference.best
     low, high = stats.t.interval(0.95, 2, loc=61 / 30, scale=stats.sem([2.0, 1.9, 2.2]))
@@ -107,13 +114,96 @@ def test_traces_below_0_are_drawn_on_a_linear_axis(tmp_path):
 
 def test_rows_of_training_are_no_result():
     rows = [*member_rows(0.1, gamma=0.0, seed=0)]
-    during = {"name": "trace", "loss": "cross_entropy", "split": "val", "gamma": 0.0, "seed": 0, "epoch": 3, "value": 9}
-    sweep = sweep_of(manifest(gamma=[0.0]), rows)
     where = {"name": "trace", "loss": "cross_entropy", "split": "val"}
-    assert by_seed([*rows, during], sweep, (), 0.0, where) == {0: 1.0}
+    during = Trace(value=9.0, low=8.0, high=10.0, stderr=0.5, probes=6, n=50, **where)
+    during = during._replace(tags=Tags(gamma=0.0, seed=0, epoch=3.0))
+    sweep = sweep_of(manifest(gamma=[0.0]), rows)
+    assert by_seed([*rows, during], sweep, (), 0.0, Quantity(Trace, where)) == {0: 1.0}
 
 
 def test_a_run_without_axes_is_no_sweep():
     assert not is_sweep(manifest())
     assert not is_sweep({"config": {}})
     assert is_sweep({**manifest(), "runs": ["a", "b"]})
+
+
+def test_a_new_method_is_in_the_figures_the_table_and_the_text(tmp_path):
+    methods = (*list(NAMES["methods"])[1:3], "vector_scaling")
+    rows = [*member_rows(0.02, methods, gamma=0.0, seed=0), *member_rows(0.04, methods, gamma=3.0, seed=0)]
+    titled = {**NAMES["methods"], "vector_scaling": {"title": "Vector scaling", "criteria": ["nll"]}}
+    named = {**manifest(gamma=[0.0, 3.0]), "methods": titled}
+    records.write_manifest(tmp_path, named)
+    records.append_rows(tmp_path, rows)
+    page = write_report(tmp_path).read_text()
+    assert "ECE after vector scaling, %" in page
+    assert "after vector scaling" in (tmp_path / "figures" / "sweep_ece.svg").read_text()
+    assert ">vector scaling<" in (tmp_path / "figures" / "sweep_temperature.svg").read_text()
+    assert "ECE after vector scaling, %" in sweep_text(rows, named)
+
+
+def written(folder, own, members):
+    """A workdir with the final rows of its members, each (tags, ECE), and their wall times."""
+    rows = [row for tags, value in members for row in member_rows(value, **tags)]
+    rows += [Seconds("seconds", "evaluate", 1.0, tags=Tags(**tags)) for tags, _ in members]
+    rows.append(Seconds("seconds", "train", 2.0, extension=1))
+    records.write_manifest(folder, own)
+    records.append_rows(folder, rows)
+    return folder
+
+
+def test_shards_of_one_config_become_one_sweep(tmp_path):
+    axes = {"gamma": [0.0, 3.0], "seed": [0]}
+    folders = [
+        written(tmp_path / f"part{index}", manifest(**axes), [({"gamma": gamma, "seed": 0}, 0.1 + gamma)])
+        for index, gamma in enumerate((0.0, 3.0))
+    ]
+    out = merge_workdirs(folders, tmp_path / "merged")
+    rows, merged = records.read_rows(out), records.read_manifest(out)
+    assert merged["config"]["sweep"] == axes
+    assert merged["methods"] == NAMES["methods"]
+    assert {row.tags.gamma: row.value for row in select(rows, Metric, name="ece", method="uncalibrated")} == {
+        0.0: 0.1,
+        3.0: 3.1,
+    }
+    assert phases(rows) == [("train", "4.0 s"), ("evaluate", "2.0 s"), ("total", "6.0 s")]  # both shards' times count
+    assert "2 runs trained side by side" in write_report(out).read_text()
+    assert merge_workdirs(folders, out) == out  # a merge may be made anew
+
+
+def test_a_run_without_a_sweep_takes_its_place_by_its_config(tmp_path):
+    alone = manifest()
+    alone["config"]["loss"]["gamma"] = 5.0
+    folders = [
+        written(tmp_path / "sweep", manifest(gamma=[0.0]), [({"gamma": 0.0, "seed": 0}, 0.1)]),
+        written(tmp_path / "alone", alone, [({"seed": 0}, 0.2)]),
+    ]
+    out = merge_workdirs(folders, tmp_path / "merged")
+    assert records.read_manifest(out)["config"]["sweep"] == {"gamma": [0.0, 5.0]}
+    (row,) = select(records.read_rows(out), Metric, name="ece", method="uncalibrated", gamma=5.0)
+    assert row.value == 0.2
+
+
+def test_runs_of_other_configs_stand_side_by_side_under_their_names(tmp_path):
+    other = manifest(gamma=[0.0])
+    other["config"]["epochs"] = 7
+    members = [({"gamma": 0.0, "seed": 0}, 0.1)]
+    folders = [written(tmp_path / "first", manifest(gamma=[0.0]), members), written(tmp_path / "last", other, members)]
+    out = merge_workdirs(folders, tmp_path / "merged")
+    assert {row.tags.run for row in records.read_rows(out)} == {"first", "last"}
+    assert "last" in write_report(out).read_text()
+    twice = [folders[0], tmp_path / "more" / "first"]
+    written(twice[1], other, members)
+    assert records.read_manifest(merge_workdirs(twice, tmp_path / "twice"))["runs"] == [str(each) for each in twice]
+
+
+def test_a_member_that_two_workdirs_hold_is_refused(tmp_path):
+    members = [({"gamma": 0.0, "seed": 0}, 0.1)]
+    folders = [written(tmp_path / name, manifest(gamma=[0.0]), members) for name in ("first", "last")]
+    with pytest.raises(InputError, match=r"both hold the run with gamma 0\.0, seed 0; leave one of them out"):
+        merge_workdirs(folders, tmp_path / "merged")
+    with pytest.raises(InputError, match="is one of the workdirs"):
+        merge_workdirs(folders, folders[0])
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "thesis.tex").write_text("")
+    with pytest.raises(InputError):
+        merge_workdirs(folders, tmp_path / "used")

@@ -280,7 +280,8 @@ def test_logistic_is_the_sigmoid_of_one_product():
         ("logistic", 3, {}, "config.model.name: logistic tells 2 classes apart, the data has 3"),
         ("gp_cnn", 2, {}, "config.model.name: gp_cnn reads words, the data has none"),
         ("tree_lstm", 2, {"vocabulary_size": 0}, "config.model.name: tree_lstm reads words, the data has none"),
-        ("gp_cnn", 2, {"depth": 1}, r"no such option; .*\(gp_cnn has: embedding_size, hidden, widths\)"),
+        ("gp_cnn", 2, {"depth": 1}, r"no such option \(it has: embedding_size, widths, hidden\)"),
+        ("tree_lstm", 2, {"vocabulary_size": 5, "dropout": 1.0}, "dropout is 1.0: it must be at least 0 and below 1"),
     ],
 )
 def test_what_does_not_fit_is_one_line(name, num_classes, options, message):

@@ -111,9 +111,9 @@ def pytorch_row(
     peak: the device's in TFLOP/s. Both sides' fractions of it count the flops of our program.
     """
     own = path.make_training(name, batch=batch, examples=examples, dtype=dtype)
-    temporary = own.program.temporary(own.state, next(own.feed.draws(0, 0)))
-    held = sum(leaf.nbytes for leaf in jax.tree.leaves((own.state, own.feed.resident)))
-    row = {"network": name, "batch": batch, "dtype": dtype, "flops": flops(path.lowered_on_a_draw(own)[0])}
+    temporary = own.program.temporary(own.state, next(own.pipeline.specs(0, 0)))
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves((own.state, own.pipeline.resident)))
+    row = {"network": name, "batch": batch, "dtype": dtype, "flops": flops(path.lowered_on_a_spec(own)[0])}
     row |= {"megabytes": {"ours": (temporary + held) / 1e6}, "failed": {}}
     calls = {"ours": path.fresh_steps(own)}
     for mode in modes if torch_training and name in torch_training.NAMES else ():
@@ -131,10 +131,10 @@ def pytorch_row(
 
 
 def host_row(name: str, *, batch: int, dtype: str, rounds: int, examples: int, seconds: float) -> dict:
-    """Seconds of a step with fresh draws, on one draw kept on the device and on one ready batch; the host's own."""
+    """Seconds of a step with fresh batch specs, on one kept on the device and on one ready batch; the host's own."""
     own = path.make_training(name, batch=batch, examples=examples, dtype=dtype)
     calls = {"fresh": path.fresh_steps(own)}
-    for way, lower in (("kept", path.lowered_on_a_draw), ("ready", path.lowered_on_a_batch)):
+    for way, lower in (("kept", path.lowered_on_a_spec), ("ready", path.lowered_on_a_batch)):
         lowered, inputs = lower(own)
         calls[way] = path.repeated_steps(own, lowered.compile(), inputs)
     times = interleaved(calls, rounds=rounds, seconds=seconds, least=3)

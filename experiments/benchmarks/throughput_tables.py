@@ -32,8 +32,8 @@ def _pytorch_table(rows: list[dict]) -> list[str]:
 
 
 def _host_table(rows: list[dict]) -> list[str]:
-    heads = ("ms a step", "draw kept", "batch ready", "more than kept: least", "median", "more than ready: least")
-    lines = _head("network, batch", "dtype", *heads, "median", "host ms: draw", "dispatch", "metrics")
+    heads = ("ms a step", "spec kept", "batch ready", "more than kept: least", "median", "more than ready: least")
+    lines = _head("network, batch", "dtype", *heads, "median", "host ms: batch spec", "dispatch", "metrics")
     for row in rows:
         seconds, cells = row["seconds"], [f"{row['network']}, {row['batch']}", row["dtype"]]
         cells += [f"{1e3 * seconds[way]:.4g}" for way in ("fresh", "kept", "ready")]

@@ -1,7 +1,8 @@
-"""Training as the main job does it, on random images: its own feed, program and meter, in stretches that can be timed.
+"""Training as the main job does it, on random images: its own input pipeline, program and meter, in timed stretches.
 
-`fresh` is the loop's own path. `kept` repeats the same compiled step on one draw that stays on the device, `ready` a
-step without the making of batches on one batch that stays there: what they take less is the host's and the input's.
+`fresh` is the loop's own path. `kept` repeats the same compiled step on one batch spec that stays on the device,
+`ready` a step without the making of batches on one batch that stays there: what they take less is the host's and the
+input's.
 """
 
 import itertools
@@ -15,10 +16,10 @@ import numpy as np
 
 from configs import cifar10
 from focalgeo import data, models, parallel
-from focalgeo.job import feed, members, objective, preparation, training
-from focalgeo.training import loop, optimiser, sweep
+from focalgeo.job import members, preparation, training
+from focalgeo.training import loop, optimiser
 from focalgeo.training.meter import Meter
-from focalgeo.training.step import make_step
+from focalgeo.training.step import make_members_step
 from focalgeo.types import Batch, Dataset, PyTree, Split, TrainState
 
 # name -> (model, its options, examples of a batch on a CPU)
@@ -39,7 +40,7 @@ class Training(NamedTuple):
 
     config: PyTree
     split: Split
-    feed: feed.Feed
+    pipeline: preparation.Pipeline
     program: parallel.Program
     step: Callable
     state: TrainState
@@ -58,13 +59,14 @@ def make_training(network: str, *, batch: int, examples: int, dtype: str) -> Tra
     settings = {name: config.optimizer[name] for name in ("momentum", "nesterov", "weight_decay", "clip_norm")}
     tx = optimiser.make_optimiser("sgd", optimiser.step_schedule([10**6], 0.1), **settings)
     plan = loop.Plan(1, data.num_batches(dataset.train, batch), 50, 1000)
-    schedule, goal = optimiser.step_schedule([10**6], 0.1), objective.make_objective(config)
-    prepared = preparation.Prepared(dataset, model, plan, goal, schedule, tx)
+    schedule, objective = optimiser.step_schedule([10**6], 0.1), preparation.make_objective(config)
+    step = preparation.step_of(config, model, objective, tx)
+    prepared = preparation.Prepared(dataset, model, plan, objective, schedule, tx, step)
     only = members.make_members(config)
-    state, fed = preparation.initial_state(prepared, only), feed.make_feed(config, dataset, [config.seed])
-    program, _ = training.choose_program(config, prepared, 1, state, fed)
-    step = make_step(model.apply, goal.loss, tx, parallel.reduce_sum)
-    return Training(config, dataset.train, fed, program, step, state)
+    state = preparation.initial_state(prepared, only)
+    pipeline = preparation.make_pipeline(config, dataset, [config.seed])
+    program, _ = training.choose_program(config, prepared, 1, state, pipeline)
+    return Training(config, dataset.train, pipeline, program, step, state)
 
 
 def random_dataset(examples: int) -> Dataset:
@@ -76,74 +78,74 @@ def random_dataset(examples: int) -> Dataset:
 
 
 def fresh_steps(own: Training) -> Steps:
-    """The loop's path: a fresh draw for every step, metrics read one step late."""
-    chunks, draws = own.program.place(own.state), endless_draws(own)
-    meter = Meter({}, [{}], [False], alone=True)
+    """The loop's path: a fresh batch spec for every step, metrics read one step late."""
+    groups, specs = own.program.place(own.state), endless_specs(own)
+    meter = Meter({}, [{}], [False], sweep=False)
 
     def steps(count: int) -> None:
-        nonlocal chunks
+        nonlocal groups
         for number in range(count):
-            chunks, metrics, _ = own.program.step(chunks, next(draws))
+            groups, metrics, _ = own.program.step(groups, next(specs))
             meter.add(number, metrics)
         meter.settle()
-        jax.block_until_ready(chunks)
+        jax.block_until_ready(groups)
 
     return steps
 
 
-def endless_draws(own: Training):
-    """The draws of one epoch after another, leaves [1, examples, ...]."""
-    return itertools.chain.from_iterable(own.feed.draws(epoch, 0) for epoch in itertools.count())
+def endless_specs(own: Training):
+    """The batch specs of one epoch after another, leaves [1, examples, ...]."""
+    return itertools.chain.from_iterable(own.pipeline.specs(epoch, 0) for epoch in itertools.count())
 
 
-def lowered_on_a_draw(own: Training) -> tuple[jax.stages.Lowered, tuple[PyTree, ...]]:
-    """The program's step, to be looked at or compiled, and what it takes after the state: a draw and all examples."""
+def lowered_on_a_spec(own: Training) -> tuple[jax.stages.Lowered, tuple[PyTree, ...]]:
+    """The program's step, to be looked at or compiled, and what it takes after the state: a spec and all examples."""
 
-    def drawn_step(state: TrainState, draw: PyTree, *resident: Split) -> tuple[TrainState, dict]:
-        return own.step(state, own.feed.make_batch(draw, *resident))
+    def step_of_spec(state: TrainState, spec: PyTree, *resident: Split) -> tuple[TrainState, dict]:
+        return own.step(state, own.pipeline.make_batch(spec, *resident))
 
-    inputs = (_shards(next(own.feed.draws(0, 0))), *parallel.replicated(own.feed.resident))
-    step = parallel.pmapped(sweep.make_members_step(drawn_step), num_shared=len(own.feed.resident))
+    inputs = (_shards(next(own.pipeline.specs(0, 0))), *parallel.replicated(own.pipeline.resident))
+    step = parallel.pmapped(make_members_step(step_of_spec), num_shared=len(own.pipeline.resident))
     return step.lower(own.program.place(own.state)[0], *inputs), inputs
 
 
 def lowered_on_a_batch(own: Training) -> tuple[jax.stages.Lowered, tuple[Batch]]:
     """The same step on a batch that is gathered, augmented and normalised already."""
-    drawn = jax.tree.map(lambda leaf: leaf[0], next(own.feed.draws(0, 0)))
-    batch = jax.jit(own.feed.make_batch)(drawn, *own.feed.resident)
+    spec = jax.tree.map(lambda leaf: leaf[0], next(own.pipeline.specs(0, 0)))
+    batch = jax.jit(own.pipeline.make_batch)(spec, *own.pipeline.resident)
     inputs = (_shards(jax.tree.map(lambda leaf: np.asarray(leaf)[None], batch)),)
-    step = parallel.pmapped(sweep.make_members_step(own.step))
+    step = parallel.pmapped(make_members_step(own.step))
     return step.lower(own.program.place(own.state)[0], *inputs), inputs
 
 
 def repeated_steps(own: Training, compiled: Callable, inputs: tuple[PyTree, ...]) -> Steps:
     """Steps on the same inputs, which lie on the device; nothing is read back."""
-    chunk = own.program.place(own.state)[0]
+    group = own.program.place(own.state)[0]
 
     def steps(count: int) -> None:
-        nonlocal chunk
+        nonlocal group
         for _ in range(count):
-            chunk = compiled(chunk, *inputs)[0]
-        jax.block_until_ready(chunk)
+            group = compiled(group, *inputs)[0]
+        jax.block_until_ready(group)
 
     return steps
 
 
 def host_milliseconds(own: Training, *, steps: int) -> dict[str, float]:
-    """Least milliseconds of a draw, of a dispatch and of reading metrics that are there, with a device that waits.
+    """Least milliseconds of a spec, of a dispatch and of reading metrics that are there, with a device that waits.
 
     Where the backend runs a short program in the caller's thread (XLA does on a CPU), dispatch holds it.
     """
-    chunks, draws = own.program.place(own.state), endless_draws(own)
-    took = {"draw": [], "dispatch": [], "metrics": []}
+    groups, specs = own.program.place(own.state), endless_specs(own)
+    took = {"spec": [], "dispatch": [], "metrics": []}
     for number in range(steps + 1):
         times = [time.perf_counter()]
-        draw = next(draws)
+        spec = next(specs)
         times.append(time.perf_counter())
-        chunks, metrics, _ = own.program.step(chunks, draw)
+        groups, metrics, _ = own.program.step(groups, spec)
         times.append(time.perf_counter())
-        jax.block_until_ready((chunks, metrics))
-        meter, ready = Meter({}, [{}], [False], alone=True), time.perf_counter()
+        jax.block_until_ready((groups, metrics))
+        meter, ready = Meter({}, [{}], [False], sweep=False), time.perf_counter()
         meter.add(number, metrics)
         meter.settle()
         times.append(times[-1] + time.perf_counter() - ready)
@@ -154,5 +156,4 @@ def host_milliseconds(own: Training, *, steps: int) -> dict[str, float]:
 
 def _shards(batch: PyTree) -> PyTree:
     """Leaves [1, examples, ...] of host memory as a compiled step takes them, on the devices."""
-    devices = parallel.device_count()
-    return parallel.spread(jax.tree.map(lambda leaf: leaf.reshape(devices, 1, -1, *leaf.shape[2:]), batch))
+    return parallel.spread(parallel.shard(batch, axis=1))

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import losses, models
-from focalgeo.training import optimiser, sweep
-from focalgeo.training.step import make_step
+from focalgeo.training import optimiser
+from focalgeo.training.step import make_members_step, make_step, stack
 from focalgeo.types import Batch, TrainState
 
 # name -> (model, options, image shape, batch, repetitions of a timed call)
@@ -27,9 +27,9 @@ def measured_steps(network: str, counts: list[int], *, rounds: int, peak: float 
     name, options, shape, batch_size, repeat = NETWORKS[network]
     step, state = _step(name, options, shape)
     batch = _batch(shape, batch_size)
-    compiled = {count: jax.jit(sweep.make_members_step(step)).lower(_stacked(state, count), batch) for count in counts}
+    compiled = {count: jax.jit(make_members_step(step)).lower(_stacked(state, count), batch) for count in counts}
     compiled = {count: lowered.compile() for count, lowered in compiled.items()}
-    single, one = jax.jit(sweep.make_members_step(step)), _stacked(state, 1)
+    single, one = jax.jit(make_members_step(step)), _stacked(state, 1)
     calls = {count: _repeated(compiled[count], _stacked(state, count), batch, repeat) for count in counts}
     alone = _repeated(single, one, batch, repeat)
     seconds = {count: np.inf for count in counts}
@@ -66,7 +66,7 @@ def _batch(shape: tuple, batch_size: int) -> Batch:
 def _stacked(state: TrainState, count: int) -> TrainState:
     gammas = np.linspace(0, 5, count, dtype=np.float32)
     states = [state._replace(loss_values={"gamma": gamma}) for gamma in gammas]
-    return jax.device_put(sweep.stack(states))
+    return jax.device_put(stack(states))
 
 
 def _repeated(step: Callable, state: TrainState, batch: Batch, repeat: int) -> Callable:

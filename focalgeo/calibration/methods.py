@@ -91,7 +91,7 @@ def _fit_temperature(
     if search is None:
         search = grid_search(logits, labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask)
     best = best_point(search, gammas, temperatures, criterion=criterion, gamma=0.0)
-    return {"temperature": best.temperature, "converged": _inside(best.temperature, temperatures)}
+    return _params(best, temperatures)
 
 
 def _fit_focal(
@@ -106,17 +106,18 @@ def _fit_focal(
     num_bins: int = 15,
     search: GridSearch | None = None,
 ) -> Params:
-    """The best point of the grid; "converged" says that its temperature is not the least or the greatest of them."""
+    """The best point of the grid."""
     if search is None:
         search = grid_search(logits, labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask)
     best = best_point(search, gammas, temperatures, criterion=criterion)
-    inside = _inside(best.temperature, temperatures)
-    return {"gamma": best.gamma, "temperature": best.temperature, "converged": inside}
+    return _params(best, temperatures)
 
 
-def _inside(temperature: Array, temperatures: Array) -> Array:
+def _params(best: GridSearch, temperatures: Grid) -> Params:
+    """Converged: the temperature is not the least or the greatest of the grid, but where there is one alone."""
     low, high = np.float32(np.min(temperatures)), np.float32(np.max(temperatures))
-    return ((low < temperature) & (temperature < high)) | (low == high)
+    inside = (low < best.temperature) & (best.temperature < high)
+    return {"gamma": best.gamma, "temperature": best.temperature, "converged": inside | (low == high)}
 
 
 def _fit_loss_implied(

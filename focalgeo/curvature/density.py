@@ -56,8 +56,8 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
         InputError: num_probes or steps out of range; `like` empty or not floating-point.
         RunError: a concrete product is not finite; the leaf is named.
 
-    Accuracy: moments to rounding, cumulative weights within the Chebyshev-Markov-Stieltjes bounds, quadratures equal to
-    matfree's; tests/curvature/test_density.py.
+    Accuracy: moments to rounding, cumulative weights within the Chebyshev-Markov-Stieltjes bounds,
+    tests/curvature/test_density.py; quadratures equal to matfree's, tests/curvature/test_matfree.py.
 
     Source: Lin, Saad and Yang, Approximating spectral densities of large matrices (2016), section 3.2; Golub and
     Meurant, Matrices, moments and quadrature (2010). Gram-Schmidt twice against all rows, so no node is a ghost copy.
@@ -232,5 +232,5 @@ def _weighted(density, values):
     """[num_probes, points]: sums of the values [num_probes, steps, points] by weight; NaN where a probe is NaN."""
     weights = density.weights[:, :, None]
     sums = jnp.sum(weights * values.astype(weights.dtype), axis=1)
-    # Said outright: XLA makes a selection of a product with 0 and 1, and NaN would not survive that.
+    # XLA turns a product with 0 and 1 into a selection, and NaN would not survive that.
     return jnp.where(jnp.isfinite(density.weights).all(axis=1, keepdims=True), sums, jnp.nan)

@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo.curvature.arguments import check_params
-from focalgeo.curvature.lanczos import Krylov, expanded, krylov_start, matmul, next_row, orthogonalise, ritz
+from focalgeo.curvature.lanczos import ROUNDING, Krylov, expanded, krylov_start, matmul, next_row, orthogonalise, ritz
 from focalgeo.curvature.matvec import Layout, flat_matvec, iterate, layout_of, map_rows, unravel, updating
 from focalgeo.types import Array, InputError, PyTree
-
-ROUNDING = 100.0  # in units of the machine epsilon times the matrix norm; no residual is asked to be below
 
 
 class Eigenpairs(NamedTuple):
@@ -83,7 +81,8 @@ def extreme_eigenvalues(
         InputError: k, which, max_products or tolerance out of range; `like` empty or not floating-point.
         RunError: a concrete product is not finite; the leaf is named.
 
-    Accuracy: chosen spectra, a dense MLP Hessian in float64 and matfree's Lanczos; tests/curvature/test_eigenvalues.py.
+    Accuracy: chosen spectra and a dense MLP Hessian in float64, tests/curvature/test_eigenvalues.py; equal to
+    matfree's, tests/curvature/test_matfree.py.
 
     Source: Golub and Underwood, The block Lanczos method (1977), one vector at a time (Ruhe 1979); Gram-Schmidt twice
     (Giraud et al. 2005).

@@ -11,7 +11,9 @@ from jaxtyping import Float
 
 from focalgeo.types import Array
 
-BREAKDOWN = 10.0  # in units of the machine epsilon times the matrix norm; a direction shorter than this is rounding
+# In units of the machine epsilon times the matrix norm: what is shorter, of a new direction or a residual, is rounding
+# error.
+ROUNDING = 100.0
 
 
 class Krylov(NamedTuple):
@@ -52,7 +54,7 @@ def expanded(krylov: Krylov, product: Float[Array, " size"]) -> Krylov:
     rest, projection = orthogonalise(krylov.basis, product)
     length = jnp.linalg.norm(rest)
     # A length that is not a number is not above the limit either.
-    is_new = (new < rest.shape[0]) & (length > BREAKDOWN * jnp.finfo(rest.dtype).eps * scale)
+    is_new = (new < rest.shape[0]) & (length > ROUNDING * jnp.finfo(rest.dtype).eps * scale)
     length = jnp.where(is_new, length, 0)
     return Krylov(
         krylov.basis.at[new].set(jnp.where(is_new, rest / jnp.where(is_new, length, 1), 0)),

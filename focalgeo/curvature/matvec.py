@@ -83,18 +83,16 @@ def iterate(condition, body, state: PyTree) -> PyTree:
     return lax.while_loop(condition, body, state)
 
 
-def updating(function=None, **options):
+def updating(function):
     """jax.jit that overwrites its first argument where it can: on concrete arrays, not under jit and vmap.
 
     A donated buffer that only part of a vmapped call is batched over cannot be reused, and JAX warns about it.
     """
-    if function is None:
-        return functools.partial(updating, **options)
-    plain, overwriting = jax.jit(function, **options), jax.jit(function, donate_argnums=0, **options)
+    plain, overwriting = jax.jit(function), jax.jit(function, donate_argnums=0)
 
     @functools.wraps(function)
-    def call(*arrays, **static):
-        return (plain if is_traced(arrays) else overwriting)(*arrays, **static)
+    def call(*arrays):
+        return (plain if is_traced(arrays) else overwriting)(*arrays)
 
     return call
 

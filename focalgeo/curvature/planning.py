@@ -8,7 +8,7 @@ import numpy as np
 
 from focalgeo.curvature.arguments import check_params, is_traced
 from focalgeo.curvature.lanczos import orthogonalise
-from focalgeo.curvature.matvec import flat_matvec, layout_of, map_rows
+from focalgeo.curvature.matvec import Layout, flat_matvec, layout_of, map_rows
 from focalgeo.curvature.traces import sample_mean
 from focalgeo.curvature.xtrace import start_vectors, value_and_stderr
 from focalgeo.types import Array, Estimate, InputError, PyTree
@@ -46,11 +46,11 @@ def trace_to(
 ) -> TraceTo:
     """Tr H with a standard error of at most `relative_error` times |Tr H|, or as near as `max_products` gets.
 
-    A pilot takes the span of products with random vectors, on which the trace is exact, and tells by XTrace how much
+    A pilot takes the span of products with random vectors, on which the trace is exact, and estimates by XTrace how
     samples of the rest will scatter. It doubles its rows for as long as that saves more samples than it costs. Then
-    as many samples are drawn as the pilot asks for, from probes of their own: value and standard error come from them
-    and from the exact part alone. To stop a sampling as soon as its standard error is small enough would favour
-    samples that happen to lie close together, and the claim would be too low.
+    as many samples are drawn as the pilot asks for, from new probes: value and standard error come from them and from
+    the exact part alone. Stopping as soon as the standard error is small enough would favour samples that happen to lie
+    close together, and the stated error would be too low.
 
     To be called outside jit: the plan depends on values. Memory: 4 vectors of the dimension for each row.
 
@@ -81,11 +81,11 @@ def trace_to(
     sketch_key, sample_key = jax.random.split(key)
     product = _concrete(flat_matvec(matvec, layout), like, key)
     rows = min(FIRST_ROWS, layout.size)
-    space = _grown(None, product, sketch_key, jax.ShapeDtypeStruct((rows, layout.size), layout.dtype))
+    space = _grown(None, product, sketch_key, rows, layout)
     wanted, before = _samples_needed(space, relative_error), np.inf
     while _pays(wanted, before, rows) and _fits(2 * rows, layout.size, max_products, max_rows):
         sketch_key, _ = jax.random.split(sketch_key)
-        space = _grown(space, product, sketch_key, space.vectors)
+        space = _grown(space, product, sketch_key, rows, layout)
         rows, before = 2 * rows, wanted
         wanted = _samples_needed(space, relative_error)
     count = int(np.clip(np.ceil(wanted), FEWEST_SAMPLES, max_products - 2 * rows))
@@ -109,9 +109,9 @@ def _fits(rows: int, size: int, max_products: int, max_rows: int) -> bool:
     return rows <= min(size, max_rows) and 2 * rows + FEWEST_SAMPLES <= max_products
 
 
-def _grown(space: Subspace | None, product, key: Array, like: Array) -> Subspace:
-    """`space` with as many rows more as `like` [rows, n] has."""
-    vectors = start_vectors(key, like)
+def _grown(space: Subspace | None, product, key: Array, rows: int, layout: Layout) -> Subspace:
+    """`space` with so many rows more."""
+    vectors = start_vectors(key, samples=rows, size=layout.size, dtype=layout.dtype)
     products = map_rows(product, vectors)
     basis = _new_rows(None if space is None else space.basis, products)
     added = Subspace(vectors, products, basis, map_rows(product, basis))

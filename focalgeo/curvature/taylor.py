@@ -1,4 +1,4 @@
-"""The first two derivatives of a function along a line, in one pass of second order through its equations."""
+"""First two derivatives of a function along a line, by Taylor propagation through its equations."""
 
 import functools
 import itertools
@@ -98,10 +98,10 @@ def _function_of(equation: JaxprEqn) -> Callable[..., list]:
 
 
 def _behind_barriers(series: Series) -> Series:
-    """The series, which XLA has as arrays before a product and its derivatives read them.
+    """The series, stored as arrays before a product and its derivatives read them.
 
-    Without it XLA's CPU compiler of jax 0.12 forms a layer's input anew, from all residual blocks before it, for the
-    product's derivative in its other factor. With jax 0.10 on CPU it does nothing: barriers are removed early there.
+    Without it XLA's CPU compiler of jax 0.12 computes a layer's input again, from all residual blocks before it, for
+    the product's derivative in its other factor. With jax 0.10 on CPU it does nothing: barriers go early there.
     Each coefficient has its own: the derivative of a joint one would make zero coefficients count as arrays.
     """
     return Series(*[part if part is None else jax.lax.optimization_barrier(part) for part in series])
@@ -135,23 +135,22 @@ def _twice_forward(equation: JaxprEqn, apply: Callable, inputs: list[Series]) ->
 
 
 def _jvp_of_jvp(apply: Callable, floating: list[bool], inputs: list[Series]) -> list[Series]:
-    values, firsts, seconds = (
-        {index: series[order] for index, series in enumerate(inputs) if series[max(order, 1)] is not None}
-        for order in range(3)
-    )
+    moving = {index: series for index, series in enumerate(inputs) if series.first is not None}
+    values, firsts = ({index: getattr(each, name) for index, each in moving.items()} for name in ("value", "first"))
+    seconds = {index: series.second for index, series in enumerate(inputs) if series.second is not None}
 
     def outputs(values: dict) -> tuple[list, list]:
         found = apply(*[values.get(index, series.value) for index, series in enumerate(inputs)])
         return list(itertools.compress(found, floating)), found
 
-    def along(values: dict, bent: dict) -> tuple[list, list]:
-        _, slopes, found = jax.jvp(outputs, (values,), (firsts | bent,), has_aux=True)
+    def along(values: dict, varying: dict) -> tuple[list, list]:
+        _, slopes, found = jax.jvp(outputs, (values,), (firsts | varying,), has_aux=True)
         return slopes, found
 
-    bent = {index: firsts[index] for index in seconds}
+    varying = {index: firsts[index] for index in seconds}  # the first coefficients that change with t themselves
     # The coefficient of t^2 is half the second derivative: f'' x1 x1 / 2 + f' x2.
     halves = jax.tree.map(lambda first: first / 2, firsts)
-    slopes, curvatures, found = jax.jvp(along, (values, bent), (halves, seconds), has_aux=True)
+    slopes, curvatures, found = jax.jvp(along, (values, varying), (halves, seconds), has_aux=True)
     pairs = zip(slopes, curvatures, strict=True)
     return [Series(value, *(next(pairs) if smooth else ())) for value, smooth in zip(found, floating, strict=True)]
 
@@ -172,5 +171,6 @@ def _derivatives(series: Series, like: jax.ShapeDtypeStruct) -> Series:
     if not jnp.issubdtype(like.dtype, jnp.inexact):
         zero = np.zeros(like.shape, jax.dtypes.float0)
         return Series(series.value, zero, zero)
-    first, second = (jnp.zeros(like.shape, like.dtype) if part is None else part for part in series[1:])
+    parts = (series.first, series.second)
+    first, second = (jnp.zeros(like.shape, like.dtype) if part is None else part for part in parts)
     return Series(jnp.asarray(series.value, like.dtype), first, 2 * second)

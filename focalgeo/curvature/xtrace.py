@@ -1,21 +1,23 @@
-"""XTrace: every probe spans the subspace for all others, so that no product is spent on one purpose alone."""
+"""XTrace: each probe is a sample, and spans the subspace of all other samples."""
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from focalgeo.types import Array
 
 
-@jax.jit
-def start_vectors(key: Array, like: Array) -> Array:
-    """Gaussian rows of the shape and dtype of `like` [samples, n]: their directions are uniform in any subspace."""
-    return jax.random.normal(key, like.shape, like.dtype)
+@functools.partial(jax.jit, static_argnames=("samples", "size", "dtype"))
+def start_vectors(key: Array, *, samples: int, size: int, dtype: Any) -> Float[Array, "samples size"]:
+    """Gaussian rows: their directions are uniform in any subspace."""
+    return jax.random.normal(key, (samples, size), dtype)
 
 
 class Compressed(NamedTuple):
-    """All that the estimates need, of the size of the number of vectors."""
+    """All numbers that the estimates need, of the size of the number of vectors."""
 
     inner: Array  # [basis, basis], Q' A Q
     projected: Array  # [samples, basis], w' Q
@@ -26,7 +28,12 @@ class Compressed(NamedTuple):
 
 
 @jax.jit
-def value_and_stderr(vectors: Array, products: Array, basis: Array, basis_products: Array) -> tuple[Array, Array]:
+def value_and_stderr(
+    vectors: Float[Array, "samples size"],
+    products: Float[Array, "samples size"],
+    basis: Float[Array, "samples size"],
+    basis_products: Float[Array, "samples size"],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The trace as the mean over vectors w_i of tr(Q_i' A Q_i) + c (w_i - Q_i Q_i' w_i)' A (w_i - Q_i Q_i' w_i).
 
     Q_i is an orthonormal basis of the products but the i-th, and c makes w_i - Q_i Q_i' w_i as long as a sign vector of
@@ -36,10 +43,10 @@ def value_and_stderr(vectors: Array, products: Array, basis: Array, basis_produc
     cover as they should.
 
     Args:
-        vectors: [samples, n], the w.
-        products: [samples, n], A w.
-        basis: [samples, n], orthonormal rows that span the products.
-        basis_products: [samples, n], A times the rows of `basis`.
+        vectors: the w.
+        products: A w.
+        basis: orthonormal rows that span the products.
+        basis_products: A times the rows of `basis`.
     """
     small = Compressed(
         _matmul(basis, basis_products.T),

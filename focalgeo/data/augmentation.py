@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Shaped
 
 from focalgeo.types import Array
 
@@ -32,7 +33,9 @@ def sample_crop_flip(rng: np.random.Generator, n: int, *, padding: int = PADDING
     return {"offsets": offsets.astype(np.int32), "mirrored": rng.random(n) < 0.5}
 
 
-def crop_flip(x: Array, changes: Changes, *, padding: int = PADDING) -> Array:
+def crop_flip(
+    x: Shaped[Array, "examples height width channels"], changes: Changes, *, padding: int = PADDING
+) -> Shaped[Array, "examples height width channels"]:
     """Each image padded with zeros, cropped to its own size at its offset, and mirrored left-right where told to.
 
     Args:

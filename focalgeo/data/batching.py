@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Int32
 
 from focalgeo.data.augmentation import AUGMENTATIONS, Augmentation, Changes
 from focalgeo.data.images import Normalisation, normalise_images
@@ -17,8 +18,8 @@ from focalgeo.types import Array, Batch, InputError, Split
 class BatchSpec(NamedTuple):
     """Which examples of a split make up a training batch, which of them are padding, how they are augmented."""
 
-    indices: Array | None  # int32 [examples]; None where the split that comes with it holds these examples alone
-    mask: Array  # bool [examples]
+    indices: Int32[Array, " examples"] | None  # None where the split that comes with it holds these examples alone
+    mask: Bool[Array, " examples"]
     changes: Changes  # of the augmentation
 
 

@@ -1,4 +1,4 @@
-"""Class folders of images in a directory or archive, and the errors of every data set that is read from a path."""
+"""Class folders of images, and finding, reading and caching of any data set that is given by a path."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +68,7 @@ def layout(names: Sequence[str], *, where: str) -> Layout:
 
 
 def find_path(location: str, *, where: str, hint: str = "") -> Path:
-    """The path of a folder or archive that is there; `hint` ends the message when it is not.
+    """The path of an existing folder or archive; `hint` ends the message where there is none.
 
     Raises:
         InputError: there is none.

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float32, Shaped, UInt8
 from PIL import Image
 
 from focalgeo.types import Array, InputError, Split
@@ -21,7 +22,7 @@ TASKS_WAITING = 4
 File = tuple[str, bytes]
 
 
-def decode_image(data: bytes, *, where: str, image_size: int | None = None) -> np.ndarray:
+def decode_image(data: bytes, *, where: str, image_size: int | None = None) -> UInt8[np.ndarray, "height width 3"]:
     """One encoded image as uint8 [height, width, 3]; greyscale becomes RGB, transparency is dropped.
 
     Args:
@@ -46,8 +47,10 @@ def decode_image(data: bytes, *, where: str, image_size: int | None = None) -> n
     raise InputError(f"{where} is of mode {mode}: convert it to 8 bits per channel")
 
 
-def decode_files(files: Iterable[File], *, where: str, image_size: int | None = None) -> tuple[list[str], np.ndarray]:
-    """The names and images, uint8 [files, height, width, 3], of encoded files, in the order they come.
+def decode_files(
+    files: Iterable[File], *, where: str, image_size: int | None = None
+) -> tuple[list[str], UInt8[np.ndarray, "files height width 3"]]:
+    """The names and images, uint8 [files, height, width, 3], of encoded files, in their order.
 
     Raises:
         InputError: a broken image, or images of different sizes where `image_size` is None.
@@ -61,7 +64,9 @@ def decode_files(files: Iterable[File], *, where: str, image_size: int | None = 
     return names, np.concatenate(groups) if groups else np.empty((0, 0, 0, 3), np.uint8)
 
 
-def stack_images(names: list[str], images: list[np.ndarray], *, where: str) -> np.ndarray:
+def stack_images(
+    names: list[str], images: list[np.ndarray], *, where: str
+) -> Shaped[np.ndarray, "images height width channels"]:
     """Images of one shape as one array [images, ...]; refuses two shapes by name."""
     check_one_size(names, images, where=where)
     return np.stack(images)
@@ -77,7 +82,9 @@ def check_one_size(names: list[str], images: list[np.ndarray], *, where: str) ->
             )
 
 
-def resize_image(image: np.ndarray, image_size: int) -> np.ndarray:
+def resize_image(
+    image: UInt8[np.ndarray, "height width channels"], image_size: int
+) -> UInt8[np.ndarray, "size size channels"]:
     """A uint8 image [height, width, 1 or 3] at image_size x image_size (bilinear, aspect not kept)."""
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
     resized = np.asarray(picture.resize((image_size, image_size), Image.Resampling.BILINEAR))
@@ -120,7 +127,9 @@ NORMALISATIONS = MappingProxyType(
 )
 
 
-def normalise_images(x: Array, normalisation: Normalisation) -> Array:
+def normalise_images(
+    x: Shaped[Array, "*batch channels"], normalisation: Normalisation
+) -> Float32[Array, "*batch channels"]:
     """(x / scale - mean) / std as float32.
 
     Args:

@@ -1,4 +1,4 @@
-"""A classifier's outputs with their labels, read from files of any framework; what they are is said, never guessed."""
+"""Classifier outputs with their labels, read from files of any framework: logits or probabilities, as the user says."""
 
 import difflib
 import re
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float32, Int32
 
 from focalgeo.data.archives import checksum
 from focalgeo.data.logits_formats import Arrays, open_arrays
@@ -34,8 +35,8 @@ class Outputs(NamedTuple):
     source: str  # as the user wrote it
     checksum: str  # SHA-256 of each file, in the order named
     given: str  # "logits" or "probs"
-    logits: np.ndarray  # float32 [examples, classes], finite
-    labels: np.ndarray  # int32 [examples]
+    logits: Float32[np.ndarray, "examples classes"]  # finite
+    labels: Int32[np.ndarray, " examples"]
     group: np.ndarray | None  # text [examples]
     saturated: int  # examples given with a probability of exactly 0 or 1
     looks_like_probs: bool  # given as logits, but every row is in [0, 1] and sums to 1

@@ -1,4 +1,4 @@
-"""Named arrays in a file of one of the formats that frameworks write; nothing in a file is ever executed."""
+"""Named arrays in .npz, .npy, .csv, .safetensors and PyTorch files; nothing in a file is ever executed."""
 
 import csv
 import warnings
@@ -147,7 +147,7 @@ def _csv_array(path: Path, numeric: bool, columns: list[int]) -> np.ndarray:
 
 
 def _first_bad_cell(path: Path, numeric: bool, columns: list[int]) -> InputError | None:
-    """The error that names the cell at which reading ended; None where the file itself cannot be read."""
+    """The error that names the first unreadable cell; None where the file itself cannot be read."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)

@@ -98,7 +98,7 @@ def _read_posts(files: Iterable[tuple[str, bytes]]) -> Iterator[Post]:
 
 
 def _plain_name(name: str) -> str:
-    """The name with 20news-bydate-train as train, and -test as test, where it stands above a group folder."""
+    """The path with a folder such as 20news-bydate-train above a group folder renamed to train, -test to test."""
     parts = PurePosixPath(name).parts
     for ending in ("train", "test"):
         if len(parts) > 2 and parts[-3].lower().endswith(ending):

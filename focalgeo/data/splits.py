@@ -1,14 +1,15 @@
-"""Train, val and test splits: the papers' seeded rule, subsets by the same rule, and the checks that all must pass."""
+"""Train, val and test splits: the papers' seeded rule, subsets, and the checks of every split."""
 
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 
 from focalgeo.types import Dataset, InputError, Split
 
 
 class Sizes(NamedTuple):
-    """How many examples each split shall have; None means the default of the data set, or of `divide`."""
+    """Number of examples in each split; None means the default of the data set, or of `divide`."""
 
     train: int | None = None
     val: int | None = None
@@ -29,7 +30,7 @@ class RawDataset(NamedTuple):
     split_off: Sizes = Sizes()
 
 
-def split_indices(n: int, val_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_indices(n: int, val_size: int, seed: int) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " val"]]:
     """Indices (train, val) of n examples: shuffled by NumPy's legacy generator, the first `val_size` are validation.
 
     Args:

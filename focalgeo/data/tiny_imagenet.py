@@ -23,7 +23,7 @@ def read_tiny_imagenet(
     Args:
         location: a folder or archive (see focalgeo.data.archives) with train/<wnid>/images/, val/images/,
             val/val_annotations.txt and words.txt; its test images have no labels and are passed over. A class is named
-            by the first of its names in words.txt, or by its wnid where it stands not there.
+            by the first of its names in words.txt, or by its wnid where it is missing there.
         image_size: resize every image to this height and width; None keeps 64x64. Greyscale becomes RGB.
         cache_dir: where the decoded images are kept, see focalgeo.data.cache.
 
@@ -56,7 +56,7 @@ def _decode(path: Path, where: str, digest: str, image_size: int | None) -> RawD
 
 
 def _labelled_images(files: Iterable[tuple[str, bytes]], texts: dict[str, str]) -> Iterator[tuple[str, bytes]]:
-    """The images of train and val as they come; the two lists met on the way are put into `texts`."""
+    """The images of train and val in the archive's order; adds the two lists found among the files to `texts`."""
     for name, data in files:
         file = PurePosixPath(name).name
         if file in (ANNOTATIONS, WORDS):

@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int32
 
 from focalgeo.data.archives import checksum, read_files
 from focalgeo.data.folders import file_errors, find_path
@@ -35,7 +36,7 @@ class Tree(NamedTuple):
 
     @property
     def sentiment(self) -> int:
-        """That of the whole sentence, the root."""
+        """Sentiment of the root, the whole sentence."""
         return (self.inner_sentiments or self.leaf_sentiments)[-1]
 
 
@@ -103,7 +104,9 @@ def parse_tree(line: str) -> Tree:
     return tree
 
 
-def pack_trees(trees: Sequence[Tree], ids: Sequence[np.ndarray], *, num_leaves: int) -> np.ndarray:
+def pack_trees(
+    trees: Sequence[Tree], ids: Sequence[Int32[np.ndarray, " _"]], *, num_leaves: int
+) -> Int32[np.ndarray, "trees slots 3"]:
     """Trees as int32 [trees, 2L-1, 3] of (word, left, right), L = num_leaves, children before their parents.
 
     Slots 0..L-1 hold the leaves in the order of the sentence, (word, 0, 0); slots L..2L-2 the inner nodes in

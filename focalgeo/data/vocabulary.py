@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from jaxtyping import Float32, Int, Int32
 
 from focalgeo.data.archives import CORRUPT_FILE, corrupt_file
 from focalgeo.types import Dataset, InputError, Split
@@ -19,10 +20,10 @@ SPECIAL = (PADDING, UNKNOWN)
 
 
 class NumberedTexts(NamedTuple):
-    """All words of some texts in alphabetical order behind the special ones, and each text as positions in them."""
+    """All words of some texts, the special ones first, then in alphabetical order; each text as positions in them."""
 
     vocabulary: tuple[str, ...]
-    ids: list[np.ndarray]  # int32 [words of the text]
+    ids: list[Int32[np.ndarray, " words"]]
 
 
 def number_words(texts: Iterable[Sequence[str]]) -> NumberedTexts:
@@ -41,7 +42,7 @@ def number_words(texts: Iterable[Sequence[str]]) -> NumberedTexts:
     return NumberedTexts(vocabulary, [positions[text] for text in ids])
 
 
-def pad_texts(ids: Sequence[np.ndarray]) -> np.ndarray:
+def pad_texts(ids: Sequence[Int32[np.ndarray, " _"]]) -> Int32[np.ndarray, "texts length"]:
     """Texts as int32 [texts, length of the longest], with 0 behind the shorter ones."""
     x = np.zeros((len(ids), max(map(len, ids), default=0)), np.int32)
     for row, text in zip(x, ids, strict=True):
@@ -49,7 +50,9 @@ def pad_texts(ids: Sequence[np.ndarray]) -> np.ndarray:
     return x
 
 
-def build_vocabulary(ids: np.ndarray, words: Sequence[str], *, max_words: int | None = None) -> tuple[str, ...]:
+def build_vocabulary(
+    ids: Int[np.ndarray, "..."], words: Sequence[str], *, max_words: int | None = None
+) -> tuple[str, ...]:
     """The most frequent words, by falling count, ties in the order of `words`, behind "" and "<unk>".
 
     Args:
@@ -66,14 +69,16 @@ def build_vocabulary(ids: np.ndarray, words: Sequence[str], *, max_words: int | 
     return (*SPECIAL, *(words[position] for position in order[:max_words]))
 
 
-def encode(ids: np.ndarray, words: Sequence[str], vocabulary: Sequence[str]) -> np.ndarray:
+def encode(
+    ids: Int[np.ndarray, "*shape"], words: Sequence[str], vocabulary: Sequence[str]
+) -> Int32[np.ndarray, "*shape"]:
     """Positions in `words` as positions in `vocabulary`, int32 of the same shape; 1 where the word is not in it."""
     known = {word: position for position, word in enumerate(vocabulary)}
     return np.array([known.get(word, 1) for word in words], np.int32)[ids]
 
 
 def encode_dataset(data: Dataset, *, max_words: int | None = None) -> Dataset:
-    """The data set with the vocabulary of its own train split; what is known from val and test alone is unknown.
+    """The data set with the vocabulary of its own train split; words that occur in val or test only become unknown.
 
     Args:
         data: words are positions in data.vocabulary. They stand in x [examples, length], or in x[..., 0] of trees
@@ -96,7 +101,9 @@ def _words(x: np.ndarray) -> np.ndarray:
     return x if x.ndim == 2 else x[..., 0]
 
 
-def read_embeddings(path: str | os.PathLike, vocabulary: Sequence[str], *, seed: int = 0) -> np.ndarray:
+def read_embeddings(
+    path: str | os.PathLike, vocabulary: Sequence[str], *, seed: int = 0
+) -> Float32[np.ndarray, "words size"]:
     """The vectors of the words as float32 [len(vocabulary), size]; the row of padding is 0.
 
     Rows of words that the file lacks are sampled from N(0, s), s the standard deviation of all values found.

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
+from jaxtyping import Float, Int
 
 from focalgeo import curvature
 from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
@@ -219,7 +220,9 @@ def _compare_all(
     return {name: compare(loss, losses[reference], logits, batch.y) for name, loss in losses.items()}
 
 
-def compare(loss: Callable, reference: Callable, logits: Array, labels: Array) -> Examples:
+def compare(
+    loss: Callable, reference: Callable, logits: Float[Array, "examples classes"], labels: Int[Array, " examples"]
+) -> Examples:
     """`Examples` of a loss; both losses are (logits, labels) -> [examples], and reference is cross-entropy.
 
     The second derivative in the true logit is that along the log-odds of p_y: for a function of p_y alone its ratio to

@@ -24,7 +24,7 @@ class Problem(NamedTuple):
     losses: dict[str, Callable]  # row name -> (logits, labels) -> [examples], in nats
     params: PyTree
     model_state: PyTree
-    batches: Iterable[Batch]  # iterated at every product: a list, or an object that makes them anew and keeps none
+    batches: Iterable[Batch]  # iterated at every product: a list, or an object that makes them again and keeps none
 
 
 class Curvature(NamedTuple):
@@ -83,7 +83,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     """Hessian-vector product of the sum of batch_loss over the batches, with one batch's activations in memory.
 
     params, model_state and batches (of one shape) should lie on the device: they are read at each product. Batches that
-    are made anew at each iteration keep memory nearly flat in their number.
+    are made again at each iteration keep memory nearly flat in their number.
     """
     arguments = (as_argument(batch_loss), params, model_state)
     zeros = jax.tree.map(jnp.zeros_like, params)

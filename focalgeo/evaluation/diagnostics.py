@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
+from jaxtyping import Float
 
 from focalgeo import calibration, parallel
 from focalgeo.calibration.binning import equal_width
+from focalgeo.evaluation.calibration import reliability_rows
 from focalgeo.evaluation.curvature import as_argument
-from focalgeo.rows import Diagnostic, HistogramBin, ReliabilityBin, Row, finite
+from focalgeo.rows import OUTCOMES, Diagnostic, HistogramBin, Row, finite
 from focalgeo.types import Array, Batch, InputError, PyTree, TrainState
 
 BY_OUTCOME = ("nll", "entropy", "true_class_probability", "gradient_norm")
@@ -117,19 +119,20 @@ def _norm(vectors: Array) -> Array:
 def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[Row]:
     """Rows of one member on one split: means by outcome, a histogram of gradient norms, and reliability as trained.
 
-    "nll", "entropy", "true_class_probability" and "gradient_norm" are means over n examples: of all without an
-    "outcome", and of those predicted "correct" and "wrong". Weighted by n both parts average to the whole; an outcome
-    that no example has gets no row. "gradient_norm_histogram" is the share of all examples whose norm is in [lower,
-    upper), for the bins of `NORM_EDGES` that are not empty: four a decade, the first from 0 to 1e-12, the last holding
-    all above it, the same for every epoch. "reliability" is as `calibration_rows` have it, of no method, with the
-    "share" of the examples in each bin.
+    The rows of `BY_OUTCOME` are means over n examples: of all without an "outcome", and of those predicted "correct"
+    and "wrong"; weighted by n, these average to that of all. An outcome of no example has no row.
+    "gradient_norm_histogram" is the share of all examples whose norm is in [lower, upper), for the bins of `NORM_EDGES`
+    that are not empty: four a decade, the first from 0 to 1e-12, the last holding all above it, the same for every
+    epoch. "reliability" is as in `calibration_rows`, of no method, with the "share" of the examples in each bin.
     """
-    rows = _mean_rows(diagnosis, split) + _histogram_rows(diagnosis.gradient_norm, split)
-    return [finite(row) for row in rows + _bin_rows(diagnosis, split, num_bins)]
+    rows = [finite(row) for row in _mean_rows(diagnosis, split) + _histogram_rows(diagnosis.gradient_norm, split)]
+    bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
+    return rows + reliability_rows(bins, split=split, total=len(diagnosis.confidence))
 
 
 def _mean_rows(diagnosis: Diagnosis, split: str) -> list[Row]:
-    outcomes = {None: np.ones_like(diagnosis.correct), "correct": diagnosis.correct, "wrong": ~diagnosis.correct}
+    outcomes = {None: np.ones_like(diagnosis.correct)}  # of all examples, then by outcome
+    outcomes |= zip(OUTCOMES, (diagnosis.correct, ~diagnosis.correct), strict=True)
     rows = []
     for name in BY_OUTCOME:
         values = np.asarray(getattr(diagnosis, name), np.float64)
@@ -158,33 +161,12 @@ def _histogram_rows(norms: np.ndarray, split: str) -> list[Row]:
     ]
 
 
-def _bin_rows(diagnosis: Diagnosis, split: str, num_bins: int) -> list[Row]:
-    bins, low, high = jax.device_get(_bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins))
-    return [
-        ReliabilityBin(
-            "reliability",
-            value=bins.accuracy[number],
-            low=low[number],
-            high=high[number],
-            bin=number,
-            lower=bins.lower[number],
-            upper=bins.upper[number],
-            confidence=bins.confidence[number],
-            n=int(bins.count[number]),
-            split=split,
-            share=bins.count[number] / len(diagnosis.confidence),
-        )
-        for number in np.flatnonzero(bins.count)
-    ]
-
-
 @functools.partial(jax.jit, static_argnames="num_bins")
-def _bins(confidence: Array, correct: Array, *, num_bins: int) -> tuple[calibration.Reliability, Array, Array]:
-    bins = equal_width(confidence, correct, jnp.ones_like(confidence), num_bins)
-    return bins, *calibration.wilson_interval(bins.accuracy * bins.count, bins.count)
+def _bins(confidence: Array, correct: Array, *, num_bins: int) -> calibration.Reliability:
+    return equal_width(confidence, correct, jnp.ones_like(confidence), num_bins)
 
 
-def find_last_layer(sown: Mapping) -> tuple[Array, Array]:
+def find_last_layer(sown: Mapping) -> tuple[Float[Array, "*examples width"], Float[Array, "width outputs"]]:
     """The last layer's input and kernel, wherever in the sown collections they are.
 
     Raises:
@@ -223,7 +205,7 @@ def check_last_layer(apply: Callable, variables: PyTree, x: Array) -> None:
 def _weight_norms(apply: Partial, variables: PyTree, x: Array) -> Array:
     """Frobenius norms |W| [members] of the last layers' kernels, for variables with leaves [members, ...].
 
-    The compiler leaves out all of the network that this does not need.
+    The compiler leaves out the part of the network that this does not need.
     """
 
     def of_member(variables: PyTree) -> Array:

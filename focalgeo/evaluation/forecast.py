@@ -1,4 +1,4 @@
-"""What a measurement of curvature will cost, before it begins."""
+"""Forecast of the memory and time that a measurement of curvature takes."""
 
 import time
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class Forecast(NamedTuple):
 def forecast_memory(problem: Problem, *, num_vectors: int) -> Forecast:
     """The memory of Hessian products of the problem's losses with `num_vectors` vectors of its parameters kept.
 
-    The compiler says what one product needs; the program it compiled is the one that measures later. Runs nothing.
+    One product needs what the compiler states for it; the same compiled program measures later. Runs nothing.
     """
     problem = on_device(problem)
     vector_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.params))
@@ -35,20 +35,20 @@ def forecast_memory(problem: Problem, *, num_vectors: int) -> Forecast:
 
 
 def _arguments(problem: Problem, name: str) -> tuple:
-    """What `add_product` takes for the first batch; the parameters stand for the vectors, which are like them."""
+    """The arguments of `add_product` for the first batch, with the parameters in place of vectors of their shapes."""
     batch_loss = make_batch_loss(problem.apply, problem.losses[name], count_examples(problem))
     return problem.params, problem.params, batch_loss, problem.params, problem.model_state, next(iter(problem.batches))
 
 
 def _product_bytes(arguments: tuple) -> int:
     found = add_product.lower(*arguments).compile().memory_analysis()
-    if found is None:  # not every backend says
+    if found is None:  # not every backend states it
         return 0
     return found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
 
 
 def check_memory(forecast: Forecast, available: int | None) -> None:
-    """Refuses a measurement that does not fit in `available` bytes (None: not known), before the system kills it.
+    """Refuses a measurement that does not fit in `available` bytes (None: unknown), before the system ends the process.
 
     Raises:
         InputError: what is needed, of what, and which fields make it less.

@@ -1,4 +1,4 @@
-"""A trained state becomes predictions."""
+"""Predictions of a trained network."""
 
 from collections.abc import Callable, Iterable
 

@@ -3,9 +3,10 @@
 import importlib
 from typing import Any
 
-_MODULES = {"run": "main", "run_and_print": "main"}  # they import jax: on first use, so bad input is answered without
+# they import jax: on first use, so that bad input is answered without
+_MODULES = {"run": "main", "run_and_print": "main", "check_config": "preparation", "describe_config": "preparation"}
 
-__all__ = ["run", "run_and_print"]
+__all__ = ["check_config", "describe_config", "run", "run_and_print"]
 
 
 def __getattr__(name: str) -> Any:

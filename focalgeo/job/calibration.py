@@ -45,7 +45,7 @@ def fit_on_val(
 ) -> Fits:
     """Every method by each of its criteria, those that search the grid of gamma and temperature by one search.
 
-    settings: "gammas", "temperatures", "binning", "num_bins", "trained_gamma", as methods name them among their options.
+    settings: "gammas", "temperatures", "binning", "num_bins" and "trained_gamma", the options of methods.
     """
     if not any("search" in method.options for method in methods.values()):
         return Fits(calibration.fit_methods(methods, logits, labels, settings=settings, mask=mask), {})
@@ -69,7 +69,7 @@ def calibrate(config, predictions: Mapping[str, Predictions], key: Array) -> tup
         "num_bins": evaluate.num_bins,
         "trained_gamma": preparation.trained_gamma(config),
     }
-    named = evaluate.get("methods", ()) or METHODS
+    named = evaluate.methods or METHODS
     methods = calibration.usable({name: METHODS[name] for name in METHODS if name in named}, settings)
     mask = None if np.all(val.mask) else val.mask
     fits, search = fit_on_val(methods, val.logits, val.labels, settings=settings, mask=mask)
@@ -192,7 +192,7 @@ def _sample(options: Options, split: str, outputs: Outputs, calibrated: Sequence
 
 
 def _write_probabilities(out: Path, val: Outputs, test: Outputs | None, chosen: Fitted, held_out: Calibrated) -> None:
-    """Write probabilities/{val,test}.npz by the chosen method; without test also cross_fit.npz, each fold by its own fit.
+    """Write probabilities/{val,test}.npz by the chosen method; without test cross_fit.npz, each fold by its own fit.
 
     Each holds probs and log_probs, float32 [examples, classes], and labels; log_probs keep what probs round to 0 or 1.
     """

@@ -19,7 +19,7 @@ def evaluate(
     predictions: dict[str, Predictions],
     say: Callable[[str], None] | None,
 ) -> list[Row]:
-    """The member's evaluation rows; its predictions and its search over gamma and temperature are written to `folder`."""
+    """The member's evaluation rows; its predictions and its search of gamma and temperature are written to `folder`."""
     for name, predicted in predictions.items():
         records.write_predictions(folder, name, predicted.logits, predicted.labels)
     if say is not None:

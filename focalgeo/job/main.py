@@ -5,21 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 
 from focalgeo import records, report
+from focalgeo.config import axes
 from focalgeo.job import curvature, diagnostics, final, preparation, provenance, training
-from focalgeo.job.checks import check_config, without_none
-from focalgeo.job.members import (
-    Extension,
-    Member,
-    axes,
-    belongs,
-    make_members,
-    next_extension,
-    of_shard,
-    unfinished,
-)
+from focalgeo.job.members import Extension, Member, belongs, make_members, next_extension, of_shard, unfinished
 from focalgeo.job.preparation import Prepared
 from focalgeo.job.training import say
 from focalgeo.rows import Row, Scalar, Seconds, select, tagged
@@ -36,9 +27,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
         InputError: config, data or workdir is not usable. RunError: training cannot go on. Interrupted: a signal came.
     """
     began = time.perf_counter()
-    config = without_none(config)
-    check_config(config)
-    config, workdir = FrozenConfigDict(config), Path(workdir)
+    config, workdir = preparation.check_config(config), Path(workdir)
     members = of_shard(make_members(config), shard)
     fresh = provenance.check_workdir(workdir, config, members, shard) == "fresh"
     prepared = preparation.prepare(config)

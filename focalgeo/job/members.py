@@ -1,16 +1,16 @@
 """Members of a sweep: each is a run of its own config. All train together, and those that are added later likewise."""
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import FrozenConfigDict
 
 from focalgeo import losses, records
+from focalgeo.config import axes, combinations, member_config, member_name
 from focalgeo.rows import Row, Seconds
-from focalgeo.types import SWEPT_FIELDS, InputError
+from focalgeo.types import InputError
 
 EXTENSIONS = "extensions.json"
 
@@ -25,34 +25,18 @@ class Member(NamedTuple):
     diagonal: int  # the sum of its indices on the axes
 
 
-def axes(config) -> dict[str, tuple]:
-    """The axes that are swept, in the order of SWEPT_FIELDS, with their values."""
-    kinds = {name: int if name == "seed" else float for name in SWEPT_FIELDS}
-    return {name: tuple(map(kinds[name], config.sweep[name])) for name in SWEPT_FIELDS if len(config.sweep[name])}
-
-
 def make_members(config) -> list[Member]:
     """All combinations of the values of config.sweep; members with one seed share initial weights and batches."""
-    swept = axes(config)
-    combinations = itertools.product(*(enumerate(values) for values in swept.values()))
-    return [_member(config, dict(zip(swept, each, strict=True))) for each in combinations]
+    return [_member(config, values) for values in combinations(config)]
 
 
-def _member(config, numbered: dict[str, tuple[int, Any]]) -> Member:
-    values = {axis: value for axis, (_, value) in numbered.items()}
-    own = ConfigDict(config.to_dict())
-    own.sweep.update(dict.fromkeys(SWEPT_FIELDS, ()))
-    own.update_from_flattened_dict({SWEPT_FIELDS[name]: value for name, value in values.items()})
+def _member(config, values: dict[str, Any]) -> Member:
+    own, swept = member_config(config, values), axes(config)
     names = ("init", "noise", "probe", "bootstrap")
     keys = dict(zip(names, jax.random.split(jax.random.PRNGKey(own.seed), len(names)), strict=True))
-    name = ",".join(f"{axis}={repr(value).removesuffix('.0')}" for axis, value in values.items())
-    return Member(
-        name,
-        {**_gamma(own), **values, "seed": own.seed},
-        FrozenConfigDict(own),
-        keys,
-        sum(number for number, _ in numbered.values()),
-    )
+    tags = {**_gamma(own), **values, "seed": own.seed}
+    diagonal = sum(swept[axis].index(value) for axis, value in values.items())
+    return Member(member_name(values), tags, FrozenConfigDict(own), keys, diagonal)
 
 
 def _gamma(config) -> dict[str, float]:

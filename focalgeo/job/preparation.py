@@ -10,12 +10,42 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import FrozenConfigDict
 
-from focalgeo import curvature, data, losses, models, parallel
+from focalgeo import calibration, curvature, data, losses, models, parallel
+from focalgeo.config import Known, check, describe
 from focalgeo.job.members import Member
 from focalgeo.training import best_epoch, loop, optimiser, penalties
 from focalgeo.training.step import make_step, stack
 from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Split, TrainState
+
+# what config fields may name; the table of fields itself imports no room that has the names
+KNOWN = Known(
+    names={
+        "data.augment": data.AUGMENTATIONS,
+        "model.name": models.MODELS,
+        "loss.name": losses.FUNCTIONS,
+        "evaluation.methods": calibration.METHODS,
+    },
+    losses_with_gamma=[name for name, base in losses.FUNCTIONS.items() if "gamma" in losses.hyperparameters(base)],
+    boundaries={name: schedule.boundaries for name, schedule in losses.SCHEDULES.items()},
+)
+
+
+def check_config(config) -> FrozenConfigDict:
+    """The config as a job reads it: every value of its field's own kind.
+
+    Raises:
+        InputError: the first field, or option of the network, that does not exist or is out of its range.
+    """
+    config = check(config, KNOWN)
+    models.check_options(config.model.name, config.model.options)
+    return config
+
+
+def describe_config() -> str:
+    """The table of all config fields, and the options of each network."""
+    return describe(KNOWN.names, {name: models.options(name) for name in models.MODELS})
 
 
 class Objective(NamedTuple):
@@ -71,7 +101,7 @@ def make_objective(config) -> Objective:
         shown = function
         needed.append("penalty_weight")
     if config.loss.trace_penalty or any(config.sweep.trace_penalty):
-        estimator = partial(curvature.outputs_and_trace, form=config.loss.get("trace_form", "taylor"))
+        estimator = partial(curvature.outputs_and_trace, form=config.loss.trace_form)
         trace = penalties.make_trace(estimator, losses.cross_entropy)
         needed.append("trace_penalty")
     if config.loss.alpha:
@@ -120,9 +150,7 @@ def _load(config) -> Dataset:
 
 
 def _model(config, dataset: Dataset) -> Model:
-    names = ("hidden", "widths", "blocks", "width", "depth", "embedding_size", "dropout", "stem_stride")
-    options = {name: config.model[name] for name in names if config.model[name] is not None}
-    options |= {"dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
+    options = {**config.model.options, "dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
     options |= _word_vectors(config, dataset)
     if dataset.vocabulary:
         options["vocabulary_size"] = len(dataset.vocabulary)
@@ -133,16 +161,18 @@ def _word_vectors(config, dataset: Dataset) -> dict:
     """The options of a network whose word vectors begin as those of a file; none without one.
 
     Raises:
-        InputError: the file's vectors have another size than config.model.embedding_size asks for.
+        InputError: the file's vectors have another size than config.model.options.embedding_size asks for.
     """
-    path, size = config.data.embeddings, config.model.embedding_size
+    path, size = config.data.embeddings, config.model.options.get("embedding_size")
     if path is None:
         return {}
     if not dataset.vocabulary:
         raise InputError(f"config.data.embeddings is {path}, {dataset.name} holds no words: leave it out")
     vectors = data.read_embeddings(path, dataset.vocabulary)
     if size is not None and vectors.shape[1] != size:
-        raise InputError(f"{path} holds vectors of {vectors.shape[1]} numbers: set config.model.embedding_size to that")
+        raise InputError(
+            f"{path} holds vectors of {vectors.shape[1]} numbers: set config.model.options.embedding_size to that"
+        )
     return {"embedding_size": vectors.shape[1], "embedding_init": lambda key, shape, dtype: jnp.asarray(vectors, dtype)}
 
 

@@ -69,7 +69,7 @@ def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str |
         return how
     manifest = records.read_manifest(workdir)
     if manifest.get("shard") != shard:
-        there, here = (f"shard {each}" if each else "the whole sweep" for each in (manifest.get("shard"), shard))
+        there, here = (f"shard {each}" if each else "all of the sweep" for each in (manifest.get("shard"), shard))
         raise InputError(f"{workdir} holds {there}, this run is {here}; choose another --workdir")
     before = of_shard(make_members(FrozenConfigDict(manifest["config"])), shard)
     lost = [member.name or "a run without sweep" for member in before if member.name not in {m.name for m in members}]
@@ -92,7 +92,9 @@ def update_manifest(workdir: Path, config) -> None:
 def _git_commit() -> str:
     """The commit of the source tree, with a + where it has changes; "unknown" for an installed package."""
     here = str(Path(__file__).parent)
-    describe = ["git", "-C", here, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    describe = ["describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    # reads only: a lock would stay behind where the process is killed
+    describe = ["git", "--no-optional-locks", "-C", here, *describe]
     try:
         return subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

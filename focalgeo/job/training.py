@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import evaluation, losses, parallel, records
-from focalgeo.job import curvature, diagnostics, preparation
+from focalgeo.job import curvature, diagnostics, interruption, preparation
 from focalgeo.job.members import Extension, Member, belongs, write_extension
 from focalgeo.job.preparation import Pipeline, Prepared
 from focalgeo.rows import Row, Scalar, tagged
-from focalgeo.training import best_epoch, checkpoint, interruption, loop
+from focalgeo.training import best_epoch, checkpoint, loop
 from focalgeo.training.step import make_members_step
 from focalgeo.types import Array, Model, Predictions, PyTree, Split, TrainState
 

@@ -95,7 +95,7 @@ def make_loss(name: str) -> Callable[[Array, Array, dict[str, PyTree]], Array]:
     """The loss `name` as loss(logits, labels, loss_values) -> [...], where the last hold at least what it needs.
 
     Its keys are the loss's parameter names; its values are scalars, arrays or a pytree such as the AdaFocal state.
-    What the dict holds beyond them is left alone, so that one dict of traced values can serve a whole sweep.
+    What the dict holds beyond them is left alone, so that one dict of traced values can serve all of a sweep.
 
     Raises:
         InputError: `name` is not in LOSSES.

@@ -1,4 +1,4 @@
-"""MMCE: penalties on a whole batch that measure its miscalibration by a kernel on confidence."""
+"""MMCE: penalties on a batch that measure its miscalibration by a kernel on confidence."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,13 @@
-"""Networks by name; the only room that imports flax.linen. A new network is one file and one line of MODELS."""
+"""Networks by name; the only room that imports flax.linen. A new network is one file and one line of MODELS.
 
+What its constructor takes beyond GIVEN are its options, which a config sets as config.model.options.NAME.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
 from functools import partial
+from numbers import Integral, Real
+from typing import Any
 
 from focalgeo.models.cnn import CNN
 from focalgeo.models.densenet import DenseNet
@@ -33,8 +40,48 @@ MODELS = {
     "tree_lstm": TreeLSTM,
     "logistic": Logistic,
 }
-# what a job gives, beside what a config may set
-GIVEN = {"axis_name", "vocabulary_size", "embedding_init"}
+# what a job gives a network by other fields or by its data; the rest of a constructor's plain values are its options:
+# those whose default a config file could write, so not the class of a ResNet's blocks
+GIVEN = {"num_classes", "dtype", "axis_name", "vocabulary_size", "embedding_init"}
+_WORDS = {
+    int: "be a whole number of 1 or more",
+    int | None: "be a whole number of 1 or more",
+    float: "be a number",
+    bool: "be true or false",
+    str: "be text",
+    Sequence[int]: "hold whole numbers of 1 or more",
+}
+
+
+def options(name: str) -> dict[str, Any]:
+    """The options of the network `name` with their own values, in its constructor's order.
+
+    Raises:
+      InputError: unknown name.
+    """
+    constructor = _constructor(name)
+    own = getattr(constructor, "keywords", {})
+    return {option: own.get(option, field.default) for option, field in _option_fields(constructor).items()}
+
+
+def check_options(name: str, values: Mapping[str, Any]) -> None:
+    """Refuse options that the network `name` does not have, or values that are not of their kind; None sets nothing.
+
+    Raises:
+      InputError: the first of them, with what the network has.
+    """
+    fields = _option_fields(_constructor(name))
+    for option, value in values.items():
+        if value is None:
+            continue
+        if option not in fields:
+            near = difflib.get_close_matches(option, fields, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "set it to None"
+            offered = ", ".join(fields) or "none"
+            raise InputError(f"config.model.options.{option}: {name} has no such option (it has: {offered}); {hint}")
+        kind = fields[option].type
+        if kind in _WORDS and not _is_of_kind(value, kind):
+            raise InputError(f"config.model.options.{option} is {value}: it must {_WORDS[kind]}, or None")
 
 
 def build(name: str, num_classes: int = 10, **options) -> Model:
@@ -45,30 +92,43 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
     embedding_init: their first word vectors, as flax's (key, shape, dtype) -> array.
 
     Raises:
-      InputError: unknown name, an option that this network does not have, or words for a network that reads none, or
-        none for one that does.
+      InputError: unknown name, an option that this network does not have or of another kind, or words for a network
+        that reads none, or none for one that does.
     """
-    if name not in MODELS:
-        raise InputError.of_choice("config.model.name", name, MODELS)
-    constructor = MODELS[name]
-    known = {
-        f
-        for f in getattr(constructor, "func", constructor).__dataclass_fields__
-        if f not in ("parent", "name", "block")
-    }
-    if "vocabulary_size" in options and "vocabulary_size" not in known:
+    constructor = _constructor(name)
+    fields = _fields(constructor)
+    check_options(name, {option: value for option, value in options.items() if option not in GIVEN})
+    if "vocabulary_size" in options and "vocabulary_size" not in fields:
         raise InputError(
             f"config.model.name: {name} does not read words, of which the data is made; choose gp_cnn for documents, "
             "tree_lstm for trees"
         )
-    options = {key: value for key, value in options.items() if key in known or key != "axis_name"}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        offered = ", ".join(sorted(known - GIVEN - {"num_classes", "dtype"})) or "none"
-        raise InputError(
-            f"config.model.{unknown[0]}: {name} has no such option; set it to None ({name} has: {offered})"
-        )
-    if "vocabulary_size" in known and not options.get("vocabulary_size"):
+    if "vocabulary_size" in fields and not options.get("vocabulary_size"):
         raise InputError(f"config.model.name: {name} reads words, the data has none; choose text or another network")
-    module = constructor(num_classes=num_classes, **options)
+    given = {option: value for option, value in options.items() if option in fields and value is not None}
+    module = constructor(num_classes=num_classes, **given)
     return Model(module.init, module.apply)
+
+
+def _constructor(name: str):
+    if name not in MODELS:
+        raise InputError.of_choice("config.model.name", name, MODELS)
+    return MODELS[name]
+
+
+def _fields(constructor) -> dict:
+    return getattr(constructor, "func", constructor).__dataclass_fields__
+
+
+def _option_fields(constructor) -> dict:
+    fields, plain = _fields(constructor), int | float | str | tuple | None
+    taken = {*GIVEN, "parent", "name"}  # the last two are flax's own
+    return {name: field for name, field in fields.items() if name not in taken and isinstance(field.default, plain)}
+
+
+def _is_of_kind(value: Any, kind: Any) -> bool:
+    if kind == Sequence[int]:
+        return isinstance(value, list | tuple) and all(_is_of_kind(each, int) for each in value)
+    if kind in (int, int | None):
+        return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, Real if kind is float else kind)

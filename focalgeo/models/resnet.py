@@ -59,7 +59,7 @@ class ResNet(nn.Module):
     num_classes: int
     blocks: Sequence[int] = (2, 2, 2, 2)
     widths: Sequence[int] = (64, 128, 256, 512)
-    stem_width: int = 0  # 0: that of the first stage
+    stem_width: int | None = None  # None: that of the first stage
     stem_stride: int = 1  # 2 for 64x64 images, which then cost as much as 32x32 ones
     block: type = BasicBlock
     axis_name: str | None = None

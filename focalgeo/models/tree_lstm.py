@@ -42,6 +42,11 @@ class TreeLSTM(nn.Module):
     embedding_init: Callable | None = None
     dtype: Any = jnp.float32
 
+    def __post_init__(self):
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"config.model.options.dropout is {self.dropout}: it must be at least 0 and below 1")
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, 2L - 1, classes] of x."""

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from focalgeo.models.layers import Classifier
+from focalgeo.types import InputError
 
 
 class ViT(nn.Module):
@@ -25,7 +26,12 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
-        """Logits float32 [examples, classes] of x, whose height and width the patch divides."""
+        """Logits float32 [examples, classes] of x, whose height and width the patch divides, and heads the width."""
+        if x.shape[1] % self.patch or x.shape[2] % self.patch or self.width % self.heads:
+            raise InputError(
+                f"config.model.options: patch {self.patch} must divide the images' sides {x.shape[1:3]}, and heads "
+                f"{self.heads} the width {self.width}"
+            )
         size = (self.patch, self.patch)
         x = nn.Conv(self.width, size, size, padding="VALID", dtype=self.dtype)(x.astype(self.dtype))
         x = x.reshape(x.shape[0], -1, self.width)

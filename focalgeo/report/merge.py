@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from focalgeo import records
+from focalgeo.config import SWEPT_FIELDS
 from focalgeo.report.axes import AXIS_TITLES, axis_values
 from focalgeo.report.selection import Manifest, read_manifest, setting
 from focalgeo.report.tables import settings
 from focalgeo.rows import Row, Seconds, select, tagged
-from focalgeo.types import SWEPT_FIELDS, InputError
+from focalgeo.types import InputError
 
 _MERGED = "merged"  # in a manifest: the workdirs that it was made of, and the mark that it may be made anew
 

@@ -116,4 +116,4 @@ def points(value: float, digits: int = 2) -> str:
 
 def interval(low: float, high: float, *, scale: float = 1.0, digits: int = 2) -> str:
     """Return an interval in brackets that no line break splits, each end times `scale`: [1.20, 3.40]."""
-    return f"[{scale * low:.{digits}f},\u00a0{scale * high:.{digits}f}]".translate(_MINUS)
+    return f"[{fixed(scale * low, digits)},\u00a0{fixed(scale * high, digits)}]"

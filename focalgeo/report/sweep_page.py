@@ -207,6 +207,21 @@ def stopped_words(rows: Sequence[Row]) -> str:
     return f"Members whose loss was not finite stopped there and have no results: {'; '.join(names)}."
 
 
+def fitted_words(rows: Sequence[Row], manifest: Manifest) -> str:
+    """Return which numbers each method has, and how they were fitted; "" without any."""
+    parts = []
+    for column in _fitted_columns(rows, manifest):
+        symbols = list(symbols_of(fits(rows, column)).values())
+        title = method_title(manifest, column.method)
+        one = "one number, " if len(symbols) == 1 else ""
+        parts += [f"{title.lower() if parts else title} has {one}{' and '.join(symbols)}"] if symbols else []
+    return (
+        f"{'; '.join(parts)}. Methods are fitted on val by {CRITERION.upper()}, for each run by itself."
+        if parts
+        else ""
+    )
+
+
 def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str, Any]) -> str:
     """Return the page of a sweep."""
     sweep = sweep_of(manifest, rows)
@@ -227,6 +242,7 @@ def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str,
         first=_at_first(sweep),
         tables=tables,
         sections=sections,
+        fitted=fitted_words(measured_rows, manifest),
         examples=setting(manifest, "curvature.examples"),
         config=config_settings(manifest),
         about=manifest_settings(manifest, "data", "parameters", "created", "git"),

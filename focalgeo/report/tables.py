@@ -102,7 +102,7 @@ def _metric_lines(
 
 
 def _metric_cell(row: Metric, entry: MetricEntry, *, best: bool) -> Cell:
-    text = percent(row.value, entry.digits) if entry.unit == "%" else fixed(entry.scale * row.value, entry.digits)
+    text = fixed(entry.scale * row.value, entry.digits) + ("%" if entry.unit == "%" else "")
     return Cell(text, _bracket(row, entry), best)
 
 

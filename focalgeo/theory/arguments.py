@@ -1,4 +1,4 @@
-"""Numbers as they come in: one float type for all of them, and one line of error for what is out of range."""
+"""Arguments of the closed forms: one float type for all of them, and checks that raise one line."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ def broadcast(*values: Array) -> tuple[Array, ...]:
 
 
 def check_interval(name: str, value: Array, low: float, high: float) -> None:
-    """Refuse a concrete number outside [low, high], and NaN; a traced one passes unseen.
+    """Refuse a concrete number outside [low, high], and NaN; a traced one is not checked.
 
     Raises:
         InputError: `value` holds such a number.
@@ -47,7 +47,7 @@ def check_distribution(name: str, value: Array) -> None:
     """Refuse concrete rows that are not probabilities over two classes or more: negative, or a sum off 1 by 1e-4.
 
     Raises:
-        InputError: so it is, or the last axis is missing.
+        InputError: `value` holds such a row, or the last axis is missing.
     """
     if np.ndim(value) == 0 or np.shape(value)[-1] < 2:
         raise InputError(f"{name} holds no class axis of two or more: give probabilities, [p, 1 - p] for two classes")

@@ -1,4 +1,4 @@
-"""The gamma from which the focal loss damps a sample's gradient, by the second real branch of Lambert's W."""
+"""Gamma*: the gamma from which the focal loss damps a sample's gradient, by the lower branch of Lambert's W."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The divergence between a softmax and its neighbours, and the Fisher information that is its second order."""
+"""Fisher information of a softmax, and the KL divergence whose second order it is."""
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,8 @@ def softmax_fisher(logits: Rows) -> Float[Array, "*batch classes classes"]:
 def softmax_divergence(logits: Rows, displacement: Rows) -> Float[Array, "*batch"]:
     """KL(softmax(z) || softmax(z + d)) in nats: log(1 + sum_k p_k (exp(d_k - m) - 1 - (d_k - m))), m = sum_k p_k d_k.
 
-    Value and gradient vanish at d = 0 and the Hessian there is `softmax_fisher`(z): KL = d^T F d / 2 + O(|d|^3), the
-    reason why curvature and sharpness of the likelihood are one matter.
+    Value and gradient vanish at d = 0 and the Hessian there is `softmax_fisher`(z): KL = d^T F d / 2 + O(|d|^3), so
+    curvature of the loss and sharpness of the likelihood are the same thing.
 
     Args:
         logits: z, float [..., classes].

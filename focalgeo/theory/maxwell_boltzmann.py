@@ -1,4 +1,4 @@
-"""The distribution of largest entropy under a mean energy."""
+"""Maxwell-Boltzmann distribution: the largest entropy under a given mean energy."""
 
 from collections.abc import Sequence
 

@@ -16,7 +16,7 @@ _TOLERANCE = 1e-6
 
 
 class PacBayes(NamedTuple):
-    """The bound with what minimises it; `residual` is the last change of lambda."""
+    """The bound, the lambda and posterior that minimise it; `residual` is the last change of lambda."""
 
     bound: Float[Array, ""]
     lambda_: Float[Array, ""]

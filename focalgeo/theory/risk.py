@@ -38,8 +38,8 @@ def conditional_risk(p: Rows, q: Rows, gamma: Numbers) -> Batch:
 def focal_lower_bound(p: Rows, q: Rows, gamma: Numbers) -> Batch:
     """Lower bound of `conditional_risk`: CE(p, q) - gamma H(q), cross-entropy minus gamma entropies of the prediction.
 
-    Focal loss so holds the entropy of its predictions up: minimising it maximises entropy among models of one
-    cross-entropy. In nats it equals KL(p || q) + H(p) - gamma H(q).
+    So focal loss favours predictions of high entropy: among models of equal cross-entropy the bound is lowest for the
+    largest entropy. In nats it equals KL(p || q) + H(p) - gamma H(q).
 
     Args:
         p: True class probabilities, [..., classes], rows that sum to 1.
@@ -139,5 +139,5 @@ def _log(q: Array) -> Array:
 
 
 def _expected(weights: Array, values: Array) -> Array:
-    """Sum over classes of weight times value, where a weight of 0 silences even an infinite value."""
+    """Sum over classes of weight times value, where a weight of 0 makes any value 0, infinite ones too."""
     return jnp.sum(weights * jnp.where(weights > 0, values, 0), axis=-1)

@@ -1,4 +1,4 @@
-"""How near the focal calibration map comes to temperature scaling, in the binary case: bounds in closed form."""
+"""Temperature bounds of the binary focal calibration map, and its slope at even odds."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from focalgeo.calibration import binary_focal_calibration
 from focalgeo.theory.arguments import Batch, Numbers, Scalar, check_interval, floats
 from focalgeo.types import Array
 
-_POINTS = 4096  # logits at which the ratio of the maps is looked at; it bends too little for more to matter
+_POINTS = 4096  # logits at which the ratio of the maps is evaluated; it is too smooth for more to matter
 
 
 class TemperatureBounds(NamedTuple):

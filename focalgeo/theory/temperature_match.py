@@ -1,4 +1,4 @@
-"""The temperature that stands in best for the focal calibration map, for two, three and four classes."""
+"""Minimax fit of temperature scaling to the focal calibration map, for two, three and four classes."""
 
 from functools import cache, partial
 from itertools import combinations_with_replacement

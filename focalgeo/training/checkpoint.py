@@ -1,6 +1,6 @@
-"""Checkpoints: the whole TrainState and the loop's running sums, written by orbax, each with a digest of its files.
+"""Checkpoints: the TrainState and the loop's running sums, written by orbax, each with a digest of its files.
 
-A checkpoint counts only once its digest is there, so one that was cut short or damaged is recognised before it is read.
+A checkpoint counts only once its digest is there, so one that is cut short or corrupt is recognised before it is read.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ def make_manager(directory: Path, *, keep: int) -> ocp.CheckpointManager:
 
 
 def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
-    """Write one checkpoint under its step; when this returns it is whole on disk.
+    """Write one checkpoint under its step; when this returns it is complete on disk.
 
     Raises:
-      InputError: the disk is full or read-only.
+        InputError: the disk is full or read-only.
     """
     state = jax.tree.map(np.asarray, jax.device_get(checkpoint.state))
     step = int(np.max(state.step))
@@ -63,9 +63,9 @@ def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
 
 
 def restore_latest(manager: ocp.CheckpointManager, like: TrainState) -> Checkpoint | None:
-    """The newest checkpoint that is whole, or None; says on standard error which damaged ones it passed over.
+    """The newest valid checkpoint, or None; says on standard error which corrupt ones it passed over.
 
-    Damaged checkpoints are removed, so that the run can write these steps again.
+    Corrupt checkpoints are removed, so that the run can write these steps again.
     """
     steps = sorted(manager.all_steps(), reverse=True)
     for step in steps:
@@ -73,7 +73,7 @@ def restore_latest(manager: ocp.CheckpointManager, like: TrainState) -> Checkpoi
         if _digest_agrees(directory):
             return _restore(manager, step, like)
         instead = "starting anew" if step == steps[-1] else "falling back to the one before"
-        print(f"checkpoint {directory} is damaged or incomplete; {instead}", file=sys.stderr)
+        print(f"checkpoint {directory} is corrupt or incomplete; {instead}", file=sys.stderr)
         manager.delete(step)
     return None
 

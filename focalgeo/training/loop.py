@@ -24,7 +24,7 @@ class Plan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Number of steps of the whole run."""
+        """Number of steps of all epochs."""
         return self.epochs * self.steps_per_epoch
 
 

@@ -26,7 +26,7 @@ def make_optimiser(
 
     Order: clip by global norm (0: off), add weight_decay * params to the gradient (all parameters, as PyTorch does, but
     word vectors: those of words that a batch lacks would have no other gradient, and an adaptive scaling such as
-    AdaGrad's turns a small gradient that is alone into whole steps towards 0), then the optimiser's own scaling.
+    AdaGrad's turns a small gradient that is alone into full steps towards 0), then the optimiser's own scaling.
     Source: the papers' recipes (Mukhoti et al., App. D; Komisarenko & Kull, 5.1).
     """
     scalings = {

@@ -1,4 +1,4 @@
-"""The training step, whole: of one run, and of all members of a sweep side by side."""
+"""The training step: of one run, and of all members of a sweep side by side."""
 
 from collections.abc import Callable, Iterable
 

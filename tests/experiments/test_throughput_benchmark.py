@@ -7,7 +7,7 @@ import pytest
 from experiments.benchmarks import throughput as benchmark
 from experiments.benchmarks import training_path
 from focalgeo import data, models, trees
-from focalgeo.job.feed import normalisation
+from focalgeo.job.preparation import normalisation
 
 RESNETS = ("ResNet-18", "ResNet-50", "WRN-26-10", "ResNet-20")
 TINY = ("tiny ResNet", "tiny bottleneck ResNet")
@@ -29,12 +29,12 @@ def test_a_run_replaces_its_own_rows_only(monkeypatch, tmp_path):
     results.write_text(json.dumps({"another device": {"host": []}}))
     monkeypatch.setattr(benchmark, "RESULTS", results)
     for name, draw in (("tiny ResNet", 1.0), ("small CNN", 2.0), ("tiny ResNet", 3.0)):
-        row = {**HOST_ROW, "network": name, "host milliseconds": {"draw": draw, "dispatch": 0.1, "metrics": 0.1}}
+        row = {**HOST_ROW, "network": name, "host milliseconds": {"spec": draw, "dispatch": 0.1, "metrics": 0.1}}
         monkeypatch.setattr(benchmark, "host_row", lambda name, row=row, **_: row)
         benchmark.main(["--parts", "host", "--networks", name, "--batch", "4"])
     found = json.loads(results.read_text())
     assert found["another device"] == {"host": []}
-    rows = [(row["network"], row["host milliseconds"]["draw"]) for row in found["cpu"]["host"]]
+    rows = [(row["network"], row["host milliseconds"]["spec"]) for row in found["cpu"]["host"]]
     assert rows == [("small CNN", 2.0), ("tiny ResNet", 3.0)]
 
 
@@ -44,15 +44,15 @@ HOST_ROW = {
     "seconds": {"fresh": 0.1, "kept": 0.1, "ready": 0.1},
     "median seconds": {"fresh": 0.1, "kept": 0.1, "ready": 0.1},
     "median of rounds": {"kept": 1.0, "ready": 1.0},
-    "host milliseconds": {"draw": 0.1, "dispatch": 0.1, "metrics": 0.1},
+    "host milliseconds": {"spec": 0.1, "dispatch": 0.1, "metrics": 0.1},
 }
 
 
 def test_repeated_steps_do_what_the_loop_does():
     own = training_path.make_training("tiny ResNet", batch=4, examples=8, dtype="float32")
-    draw = next(own.feed.draws(0, 0))
+    draw = next(own.pipeline.specs(0, 0))
     looped = own.program.step(own.program.place(own.state), draw)[0][0]
-    for lowered, inputs in (training_path.lowered_on_a_draw(own), training_path.lowered_on_a_batch(own)):
+    for lowered, inputs in (training_path.lowered_on_a_spec(own), training_path.lowered_on_a_batch(own)):
         repeated = lowered.compile()(own.program.place(own.state)[0], *inputs)[0]
         for ours, theirs in zip(jax.tree.leaves(looped.params), jax.tree.leaves(repeated.params), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
@@ -60,7 +60,7 @@ def test_repeated_steps_do_what_the_loop_does():
 
 def test_flops_are_those_of_the_layers():
     own = training_path.make_training("tiny ResNet", batch=4, examples=8, dtype="float32")
-    lowered, _ = training_path.lowered_on_a_draw(own)
+    lowered, _ = training_path.lowered_on_a_spec(own)
     # products of 3x3 convolutions over 32x32 (of 3 to 4 and twice 4 to 4 channels) and 16x16, without the padding
     first, second = (3 * size - 2 for size in (32, 16))
     strided = 3 * 16 - 1  # every second position: only the first reaches over the edge
@@ -126,7 +126,7 @@ def test_a_step_of_both_is_the_same(pair):
     own, model, _, theirs = pair
     step = torch_training.make_step(theirs, own.split, own.config, dtype="float32")
     chunks, losses = own.program.place(own.state), []
-    for draw in (next(own.feed.draws(epoch, 0)) for epoch in (0, 1)):
+    for draw in (next(own.pipeline.specs(epoch, 0)) for epoch in (0, 1)):
         chunks, metrics, _ = own.program.step(chunks, draw)
         losses.append(metrics[0]["loss"][0] / 8)
         rows, offsets, mirrored = (draw.indices, draw.changes["offsets"], draw.changes["mirrored"])

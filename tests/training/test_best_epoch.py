@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from focalgeo import job, records
+from focalgeo.rows import Metric, Scalar, select
 from focalgeo.training import best_epoch
 from focalgeo.types import InputError, Predictions, TrainState
 
@@ -45,7 +46,7 @@ def test_the_best_epoch_of_each_member_and_of_equals_the_earliest():
 @pytest.fixture(scope="module")
 def config():
     config = runpy.run_path(str(CONFIG))["get_config"]("quick")
-    config.model.hidden = (8,)
+    config.model.options.hidden = (8,)
     config.optimizer.update({"epochs": 5, "decay_epochs": (), "learning_rate": 1.0, "select": "best_val"})
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
     config.curvature.update({"examples": 16, "max_products": 2, "num_probes": 4, "density_probes": 0, "every": 2})
@@ -58,10 +59,12 @@ def test_what_is_evaluated_is_the_best_epoch_on_val(config, tmp_path):
     every = records.read_rows(tmp_path / "run")
     epochs = []
     for seed in config.sweep.seed:
-        on_val = [row for row in every if row["name"] == "accuracy" and row["split"] == "val" and row["seed"] == seed]
-        by_epoch = {row["epoch"]: row["value"] for row in on_val if "epoch" in row}
-        final = next(row["value"] for row in on_val if row.get("map") == "uncalibrated")
-        (epoch,) = (row["value"] for row in rows if row["name"] == "selected_epoch" and row["seed"] == seed)
+        on_val = select(every, Scalar, name="accuracy", split="val", seed=seed)
+        by_epoch = {row.tags.epoch: row.value for row in on_val}
+        (final,) = (
+            row.value for row in select(every, Metric, name="accuracy", split="val", seed=seed, method="uncalibrated")
+        )
+        (epoch,) = (row.value for row in select(rows, Scalar, name="selected_epoch", seed=seed))
         assert final == pytest.approx(max(by_epoch.values()), abs=1e-6)
         assert epoch == min(number for number, value in by_epoch.items() if value == max(by_epoch.values()))
         epochs.append(epoch)

@@ -12,7 +12,7 @@ import pytest
 
 from focalgeo import data, losses, models, parallel
 from focalgeo.rows import Scalar
-from focalgeo.training import checkpoint, interruption, loop, optimiser
+from focalgeo.training import checkpoint, loop, optimiser
 from focalgeo.training.meter import Meter
 from focalgeo.training.step import make_members_step, make_step, stack
 from focalgeo.types import InputError, Interrupted, RunError, Split, TrainState
@@ -231,7 +231,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(workshop, tmp_path, c
     assert int(restored.state.step[0]) == 10
     error = capfd.readouterr().err
     assert error.count("\n") == 1
-    assert "12 is damaged or incomplete; falling back to the one before" in error
+    assert "12 is corrupt or incomplete; falling back to the one before" in error
 
 
 def test_without_a_whole_checkpoint_there_is_none(workshop, tmp_path):
@@ -252,13 +252,3 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(workshop, tmp_path):
     with pytest.raises(InputError, match=r"cannot write checkpoint .*; free some space or choose") as caught:
         checkpoint.save(manager, workshop.start)
     assert "\n" not in str(caught.value)
-
-
-def test_a_signal_is_held_back_once_and_the_handlers_come_back():
-    before = signal.getsignal(signal.SIGTERM)
-    with interruption.deferred_signals() as stopped:
-        assert stopped() is None
-        signal.raise_signal(signal.SIGTERM)
-        assert stopped() == signal.SIGTERM
-        assert signal.getsignal(signal.SIGTERM) is before
-    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop, held back until the step is whole."""
+"""Signals that ask a run to stop, held back until the step has ended."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ def stop_at_once() -> None:
     """From now on SIGINT and SIGTERM end the process in one line, with exit code 128 + signal.
 
     No exception is raised for them: it would rise in the middle of a library's call, or be lost in a callback. What is
-    on disk is whole at any moment.
+    on disk is consistent at any moment.
     """
 
     def stop(signum, frame):

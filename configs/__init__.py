@@ -1,0 +1,1 @@
+"""Jobs: each file's get_config(words) gives focalgeo.config.default_config() and what differs from it."""

@@ -1,0 +1,248 @@
+"""Every field of the config once: its default, what it may hold, what it means."""
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from focalgeo.types import InputError
+
+
+class Range(NamedTuple):
+    """What a field may hold: the kind of its value, or of each element of a tuple, and a condition on the value."""
+
+    kind: type  # int, float, bool or str; dict for the options of the network
+    holds: Callable[[Any], bool] = lambda value: True
+    words: str = ""  # as in "it must {words}"
+    many: bool = False  # a tuple
+    optional: bool = False  # None too
+
+
+class Field(NamedTuple):
+    """One field of the config."""
+
+    default: Any
+    range: Range
+    meaning: str
+
+
+def _least(least: int, words: str = "") -> Range:
+    return Range(int, lambda value: value >= least, words or f"be {least} or more")
+
+
+def _number(holds: Callable[[float], bool], words: str) -> Range:
+    return Range(float, holds, words)
+
+
+def _choice(*names: str, of: str = "") -> Range:
+    return Range(str, lambda value: value in names, f"be {', '.join(names[:-1])} or {names[-1]}{of}")
+
+
+def _or_none(range_: Range, instead: str) -> Range:
+    return range_._replace(words=f"{range_.words}, or None for {instead}", optional=True)
+
+
+def _each(holds: Callable[[float], bool], words: str, *, least: int = 0, ascending: bool = False) -> Range:
+    def all_hold(values: Sequence[float]) -> bool:
+        in_order = not ascending or list(values) == sorted(set(values))
+        return len(values) >= least and all(map(holds, values)) and in_order
+
+    return Range(float, all_hold, words, many=True)
+
+
+def _axis(kind: type, words: str) -> Range:
+    return Range(kind, lambda values: len(set(values)) == len(values), f"hold {words}, each once", many=True)
+
+
+def _are_splits(values: Sequence[str]) -> bool:
+    return len(set(values)) == len(values) > 0 and set(values) <= {"train", "val", "test"}
+
+
+_INFINITY = float("inf")
+_TEXT = Range(str)
+_SIZE = _or_none(_least(1), "all there are")
+_PATH = _or_none(Range(str, words="be a path"), "random ones")
+_WORDS = _or_none(_least(1), "the data set's own")
+_SEED = Range(int, lambda value: 0 <= value < 2**31, "be 0 or more and below 2^31")
+_POSITIVE = _number(lambda value: value > 0, "be greater than 0")
+_FROM_0 = _number(lambda value: value >= 0, "be 0 or more")
+_WEIGHT = _number(lambda value: 0 <= value < _INFINITY, "be a finite number, 0 or more")
+_RATE = _number(lambda value: 0 < value < _INFINITY, "be a finite number greater than 0")
+_SHARE = _number(lambda value: 0 <= value < 1, "be at least 0 and below 1")
+_FACTOR = _number(lambda value: 0 < value <= 1, "be above 0 and at most 1")
+_FRACTION = _number(lambda value: 0 < value <= 1 and abs(round(1 / value) * value - 1) < 1e-6, "be 1/2, 1/100 ...")
+_MEAN = _each(lambda each: abs(each) < _INFINITY, "hold finite numbers", least=1)
+_STD = _each(lambda each: 0 < each < _INFINITY, "hold finite numbers above 0", least=1)
+_THRESHOLDS = _each(lambda each: 0 < each < 1, "ascend, above 0 and below 1", ascending=True)
+_BOUNDARIES = _each(lambda each: each > 0, "ascend, in epochs above 0", ascending=True)
+_GAMMAS = _each(lambda each: 0 <= each < _INFINITY, "hold finite numbers, 0 or more")
+_EPOCHS = _each(lambda each: each > 0, "all be greater than 0")
+_GRID = Range(
+    float,
+    lambda values: all(-1 < each <= 100 for each in values) and 0 in values,
+    "hold numbers above -1, at most 100, and must hold 0, the plain temperature scaling to compare with",
+    many=True,
+)
+_TEMPERATURE = _number(lambda value: 1 <= value < _INFINITY, "be a finite number, 1 or more")
+_SPLITS = Range(str, _are_splits, "hold val, train or test, each once", many=True)
+_DENSITY = Range(int, lambda value: value == 0 or value >= 2, "be 0 (no density), or 2 or more for an error")
+_KEEP = _least(2, "be 2 or more, so that one is left when the newest is corrupt")
+_EVERY = _least(0, "be 0 (only after training) or more, in epochs")
+_AT_ONCE = _least(0, "be 0 (measured) or the number of members in one call of the step")
+_TRACE_FORMS = ("taylor", "forward_over_forward", "jvp_of_grad")
+_CALIBRATION_GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
+
+# The defaults are the job of configs/digits.py, which needs no download.
+FIELDS: dict[str, Field] = {
+    "seed": Field(0, _SEED, "seed of initial weights, order, augmentation, dropout, probes and bootstrap"),
+    "data.name": Field("digits", _TEXT, "the data set, and its path after a colon (README, Data by name)"),
+    "data.split_seed": Field(1, _SEED, "seed of the splits that the data set itself does not have, and of subsets"),
+    "data.train_size": Field(None, _SIZE, "number of training examples"),
+    "data.val_size": Field(None, _SIZE, "number of validation examples, on which everything is chosen"),
+    "data.test_size": Field(None, _SIZE, "number of test examples, which are only measured"),
+    "data.image_size": Field(None, _or_none(_least(1), "the images' own"), "side to which images are resized"),
+    "data.max_words": Field(None, _WORDS, "size of the vocabulary, the most frequent words"),
+    "data.max_length": Field(None, _WORDS, "number of a document's words that are read, the first ones"),
+    "data.embeddings": Field(
+        None,
+        _PATH,
+        "file of the word vectors that training begins with",
+    ),
+    "data.augment": Field("none", _TEXT, "random changes of training images"),
+    "data.scale": Field(16.0, _POSITIVE, "the largest pixel value, by which images are divided first"),
+    "data.mean": Field((0.305,), _MEAN, "what is subtracted then, for each channel"),
+    "data.std": Field((0.376,), _STD, "what is divided by then, for each channel"),
+    "model.name": Field("mlp", _TEXT, "the network"),
+    "model.dtype": Field("float32", _choice("float32", "bfloat16"), "of its layers; parameters, logits are float32"),
+    "model.options": Field({}, Range(dict), "the network's own options, as config.model.options.width=64; see below"),
+    "loss.name": Field("focal_loss", _TEXT, "the loss (README, Losses by name)"),
+    "loss.gamma": Field(3.0, _number(lambda value: abs(value) < _INFINITY, "be a finite number"), "of focal losses"),
+    "loss.smoothing": Field(0.05, _SHARE, "of label_smoothed_cross_entropy"),
+    "loss.thresholds": Field((0.2,), _THRESHOLDS, "probabilities at which sample_dependent_focal_loss changes gamma"),
+    "loss.boundaries": Field((100, 250), _BOUNDARIES, "epochs at which scheduled_focal_loss changes gamma"),
+    "loss.gammas": Field((5.0, 3.0), _GAMMAS, "the gammas of both, one more than thresholds or boundaries"),
+    "loss.penalty_weight": Field(2.0, _WEIGHT, "weight of the kernel penalty of mmce and weighted_mmce"),
+    "loss.alpha": Field((), _GAMMAS._replace(words="hold finite weights, 0 or more"), "weight of each class; () for 1"),
+    "loss.trace_penalty": Field(0.0, _WEIGHT, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
+    "loss.trace_form": Field("taylor", _choice(*_TRACE_FORMS), "how that trace is differentiated"),
+    "optimizer.name": Field("sgd", _TEXT, "sgd, adam or adagrad"),
+    "optimizer.learning_rate": Field(0.1, _RATE, "learning rate at its highest"),
+    "optimizer.momentum": Field(0.9, _SHARE, "of sgd"),
+    "optimizer.nesterov": Field(False, Range(bool), "Nesterov's form of momentum"),
+    "optimizer.weight_decay": Field(5e-4, _FROM_0, "what of the parameters is added to the gradient"),
+    "optimizer.reduction": Field("mean", _choice("mean", "sum", of=", of the losses of a batch"), "what is minimised"),
+    "optimizer.clip_norm": Field(0.0, _FROM_0._replace(words="be 0 (off) or more"), "largest norm of a gradient"),
+    "optimizer.batch_size": Field(64, _least(1), "examples of a step, on all devices together"),
+    "optimizer.epochs": Field(60, _least(1), "passes over the training examples"),
+    "optimizer.schedule": Field("steps", _choice("steps", "cosine"), "of the learning rate"),
+    "optimizer.decay_epochs": Field(
+        (40, 50), _EPOCHS, "epochs after which the schedule steps lowers the learning rate"
+    ),
+    "optimizer.decay_factor": Field(0.1, _FACTOR, "what it is multiplied by then"),
+    "optimizer.warmup_epochs": Field(0, _least(0), "epochs in which the schedule cosine raises the learning rate"),
+    "optimizer.select": Field("last", _choice("last", "best_val", of=", the epoch that is kept"), "by accuracy on val"),
+    "log_every": Field(20, _least(1), "steps between two rows of the training loss"),
+    "checkpoint.every": Field(200, _least(1), "steps between two checkpoints"),
+    "checkpoint.keep": Field(3, _KEEP, "number of checkpoints that are kept, the newest"),
+    "evaluation.batch_size": Field(512, _least(1), "examples of a call of the network"),
+    "evaluation.num_bins": Field(15, _least(1), "bins of ECE and of reliability diagrams"),
+    "evaluation.binning": Field(
+        "ece", _choice("ece", "adaptive_ece"), "the ECE that is fitted: equal width or equal mass"
+    ),
+    "evaluation.methods": Field(
+        (), Range(str, many=True), "calibration methods that are fitted and measured; () for all"
+    ),
+    "evaluation.gammas": Field(
+        _CALIBRATION_GAMMAS, _GRID, "grid of the focal calibration map's gamma; 0 is plain temperature scaling"
+    ),
+    "evaluation.temperature_step": Field(0.01, _FRACTION, "first temperature of the grid, and its step"),
+    "evaluation.max_temperature": Field(5.0, _TEMPERATURE, "last temperature of the grid"),
+    "evaluation.num_resamples": Field(1000, _least(2), "bootstrap samples"),
+    "curvature.splits": Field(("val",), _SPLITS, "splits on which curvature is measured"),
+    "curvature.examples": Field(359, _least(0, "be 0 (no curvature) or more"), "examples of each of them, the first"),
+    "curvature.batch_size": Field(359, _least(1), "examples of a part of a Hessian product"),
+    "curvature.max_products": Field(40, _least(2), "Hessian products for lambda_max, at most"),
+    "curvature.tolerance": Field(1e-3, _POSITIVE, "relative residual at which lambda_max is found"),
+    "curvature.num_probes": Field(60, _least(4, "be 4 or more, to have a standard error"), "random vectors of a trace"),
+    "curvature.trace_method": Field("hutch++", _choice("hutchinson", "hutch++", "xtrace"), "estimator of the trace"),
+    "curvature.density_probes": Field(10, _DENSITY, "random vectors of the spectral density"),
+    "curvature.density_steps": Field(40, _least(1), "Lanczos steps from each of them"),
+    "curvature.every": Field(0, _EVERY, "how often lambda_max and trace are measured in training"),
+    "diagnostics.every": Field(0, _least(0, "be 0 (none) or more, in epochs"), "how often training is diagnosed"),
+    "diagnostics.splits": Field(("train", "val"), _SPLITS, "splits on which it is"),
+    "diagnostics.examples": Field(0, _least(0, "be 0 (all) or more"), "examples of each of them, the first"),
+    "diagnostics.num_bins": Field(25, _least(1), "bins of its reliability diagrams"),
+    "sweep.gamma": Field((), _axis(float, "numbers"), "values of loss.gamma"),
+    "sweep.trace_penalty": Field((), _axis(float, "numbers"), "values of loss.trace_penalty"),
+    "sweep.learning_rate": Field((), _axis(float, "numbers"), "values of optimizer.learning_rate"),
+    "sweep.seed": Field((), _axis(int, "whole numbers"), "values of seed"),
+    "sweep.at_once": Field(0, _AT_ONCE, "members that train at once"),
+}
+OPTIONS = "model.options."  # names that begin so are options of the network
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_PLURALS = {int: "whole numbers", float: "numbers", bool: "true or false", str: "words"}
+
+
+def default_config() -> ConfigDict:
+    """A new config with the default of every field. Its values are checked when a job begins, not when they are set."""
+    config = {}
+    for name, field in FIELDS.items():
+        section, _, last = name.rpartition(".")
+        (config.setdefault(section, {}) if section else config)[last] = field.default
+    return ConfigDict(config, type_safe=False)
+
+
+def describe(names: Mapping[str, Collection[str]], options: Mapping[str, Mapping[str, Any]]) -> str:
+    """The table of all fields, a line for each: name, default, meaning, range.
+
+    names: field -> the names that it may hold. options: network -> its options and their own values.
+    """
+    lines = []
+    for name, field in FIELDS.items():
+        words = " ".join(names[name]) if name in names else field.range.words.removeprefix("be ")
+        lines.append(f"{name:<27} {field.default!s:<15} {field.meaning}{f' ({words})' if words else ''}")
+    lines += ["", "The options of each network, with its own values:"]
+    for network, own in options.items():
+        lines.append(f"{network:<27} {', '.join(f'{name}={value}' for name, value in own.items())}".rstrip())
+    return "\n".join(lines)
+
+
+def is_field(name: str) -> bool:
+    """Whether a value can be set under this dotted name; the options of networks are not told apart here."""
+    if name.startswith(OPTIONS):
+        return name.removeprefix(OPTIONS).isidentifier()
+    return name in FIELDS and FIELDS[name].range.kind is not dict
+
+
+def unknown(name: str) -> str:
+    """That there is no such field, with the nearest: in its own section, of its own last part, or of all."""
+    section, _, last = name.rpartition(".")
+    names = [field for field in FIELDS if is_field(field)]
+    same = [field for field in names if field.rpartition(".")[2] == last]
+    own = {field.rpartition(".")[2]: field for field in names if section and field.rpartition(".")[0] == section}
+    near = [own[part] for part in difflib.get_close_matches(last, own, n=1)] or same
+    if not near and section == "model":
+        near = [f"{OPTIONS}{last}"]
+    near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    if name in FIELDS:
+        return f"config.{name} is no field of its own: set its parts, as config.{name}.width"
+    hint = f"did you mean config.{near[0]}?" if near else "python -m focalgeo.run --fields shows all"
+    return f"no such config field: config.{name}; {hint}"
+
+
+def typed(name: str, value: Any) -> Any:
+    """The value as one of its field's kind: a whole number for a float is a float, a list a tuple."""
+    range_ = FIELDS[name].range
+    if value is None and range_.optional:
+        return None
+    if not range_.many and _is_a(range_.kind, value):
+        return float(value) if range_.kind is float else value
+    if range_.many and isinstance(value, tuple | list) and all(_is_a(range_.kind, each) for each in value):
+        return tuple(value)
+    wanted = f"hold {_PLURALS[range_.kind]}" if range_.many else f"be {_KINDS[range_.kind]}"
+    raise InputError(f"config.{name} is {value}: it must {wanted}{' or None' if range_.optional else ''}")
+
+
+def _is_a(kind: type, value: Any) -> bool:
+    return isinstance(value, {float: int | float}.get(kind, kind)) and (kind is bool or not isinstance(value, bool))

@@ -1,0 +1,126 @@
+"""The check of a config before a job begins, and the members that its sweep has."""
+
+import functools
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from focalgeo.config.fields import FIELDS, is_field, typed, unknown
+from focalgeo.types import InputError
+
+# what a sweep may sweep -> the field that it sets
+SWEPT_FIELDS = {
+    "gamma": "loss.gamma",
+    "trace_penalty": "loss.trace_penalty",
+    "learning_rate": "optimizer.learning_rate",
+    "seed": "seed",
+}
+
+
+class Known(NamedTuple):
+    """What the fields may name, as the rooms above have it."""
+
+    names: Mapping[str, Collection[str]]  # field -> names that it, or each of its elements, may hold
+    losses_with_gamma: Collection[str]
+    boundaries: Mapping[str, Sequence[float]]  # loss -> the epochs at which it changes gamma
+
+
+def check(config: ConfigDict, known: Known) -> FrozenConfigDict:
+    """The config with every value of its field's own kind (a whole number for a float is a float, a list a tuple).
+
+    Raises:
+      InputError: the first field that does not exist, is missing or is out of its range, with the range; or fields that
+        contradict each other. Of a sweep each member is checked.
+    """
+    given = dict(_leaves(config))
+    for name in given:
+        if not is_field(name):
+            raise InputError(unknown(name))
+    missing = [name for name, field in FIELDS.items() if name not in given and field.range.kind is not dict]
+    if missing:
+        raise InputError(f"config.{missing[0]} is missing: start from focalgeo.config.default_config()")
+    config = with_values(config, {name: typed(name, given[name]) for name in FIELDS if name in given})
+    _check_values(config, known)
+    swept = axes(config)
+    if "gamma" in swept and config.loss.name not in known.losses_with_gamma:
+        raise InputError(
+            f"config.sweep.gamma is given, but config.loss.name {config.loss.name} has no gamma: choose focal_loss"
+        )
+    members = combinations(config)
+    for values in members if swept else ():
+        try:
+            _check_values(member_config(config, values), known)
+        except InputError as error:
+            raise InputError(f"config.sweep, member {member_name(values)}: {error}") from error
+    if config.sweep.at_once and swept and len(members) % config.sweep.at_once:
+        raise InputError(f"config.sweep.at_once is {config.sweep.at_once}: it must divide the {len(members)} members")
+    return FrozenConfigDict(config)
+
+
+def _check_values(config: ConfigDict, known: Known) -> None:
+    values = dict(_leaves(config))
+    for name, field in FIELDS.items():
+        value = values.get(name)
+        if value is not None and not field.range.holds(value):
+            raise InputError(f"config.{name} is {value}: it must {field.range.words}")
+    loss, optimizer = config.loss, config.optimizer
+    if optimizer.schedule == "cosine" and optimizer.warmup_epochs >= optimizer.epochs:
+        raise InputError("config.optimizer.warmup_epochs leaves no epoch to train: it must be below optimizer.epochs")
+    for name, names in known.names.items():
+        for each in values[name] if FIELDS[name].range.many else (values[name],):
+            if each not in names:
+                raise InputError.of_choice(f"config.{name}", each, names)
+    if loss.gamma < 0 and loss.name != "signed_focal_loss":
+        raise InputError(f"config.loss.gamma is {loss.gamma}: it must be 0 or more (only signed_focal_loss goes below)")
+    limits = {"sample_dependent_focal_loss": "thresholds", "scheduled_focal_loss": "boundaries"}.get(loss.name)
+    if limits and len(loss.gammas) != len(loss[limits]) + 1:
+        raise InputError(
+            f"config.loss.gammas must hold one value more than config.loss.{limits}, {len(loss[limits]) + 1}"
+        )
+    boundaries = ({"scheduled_focal_loss": loss.boundaries} | dict(known.boundaries)).get(loss.name)
+    if boundaries and boundaries[0] >= optimizer.epochs:
+        schedule = f"config.loss.name {loss.name} changes gamma at epochs {', '.join(map(str, boundaries))}"
+        mend = "set loss.name=scheduled_focal_loss with boundaries and gammas of your own"
+        raise InputError(f"{schedule}, optimizer.epochs is {optimizer.epochs}: train longer, or {mend}")
+
+
+def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
+    """A copy of the config with other values of these fields, by dotted name."""
+    nested = config.to_dict()
+    for name, value in values.items():
+        *sections, last = name.split(".")
+        functools.reduce(lambda part, section: part.setdefault(section, {}), sections, nested)[last] = value
+    return ConfigDict(nested, type_safe=False)
+
+
+def axes(config) -> dict[str, tuple]:
+    """The axes that config.sweep names, in the order of SWEPT_FIELDS, with their values."""
+    kinds = {name: int if name == "seed" else float for name in SWEPT_FIELDS}
+    return {name: tuple(map(kinds[name], config.sweep[name])) for name in SWEPT_FIELDS if len(config.sweep[name])}
+
+
+def combinations(config) -> list[dict[str, Any]]:
+    """Each member's values on the axes, the last axis fastest; [{}] without axes."""
+    swept = axes(config)
+    return [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
+
+
+def member_config(config, values: Mapping[str, Any]) -> ConfigDict:
+    """The config of the member with these values on the axes: that of a job without a sweep."""
+    alone = {f"sweep.{axis}": () for axis in SWEPT_FIELDS}
+    return with_values(config, alone | {SWEPT_FIELDS[axis]: value for axis, value in values.items()})
+
+
+def member_name(values: Mapping[str, Any]) -> str:
+    """A member's name by its values on the axes, as "gamma=0.5,seed=1"; "" without axes."""
+    return ",".join(f"{axis}={repr(value).removesuffix('.0')}" for axis, value in values.items())
+
+
+def _leaves(config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, ConfigDict | FrozenConfigDict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
