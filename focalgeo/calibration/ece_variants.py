@@ -83,7 +83,7 @@ def debiased_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mas
     """Root of `debiased_squared_ece`, 0 where that is negative: a root mean square over bins, as a fraction.
 
     It estimates the L2 calibration error, which is never below the L1 error that `ece` estimates: do not compare the
-    two. Arguments as `adaptive_ece`. Inside `bootstrap` its draws are biased upwards: a resample repeats examples, so
+    two. Arguments as `adaptive_ece`. Inside `bootstrap` it is biased upwards: a resample repeats examples, so
     its gaps vary more than its count says and too little is taken off.
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator. Roelofs et al., arXiv 2012.08668, call it
@@ -97,9 +97,9 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
     """Squared L2 calibration error sum_i (n_i / N) [(a_i - c_i)^2 - a_i (1 - a_i) / (n_i - 1)], may be negative.
 
     Bins hold equally many examples, see `adaptive_reliability`; a_i and c_i are a bin's accuracy and mean confidence.
-    The second term estimates the variance of a_i, so that calibrated draws give 0 on average but for -(variance of the
-    confidence in the bin) / N per bin, held by tests/calibration/test_binned_variants.py. A bin of one example says
-    nothing of its variance and counts as 0.
+    The second term estimates the variance of a_i, so that calibrated predictions give 0 on average but for -(variance
+    of the confidence in the bin) / N per bin, held by tests/calibration/test_binned_variants.py. A bin of one example
+    says nothing of its variance and counts as 0.
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator of the squared error.
     """
@@ -141,8 +141,8 @@ def _edges(ordered: Array, count: Array, num_bins: int) -> Array:
     last = jnp.cumsum(count)
     total = last[-1]
     steps = jnp.arange(num_bins + 1, dtype=jnp.int32)
-    whole, rest = total // num_bins, total % num_bins
-    rank = steps * whole + steps * rest // num_bins
+    quotient, rest = total // num_bins, total % num_bins
+    rank = steps * quotient + steps * rest // num_bins
     share = (steps * rest % num_bins).astype(ordered.dtype) / num_bins
     ranks = jnp.minimum(jnp.stack([rank, rank + 1]), total - 1)
     below, above = ordered[jnp.searchsorted(last, ranks, side="right")]

@@ -30,7 +30,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         self.classes = classes
 
     def fit(self, logits: Array, labels: Array):
-        """Choose the map with the least `criterion` on these examples, which the network was not trained on.
+        """Fit the parameters with the least `criterion` on these examples, which the network was not trained on.
 
         Args:
             logits: Float [examples, classes]; column i belongs to the i-th of the sorted classes.
@@ -67,7 +67,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         return probs / probs.sum(axis=1, keepdims=True)
 
     def predict(self, logits: Array) -> np.ndarray:
-        """The class of the largest logit, which no map changes."""
+        """The class of the largest logit, which neither method changes."""
         check_is_fitted(self)
         logits = _validated(self, logits, reset=False)
         return self.classes_[np.argmax(logits, axis=1)]

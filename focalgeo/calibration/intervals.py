@@ -51,11 +51,11 @@ def bootstrap(
     Returns:
         Estimate for each scalar that the metric returns. Its value is the plain metric of the data, `n`
         the number of examples. Resampling biases ECE upwards, just as sampling did, so the interval is centred on the
-        value less that bias: (2 value - mean of draws) +- 1.96 standard deviations. Where that bias is more than half
-        a standard deviation, no draw is negative and the same interval of the squares reaches 0, as with the ECE of a
-        calibrated model, its root is taken instead: the square's bias is the noise's variance, and 0 is covered.
-        (Percentile intervals, corrected or not, leave it out nearly always.) Where all resamples agree, as the accuracy
-        of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Held by
+        value less that bias: (2 value - mean over resamples) +- 1.96 standard deviations. Where that bias is more than
+        half a standard deviation, no resample gives a negative one and the same interval of the squares reaches 0, as
+        with the ECE of a calibrated model, its root is taken instead: the square's bias is the noise's variance, and 0
+        is covered. (Percentile intervals, corrected or not, leave it out nearly always.) Where all resamples agree, as
+        the accuracy of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Held by
         tests/calibration/test_bootstrap.py, which counts how often the interval covers.
 
     Raises:
@@ -132,19 +132,19 @@ def paired_bootstrap(
     Args:
         metric: As for `bootstrap`: a scalar or a tree of scalars; hand in the same function object again.
         first_log_probs: Float [examples, classes].
-        second_log_probs: Float of the same shape: another model or map on the same examples.
+        second_log_probs: Float of the same shape: another model or method on the same examples.
         labels: Int [examples].
         key: PRNG key; the resamples are those of `bootstrap` with this key.
         num_resamples: 2 or more; 1,000 is usual.
 
     Returns:
         PairedDifference for each scalar. The interval is the difference +- 1.96 standard deviations of the
-        draws, and the p-value is 2 Phi(-|difference| / standard deviation), so that it is below 0.05 exactly where the
-        interval leaves out 0. Where no draw differs it is 1 for a difference of 0, else 0. Unlike `bootstrap`, the bias
-        of resampling is not taken off: where there is no difference both sides have the same bias, and an estimate of
-        it only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly calibrated
-        models is wary, not rash: tests/calibration/test_paired.py counts how often it rejects where there is none.
-        An ECE's difference leans towards 0, as chance adds more to the smaller ECE: the interval then bounds the
+        resamples, and the p-value is 2 Phi(-|difference| / standard deviation), so that it is below 0.05 exactly where
+        the interval leaves out 0. Where no resample differs it is 1 for a difference of 0, else 0. Unlike `bootstrap`,
+        the bias of resampling is not taken off: where there is no difference both sides have the same bias, and an
+        estimate of it only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly
+        calibrated models is wary, not rash: tests/calibration/test_paired.py counts how often it rejects where there is
+        none. An ECE's difference leans towards 0, as chance adds more to the smaller ECE: the interval then bounds the
         difference of two such samples, and the true one lies beyond its outer end in half of all samples or so (1,000
         examples, true difference 0.034). NLL and Brier score, which are means, have no such bias.
 

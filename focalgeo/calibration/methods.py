@@ -1,7 +1,8 @@
 """Calibration methods as values: how each is fitted to held-out logits, and how it is applied.
 
-All that comes after a fit measures log-probabilities and never asks which method they are from. A new method is a
-function pair and an entry of METHODS; tests/calibration/test_methods.py holds one of ten lines.
+A fit gives params, and applying a method with its params gives log-probabilities: metrics, intervals, comparisons,
+tables and the saved calibrator take those of any method. A new method is a function pair and an entry of METHODS;
+tests/calibration/test_methods.py has one of ten lines.
 """
 
 from collections.abc import Callable, Mapping
@@ -114,13 +115,13 @@ def _fit_focal(
 
 
 def _params(best: GridSearch, temperatures: Grid) -> Params:
-    """Converged: the temperature is not the least or the greatest of the grid, but where there is one alone."""
+    """The best point; converged where its temperature is not an end of the grid, or is all of it."""
     low, high = np.float32(np.min(temperatures)), np.float32(np.max(temperatures))
     inside = (low < best.temperature) & (best.temperature < high)
     return {"gamma": best.gamma, "temperature": best.temperature, "converged": inside | (low == high)}
 
 
-def _fit_loss_implied(
+def _fit_implied(
     logits: Logits, labels: Labels, *, trained_gamma: float, criterion: str | None = None, mask: Mask = None
 ) -> Params:
     """The gamma of the training: the map that undoes what the focal loss of this gamma does to probabilities."""
@@ -135,35 +136,24 @@ def _temperature_scaled(params: Params, logits: Logits) -> LogProbs:
     return _MAP(logits, _ZERO, params["temperature"])
 
 
-def _focal_temperature_scaled(params: Params, logits: Logits) -> LogProbs:
+def _focal_scaled(params: Params, logits: Logits) -> LogProbs:
     return _MAP(logits, params["gamma"], params["temperature"])
 
 
-def _loss_implied(params: Params, logits: Logits) -> LogProbs:
+def _implied(params: Params, logits: Logits) -> LogProbs:
     return _MAP(logits, params["gamma"], _ONE)
 
 
 _GRID = ("gammas", "temperatures", "binning", "num_bins", "search")
-_TABLE = (
-    Method("uncalibrated", "Uncalibrated", _fit_nothing, _uncalibrated, criteria=()),
-    Method("temperature_scaling", "Temperature scaling", _fit_temperature, _temperature_scaled, options=_GRID),
-    Method(
-        "focal_temperature_scaling",
-        "Focal temperature scaling",
-        _fit_focal,
-        _focal_temperature_scaled,
-        options=_GRID,
-    ),
-    Method(
-        "loss_implied_map",
-        "Loss-implied map",
-        _fit_loss_implied,
-        _loss_implied,
-        criteria=(),
-        options=("trained_gamma",),
-    ),
-)
-METHODS: dict[str, Method] = {method.name: method for method in _TABLE}  # in order of plainness
+METHODS: dict[str, Method] = {  # in order of plainness
+    method.name: method
+    for method in (
+        Method("uncalibrated", "Uncalibrated", _fit_nothing, _uncalibrated, criteria=()),
+        Method("temperature_scaling", "Temperature scaling", _fit_temperature, _temperature_scaled, options=_GRID),
+        Method("focal_temperature_scaling", "Focal temperature scaling", _fit_focal, _focal_scaled, options=_GRID),
+        Method("loss_implied_map", "Loss-implied map", _fit_implied, _implied, criteria=(), options=("trained_gamma",)),
+    )
+}
 
 
 def configured(method: Method, settings: Mapping[str, Any]) -> Method:

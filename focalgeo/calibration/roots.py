@@ -47,7 +47,7 @@ def newton_in_bracket(
 
     Args:
         function: function(x) -> (value, slope) for x [...], each element by itself. The value is at most 0 at `low`
-            and at least 0 at `high`, and crosses zero once between them; the slope may have any sign on the way.
+            and at least 0 at `high`, and crosses zero once between them; the slope may have any sign in between.
         start: Float [...], inside the bracket.
         low: Float [...].
         high: Float [...].

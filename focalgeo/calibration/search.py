@@ -1,7 +1,7 @@
 """Search over a grid of (gamma, temperature) for focal temperature scaling, and along a line.
 
-The plain way stands here: the map at every point, then the metrics. It works under jit and vmap and on accelerators,
-and tests hold the faster way of `fast_search` to it, which `grid_search` takes on the CPU.
+The plain search is the map at every point, then the metrics of its result. It works under jit and vmap and on
+accelerators. On the CPU `grid_search` uses the one of `fast_search`, which tests compare with the plain one.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ Grid = Shaped[Array, "_"] | Sequence[float]
 Surface = Float[Array, "gammas temperatures"]
 
 _LARGEST_GAMMA = 100.0  # 2^gamma must stay within float32
-_AT_ONCE = 2**22  # numbers in a table [points, examples, classes or bins] of the plain way: 16 MB
+_AT_ONCE = 2**22  # numbers in a table [points, examples, classes or bins] of the plain search: 16 MB
 
 
 class GridSearch(NamedTuple):
-    """The best point of a grid and the whole surface."""
+    """The best point of a grid and the surfaces."""
 
     gamma: Scalar
     temperature: Scalar
@@ -137,8 +137,8 @@ def best_point(
 ) -> GridSearch:
     """The best point of surfaces already computed, by another criterion or for one gamma alone.
 
-    One search serves four fits: with gamma=0 it gives temperature scaling from the very numbers of focal temperature
-    scaling, so that the latter is never worse on the same examples (two searches differ in the last bit).
+    With gamma=0 the best point is that of temperature scaling, from the same numbers as that of focal temperature
+    scaling, which is then never worse on the same examples (the numbers of two searches differ in the last bit).
 
     Args:
         found: What `grid_search` returned for `gammas` and `temperatures`.
@@ -161,7 +161,7 @@ def best_point(
 
 
 class LineSearch(NamedTuple):
-    """The best point of the line, and the whole line."""
+    """The best point of the line, and all points of it."""
 
     gamma: Scalar
     temperature: Scalar
