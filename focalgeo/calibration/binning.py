@@ -1,4 +1,4 @@
-"""Bins of confidence: the one place where it is decided which example falls into which bin.
+"""Bins of confidence, of equal width and of equal mass, and the check of predictions that come in.
 
 An example counts as often as its weight says: 1 and 0 for a mask, a whole number for a resample. A bin scheme is a
 table [bins, examples] of how often each example counts in each bin; its columns add up to the weights, so no example
@@ -11,29 +11,36 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
 
 from focalgeo.types import Array, InputError
 
+LogProbs = Logits = Float[Array, "examples classes"]
+Labels = Int[Array, " examples"]
+Mask = Shaped[Array, " examples"] | None  # bool, or how often each example counts; None counts each once
+Scalar = Float[Array, ""]
+Numbers = Float[Array, " examples"]
+
 
 class Reliability(NamedTuple):
-    """What a reliability diagram draws, each [bins]; means of an empty bin are NaN and its count is 0."""
+    """The bins of a reliability diagram; means of an empty bin are NaN and its count is 0."""
 
-    count: Array  # examples in the bin, float
-    confidence: Array  # mean predicted probability
-    accuracy: Array  # share of examples that came true
-    lower: Array  # the bin is (lower, upper] for equal width; smallest and largest confidence in it for equal mass
-    upper: Array
+    count: Float[Array, " bins"]  # examples in the bin
+    confidence: Float[Array, " bins"]  # mean predicted probability
+    accuracy: Float[Array, " bins"]  # share of examples that came true
+    lower: Float[Array, " bins"]  # equal width: the bin is (lower, upper]; equal mass: least and largest confidence
+    upper: Float[Array, " bins"]
 
 
 class TopLabel(NamedTuple):
-    """Each example's predicted class, as the calibration of the predicted class sees it; all [examples]."""
+    """The predicted class of each example."""
 
-    confidence: Array  # probability of the predicted class
-    correct: Array  # bool
-    weight: Array  # float, how often the example counts
+    confidence: Numbers  # its probability
+    correct: Bool[Array, " examples"]
+    weight: Numbers  # how often the example counts
 
 
-def top_label(log_probs: Array, labels: Array, mask: Array | None = None) -> TopLabel:
+def top_label(log_probs: LogProbs, labels: Labels, mask: Mask = None) -> TopLabel:
     """Confidence, correctness and weight of each example; what has weight 0 may hold anything, NaN too."""
     log_probs = widened(log_probs)
     predicted = jnp.argmax(log_probs, axis=-1)
@@ -41,7 +48,7 @@ def top_label(log_probs: Array, labels: Array, mask: Array | None = None) -> Top
     return TopLabel(confidence, predicted == jnp.asarray(labels, predicted.dtype), weights(mask, confidence))
 
 
-def weights(mask: Array | None, like: Array) -> Array:
+def weights(mask: Mask, like: Numbers) -> Numbers:
     """`mask` (bool, or how often each example counts) as numbers in the type of `like`; ones where it is None."""
     return jnp.ones_like(like) if mask is None else jnp.asarray(mask, like.dtype)
 
@@ -66,7 +73,7 @@ def _mostly_positive(log_probs: Array) -> bool:
     return np.mean(np.any(np.asarray(log_probs) > 1e-3, axis=-1)) > 0.5
 
 
-def reliability(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Reliability:
+def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal width, ((i-1)/M, i/M].
 
     Args:
@@ -84,9 +91,7 @@ def reliability(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Ar
     return equal_width(*top_label(log_probs, labels, mask), num_bins)
 
 
-def adaptive_reliability(
-    log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None
-) -> Reliability:
+def adaptive_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal count, by rank of confidence.
 
     With N examples the first N mod M bins hold one more than the rest; equal confidences keep the order of the
@@ -97,7 +102,7 @@ def adaptive_reliability(
     return equal_mass(*top_label(log_probs, labels, mask), num_bins)
 
 
-def equal_width(confidence: Array, correct: Array, weight: Array, num_bins: int) -> Reliability:
+def equal_width(confidence: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
     """`reliability` from the probability [examples] of an event, whether it came true, and the weights."""
     edges = bin_edges(num_bins, confidence.dtype)
     inside = jax.nn.one_hot(bin_index(confidence, num_bins), num_bins, axis=0, dtype=confidence.dtype)
@@ -107,13 +112,13 @@ def equal_width(confidence: Array, correct: Array, weight: Array, num_bins: int)
     return Reliability(count, mean, accuracy, jnp.asarray(edges[:-1]), jnp.asarray(edges[1:]))
 
 
-def bin_index(confidence: Array, num_bins: int) -> Array:
+def bin_index(confidence: Numbers, num_bins: int) -> Int[Array, " examples"]:
     """Number from 0 of the equal-width bin that each confidence [examples] falls into, see `reliability`."""
     edges = bin_edges(num_bins, confidence.dtype)
     return jnp.searchsorted(edges[1:-1], confidence, side="left", method="compare_all")
 
 
-def equal_mass(confidence: Array, correct: Array, weight: Array, num_bins: int) -> Reliability:
+def equal_mass(confidence: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
     """`adaptive_reliability` from the probability [examples] of an event, whether it came true, and the weights."""
     check_bins(num_bins)
     order = jnp.argsort(confidence, stable=True)
@@ -128,13 +133,13 @@ def equal_mass(confidence: Array, correct: Array, weight: Array, num_bins: int) 
     return Reliability(*_means(jnp.maximum(inside, 0).astype(confidence.dtype), values), lower, upper)
 
 
-def expected_gap(bins: Reliability) -> Array:
+def expected_gap(bins: Reliability) -> Scalar:
     """Sum over bins of their share of the examples times |accuracy - confidence|."""
     return jnp.sum(bins.count * gap(bins)) / jnp.sum(bins.count)
 
 
-def gap(bins: Reliability) -> Array:
-    """[bins] |accuracy - confidence|, 0 where a bin is empty."""
+def gap(bins: Reliability) -> Float[Array, " bins"]:
+    """|accuracy - confidence|, 0 where a bin is empty."""
     return jnp.where(bins.count > 0, jnp.abs(bins.accuracy - bins.confidence), 0)
 
 
@@ -172,7 +177,7 @@ def check_bins(num_bins: int) -> None:
         raise InputError(f"num_bins is {num_bins}: give 1 or more")
 
 
-def check_predictions(logits: Array, labels: Array) -> None:
+def check_predictions(logits: Logits, labels: Labels) -> None:
     """Refuses logits and labels from which no calibration can be computed; traced arrays pass unchecked.
 
     Args:

@@ -1,11 +1,23 @@
-"""Parts of calibration metrics that add up to the whole: scores by outcome, signs of the gap, the Brier score."""
+"""Decompositions of calibration metrics: scores by outcome, over- and underconfidence, parts of the Brier score."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from focalgeo.calibration.binning import Reliability, bin_index, equal_width, reliability, top_label, weights, widened
+from focalgeo.calibration.binning import (
+    Labels,
+    LogProbs,
+    Mask,
+    Reliability,
+    Scalar,
+    bin_index,
+    equal_width,
+    reliability,
+    top_label,
+    weights,
+    widened,
+)
 from focalgeo.calibration.metrics import nll, weighted_mean
 from focalgeo.types import Array
 
@@ -13,20 +25,20 @@ from focalgeo.types import Array
 class ByOutcome(NamedTuple):
     """A mean over the examples predicted right and over those predicted wrong; NaN where there is none."""
 
-    correct: Array
-    wrong: Array
+    correct: Scalar
+    wrong: Scalar
 
 
 class BrierSplit(NamedTuple):
     """Three parts of the Brier score; their sum is `brier` exactly, rounding aside."""
 
-    calibration: Array  # sum over classes and bins of (n_b / N) (mean p - share that came true)^2; 0 or more
-    refinement: Array  # sum of (n_b / N) share (1 - share): what calibration of each bin would leave; 0 or more
-    within_bin: Array  # what p varies by inside bins: variance less twice the covariance with the outcome; any sign
+    calibration: Scalar  # sum over classes and bins of (n_b / N) (mean p - share that came true)^2; 0 or more
+    refinement: Scalar  # sum of (n_b / N) share (1 - share): what calibration of each bin would leave; 0 or more
+    within_bin: Scalar  # mean over bins of Var(p) - 2 Cov(p, outcome) inside the bin; of any sign
 
 
-def overconfidence(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
-    """Sum over bins of (n_i / N) max(confidence_i - accuracy_i, 0): the part of `ece` from bins that claim too much.
+def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """Sum over bins of (n_i / N) max(confidence_i - accuracy_i, 0): the part of `ece` from overconfident bins.
 
     Overconfidence plus underconfidence is `ece`; overconfidence less underconfidence is mean confidence less accuracy.
     Arguments as `ece`. Thulasidasan et al., arXiv 1905.11001, multiply each bin by its confidence besides; this does
@@ -35,12 +47,12 @@ def overconfidence(log_probs: Array, labels: Array, *, num_bins: int = 15, mask:
     return _signed(reliability(log_probs, labels, num_bins=num_bins, mask=mask), 1)
 
 
-def underconfidence(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`."""
     return _signed(reliability(log_probs, labels, num_bins=num_bins, mask=mask), -1)
 
 
-def entropy(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
+def entropy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Mean entropy -sum_k p_k log p_k of the predictions in nats, 0 to log(classes); the labels do not enter."""
     log_probs = widened(log_probs)
     terms = jnp.where(log_probs > -jnp.inf, jnp.exp(log_probs) * log_probs, 0)
@@ -48,23 +60,23 @@ def entropy(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Ar
     return weighted_mean(-jnp.sum(terms, axis=-1), mask)
 
 
-def nll_by_outcome(log_probs: Array, labels: Array, *, mask: Array | None = None) -> ByOutcome:
+def nll_by_outcome(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> ByOutcome:
     """`nll` of the examples predicted right and of those predicted wrong, in nats.
 
     With a the accuracy, a * correct + (1 - a) * wrong is the NLL of all, held by
     tests/calibration/test_decomposition.py.
 
-    Source: Mukhoti et al., arXiv 2002.09437, section 4 and Fig. 2, where both are drawn over training.
+    Source: Mukhoti et al., arXiv 2002.09437, section 3, Figs 1 and 3, where both are drawn over training.
     """
     return ByOutcome(*(nll(log_probs, labels, mask=part) for part in _outcomes(log_probs, labels, mask)))
 
 
-def entropy_by_outcome(log_probs: Array, labels: Array, *, mask: Array | None = None) -> ByOutcome:
+def entropy_by_outcome(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> ByOutcome:
     """`entropy` of the examples predicted right and of those predicted wrong, in nats; averages as `nll_by_outcome`."""
     return ByOutcome(*(entropy(log_probs, labels, mask=part) for part in _outcomes(log_probs, labels, mask)))
 
 
-def brier_split(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> BrierSplit:
+def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> BrierSplit:
     """The Brier score as calibration + refinement + within-bin part, each summed over classes.
 
     For each class k the probabilities p_k fall into equal-width bins, see `reliability`, and in a bin p = mean + a,
@@ -103,7 +115,7 @@ def _signed(bins: Reliability, sign: int) -> Array:
     return jnp.sum(bins.count * excess) / jnp.sum(bins.count)
 
 
-def _outcomes(log_probs: Array, labels: Array, mask: Array | None) -> tuple[Array, Array]:
+def _outcomes(log_probs: LogProbs, labels: Labels, mask: Mask) -> tuple[Array, Array]:
     """The weights of the examples predicted right, and of those predicted wrong."""
     top = top_label(log_probs, labels, mask)
     right = top.correct.astype(top.weight.dtype)

@@ -9,7 +9,11 @@ number of classes.
 import jax.numpy as jnp
 
 from focalgeo.calibration.binning import (
+    Labels,
+    LogProbs,
+    Mask,
     Reliability,
+    Scalar,
     TopLabel,
     adaptive_reliability,
     check_bins,
@@ -28,7 +32,7 @@ _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on wh
 _HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8
 
 
-def smooth_ece(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
+def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Smooth ECE of the predicted class: integral over t in [0, 1] of |mean_i K_s(t, p_i) (y_i - p_i)|, as a fraction.
 
     K_s is the Gaussian density of width s, reflected at 0 and 1, and s is the one width at which the integral equals s:
@@ -75,11 +79,11 @@ def _residuals(confidence: Array, correct: Array, weight: Array) -> Array:
     return circle.at[jnp.array([0, _CELLS])].multiply(2.0)
 
 
-def debiased_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+def debiased_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Root of `debiased_squared_ece`, 0 where that is negative: a root mean square over bins, as a fraction.
 
     It estimates the L2 calibration error, which is never below the L1 error that `ece` estimates: do not compare the
-    two. Arguments as `adaptive_ece`. Inside `bootstrap` its draws are biased upwards: a resample repeats examples, so
+    two. Arguments as `adaptive_ece`. Inside `bootstrap` it is biased upwards: a resample repeats examples, so
     its gaps vary more than its count says and too little is taken off.
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator. Roelofs et al., arXiv 2012.08668, call it
@@ -89,13 +93,13 @@ def debiased_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: A
     return jnp.sqrt(jnp.maximum(squared, 0))
 
 
-def debiased_squared_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Squared L2 calibration error sum_i (n_i / N) [(a_i - c_i)^2 - a_i (1 - a_i) / (n_i - 1)], may be negative.
 
     Bins hold equally many examples, see `adaptive_reliability`; a_i and c_i are a bin's accuracy and mean confidence.
-    The second term estimates the variance of a_i, so that calibrated draws give 0 on average but for -(variance of the
-    confidence in the bin) / N per bin, held by tests/calibration/test_binned_variants.py. A bin of one example says
-    nothing of its variance and counts as 0.
+    The second term estimates the variance of a_i, so that calibrated predictions give 0 on average but for -(variance
+    of the confidence in the bin) / N per bin, held by tests/calibration/test_binned_variants.py. A bin of one example
+    says nothing of its variance and counts as 0.
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator of the squared error.
     """
@@ -109,9 +113,7 @@ def _debiased(bins: Reliability) -> Array:
     return jnp.sum(bins.count * squared) / jnp.sum(bins.count)
 
 
-def interpolated_adaptive_ece(
-    log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None
-) -> Array:
+def interpolated_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """AdaECE as published code computes it: bins (lo, hi] between edges interpolated in the sorted confidences.
 
     Edge i stands at rank i N / M of the sorted confidences, counted from 0 and cut at the last. The smallest confidence
@@ -139,22 +141,20 @@ def _edges(ordered: Array, count: Array, num_bins: int) -> Array:
     last = jnp.cumsum(count)
     total = last[-1]
     steps = jnp.arange(num_bins + 1, dtype=jnp.int32)
-    whole, rest = total // num_bins, total % num_bins
-    rank = steps * whole + steps * rest // num_bins
+    quotient, rest = total // num_bins, total % num_bins
+    rank = steps * quotient + steps * rest // num_bins
     share = (steps * rest % num_bins).astype(ordered.dtype) / num_bins
     ranks = jnp.minimum(jnp.stack([rank, rank + 1]), total - 1)
     below, above = ordered[jnp.searchsorted(last, ranks, side="right")]
     return below + share * (above - below)
 
 
-def binary_reliability(
-    log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None
-) -> Reliability:
+def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """As `reliability`, of P(class 1) and whether the label is 1."""
     return equal_width(*_class_one(log_probs, labels, mask), num_bins)
 
 
-def binary_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
 
     log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, held by
@@ -163,17 +163,17 @@ def binary_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Arr
     return expected_gap(binary_reliability(log_probs, labels, num_bins=num_bins, mask=mask))
 
 
-def binary_adaptive_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+def binary_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """As `binary_ece`, over bins that hold equally many examples, see `adaptive_reliability`."""
     return expected_gap(equal_mass(*_class_one(log_probs, labels, mask), num_bins))
 
 
-def binary_smooth_ece(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
+def binary_smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """As `smooth_ece`, of P(class 1) and whether the label is 1: the quantity that the paper defines."""
     return _smoothed_error(*_class_one(log_probs, labels, mask))
 
 
-def _class_one(log_probs: Array, labels: Array, mask: Array | None) -> TopLabel:
+def _class_one(log_probs: LogProbs, labels: Labels, mask: Mask) -> TopLabel:
     if log_probs.shape[-1] != 2:
         raise InputError(f"log_probs have {log_probs.shape[-1]} classes: binary metrics take 2, `ece` takes more")
     probability = jnp.exp(widened(log_probs)[:, 1])

@@ -1,23 +1,20 @@
 """Temperature scaling and focal temperature scaling as scikit-learn estimators; imported on first use alone."""
 
-import jax
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature
-from focalgeo.calibration.maps import focal_temperature_scaling
-from focalgeo.calibration.search import GAMMAS, TEMPERATURES, grid_search
+from focalgeo.calibration.methods import METHODS
+from focalgeo.calibration.search import CRITERIA, GAMMAS, TEMPERATURES
 from focalgeo.types import Array, InputError
 
-CRITERIA = ("nll", "ece", "adaptive_ece")
 _TWO_COLUMNS = "for two classes give two columns, np.stack([0 * z, z], axis=1) of the log-odds z"
-_MAP = jax.jit(focal_temperature_scaling)
 
 
 class _Calibrator(ClassifierMixin, BaseEstimator):
-    """What both maps share: logits [examples, classes] in, probabilities out, columns in the order of `classes_`."""
+    """Both estimators: logits [examples, classes] in, probabilities out, columns in the order of `classes_`."""
 
     def __init__(
         self,
@@ -33,7 +30,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         self.classes = classes
 
     def fit(self, logits: Array, labels: Array):
-        """Choose the map with the least `criterion` on these examples, which the network was not trained on.
+        """Fit the parameters with the least `criterion` on these examples, which the network was not trained on.
 
         Args:
             logits: Float [examples, classes]; column i belongs to the i-th of the sorted classes.
@@ -61,7 +58,8 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         """Calibrated log-probabilities, float32 [examples, classes]; they keep what probabilities round to 0 or 1."""
         check_is_fitted(self)
         logits = _validated(self, logits, reset=False)
-        return np.asarray(_MAP(np.float32(logits), np.float32(self.gamma_), np.float32(self.temperature_)))
+        params = {"gamma": np.float32(self.gamma_), "temperature": np.float32(self.temperature_)}
+        return np.asarray(METHODS["focal_temperature_scaling"].apply(params, np.float32(logits)))
 
     def predict_proba(self, logits: Array) -> np.ndarray:
         """Calibrated probabilities, float64 [examples, classes], of the classes in the order of `classes_`."""
@@ -69,17 +67,25 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         return probs / probs.sum(axis=1, keepdims=True)
 
     def predict(self, logits: Array) -> np.ndarray:
-        """The class of the largest logit, which no map changes."""
+        """The class of the largest logit, which neither method changes."""
         check_is_fitted(self)
         logits = _validated(self, logits, reset=False)
         return self.classes_[np.argmax(logits, axis=1)]
 
-    def _search(self, logits: np.ndarray, labels: np.ndarray, gammas: Array) -> tuple[float, float, bool]:
-        temperatures = TEMPERATURES if self.temperatures is None else self.temperatures
-        settings = {"criterion": self.criterion, "num_bins": self.num_bins}
-        found = grid_search(logits, labels, gammas, temperatures, **settings)
-        inside = np.min(temperatures) < found.temperature < np.max(temperatures)
-        return float(found.gamma), float(found.temperature), bool(inside or len(temperatures) == 1)
+    def _searched(
+        self, method: str, logits: np.ndarray, labels: np.ndarray, gammas: Array
+    ) -> tuple[float, float, bool]:
+        """Gamma, temperature and whether that lies inside its range, by the grid search of a method of METHODS."""
+        params = METHODS[method].fit(
+            logits,
+            labels,
+            criterion="nll" if self.criterion == "nll" else "ece",
+            binning="ece" if self.criterion == "nll" else self.criterion,
+            gammas=gammas,
+            temperatures=TEMPERATURES if self.temperatures is None else self.temperatures,
+            num_bins=self.num_bins,
+        )
+        return float(params.get("gamma", 0.0)), float(params["temperature"]), bool(params["converged"])
 
 
 class TemperatureScaling(_Calibrator):
@@ -102,7 +108,7 @@ class TemperatureScaling(_Calibrator):
         if self.criterion == "nll" and self.temperatures is None:
             found = fit_temperature(logits, labels)
             return 0.0, float(found.temperature), bool(found.converged)
-        return self._search(logits, labels, [0.0])
+        return self._searched("temperature_scaling", logits, labels, [0.0])
 
 
 class FocalTemperatureScaling(_Calibrator):
@@ -137,7 +143,8 @@ class FocalTemperatureScaling(_Calibrator):
         if self.criterion == "nll" and self.gammas is None and self.temperatures is None:
             found = fit_focal_temperature(logits, labels)
             return float(found.gamma), float(found.temperature), bool(found.converged)
-        return self._search(logits, labels, GAMMAS if self.gammas is None else self.gammas)
+        gammas = GAMMAS if self.gammas is None else self.gammas
+        return self._searched("focal_temperature_scaling", logits, labels, gammas)
 
 
 def _validated(estimator: BaseEstimator, logits: Array, *labels: Array, reset: bool):

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Int
 
-from focalgeo.calibration.binning import check_predictions
+from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, check_predictions
 from focalgeo.calibration.maps import focal_temperature_scaling, temperature_scaling, wide
 from focalgeo.calibration.roots import newton_in_bracket
 from focalgeo.types import Array, InputError
@@ -27,15 +28,15 @@ _SHORTENINGS = tuple(2.0**-i for i in range(12))  # of a Newton step that does n
 class CalibrationFit(NamedTuple):
     """Where the NLL is least, and whether it truly is."""
 
-    gamma: Array  # 0 for a fit of the temperature alone
-    temperature: Array
-    nll: Array  # nats per example
-    converged: Array  # bool: a least value inside the bracket
-    at_bound: Array  # bool: the NLL still falls, or does not change, where the bracket ends
-    iterations: Array  # int32
+    gamma: Scalar  # 0 for a fit of the temperature alone
+    temperature: Scalar
+    nll: Scalar  # nats per example
+    converged: Bool[Array, ""]  # a least value inside the bracket
+    at_bound: Bool[Array, ""]  # the NLL still falls, or does not change, where the bracket ends
+    iterations: Int[Array, ""]
 
 
-def fit_temperature(logits: Array, labels: Array, mask: Array | None = None) -> CalibrationFit:
+def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
     """The T from 0.01 to 100 with the least mean of -log softmax(logits / T)[label], in nats.
 
     The NLL is convex in 1 / T, so its slope in log T changes sign once: Newton steps in log T, a bisection where one
@@ -99,7 +100,7 @@ def _least_gain(dtype: jnp.dtype) -> float:
     return _GAIN[jnp.dtype(dtype).name]
 
 
-def _checked(logits: Array, labels: Array, mask: Array | None) -> tuple[Array, Array, Array]:
+def _checked(logits: Logits, labels: Labels, mask: Mask) -> tuple[Array, Array, Array]:
     """Logits, labels and weights ready to be traced; rows of weight 0 hold zeros."""
     if mask is None:
         mask = np.ones(np.shape(labels), bool)
@@ -115,7 +116,7 @@ def _checked(logits: Array, labels: Array, mask: Array | None) -> tuple[Array, A
     return jnp.where(weight[:, None] > 0, logits, 0), jnp.asarray(labels), weight
 
 
-def fit_focal_temperature(logits: Array, labels: Array, mask: Array | None = None) -> CalibrationFit:
+def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
     """The (gamma, T) in [-0.9, 20] x [0.01, 100] with the least NLL of `focal_temperature_scaling`, in nats.
 
     The NLL is not convex in the pair: the best of a coarse grid and of the fitted temperature alone starts a damped

@@ -6,14 +6,20 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 
+from focalgeo.calibration.binning import Labels, Scalar
 from focalgeo.types import Array, Estimate, InputError, PyTree
+
+Counts = Shaped[Array, "*batch"] | float
+Shares = Float[Array, "*batch"]
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 
 
-def wilson_interval(successes: Array, n: Array) -> tuple[Array, Array]:
+def wilson_interval(
+    successes: Shaped[Array, "*batch"] | float, n: Shaped[Array, "*batch"] | float
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
     """Wilson's 95% interval (low, high) for a share, from `successes` out of `n`; both of one shape.
 
     Unlike a bootstrap it does not collapse where all or none succeed. n = 0 gives (0, 1): nothing is known.
@@ -26,7 +32,9 @@ def wilson_interval(successes: Array, n: Array) -> tuple[Array, Array]:
     return jnp.clip(centre - half, 0, 1), jnp.clip(centre + half, 0, 1)
 
 
-def bootstrap(metric: Callable[..., PyTree], log_probs: Array, labels: Array, key: Array, num_resamples: int) -> PyTree:
+def bootstrap(
+    metric: Callable[..., PyTree], log_probs: Array, labels: Labels, key: Array, num_resamples: int
+) -> PyTree:
     """Bootstrap of metrics over the examples: value, standard error and bias-corrected 95% interval of each.
 
     Args:
@@ -41,13 +49,13 @@ def bootstrap(metric: Callable[..., PyTree], log_probs: Array, labels: Array, ke
         num_resamples: 2 or more; 1,000 is usual.
 
     Returns:
-        Estimate in the place of each scalar that the metric returns. Its value is the plain metric of the data, `n`
+        Estimate for each scalar that the metric returns. Its value is the plain metric of the data, `n`
         the number of examples. Resampling biases ECE upwards, just as sampling did, so the interval is centred on the
-        value less that bias: (2 value - mean of draws) +- 1.96 standard deviations. Where that bias is more than half
-        a standard deviation, no draw is negative and the same interval of the squares reaches 0, as with the ECE of a
-        calibrated model, its root is taken instead: the square's bias is the noise's variance, and 0 is covered.
-        (Percentile intervals, corrected or not, leave it out nearly always.) Where all resamples agree, as the accuracy
-        of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Held by
+        value less that bias: (2 value - mean over resamples) +- 1.96 standard deviations. Where that bias is more than
+        half a standard deviation, no resample gives a negative one and the same interval of the squares reaches 0, as
+        with the ECE of a calibrated model, its root is taken instead: the square's bias is the noise's variance, and 0
+        is covered. (Percentile intervals, corrected or not, leave it out nearly always.) Where all resamples agree, as
+        the accuracy of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Held by
         tests/calibration/test_bootstrap.py, which counts how often the interval covers.
 
     Raises:
@@ -103,19 +111,19 @@ def _normal_interval(draws: Array, value: Array) -> tuple[Array, Array]:
 class PairedDifference(NamedTuple):
     """A metric of the first predictions less that of the second."""
 
-    difference: Array
-    stderr: Array
-    low: Array  # 95% interval of the difference
-    high: Array
-    p_value: Array  # two-sided, of no difference
-    n: Array  # examples
+    difference: Scalar
+    stderr: Scalar
+    low: Scalar  # 95% interval of the difference
+    high: Scalar
+    p_value: Scalar  # two-sided, of no difference
+    n: Int[Array, ""]  # examples
 
 
 def paired_bootstrap(
     metric: Callable[..., PyTree],
     first_log_probs: Array,
     second_log_probs: Array,
-    labels: Array,
+    labels: Labels,
     key: Array,
     num_resamples: int,
 ) -> PyTree:
@@ -124,19 +132,19 @@ def paired_bootstrap(
     Args:
         metric: As for `bootstrap`: a scalar or a tree of scalars; hand in the same function object again.
         first_log_probs: Float [examples, classes].
-        second_log_probs: Float of the same shape: another model or map on the same examples.
+        second_log_probs: Float of the same shape: another model or method on the same examples.
         labels: Int [examples].
         key: PRNG key; the resamples are those of `bootstrap` with this key.
         num_resamples: 2 or more; 1,000 is usual.
 
     Returns:
-        PairedDifference in the place of each scalar. The interval is the difference +- 1.96 standard deviations of the
-        draws, and the p-value is 2 Phi(-|difference| / standard deviation), so that it is below 0.05 exactly where the
-        interval leaves out 0. Where no draw differs it is 1 for a difference of 0, else 0. Unlike `bootstrap`, the bias
-        of resampling is not taken off: where there is no difference both sides have the same bias, and an estimate of
-        it only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly calibrated
-        models is wary, not rash: tests/calibration/test_paired.py counts how often it rejects where there is none.
-        An ECE's difference leans towards 0, as chance adds more to the smaller ECE: the interval then bounds the
+        PairedDifference for each scalar. The interval is the difference +- 1.96 standard deviations of the
+        resamples, and the p-value is 2 Phi(-|difference| / standard deviation), so that it is below 0.05 exactly where
+        the interval leaves out 0. Where no resample differs it is 1 for a difference of 0, else 0. Unlike `bootstrap`,
+        the bias of resampling is not taken off: where there is no difference both sides have the same bias, and an
+        estimate of it only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly
+        calibrated models is wary, not rash: tests/calibration/test_paired.py counts how often it rejects where there is
+        none. An ECE's difference leans towards 0, as chance adds more to the smaller ECE: the interval then bounds the
         difference of two such samples, and the true one lies beyond its outer end in half of all samples or so (1,000
         examples, true difference 0.034). NLL and Brier score, which are means, have no such bias.
 

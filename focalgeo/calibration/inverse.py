@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo.calibration.maps import (
+    Numbers,
+    Rows,
     log_focal_weight,
     normalised,
     per_row,
@@ -23,7 +25,7 @@ _FAR = 1e20  # a log-probability this far below the top stands for -inf; unlike 
 _LARGEST_EXPONENT = 80.0  # of e^r in float32
 
 
-def inverse_focal_calibration(log_probs: Array, gamma: Array) -> Array:
+def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
     """Log q with focal_calibration(log q, gamma) = log_probs: what a focal-loss minimiser predicts where p is true.
 
     With h of `focal_calibration` and lambda such that the q_j sum to 1, q_j = h^-1(lambda p_j).

@@ -6,14 +6,18 @@ has p <= 1/2, where log(1 - p) is safe to take directly.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from focalgeo.types import Array
+
+Rows = Float[Array, "*batch classes"]
+Numbers = Float[Array, "*#batch"] | float  # one for all rows, or one for each
 
 _SERIES_FROM = 16.0  # log-odds above which (1 - p) / p is so small that three terms of a series are exact in float64
 _LOG_ZERO = -1000.0  # log-odds below which p is 0 in float32 and float64 alike
 
 
-def temperature_scaling(logits: Array, temperature: Array) -> Array:
+def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
     """Log-probabilities of softmax(logits / temperature).
 
     Args:
@@ -31,13 +35,14 @@ def temperature_scaling(logits: Array, temperature: Array) -> Array:
     return normalised(_scaled(logits, temperature), top_class(logits))
 
 
-def focal_calibration(log_probs: Array, gamma: Array) -> Array:
+def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
     """Focal calibration map: p_j proportional to h(q_j) = q_j / [(1-q_j)^gamma - gamma q_j (1-q_j)^(gamma-1) log q_j].
 
     Args:
         log_probs: Float [..., classes], log q; a constant added to a row changes nothing, so logits do as well.
-        gamma: Float scalar or [...], above -1; anything else gives NaN. Zero is the identity. A model trained with
-            focal loss of this gamma is un-focalled by it. From about -0.885 to 0 the map softens confident predictions.
+        gamma: Float scalar or [...], above -1; anything else gives NaN. Zero is the identity. For a model trained with
+            focal loss of this gamma it is the loss-implied map. From about -0.885 to 0 it softens confident
+            predictions.
 
     Returns:
         [..., classes] float32 log-probabilities, normalised, with the argmax of the input, differentiable in both
@@ -50,7 +55,7 @@ def focal_calibration(log_probs: Array, gamma: Array) -> Array:
     return _focal(log_probs, gamma, top_class(log_probs))
 
 
-def focal_temperature_scaling(logits: Array, gamma: Array, temperature: Array) -> Array:
+def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers) -> Rows:
     """Focal calibration of softmax(logits / temperature): the temperature first, then the map.
 
     Args:
@@ -69,7 +74,7 @@ def focal_temperature_scaling(logits: Array, gamma: Array, temperature: Array) -
     return _focal(_scaled(logits, temperature), gamma, top_class(logits))
 
 
-def binary_focal_calibration(log_odds: Array, gamma: Array) -> Array:
+def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, "*batch"]:
     """Focal calibration of two classes: (1 + gamma) s + log[(1 + gamma u(-s)) / (1 + gamma u(s))] of the log-odds s.
 
     Here u(s) = -q log(q) / (1 - q) with q = sigmoid(s): the paper's quotient with q and 1 - q taken out.

@@ -1,7 +1,8 @@
 """Calibration methods as values: how each is fitted to held-out logits, and how it is applied.
 
-All that comes after a fit measures log-probabilities and never asks which method they are from. A new method is a
-function pair and an entry of METHODS; tests/calibration/test_methods.py holds one of ten lines.
+A fit gives params, and applying a method with its params gives log-probabilities: metrics, intervals, comparisons,
+tables and the saved calibrator take those of any method. A new method is a function pair and an entry of METHODS;
+tests/calibration/test_methods.py has one of ten lines.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,9 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
 from focalgeo.calibration.maps import focal_temperature_scaling
-from focalgeo.calibration.search import GAMMAS, TEMPERATURES, GridSearch, best_point, grid_search
+from focalgeo.calibration.search import GAMMAS, TEMPERATURES, Grid, GridSearch, best_point, grid_search
 from focalgeo.types import Array
+
+Params = dict[str, Array]
 
 
 class Method(NamedTuple):
@@ -26,8 +30,8 @@ class Method(NamedTuple):
 
     name: str  # its key in METHODS, and in rows
     title: str  # in tables and figures
-    fit: Callable[..., dict[str, Array]]
-    apply: Callable[[dict[str, Array], Array], Array]
+    fit: Callable[..., Params]
+    apply: Callable[[Params, Array], Array]
     criteria: tuple[str, ...] = ("ece", "nll")  # that it can be fitted by; () where nothing is fitted
     options: tuple[str, ...] = ()  # keyword options of `fit` beyond criterion and mask
     keeps_class: bool = True  # False: it may change the predicted class
@@ -38,13 +42,13 @@ class Fitted(NamedTuple):
 
     method: Method
     criterion: str | None  # None where nothing is fitted
-    params: dict[str, Array]
+    params: Params
 
-    def log_probs(self, logits: Array) -> Array:
-        """Calibrated log-probabilities [examples, classes] of logits of that shape."""
+    def log_probs(self, logits: Logits) -> LogProbs:
+        """Calibrated log-probabilities of the logits."""
         return self.method.apply(self.params, logits)
 
-    def calibrated(self, logits: Array) -> "Calibrated":
+    def calibrated(self, logits: Logits) -> "Calibrated":
         """The log-probabilities with the method and criterion that they are from."""
         return Calibrated(self.method, self.criterion, self.log_probs(logits))
 
@@ -59,44 +63,7 @@ class Calibrated(NamedTuple):
 
     method: Method
     criterion: str | None
-    log_probs: Array  # float [examples, classes]
-
-
-def _nothing_fitted(logits: Array, labels: Array, *, criterion: str | None = None, mask: Array | None = None) -> dict:
-    return {}
-
-
-def _fit_focal_temperature_scaling(
-    logits: Array,
-    labels: Array,
-    *,
-    criterion: str,
-    mask: Array | None = None,
-    gammas: Array = GAMMAS,
-    temperatures: Array = TEMPERATURES,
-    binning: str = "ece",
-    num_bins: int = 15,
-    search: GridSearch | None = None,
-    gamma: float | None = None,
-) -> dict[str, Array]:
-    """Gamma and temperature by `grid_search`; `search` is its result where that is known, `gamma` a row of the grid."""
-    if search is None:
-        search = grid_search(logits, labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask)
-    best = best_point(search, gammas, temperatures, criterion=criterion, gamma=gamma)
-    ends = np.float32([np.min(temperatures), np.max(temperatures)])
-    inside = (ends[0] < best.temperature) & (best.temperature < ends[1])
-    return {"gamma": best.gamma, "temperature": best.temperature, "converged": inside | (len(temperatures) == 1)}
-
-
-def _fit_temperature_scaling(logits: Array, labels: Array, **settings: Any) -> dict[str, Array]:
-    """The row gamma = 0 of the same grid: on these examples focal temperature scaling is then never worse."""
-    return _fit_focal_temperature_scaling(logits, labels, gamma=0.0, **settings)
-
-
-def _trained_gamma(
-    logits: Array, labels: Array, *, criterion: str | None = None, mask: Array | None = None, trained_gamma: float
-) -> dict[str, Array]:
-    return {"gamma": np.float32(trained_gamma)}
+    log_probs: LogProbs
 
 
 # One compiled map for all four methods: two of them with the same gamma and temperature then agree to the bit, and
@@ -105,36 +72,86 @@ _MAP = jax.jit(focal_temperature_scaling)
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
-_SEARCH_OPTIONS = ("gammas", "temperatures", "binning", "num_bins", "search")
+def _fit_nothing(logits: Logits, labels: Labels, *, criterion: str | None = None, mask: Mask = None) -> Params:
+    return {}
 
-METHODS: dict[str, Method] = {
+
+def _fit_temperature(
+    logits: Logits,
+    labels: Labels,
+    *,
+    criterion: str,
+    mask: Mask = None,
+    gammas: Grid = GAMMAS,
+    temperatures: Grid = TEMPERATURES,
+    binning: str = "ece",
+    num_bins: int = 15,
+    search: GridSearch | None = None,
+) -> Params:
+    """The row gamma = 0 of the grid, so that on these examples focal temperature scaling is never worse."""
+    if search is None:
+        search = grid_search(logits, labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask)
+    best = best_point(search, gammas, temperatures, criterion=criterion, gamma=0.0)
+    return _params(best, temperatures)
+
+
+def _fit_focal(
+    logits: Logits,
+    labels: Labels,
+    *,
+    criterion: str,
+    mask: Mask = None,
+    gammas: Grid = GAMMAS,
+    temperatures: Grid = TEMPERATURES,
+    binning: str = "ece",
+    num_bins: int = 15,
+    search: GridSearch | None = None,
+) -> Params:
+    """The best point of the grid."""
+    if search is None:
+        search = grid_search(logits, labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask)
+    best = best_point(search, gammas, temperatures, criterion=criterion)
+    return _params(best, temperatures)
+
+
+def _params(best: GridSearch, temperatures: Grid) -> Params:
+    """The best point; converged where its temperature is not an end of the grid, or is all of it."""
+    low, high = np.float32(np.min(temperatures)), np.float32(np.max(temperatures))
+    inside = (low < best.temperature) & (best.temperature < high)
+    return {"gamma": best.gamma, "temperature": best.temperature, "converged": inside | (low == high)}
+
+
+def _fit_implied(
+    logits: Logits, labels: Labels, *, trained_gamma: float, criterion: str | None = None, mask: Mask = None
+) -> Params:
+    """The gamma of the training: the map that undoes what the focal loss of this gamma does to probabilities."""
+    return {"gamma": np.float32(trained_gamma)}
+
+
+def _uncalibrated(params: Params, logits: Logits) -> LogProbs:
+    return _MAP(logits, _ZERO, _ONE)
+
+
+def _temperature_scaled(params: Params, logits: Logits) -> LogProbs:
+    return _MAP(logits, _ZERO, params["temperature"])
+
+
+def _focal_scaled(params: Params, logits: Logits) -> LogProbs:
+    return _MAP(logits, params["gamma"], params["temperature"])
+
+
+def _implied(params: Params, logits: Logits) -> LogProbs:
+    return _MAP(logits, params["gamma"], _ONE)
+
+
+_GRID = ("gammas", "temperatures", "binning", "num_bins", "search")
+METHODS: dict[str, Method] = {  # in order of plainness
     method.name: method
     for method in (
-        Method(
-            "uncalibrated", "Uncalibrated", _nothing_fitted, lambda _, logits: _MAP(logits, _ZERO, _ONE), criteria=()
-        ),
-        Method(
-            "temperature_scaling",
-            "Temperature scaling",
-            _fit_temperature_scaling,
-            lambda params, logits: _MAP(logits, _ZERO, params["temperature"]),
-            options=_SEARCH_OPTIONS,
-        ),
-        Method(
-            "focal_temperature_scaling",
-            "Focal temperature scaling",
-            _fit_focal_temperature_scaling,
-            lambda params, logits: _MAP(logits, params["gamma"], params["temperature"]),
-            options=_SEARCH_OPTIONS,
-        ),
-        Method(  # the inverse of what training with focal loss of this gamma does, where it has no class weights
-            "loss_implied_map",
-            "Loss-implied map",
-            _trained_gamma,
-            lambda params, logits: _MAP(logits, params["gamma"], _ONE),
-            criteria=(),
-            options=("trained_gamma",),
-        ),
+        Method("uncalibrated", "Uncalibrated", _fit_nothing, _uncalibrated, criteria=()),
+        Method("temperature_scaling", "Temperature scaling", _fit_temperature, _temperature_scaled, options=_GRID),
+        Method("focal_temperature_scaling", "Focal temperature scaling", _fit_focal, _focal_scaled, options=_GRID),
+        Method("loss_implied_map", "Loss-implied map", _fit_implied, _implied, criteria=(), options=("trained_gamma",)),
     )
 }
 
@@ -153,11 +170,11 @@ def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[s
 
 def fit_methods(
     methods: Mapping[str, Method],
-    logits: Array,
-    labels: Array,
+    logits: Logits,
+    labels: Labels,
     *,
     settings: Mapping[str, Any],
-    mask: Array | None = None,
+    mask: Mask = None,
 ) -> list[Fitted]:
     """Every method fitted by each of its criteria, in the order of `methods`.
 
@@ -179,7 +196,7 @@ def fit_methods(
     ]
 
 
-def searched(logits: Array, labels: Array, *, settings: Mapping[str, Any], mask: Array | None = None) -> GridSearch:
+def searched(logits: Logits, labels: Labels, *, settings: Mapping[str, Any], mask: Mask = None) -> GridSearch:
     """The `grid_search` that `fit_methods` makes for these settings."""
     gammas, temperatures = settings.get("gammas", GAMMAS), settings.get("temperatures", TEMPERATURES)
     options = {"criterion": settings.get("binning", "ece"), "num_bins": settings.get("num_bins", 15)}

@@ -12,8 +12,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from focalgeo.calibration.binning import (
+    Labels,
+    LogProbs,
+    Mask,
+    Scalar,
     adaptive_reliability,
     equal_width,
     expected_gap,
@@ -29,11 +34,11 @@ from focalgeo.types import Array
 class HighConfidence(NamedTuple):
     """The examples predicted with high confidence."""
 
-    fraction: Array  # share of all examples, 0 to 1
-    accuracy: Array  # share of them that is right; NaN if there is none
+    fraction: Scalar  # share of all examples, 0 to 1
+    accuracy: Scalar  # share of them that is right; NaN if there is none
 
 
-def ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Expected calibration error sum_i (n_i / N) |accuracy_i - confidence_i| of the predicted class, as a fraction.
 
     Bins have equal width and are closed on the right, see `reliability`. It is piecewise constant in a temperature: no
@@ -44,7 +49,7 @@ def ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | No
     return expected_gap(reliability(log_probs, labels, num_bins=num_bins, mask=mask))
 
 
-def adaptive_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Equal-mass ECE: as `ece`, over bins that hold equally many examples, see `adaptive_reliability`.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3, by rank: no example is dropped, as their published code does.
@@ -52,7 +57,7 @@ def adaptive_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: A
     return expected_gap(adaptive_reliability(log_probs, labels, num_bins=num_bins, mask=mask))
 
 
-def mce(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Maximum calibration error max_i |accuracy_i - confidence_i| over the equal-width bins that are not empty.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 2.
@@ -62,7 +67,7 @@ def mce(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | No
     return jnp.where(jnp.sum(bins.count) > 0, largest, jnp.nan)
 
 
-def classwise_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> Array:
+def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Mean over classes of the ECE of p_k as a prediction of "the label is k", with equal-width bins.
 
     A class that no label has still counts, and so does p_k = 0 (the published code drops both).
@@ -78,28 +83,28 @@ def classwise_ece(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: 
     return jnp.mean(jax.lax.map(of_class, (log_probs.T, jnp.arange(log_probs.shape[-1], dtype=jnp.int32))))
 
 
-def nll(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
+def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0."""
     log_probs = widened(log_probs)
     true = jax.nn.one_hot(labels, log_probs.shape[-1], dtype=bool)
     return weighted_mean(-jnp.sum(jnp.where(true, log_probs, 0), axis=-1), mask)
 
 
-def brier(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
+def brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2."""
     log_probs = widened(log_probs)
     error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)
     return weighted_mean(jnp.sum(error**2, axis=-1), mask)
 
 
-def accuracy(log_probs: Array, labels: Array, *, mask: Array | None = None) -> Array:
+def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted."""
     top = top_label(log_probs, labels, mask)
     return jnp.sum(top.weight * top.correct.astype(top.weight.dtype)) / jnp.sum(top.weight)
 
 
 def high_confidence(
-    log_probs: Array, labels: Array, threshold: float = 0.99, *, mask: Array | None = None
+    log_probs: LogProbs, labels: Labels, threshold: float = 0.99, *, mask: Mask = None
 ) -> HighConfidence:
     """Share of examples whose confidence is `threshold` or more, and their accuracy.
 
@@ -111,7 +116,7 @@ def high_confidence(
     return HighConfidence(size / jnp.sum(top.weight), jnp.sum(chosen * top.correct.astype(chosen.dtype)) / size)
 
 
-def weighted_mean(values: Array, mask: Array | None) -> Array:
+def weighted_mean(values: Float[Array, " examples"], mask: Mask) -> Scalar:
     """Mean of `values` [examples], each as often as `mask` says; NaN where none counts."""
     weight = weights(mask, values)
     return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)
@@ -143,7 +148,7 @@ METRICS: dict[str, MetricEntry] = {
 }
 
 
-def all_metrics(log_probs: Array, labels: Array, *, num_bins: int = 15, mask: Array | None = None) -> dict[str, Array]:
+def all_metrics(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> dict[str, Scalar]:
     """Every metric of METRICS by its name; with num_bins bound it is a metric for `bootstrap`."""
     return {
         name: entry.function(log_probs, labels, mask=mask, **({"num_bins": num_bins} if entry.binned else {}))

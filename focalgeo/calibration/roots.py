@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from focalgeo.types import Array
+
+Points = Float[Array, "*batch"]
 
 _MOST_STEPS = 100  # ten are usual; each fourth is a bisection until Newton's steps are short
 _NEAR = 0.1  # a Newton step shorter than this is in reach of quadratic convergence, for functions of scale 1
@@ -19,9 +22,9 @@ _GOLDEN = 0.6180339887498949
 class Root(NamedTuple):
     """Where a function crosses zero."""
 
-    point: Array
-    converged: Array  # bool
-    steps: Array  # int32 scalar
+    point: Points
+    converged: Bool[Array, "*batch"]
+    steps: Int[Array, ""]
 
 
 class _Bracket(NamedTuple):
@@ -34,9 +37,9 @@ class _Bracket(NamedTuple):
 
 def newton_in_bracket(
     function: Callable[[Array], tuple[Array, Array]],
-    start: Array,
-    low: Array,
-    high: Array,
+    start: Points,
+    low: Points,
+    high: Points,
     *,
     settled: Callable[[Array, Array], Array] | None = None,
 ) -> Root:
@@ -44,7 +47,7 @@ def newton_in_bracket(
 
     Args:
         function: function(x) -> (value, slope) for x [...], each element by itself. The value is at most 0 at `low`
-            and at least 0 at `high`, and crosses zero once between them; the slope may have any sign on the way.
+            and at least 0 at `high`, and crosses zero once between them; the slope may have any sign in between.
         start: Float [...], inside the bracket.
         low: Float [...].
         high: Float [...].
@@ -76,7 +79,7 @@ def newton_in_bracket(
     return Root(state.point, ~state.moving, state.step)
 
 
-def implicit_step(root: Array, value: Array, slope: Array) -> Array:
+def implicit_step(root: Points, value: Points, slope: Points) -> Points:
     """One Newton step root - value / slope, whose derivatives are those of the root as an implicit function.
 
     Args:
@@ -87,7 +90,7 @@ def implicit_step(root: Array, value: Array, slope: Array) -> Array:
     return jax.lax.stop_gradient(root) - value / jax.lax.stop_gradient(slope)
 
 
-def bisection(is_below: Callable[[Array], Array], low: Array, high: Array, *, num_halvings: int) -> Array:
+def bisection(is_below: Callable[[Array], Array], low: Points, high: Points, *, num_halvings: int) -> Points:
     """The middle of the bracket [...] around a root after `num_halvings`; is_below(x) says that x is below the root."""
 
     def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -100,7 +103,7 @@ def bisection(is_below: Callable[[Array], Array], low: Array, high: Array, *, nu
     return low / 2 + high / 2
 
 
-def golden_section(function: Callable[[Array], Array], low: Array, high: Array, *, num_sections: int) -> Array:
+def golden_section(function: Callable[[Array], Array], low: Points, high: Points, *, num_sections: int) -> Points:
     """Where a function [...] -> [...] that falls and then rises is least: a section shrinks the bracket by 1.618."""
 
     def section(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:

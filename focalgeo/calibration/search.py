@@ -1,18 +1,20 @@
 """Search over a grid of (gamma, temperature) for focal temperature scaling, and along a line.
 
-The plain way stands here: the map at every point, then the metrics. It works under jit and vmap and on accelerators,
-and tests hold the faster way of `fast_search` to it, which `grid_search` takes on the CPU.
+The plain search is the map at every point, then the metrics of its result. It works under jit and vmap and on
+accelerators. On the CPU `grid_search` uses the one of `fast_search`, which tests compare with the plain one.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from focalgeo.calibration import fast_search
-from focalgeo.calibration.binning import check_bins, check_predictions
+from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, check_bins, check_predictions
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.metrics import adaptive_ece, ece, nll
 from focalgeo.types import Array, InputError
@@ -21,29 +23,32 @@ GAMMAS = (0.0, -0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # temperatur
 TEMPERATURES = tuple(i / 100 for i in range(1, 501))  # the paper's 0.01, 0.02, ..., 5.00
 CRITERIA = ("ece", "nll", "adaptive_ece")
 
+Grid = Shaped[Array, "_"] | Sequence[float]
+Surface = Float[Array, "gammas temperatures"]
+
 _LARGEST_GAMMA = 100.0  # 2^gamma must stay within float32
-_AT_ONCE = 2**22  # numbers in a table [points, examples, classes or bins] of the plain way: 16 MB
+_AT_ONCE = 2**22  # numbers in a table [points, examples, classes or bins] of the plain search: 16 MB
 
 
 class GridSearch(NamedTuple):
-    """The best point of a grid and the whole surface."""
+    """The best point of a grid and the surfaces."""
 
-    gamma: Array
-    temperature: Array
-    value: Array  # the criterion at the best point
-    ece: Array  # [gammas, temperatures]; equal-mass ECE where that is the criterion
-    nll: Array  # [gammas, temperatures], nats
+    gamma: Scalar
+    temperature: Scalar
+    value: Scalar  # the criterion at the best point
+    ece: Surface  # equal-mass ECE where that is the criterion
+    nll: Surface  # nats
 
 
 def grid_search(
-    logits: Array,
-    labels: Array,
-    gammas: Array = GAMMAS,
-    temperatures: Array = TEMPERATURES,
+    logits: Logits,
+    labels: Labels,
+    gammas: Grid = GAMMAS,
+    temperatures: Grid = TEMPERATURES,
     *,
     criterion: str = "ece",
     num_bins: int = 15,
-    mask: Array | None = None,
+    mask: Mask = None,
 ) -> GridSearch:
     """The (gamma, temperature) of `focal_temperature_scaling` with the least ECE or NLL over a grid.
 
@@ -85,15 +90,15 @@ def grid_search(
 
 
 def plain_surfaces(
-    logits: Array,
-    labels: Array,
-    gammas: Array,
-    temperatures: Array,
+    logits: Logits,
+    labels: Labels,
+    gammas: Float[Array, " gammas"],
+    temperatures: Float[Array, " temperatures"],
     *,
     num_bins: int = 15,
-    mask: Array | None = None,
+    mask: Mask = None,
     by_rank: bool = False,
-) -> tuple[Array, Array]:
+) -> tuple[Surface, Surface]:
     """ECE and NLL [gammas, temperatures] of `focal_temperature_scaling`, point by point; for jit and vmap.
 
     Arguments as `grid_search`; `by_rank` asks for `adaptive_ece` in place of `ece`.
@@ -128,12 +133,12 @@ def _at_points(
 
 
 def best_point(
-    found: GridSearch, gammas: Array, temperatures: Array, *, criterion: str = "ece", gamma: float | None = None
+    found: GridSearch, gammas: Grid, temperatures: Grid, *, criterion: str = "ece", gamma: float | None = None
 ) -> GridSearch:
     """The best point of surfaces already computed, by another criterion or for one gamma alone.
 
-    One search serves four fits: with gamma=0 it gives temperature scaling from the very numbers of focal temperature
-    scaling, so that the latter is never worse on the same examples (two searches differ in the last bit).
+    With gamma=0 the best point is that of temperature scaling, from the same numbers as that of focal temperature
+    scaling, which is then never worse on the same examples (the numbers of two searches differ in the last bit).
 
     Args:
         found: What `grid_search` returned for `gammas` and `temperatures`.
@@ -156,26 +161,26 @@ def best_point(
 
 
 class LineSearch(NamedTuple):
-    """The best point of the line, and the whole line."""
+    """The best point of the line, and all points of it."""
 
-    gamma: Array
-    temperature: Array
-    value: Array  # the criterion at the best point
-    temperatures: Array  # [gammas] of the line
-    ece: Array  # [gammas]; equal-mass ECE where that is the criterion
-    nll: Array  # [gammas], nats
+    gamma: Scalar
+    temperature: Scalar
+    value: Scalar  # the criterion at the best point
+    temperatures: Float[Array, " gammas"]  # of the line
+    ece: Float[Array, " gammas"]  # equal-mass ECE where that is the criterion
+    nll: Float[Array, " gammas"]  # nats
     num_evaluations: int  # points at which the map was computed
 
 
 def line_search(
-    logits: Array,
-    labels: Array,
-    gammas: Array = GAMMAS,
-    temperatures: Array = TEMPERATURES,
+    logits: Logits,
+    labels: Labels,
+    gammas: Grid = GAMMAS,
+    temperatures: Grid = TEMPERATURES,
     *,
     criterion: str = "ece",
     num_bins: int = 15,
-    mask: Array | None = None,
+    mask: Mask = None,
 ) -> LineSearch:
     """The best (gamma, T) on the line through the best T of the least and of the greatest gamma.
 

@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 
 from focalgeo.calibration import GAMMAS
-from focalgeo.calibration.fast_search.tail import TERMS, cap, fit_tail, moments_at, place_nodes, tail_sums, tail_weights
+from focalgeo.calibration.fast_search.tail import (
+    TERMS,
+    cap,
+    fit_tail,
+    interpolation_nodes,
+    moments_at,
+    tail_sums,
+    tail_weights,
+)
 
 
 def focal_ratio(p, gamma):
@@ -26,7 +34,7 @@ def test_sums_give_the_weight_of_all_classes_at_once(temperature):
     below = -np.abs(generator.normal(size=(300, 20))).astype(np.float32) * 3 - 1
     tail = fit_tail(np.array(GAMMAS), 300)
     log_second = np.log(np.float32(cap(tail.num_exact))) - 80 * generator.random(20, dtype=np.float32) ** 4
-    x, (left,), (weights,) = place_nodes(np.float32([temperature]))
+    x, (left,), (weights,) = interpolation_nodes(np.float32([temperature]))
     got = tail_weights(tail_sums(moments_at(x, below), left, weights), log_second, tail)
     relative = np.exp(below.astype(np.float64) / np.float32(temperature))
     p = np.maximum(relative * np.exp(log_second.astype(np.float64)), 1e-300)
@@ -44,7 +52,7 @@ def test_few_classes_or_a_huge_gamma_leave_nothing_to_the_polynomial():
 def test_interpolation_is_right_between_nodes_and_where_the_sums_change_fastest():
     temperatures = np.geomspace(0.01, 5, 97).astype(np.float32)
     below = -np.linspace(0, 40, 1201, dtype=np.float32)[None]  # one class: nothing averages out
-    nodes = place_nodes(temperatures)
+    nodes = interpolation_nodes(temperatures)
     moments = moments_at(nodes.x, below)
     for temperature, left, weights in zip(temperatures, nodes.left, nodes.weights, strict=True):
         z = below[0].astype(np.float64) / temperature

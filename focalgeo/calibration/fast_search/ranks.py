@@ -1,6 +1,6 @@
 """Equal-mass bins of many rows of confidences at once, sorted by NumPy on the host.
 
-NumPy sorts 10,000 integers in a fifth of the time that XLA needs on CPU; on an accelerator the rows travel once.
+NumPy sorts 10,000 integers in a fifth of the time that XLA needs on the CPU.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The (gamma, temperature) surfaces of ECE and NLL, with examples in chunks that fit a core's cache, a thread a core.
+"""Surfaces of ECE and NLL over (gamma, temperature), from chunks of examples that fit a core's cache, a thread a core.
 
 Nothing as large as the logits is made: the peak stays below their size, a second such table and 300 MB
 (experiments/benchmarks/README.md).
@@ -15,7 +15,7 @@ import numpy as np
 
 from focalgeo.calibration.fast_search.ranks import rank_bin_sums
 from focalgeo.calibration.fast_search.surface import ChunkSurface, chunk_surface
-from focalgeo.calibration.fast_search.tail import Nodes, Tail, fit_tail, place_nodes
+from focalgeo.calibration.fast_search.tail import Nodes, Tail, fit_tail, interpolation_nodes
 
 _CHUNK = 2**16  # numbers in a table [classes, examples] worked on at once: a few such tables fit a core's cache
 _FEWEST = 64  # examples in a chunk, where there are that many: below that the calls cost more than the work
@@ -112,6 +112,6 @@ def _nodes(blocks: np.ndarray, tail: Tail) -> list[Nodes | None]:
     """The nodes of each block of temperatures, equally many, so that one compiled program serves all."""
     if tail.coefficients is None:
         return [None] * len(blocks)
-    placed = [place_nodes(block) for block in blocks]
-    most = max(nodes.x.size for nodes in placed)
-    return [nodes._replace(x=np.pad(nodes.x, (0, most - nodes.x.size), mode="edge")) for nodes in placed]
+    nodes_of = [interpolation_nodes(block) for block in blocks]
+    most = max(nodes.x.size for nodes in nodes_of)
+    return [nodes._replace(x=np.pad(nodes.x, (0, most - nodes.x.size), mode="edge")) for nodes in nodes_of]

@@ -77,7 +77,7 @@ def chunk_surface(
         gammas: Float32 [gammas].
         temperatures: Float32 [temperatures].
         coefficients: Of `fit_tail`, with `num_exact`.
-        nodes: Of `place_nodes` for these temperatures; None where there are no coefficients.
+        nodes: Of `interpolation_nodes` for these temperatures; None where there are no coefficients.
         num_exact: Of `fit_tail`.
         num_bins: Bins of equal width; None asks for the confidences [temperatures, gammas, examples].
     """

@@ -61,7 +61,7 @@ def cap(num_exact: int) -> float:
     return 1 / (num_exact + 2)
 
 
-def place_nodes(temperatures: np.ndarray) -> Nodes:
+def interpolation_nodes(temperatures: np.ndarray) -> Nodes:
     """Nodes around (1 + a) / T for all temperatures [temperatures] and a, with the weights of quintic Hermite."""
     powers = np.arange(1, _ORDER + 2)
     position = np.log(powers / np.asarray(temperatures, np.float64)[:, None]) / _SPACING
