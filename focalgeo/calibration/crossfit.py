@@ -107,5 +107,5 @@ def _better(differences: Sequence[Difference], later: Fitted, best: Fitted, crit
 
 def _difference(differences: Sequence[Difference], metric: str, fitted: Fitted, against: Fitted) -> Difference:
     other = against.criterion if against.criterion != fitted.criterion else None
-    place = {"method": fitted.method.name, "criterion": fitted.criterion, "against": against.method.name}
-    return select(differences, Difference, name=f"{metric}_difference", **place, against_criterion=other)[0]
+    fields = {"method": fitted.method.name, "criterion": fitted.criterion, "against": against.method.name}
+    return select(differences, Difference, name=f"{metric}_difference", **fields, against_criterion=other)[0]
