@@ -1,8 +1,16 @@
 """Data sets by name, and their batches: NumPy in, `focalgeo.types.Batch` out, deterministic in (seed, epoch)."""
 
-from focalgeo.data.augmentation import AUGMENTATIONS, Augmentation, crop_flip, sample_crop_flip
 from focalgeo.data.batching import BatchSpec, batch_specs, evaluation_batches, fetch, make_batch, num_batches
-from focalgeo.data.images import NORMALISATIONS, Normalisation, measure_normalisation, normalise_images
+from focalgeo.data.images import (
+    AUGMENTATIONS,
+    NORMALISATIONS,
+    Augmentation,
+    Normalisation,
+    crop_flip,
+    measure_normalisation,
+    normalise_images,
+    sample_crop_flip,
+)
 from focalgeo.data.registry import load_dataset
 from focalgeo.data.splits import check_split, split_indices
 from focalgeo.data.vocabulary import read_embeddings

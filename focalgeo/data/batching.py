@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32
 
-from focalgeo.data.augmentation import AUGMENTATIONS, Augmentation, Changes
-from focalgeo.data.images import Normalisation, normalise_images
+from focalgeo.data.images import AUGMENTATIONS, Augmentation, Changes, Normalisation, normalise_images
 from focalgeo.types import Array, Batch, InputError, Split
 
 

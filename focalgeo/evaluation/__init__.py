@@ -19,9 +19,8 @@ from focalgeo.evaluation.curvature import (
     make_batch_loss,
     measure_curvature,
 )
-from focalgeo.evaluation.diagnostics import Diagnosis, check_last_layer, diagnose, diagnosis_rows
+from focalgeo.evaluation.diagnostics import Diagnosis, check_last_layer, diagnose, diagnosis_rows, predict
 from focalgeo.evaluation.forecast import Forecast, check_memory, forecast_memory, seconds_of_product
-from focalgeo.evaluation.prediction import predict
 
 __all__ = [
     "Curvature",

@@ -1,4 +1,4 @@
-"""Diagnostics of a network on single examples: confidence, entropy, and gradient norm at the last layer."""
+"""Predictions of all examples, and diagnostics of each: confidence, entropy, gradient norm at the last layer."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from focalgeo.calibration.binning import equal_width
 from focalgeo.evaluation.calibration import reliability_rows
 from focalgeo.evaluation.curvature import as_argument
 from focalgeo.rows import OUTCOMES, Diagnostic, HistogramBin, Row, finite
-from focalgeo.types import Array, Batch, InputError, PyTree, TrainState
+from focalgeo.types import Array, Batch, InputError, Predictions, PyTree, TrainState
 
 BY_OUTCOME = ("nll", "entropy", "true_class_probability", "gradient_norm")
 PER_DECADE = 4
@@ -212,3 +212,14 @@ def _weight_norms(apply: Partial, variables: PyTree, x: Array) -> Array:
         return jnp.linalg.norm(find_last_layer(apply(variables, x, mutable=[INTERMEDIATES])[1])[1])
 
     return jax.vmap(of_member)(variables)
+
+
+def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> Predictions:
+    """Logits of every example once, in order; forward is compiled by parallel.pmapped_forward."""
+    variables, logits, labels = parallel.replicated(variables), [], []
+    for batch in batches:
+        outputs = forward(variables, batch)
+        logits.append(outputs[batch.mask])
+        labels.append(batch.y[batch.mask])
+    logits = np.concatenate(logits).astype(np.float32)
+    return Predictions(logits, np.concatenate(labels), np.ones(len(logits), bool))

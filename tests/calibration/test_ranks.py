@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from focalgeo.calibration.fast_search.ranks import rank_bin_sums
+from focalgeo.calibration.fast_search.streaming import rank_bin_sums
 
 
 def slow_bin_sums(confidence, correct, num_bins):

@@ -5,7 +5,7 @@ as much for 5,000 examples of 100 classes with bins of equal width (53 s against
 of equal mass; for 10,000 examples of 10 classes 50 times as much (38 s against 0.76 s), and 40.
 
 What is gained, by file: no gamma enters the sums over improbable classes (`tail`), a temperature's work is shared by
-all gammas (`surface`), chunks of examples stay in a core's cache (`streaming`), and NumPy sorts (`ranks`).
+all gammas (`surface`), chunks of examples stay in a core's cache and NumPy sorts (`streaming`).
 """
 
 from focalgeo.calibration.fast_search.streaming import SearchInputs, surfaces
