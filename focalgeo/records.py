@@ -22,7 +22,7 @@ MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
 LOCK = ".lock"
 
-_MENDS = {
+_ADVICE = {
     errno.ENOSPC: "free some space or choose another --workdir",
     errno.EDQUOT: "free some space or choose another --workdir",
     errno.EROFS: "make it writable or choose another --workdir",
@@ -44,8 +44,8 @@ def writing(path: Workdir) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        mend = _MENDS.get(error.errno, "choose another --workdir")
-        raise InputError(f"cannot write {path}: {error.strerror or error}; {mend}") from error
+        advice = _ADVICE.get(error.errno, "choose another --workdir")
+        raise InputError(f"cannot write {path}: {error.strerror or error}; {advice}") from error
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ A program that reads the file itself finds all fields, tags included, side by si
 """
 
 import math
-import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -232,7 +231,10 @@ KINDS: dict[str, type] = {
     "seconds": Seconds,
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
-_TYPES = {kind: get_type_hints(kind) for kind in (*KINDS.values(), Tags)}
+_TYPES = {
+    kind: {field: get_args(hint) or (hint,) for field, hint in get_type_hints(kind).items() if field != "tags"}
+    for kind in (*KINDS.values(), Tags)
+}
 
 
 def finite(row: Row) -> Row:
@@ -300,29 +302,23 @@ def from_json(found: Mapping[str, Any]) -> Row:
 
 def _read(kind: type, found: Mapping[str, Any]) -> Any:
     values = {}
-    for field, hint in _TYPES[kind].items():
-        if field == "tags":
-            continue
+    for field, types in _TYPES[kind].items():
         value = found.get(field)
         if value is None and field not in kind._field_defaults:
             raise InputError(f"row {found['name']!r} has no {field}")
-        if not _fits(value, hint):
-            raise InputError(f"row {found['name']!r} has {field} {value!r}, which is no {_words(hint)}")
+        if not _fits(value, types):
+            raise InputError(f"row {found['name']!r} has {field} {value!r}, which is no {_words(types)}")
         values[field] = value
     return kind(**values)
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    wanted = get_args(hint) or (hint,)
-    if value is None:
-        return type(None) in wanted
-    if isinstance(value, bool) or bool in wanted:
-        return isinstance(value, bool) and bool in wanted
-    if isinstance(value, numbers.Real):
-        return math.isfinite(value) and (float in wanted or (int in wanted and isinstance(value, int)))
-    return isinstance(value, str) and str in wanted
+def _fits(value: Any, types: tuple[type, ...]) -> bool:
+    """Whether a value as JSON gives it has one of the types, where a whole number is a number too."""
+    if type(value) is float:
+        return float in types and math.isfinite(value)
+    return type(value) in types or (type(value) is int and float in types)
 
 
-def _words(hint: Any) -> str:
+def _words(types: tuple[type, ...]) -> str:
     named = {float: "finite number", int: "whole number", str: "text", bool: "truth value"}
-    return next(named[each] for each in get_args(hint) or (hint,) if each in named)
+    return next(named[each] for each in types if each in named)

@@ -357,6 +357,7 @@ def test_a_setting_left_to_its_default_is_shown_as_such_and_a_size_as_the_data_s
     config = {
         "data": {"train_size": None, "val_size": 5, "image_size": None},
         "model": {"hidden": None, "drop": "none"},
+        "evaluation": {"methods": []},
     }
     assert config_settings({"config": config, "data": {"train": 1079, "val": 5}}) == [
         ("data.train_size", "1079 (default)"),
@@ -364,6 +365,7 @@ def test_a_setting_left_to_its_default_is_shown_as_such_and_a_size_as_the_data_s
         ("data.image_size", "default"),
         ("model.hidden", "default"),
         ("model.drop", "none"),
+        ("evaluation.methods", "all"),
     ]
     assert config_settings({}) == []
 

@@ -23,7 +23,7 @@ GAMMAS = (0.0, -0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # temperatur
 TEMPERATURES = tuple(i / 100 for i in range(1, 501))  # the paper's 0.01, 0.02, ..., 5.00
 CRITERIA = ("ece", "nll", "adaptive_ece")
 
-Grid = Shaped[Array, "_"] | Sequence[float]
+Grid = Shaped[Array, "_"] | Sequence
 Surface = Float[Array, "gammas temperatures"]
 
 _LARGEST_GAMMA = 100.0  # 2^gamma must stay within float32

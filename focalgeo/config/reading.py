@@ -1,4 +1,4 @@
-"""What a user writes: config files, the words after their names, and fields on the command line."""
+"""Config as a user writes it: files, the words after their names, and fields on the command line."""
 
 import ast
 import contextlib

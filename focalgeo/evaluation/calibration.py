@@ -272,8 +272,7 @@ def _all_reliability_rows(sample: Sample, measured: Measured, name: str) -> list
     rows = []
     for index, each in enumerate(sample.calibrated):
         bins = jax.tree.map(lambda leaf: leaf[index], measured.bins)  # noqa: B023
-        place = {"split": sample.split, "method": each.method.name, "criterion": each.criterion}
-        rows += reliability_rows(bins, name=name, **place)
+        rows += reliability_rows(bins, name=name, split=sample.split, method=each.method.name, criterion=each.criterion)
     return rows
 
 
@@ -292,6 +291,6 @@ def _difference_rows(sample: Sample, measured: Measured, pairs: Sequence[tuple[i
             fields = ("difference", "low", "high", "p_value")
             numbers = (getattr(found[name], field)[number] for field in fields)
             against_criterion = None if other.criterion == each.criterion else other.criterion
-            place = n, sample.split, each.method.name, other.method.name, each.criterion, against_criterion
-            rows.append(finite(Difference(f"{name}_difference", *numbers, *place)))
+            names = each.method.name, other.method.name, each.criterion, against_criterion
+            rows.append(finite(Difference(f"{name}_difference", *numbers, n, sample.split, *names)))
     return rows

@@ -60,23 +60,23 @@ def calibrate(config, predictions: Mapping[str, Predictions], key: Array) -> tup
 
     Methods are those of config.evaluation.methods, or all, as far as they can be used after this training.
     """
-    evaluate, val = config.evaluation, predictions["val"]
-    count = round(evaluate.max_temperature / evaluate.temperature_step)
+    options, val = config.evaluation, predictions["val"]
+    count = round(options.max_temperature / options.temperature_step)
     settings = {
-        "gammas": np.asarray(evaluate.gammas, np.float32),
-        "temperatures": (np.arange(1, count + 1) * evaluate.temperature_step).astype(np.float32),
-        "binning": evaluate.binning,
-        "num_bins": evaluate.num_bins,
+        "gammas": np.asarray(options.gammas, np.float32),
+        "temperatures": (np.arange(1, count + 1) * options.temperature_step).astype(np.float32),
+        "binning": options.binning,
+        "num_bins": options.num_bins,
         "trained_gamma": preparation.trained_gamma(config),
     }
-    named = evaluate.methods or METHODS
+    named = options.methods or METHODS
     methods = calibration.usable({name: METHODS[name] for name in METHODS if name in named}, settings)
     mask = None if np.all(val.mask) else val.mask
     fits, search = fit_on_val(methods, val.logits, val.labels, settings=settings, mask=mask)
     rows = evaluation.fit_rows(fits, n=len(val.labels))
     for split, outputs in predictions.items():
         calibrated = [fitted.calibrated(outputs.logits) for fitted in fits]
-        sample = Sample(split, outputs.labels, calibrated, key, evaluate.num_bins, evaluate.num_resamples)
+        sample = Sample(split, outputs.labels, calibrated, key, options.num_bins, options.num_resamples)
         rows += evaluation.calibration_rows(sample, evaluation.comparisons(calibrated) if split == "test" else ())
     return rows, search
 

@@ -16,6 +16,7 @@ from focalgeo.report.selection import (
     metric,
     metric_entries,
     parameter_title,
+    setting,
 )
 from focalgeo.report.style import fixed, interval, percent, plain
 from focalgeo.rows import Difference, Metric, Row, Seconds, select
@@ -178,11 +179,12 @@ def manifest_settings(manifest: Manifest, *names: str) -> list[tuple[str, str]]:
 
 
 def config_settings(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return the config's settings; a size left to its default is the size that the data set had, from the manifest."""
+    """Return the config's settings; one left to its default is what it came to, where the manifest says it."""
     data = manifest.get("data", {})
     sizes = {f"data.{split}_size": data[split] for split in ("train", "val", "test") if split in data}
     unset = {name for name, value in _leaves(manifest.get("config", {})) if value is None}
     shown = {name: f"{sizes[name]} (default)" if name in sizes else "default" for name in unset}
+    shown |= {} if setting(manifest, "evaluation.methods") else {"evaluation.methods": "all"}
     return [(name, shown.get(name, value)) for name, value in settings(manifest.get("config", {}))]
 
 
