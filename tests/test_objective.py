@@ -64,8 +64,9 @@ def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name)
     assert float(metrics["gradient_norm"]) > 1e-3
 
 
-def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_statistics():
-    chosen = preparation.make_objective(load_config(name="focal_loss", trace_penalty=0.5))
+@pytest.mark.parametrize("form", ["taylor", "forward_over_forward", "jvp_of_grad"])
+def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_statistics(form):
+    chosen = preparation.make_objective(load_config(name="focal_loss", trace_penalty=0.5, trace_form=form))
     model, alone = (models.build("cnn", 3, widths=(4, 4), axis_name=axis) for axis in (parallel.AXIS, None))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(8, 8, 8, 3)).astype(np.float32)
