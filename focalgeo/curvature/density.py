@@ -232,5 +232,5 @@ def _weighted(density, values):
     """[num_probes, points]: sums of the values [num_probes, steps, points] by weight; NaN where a probe is NaN."""
     weights = density.weights[:, :, None]
     sums = jnp.sum(weights * values.astype(weights.dtype), axis=1)
-    # XLA turns a product with 0 and 1 into a selection, and NaN would not survive that.
+    # Said outright: XLA makes a selection of a product with 0 and 1, and NaN would not survive that.
     return jnp.where(jnp.isfinite(density.weights).all(axis=1, keepdims=True), sums, jnp.nan)

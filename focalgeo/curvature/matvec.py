@@ -83,16 +83,18 @@ def iterate(condition, body, state: PyTree) -> PyTree:
     return lax.while_loop(condition, body, state)
 
 
-def updating(function):
+def updating(function=None, **options):
     """jax.jit that overwrites its first argument where it can: on concrete arrays, not under jit and vmap.
 
     A donated buffer that only part of a vmapped call is batched over cannot be reused, and JAX warns about it.
     """
-    plain, overwriting = jax.jit(function), jax.jit(function, donate_argnums=0)
+    if function is None:
+        return functools.partial(updating, **options)
+    plain, overwriting = jax.jit(function, **options), jax.jit(function, donate_argnums=0, **options)
 
     @functools.wraps(function)
-    def call(*arrays):
-        return (plain if is_traced(arrays) else overwriting)(*arrays)
+    def call(*arrays, **static):
+        return (plain if is_traced(arrays) else overwriting)(*arrays, **static)
 
     return call
 

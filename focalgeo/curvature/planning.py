@@ -46,11 +46,11 @@ def trace_to(
 ) -> TraceTo:
     """Tr H with a standard error of at most `relative_error` times |Tr H|, or as near as `max_products` gets.
 
-    A pilot takes the span of products with random vectors, on which the trace is exact, and estimates by XTrace how
+    A pilot takes the span of products with random vectors, on which the trace is exact, and tells by XTrace how much
     samples of the rest will scatter. It doubles its rows for as long as that saves more samples than it costs. Then
-    as many samples are drawn as the pilot asks for, from new probes: value and standard error come from them and from
-    the exact part alone. Stopping as soon as the standard error is small enough would favour samples that happen to lie
-    close together, and the stated error would be too low.
+    as many samples are drawn as the pilot asks for, from probes of their own: value and standard error come from them
+    and from the exact part alone. To stop a sampling as soon as its standard error is small enough would favour
+    samples that happen to lie close together, and the claim would be too low.
 
     To be called outside jit: the plan depends on values. Memory: 4 vectors of the dimension for each row.
 
