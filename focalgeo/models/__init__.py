@@ -11,11 +11,10 @@ from typing import Any
 
 from focalgeo.models.cnn import CNN, VGG
 from focalgeo.models.densenet import DenseNet
-from focalgeo.models.gp_cnn import GPCNN
 from focalgeo.models.mlp import MLP, Logistic
 from focalgeo.models.mobilenet import MobileNetV2
 from focalgeo.models.resnet import Bottleneck, ResNet
-from focalgeo.models.tree_lstm import TreeLSTM
+from focalgeo.models.text import GPCNN, TreeLSTM
 from focalgeo.models.vit import ViT
 from focalgeo.types import InputError, Model
 
