@@ -1,4 +1,4 @@
-"""Networks for text: the global-pooling convolutional network for documents, the binary Tree-LSTM for parsed sentences."""
+"""Networks for text: the global-pooling convolutional network for documents, the binary Tree-LSTM for sentences."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
