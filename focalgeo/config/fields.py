@@ -126,7 +126,7 @@ FIELDS: dict[str, Field] = {
     "loss.alpha": Field((), _GAMMAS._replace(words="hold finite weights, 0 or more"), "weight of each class; () for 1"),
     "loss.trace_penalty": Field(0.0, _WEIGHT, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
     "loss.trace_form": Field("taylor", _choice(*_TRACE_FORMS), "how that trace is differentiated"),
-    "optimizer.name": Field("sgd", _TEXT, "sgd, adam or adagrad"),
+    "optimizer.name": Field("sgd", _TEXT, "the optimiser"),
     "optimizer.learning_rate": Field(0.1, _RATE, "learning rate at its highest"),
     "optimizer.momentum": Field(0.9, _SHARE, "of sgd"),
     "optimizer.nesterov": Field(False, Range(bool), "Nesterov's form of momentum"),

@@ -1,4 +1,4 @@
-"""Penalties: what a step minimises beside the mean loss, and class weights.
+"""Penalties: what a step minimises beside the losses of single examples, and class weights.
 
     sum_i alpha[y_i] loss_i  +  trace_penalty Tr H  +  penalty_weight n p,
 

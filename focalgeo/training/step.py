@@ -23,7 +23,9 @@ def make_step(
     outputs: Callable = plain_outputs,
     mean: bool = True,
 ) -> Callable:
-    """The step (state, batch) -> (state, metrics): one update of the mean loss over all devices' unmasked examples.
+    """The step (state, batch) -> (state, metrics): one update by the gradient of (sum_i loss_i + penalties) / n.
+
+    The sum is over the n unmasked examples of the batch on all devices; weight decay is the optimiser's.
 
     Args:
         apply: flax's signature, see types.Model.
@@ -31,7 +33,7 @@ def make_step(
         tx: gradients -> updates for a learning rate of 1, see `optimiser.make_optimiser`.
         reduce: sums a tree over devices.
         outputs: the network's outputs and their penalties, see `penalties.make_outputs`.
-        mean: False minimises the batch's sum in place of its mean, as the published code of Mukhoti et al. does.
+        mean: False leaves out the division by n, as the published code of Mukhoti et al. does.
 
     Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the
     gradient and of the new parameters and batch statistics.
