@@ -133,6 +133,8 @@ def make_program(step: Callable, *, at_once: int, shared: tuple[PyTree, ...] = (
     """The program that advances `at_once` members in one call of step(states, batches, *shared) -> (states, metrics).
 
     The members of a group are spread over the devices where they divide evenly, else the examples of a batch are.
+    Members on several devices each (axis_index_groups) would be a third layout, in which every network's batch norm had
+    to be told its group: 4 members on 8 devices share each batch instead.
     shared: trees that are complete on each device, such as all training examples.
     """
     apart = device_count() > 1 and at_once % device_count() == 0

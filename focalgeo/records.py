@@ -264,6 +264,7 @@ def _short(value: Any) -> str:
 
 
 _ABSENT = object()
+_OLDER = "rounds.json"  # a file of the first version's runs
 
 
 def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "") -> str:
@@ -282,6 +283,8 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "")
         return "fresh"
     if MANIFEST not in names:
         raise InputError(f"{path} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {mend}")
+    if _OLDER in names:
+        raise InputError(f"{path} was written by an older focalgeo, whose runs this one does not go on with; {mend}")
     here = json.loads(json.dumps(config, default=_plain))
     there = read_manifest(path).get("config")
     differences = _differences(*({k: v for k, v in each.items() if k != but} for each in (there or {}, here)))

@@ -159,7 +159,7 @@ def test_bfloat16_changes_logits_by_its_rounding_only(cnn):
         ("mlp", {"widths": (3,)}, r"config.model.options.widths: mlp has no such option \(it has: hidden\)"),
         ("vit", {"head": 2}, r"\(it has: patch, depth, width, heads\); did you mean 'heads'\?"),
         ("densenet121", {"growth": 0}, "config.model.options.growth is 0: it must be a whole number of 1 or more"),
-        ("cnn", {"widths": 8}, "config.model.options.widths is 8: it must hold whole numbers of 1 or more, or None"),
+        ("cnn", {"widths": 0}, "config.model.options.widths is 0: it must hold whole numbers of 1 or more, or None"),
         ("logistic", {"hidden": ()}, r"logistic has no such option \(it has: none\)"),
     ],
 )
@@ -199,3 +199,11 @@ def test_a_single_size_is_a_list_of_one():
     image = np.zeros((1, 8, 8, 1), np.float32)
     single, listed = (models.build("mlp", 10, hidden=hidden).init(jax.random.key(0), image) for hidden in (16, (16,)))
     assert jax.tree.map(np.shape, single) == jax.tree.map(np.shape, listed)
+
+
+@pytest.mark.parametrize("options", [{"blocks": (1, 1)}, {"widths": ()}, {"blocks": (), "widths": ()}])
+def test_blocks_and_widths_of_a_resnet_go_together(options):
+    with pytest.raises(
+        InputError, match=r"config\.model\.options\.blocks is .* give one entry of each for every stage"
+    ):
+        models.build("resnet18", **options)

@@ -223,3 +223,10 @@ def test_tensorboard_gets_rows_with_a_step_and_its_absence_is_silent(tmp_path, m
         write(HistogramBin("gradient_norm_histogram", 0.5, 3, 0.1, 1.0, 100, "train", tags=Tags(step=7)))
     assert calls == [("train/loss", 0.5, 7), ("gamma=1/train/loss", 0.5, 7), "closed"]
     assert any((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_workdir_of_the_first_version_is_named_as_such(tmp_path):
+    records.write_manifest(tmp_path, {"config": {"seed": 0}})
+    (tmp_path / "rounds.json").write_text("[]")
+    with pytest.raises(InputError, match=r"was written by an older focalgeo.*choose another --workdir"):
+        records.check_workdir(tmp_path, {"seed": 0})

@@ -66,7 +66,7 @@ class Calibrated(NamedTuple):
     log_probs: LogProbs
 
 
-# One compiled map for all four methods: two of them with the same gamma and temperature then agree to the bit, and
+# One compiled map for all methods of this file: two of them with the same gamma and temperature then agree to the bit, and
 # their difference is 0 instead of rounding, which a paired test would take for an effect.
 _MAP = jax.jit(focal_temperature_scaling)
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -76,41 +76,26 @@ def _fit_nothing(logits: Logits, labels: Labels, *, criterion: str | None = None
     return {}
 
 
-def _fit_temperature(
+def _fit_on_grid(
     logits: Logits,
     labels: Labels,
     *,
     criterion: str,
     mask: Mask = None,
+    gamma: float | None = None,
     gammas: Grid = GAMMAS,
     temperatures: Grid = TEMPERATURES,
     binning: str = "ece",
     num_bins: int = 15,
     search: GridSearch | None = None,
 ) -> Params:
-    """The row gamma = 0 of the grid, so that on these examples focal temperature scaling is never worse."""
+    """The best point of the grid, or of its row of one gamma.
+
+    Temperature scaling is the row gamma = 0, so that on these examples focal temperature scaling is never worse.
+    """
     if search is None:
         search = grid_search(logits, labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask)
-    best = best_point(search, gammas, temperatures, criterion=criterion, gamma=0.0)
-    return _params(best, temperatures)
-
-
-def _fit_focal(
-    logits: Logits,
-    labels: Labels,
-    *,
-    criterion: str,
-    mask: Mask = None,
-    gammas: Grid = GAMMAS,
-    temperatures: Grid = TEMPERATURES,
-    binning: str = "ece",
-    num_bins: int = 15,
-    search: GridSearch | None = None,
-) -> Params:
-    """The best point of the grid."""
-    if search is None:
-        search = grid_search(logits, labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask)
-    best = best_point(search, gammas, temperatures, criterion=criterion)
+    best = best_point(search, gammas, temperatures, criterion=criterion, gamma=gamma)
     return _params(best, temperatures)
 
 
@@ -149,8 +134,14 @@ METHODS: dict[str, Method] = {  # in order of plainness
     method.name: method
     for method in (
         Method("uncalibrated", "Uncalibrated", _fit_nothing, _uncalibrated, criteria=()),
-        Method("temperature_scaling", "Temperature scaling", _fit_temperature, _temperature_scaled, options=_GRID),
-        Method("focal_temperature_scaling", "Focal temperature scaling", _fit_focal, _focal_scaled, options=_GRID),
+        Method(
+            "temperature_scaling",
+            "Temperature scaling",
+            partial(_fit_on_grid, gamma=0.0),
+            _temperature_scaled,
+            options=_GRID,
+        ),
+        Method("focal_temperature_scaling", "Focal temperature scaling", _fit_on_grid, _focal_scaled, options=_GRID),
         Method("loss_implied_map", "Loss-implied map", _fit_implied, _implied, criteria=(), options=("trained_gamma",)),
     )
 }

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from scipy.special import stdtrit
 
 from focalgeo.curvature.arguments import check_params
 from focalgeo.curvature.matvec import Layout, flat_matvec, iterate, layout_of, map_rows
@@ -150,9 +149,8 @@ def sample_mean(samples: Float[Array, "n ..."]) -> Estimate:
 
 def with_interval(value: PyTree, stderr: PyTree, *, count: int) -> Estimate:
     """The Estimate of a value, or of a tree of them, whose standard error has count - 1 degrees of freedom."""
-    quantile = float(stdtrit(count - 1, 0.975))
-    low = jax.tree.map(lambda mean, error: mean - quantile * error, value, stderr)
-    high = jax.tree.map(lambda mean, error: mean + quantile * error, value, stderr)
+    low = jax.tree.map(lambda mean, error: Estimate.by_student(mean, error, count).low, value, stderr)
+    high = jax.tree.map(lambda mean, error: Estimate.by_student(mean, error, count).high, value, stderr)
     return Estimate(value, stderr, low, high, np.int32(count))
 
 

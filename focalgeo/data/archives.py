@@ -38,9 +38,9 @@ def one_line(error: Exception) -> str:
 
 
 def corrupt_file(path: Path, why: object) -> InputError:
-    """The error for a file that is damaged, cut short or of another format than its suffix says."""
+    """The error for a file that is corrupt, cut short or of another format than its suffix says."""
     text = " ".join(str(why).split())
-    return InputError(f"{path} is damaged, cut short or no {path.suffix} file ({text}): write it again")
+    return InputError(f"{path} is corrupt, cut short or no {path.suffix} file ({text}): write it again")
 
 
 def list_files(folder: Path) -> list[str]:
@@ -104,7 +104,7 @@ def _read_archive(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, b
     try:
         yield from _read_zip(path, suffixes) if ending == ".zip" else _read_tar(path, suffixes, OPENERS[ending])
     except CORRUPT_ARCHIVE as error:
-        raise InputError(f"{path} is damaged or cut short ({error}): fetch or pack it again") from error
+        raise InputError(f"{path} is corrupt or cut short ({error}): fetch or pack it again") from error
 
 
 def _read_tar(path: Path, suffixes: frozenset[str], opener: Callable) -> Iterator[tuple[str, bytes]]:

@@ -59,7 +59,7 @@ def layout(names: Sequence[str], *, where: str) -> Layout:
     has_splits = any(path[0] in SPLITS and len(path) > 2 for path in paths)
     members: dict[str, list[tuple[str, int]]] = {}
     for row in sorted(range(len(paths)), key=paths.__getitem__):
-        part, class_name = _split_and_class(paths[row], names[row], has_splits, where)
+        part, class_name = _split_and_class(paths[row], names[row], has_splits=has_splits, where=where)
         members.setdefault(part, []).append((class_name, row))
     if len(set(paths)) < len(paths):
         twice = next(name for name, path in zip(names, paths, strict=True) if paths.count(path) > 1)
@@ -113,7 +113,7 @@ def read_images(
         )
 
 
-def _split_and_class(path: tuple[str, ...], name: str, has_splits: bool, where: str) -> tuple[str, str]:
+def _split_and_class(path: tuple[str, ...], name: str, *, has_splits: bool, where: str) -> tuple[str, str]:
     if has_splits and path[0] not in SPLITS:
         raise InputError(f"{where}: {name} stands beside train, val and test: move it into one of them or away")
     path = path if has_splits else ("train", *path)

@@ -116,7 +116,7 @@ def _open_csv(path: Path) -> Arrays:
         if len(indices) > 1 and [header[i] for i in indices] != [f"{stem}_{k}" for k in range(len(indices))]:
             raise InputError(f"{path}: columns of {stem!r} must be {stem}_0, {stem}_1, ... once each and in order")
     numeric = {stem for stem, indices in columns.items() if header[indices[0]] != stem}
-    return {stem: partial(_csv_array, path, stem in numeric, indices) for stem, indices in columns.items()}
+    return {stem: partial(_csv_array, path, indices, numeric=stem in numeric) for stem, indices in columns.items()}
 
 
 def _csv_header(path: Path) -> list[str]:
@@ -134,7 +134,7 @@ def _csv_header(path: Path) -> list[str]:
     return header
 
 
-def _csv_array(path: Path, numeric: bool, columns: list[int]) -> np.ndarray:
+def _csv_array(path: Path, columns: list[int], *, numeric: bool) -> np.ndarray:
     style = {"delimiter": ",", "comments": None, "quotechar": '"', "skiprows": 1, "encoding": "utf-8-sig"}
     try:
         with warnings.catch_warnings():
@@ -143,10 +143,10 @@ def _csv_array(path: Path, numeric: bool, columns: list[int]) -> np.ndarray:
                 return np.char.strip(np.loadtxt(path, dtype=str, usecols=columns[0], ndmin=1, **style))
             return np.loadtxt(path, dtype=np.float64, usecols=columns, ndmin=2, **style)
     except CORRUPT_FILE as error:
-        raise _first_bad_cell(path, numeric, columns) or corrupt_file(path, error) from error
+        raise _first_bad_cell(path, columns, numeric=numeric) or corrupt_file(path, error) from error
 
 
-def _first_bad_cell(path: Path, numeric: bool, columns: list[int]) -> InputError | None:
+def _first_bad_cell(path: Path, columns: list[int], *, numeric: bool) -> InputError | None:
     """The error that names the first unreadable cell; None where the file itself cannot be read."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

@@ -237,7 +237,7 @@ def _initialised(config, prepared: Prepared, keys: dict[int, jax.Array], example
         found = jax.eval_shape(prepared.model.apply, next(iter(variables.values())), example.x).shape
     except InputError:
         raise
-    except (TypeError, ValueError) as error:
+    except (IndexError, TypeError, ValueError) as error:
         raise InputError(f"{misfit}: {str(error).splitlines()[0]}") from error
     if [*found] != wanted:
         raise InputError(f"{misfit}: two examples give logits of shape {[*found]}, not {wanted}")

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from focalgeo.models.layers import Classifier, ConvNorm
+from focalgeo.types import InputError
 
 
 class BasicBlock(nn.Module):
@@ -64,6 +65,14 @@ class ResNet(nn.Module):
     block: type = BasicBlock
     axis_name: str | None = None
     dtype: Any = jnp.float32
+
+    def __post_init__(self):
+        if not self.blocks or len(self.blocks) != len(self.widths):
+            raise InputError(
+                f"config.model.options.blocks is {tuple(self.blocks)}, widths {tuple(self.widths)}: "
+                "give one entry of each for every stage"
+            )
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):

@@ -68,7 +68,7 @@ def test_zip_archive_gives_the_same(folder, tmp_path):
 def test_truncated_zip_archives(folder, tmp_path, share):
     path = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", folder))
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    assert_refused(path, str(path), "damaged or cut short")
+    assert_refused(path, str(path), "corrupt or cut short")
 
 
 def test_damage_links_and_passwords_in_a_zip_archive(folder, tmp_path):
@@ -76,7 +76,7 @@ def test_damage_links_and_passwords_in_a_zip_archive(folder, tmp_path):
     whole = path.read_bytes()
     at = whole.index(b"00.png") + 40  # in the packed bytes of the first image
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    assert_refused(path, "damaged or cut short")
+    assert_refused(path, "corrupt or cut short")
     link = zipfile.ZipInfo("train/cat/linked.png")
     link.external_attr = 0o120777 << 16
     path.write_bytes(whole)
@@ -231,7 +231,7 @@ def test_truncated_archives(tmp_path, pixels, images_on_disk, ending, share):
     path = images_on_disk.tar(tmp_path / f"packed.{ending}", files, mode)
     whole = path.read_bytes().rstrip(b"\0") if ending == "tar" else path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    assert_refused(path, str(path), "damaged or cut short")
+    assert_refused(path, str(path), "corrupt or cut short")
 
 
 def test_archive_cut_between_members_or_with_a_broken_header(tmp_path, pixels, images_on_disk):
@@ -239,23 +239,23 @@ def test_archive_cut_between_members_or_with_a_broken_header(tmp_path, pixels, i
     path = images_on_disk.tar(tmp_path / "packed.tar", files)
     whole = path.read_bytes()
     path.write_bytes(whole[: 1024 * 24])
-    assert_refused(path, "damaged or cut short", "no end mark")
+    assert_refused(path, "corrupt or cut short", "no end mark")
     path.write_bytes(whole[: 1024 * 24] + b"x" + whole[1024 * 24 + 1 :])
-    assert_refused(path, "damaged or cut short", "unreadable header")
+    assert_refused(path, "corrupt or cut short", "unreadable header")
 
 
 def test_damage_inside_a_compressed_archive(archive):
     data = bytearray(archive.read_bytes())
     data[len(data) // 2] ^= 1
     archive.write_bytes(data)
-    assert_refused(archive, "damaged or cut short")
+    assert_refused(archive, "corrupt or cut short")
 
 
 def test_other_files_are_no_archives(tmp_path, images_on_disk):
     (tmp_path / "data.rar").write_bytes(b"Rar!")
     assert_refused(tmp_path / "data.rar", "neither a folder nor an archive", ".tar.xz", ".zip")
     (tmp_path / "data.tar.xz").write_bytes(b"not xz")
-    assert_refused(tmp_path / "data.tar.xz", "damaged")
+    assert_refused(tmp_path / "data.tar.xz", "corrupt")
 
 
 def test_links_and_doubles_in_an_archive_are_refused(tmp_path, folder, images_on_disk):

@@ -188,7 +188,7 @@ def test_a_csv_without_rows_or_with_other_bytes_is_one_line(tmp_path):
     (tmp_path / "a.csv").write_text("labels,logits_0,logits_1\n")
     line(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00labels")
-    assert "is damaged" in line(tmp_path / "b.csv")
+    assert "is corrupt" in line(tmp_path / "b.csv")
 
 
 def test_safetensors_of_float32_and_bfloat16(tmp_path):
@@ -213,7 +213,7 @@ def test_safetensors_cut_short_are_one_line(tmp_path, cut):
     write_safetensors(path, arrays)
     data = path.read_bytes()
     path.write_bytes(data[: max(len(data) - cut, 5)])
-    assert "is damaged, cut short or no .safetensors file" in line(path)
+    assert "is corrupt, cut short or no .safetensors file" in line(path)
 
 
 def test_a_torch_file_without_torch_says_what_to_install(tmp_path, monkeypatch):
@@ -248,7 +248,7 @@ def test_a_torch_file_is_read_with_weights_only(tmp_path, monkeypatch):
     assert asked == [{"map_location": "cpu", "weights_only": True}]
     refuse = types.SimpleNamespace(load=lambda path, **_: pickle.loads(b""), Tensor=Tensor)
     monkeypatch.setitem(sys.modules, "torch", refuse)
-    assert "is damaged, cut short or no .pt file (Ran out of input)" in line(tmp_path / "a.pt")
+    assert "is corrupt, cut short or no .pt file (Ran out of input)" in line(tmp_path / "a.pt")
     bare = types.SimpleNamespace(load=lambda path, **_: Tensor(LOGITS), Tensor=Tensor)
     monkeypatch.setitem(sys.modules, "torch", bare)
     assert "is no dict of tensors" in line(tmp_path / "a.pt")
@@ -342,8 +342,8 @@ def test_files_that_are_empty_cut_short_missing_or_of_another_format_are_one_lin
     data = (tmp_path / "whole.npz").read_bytes()
     for name, content, says in (
         ("empty.npz", b"", "is empty: write it again"),
-        ("short.npz", data[:-100], "is damaged, cut short or no .npz file"),
-        ("middle.npz", data[:200] + bytes(60) + data[260:], "is damaged"),
+        ("short.npz", data[:-100], "is corrupt, cut short or no .npz file"),
+        ("middle.npz", data[:200] + bytes(60) + data[260:], "is corrupt"),
         ("logits.txt", data, "is of no known format: give one of .npz"),
         ("garbage.npy", b"abc", "an .npy file has no names"),
     ):
@@ -352,7 +352,7 @@ def test_files_that_are_empty_cut_short_missing_or_of_another_format_are_one_lin
     assert "No such file or directory; check the path" in line(tmp_path / "nowhere.npz")
     (tmp_path / "folder.npz").mkdir()
     assert "Is a directory; check the path" in line(tmp_path / "folder.npz")
-    assert "is damaged, cut short or no .npy file" in line(
+    assert "is corrupt, cut short or no .npy file" in line(
         f"logits={tmp_path}/garbage.npy,labels={tmp_path}/garbage.npy"
     )
 
@@ -362,4 +362,4 @@ def test_an_array_cut_short_inside_a_whole_archive_is_one_line(tmp_path):
     with zipfile.ZipFile(tmp_path / "whole.npz") as whole, zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("logits.npy", whole.read("logits.npy")[:-50])
         archive.writestr("labels.npy", whole.read("labels.npy"))
-    assert re.search(r"is damaged, cut short", line(tmp_path / "a.npz"))
+    assert re.search(r"is corrupt, cut short", line(tmp_path / "a.npz"))

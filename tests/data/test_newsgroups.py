@@ -149,7 +149,7 @@ def test_what_cannot_be_read(tmp_path):
     (tmp_path / "empty").mkdir()
     assert "holds no posts" in refused(f"newsgroups:{tmp_path / 'empty'}")
     (tmp_path / "broken.tar.gz").write_bytes(b"no archive")
-    assert "damaged" in refused(f"newsgroups:{tmp_path / 'broken.tar.gz'}")
+    assert "corrupt" in refused(f"newsgroups:{tmp_path / 'broken.tar.gz'}")
 
 
 def test_one_group_is_refused(tmp_path, images_on_disk):

@@ -168,7 +168,7 @@ def test_files_that_are_none(tmp_path, vectors):
     assert "none of the 5 words" in refused(tmp_path / "empty.txt")
     for name in ("broken.zip", "broken.txt.gz"):
         (tmp_path / name).write_bytes(b"no archive")
-        assert "damaged" in refused(tmp_path / name)
+        assert "corrupt" in refused(tmp_path / name)
     whole = gzip.compress(TEXT.encode() * 100)
     (tmp_path / "cut.txt.gz").write_bytes(whole[:-20])
-    assert "damaged" in refused(tmp_path / "cut.txt.gz")
+    assert "corrupt" in refused(tmp_path / "cut.txt.gz")
