@@ -59,7 +59,7 @@ def _number_after(label: str, path: Path, *, unit: int = 1) -> int | None:
 
 
 def replicated(tree: PyTree) -> PyTree:
-    """The tree on all devices, laid out as a compiled step returns it: the first call then compiles for all calls."""
+    """The tree on all devices, in the layout that a compiled step returns: its second call then compiles nothing."""
     return jax.device_put(tree, jax.sharding.NamedSharding(_mesh(), PartitionSpec()))
 
 
@@ -171,7 +171,7 @@ def _one_axis(states: TrainState) -> TrainState:
 
 
 def _in_turn(results: PyTree) -> PyTree:
-    """The results, waited for where several devices are one CPU's.
+    """The results, after waiting for them where several devices are one CPU's.
 
     Its devices take independent programs in any order, and wait for each other for ever in the sums of different ones.
     """

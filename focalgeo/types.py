@@ -1,4 +1,4 @@
-"""The data that passes between the rooms; no functions."""
+"""Types that several packages share: errors, batches, data sets, the training state, estimates."""
 
 import difflib
 from collections.abc import Iterable
@@ -77,13 +77,13 @@ class Dataset(NamedTuple):
 class Predictions(NamedTuple):
     """A model's raw outputs on one split; `logits` are never probabilities."""
 
-    logits: Array  # float32 [examples, classes]
+    logits: Array  # float32 [examples, classes]; of a sweep [examples, members, classes]
     labels: Array  # int32 [examples]
     mask: Array  # bool [examples]
 
 
 class BestEpoch(NamedTuple):
-    """The network after the epoch that was the most accurate on val so far, of equals the earliest."""
+    """The network after the epoch that was the most accurate on val so far, the earliest on ties."""
 
     accuracy: Array  # on val, -1 before the first epoch
     epoch: Array  # its number, from 1; 0 before the first
@@ -99,11 +99,11 @@ class TrainState(NamedTuple):
     model_state: PyTree  # batch statistics and the like; {} where the model has none
     opt_state: PyTree
     key: Array  # raw PRNG key, folded with `step` for every use
-    loss_values: dict[str, PyTree]  # what loss and penalties read beside logits and labels: gamma, alpha, ... by name
+    loss_values: dict[str, PyTree]  # values that loss and penalties read: gamma, alpha, ... by name
     learning_rate: Array  # float32 scalar: the base that the schedule multiplies
     best: BestEpoch | None = None  # None where the run ends with its last epoch
-    frozen: Array = np.False_  # bool: a member of a sweep whose numbers have left the finite ones changes no more
-    stream: Array = np.int32(0)  # which of the batch streams a member trains on: members of one seed share one
+    frozen: Array = np.False_  # bool: True once a member's loss or gradient was not finite; it is trained no further
+    stream: Array = np.int32(0)  # number of the member's batch stream: members of one seed share one
 
 
 class Model(NamedTuple):

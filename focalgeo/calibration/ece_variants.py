@@ -98,7 +98,7 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
 
     Bins hold equally many examples, see `adaptive_reliability`; a_i and c_i are a bin's accuracy and mean confidence.
     The second term estimates the variance of a_i, so that calibrated predictions give 0 on average but for -(variance
-    of the confidence in the bin) / N per bin, held by tests/calibration/test_binned_variants.py. A bin of one example
+    of the confidence in the bin) / N per bin, tested in tests/calibration/test_binned_variants.py. A bin of one example
     says nothing of its variance and counts as 0.
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator of the squared error.
@@ -122,7 +122,7 @@ def interpolated_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: 
     Edges are rounded to the type of the confidences. Arguments and errors as `adaptive_ece`; weights are rounded to
     whole numbers.
 
-    Source: the code of Mukhoti et al., arXiv 2002.09437; held by tests/calibration/test_binned_variants.py.
+    Source: the code of Mukhoti et al., arXiv 2002.09437; tested in tests/calibration/test_binned_variants.py.
     """
     check_bins(num_bins)
     confidence, correct, weight = top_label(log_probs, labels, mask)
@@ -157,7 +157,7 @@ def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 1
 def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
 
-    log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, held by
+    log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
     tests/calibration/test_binned_variants.py.
     """
     return expected_gap(binary_reliability(log_probs, labels, num_bins=num_bins, mask=mask))

@@ -101,7 +101,7 @@ class TemperatureScaling(_Calibrator):
     Attributes: `temperature_`, `gamma_` (0), `converged_` (False where the temperature is the end of its range, as with
     predictions that are all right), `classes_`, `n_features_in_`.
 
-    Source: Guo et al., arXiv 1706.04599, section 4.2. Held by tests/calibration/test_estimators.py.
+    Source: Guo et al., arXiv 1706.04599, section 4.2. Tested in tests/calibration/test_estimators.py.
     """
 
     def _fitted(self, logits: np.ndarray, labels: np.ndarray) -> tuple[float, float, bool]:
@@ -124,7 +124,7 @@ class FocalTemperatureScaling(_Calibrator):
     Attributes: `gamma_`, `temperature_`, `converged_` (False where one of them is the end of its range), `classes_`,
     `n_features_in_`.
 
-    Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2. Held by tests/calibration/test_estimators.py.
+    Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2. Tested in tests/calibration/test_estimators.py.
     """
 
     def __init__(

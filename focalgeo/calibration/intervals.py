@@ -55,7 +55,7 @@ def bootstrap(
         half a standard deviation, no resample gives a negative one and the same interval of the squares reaches 0, as
         with the ECE of a calibrated model, its root is taken instead: the square's bias is the noise's variance, and 0
         is covered. (Percentile intervals, corrected or not, leave it out nearly always.) Where all resamples agree, as
-        the accuracy of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Held by
+        the accuracy of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Tested in
         tests/calibration/test_bootstrap.py, which counts how often the interval covers.
 
     Raises:

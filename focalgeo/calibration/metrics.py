@@ -42,7 +42,7 @@ def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
     """Expected calibration error sum_i (n_i / N) |accuracy_i - confidence_i| of the predicted class, as a fraction.
 
     Bins have equal width and are closed on the right, see `reliability`. It is piecewise constant in a temperature: no
-    gradients. Absolute error 1e-6, held by tests/calibration/test_metrics.py.
+    gradients. Absolute error 1e-6, tested in tests/calibration/test_metrics.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 1, 15 bins in their tables.
     """

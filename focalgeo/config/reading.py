@@ -62,7 +62,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def chosen(words: str, file: str, kinds: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """Which word of each kind `words` names, as in "quick,fl3"; a kind that is not named is left out.
+    """The word of each kind that `words` names, as in "quick,fl3"; a kind that is not named is left out.
 
     file: the config file's own __file__, for the message.
 

@@ -19,7 +19,7 @@ from focalgeo.types import Dataset, InputError
 
 
 class Reader(NamedTuple):
-    """How data sets whose names begin with a prefix and a colon are read."""
+    """Reader of the data sets whose names begin with one prefix and a colon."""
 
     read: Callable[..., RawDataset]  # (text behind the colon, those of `keywords`)
     argument: str  # what stands behind the colon, for messages

@@ -121,7 +121,7 @@ def read_embeddings(
             (named by its number), or no word of the vocabulary in it.
 
     Accuracy:
-        float32 of the decimal numbers, held by tests/data/test_vocabulary.py.
+        float32 of the decimal numbers, tested in tests/data/test_vocabulary.py.
 
     Source:
         Pennington et al., EMNLP 2014 (the format); the sampled rows are our choice.

@@ -17,7 +17,7 @@ MOST_GROUPS = 100
 
 
 class Options(NamedTuple):
-    """What the user asked for, by the names of the flags."""
+    """Options of the calibrate command, named as its flags."""
 
     val: str
     test: str | None
@@ -81,7 +81,7 @@ def make_config(options: Options, val: Outputs, test: Outputs | None) -> dict[st
 
 
 def _described(outputs: Outputs) -> dict[str, Any]:
-    """What a file held; not its path, so that a file that has moved is still the same."""
+    """The content of a file, for the manifest; not its path, so that a file that has moved is still the same."""
     return {
         "checksum": outputs.checksum,
         "given": outputs.given,

@@ -27,7 +27,7 @@ def mmce(
 
     Returns:
         Scalar float32. First and second derivatives are finite; where the penalty is 0, at the tip of a cone, they are
-        given as 0. Held by tests/losses/test_kernel.py.
+        given as 0. Tested in tests/losses/test_kernel.py.
 
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 leaves the square root out
     (the square of this value) and multiplies by the batch size.
@@ -52,7 +52,7 @@ def weighted_mmce(
         mask: Bool [examples]; False counts for nothing, whatever stands there. All False gives 0.
 
     Returns:
-        Scalar float32. Derivatives as for `mmce`. Held by tests/losses/test_kernel.py.
+        Scalar float32. Derivatives as for `mmce`. Tested in tests/losses/test_kernel.py.
 
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 divides by the squared counts
     twice, which gives 0.0801 where this gives 0.2723 on the papers' example.

@@ -71,7 +71,7 @@ def true_class_log_odds(
 def true_class_probability(
     logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int
 ) -> Float[Array, "*batch"]:
-    """Softmax probability of the true class, [...], without its gradient: what chooses a gamma."""
+    """Softmax probability of the true class, [...], without its gradient, by which the adaptive losses choose gamma."""
     return jnp.exp(-softplus(-jax.lax.stop_gradient(true_class_log_odds(logits, labels))))
 
 

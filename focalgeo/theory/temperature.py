@@ -33,8 +33,8 @@ def focal_slope_at_zero(gamma: Numbers) -> Batch:
         gamma: Focal parameter, scalar or [...], above -1.
 
     Returns:
-        [...] float32, relative error 1e-6; held by tests/theory/test_temperature_bounds.py. It is 1 at gamma = 0 and at
-        gamma = -0.885 and below 1 between them only: past -0.885 a negative gamma sharpens predictions near 1/2.
+        [...] float32, relative error 1e-6; tested in tests/theory/test_temperature_bounds.py. It is 1 at gamma = 0 and
+        at gamma = -0.885 and below 1 between them only: past -0.885 a negative gamma sharpens predictions near 1/2.
 
     Raises:
         InputError: gamma below -1, where it is concrete.
@@ -60,7 +60,7 @@ def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> Temperat
 
     Returns:
         TemperatureBounds of float32 scalars. Relative error of the tight ones 2e-6, for R from 1 to 100 and gamma up to
-        10; held by tests/theory/test_temperature_bounds.py.
+        10; tested in tests/theory/test_temperature_bounds.py.
 
     Raises:
         InputError: gamma below 0, or a range that is not positive, where they are concrete.
@@ -102,9 +102,9 @@ def matching_temperature(
 
     Returns:
         Scalar float32. Relative error, from the lattice: binary 1e-5 for gamma up to 10, three classes 2e-3, four 1e-2;
-        against the same lattice in float64 1e-4 for all; held by tests/theory/test_temperature_match.py. Three classes
-        take 0.04 s, four 0.1 s on two CPU cores, after seconds of compilation. Its derivatives are of no use: the worst
-        point moves in steps.
+        against the same lattice in float64 1e-4 for all; tested in tests/theory/test_temperature_match.py. Three
+        classes take 0.04 s, four 0.1 s on two CPU cores, after seconds of compilation. Its derivatives are of no use:
+        the worst point moves in steps.
 
     Raises:
         InputError: num_classes other than 2, 3, 4; gamma at -1 or below, where it is concrete; steps below 2.
@@ -133,7 +133,7 @@ def temperature_mismatch(
 
     Returns:
         Scalar float32, a difference of probabilities, 0 to 1. Absolute error 2e-7 from rounding; the lattice finds the
-        maximum to 1% for two and three classes and to 3% for four. Held by tests/theory/test_temperature_match.py.
+        maximum to 1% for two and three classes and to 3% for four. Tested in tests/theory/test_temperature_match.py.
 
     Raises:
         InputError: as `matching_temperature`, and a concrete temperature that is not positive.

@@ -23,7 +23,10 @@ def make_step(
     outputs: Callable = plain_outputs,
     mean: bool = True,
 ) -> Callable:
-    """The step (state, batch) -> (state, metrics): one update of the mean loss over all devices' unmasked examples.
+    """The step (state, batch) -> (state, metrics): one update by the gradient of (sum_i loss_i + penalty) / n.
+
+    The sum is over the n unmasked examples of all devices, the penalty that of `outputs`; without `mean` the sum is not
+    divided. Weight decay is part of `tx`.
 
     Args:
         apply: flax's signature, see types.Model.

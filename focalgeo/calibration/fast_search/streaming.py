@@ -126,7 +126,7 @@ def rank_bin_sums(confidence: np.ndarray, correct: np.ndarray, num_bins: int) ->
 
     Returns:
         Float64. The sort carries `correct` in the last bit of the confidence, which is wrong by at most 6e-8 thereby.
-        Held by tests/calibration/test_ranks.py.
+        Tested in tests/calibration/test_ranks.py.
     """
     bits = np.ascontiguousarray(confidence, np.float32).view(np.int32)
     keys = np.sort((bits & ~1) | correct.astype(np.int32), axis=1)

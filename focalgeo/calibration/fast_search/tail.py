@@ -45,7 +45,7 @@ def fit_tail(gammas: np.ndarray, num_classes: int) -> Tail:
     """The least split for which the polynomial meets h(p) / p within 2e-6 of its value for every gamma given.
 
     The class of rank k has p <= 1 / k at any temperature, so the bound holds for all logits. Large gammas need more
-    classes one by one, up to all of them. Held by tests/calibration/test_tail.py.
+    classes one by one, up to all of them. Tested in tests/calibration/test_tail.py.
     """
     num_exact = _FIRST
     while num_classes - 1 > 2 * num_exact:
