@@ -45,7 +45,7 @@ class Interrupted(BaseException):
 
 
 class Batch(NamedTuple):
-    """Examples that travel together; what stands where `mask` is False is padding and counts for nothing."""
+    """A batch of examples; entries where `mask` is False are padding and count for nothing."""
 
     x: PyTree  # [examples, ...]
     y: Array  # int32 [examples], or [examples, nodes] of trees

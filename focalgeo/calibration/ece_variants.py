@@ -150,7 +150,7 @@ def _edges(ordered: Array, count: Array, num_bins: int) -> Array:
 
 
 def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
-    """As `reliability`, of P(class 1) and whether the label is 1."""
+    """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1."""
     return equal_width(*_class_one(log_probs, labels, mask), num_bins)
 
 
@@ -164,12 +164,12 @@ def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask:
 
 
 def binary_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
-    """As `binary_ece`, over bins that hold equally many examples, see `adaptive_reliability`."""
+    """Equal-mass ECE of P(class 1): as `binary_ece`, over bins that hold equally many examples."""
     return expected_gap(equal_mass(*_class_one(log_probs, labels, mask), num_bins))
 
 
 def binary_smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
-    """As `smooth_ece`, of P(class 1) and whether the label is 1: the quantity that the paper defines."""
+    """Smooth ECE of P(class 1): as `smooth_ece`, of the event that the label is 1, as the paper defines it."""
     return _smoothed_error(*_class_one(log_probs, labels, mask))
 
 

@@ -1,4 +1,4 @@
-"""Temperature scaling and focal temperature scaling as scikit-learn estimators; imported on first use alone."""
+"""Temperature scaling and focal temperature scaling as scikit-learn estimators; imported only on first use."""
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -148,7 +148,7 @@ class FocalTemperatureScaling(_Calibrator):
 
 
 def _validated(estimator: BaseEstimator, logits: Array, *labels: Array, reset: bool):
-    """What validate_data returns; its errors, of several lines, as one."""
+    """The result of validate_data, whose errors of several lines become one line."""
     try:
         return validate_data(estimator, logits, *labels, dtype=(np.float64, np.float32), reset=reset)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Calibration methods as values: how each is fitted to held-out logits, and how it is applied.
+"""Calibration methods: how each is fitted to held-out logits, and how it is applied.
 
 A fit gives params, and applying a method with its params gives log-probabilities: metrics, intervals, comparisons,
 tables and the saved calibrator take those of any method. A new method is a function pair and an entry of METHODS;
@@ -66,8 +66,8 @@ class Calibrated(NamedTuple):
     log_probs: LogProbs
 
 
-# One compiled map for all four methods: two of them with the same gamma and temperature then agree to the bit, and
-# their difference is 0 instead of rounding, which a paired test would take for an effect.
+# One compiled program for all methods of the focal map: two of them with the same gamma and temperature then agree to
+# the bit, and their difference is 0 instead of rounding, which a paired test would take for an effect.
 _MAP = jax.jit(focal_temperature_scaling)
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -145,7 +145,7 @@ def _implied(params: Params, logits: Logits) -> LogProbs:
 
 
 _GRID = ("gammas", "temperatures", "binning", "num_bins", "search")
-METHODS: dict[str, Method] = {  # in order of plainness
+METHODS: dict[str, Method] = {  # simplest first; `choose` compares them in this order
     method.name: method
     for method in (
         Method("uncalibrated", "Uncalibrated", _fit_nothing, _uncalibrated, criteria=()),

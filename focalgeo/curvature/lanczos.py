@@ -39,12 +39,12 @@ def krylov_start(block: Float[Array, "k size"], *, steps: int) -> Krylov:
 
 @jax.jit
 def next_row(krylov: Krylov) -> Float[Array, " size"]:
-    """The vector whose product is wanted."""
+    """The basis vector to which the matvec is applied next."""
     return krylov.basis[krylov.step]
 
 
 def expanded(krylov: Krylov, product: Float[Array, " size"]) -> Krylov:
-    """The basis and its coupling with the product of `next_row` in them; to be jitted by the caller.
+    """The basis and its coupling after one more product, that of `next_row`; to be jitted by the caller.
 
     What is left of the product beside all rows is the new row, unless it is rounding error: then the row is zero.
     """

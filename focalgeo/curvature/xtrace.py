@@ -1,4 +1,4 @@
-"""XTrace: each probe is a sample, and spans the subspace of all other samples."""
+"""XTrace: each random vector is a sample of the trace, the products of all others are its low-rank part."""
 
 import functools
 from typing import Any, NamedTuple

@@ -1,6 +1,6 @@
 """Inputs of the calibrate command: its options, the files that they name, and the folder that receives the results.
 
-Nothing here needs jax, so that whatever is wrong is answered at once.
+Nothing here needs jax, so that wrong input is answered at once.
 """
 
 import os
@@ -72,7 +72,7 @@ def _check_out(options: Options, val: Outputs, test: Outputs | None) -> None:
 
 
 def make_config(options: Options, val: Outputs, test: Outputs | None) -> dict[str, Any]:
-    """All that the results depend on, as the manifest keeps it."""
+    """The settings and inputs that the results depend on, for the manifest."""
     inputs = {"val": _described(val)} | ({} if test is None else {"test": _described(test)})
     names = ("num_bins", "num_resamples", "criterion", "binning")
     evaluation = {name: getattr(options, name) for name in names}

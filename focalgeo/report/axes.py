@@ -96,7 +96,7 @@ def by_seed(rows: Sequence[Row], sweep: Sweep, line: tuple, value: Any, quantity
 
 
 def mean(values: Sequence[float]) -> Estimate | None:
-    """Return the mean of a quantity over seeds with its 95% interval by Student's t; None of nothing.
+    """Return the mean of a quantity over seeds with its 95% interval by Student's t; None without values.
 
     The interval, None for one seed, is that of a bootstrap over seeds, whose standard error is s / sqrt(n) times
     sqrt((n - 1) / n), made wide enough for few seeds.
@@ -108,5 +108,5 @@ def mean(values: Sequence[float]) -> Estimate | None:
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate | None:
-    """Return the mean over the seeds that both have of first less second: one seed shares weights and batches."""
+    """Return the mean of first less second over the seeds of both; runs of one seed share weights and batches."""
     return mean([first[seed] - second[seed] for seed in first if seed in second])

@@ -27,14 +27,14 @@ _MOMENTS = _ORDER + 3  # M_0 to M_5 and two more for the derivatives of the last
 
 
 class Tail(NamedTuple):
-    """How the sum over classes is split: the largest few one by one, the others by the polynomial."""
+    """Split of the sum over classes: the largest few one by one, the others by the polynomial."""
 
     num_exact: int  # classes below the top that are computed one by one
     coefficients: np.ndarray | None  # float32 [gammas, terms]; None where no class is left over
 
 
 class Nodes(NamedTuple):
-    """Where M_b is computed, and how it is interpolated to each temperature."""
+    """Nodes at which M_b is computed, and the weights that interpolate it to each temperature."""
 
     x: np.ndarray  # float32 [nodes], equally spaced in log x
     left: np.ndarray  # int32 [temperatures, order + 1], the node to the left of (1 + a) / T
