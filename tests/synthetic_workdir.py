@@ -42,6 +42,7 @@ NAMES = {"methods": METHODS, "metrics": METRICS}
 CONFIG = runpy.run_path(str(Path(__file__).parent.parent / "configs" / "digits.py"))["get_config"]().to_dict()
 MANIFEST = {
     "config": CONFIG,
+    "loss_values": ["gamma"],
     **NAMES,
     "versions": {"python": "3.11.7", "jax": "0.10.2", "flax": "0.12.9", "numpy": "2.4.6", "focalgeo": "0.1.0"},
     "git": "edbc349",

@@ -3,6 +3,7 @@
 import pytest
 from synthetic_workdir import NAMES, attribution_rows, curvature_rows, training_rows
 
+from focalgeo import losses
 from focalgeo.report import Column
 from focalgeo.report.hessian import (
     attribution_tables,
@@ -254,13 +255,15 @@ def test_the_intervals_are_explained_with_the_runs_own_numbers():
 
 
 def test_training_loss_in_words():
-    assert training_loss({"config": {"loss": {"name": "focal_loss", "gamma": 3.0}}}) == "focal loss, γ\u00a0=\u00a03"
+    focal = {"config": {"loss": {"name": "focal_loss", "gamma": 3.0}}, "loss_values": ["gamma"]}
+    assert training_loss(focal) == "focal loss, γ\u00a0=\u00a03"
     assert training_loss({"config": {"loss": {"name": "cross_entropy", "gamma": 0.0}}}) == "cross-entropy"
     flat = {"config": {"loss": {"name": "mmce", "gamma": 3.0, "trace_penalty": 0.01}}}
     assert training_loss(flat) == "cross-entropy with MMCE, trace penalty\u00a0=\u00a00.01"
     assert training_loss({"config": {"loss": {"name": "flsd_53", "trace_penalty": 0.0}}}) == "FLSD-53"
     for name in ("adafocal_loss", "flsd_53", "scheduled_focal_loss"):  # their gammas are not config.loss.gamma
-        assert "γ" not in training_loss({"config": {"loss": {"name": name, "gamma": 3.0}}})
+        taken = losses.hyperparameters(losses.FUNCTIONS[name])
+        assert "γ" not in training_loss({"config": {"loss": {"name": name, "gamma": 3.0}}, "loss_values": taken})
     assert training_loss({}) == "an unnamed loss"
 
 

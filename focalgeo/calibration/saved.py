@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from focalgeo.calibration.methods import METHODS, Fitted
@@ -84,7 +85,7 @@ def read_calibrator(path: str | os.PathLike[str]) -> SavedCalibrator:
     missing = [name for name in SavedCalibrator._fields if name not in found]
     if missing:
         raise InputError(f"{path} has no {missing[0]}: {_AGAIN}")
-    if found["method"] not in METHODS:
+    if str(found["method"]) not in METHODS:
         raise InputError.of_choice(f"method in {path}", str(found["method"]), METHODS)
     calibrator = SavedCalibrator(**{name: found[name] for name in SavedCalibrator._fields})
     if not _works(calibrator):
@@ -97,8 +98,14 @@ def _works(calibrator: SavedCalibrator) -> bool:
     num_classes = calibrator.num_classes
     if not isinstance(num_classes, int) or num_classes < 2 or not isinstance(calibrator.parameters, dict):
         return False
+    if not all(_is_number(leaf) for leaf in jax.tree.leaves(calibrator.parameters)):
+        return False
     try:
         log_probs = calibrator.log_probs(np.zeros((1, num_classes), np.float32))
     except (KeyError, TypeError, ValueError):  # one is missing, or is no number, or has another shape
         return False
-    return bool(np.isfinite(log_probs).all())
+    return log_probs.shape == (1, num_classes) and bool(np.isfinite(log_probs).all())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -124,7 +124,7 @@ FIELDS: dict[str, Field] = {
     "loss.alpha": Field((), _GAMMAS._replace(words="hold finite weights, 0 or more"), "weight of each class; () for 1"),
     "loss.trace_penalty": Field(0.0, _WEIGHT, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
     "loss.trace_form": Field("taylor", _choice(*_TRACE_FORMS), "automatic differentiation of the trace penalty"),
-    "optimizer.name": Field("sgd", _TEXT, "name of the optimiser: sgd, adam or adagrad"),
+    "optimizer.name": Field("sgd", _TEXT, "name of the optimiser"),
     "optimizer.learning_rate": Field(0.1, _RATE, "highest learning rate of the schedule"),
     "optimizer.momentum": Field(0.9, _SHARE, "momentum of sgd"),
     "optimizer.nesterov": Field(False, Range(bool), "use Nesterov's form of momentum"),

@@ -10,11 +10,10 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import curvature, parallel, trees
-from focalgeo.rows import DensityBin, Eigenvalue, Trace, finite
+from focalgeo.rows import DENSITY_LINEAR_WIDTH, DensityBin, Eigenvalue, Trace, finite
 from focalgeo.types import Array, Batch, PyTree
 
 NUM_BINS = 60
-LINEAR_WIDTH = 1e-3  # of the largest eigenvalue in magnitude: bins are even below it, and even in the logarithm above
 
 
 class Problem(NamedTuple):
@@ -220,7 +219,7 @@ def density_rows(
 def _edges(nodes: Array) -> Array:
     """NUM_BINS + 1 edges around all nodes, even in asinh, wide enough that rounding leaves no node outside."""
     largest = float(np.max(np.abs(nodes)))
-    width = LINEAR_WIDTH * largest if largest > 0 else 1.0
+    width = DENSITY_LINEAR_WIDTH * largest if largest > 0 else 1.0
     low, high = np.arcsinh(np.array([np.min(nodes), np.max(nodes)], np.float64) / width)
     margin = 0.01 * (high - low) + 0.01
     return (width * np.sinh(np.linspace(low - margin, high + margin, NUM_BINS + 1))).astype(np.float32)

@@ -25,6 +25,7 @@ KNOWN = Known(
         "data.augment": data.AUGMENTATIONS,
         "model.name": models.MODELS,
         "loss.name": losses.FUNCTIONS,
+        "optimizer.name": optimiser.OPTIMISERS,
         "evaluation.methods": calibration.METHODS,
     },
     losses_with_gamma=[name for name, base in losses.FUNCTIONS.items() if "gamma" in losses.hyperparameters(base)],
@@ -49,12 +50,12 @@ def describe_config() -> str:
 
 
 class Objective(NamedTuple):
-    """What a step minimises: the mean of `loss` over the examples, plus the penalties that `outputs` adds."""
+    """The objective of training: the mean (or sum) of `loss` over a batch, plus the penalties that `outputs` adds."""
 
-    name: str  # of the mean alone, as its curvature is named
+    name: str  # of the loss without penalties, as rows of its curvature name it
     loss: Callable[[Array, Array, dict], Array]  # (logits, labels, loss_values) -> [examples]
     outputs: Callable  # of penalties.make_outputs
-    loss_values: dict[str, PyTree]  # that both read, as training begins
+    loss_values: dict[str, PyTree]  # the traced values that both read, as training begins; a member has its own
 
 
 class Prepared(NamedTuple):
@@ -92,7 +93,7 @@ def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
 
 
 def make_objective(config) -> Objective:
-    """The objective that config.loss names, with its values as float32 arrays."""
+    """The objective that config.loss names."""
     name = config.loss.name
     function = losses.FUNCTIONS[name]
     loss, penalty, trace = losses.make_loss(function), losses.PENALTIES.get(name), None
@@ -251,7 +252,7 @@ def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) 
         model_state=variables,
         opt_state=prepared.tx.init(params),
         key=member.keys["noise"],
-        loss_values=initial_values(member.config, prepared.objective.loss_values),
+        loss_values=initial_values(member.config, names=tuple(prepared.objective.loss_values)),
         learning_rate=np.float32(settings.learning_rate),
         best=best_epoch.before_training(params, variables) if settings.select == "best_val" else None,
         stream=np.int32(stream),

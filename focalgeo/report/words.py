@@ -27,7 +27,6 @@ from focalgeo.report.selection import (
 from focalgeo.report.style import interval, percent, plain, points
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Metric, ReliabilityBin, Row, Scalar, select
 
-_WITH_GAMMA = ("focal_loss", "dual_focal_loss", "signed_focal_loss")  # the other focal losses choose their own
 _EXAMPLES = {"test": "this test set does"}
 SPLIT_WORDS = {
     "test": "On the test examples, on which nothing was fitted.",
@@ -50,7 +49,7 @@ def training_loss(manifest: Manifest) -> str:
     if not isinstance(name, str):
         return "an unnamed loss"
     numbers = {
-        "γ": gamma if name in _WITH_GAMMA else None,
+        "γ": gamma if "gamma" in manifest.get("loss_values", ()) else None,
         "trace penalty": setting(manifest, "loss.trace_penalty") or None,
     }
     shown = [f"{what}\u00a0=\u00a0{plain(float(value))}" for what, value in numbers.items() if value is not None]

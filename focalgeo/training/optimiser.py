@@ -29,19 +29,34 @@ def make_optimiser(
     AdaGrad's turns a small gradient that is alone into full steps towards 0), then the optimiser's own scaling.
     Source: the papers' recipes (Mukhoti et al., App. D; Komisarenko & Kull, 5.1).
     """
-    scalings = {
-        "sgd": lambda: optax.trace(momentum, nesterov=nesterov) if momentum else optax.identity(),
-        "adam": lambda: _with_standard_promotion(optax.scale_by_adam(0.9, 0.999)),
-        "adagrad": lambda: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),
-    }
-    if name not in scalings:
-        raise InputError.of_choice("config.optimizer.name", name, scalings)
+    if name not in OPTIMISERS:
+        raise InputError.of_choice("config.optimizer.name", name, OPTIMISERS)
     return optax.chain(
         optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
         optax.add_decayed_weights(weight_decay, _but_word_vectors) if weight_decay else optax.identity(),
-        scalings[name](),
+        OPTIMISERS[name](momentum, nesterov),
         optax.scale_by_learning_rate(schedule),
     )
+
+
+def _sgd(momentum: float, nesterov: bool) -> optax.GradientTransformation:
+    return optax.trace(momentum, nesterov=nesterov) if momentum else optax.identity()
+
+
+def _adam(momentum: float, nesterov: bool) -> optax.GradientTransformation:
+    return _with_standard_promotion(optax.scale_by_adam(0.9, 0.999))
+
+
+def _adagrad(momentum: float, nesterov: bool) -> optax.GradientTransformation:
+    return optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10)
+
+
+# name -> the optimiser's own scaling of gradients, of (momentum, nesterov)
+OPTIMISERS: dict[str, Callable[[float, bool], optax.GradientTransformation]] = {
+    "sgd": _sgd,
+    "adam": _adam,
+    "adagrad": _adagrad,
+}
 
 
 def _but_word_vectors(params: PyTree) -> PyTree:

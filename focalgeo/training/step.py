@@ -25,8 +25,8 @@ def make_step(
 ) -> Callable:
     """The step (state, batch) -> (state, metrics): one update by the gradient of (sum_i loss_i + penalty) / n.
 
-    The sum is over the n unmasked examples of all devices, the penalty that of `outputs`; without `mean` the sum is not
-    divided. Weight decay is part of `tx`.
+    The sum is over the n unmasked examples of all devices, the penalty that of `outputs`. Weight decay is part of
+    `tx`.
 
     Args:
         apply: flax's signature, see types.Model.
@@ -34,7 +34,7 @@ def make_step(
         tx: gradients -> updates for a learning rate of 1, see `optimiser.make_optimiser`.
         reduce: sums a tree over devices.
         outputs: the network's outputs and their penalties, see `penalties.make_outputs`.
-        mean: False minimises the batch's sum in place of its mean, as the published code of Mukhoti et al. does.
+        mean: False leaves out the division by n, as the published code of Mukhoti et al. does.
 
     Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the
     gradient and of the new parameters and batch statistics.

@@ -56,14 +56,16 @@ def test_a_new_method_is_a_function_pair_and_stands_beside_the_others():
 
 def test_every_method_is_fitted_by_each_of_its_criteria_in_the_order_of_the_table():
     fits = fit_methods(METHODS, *predictions(), settings=SETTINGS)
-    assert [(fitted.method.name, fitted.criterion) for fitted in fits] == [
+    found = [(fitted.method.name, fitted.criterion) for fitted in fits]
+    assert found == [(name, each) for name, method in METHODS.items() for each in method.criteria or (None,)]
+    assert found[:5] == [
         ("uncalibrated", None),
         ("temperature_scaling", "ece"),
         ("temperature_scaling", "nll"),
         ("focal_temperature_scaling", "ece"),
         ("focal_temperature_scaling", "nll"),
-        ("loss_implied_map", None),
     ]
+    assert ("loss_implied_map", None) in found
     assert all(name == method.name for name, method in METHODS.items())
 
 
@@ -127,7 +129,7 @@ def test_a_temperature_at_the_end_of_its_grid_has_not_converged():
 
 
 def test_the_loss_implied_map_needs_the_gamma_of_the_training():
-    assert list(usable(METHODS, {"trained_gamma": None})) == list(METHODS)[:-1]
+    assert list(usable(METHODS, {"trained_gamma": None})) == [name for name in METHODS if name != "loss_implied_map"]
     assert usable(METHODS, {"trained_gamma": 0.0}) == METHODS
 
 
@@ -135,7 +137,8 @@ def test_metrics_of_the_table_are_those_of_the_functions():
     logits, labels = predictions()
     log_probs = jax.nn.log_softmax(logits)
     got = calibration.all_metrics(log_probs, labels, num_bins=7)
-    assert list(got) == list(METRICS) == ["accuracy", "ece", "adaptive_ece", "nll", "brier"]
+    assert list(got) == list(METRICS)
+    assert {"accuracy", "ece", "adaptive_ece", "nll", "brier"} <= set(got)
     for name in ("ece", "adaptive_ece"):
         assert got[name] == getattr(calibration, name)(log_probs, labels, num_bins=7)
     for name in ("accuracy", "nll", "brier"):
