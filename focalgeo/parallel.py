@@ -6,7 +6,7 @@ devices would be silent under that layout, so every compiled step also returns o
 device, and `check_replicas` compares them. Where the members that advance together divide evenly, they are spread over
 the devices instead: members never wait for each other.
 
-Curvature alone goes another way (`spread`): its products over batches are plain functions under jax.jit, which XLA
+Curvature alone uses `spread`: its products over batches are plain functions under jax.jit, which XLA
 partitions by the layout of the examples; code that names no device axis also runs where there is none.
 """
 

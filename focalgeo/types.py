@@ -16,7 +16,7 @@ PyTree = Any
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong; the message is one line: what, where, how to mend it."""
+    """The user's input is wrong; the message is one line: what, where, how to correct it."""
 
     exit_code = 2
 

@@ -116,7 +116,7 @@ def _debiased(bins: Reliability) -> Array:
 def interpolated_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """AdaECE as published code computes it: bins (lo, hi] between edges interpolated in the sorted confidences.
 
-    Edge i stands at rank i N / M of the sorted confidences, counted from 0 and cut at the last. The smallest confidence
+    Edge i is at rank i N / M of the sorted confidences, counted from 0 and cut at the last. The smallest confidence
     and all that equal it are in no bin, so its examples are dropped from the sum but not from N; ties make bins empty
     or uneven. It serves for comparing with published tables; `adaptive_ece` is the definition without these faults.
     Edges are rounded to the type of the confidences. Arguments and errors as `adaptive_ece`; weights are rounded to

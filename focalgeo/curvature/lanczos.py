@@ -79,7 +79,7 @@ def orthogonalise(
 def ritz(krylov: Krylov) -> tuple[Float[Array, " steps"], Float[Array, "steps steps"]]:
     """Eigenvalues of H projected on the expanded rows, ascending, and their coefficients in these, in columns.
 
-    The first `steps - step` of them stand for rows not yet reached: they lie below all others and mean nothing.
+    The first `steps - step` of them belong to rows not yet reached: they lie below all others and mean nothing.
     """
     steps = krylov.coupling.shape[0]
     upper = jnp.triu(krylov.coupling[:, :steps])

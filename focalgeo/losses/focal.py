@@ -65,7 +65,7 @@ def dual_focal_loss(
     """Dual focal loss -(1 - p_y + p_j)^gamma log p_y in nats; p_j is the largest probability strictly below p_y.
 
     Where no class lies strictly below p_y, p_j is 0. Ties with the true class are left out, as in the published code;
-    they are decided on the logits, where float32 tells more classes apart than on the probabilities. The choice of j
+    they are decided on the logits, where float32 distinguishes more classes than on the probabilities. The choice of j
     jumps at ties, and so does the loss.
 
     Args:

@@ -34,7 +34,7 @@ def reliability_figure(
 ) -> Figure:
     """Draw accuracy per bin of confidence, the gap between them, Wilson 95% intervals, and examples per bin beneath.
 
-    With name "class1_reliability" the bins are of the probability of class 1, and its share stands for accuracy.
+    With name "class1_reliability" the bins are of the probability of class 1, and its share replaces accuracy.
     """
     bins = latest_by(select(rows, ReliabilityBin, name=name, split=split, epoch=None, **column._asdict()), "bin")
     true, predicted = _AXES[name]

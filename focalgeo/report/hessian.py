@@ -1,4 +1,4 @@
-"""Curvature on the page: its figures, tables and sentences. Two losses stand side by side, with the parts of each."""
+"""Curvature on the page: figures, tables and sentences on two losses side by side, with the parts of each."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Derivatives of the focal loss in one probability, l(p) = -(1-p)^gamma log p, and their ratios to cross-entropy's.
 
-All of it goes through u = -p log(p) / (1-p), which lies in [0, 1] and tends to 1 with p, so that nothing cancels where
+All are computed from u = -p log(p) / (1-p), which lies in [0, 1] and tends to 1 with p, so that nothing cancels where
 p nears 1.
 """
 

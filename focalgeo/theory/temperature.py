@@ -66,7 +66,7 @@ def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> Temperat
         InputError: gamma below 0, or a range that is not positive, where they are concrete.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 3 and Figure 3, corrected. The printed inequality has
-    sigmoid(s / (gamma + 1)) where sigmoid(s (gamma + 1)) is meant, and with that mended its two sides are still
+    sigmoid(s / (gamma + 1)) where sigmoid(s (gamma + 1)) is meant, and with that corrected its two sides are still
     swapped: at gamma = 4 and s = -2 it would put the map, 1.0026e-4, between 0.383 and 0.401 (true: between 4.54e-5
     and 2.27e-4). It is strict in the paper, but at s = 0 all three are 1/2. The tight T_low of 0.206 that the paper
     gives for gamma = 4 and logits in (-20, 20) belongs to (-10, 10); for (-20, 20) it is 0.203.
@@ -109,8 +109,8 @@ def matching_temperature(
     Raises:
         InputError: num_classes other than 2, 3, 4; gamma at -1 or below, where it is concrete; steps below 2.
 
-    Source: Komisarenko & Kull, arXiv 2408.11598, Figures 2, 6 and 7. What of theirs holds: 1/T is near 0.64 gamma +
-    0.91 for three classes. What does not: for two classes T is 0.276 at gamma = 3 (printed: 0.36, the three-class
+    Source: Komisarenko & Kull, arXiv 2408.11598, Figures 2, 6 and 7. Confirmed: 1/T is near 0.64 gamma +
+    0.91 for three classes. Not confirmed: for two classes T is 0.276 at gamma = 3 (printed: 0.36, the three-class
     value) and 0.731 at 0.5 (printed: 0.76), and the error passes 1e-3 between gamma 0.225 and 0.75. The pairs
     (gamma, T) of Figure 5, (1, 0.81) and (3, 0.46), are the temperatures of gamma 0.5 and 2; those of 1 and 3 are 0.66
     and 0.36. For four classes the error at gamma = 9 is 12 to 13%, not "at most 8%".
