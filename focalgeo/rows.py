@@ -43,6 +43,17 @@ class Metric(NamedTuple):
     tags: Tags = Tags()
 
 
+class MetricTitle(NamedTuple):
+    """A metric's title, and how its numbers are shown."""
+
+    title: str
+    unit: str = ""  # of the number as shown, that is times `scale`
+    note: str = ""  # beneath the title
+    scale: float = 1.0
+    digits: int = 4
+    best: str = "low"  # or "high"
+
+
 class ReliabilityBin(NamedTuple):
     """A bin of confidence that is not empty: value is its accuracy, with Wilson's 95% interval."""
 

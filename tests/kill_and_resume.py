@@ -55,7 +55,7 @@ def steps_done(workdir: Path) -> int:
     """The last step that the run has a row of; 0 before its first."""
     rows = workdir / "metrics.jsonl"
     lines = rows.read_text().splitlines() if rows.exists() else []
-    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
+    return max((json.loads(line).get("step", 0) for line in lines if line.endswith("}")), default=0)
 
 
 def timeless_rows(workdir: Path) -> list[dict]:

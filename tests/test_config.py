@@ -183,3 +183,14 @@ def test_words_may_stand_behind_a_colon_or_beside():
         "loss": "fl3",
         "quick": "quick",
     }
+
+
+def test_truths_infinities_and_single_sizes_are_taken_as_they_are_written():
+    values, _ = split_arguments(
+        ["--config.optimizer.nesterov=1", "--config.optimizer.learning_rate=inf", "--config.model.options.hidden=64"]
+    )
+    assert values == {
+        "optimizer.nesterov": True,
+        "optimizer.learning_rate": float("inf"),
+        "model.options.hidden": 64,
+    }

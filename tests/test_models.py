@@ -96,7 +96,7 @@ def test_a_new_network_s_own_options_need_one_line_of_models(monkeypatch):
     model = models.build("own", 3, activation="cos", share=0, axis_name="devices")
     logits = model.apply(model.init(jax.random.PRNGKey(0), jnp.ones((1, 2))), jnp.ones((1, 2)))
     assert bool(jnp.any(logits != 0))  # tanh of 0 is 0
-    for options, message in (({"activation": 1}, "it must be text"), ({"share": "big"}, "it must be a number")):
+    for options, message in (({"activation": 1}, "it must be text"), ({"share": "big"}, "it must be a finite number")):
         with pytest.raises(InputError, match=message):
             models.build("own", 3, **options)
 
@@ -193,3 +193,9 @@ def test_the_barrier_before_a_convolution_changes_no_parameter_and_no_derivative
 
     chex.assert_trees_all_close(derivatives(ours), derivatives(plain), rtol=1e-5, atol=1e-5)
     assert "optimization_barrier" in str(jax.make_jaxpr(jax.grad(lambda v: ours.apply(v, x).sum()))(variables))
+
+
+def test_a_single_size_is_a_list_of_one():
+    image = np.zeros((1, 8, 8, 1), np.float32)
+    single, listed = (models.build("mlp", 10, hidden=hidden).init(jax.random.key(0), image) for hidden in (16, (16,)))
+    assert jax.tree.map(np.shape, single) == jax.tree.map(np.shape, listed)

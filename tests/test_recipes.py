@@ -11,6 +11,7 @@ from PIL import Image
 from configs.cifar import DATA, LOSSES, NETWORKS
 from focalgeo import config as configuration
 from focalgeo import job, records
+from focalgeo.rows import Diagnostic, Metric, Scalar, select
 from focalgeo.types import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -59,10 +60,10 @@ def two_steps(config):
 def check_run(config, workdir):
     """Train, and look for the rows and files that every run has."""
     rows = job.run(config, workdir)
-    steps = {row["step"] for row in records.read_rows(workdir) if row["name"] == "examples_seen"}
+    steps = {row.tags.step for row in select(records.read_rows(workdir), Scalar, name="examples_seen")}
     assert steps == set(range(1, 2 * config.optimizer.epochs + 1))
-    on_test = [row for row in rows if row["name"] == "ece" and row["split"] == "test"]
-    assert {row["map"] for row in on_test} >= {"uncalibrated", "temperature_scaling", "focal_temperature_scaling"}
+    on_test = select(rows, Metric, name="ece", split="test")
+    assert {row.method for row in on_test} >= {"uncalibrated", "temperature_scaling", "focal_temperature_scaling"}
     assert (workdir / "report.html").exists()
     return rows
 
@@ -153,9 +154,9 @@ def test_small_files_of_every_kind_train_and_evaluate(name, words, small_files, 
     if name == "sst":
         config.curvature.update({"examples": 4, "batch_size": 4, "max_products": 2, "num_probes": 4})
     rows = check_run(config, tmp_path / "run")
-    assert ("lambda_max" in {row["name"] for row in rows}) == (name == "sst")
-    assert ("selected_epoch" in {row["name"] for row in rows}) == (name in ("newsgroups", "sst"))
-    diagnosed = {row["name"] for row in records.read_rows(tmp_path / "run")}
+    assert ("lambda_max" in {row.name for row in rows}) == (name == "sst")
+    assert ("selected_epoch" in {row.name for row in rows}) == (name in ("newsgroups", "sst"))
+    diagnosed = {row.name for row in records.read_rows(tmp_path / "run")}
     assert {"weight_norm", "gradient_norm", "true_class_probability"} <= diagnosed
 
 
@@ -194,13 +195,10 @@ def test_the_smallest_model_reaches_the_known_optimum(tmp_path, papers):
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
     config.curvature.examples = 0
     job.run(config, tmp_path / "run")
-    rows = [row for row in records.read_rows(tmp_path / "run") if row.get("step") == 500]
-    norms = {row["gamma"]: row["value"] for row in rows if row["name"] == "weight_norm"}
-    wrong = {
-        row["gamma"]: row["value"]
-        for row in rows
-        if row["name"] == "true_class_probability" and row.get("outcome") == "wrong" and row["split"] == "train"
-    }
+    rows = select(records.read_rows(tmp_path / "run"), Diagnostic, step=500)
+    norms = {row.tags.gamma: row.value for row in select(rows, Diagnostic, name="weight_norm")}
+    of_wrong = {"name": "true_class_probability", "outcome": "wrong", "split": "train"}
+    wrong = {row.tags.gamma: row.value for row in select(rows, Diagnostic, **of_wrong)}
     limit = papers["appendixG_zero_variance_limit"]
     np.testing.assert_allclose([norms[0.0], norms[1.0]], [limit["ce_logit"], limit["focal1_logit"]], rtol=1e-4)
     assert wrong[0.0] < wrong[1.0]  # a misclassified point's true class has more probability under focal loss

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from focalgeo import records
+from focalgeo.rows import Metric, Scalar, select
 
 ROOT = Path(__file__).parent.parent
 FLAGS = os.environ["XLA_FLAGS"].replace("--xla_force_host_platform_device_count=2", "")
@@ -92,12 +93,9 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, signum):
 
 
 def final_numbers(workdir):
-    rows = [
-        row for row in records.read_rows(workdir) if row.get("split") == "test" and "map" in row and "bin" not in row
-    ]
-    return {
-        (row["name"], row["map"], row.get("criterion")): row["value"] for row in rows if row["map"] == "uncalibrated"
-    }
+    rows = select(records.read_rows(workdir), Metric, split="test", method="uncalibrated")
+    assert rows
+    return {row.name: row.value for row in rows}
 
 
 @pytest.mark.long
@@ -110,7 +108,7 @@ def test_any_number_of_devices_gives_the_same_run(tmp_path):
         assert run(*flags, devices=devices).returncode == 0
         assert len(json.loads((workdir / "manifest.json").read_text())["devices"]) == devices
         numbers.append(final_numbers(workdir))
-        seen.append([row["value"] for row in records.read_rows(workdir) if row["name"] == "examples_seen"][-1])
+        seen.append(select(records.read_rows(workdir), Scalar, name="examples_seen")[-1].value)
     assert seen == [10 * 1079] * 3
     for other in numbers[1:]:
         assert other == pytest.approx(numbers[0], abs=1e-3)

@@ -28,6 +28,7 @@ from focalgeo.calibration.binning import (
     weights,
     widened,
 )
+from focalgeo.rows import MetricTitle
 from focalgeo.types import Array
 
 
@@ -127,14 +128,19 @@ class MetricEntry(NamedTuple):
 
     function: Callable[..., Array]  # function(log_probs, labels, *, mask=None) -> scalar; with num_bins where binned
     title: str
-    unit: str = ""  # of the number as shown, that is times `scale`
-    note: str = ""  # beneath the title
+    unit: str = ""  # this and the next four: see rows.MetricTitle
+    note: str = ""
     scale: float = 1.0
     digits: int = 4
-    best: str = "low"  # or "high"
+    best: str = "low"
     binned: bool = False  # takes num_bins
     largest: float = math.inf  # that it can be; the smallest is 0
     share: bool = False  # of the examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
+
+    @property
+    def shown(self) -> MetricTitle:
+        """The metric's entry in a manifest."""
+        return MetricTitle(**{name: getattr(self, name) for name in MetricTitle._fields})
 
 
 METRICS: dict[str, MetricEntry] = {

@@ -110,6 +110,17 @@ def split_arguments(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]
     return values, others
 
 
+_TRUTHS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+
+
+def _as_float(text: str) -> float | str:
+    """The number, also inf and nan, which Python's literals lack; the text where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _parsed(name: str, text: str) -> Any:
     range_ = FIELDS[name].range if name in FIELDS else None
     if range_ is not None and range_.kind is str and not range_.many:
@@ -120,6 +131,10 @@ def _parsed(name: str, text: str) -> Any:
         value = text
     if range_ is None:
         return value
+    if isinstance(value, str) and range_.kind is float and not range_.many:
+        value = _as_float(value)
+    if range_.kind is bool and text.lower() in _TRUTHS:
+        value = _TRUTHS[text.lower()]
     if range_.many and not isinstance(value, tuple | list | dict | set):
         value = tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else (value,)
     return typed(name, value)

@@ -35,7 +35,6 @@ def make_manifest(config, dataset: Dataset, state: TrainState, shard: str | None
 def of_program(command: Sequence[str]) -> dict[str, Any]:
     """The manifest's entries on the program: versions, machine, command, and titles of methods and metrics."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "focalgeo")
-    shown = ("title", "unit", "note", "scale", "digits", "best")
     return {
         "versions": {
             "python": platform.python_version(),
@@ -49,9 +48,7 @@ def of_program(command: Sequence[str]) -> dict[str, Any]:
             name: {"title": method.title, "criteria": list(method.criteria)}
             for name, method in calibration.METHODS.items()
         },
-        "metrics": {
-            name: {field: getattr(entry, field) for field in shown} for name, entry in calibration.METRICS.items()
-        },
+        "metrics": {name: entry.shown._asdict() for name, entry in calibration.METRICS.items()},
     }
 
 

@@ -4,6 +4,7 @@ The parameters of its constructor but those of GIVEN are its options, set in a c
 """
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
@@ -43,7 +44,7 @@ GIVEN = {"num_classes", "dtype", "axis_name", "vocabulary_size", "embedding_init
 _WORDS = {
     int: "be a whole number of 1 or more",
     int | None: "be a whole number of 1 or more",
-    float: "be a number",
+    float: "be a finite number",
     bool: "be true or false",
     str: "be text",
     Sequence[int]: "hold whole numbers of 1 or more",
@@ -102,7 +103,11 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
         )
     if "vocabulary_size" in fields and not options.get("vocabulary_size"):
         raise InputError(f"config.model.name: {name} reads words, the data has none; choose text or another network")
-    given = {option: value for option, value in options.items() if option in fields and value is not None}
+    given = {
+        option: (value,) if fields[option].type == Sequence[int] and isinstance(value, Integral) else value
+        for option, value in options.items()
+        if option in fields and value is not None
+    }
     module = constructor(num_classes=num_classes, **given)
     return Model(module.init, module.apply)
 
@@ -125,7 +130,9 @@ def _option_fields(constructor) -> dict:
 
 def _is_of_kind(value: Any, kind: Any) -> bool:
     if kind == Sequence[int]:
-        return isinstance(value, list | tuple) and all(_is_of_kind(each, int) for each in value)
+        return all(_is_of_kind(each, int) for each in (value if isinstance(value, list | tuple) else (value,)))
     if kind in (int, int | None):
         return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
-    return isinstance(value, Real if kind is float else kind)
+    if kind is float:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from focalgeo import records
 from focalgeo.report.style import METHOD_COLOURS
-from focalgeo.rows import Fit, Metric, Row, select, value_of
+from focalgeo.rows import Fit, Metric, MetricTitle, Row, select, value_of
 from focalgeo.types import InputError
 
 Manifest = Mapping[str, Any]
@@ -28,23 +28,12 @@ class Column(NamedTuple):
     criterion: str | None = None
 
 
-class MetricEntry(NamedTuple):
-    """A metric's entry in the manifest: title, unit, scale and digits with which it is shown."""
-
-    title: str
-    unit: str = ""  # of the number times `scale`; "%" for shares
-    note: str = ""
-    scale: float = 1.0
-    digits: int = 4
-    best: str = "low"  # or "high"
-
-
 AS_TRAINED = Column(UNCALIBRATED)
 _PARAMETERS = {"calibration_gamma": ("Calibration γ", "γ"), "temperature": ("Temperature T", "T")}
 _KINDS = {"config": dict, "data": dict, "command": list, "calibration": dict, "methods": dict, "metrics": dict}
 _ENTRY_KINDS = {
     "methods": {"title": str, "criteria": list},
-    "metrics": {"title": str, "unit": str, "note": str, "scale": (int, float), "digits": int, "best": str},
+    "metrics": {name: (int, float) if kind is float else kind for name, kind in MetricTitle.__annotations__.items()},
 }
 _WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", (int, float): "a number"}
 
@@ -80,12 +69,12 @@ def setting(manifest: Manifest, name: str) -> Any:
     return found
 
 
-def metric_entries(manifest: Manifest) -> dict[str, MetricEntry]:
+def metric_entries(manifest: Manifest) -> dict[str, MetricTitle]:
     """Return the metrics in the order of tables."""
     named = {}
     for name, entry in manifest.get("metrics", {}).items():
-        known = {field: entry[field] for field in MetricEntry._fields if field in entry}
-        named[name] = MetricEntry(**{"title": name.replace("_", " "), **known})
+        known = {field: entry[field] for field in MetricTitle._fields if field in entry}
+        named[name] = MetricTitle(**{"title": name.replace("_", " "), **known})
     return named
 
 

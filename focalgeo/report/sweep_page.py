@@ -25,7 +25,6 @@ from focalgeo.report.selection import (
     UNCALIBRATED,
     Column,
     Manifest,
-    MetricEntry,
     column_of_each,
     final,
     fits,
@@ -42,7 +41,7 @@ from focalgeo.report.style import interval, loss_colour, plain, significant
 from focalgeo.report.sweep_figures import axis_figure, diagnostic_sweep_panels, reliability_grid, scatter_figure
 from focalgeo.report.tables import NOTHING, PRINTED, Cell, Line, Table, config_settings, manifest_settings, phases
 from focalgeo.report.words import data_title
-from focalgeo.rows import Eigenvalue, Fit, Metric, Row, Scalar, Trace, select
+from focalgeo.rows import Eigenvalue, Fit, Metric, MetricTitle, Row, Scalar, Trace, select
 from focalgeo.types import Estimate
 
 CRITERION = "nll"  # of the methods shown: their parameters are steadier than those fitted by ECE
@@ -66,7 +65,7 @@ def _metric(name: str, column: Column) -> Quantity:
     return Quantity(Metric, {"name": name, "split": "test", "group": None, **column._asdict()})
 
 
-def _as_trained(name: str, entry: MetricEntry, *, printed: bool) -> Shown:
+def _as_trained(name: str, entry: MetricTitle, *, printed: bool) -> Shown:
     title = f"{entry.title} as trained" if name == "ece" else entry.title
     return Shown(", ".join(filter(None, (title, entry.unit))), entry.scale, _metric(name, AS_TRAINED), printed)
 

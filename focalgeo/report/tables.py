@@ -7,7 +7,6 @@ from focalgeo.report.selection import (
     UNCALIBRATED,
     Column,
     Manifest,
-    MetricEntry,
     columns_of,
     fits,
     has_interval,
@@ -19,7 +18,7 @@ from focalgeo.report.selection import (
     setting,
 )
 from focalgeo.report.style import fixed, interval, percent, plain
-from focalgeo.rows import Difference, Metric, Row, Seconds, select
+from focalgeo.rows import Difference, Metric, MetricTitle, Row, Seconds, select
 
 
 class Cell(NamedTuple):
@@ -87,7 +86,7 @@ def _fit_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
 
 
 def _metric_lines(
-    rows: Sequence[Row], columns: Sequence[Column], name: str, entry: MetricEntry, split: str
+    rows: Sequence[Row], columns: Sequence[Column], name: str, entry: MetricTitle, split: str
 ) -> list[Line]:
     found = [metric(rows, column, name, split) for column in columns]
     if not any(found):
@@ -102,17 +101,17 @@ def _metric_lines(
     return [Line(entry.title, entry.note or entry.unit, cells)]
 
 
-def _metric_cell(row: Metric, entry: MetricEntry, *, best: bool) -> Cell:
+def _metric_cell(row: Metric, entry: MetricTitle, *, best: bool) -> Cell:
     text = fixed(entry.scale * row.value, entry.digits) + ("%" if entry.unit == "%" else "")
     return Cell(text, _bracket(row, entry), best)
 
 
-def _bracket(row: Metric | Difference, entry: MetricEntry) -> str:
+def _bracket(row: Metric | Difference, entry: MetricTitle) -> str:
     return interval(row.low, row.high, scale=entry.scale, digits=entry.digits) if has_interval(row) else ""
 
 
 def _difference_lines(
-    rows: Sequence[Row], manifest: Manifest, columns: Sequence[Column], name: str, entry: MetricEntry, split: str
+    rows: Sequence[Row], manifest: Manifest, columns: Sequence[Column], name: str, entry: MetricTitle, split: str
 ) -> list[Line]:
     """A line for each fitted method that others are compared with."""
     found = select(rows, Difference, name=f"{name}_difference", split=split)
@@ -126,7 +125,7 @@ def _difference_lines(
     return lines
 
 
-def _difference_cell(row: Difference, entry: MetricEntry) -> Cell:
+def _difference_cell(row: Difference, entry: MetricTitle) -> Cell:
     return Cell(fixed(entry.scale * row.value, entry.digits), _bracket(row, entry))
 
 
@@ -151,7 +150,7 @@ def results_text(rows: Sequence[Row], manifest: Manifest, split: str) -> str:
     return "\n".join(lines)
 
 
-def _label(entry: MetricEntry) -> str:
+def _label(entry: MetricTitle) -> str:
     return entry.title if entry.title.isupper() else entry.title.lower()
 
 
