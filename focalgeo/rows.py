@@ -295,7 +295,7 @@ def to_json(row: Row) -> dict[str, Any]:
 
 
 def from_json(found: Mapping[str, Any]) -> Row:
-    """The row that `to_json` wrote; fields that no kind has are left aside.
+    """The row that `to_json` wrote; fields that no kind has are ignored.
 
     Raises:
         InputError: an unknown kind, a field that is missing or of another type, a number that is not finite.

@@ -33,7 +33,7 @@ class Reliability(NamedTuple):
 
 
 class TopLabel(NamedTuple):
-    """The predicted class of each example."""
+    """The predicted class of each example: its probability, whether it is right, and the example's weight."""
 
     confidence: Numbers  # its probability
     correct: Bool[Array, " examples"]

@@ -89,7 +89,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
 
 
 class TemperatureScaling(_Calibrator):
-    """softmax(logits / T) with the T that suits held-out examples best.
+    """Temperature scaling, softmax(logits / T), with the T of the least `criterion` on held-out examples.
 
     Parameters:
         criterion: "nll" (a continuous fit from 0.01 to 100, the default: with few examples an ECE is mostly noise), or
@@ -112,7 +112,7 @@ class TemperatureScaling(_Calibrator):
 
 
 class FocalTemperatureScaling(_Calibrator):
-    """The focal calibration map of softmax(logits / T) with the gamma and T that suit held-out examples best.
+    """The focal calibration map of softmax(logits / T), gamma and T of the least `criterion` on held-out examples.
 
     Parameters:
         criterion: "nll" (a continuous fit of both, the default), or "ece" or "adaptive_ece" (over the grid).

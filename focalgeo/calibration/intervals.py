@@ -109,7 +109,7 @@ def _normal_interval(draws: Array, value: Array) -> tuple[Array, Array]:
 
 
 class PairedDifference(NamedTuple):
-    """A metric of the first predictions less that of the second."""
+    """A metric of the first predictions less that of the second, with 95% interval and p-value."""
 
     difference: Scalar
     stderr: Scalar

@@ -171,6 +171,6 @@ def per_row(value: Array, rows: Array) -> Array:
 
 
 def wide(values: Array) -> Array:
-    """Float32, or float64 where that is what came in."""
+    """The values as float32, or as float64 where they are float64."""
     values = jnp.asarray(values)
     return values.astype(jnp.float64 if values.dtype == jnp.float64 else jnp.float32)

@@ -21,7 +21,7 @@ Params = dict[str, Array]
 
 
 class Method(NamedTuple):
-    """A calibration method.
+    """A calibration method: its fit, its application, and its name in rows and reports.
 
     fit(logits, labels, *, criterion, mask=None, <options>) -> params, a dict of arrays; its scalars are shown in
     reports, and "converged", where it is among them, says whether the best values lie inside the range searched.
@@ -38,7 +38,7 @@ class Method(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A method with what its fit has found."""
+    """A fitted method: the method, the criterion it was fitted by, and the parameters found."""
 
     method: Method
     criterion: str | None  # None where nothing is fitted
@@ -59,7 +59,7 @@ class Fitted(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """Log-probabilities of examples by a method, with what it was fitted by."""
+    """Log-probabilities of examples by a method, with the method and the criterion it was fitted by."""
 
     method: Method
     criterion: str | None
@@ -157,7 +157,7 @@ METHODS: dict[str, Method] = {  # simplest first; `choose` compares them in this
 
 
 def configured(method: Method, settings: Mapping[str, Any]) -> Method:
-    """The method with those of `settings` bound in its `fit` that it names among its options."""
+    """The method with its `fit` bound to those of `settings` that are among its options."""
     chosen = {name: settings[name] for name in method.options if name in settings}
     return method._replace(fit=partial(method.fit, **chosen))
 

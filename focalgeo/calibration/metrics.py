@@ -33,7 +33,7 @@ from focalgeo.types import Array
 
 
 class HighConfidence(NamedTuple):
-    """The examples predicted with high confidence."""
+    """The share of examples predicted with high confidence, and their accuracy."""
 
     fraction: Scalar  # share of all examples, 0 to 1
     accuracy: Scalar  # share of them that is right; NaN if there is none

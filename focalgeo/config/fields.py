@@ -20,7 +20,7 @@ class Range(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One field of the config."""
+    """One field of the config: default, range and meaning."""
 
     default: Any
     range: Range

@@ -17,7 +17,7 @@ ROUNDING = 100.0
 
 
 class Krylov(NamedTuple):
-    """A basis that grows by one product at a time; arrays keep their shapes, so that jit compiles one step once."""
+    """A Krylov basis that grows by one product at a time; arrays keep their shapes: jit compiles a step once."""
 
     basis: Array  # [steps + k, n]: the first `step` rows are expanded, the next k are waiting, the rest is zero
     coupling: Array  # [steps, steps + k]: basis @ H @ basis' for the expanded rows
@@ -69,7 +69,7 @@ def expanded(krylov: Krylov, product: Float[Array, " size"]) -> Krylov:
 def orthogonalise(
     basis: Float[Array, "rows size"], vector: Float[Array, " size"]
 ) -> tuple[Float[Array, " size"], Float[Array, " rows"]]:
-    """Gram-Schmidt twice: what is left of `vector`, and its coefficients in `basis`; zero rows do nothing."""
+    """Gram-Schmidt twice: the part of `vector` orthogonal to `basis`, and its coefficients; zero rows do nothing."""
     first = matmul(basis, vector)
     vector = vector - matmul(first, basis)
     second = matmul(basis, vector)

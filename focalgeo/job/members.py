@@ -79,7 +79,7 @@ class Extension(NamedTuple):
 
     @property
     def checkpoints(self) -> str:
-        """The folder's name in the workdir."""
+        """Name of the folder of its checkpoints in the workdir."""
         return "checkpoints" if self.number == 1 else f"checkpoints_{self.number}"
 
 

@@ -106,7 +106,7 @@ def reliability_panels(
 
 
 def loss_implied_panels(rows: Sequence[Row], manifest: Manifest, split: str) -> Iterator[Panel]:
-    """Yield the reliability diagrams before and after the map of the loss's own gamma; none without its rows."""
+    """Yield the reliability diagrams before and after the loss-implied map; none without its rows."""
     columns = (AS_TRAINED, Column(LOSS_IMPLIED)) if Column(LOSS_IMPLIED) in columns_of(rows, manifest, split) else ()
     yield from reliability_panels(rows, manifest, columns, split=split, section="loss_implied")
 

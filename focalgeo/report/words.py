@@ -82,7 +82,7 @@ def interval_words(manifest: Manifest) -> str:
 
 
 def accuracy_words(rows: Sequence[Row], manifest: Manifest, split: str) -> str:
-    """Return a sentence on the methods' accuracies, which may differ or not; "" without any."""
+    """Return a sentence on whether the methods' accuracies differ; "" without any."""
     found = {
         row.value
         for row in (metric(rows, each, "accuracy", split) for each in columns_of(rows, manifest, split))

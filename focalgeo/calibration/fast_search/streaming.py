@@ -32,7 +32,7 @@ class SearchInputs(NamedTuple):
 
 
 def surfaces(inputs: SearchInputs, num_bins: int, *, by_rank: bool) -> tuple[np.ndarray, np.ndarray]:
-    """ECE and NLL [gammas, temperatures]."""
+    """Surfaces of ECE and NLL [gammas, temperatures] over the grid."""
     tail = fit_tail(inputs.gammas, inputs.logits.shape[1])
     kernel = partial(
         chunk_surface,
