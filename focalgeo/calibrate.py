@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all flags; what is wrong with one is an InputError."""
+    """The parser of all flags; it raises InputError where argparse would exit."""
     parser = _Parser(
         prog="python -m focalgeo.calibrate",
         usage=f"{EXAMPLE} [flags]",
@@ -40,20 +40,20 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--val", metavar="PATH", help="what the methods are fitted on")
-    add("--test", metavar="PATH", help="what they are measured on; without it val is cross-fitted")
-    add("--out", metavar="FOLDER", help="receives everything; missing, empty, or of the same command")
+    add("--val", metavar="PATH", help="file of the outputs on which the methods are fitted")
+    add("--test", metavar="PATH", help="file of the outputs on which they are measured; without it val is cross-fitted")
+    add("--out", metavar="FOLDER", help="folder for all results: new, empty, or of the same command")
     add("--logits-key", metavar="NAME", help="the array that holds logits, if its name is not logits")
     add("--probs-key", metavar="NAME", help="the array that holds probabilities, if its name is not probs")
     add("--labels-key", metavar="NAME", help="the array that holds labels, if its name is not labels")
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
-    add("--criterion", default="ece", help="what the method that is chosen was fitted by: ece (default) or nll")
+    add("--criterion", default="ece", help="fits that are compared and chosen from: those by ece (default) or by nll")
     add("--binning", default="ece", help="the ECE that is searched: ece (equal width, default) or adaptive_ece")
-    add("--trained-gamma", type=float, metavar="GAMMA", help="of the focal loss that the model was trained with")
-    add("--folds", type=int, default=5, help="of the cross-fit of val by which a method is chosen (default 5)")
-    add("--num-bins", type=int, default=15, help="of both ECEs (default 15)")
-    add("--num-resamples", type=int, default=1000, help="of the bootstrap (default 1000)")
-    add("--seed", type=int, default=0, help="of the bootstrap and of the folds (default 0)")
+    add("--trained-gamma", type=float, metavar="GAMMA", help="gamma of the focal loss that the model was trained with")
+    add("--folds", type=int, default=5, help="folds of the cross-fit of val by which a method is chosen (default 5)")
+    add("--num-bins", type=int, default=15, help="bins of both ECEs (default 15)")
+    add("--num-resamples", type=int, default=1000, help="resamples of the bootstrap (default 1000)")
+    add("--seed", type=int, default=0, help="seed of the bootstrap and of the folds (default 0)")
     return parser
 
 

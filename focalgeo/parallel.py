@@ -6,7 +6,7 @@ devices would be silent under that layout, so every compiled step also returns o
 device, and `check_replicas` compares them. Where the members that advance together divide evenly, they are spread over
 the devices instead: members never wait for each other.
 
-Curvature alone goes another way (`spread`): its products over batches are plain functions under jax.jit, which XLA
+Curvature alone uses `spread`: its products over batches are plain functions under jax.jit, which XLA
 partitions by the layout of the examples; code that names no device axis also runs where there is none.
 """
 
@@ -59,7 +59,7 @@ def _number_after(label: str, path: Path, *, unit: int = 1) -> int | None:
 
 
 def replicated(tree: PyTree) -> PyTree:
-    """The tree on all devices, laid out as a compiled step returns it: the first call then compiles for all calls."""
+    """The tree on all devices, in the layout that a compiled step returns: its second call then compiles nothing."""
     return jax.device_put(tree, jax.sharding.NamedSharding(_mesh(), PartitionSpec()))
 
 
@@ -173,7 +173,7 @@ def _one_axis(states: TrainState) -> TrainState:
 
 
 def _in_turn(results: PyTree) -> PyTree:
-    """The results, waited for where several devices are one CPU's.
+    """The results, after waiting for them where several devices are one CPU's.
 
     Its devices take independent programs in any order, and wait for each other for ever in the sums of different ones.
     """

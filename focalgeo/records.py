@@ -103,7 +103,7 @@ def read_json(path: Workdir) -> Any:
 
 
 def write_manifest(workdir: Workdir, manifest: Mapping[str, Any]) -> None:
-    """Write manifest.json: config, versions, git, devices, platform, data, command, created, parameters."""
+    """Write manifest.json; job/provenance.py makes the manifest."""
     write_json(Path(workdir) / MANIFEST, manifest)
 
 

@@ -17,10 +17,10 @@ DENSITY_LINEAR_WIDTH = 1e-3  # of the largest eigenvalue: density bins are even 
 
 
 class Tags(NamedTuple):
-    """Which run of a sweep a row is of, by the values that a sweep may vary, and when in training it was measured."""
+    """Tags of a row: its run of a sweep, by the values that may vary, and when in training it was measured."""
 
     gamma: float | None = None  # of the training loss, where it has one
-    trace_penalty: float | None = None  # these two where they are swept
+    trace_penalty: float | None = None  # only where it is swept
     learning_rate: float | None = None
     seed: int | None = None
     step: int | None = None
@@ -31,7 +31,7 @@ class Tags(NamedTuple):
 class Metric(NamedTuple):
     """A calibration metric of one method's log-probabilities, with its 95% interval."""
 
-    name: str  # that of METRICS in focalgeo.calibration; also "class1_ece" and "group_ece"
+    name: str  # that of METRICS in focalgeo.calibration; also "class1_ece", "group_ece" and "group_accuracy"
     value: float
     low: float | None = None
     high: float | None = None
@@ -76,7 +76,7 @@ class ReliabilityBin(NamedTuple):
 class Difference(NamedTuple):
     """A metric with one method less that with another, on the same examples, with its paired 95% interval."""
 
-    name: str  # "ece_difference", "nll_difference"
+    name: str  # that of the metric and "_difference", as "ece_difference"
     value: float
     low: float
     high: float
@@ -167,7 +167,7 @@ class DensityBin(NamedTuple):
 
 
 class Diagnostic(NamedTuple):
-    """A mean, share, quantile or norm that explains the others."""
+    """A number that helps to explain curvature and calibration: a mean, share, quantile or norm."""
 
     name: str  # "true_class_probability", "entropy", "gradient_norm", "weight_norm", "share_raised", ...
     value: float
@@ -193,7 +193,7 @@ class HistogramBin(NamedTuple):
 
 
 class Scalar(NamedTuple):
-    """A number of training itself."""
+    """A number of the training, such as its loss, accuracy or learning rate."""
 
     name: str  # "loss", "accuracy", "penalty", "learning_rate", "examples_per_second", "stopped", "selected_epoch", ...
     value: float
@@ -203,7 +203,7 @@ class Scalar(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """How long a phase took."""
+    """Wall time of a phase in seconds."""
 
     name: str  # "seconds"
     phase: str  # "prepare", "compile", "train", "evaluate", "fit"
@@ -295,7 +295,7 @@ def to_json(row: Row) -> dict[str, Any]:
 
 
 def from_json(found: Mapping[str, Any]) -> Row:
-    """The row that `to_json` wrote; fields that no kind has are left aside.
+    """The row that `to_json` wrote; fields that no kind has are ignored.
 
     Raises:
         InputError: an unknown kind, a field that is missing or of another type, a number that is not finite.

@@ -17,12 +17,12 @@ from focalgeo.config import load_config, split_arguments, with_values
 from focalgeo.types import InputError, Interrupted, RunError
 
 CONFIG = flags.DEFINE_string("config", None, "The config file, e.g. configs/digits.py.")
-WORKDIR = flags.DEFINE_string("workdir", None, "The folder that receives everything; not empty: the run there goes on.")
+WORKDIR = flags.DEFINE_string("workdir", None, "The folder for all results; if it holds a run, that run goes on.")
 SHARD = flags.DEFINE_string("shard", None, "i/n: the i-th of n parts of a sweep, in a workdir of its own.")
 
 
 def parse(arguments: list[str]) -> ConfigDict:
-    """Read the flags; returns the config, and whatever is wrong is one InputError."""
+    """Read the flags and return the config; anything wrong is an InputError of one line."""
     values, others = split_arguments(arguments)
     try:
         rest = flags.FLAGS(others)[1:]

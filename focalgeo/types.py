@@ -1,4 +1,4 @@
-"""The data that passes between the rooms; no functions."""
+"""Types that several packages share: errors, batches, data sets, the training state, estimates."""
 
 import difflib
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ PyTree = Any
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong; the message is one line: what, where, how to mend it."""
+    """The user's input is wrong; the message is one line: what, where, how to correct it."""
 
     exit_code = 2
 
@@ -45,7 +45,7 @@ class Interrupted(BaseException):
 
 
 class Batch(NamedTuple):
-    """Examples that travel together; what stands where `mask` is False is padding and counts for nothing."""
+    """A batch of examples; entries where `mask` is False are padding and count for nothing."""
 
     x: PyTree  # [examples, ...]
     y: Array  # int32 [examples], or [examples, nodes] of trees
@@ -77,13 +77,13 @@ class Dataset(NamedTuple):
 class Predictions(NamedTuple):
     """A model's raw outputs on one split; `logits` are never probabilities."""
 
-    logits: Array  # float32 [examples, classes]
+    logits: Array  # float32 [examples, classes]; of a sweep [examples, members, classes]
     labels: Array  # int32 [examples]
     mask: Array  # bool [examples]
 
 
 class BestEpoch(NamedTuple):
-    """The network after the epoch that was the most accurate on val so far, of equals the earliest."""
+    """The network after the epoch that was the most accurate on val so far, the earliest on ties."""
 
     accuracy: Array  # on val, -1 before the first epoch
     epoch: Array  # its number, from 1; 0 before the first
@@ -99,11 +99,11 @@ class TrainState(NamedTuple):
     model_state: PyTree  # batch statistics and the like; {} where the model has none
     opt_state: PyTree
     key: Array  # raw PRNG key, folded with `step` for every use
-    loss_values: dict[str, PyTree]  # what loss and penalties read beside logits and labels: gamma, alpha, ... by name
+    loss_values: dict[str, PyTree]  # values that loss and penalties read: gamma, alpha, ... by name
     learning_rate: Array  # float32 scalar: the base that the schedule multiplies
     best: BestEpoch | None = None  # None where the run ends with its last epoch
-    frozen: Array = np.False_  # bool: a member of a sweep whose numbers have left the finite ones changes no more
-    stream: Array = np.int32(0)  # which of the batch streams a member trains on: members of one seed share one
+    frozen: Array = np.False_  # bool: True once a member's loss or gradient was not finite; it is trained no further
+    stream: Array = np.int32(0)  # number of the member's batch stream: members of one seed share one
 
 
 class Model(NamedTuple):

@@ -212,10 +212,18 @@ def test_modules_of_one_name_are_one_idea():
     assert {name for name, count in names.items() if count > 1} <= set(NAMESAKES)
 
 
+def first_lines(path: Path) -> list[str]:
+    """First lines of the docstrings of the module and of its public classes and functions."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+    public = [node for node in nodes if not getattr(node, "name", "").startswith("_")]
+    return [text.splitlines()[0] for text in map(ast.get_docstring, public) if text]
+
+
 @pytest.mark.parametrize("path", sources(PACKAGE), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_s_first_line_names_what_it_holds(path):
-    text = ast.get_docstring(ast.parse(path.read_text())) or ""
-    assert not text.startswith(("What ", "How ", "Where ", "Which ")), text.splitlines()[0]
+def test_a_docstring_s_first_line_names_the_thing(path):
+    riddle = re.compile(r"((Return|Yield) )?(what|how|where|which|that) ", re.IGNORECASE)
+    assert not [line for line in first_lines(path) if riddle.match(line)]
 
 
 def test_what_a_step_minimises_is_seen_from_the_step():

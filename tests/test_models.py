@@ -203,7 +203,5 @@ def test_a_single_size_is_a_list_of_one():
 
 @pytest.mark.parametrize("options", [{"blocks": (1, 1)}, {"widths": ()}, {"blocks": (), "widths": ()}])
 def test_blocks_and_widths_of_a_resnet_go_together(options):
-    with pytest.raises(
-        InputError, match=r"config\.model\.options\.blocks is .* give one entry of each for every stage"
-    ):
+    with pytest.raises(InputError, match="give one entry of each for every stage"):
         models.build("resnet18", **options)

@@ -1,4 +1,4 @@
-"""Calibration: maps, metrics and searches, all pure functions of arrays."""
+"""Calibration: maps, metrics, searches and fits as pure functions; methods, estimators and calibrator.json."""
 
 from focalgeo.calibration.binning import Reliability, adaptive_reliability, check_predictions, reliability
 from focalgeo.calibration.crossfit import candidates, choose, cross_fit, folds
@@ -140,7 +140,7 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    """The scikit-learn estimators."""
+    """Import a scikit-learn estimator on first use."""
     if name in _ESTIMATORS:
         from focalgeo.calibration import estimators
 

@@ -1,4 +1,4 @@
-"""Bins of confidence, of equal width and of equal mass, and the check of predictions that come in.
+"""Bins of confidence, of equal width and of equal mass, and the checks of predictions.
 
 An example counts as often as its weight says: 1 and 0 for a mask, a whole number for a resample. A bin scheme is a
 table [bins, examples] of how often each example counts in each bin; its columns add up to the weights, so no example
@@ -33,7 +33,7 @@ class Reliability(NamedTuple):
 
 
 class TopLabel(NamedTuple):
-    """The predicted class of each example."""
+    """The predicted class of each example: its probability, whether it is right, and the example's weight."""
 
     confidence: Numbers  # its probability
     correct: Bool[Array, " examples"]

@@ -37,7 +37,9 @@ def cross_fit(
     num_folds: int = 5,
     seed: int = 0,
 ) -> list[Calibrated]:
-    """Log-probabilities [examples, classes] of each fit of `fit_methods`, in its order, each example's fit without it.
+    """Held-out log-probabilities [examples, classes] of each fit of `fit_methods`, in its order.
+
+    Each example is calibrated by a fit of the other folds, which has not seen it.
 
     Args:
         methods: Some of METHODS, or others.
@@ -62,7 +64,7 @@ def cross_fit(
 
 
 def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]:
-    """Positions in `fits` of one fit of each fitted method, by the criterion, or by the first that the method has."""
+    """Indices in `fits` of one fit of each fitted method: that by `criterion`, or else by its first criterion."""
 
     def by(method: Method) -> str:
         return criterion if criterion in method.criteria else method.criteria[0]
@@ -71,13 +73,14 @@ def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]
 
 
 def choose(fits: Sequence[Fitted], differences: Sequence[Difference], *, criterion: str) -> Fitted:
-    """The method to use: the plainest fitted one, unless a later one beats it beyond noise, or none is of use.
+    """The method to use: the first fitted one, unless a later one beats it beyond noise; uncalibrated if neither helps.
 
     Beyond noise is a 95% interval of the paired difference of cross-fitted log-probabilities that leaves out 0, from
     100 examples on. Methods are compared in order by the criterion, each with the best so far. One that may change the
     predicted class must not lose accuracy beyond noise. A fit that ended at the end of its range is not compared: the
     range would decide. The best is used only where its ECE or its NLL is below that of the uncalibrated predictions
-    beyond noise, or where there are fewer than 100 examples to tell; both are asked, as the ECE alone is a wary test.
+    beyond noise, or where there are fewer than 100 examples to tell; both are asked, as the test of the ECE alone is
+    conservative.
 
     Args:
         fits: Of `fit_methods` on all examples, "uncalibrated" first.

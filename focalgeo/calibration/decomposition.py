@@ -42,7 +42,7 @@ def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, m
 
     Overconfidence plus underconfidence is `ece`; overconfidence less underconfidence is mean confidence less accuracy.
     Arguments as `ece`. Thulasidasan et al., arXiv 1905.11001, multiply each bin by its confidence besides; this does
-    not. Held by tests/calibration/test_decomposition.py.
+    not. Tested in tests/calibration/test_decomposition.py.
     """
     return _signed(reliability(log_probs, labels, num_bins=num_bins, mask=mask), 1)
 
@@ -63,7 +63,7 @@ def entropy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar
 def nll_by_outcome(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> ByOutcome:
     """`nll` of the examples predicted right and of those predicted wrong, in nats.
 
-    With a the accuracy, a * correct + (1 - a) * wrong is the NLL of all, held by
+    With a the accuracy, a * correct + (1 - a) * wrong is the NLL of all, tested in
     tests/calibration/test_decomposition.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 3, Figs 1 and 3, where both are drawn over training.
@@ -82,7 +82,7 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
     For each class k the probabilities p_k fall into equal-width bins, see `reliability`, and in a bin p = mean + a,
     outcome = share + b gives mean (p - outcome)^2 = (mean - share)^2 + mean b^2 + mean(a^2 - 2 a b). With as many bins
     as distinct probabilities the last part is 0 and the other two are the split of DeGroot and Fienberg. Absolute error
-    1e-6, held by tests/calibration/test_decomposition.py. Arguments and errors as `ece`.
+    1e-6, tested in tests/calibration/test_decomposition.py. Arguments and errors as `ece`.
 
     Source: DeGroot and Fienberg, The Statistician 32 (1983); the within-bin part is that of Stephenson, Coelho and
     Jolliffe, Weather and Forecasting 23 (2008).

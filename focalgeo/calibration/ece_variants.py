@@ -98,7 +98,7 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
 
     Bins hold equally many examples, see `adaptive_reliability`; a_i and c_i are a bin's accuracy and mean confidence.
     The second term estimates the variance of a_i, so that calibrated predictions give 0 on average but for -(variance
-    of the confidence in the bin) / N per bin, held by tests/calibration/test_binned_variants.py. A bin of one example
+    of the confidence in the bin) / N per bin, tested in tests/calibration/test_binned_variants.py. A bin of one example
     says nothing of its variance and counts as 0.
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator of the squared error.
@@ -116,13 +116,13 @@ def _debiased(bins: Reliability) -> Array:
 def interpolated_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """AdaECE as published code computes it: bins (lo, hi] between edges interpolated in the sorted confidences.
 
-    Edge i stands at rank i N / M of the sorted confidences, counted from 0 and cut at the last. The smallest confidence
+    Edge i is at rank i N / M of the sorted confidences, counted from 0 and cut at the last. The smallest confidence
     and all that equal it are in no bin, so its examples are dropped from the sum but not from N; ties make bins empty
     or uneven. It serves for comparing with published tables; `adaptive_ece` is the definition without these faults.
     Edges are rounded to the type of the confidences. Arguments and errors as `adaptive_ece`; weights are rounded to
     whole numbers.
 
-    Source: the code of Mukhoti et al., arXiv 2002.09437; held by tests/calibration/test_binned_variants.py.
+    Source: the code of Mukhoti et al., arXiv 2002.09437; tested in tests/calibration/test_binned_variants.py.
     """
     check_bins(num_bins)
     confidence, correct, weight = top_label(log_probs, labels, mask)
@@ -150,26 +150,26 @@ def _edges(ordered: Array, count: Array, num_bins: int) -> Array:
 
 
 def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
-    """As `reliability`, of P(class 1) and whether the label is 1."""
+    """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1."""
     return equal_width(*_class_one(log_probs, labels, mask), num_bins)
 
 
 def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
 
-    log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, held by
+    log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
     tests/calibration/test_binned_variants.py.
     """
     return expected_gap(binary_reliability(log_probs, labels, num_bins=num_bins, mask=mask))
 
 
 def binary_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
-    """As `binary_ece`, over bins that hold equally many examples, see `adaptive_reliability`."""
+    """Equal-mass ECE of P(class 1): as `binary_ece`, over bins that hold equally many examples."""
     return expected_gap(equal_mass(*_class_one(log_probs, labels, mask), num_bins))
 
 
 def binary_smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
-    """As `smooth_ece`, of P(class 1) and whether the label is 1: the quantity that the paper defines."""
+    """Smooth ECE of P(class 1): as `smooth_ece`, of the event that the label is 1, as the paper defines it."""
     return _smoothed_error(*_class_one(log_probs, labels, mask))
 
 

@@ -1,4 +1,4 @@
-"""Temperature scaling and focal temperature scaling as scikit-learn estimators; imported on first use alone."""
+"""Temperature scaling and focal temperature scaling as scikit-learn estimators; imported only on first use."""
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -89,7 +89,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
 
 
 class TemperatureScaling(_Calibrator):
-    """softmax(logits / T) with the T that suits held-out examples best.
+    """Temperature scaling, softmax(logits / T), with the T of the least `criterion` on held-out examples.
 
     Parameters:
         criterion: "nll" (a continuous fit from 0.01 to 100, the default: with few examples an ECE is mostly noise), or
@@ -101,7 +101,7 @@ class TemperatureScaling(_Calibrator):
     Attributes: `temperature_`, `gamma_` (0), `converged_` (False where the temperature is the end of its range, as with
     predictions that are all right), `classes_`, `n_features_in_`.
 
-    Source: Guo et al., arXiv 1706.04599, section 4.2. Held by tests/calibration/test_estimators.py.
+    Source: Guo et al., arXiv 1706.04599, section 4.2. Tested in tests/calibration/test_estimators.py.
     """
 
     def _fitted(self, logits: np.ndarray, labels: np.ndarray) -> tuple[float, float, bool]:
@@ -112,7 +112,7 @@ class TemperatureScaling(_Calibrator):
 
 
 class FocalTemperatureScaling(_Calibrator):
-    """The focal calibration map of softmax(logits / T) with the gamma and T that suit held-out examples best.
+    """The focal calibration map of softmax(logits / T), gamma and T of the least `criterion` on held-out examples.
 
     Parameters:
         criterion: "nll" (a continuous fit of both, the default), or "ece" or "adaptive_ece" (over the grid).
@@ -124,7 +124,7 @@ class FocalTemperatureScaling(_Calibrator):
     Attributes: `gamma_`, `temperature_`, `converged_` (False where one of them is the end of its range), `classes_`,
     `n_features_in_`.
 
-    Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2. Held by tests/calibration/test_estimators.py.
+    Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2. Tested in tests/calibration/test_estimators.py.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class FocalTemperatureScaling(_Calibrator):
 
 
 def _validated(estimator: BaseEstimator, logits: Array, *labels: Array, reset: bool):
-    """What validate_data returns; its errors, of several lines, as one."""
+    """The result of validate_data, whose errors of several lines become one line."""
     try:
         return validate_data(estimator, logits, *labels, dtype=(np.float64, np.float32), reset=reset)
     except ValueError as error:

@@ -26,7 +26,7 @@ _SHORTENINGS = tuple(2.0**-i for i in range(12))  # of a Newton step that does n
 
 
 class CalibrationFit(NamedTuple):
-    """Where the NLL is least, and whether it truly is."""
+    """A fit by least NLL: its parameters, its NLL, and whether it is a minimum inside the bracket."""
 
     gamma: Scalar  # 0 for a fit of the temperature alone
     temperature: Scalar

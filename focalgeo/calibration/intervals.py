@@ -55,7 +55,7 @@ def bootstrap(
         half a standard deviation, no resample gives a negative one and the same interval of the squares reaches 0, as
         with the ECE of a calibrated model, its root is taken instead: the square's bias is the noise's variance, and 0
         is covered. (Percentile intervals, corrected or not, leave it out nearly always.) Where all resamples agree, as
-        the accuracy of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Held by
+        the accuracy of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Tested in
         tests/calibration/test_bootstrap.py, which counts how often the interval covers.
 
     Raises:
@@ -77,7 +77,7 @@ def _bootstrapped(
 
 
 def estimated(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int) -> Estimate:
-    """What `bootstrap` returns for a metric of this value on the data and of these values on the resamples."""
+    """The Estimate of `bootstrap`, from a metric's value on the data and its values on the resamples."""
     low, high = _bias_corrected(draws, value)
     return Estimate(value, jnp.std(draws, ddof=1), low, high, jnp.asarray(num_examples, jnp.int32))
 
@@ -109,7 +109,7 @@ def _normal_interval(draws: Array, value: Array) -> tuple[Array, Array]:
 
 
 class PairedDifference(NamedTuple):
-    """A metric of the first predictions less that of the second."""
+    """A metric of the first predictions less that of the second, with 95% interval and p-value."""
 
     difference: Scalar
     stderr: Scalar
@@ -143,7 +143,7 @@ def paired_bootstrap(
         the interval leaves out 0. Where no resample differs it is 1 for a difference of 0, else 0. Unlike `bootstrap`,
         the bias of resampling is not taken off: where there is no difference both sides have the same bias, and an
         estimate of it only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly
-        calibrated models is wary, not rash: tests/calibration/test_paired.py counts how often it rejects where there is
+        calibrated models is conservative: tests/calibration/test_paired.py counts how often it rejects where there is
         none. An ECE's difference leans towards 0, as chance adds more to the smaller ECE: the interval then bounds the
         difference of two such samples, and the true one lies beyond its outer end in half of all samples or so (1,000
         examples, true difference 0.034). NLL and Brier score, which are means, have no such bias.
@@ -175,7 +175,7 @@ def _paired(
 
 
 def compared(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int) -> PairedDifference:
-    """What `paired_bootstrap` returns for a difference of this value on the data and of these on the resamples."""
+    """The PairedDifference of `paired_bootstrap`, from a difference on the data and its values on the resamples."""
     stderr = jnp.std(draws, ddof=1)
     z = jnp.abs(value) / jnp.where(stderr > 0, stderr, 1)
     certain = jnp.where(value == 0, 1.0, 0.0).astype(z.dtype)

@@ -39,7 +39,7 @@ def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
         Derivatives of every order in both arguments, forward and reverse. focal_calibration followed by this gives
         back log q to 1e-5 plus 2e-6 of the value, for gamma up to 10 and logits that span up to 100; in general to
         1e-5 plus 1e-6 of the larger of |log q| and |log p|, because so much is lost in float32 where log p is written
-        down. Float64: 1e-12 of the same. Held by tests/calibration/test_inverse.py.
+        down. Float64: 1e-12 of the same. Tested in tests/calibration/test_inverse.py.
 
     Source: the map is Komisarenko & Kull, arXiv 2408.11598, Proposition 4; they state that it is bijective, and give
     its inverse for two classes only in words.

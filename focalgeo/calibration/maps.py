@@ -26,7 +26,7 @@ def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
 
     Returns:
         [..., classes] float32, normalised; argmax equals that of the logits. The top entry is log_sigmoid of its
-        log-odds: -1e-26 stays -1e-26. Absolute error 2e-5 plus 2e-6 of the value, held by
+        log-odds: -1e-26 stays -1e-26. Absolute error 2e-5 plus 2e-6 of the value, tested in
         tests/calibration/test_maps.py.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 2.
@@ -46,7 +46,7 @@ def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
 
     Returns:
         [..., classes] float32 log-probabilities, normalised, with the argmax of the input, differentiable in both
-        arguments. Absolute error 2e-5 plus 2e-6 of the value, held by tests/calibration/test_maps.py.
+        arguments. Absolute error 2e-5 plus 2e-6 of the value, tested in tests/calibration/test_maps.py.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 4, Eq. (1). The map need not raise the top probability
     where that is below 1/2: their Proposition 5 is false for four or more classes.
@@ -86,7 +86,7 @@ def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, 
     Returns:
         [...] float32 (float64 for float64), the log-odds of the calibrated probability: odd in s, with slope
         gamma + (1 + gamma (1 - log 2)) / (1 + gamma log 2) at 0 and (1 + gamma) s - log(1 + gamma) far out. Absolute
-        error 2e-5 plus 2e-6 of the value for gamma from -0.9 to 100 and |s| up to 1000, held by
+        error 2e-5 plus 2e-6 of the value for gamma from -0.9 to 100 and |s| up to 1000, tested in
         tests/calibration/test_binary_map.py; below -0.9 rounding grows as 1 / (1 + gamma).
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 2.
@@ -171,6 +171,6 @@ def per_row(value: Array, rows: Array) -> Array:
 
 
 def wide(values: Array) -> Array:
-    """Float32, or float64 where that is what came in."""
+    """The values as float32, or as float64 where they are float64."""
     values = jnp.asarray(values)
     return values.astype(jnp.float64 if values.dtype == jnp.float64 else jnp.float32)

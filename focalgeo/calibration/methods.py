@@ -1,4 +1,4 @@
-"""Calibration methods as values: how each is fitted to held-out logits, and how it is applied.
+"""Calibration methods: how each is fitted to held-out logits, and how it is applied.
 
 A fit gives params, and applying a method with its params gives log-probabilities: metrics, intervals, comparisons,
 tables and the saved calibrator take those of any method. A new method is a function pair and an entry of METHODS;
@@ -21,7 +21,7 @@ Params = dict[str, Array]
 
 
 class Method(NamedTuple):
-    """A calibration method.
+    """A calibration method: its fit, its application, and its name in rows and reports.
 
     fit(logits, labels, *, criterion, mask=None, <options>) -> params, a dict of arrays; its scalars are shown in
     reports, and "converged", where it is among them, says whether the best values lie inside the range searched.
@@ -38,7 +38,7 @@ class Method(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A method with what its fit has found."""
+    """A fitted method: the method, the criterion it was fitted by, and the parameters found."""
 
     method: Method
     criterion: str | None  # None where nothing is fitted
@@ -59,15 +59,15 @@ class Fitted(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """Log-probabilities of examples by a method, with what it was fitted by."""
+    """Log-probabilities of examples by a method, with the method and the criterion it was fitted by."""
 
     method: Method
     criterion: str | None
     log_probs: LogProbs
 
 
-# One compiled map for all methods of this file: two of them with the same gamma and temperature then agree to the bit, and
-# their difference is 0 instead of rounding, which a paired test would take for an effect.
+# One compiled program for all methods of the focal map: two of them with the same gamma and temperature then agree to
+# the bit, and their difference is 0 instead of rounding, which a paired test would take for an effect.
 _MAP = jax.jit(focal_temperature_scaling)
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -97,6 +97,9 @@ def _fit_on_grid(
         search = grid_search(logits, labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask)
     best = best_point(search, gammas, temperatures, criterion=criterion, gamma=gamma)
     return _params(best, temperatures)
+
+
+_fit_temperature, _fit_focal = partial(_fit_on_grid, gamma=0.0), _fit_on_grid
 
 
 def _params(best: GridSearch, temperatures: Grid) -> Params:
@@ -130,25 +133,25 @@ def _implied(params: Params, logits: Logits) -> LogProbs:
 
 
 _GRID = ("gammas", "temperatures", "binning", "num_bins", "search")
-METHODS: dict[str, Method] = {  # in order of plainness
+METHODS: dict[str, Method] = {  # simplest first; `choose` compares them in this order
     method.name: method
     for method in (
         Method("uncalibrated", "Uncalibrated", _fit_nothing, _uncalibrated, criteria=()),
         Method(
             "temperature_scaling",
             "Temperature scaling",
-            partial(_fit_on_grid, gamma=0.0),
+            _fit_temperature,
             _temperature_scaled,
             options=_GRID,
         ),
-        Method("focal_temperature_scaling", "Focal temperature scaling", _fit_on_grid, _focal_scaled, options=_GRID),
+        Method("focal_temperature_scaling", "Focal temperature scaling", _fit_focal, _focal_scaled, options=_GRID),
         Method("loss_implied_map", "Loss-implied map", _fit_implied, _implied, criteria=(), options=("trained_gamma",)),
     )
 }
 
 
 def configured(method: Method, settings: Mapping[str, Any]) -> Method:
-    """The method with those of `settings` bound in its `fit` that it names among its options."""
+    """The method with its `fit` bound to those of `settings` that are among its options."""
     chosen = {name: settings[name] for name in method.options if name in settings}
     return method._replace(fit=partial(method.fit, **chosen))
 

@@ -33,7 +33,7 @@ from focalgeo.types import Array
 
 
 class HighConfidence(NamedTuple):
-    """The examples predicted with high confidence."""
+    """The share of examples predicted with high confidence, and their accuracy."""
 
     fraction: Scalar  # share of all examples, 0 to 1
     accuracy: Scalar  # share of them that is right; NaN if there is none
@@ -43,7 +43,7 @@ def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
     """Expected calibration error sum_i (n_i / N) |accuracy_i - confidence_i| of the predicted class, as a fraction.
 
     Bins have equal width and are closed on the right, see `reliability`. It is piecewise constant in a temperature: no
-    gradients. Absolute error 1e-6, held by tests/calibration/test_metrics.py.
+    gradients. Absolute error 1e-6, tested in tests/calibration/test_metrics.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 1, 15 bins in their tables.
     """
@@ -139,7 +139,7 @@ class MetricEntry(NamedTuple):
 
     @property
     def shown(self) -> MetricTitle:
-        """What a manifest says of the metric."""
+        """The metric's entry in a manifest."""
         return MetricTitle(**{name: getattr(self, name) for name in MetricTitle._fields})
 
 

@@ -20,7 +20,7 @@ _GOLDEN = 0.6180339887498949
 
 
 class Root(NamedTuple):
-    """Where a function crosses zero."""
+    """A root, whether the search for it converged, and the steps that it took."""
 
     point: Points
     converged: Bool[Array, "*batch"]
@@ -43,7 +43,7 @@ def newton_in_bracket(
     *,
     settled: Callable[[Array, Array], Array] | None = None,
 ) -> Root:
-    """Where a function goes from below zero to above it: Newton's steps, a bisection where one leaves the bracket.
+    """The root of a function that rises through zero in a bracket, by Newton's steps with bisection as safeguard.
 
     Args:
         function: function(x) -> (value, slope) for x [...], each element by itself. The value is at most 0 at `low`
@@ -104,7 +104,7 @@ def bisection(is_below: Callable[[Array], Array], low: Points, high: Points, *, 
 
 
 def golden_section(function: Callable[[Array], Array], low: Points, high: Points, *, num_sections: int) -> Points:
-    """Where a function [...] -> [...] that falls and then rises is least: a section shrinks the bracket by 1.618."""
+    """The minimum point of a function [...] -> [...] that falls, then rises; a section divides the bracket by 1.618."""
 
     def section(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends

@@ -66,7 +66,7 @@ def grid_search(
         GridSearch. Equal values go to the temperature nearest 1 in |log T|, then to the smallest |gamma|, then to the
         first. The surfaces are `plain_surfaces` inside jit and vmap, where logits, labels and mask may be traced but
         not the grid, and on accelerators. On the CPU they are those of `fast_search`, which agree with them to 1e-5,
-        but where a confidence lies within rounding of a bin's edge; held by tests/calibration/test_search.py.
+        but where a confidence lies within rounding of a bin's edge; tested in tests/calibration/test_search.py.
 
     Raises:
         InputError: predictions that `check_predictions` refuses, a value out of range, an unknown criterion, an empty
@@ -229,7 +229,7 @@ def _best(gammas: np.ndarray, temperatures: np.ndarray, ece: Array, nll: Array, 
 
 
 def _index_of_least(values: Array, gammas: Array, temperatures: Array) -> Array:
-    """Of [points]: ties go to the least |log T|, then to the least |gamma|, then to the first."""
+    """Index of the least of [points]; ties go to the least |log T|, then to the least |gamma|, then to the first."""
     order = _module(temperatures).lexsort((abs(gammas), abs(_module(temperatures).log(temperatures))))
     module = _module(values)
     return module.asarray(order)[module.argmin(values[order])]

@@ -1,4 +1,4 @@
-"""The config of a job: every field once, and what reads, checks and shows it. Imports no jax.
+"""The config of a job: the table of its fields, and the functions that read, check and print it. Imports no jax.
 
 A config file's `get_config` starts from `default_config()` and sets what differs. `--config.NAME=VALUE` sets a field on
 the command line, and `python -m focalgeo.run --fields` prints them all.

@@ -1,4 +1,4 @@
-"""Every field of the config once: its default, what it may hold, what it means."""
+"""The table of all config fields: default, range and meaning of each."""
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,7 +10,7 @@ from focalgeo.types import InputError
 
 
 class Range(NamedTuple):
-    """What a field may hold: the kind of its value, or of each element of a tuple, and a condition on the value."""
+    """Range of a field: the kind of its value, or of each element of a tuple, and a condition on the value."""
 
     kind: type  # int, float, bool or str; dict for the options of the network
     holds: Callable[[Any], bool] = lambda value: True
@@ -20,7 +20,7 @@ class Range(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One field of the config."""
+    """One field of the config: default, range and meaning."""
 
     default: Any
     range: Range
@@ -35,8 +35,8 @@ def _number(holds: Callable[[float], bool], words: str) -> Range:
     return Range(float, holds, words)
 
 
-def _choice(*names: str, of: str = "") -> Range:
-    return Range(str, lambda value: value in names, f"be {', '.join(names[:-1])} or {names[-1]}{of}")
+def _choice(*names: str) -> Range:
+    return Range(str, lambda value: value in names, f"be {', '.join(names[:-1])} or {names[-1]}")
 
 
 def _or_none(range_: Range, instead: str) -> Range:
@@ -95,60 +95,62 @@ _CALIBRATION_GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
 
 # The defaults are the job of configs/digits.py, which needs no download.
 FIELDS: dict[str, Field] = {
-    "seed": Field(0, _SEED, "seed of initial weights, order, augmentation, dropout, probes and bootstrap"),
-    "data.name": Field("digits", _TEXT, "the data set, and its path after a colon (README, Data by name)"),
-    "data.split_seed": Field(1, _SEED, "seed of the splits that the data set itself does not have, and of subsets"),
+    "seed": Field(0, _SEED, "seed of initial weights, order, augmentation, dropout, random vectors and bootstrap"),
+    "data.name": Field("digits", _TEXT, "name of the data set, with its path after a colon (README, Data by name)"),
+    "data.split_seed": Field(1, _SEED, "seed of subsets, and of the splits that the data set does not come with"),
     "data.train_size": Field(None, _SIZE, "number of training examples"),
-    "data.val_size": Field(None, _SIZE, "number of validation examples, on which everything is chosen"),
-    "data.test_size": Field(None, _SIZE, "number of test examples, which are only measured"),
-    "data.image_size": Field(None, _or_none(_least(1), "the images' own"), "side to which images are resized"),
-    "data.max_words": Field(None, _WORDS, "size of the vocabulary, the most frequent words"),
-    "data.max_length": Field(None, _WORDS, "number of a document's words that are read, the first ones"),
-    "data.embeddings": Field(
-        None,
-        _PATH,
-        "file of the word vectors that training begins with",
+    "data.val_size": Field(None, _SIZE, "number of validation examples, by which everything is chosen"),
+    "data.test_size": Field(None, _SIZE, "number of test examples, by which nothing is chosen"),
+    "data.image_size": Field(None, _or_none(_least(1), "the images' own"), "height and width of the resized images"),
+    "data.max_words": Field(None, _WORDS, "size of the vocabulary, which is the most frequent words"),
+    "data.max_length": Field(None, _WORDS, "number of words read from the start of each document"),
+    "data.embeddings": Field(None, _PATH, "file of the word vectors that training begins with"),
+    "data.augment": Field("none", _TEXT, "random augmentation of the training images"),
+    "data.scale": Field(16.0, _POSITIVE, "largest pixel value; pixels are divided by it first"),
+    "data.mean": Field((0.305,), _MEAN, "mean of each channel, subtracted after the division by scale"),
+    "data.std": Field((0.376,), _STD, "standard deviation of each channel, by which the difference is divided"),
+    "model.name": Field("mlp", _TEXT, "name of the network"),
+    "model.dtype": Field("float32", _choice("float32", "bfloat16"), "dtype of layers; parameters, logits are float32"),
+    "model.options": Field({}, Range(dict), "options of the network, as config.model.options.width=64; listed below"),
+    "loss.name": Field("focal_loss", _TEXT, "name of the loss (README, Losses by name)"),
+    "loss.gamma": Field(
+        3.0, _number(lambda value: abs(value) < _INFINITY, "be a finite number"), "gamma of the focal losses"
     ),
-    "data.augment": Field("none", _TEXT, "random changes of training images"),
-    "data.scale": Field(16.0, _POSITIVE, "the largest pixel value, by which images are divided first"),
-    "data.mean": Field((0.305,), _MEAN, "what is subtracted then, for each channel"),
-    "data.std": Field((0.376,), _STD, "what is divided by then, for each channel"),
-    "model.name": Field("mlp", _TEXT, "the network"),
-    "model.dtype": Field("float32", _choice("float32", "bfloat16"), "of its layers; parameters, logits are float32"),
-    "model.options": Field({}, Range(dict), "the network's own options, as config.model.options.width=64; see below"),
-    "loss.name": Field("focal_loss", _TEXT, "the loss (README, Losses by name)"),
-    "loss.gamma": Field(3.0, _number(lambda value: abs(value) < _INFINITY, "be a finite number"), "of focal losses"),
-    "loss.smoothing": Field(0.05, _SHARE, "of label_smoothed_cross_entropy"),
+    "loss.smoothing": Field(0.05, _SHARE, "smoothing of label_smoothed_cross_entropy"),
     "loss.thresholds": Field((0.2,), _THRESHOLDS, "probabilities at which sample_dependent_focal_loss changes gamma"),
     "loss.boundaries": Field((100, 250), _BOUNDARIES, "epochs at which scheduled_focal_loss changes gamma"),
-    "loss.gammas": Field((5.0, 3.0), _GAMMAS, "the gammas of both, one more than thresholds or boundaries"),
+    "loss.gammas": Field((5.0, 3.0), _GAMMAS, "gammas between the thresholds or boundaries, one more than those"),
     "loss.penalty_weight": Field(2.0, _WEIGHT, "weight of the kernel penalty of mmce and weighted_mmce"),
     "loss.alpha": Field((), _GAMMAS._replace(words="hold finite weights, 0 or more"), "weight of each class; () for 1"),
     "loss.trace_penalty": Field(0.0, _WEIGHT, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
-    "loss.trace_form": Field("taylor", _choice(*_TRACE_FORMS), "how that trace is differentiated"),
-    "optimizer.name": Field("sgd", _TEXT, "the optimiser"),
-    "optimizer.learning_rate": Field(0.1, _RATE, "learning rate at its highest"),
-    "optimizer.momentum": Field(0.9, _SHARE, "of sgd"),
-    "optimizer.nesterov": Field(False, Range(bool), "Nesterov's form of momentum"),
-    "optimizer.weight_decay": Field(5e-4, _FROM_0, "what of the parameters is added to the gradient"),
-    "optimizer.reduction": Field("mean", _choice("mean", "sum", of=", of the losses of a batch"), "what is minimised"),
-    "optimizer.clip_norm": Field(0.0, _FROM_0._replace(words="be 0 (off) or more"), "largest norm of a gradient"),
-    "optimizer.batch_size": Field(64, _least(1), "examples of a step, on all devices together"),
-    "optimizer.epochs": Field(60, _least(1), "passes over the training examples"),
-    "optimizer.schedule": Field("steps", _choice("steps", "cosine"), "of the learning rate"),
+    "loss.trace_form": Field("taylor", _choice(*_TRACE_FORMS), "automatic differentiation of the trace penalty"),
+    "optimizer.name": Field("sgd", _TEXT, "name of the optimiser"),
+    "optimizer.learning_rate": Field(0.1, _RATE, "highest learning rate of the schedule"),
+    "optimizer.momentum": Field(0.9, _SHARE, "momentum of sgd"),
+    "optimizer.nesterov": Field(False, Range(bool), "use Nesterov's form of momentum"),
+    "optimizer.weight_decay": Field(5e-4, _FROM_0, "multiple of the parameters that is added to the gradient"),
+    "optimizer.reduction": Field("mean", _choice("mean", "sum"), "reduction of a batch's losses, then minimised"),
+    "optimizer.clip_norm": Field(0.0, _FROM_0._replace(words="be 0 (off) or more"), "largest norm of the gradient"),
+    "optimizer.batch_size": Field(64, _least(1), "training examples per step, on all devices together"),
+    "optimizer.epochs": Field(60, _least(1), "number of passes over the training examples"),
+    "optimizer.schedule": Field("steps", _choice("steps", "cosine"), "schedule of the learning rate"),
     "optimizer.decay_epochs": Field(
         (40, 50), _EPOCHS, "epochs after which the schedule steps lowers the learning rate"
     ),
-    "optimizer.decay_factor": Field(0.1, _FACTOR, "what it is multiplied by then"),
-    "optimizer.warmup_epochs": Field(0, _least(0), "epochs in which the schedule cosine raises the learning rate"),
-    "optimizer.select": Field("last", _choice("last", "best_val", of=", the epoch that is kept"), "by accuracy on val"),
-    "log_every": Field(20, _least(1), "steps between two rows of the training loss"),
-    "checkpoint.every": Field(200, _least(1), "steps between two checkpoints"),
-    "checkpoint.keep": Field(3, _KEEP, "number of checkpoints that are kept, the newest"),
-    "evaluation.batch_size": Field(512, _least(1), "examples of a call of the network"),
-    "evaluation.num_bins": Field(15, _least(1), "bins of ECE and of reliability diagrams"),
+    "optimizer.decay_factor": Field(0.1, _FACTOR, "factor of the learning rate at each of decay_epochs"),
+    "optimizer.warmup_epochs": Field(
+        0, _least(0), "first epochs, in which the schedule cosine raises the learning rate"
+    ),
+    "optimizer.select": Field(
+        "last", _choice("last", "best_val"), "epoch whose parameters are kept: the last, or the most accurate on val"
+    ),
+    "log_every": Field(20, _least(1), "number of steps between two rows of the training loss"),
+    "checkpoint.every": Field(200, _least(1), "number of steps between two checkpoints"),
+    "checkpoint.keep": Field(3, _KEEP, "number of checkpoints that are kept; older ones are deleted"),
+    "evaluation.batch_size": Field(512, _least(1), "examples per call of the network in evaluation"),
+    "evaluation.num_bins": Field(15, _least(1), "number of bins of ECE and of reliability diagrams"),
     "evaluation.binning": Field(
-        "ece", _choice("ece", "adaptive_ece"), "the ECE that is fitted: equal width or equal mass"
+        "ece", _choice("ece", "adaptive_ece"), "ECE by which methods are fitted: bins of equal width, or of equal mass"
     ),
     "evaluation.methods": Field(
         (), Range(str, many=True), "calibration methods that are fitted and measured; () for all"
@@ -156,28 +158,32 @@ FIELDS: dict[str, Field] = {
     "evaluation.gammas": Field(
         _CALIBRATION_GAMMAS, _GRID, "grid of the focal calibration map's gamma; 0 is plain temperature scaling"
     ),
-    "evaluation.temperature_step": Field(0.01, _FRACTION, "first temperature of the grid, and its step"),
-    "evaluation.max_temperature": Field(5.0, _TEMPERATURE, "last temperature of the grid"),
-    "evaluation.num_resamples": Field(1000, _least(2), "bootstrap samples"),
+    "evaluation.temperature_step": Field(0.01, _FRACTION, "first temperature of the calibration grid, and its step"),
+    "evaluation.max_temperature": Field(5.0, _TEMPERATURE, "last temperature of the calibration grid"),
+    "evaluation.num_resamples": Field(1000, _least(2), "number of resamples of the bootstrap"),
     "curvature.splits": Field(("val",), _SPLITS, "splits on which curvature is measured"),
-    "curvature.examples": Field(359, _least(0, "be 0 (no curvature) or more"), "examples of each of them, the first"),
-    "curvature.batch_size": Field(359, _least(1), "examples of a part of a Hessian product"),
-    "curvature.max_products": Field(40, _least(2), "Hessian products for lambda_max, at most"),
+    "curvature.examples": Field(359, _least(0, "be 0 (no curvature) or more"), "examples from the start of each split"),
+    "curvature.batch_size": Field(359, _least(1), "examples per batch of a Hessian product"),
+    "curvature.max_products": Field(40, _least(2), "largest number of Hessian products for lambda_max"),
     "curvature.tolerance": Field(1e-3, _POSITIVE, "relative residual at which lambda_max is found"),
-    "curvature.num_probes": Field(60, _least(4, "be 4 or more, to have a standard error"), "random vectors of a trace"),
+    "curvature.num_probes": Field(
+        60, _least(4, "be 4 or more, to have a standard error"), "Hessian products of a trace"
+    ),
     "curvature.trace_method": Field("hutch++", _choice("hutchinson", "hutch++", "xtrace"), "estimator of the trace"),
-    "curvature.density_probes": Field(10, _DENSITY, "random vectors of the spectral density"),
-    "curvature.density_steps": Field(40, _least(1), "Lanczos steps from each of them"),
-    "curvature.every": Field(0, _EVERY, "how often lambda_max and trace are measured in training"),
-    "diagnostics.every": Field(0, _least(0, "be 0 (none) or more, in epochs"), "how often training is diagnosed"),
-    "diagnostics.splits": Field(("train", "val"), _SPLITS, "splits on which it is"),
-    "diagnostics.examples": Field(0, _least(0, "be 0 (all) or more"), "examples of each of them, the first"),
-    "diagnostics.num_bins": Field(25, _least(1), "bins of its reliability diagrams"),
-    "sweep.gamma": Field((), _axis(float, "numbers"), "values of loss.gamma"),
-    "sweep.trace_penalty": Field((), _axis(float, "numbers"), "values of loss.trace_penalty"),
-    "sweep.learning_rate": Field((), _axis(float, "numbers"), "values of optimizer.learning_rate"),
-    "sweep.seed": Field((), _axis(int, "whole numbers"), "values of seed"),
-    "sweep.at_once": Field(0, _AT_ONCE, "members that train at once"),
+    "curvature.density_probes": Field(10, _DENSITY, "number of random vectors for the spectral density"),
+    "curvature.density_steps": Field(40, _least(1), "Lanczos steps from each random vector of the spectral density"),
+    "curvature.every": Field(0, _EVERY, "epochs between two measurements of lambda_max and trace in training"),
+    "diagnostics.every": Field(
+        0, _least(0, "be 0 (none) or more, in epochs"), "epochs between diagnostics of training"
+    ),
+    "diagnostics.splits": Field(("train", "val"), _SPLITS, "splits on which training is diagnosed"),
+    "diagnostics.examples": Field(0, _least(0, "be 0 (all) or more"), "examples from the start of each split"),
+    "diagnostics.num_bins": Field(25, _least(1), "number of bins of the diagnostics' reliability diagrams"),
+    "sweep.gamma": Field((), _axis(float, "numbers"), "values of loss.gamma to sweep"),
+    "sweep.trace_penalty": Field((), _axis(float, "numbers"), "values of loss.trace_penalty to sweep"),
+    "sweep.learning_rate": Field((), _axis(float, "numbers"), "values of optimizer.learning_rate to sweep"),
+    "sweep.seed": Field((), _axis(int, "whole numbers"), "values of seed to sweep"),
+    "sweep.at_once": Field(0, _AT_ONCE, "number of members of a sweep that train at once"),
 }
 OPTIONS = "model.options."  # names that begin so are options of the network
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -196,7 +202,7 @@ def default_config() -> ConfigDict:
 def describe(names: Mapping[str, Collection[str]], options: Mapping[str, Mapping[str, Any]]) -> str:
     """The table of all fields, a line for each: name, default, meaning, range.
 
-    names: field -> the names that it may hold. options: network -> its options and their own values.
+    names: field -> the names that it may hold. options: network -> its options with their defaults.
     """
     lines = []
     for name, field in FIELDS.items():
@@ -209,14 +215,14 @@ def describe(names: Mapping[str, Collection[str]], options: Mapping[str, Mapping
 
 
 def is_field(name: str) -> bool:
-    """Whether a value can be set under this dotted name; the options of networks are not told apart here."""
+    """Whether a value can be set under this dotted name. Every name in model.options counts, whatever the network."""
     if name.startswith(OPTIONS):
         return name.removeprefix(OPTIONS).isidentifier()
     return name in FIELDS and FIELDS[name].range.kind is not dict
 
 
 def unknown(name: str) -> str:
-    """That there is no such field, with the nearest: in its own section, of its own last part, or of all."""
+    """Error message for a field that does not exist, with the nearest name: of its section, its last part, or any."""
     section, _, last = name.rpartition(".")
     names = [field for field in FIELDS if is_field(field)]
     same = [field for field in names if field.rpartition(".")[2] == last]
@@ -232,7 +238,11 @@ def unknown(name: str) -> str:
 
 
 def typed(name: str, value: Any) -> Any:
-    """The value as one of its field's kind: a whole number for a float is a float, a list a tuple."""
+    """The value in its field's kind: a whole number for a float becomes a float, a list a tuple.
+
+    Raises:
+      InputError: it is of another kind.
+    """
     range_ = FIELDS[name].range
     if value is None and range_.optional:
         return None

@@ -18,7 +18,7 @@ from focalgeo.types import InputError
 
 
 def load_config(file: str | Path, words: str = "") -> ConfigDict:
-    """The config that a config file's `get_config` gives for `words`, which may also stand in `file` after a colon.
+    """The config that a config file's `get_config` gives for `words`, which may also follow `file` after a colon.
 
     The file may import the others of its folder by the folder's name (`from configs import digits`), wherever the
     folder lies.
@@ -62,7 +62,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def chosen(words: str, file: str, kinds: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """Which word of each kind `words` names, as in "quick,fl3"; a kind that is not named is left out.
+    """The word of each kind that `words` names, as in "quick,fl3"; a kind that is not named is left out.
 
     file: the config file's own __file__, for the message.
 
@@ -85,8 +85,8 @@ def chosen(words: str, file: str, kinds: Mapping[str, Collection[str]]) -> dict[
 def split_arguments(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The values that --config.NAME=VALUE gives to fields, by the fields' names, and the other arguments in order.
 
-    A tuple is written as Python writes it or as its elements between commas; a field that is true or false may stand
-    without a value, as --config.NAME or --noconfig.NAME.
+    A tuple is written as Python writes it or as its elements between commas; a field that is true or false may have
+    no value, as --config.NAME or --noconfig.NAME.
 
     Raises:
       InputError: no field has that name, with the nearest; no value; or a value of another kind.

@@ -20,7 +20,7 @@ SWEPT_FIELDS = {
 
 
 class Known(NamedTuple):
-    """What the fields may name, as the rooms above have it."""
+    """Names that some fields may hold, handed in by job: config imports no losses, networks or methods."""
 
     names: Mapping[str, Collection[str]]  # field -> names that it, or each of its elements, may hold
     losses_with_gamma: Collection[str]
@@ -28,7 +28,7 @@ class Known(NamedTuple):
 
 
 def check(config: ConfigDict, known: Known) -> FrozenConfigDict:
-    """The config with every value of its field's own kind (a whole number for a float is a float, a list a tuple).
+    """Check a config and return it frozen, whole numbers of float fields as floats and lists as tuples.
 
     Raises:
       InputError: the first field that does not exist, is missing or is out of its range, with the range; or fields that
@@ -108,7 +108,7 @@ def combinations(config) -> list[dict[str, Any]]:
 
 
 def member_config(config, values: Mapping[str, Any]) -> ConfigDict:
-    """The config of the member with these values on the axes: that of a job without a sweep."""
+    """The config of the member with these values on the axes, as a job without a sweep has it."""
     alone = {f"sweep.{axis}": () for axis in SWEPT_FIELDS}
     return with_values(config, alone | {SWEPT_FIELDS[axis]: value for axis, value in values.items()})
 

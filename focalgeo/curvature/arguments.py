@@ -1,6 +1,6 @@
 """Checks of arguments: parameters, vectors, losses and products, and that a loss is the same at every call.
 
-They end in one line, and cost nothing once a function is compiled.
+Each raises an error of one line, and costs nothing once a function is compiled.
 """
 
 import jax

@@ -17,7 +17,7 @@ ROUNDING = 100.0
 
 
 class Krylov(NamedTuple):
-    """A basis that grows by one product at a time; arrays keep their shapes, so that jit compiles one step once."""
+    """A Krylov basis that grows by one product at a time; arrays keep their shapes: jit compiles a step once."""
 
     basis: Array  # [steps + k, n]: the first `step` rows are expanded, the next k are waiting, the rest is zero
     coupling: Array  # [steps, steps + k]: basis @ H @ basis' for the expanded rows
@@ -39,12 +39,12 @@ def krylov_start(block: Float[Array, "k size"], *, steps: int) -> Krylov:
 
 @jax.jit
 def next_row(krylov: Krylov) -> Float[Array, " size"]:
-    """The vector whose product is wanted."""
+    """The basis vector to which the matvec is applied next."""
     return krylov.basis[krylov.step]
 
 
 def expanded(krylov: Krylov, product: Float[Array, " size"]) -> Krylov:
-    """The basis and its coupling with the product of `next_row` in them; to be jitted by the caller.
+    """The basis and its coupling after one more product, that of `next_row`; to be jitted by the caller.
 
     What is left of the product beside all rows is the new row, unless it is rounding error: then the row is zero.
     """
@@ -69,7 +69,7 @@ def expanded(krylov: Krylov, product: Float[Array, " size"]) -> Krylov:
 def orthogonalise(
     basis: Float[Array, "rows size"], vector: Float[Array, " size"]
 ) -> tuple[Float[Array, " size"], Float[Array, " rows"]]:
-    """Gram-Schmidt twice: what is left of `vector`, and its coefficients in `basis`; zero rows do nothing."""
+    """Gram-Schmidt twice: the part of `vector` orthogonal to `basis`, and its coefficients; zero rows do nothing."""
     first = matmul(basis, vector)
     vector = vector - matmul(first, basis)
     second = matmul(basis, vector)
@@ -79,7 +79,7 @@ def orthogonalise(
 def ritz(krylov: Krylov) -> tuple[Float[Array, " steps"], Float[Array, "steps steps"]]:
     """Eigenvalues of H projected on the expanded rows, ascending, and their coefficients in these, in columns.
 
-    The first `steps - step` of them stand for rows not yet reached: they lie below all others and mean nothing.
+    The first `steps - step` of them belong to rows not yet reached: they lie below all others and mean nothing.
     """
     steps = krylov.coupling.shape[0]
     upper = jnp.triu(krylov.coupling[:, :steps])

@@ -19,7 +19,7 @@ from focalgeo.types import Array, PyTree
 
 
 class Layout(NamedTuple):
-    """Where the leaves of a tree are in a flat vector; hashable, so that jitted functions take it as static."""
+    """Layout of a tree's leaves in a flat vector; hashable, so that jitted functions take it as static."""
 
     treedef: Any
     shapes: tuple[tuple[int, ...], ...]

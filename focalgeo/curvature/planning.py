@@ -19,7 +19,7 @@ MARGIN = 1.4  # samples planned over samples expected to do: a pilot of few vect
 
 
 class TraceTo(NamedTuple):
-    """A trace, what it took, and whether its standard error is within the request."""
+    """A trace, the products it took, and whether its standard error is within the request."""
 
     estimate: Estimate
     num_matvecs: int  # every product that was made

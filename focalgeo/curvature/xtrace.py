@@ -1,4 +1,4 @@
-"""XTrace: each probe is a sample, and spans the subspace of all other samples."""
+"""XTrace: each random vector gives a sample of the trace, exact on the span of the other vectors' products."""
 
 import functools
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ def start_vectors(key: Array, *, samples: int, size: int, dtype: Any) -> Float[A
 
 
 class Compressed(NamedTuple):
-    """All numbers that the estimates need, of the size of the number of vectors."""
+    """Small arrays from which the estimates are computed, of the size of the number of vectors."""
 
     inner: Array  # [basis, basis], Q' A Q
     projected: Array  # [samples, basis], w' Q

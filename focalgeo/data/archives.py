@@ -33,7 +33,7 @@ BUFFER_BYTES = 1 << 20
 
 
 def one_line(error: Exception) -> str:
-    """What the error says, or else its type, on one line of at most 200 characters."""
+    """The error's message, or its type where it has none, on one line of at most 200 characters."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

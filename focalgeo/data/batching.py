@@ -15,7 +15,7 @@ from focalgeo.types import Array, Batch, InputError, Split
 
 
 class BatchSpec(NamedTuple):
-    """Which examples of a split make up a training batch, which of them are padding, how they are augmented."""
+    """A training batch in numbers: indices of its examples, a mask (False: padding), the augmentation's changes."""
 
     indices: Int32[Array, " examples"] | None  # None where the split that comes with it holds these examples alone
     mask: Bool[Array, " examples"]
@@ -80,7 +80,7 @@ def batch_specs(
 
 
 def fetch(split: Split, spec: BatchSpec) -> tuple[Split, BatchSpec]:
-    """The examples of one batch, gathered on the host, and their spec without indices: for splits too large to stay."""
+    """The examples of one batch, gathered on the host, and their spec without indices, for splits too large to stay."""
     return Split(split.x[spec.indices], split.y[spec.indices]), spec._replace(indices=None)
 
 

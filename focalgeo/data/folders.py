@@ -20,7 +20,7 @@ Decode = Callable[[Path, str, str, int | None], RawDataset]  # (path, where, che
 
 
 class Layout(NamedTuple):
-    """Which of the listed files make up each split, in the order of their paths, and their labels."""
+    """The files of each split, as positions in the list and in the order of their paths, and their labels."""
 
     class_names: tuple[str, ...]
     rows: dict[str, list[int]]

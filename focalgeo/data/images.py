@@ -211,7 +211,7 @@ def sample_crop_flip(rng: np.random.Generator, n: int, *, padding: int = PADDING
 def crop_flip(
     x: Shaped[Array, "examples height width channels"], changes: Changes, *, padding: int = PADDING
 ) -> Shaped[Array, "examples height width channels"]:
-    """Each image padded with zeros, cropped to its own size at its offset, and mirrored left-right where told to.
+    """Each image padded with zeros, cropped to its own size at its offset, and mirrored left-right if `changes` say so.
 
     Args:
         x: [examples, height, width, channels], any dtype, before normalisation (so the border is black).

@@ -220,7 +220,7 @@ def _check_group(group: np.ndarray, where: str) -> None:
 
 
 def _tolerance(probs: np.ndarray) -> float:
-    """What rounding leaves of a sum of 1, by the digits that the numbers hold: bfloat16 may come as float32."""
+    """Deviation of a sum from 1 that rounding explains, by the digits in the numbers: bfloat16 may come as float32."""
     if probs.dtype.kind != "f":
         return 0.0
     if probs.dtype.itemsize == 4 and not np.any(np.ascontiguousarray(probs).view(np.uint32) & 0xFFFF):

@@ -19,15 +19,15 @@ from focalgeo.types import Dataset, InputError
 
 
 class Reader(NamedTuple):
-    """How data sets whose names begin with a prefix and a colon are read."""
+    """Reader of the data sets whose names begin with one prefix and a colon."""
 
     read: Callable[..., RawDataset]  # (text behind the colon, those of `keywords`)
-    argument: str  # what stands behind the colon, for messages
+    argument: str  # name of the text behind the colon, for messages
     keywords: tuple[str, ...]
     options: tuple[str, ...]  # options of `load_dataset` that apply
 
 
-# By the prefix; what stands behind the colon is handed to the reader.
+# By the prefix; the text behind the colon is handed to the reader.
 READERS: MappingProxyType[str, Reader] = MappingProxyType(
     {
         "tfds": Reader(read_tfds, "<name>", ("image_size", "cache_dir"), ("image_size",)),

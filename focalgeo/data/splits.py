@@ -20,7 +20,7 @@ class RawDataset(NamedTuple):
     """A data set as published; `splits` holds "train" and, where they exist, "val" and "test".
 
     Texts hold positions in `vocabulary`, which has all words: see focalgeo.data.vocabulary.
-    `split_off` says how many examples go to the splits that are not there, where the data set has a rule of its own.
+    `split_off` holds the sizes of splits that are missing, where the data set has a rule of its own.
     """
 
     splits: dict[str, Split]
@@ -45,7 +45,7 @@ def split_indices(n: int, val_size: int, seed: int) -> tuple[Int[np.ndarray, " t
         InputError: a size or seed outside its range.
 
     Accuracy:
-        exact, held by tests/data/test_splits.py: for (50000, 5000, 1) val starts 26247, 35067, 34590, 16668, 12196.
+        exact, tested in tests/data/test_splits.py: for (50000, 5000, 1) val starts 26247, 35067, 34590, 16668, 12196.
 
     Source:
         the published code of Komisarenko & Kull, arXiv 2408.11598, and Mukhoti et al., arXiv 2002.09437. They number
@@ -63,7 +63,7 @@ def split_indices(n: int, val_size: int, seed: int) -> tuple[Int[np.ndarray, " t
 def divide(raw: RawDataset, sizes: Sizes, *, name: str, seed: int) -> Dataset:
     """The three splits of `raw`: those it lacks are split off from train, then each is cut down to its size.
 
-    By default val is a tenth of train. Without a test split, a fifth of the whole is split off for test
+    By default val is a tenth of train. Without a test split, a fifth of all examples is split off for test
     and as many for val. `raw.split_off` may say otherwise. Train is in shuffled order, so its first examples are
     a random subset; a subset of a split that `raw` has itself is a seeded choice in its own order.
 

@@ -56,7 +56,7 @@ def read_treebank(location: str) -> RawDataset:
         InputError: nothing there, a file missing or twice, or a line that is no such tree, named by file and line.
 
     Accuracy:
-        6,920, 872 and 1,821 trees, held by tests/data/test_treebank.py.
+        6,920, 872 and 1,821 trees, tested in tests/data/test_treebank.py.
 
     Source:
         Socher et al., EMNLP 2013; the binary task and its sizes as in Mukhoti et al., arXiv 2002.09437, App. C.

@@ -81,7 +81,7 @@ def encode_dataset(data: Dataset, *, max_words: int | None = None) -> Dataset:
     """The data set with the vocabulary of its own train split; words that occur in val or test only become unknown.
 
     Args:
-        data: words are positions in data.vocabulary. They stand in x [examples, length], or in x[..., 0] of trees
+        data: words are positions in data.vocabulary. They are in x [examples, length], or in x[..., 0] of trees
             [examples, slots, 3].
         max_words: as in `build_vocabulary`.
     """
@@ -112,7 +112,7 @@ def read_embeddings(
         path: a text file with "word v1 v2 ..." on each line, in UTF-8, plain or .gz; or a .zip that holds one, or
             <archive>.zip/<file> for one of several. The first line sets `size`; a longer line has a word with spaces in
             it, and is passed over, since no vocabulary has one. A first line of two integers (word2vec's) is skipped.
-            Of a word that stands twice the first line counts.
+            Of a word given twice the first line counts.
         vocabulary: words by token id; the first is padding.
         seed: of the sampled rows. A row depends on it, s, and its position in the vocabulary only.
 
@@ -121,7 +121,7 @@ def read_embeddings(
             (named by its number), or no word of the vocabulary in it.
 
     Accuracy:
-        float32 of the decimal numbers, held by tests/data/test_vocabulary.py.
+        float32 of the decimal numbers, tested in tests/data/test_vocabulary.py.
 
     Source:
         Pennington et al., EMNLP 2014 (the format); the sampled rows are our choice.

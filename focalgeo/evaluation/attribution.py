@@ -113,14 +113,17 @@ def _named(parts: curvature.Parts, weighted: curvature.Parts | None) -> dict[str
 
 
 def _beyond_scaling(parts: dict[str, dict[str, Array]], weights: dict[str, float]) -> dict[str, dict[str, Array]]:
-    """Adds what scaling cross-entropy by the mean weight would leave, and what there is beyond it."""
+    """Adds scale_only, cross-entropy's whole times the mean weight, and beyond_scaling, the rest of the whole."""
     scaled = {name: weight * parts[REFERENCE]["whole"] for name, weight in weights.items()}
     more = {name: {"scale_only": only, "beyond_scaling": parts[name]["whole"] - only} for name, only in scaled.items()}
     return {name: {**parts[name], **more.get(name, {})} for name in parts}
 
 
 def _lambda_max_rows(form: Callable, measured: Curvature, weights: dict[str, float], of_split: dict) -> list[Row]:
-    """Of each loss at its own eigenvector: v' H v is lambda_max to the square of the residual over the gap."""
+    """Parts of each loss's lambda_max: those of v' H v at its top eigenvector v.
+
+    v' H v differs from lambda_max by at most the square of the residual over the gap.
+    """
     parts = _beyond_scaling({name: form(top.vector)[name] for name, top in measured.tops.items()}, weights)
     return [
         AttributionPart("attribution", of="lambda_max", part=part, value=value, loss=name, **of_split)
@@ -226,7 +229,7 @@ def compare(
     """`Examples` of a loss; both losses are (logits, labels) -> [examples], and reference is cross-entropy.
 
     The second derivative in the true logit is that along the log-odds of p_y: for a function of p_y alone its ratio to
-    cross-entropy's is that of two classes, whatever their number. Held by tests/evaluation/test_attribution.py.
+    cross-entropy's is that of two classes, whatever their number. Tested in tests/evaluation/test_attribution.py.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, section 3: the curvature that Eq. 28 gives for a constant weight.
     """

@@ -1,6 +1,7 @@
-"""Calibration rows: what is measured of log-probabilities and labels, each number with its error.
+"""Calibration rows: metrics, differences and reliability of log-probabilities and labels, each number with its error.
 
-Nothing here asks which method the log-probabilities are from. All metrics of all methods, and all differences between
+No number depends on the method that the log-probabilities are from; only differences in accuracy are left out where
+neither method can change the class. All metrics of all methods, and all differences between
 methods, come from the same resamples of the examples.
 """
 
@@ -33,7 +34,7 @@ class Sample(NamedTuple):
 
     split: str
     labels: Array  # int [examples]
-    calibrated: Sequence[Calibrated]  # in order of plainness; log_probs [examples, classes] each
+    calibrated: Sequence[Calibrated]  # simplest method first; log_probs [examples, classes] each
     key: Array  # PRNG key of the resamples
     num_bins: int  # of binned metrics and of reliability bins
     num_resamples: int  # of the bootstrap, 2 or more
@@ -147,7 +148,7 @@ def reliability_rows(
 
 
 def comparisons(calibrated: Sequence[Calibrated], *, criterion: str | None = None) -> list[tuple[int, int]]:
-    """Pairs (method, against) of positions in `calibrated`, which holds methods in order of plainness.
+    """Pairs (method, against) of positions in `calibrated`, which holds methods simplest first.
 
     Every fitted method against each earlier one that was fitted by the same criterion, and every method against the
     first for which nothing is fitted. With `criterion` also the `calibration.candidates` among each other.
@@ -220,7 +221,7 @@ def _measured(
     *,
     num_resamples: int,
 ) -> Measured:
-    """All that rows say about all methods on one split, in one program: apart, each part would be compiled anew.
+    """Metrics, resamples and bins of all methods on one split, in one compiled program.
 
     The resamples do not depend on the method, so they are made once for all: of 6 methods on 10,000 x 10 with 1,000
     resamples this takes 0.7 of the time of 6 programs, and the differences cost nothing more.

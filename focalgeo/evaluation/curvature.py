@@ -35,9 +35,9 @@ class Curvature(NamedTuple):
 
 
 def as_argument(function: Callable) -> Partial:
-    """The function as a tree, which jit takes as an argument: what compiled for it serves all that are equal to it.
+    """The function as a jax.tree_util.Partial, which jit takes as an argument: equal functions share one program.
 
-    The arrays of a `jax.tree_util.Partial` are its leaves, so the same loss with other values compiles nothing.
+    Its arrays are the leaves of a tree, so the same loss with other values compiles nothing.
     """
     return function if isinstance(function, Partial) else Partial(function)
 

@@ -24,7 +24,7 @@ NORM_EDGES = np.concatenate([[0.0], 10.0 ** (np.arange(-12 * PER_DECADE, 4 * PER
 
 
 class Diagnosis(NamedTuple):
-    """A network's judgement of each example, [examples] of one member or [members, examples]."""
+    """Diagnostics of each example: arrays [examples] of one member, or [members, examples]."""
 
     nll: Array  # -log p_y in nats
     entropy: Array  # of the softmax, in nats

@@ -1,4 +1,4 @@
-"""The composition of both commands; the only room that reads config fields."""
+"""The composition of both commands; the only package outside config that reads config fields."""
 
 import importlib
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["check_config", "describe_config", "run", "run_and_print"]
 
 
 def __getattr__(name: str) -> Any:
-    """Functions of the main job."""
+    """Import a function of the main job on first use."""
     if name in _MODULES:
         return getattr(importlib.import_module(f"focalgeo.job.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

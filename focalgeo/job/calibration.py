@@ -29,7 +29,7 @@ TEMPERATURES = np.float32([*calibration.TEMPERATURES, *np.geomspace(5.1, 100, 60
 
 
 class Fits(NamedTuple):
-    """What was fitted on val, and the search that it comes from, as search.npz holds it."""
+    """The fits on val, and the search that they come from, as search.npz holds it."""
 
     fits: list[Fitted]
     search: dict[str, np.ndarray]  # gammas, temperatures, ece and nll [gammas, temperatures]; {} where none was needed

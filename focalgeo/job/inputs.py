@@ -1,6 +1,6 @@
 """Inputs of the calibrate command: its options, the files that they name, and the folder that receives the results.
 
-Nothing here needs jax, so that whatever is wrong is answered at once.
+Nothing here needs jax, so that wrong input is answered at once.
 """
 
 import os
@@ -17,7 +17,7 @@ MOST_GROUPS = 100
 
 
 class Options(NamedTuple):
-    """What the user asked for, by the names of the flags."""
+    """Options of the calibrate command, named as its flags."""
 
     val: str
     test: str | None
@@ -72,7 +72,7 @@ def _check_out(options: Options, val: Outputs, test: Outputs | None) -> None:
 
 
 def make_config(options: Options, val: Outputs, test: Outputs | None) -> dict[str, Any]:
-    """All that the results depend on, as the manifest keeps it."""
+    """The settings and inputs that the results depend on, for the manifest."""
     inputs = {"val": _described(val)} | ({} if test is None else {"test": _described(test)})
     names = ("num_bins", "num_resamples", "criterion", "binning")
     evaluation = {name: getattr(options, name) for name in names}
@@ -81,7 +81,7 @@ def make_config(options: Options, val: Outputs, test: Outputs | None) -> dict[st
 
 
 def _described(outputs: Outputs) -> dict[str, Any]:
-    """What a file held; not its path, so that a file that has moved is still the same."""
+    """The content of a file, for the manifest; not its path, so that a file that has moved is still the same."""
     return {
         "checksum": outputs.checksum,
         "given": outputs.given,

@@ -26,7 +26,7 @@ def stop_at_once() -> None:
 
 
 def end_at_once(code: int) -> None:
-    """End the process; all is written by then, and what libraries' threads would add to an error is noise."""
+    """End the process at once, once all is written, so that no thread of a library adds to the error's one line."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -56,7 +56,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
 
 
 def _write_seconds(workdir: Path, current: Extension, step: int, seconds: dict[str, float]) -> None:
-    """How long the phases took: rows of a run alone, or of no member in particular."""
+    """Write rows of the phases' seconds: of the member for a run alone, of the extension for a sweep."""
     only = len(current.members) == 1
     tags = current.members[0].tags if only else {}
     number = None if only else current.number
@@ -113,7 +113,7 @@ def _is_final(row: Row, member: Member) -> bool:
 
 
 def folder_of(workdir: Path, member: Member) -> Path:
-    """Where a member's own files lie: the workdir itself for a run without sweep."""
+    """The folder of a member's own files: the workdir itself for a run without sweep."""
     return workdir / "members" / member.name if member.name else workdir
 
 

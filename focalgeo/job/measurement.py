@@ -64,8 +64,8 @@ def curvature_rows(
 ) -> list[Row]:
     """Eigenvalues, trace, attribution and density of cross-entropy, and of the loss trained with, on each split.
 
-    A loss with a penalty is measured without it, as its mean over examples. say: is told how long it will take; None
-    for no forecast.
+    A loss with a penalty is measured without it, as its mean over examples. say: takes a line on how long it will take;
+    None for no forecast.
     """
     settings = member.config.curvature
     _, parts_key, density_key = _keys(member)
@@ -146,7 +146,7 @@ def _measure(member: Member, problem: evaluation.Problem, split: str) -> evaluat
 
 
 def _forecast(settings, problem: evaluation.Problem, split: str) -> str:
-    """How many products lambda_max, trace, two sets of parts and density take, and how long, in words."""
+    """A line of text: the number of products of lambda_max, trace, two sets of parts and density, and their time."""
     each = settings.max_products + 3 * settings.num_probes + settings.density_probes * settings.density_steps
     products = len(problem.losses) * each
     took = products * evaluation.seconds_of_product(problem)

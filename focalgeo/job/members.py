@@ -22,7 +22,7 @@ class Member(NamedTuple):
     tags: dict[str, Any]  # those of its rows: the swept values, its seed, and gamma where its loss has one
     config: Any  # frozen, that of a job without sweep
     keys: dict[str, jax.Array]
-    diagonal: int  # the sum of its indices on the axes
+    diagonal: int  # the sum of its indices on the axes, by which shards divide the members
 
 
 def make_members(config) -> list[Member]:
@@ -40,7 +40,7 @@ def _member(config, values: dict[str, Any]) -> Member:
 
 
 def _gamma(config) -> dict[str, float]:
-    """Gamma is a tag of every row if the loss has one."""
+    """The tag gamma of the member's rows, if its loss has a gamma."""
     named = losses.hyperparameters(losses.FUNCTIONS[config.loss.name])
     return {"gamma": config.loss.gamma} if "gamma" in named else {}
 
@@ -63,7 +63,7 @@ def of_shard(members: Sequence[Member], shard: str | None) -> list[Member]:
 
 
 def belongs(row: Row, member: Member) -> bool:
-    """Whether a row is one of the member's."""
+    """Whether a row has all tags of the member."""
     return all(getattr(row.tags, name) == value for name, value in member.tags.items())
 
 
@@ -79,19 +79,19 @@ class Extension(NamedTuple):
 
     @property
     def checkpoints(self) -> str:
-        """The folder's name in the workdir."""
+        """Name of the folder of its checkpoints in the workdir."""
         return "checkpoints" if self.number == 1 else f"checkpoints_{self.number}"
 
 
 def unfinished(workdir: Path, members: Sequence[Member]) -> list[Member]:
-    """The members that are not evaluated yet, which is the last thing that happens to a member."""
+    """The members that have no rows of their evaluation, the last step of each."""
     rows = records.read_rows(workdir) if (workdir / records.METRICS).exists() else []
     evaluated = [row for row in rows if isinstance(row, Seconds) and row.phase == "evaluate"]
     return [member for member in members if not any(belongs(row, member) for row in evaluated)]
 
 
 def next_extension(workdir: Path, members: Sequence[Member]) -> Extension | None:
-    """That which was begun and not finished, else a new one with all members that are left; None without any."""
+    """The extension to train next: the one begun and unfinished, else a new one of all unfinished members, or None."""
     left = {member.name for member in unfinished(workdir, members)}
     begun = _read(workdir)
     if begun and left & set(begun[-1]["members"]):
@@ -101,7 +101,7 @@ def next_extension(workdir: Path, members: Sequence[Member]) -> Extension | None
 
 
 def write_extension(workdir: Path, current: Extension) -> None:
-    """Note that it has begun, so that a run that goes on trains the same members in the same groups."""
+    """Write the extension to extensions.json before it trains: a resumed run trains the same members and groups."""
     note = {"members": [member.name for member in current.members], "at_once": current.at_once}
     records.write_json(workdir / EXTENSIONS, [*_read(workdir)[: current.number - 1], note])
 

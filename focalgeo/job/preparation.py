@@ -19,7 +19,7 @@ from focalgeo.training import best_epoch, loop, optimiser, penalties
 from focalgeo.training.step import make_step, stack
 from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Split, TrainState
 
-# what config fields may name; the table of fields itself imports no room that has the names
+# names that config fields may hold; the table of fields itself imports no package that has them
 KNOWN = Known(
     names={
         "data.augment": data.AUGMENTATIONS,
@@ -50,7 +50,10 @@ def describe_config() -> str:
 
 
 class Objective(NamedTuple):
-    """The objective of training: the mean (or sum) of `loss` over a batch, plus the penalties that `outputs` adds."""
+    """The objective of a step: `loss` summed over a batch plus the penalties of `outputs`, divided by its examples.
+
+    With config.optimizer.reduction "sum" it is not divided by the number of examples.
+    """
 
     name: str  # of the loss without penalties, as rows of its curvature name it
     loss: Callable[[Array, Array, dict], Array]  # (logits, labels, loss_values) -> [examples]
@@ -299,7 +302,7 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
 
 
 def resident_bytes(dataset: Dataset) -> int:
-    """What the training examples take of each device's memory while they stay there; 0 if they are sent instead."""
+    """Bytes of each device's memory that training examples take while they stay there; 0 if they are sent instead."""
     free, needed = parallel.free_memory(), dataset.train.x.nbytes + dataset.train.y.nbytes
     return needed if free is None or 2 * needed <= free else 0
 
@@ -323,7 +326,7 @@ def curvature_batches(config, split: Split) -> list[Batch]:
 
 
 def normalisation(config, split: Split) -> data.Normalisation | None:
-    """How pixels become the network's input; None for what are no pixels."""
+    """The Normalisation of a split's images, from config.data; None for data that are no images."""
     if split.x.dtype != np.uint8:
         return None
     return data.Normalisation(config.data.mean, config.data.std, config.data.scale)

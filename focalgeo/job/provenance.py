@@ -1,4 +1,4 @@
-"""Provenance: the manifest, by which a run can be known, repeated, and continued on the same config and data alone."""
+"""Provenance: the manifest, which identifies a run, and by which it goes on with the same config and data alone."""
 
 import datetime
 import importlib.metadata
@@ -33,7 +33,7 @@ def make_manifest(config, dataset: Dataset, state: TrainState, shard: str | None
 
 
 def of_program(command: Sequence[str]) -> dict[str, Any]:
-    """What every manifest says of the program: versions, machine, command, and how methods and metrics are shown."""
+    """The manifest's entries on the program: versions, machine, command, and titles of methods and metrics."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "focalgeo")
     return {
         "versions": {

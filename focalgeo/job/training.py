@@ -22,7 +22,7 @@ from focalgeo.types import Array, Model, Predictions, PyTree, Split, TrainState
 
 
 def say(what: str) -> None:
-    """A line on standard error, where it does not mix with results."""
+    """Print a line on standard error, where it does not mix with results."""
     print(what, file=sys.stderr, flush=True)
 
 

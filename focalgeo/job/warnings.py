@@ -14,7 +14,7 @@ from focalgeo.types import Array
 
 PER_BIN = 50  # examples for each bin; with fewer, noise is a large part of an ECE
 STANDARD_ERRORS = 3.0  # from which on a difference between val and test is named
-LEVEL = 0.0027  # the same as a probability
+LEVEL = 0.0027  # the two-sided p-value of 3 standard errors
 
 
 def input_warnings(options: Options, val: Outputs, test: Outputs | None, fits: Sequence[Fitted]) -> list[str]:

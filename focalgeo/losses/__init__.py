@@ -1,8 +1,8 @@
-"""Losses per example, in nats (Brier: a pure number), and penalties on a batch: pure functions, without means or masks.
+"""Losses per example, in nats (Brier: a pure number), without means or masks; penalties on a batch, which take a mask.
 
-A loss is a function of (logits, labels, ...) and a line in LOSSES. What it needs beyond these two is named by its own
-signature: `make_loss` gives every loss the form loss(logits, labels, loss_values). A value that is a field of
-config.loss (gamma, smoothing, ...) is set there.
+A loss is a function of (logits, labels, ...) and a line in LOSSES. Each further parameter has the name of a field of
+config.loss (config/fields.py), or is `epoch` or `adafocal`. `make_loss` gives every loss the form loss(logits, labels,
+loss_values).
 """
 
 import inspect
@@ -92,10 +92,10 @@ def hyperparameters(name: str) -> tuple[str, ...]:
 
 
 def make_loss(name: str) -> Callable[[Array, Array, dict[str, PyTree]], Array]:
-    """The loss `name` as loss(logits, labels, loss_values) -> [...], where the last hold at least what it needs.
+    """The loss `name` as loss(logits, labels, loss_values) -> [...]; loss_values hold at least `hyperparameters(name)`.
 
     Its keys are the loss's parameter names; its values are scalars, arrays or a pytree such as the AdaFocal state.
-    What the dict holds beyond them is left alone, so that one dict of traced values can serve all of a sweep.
+    Other keys are ignored, so that one dict of traced values can serve all of a sweep.
 
     Raises:
         InputError: `name` is not in LOSSES.

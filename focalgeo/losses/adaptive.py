@@ -27,7 +27,7 @@ class Schedule(NamedTuple):
 
 
 def _just_below(threshold):
-    """The float32 before it: p > that is p >= threshold, which turns a right-closed range into a left-closed one."""
+    """The largest float32 below the threshold, with which `sample_gamma` counts the threshold to the upper range."""
     return float(np.nextafter(np.float32(threshold), np.float32(0)))
 
 
@@ -57,7 +57,7 @@ def sample_gamma(p: Float[Array, "*batch"], thresholds: Array, gammas: Array) ->
         gammas: Float [n + 1].
 
     Returns:
-        [...] float32, a constant for differentiation. NaN in p gives the last gamma. Held by
+        [...] float32, a constant for differentiation. NaN in p gives the last gamma. Tested in
         tests/losses/test_adaptive.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLA in its first version, FLSD in the published one).
@@ -80,7 +80,7 @@ def sample_dependent_focal_loss(
 
     Returns:
         [...] float32; its gradient is that of the focal loss with the chosen gamma held, and it jumps at thresholds.
-        Accuracy as `focal_loss`. Held by tests/losses/test_adaptive.py.
+        Accuracy as `focal_loss`. Tested in tests/losses/test_adaptive.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5.
     """
@@ -104,7 +104,7 @@ def scheduled_focal_loss(
         gammas: Float [n + 1], 0 or more.
 
     Returns:
-        [...] float32; accuracy as `focal_loss`. Held by tests/losses/test_adaptive.py.
+        [...] float32; accuracy as `focal_loss`. Tested in tests/losses/test_adaptive.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLS-532, FLS-531; FLSc in the published version).
     """
@@ -136,7 +136,7 @@ def next_gamma(gamma: Float[Array, "*batch"] | float, gap: Float[Array, "*batch"
         gap: Float [...], mean confidence minus accuracy, from -1 to 1.
 
     Returns:
-        [...] float32. A magnitude of exactly 0.2 does not flip. Held by tests/losses/test_adaptive.py.
+        [...] float32. A magnitude of exactly 0.2 does not flip. Tested in tests/losses/test_adaptive.py.
 
     Source: Ghosh et al., arXiv 2211.11838, with lambda = 1; thresholds of the published code.
     """
@@ -166,7 +166,7 @@ def adafocal_update(
         mask: Bool [examples]; False counts for nothing. Without one True anywhere the state stays as it is.
 
     Returns:
-        The new AdaFocalState. Works under jit and vmap. Held by tests/losses/test_adaptive.py.
+        The new AdaFocalState. Works under jit and vmap. Tested in tests/losses/test_adaptive.py.
 
     Source: Ghosh et al., arXiv 2211.11838.
     """
@@ -211,7 +211,7 @@ def adafocal_loss(
         adafocal: The current AdaFocalState; no gradient flows into it.
 
     Returns:
-        [...] float32; it jumps at the edges of bins. Accuracy as `signed_focal_loss`. Held by
+        [...] float32; it jumps at the edges of bins. Accuracy as `signed_focal_loss`. Tested in
         tests/losses/test_adaptive.py.
 
     Source: Ghosh et al., arXiv 2211.11838.

@@ -19,7 +19,7 @@ def cross_entropy(
 
     Returns:
         [...] float32, non-negative. It keeps its relative accuracy where p_y rounds to 1 (the loss at a gap of 17 is
-        5.7e-8, not 0), and so do its derivatives up to the third. Held by tests/losses/test_losses.py.
+        5.7e-8, not 0), and so do its derivatives up to the third. Tested in tests/losses/test_losses.py.
     """
     return softplus(-true_class_log_odds(logits, labels))
 
@@ -42,7 +42,7 @@ def label_smoothed_cross_entropy(
 
     Returns:
         [...] float32, non-negative. Relative to float64 right to 2e-5 of the largest entry for the gradient and 1e-4
-        for the Hessian. Held by tests/losses/test_family.py.
+        for the Hessian. Tested in tests/losses/test_family.py.
 
     Source: Szegedy et al., arXiv 1512.00567; 0.05 in Mukhoti et al., arXiv 2002.09437.
     """
@@ -66,7 +66,7 @@ def brier_loss(
     Returns:
         [...] float32, computed as (1 - p_y)^2 + p_o^2 (1 + sum_{k != y, o} exp(2 (z_k - z_o))) with o the strongest
         class but y, so that gradients keep their relative accuracy where one class outweighs all others, right or
-        wrong. Held by tests/losses/test_family.py.
+        wrong. Tested in tests/losses/test_family.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5.
     """
@@ -88,7 +88,7 @@ def weighted_by_class(
             normalised: a mean of the result is over examples, not over weights.
 
     Returns:
-        [...] in the losses' type. Held by tests/losses/test_family.py.
+        [...] in the losses' type. Tested in tests/losses/test_family.py.
 
     Source: Lin et al., arXiv 1708.02002, with one weight per class.
     """

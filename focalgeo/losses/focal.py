@@ -23,7 +23,7 @@ def focal_loss(
         [...] float32, non-negative, computed as exp(gamma log(1 - p_y)) times -log p_y from the log-odds. Value and
         derivatives up to the third are finite for any logits, where the power of a rounded 1 - p gives NaN for gamma <
         1. Relative to float64 the gradient is right to 2e-5, the Hessian to 1e-4, down to where float32 underflows.
-        Held by tests/losses/test_losses.py.
+        Tested in tests/losses/test_losses.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 4; Kimura & Naganuma, arXiv 2405.00442, Eq. 3.
     """
@@ -47,7 +47,7 @@ def signed_focal_loss(
 
     Returns:
         [...] float32, non-negative. The branches are joined in the exponent, where both are finite for all logits, so
-        that the branch not taken never reaches a derivative as NaN. Held by tests/losses/test_family.py.
+        that the branch not taken never reaches a derivative as NaN. Tested in tests/losses/test_family.py.
 
     Source: Ghosh et al., AdaFocal, arXiv 2211.11838, the inverse-focal loss; the published code uses 1 + p.
     """
@@ -65,7 +65,7 @@ def dual_focal_loss(
     """Dual focal loss -(1 - p_y + p_j)^gamma log p_y in nats; p_j is the largest probability strictly below p_y.
 
     Where no class lies strictly below p_y, p_j is 0. Ties with the true class are left out, as in the published code;
-    they are decided on the logits, where float32 tells more classes apart than on the probabilities. The choice of j
+    they are decided on the logits, where float32 distinguishes more classes than on the probabilities. The choice of j
     jumps at ties, and so does the loss.
 
     Args:
@@ -75,7 +75,7 @@ def dual_focal_loss(
 
     Returns:
         [...] float32, non-negative, finite through second derivatives: 1 - p_y + p_j is (1 - p_y)(1 + w_j) with w_j the
-        share of j among the classes but y. Held by tests/losses/test_family.py.
+        share of j among the classes but y. Tested in tests/losses/test_family.py.
 
     Source: Tao et al., arXiv 2305.13665.
     """

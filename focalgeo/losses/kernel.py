@@ -23,11 +23,11 @@ def mmce(
     Args:
         logits: Float [examples, classes]; bfloat16 and float16 are computed in float32.
         labels: Int [examples].
-        mask: Bool [examples]; False counts for nothing, whatever stands there. All False gives 0.
+        mask: Bool [examples]; False counts for nothing, whatever its logits. All False gives 0.
 
     Returns:
         Scalar float32. First and second derivatives are finite; where the penalty is 0, at the tip of a cone, they are
-        given as 0. Held by tests/losses/test_kernel.py.
+        given as 0. Tested in tests/losses/test_kernel.py.
 
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 leaves the square root out
     (the square of this value) and multiplies by the batch size.
@@ -41,7 +41,7 @@ def weighted_mmce(
     labels: Integer[Array, " examples"],
     mask: Bool[Array, " examples"] | None = None,
 ) -> Float[Array, ""]:
-    """Weighted MMCE: as `mmce`, with residuals of right and wrong examples averaged apart, a pure number.
+    """Weighted MMCE: as `mmce`, with residuals of right and wrong examples averaged separately, a pure number.
 
     sqrt(sum_ij u_i u_j k(r_i, r_j)) with u_i = (1 - r_i) / n_right where right and -r_i / n_wrong where wrong. A kind
     that is absent from the batch adds nothing.
@@ -49,10 +49,10 @@ def weighted_mmce(
     Args:
         logits: Float [examples, classes]; bfloat16 and float16 are computed in float32.
         labels: Int [examples].
-        mask: Bool [examples]; False counts for nothing, whatever stands there. All False gives 0.
+        mask: Bool [examples]; False counts for nothing, whatever its logits. All False gives 0.
 
     Returns:
-        Scalar float32. Derivatives as for `mmce`. Held by tests/losses/test_kernel.py.
+        Scalar float32. Derivatives as for `mmce`. Tested in tests/losses/test_kernel.py.
 
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 divides by the squared counts
     twice, which gives 0.0801 where this gives 0.2723 on the papers' example.

@@ -26,7 +26,7 @@ def in_float32(logits: Array) -> Array:
 def margins(logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int) -> Margins:
     """Differences between the logits and the strongest of the classes that are not the true one.
 
-    Masked sums stand for gathers, whose transposes are scatters.
+    Masked sums replace gathers, whose transposes are scatters.
     """
     logits = in_float32(logits)
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
@@ -71,7 +71,7 @@ def true_class_log_odds(
 def true_class_probability(
     logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int
 ) -> Float[Array, "*batch"]:
-    """Softmax probability of the true class, [...], without its gradient: what chooses a gamma."""
+    """Softmax probability of the true class, [...], without its gradient, by which the adaptive losses choose gamma."""
     return jnp.exp(-softplus(-jax.lax.stop_gradient(true_class_log_odds(logits, labels))))
 
 

@@ -1,6 +1,6 @@
-"""Networks by name; the only room that imports flax.linen. A new network is one file and one line of MODELS.
+"""Networks by name; the only package that imports flax.linen. A new network is one file and one line of MODELS.
 
-What its constructor takes beyond GIVEN are its options, which a config sets as config.model.options.NAME.
+The parameters of its constructor but those of GIVEN are its options, set in a config as config.model.options.NAME.
 """
 
 import difflib

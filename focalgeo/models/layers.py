@@ -13,7 +13,7 @@ CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 def word_init(key: Array, shape: tuple[int, int], dtype: Any) -> Array:
-    """Word vectors drawn evenly from -0.05 to 0.05, as Keras does, and Tai et al. (2015) where none are given."""
+    """Word vectors uniform on -0.05 to 0.05, as Keras does, and Tai et al. (2015) where none are given."""
     return jax.random.uniform(key, shape, dtype, -0.05, 0.05)
 
 
@@ -141,7 +141,7 @@ class Classifier(nn.Module):
 def last_layer(module: nn.Module, features: Array, num_classes: int) -> Array:
     """Logits float32 [..., classes] of features [..., width]: the dense layer with bias that ends the network `module`.
 
-    What `show_last_layer` shows is this layer's. Its parameters are named and drawn as those of flax's own Dense.
+    `show_last_layer` shows this layer's. Its parameters have the names and initial values of flax's own Dense.
     """
     features = features.astype(jnp.float32)
     dense = nn.Dense(num_classes)
@@ -151,11 +151,11 @@ def last_layer(module: nn.Module, features: Array, num_classes: int) -> Array:
 
 
 def show_last_layer(module: nn.Module, features: Array, kernel: Array) -> None:
-    """Show the last layer's input [..., width] and weights [width, outputs] to who asks for them, and to nobody else.
+    """Show the last layer's input [..., width] and weights [width, outputs] to whoever asks for them, nobody else.
 
     apply(variables, x, mutable=["intermediates"]) returns them under the names "features" and "kernel", each a tuple of
     one, in the subtree of `module`. Initialisation and training ask for no intermediates and neither compute nor return
-    them. Held by tests/test_last_layer.py.
+    them. Tested in tests/test_last_layer.py.
     """
     module.sow("intermediates", "features", features)
     module.sow("intermediates", "kernel", kernel)

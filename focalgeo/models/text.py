@@ -16,10 +16,10 @@ POOL = 5
 class GPCNN(nn.Module):
     """Word vectors, convolutions of 5 words with ReLU, between them the maximum of every 5, the maximum over all.
 
-    Then dense layers of the `hidden` widths with ReLU, and one to the classes. What stands where x is 0 is padding and
-    counts for nothing: features there are 0 before every convolution and never the maximum of a window that holds a
+    Then dense layers of the `hidden` widths with ReLU, and one to the classes. Positions where x is 0 are padding and
+    count for nothing: features there are 0 before every convolution and never the maximum of a window that holds a
     word. So a document's logits and gradients are the same at every padded length, to the rounding of products that
-    are summed in another order; a document without words has those of features 0. Held by tests/test_text_models.py.
+    are summed in another order; a document without words has those of features 0. Tested in tests/test_text_models.py.
 
     Source: the Keras example for 20 Newsgroups (F. Chollet, Using pre-trained word embeddings in a Keras model), for
     the Global-Pooling CNN of Mukhoti et al., arXiv 2002.09437, section 5, whose layers are not stated there. In the

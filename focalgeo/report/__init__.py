@@ -1,4 +1,4 @@
-"""Rows in, figures and one HTML page out; the only room that draws. `python -m focalgeo.report WORKDIR` rebuilds it.
+"""Rows in, figures and one HTML page out; the only package that draws. `python -m focalgeo.report WORKDIR` rebuilds it.
 
 The methods and metrics of a page are those of the manifest: a new one needs nothing here.
 """

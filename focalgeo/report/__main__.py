@@ -1,4 +1,4 @@
-"""Rebuild the report of a workdir from its rows, or lay several workdirs over each other in a new one.
+"""Rebuild the report of a workdir from its rows, or merge several workdirs into a new one.
 
 python -m focalgeo.report WORKDIR
 python -m focalgeo.report WORKDIR WORKDIR [...] --out=FOLDER      shards of a sweep, or runs to compare

@@ -31,7 +31,7 @@ class Sweep(NamedTuple):
 
 
 class Quantity(NamedTuple):
-    """Which rows a quantity is read from: their kind, and what their fields hold."""
+    """A quantity as the rows that hold it: their kind, and the values of their fields."""
 
     kind: type
     fields: Mapping[str, Any]
@@ -62,7 +62,7 @@ def sweep_of(manifest: Manifest, rows: Sequence[Row]) -> Sweep:
 
 
 def value_text(sweep: Sweep, value: Any) -> str:
-    """Return a value of the axis as a tick or a heading has it."""
+    """Return a value of the axis as the text of a tick or a heading."""
     return value if isinstance(value, str) else plain(value) if value else "0"
 
 
@@ -72,7 +72,7 @@ def axis_symbol(sweep: Sweep) -> str:
 
 
 def line_title(sweep: Sweep, line: tuple) -> str:
-    """Return what tells a line from the others: "λ = 0.01"; "" where there is one."""
+    """Return a line's values on the other axes, by which lines differ: "λ = 0.01"; "" where there is one line."""
     parts = zip(sweep.others, line, strict=True)
     return ", ".join(value if name == "run" else f"{_SYMBOLS[name]} = {plain(value)}" for name, value in parts)
 
@@ -83,7 +83,7 @@ def tags_of(sweep: Sweep, line: tuple, value: Any) -> dict[str, Any]:
 
 
 def axis_values(row: Row) -> tuple[tuple[str, Any], ...]:
-    """Return (name, value) of the axes on which a row has a value: of which member it is."""
+    """Return (name, value) of each axis on which a row has a value; together they name its member."""
     values = ((name, getattr(row.tags, name)) for name in AXIS_TITLES)
     return tuple((name, value) for name, value in values if value is not None)
 
@@ -96,7 +96,7 @@ def by_seed(rows: Sequence[Row], sweep: Sweep, line: tuple, value: Any, quantity
 
 
 def mean(values: Sequence[float]) -> Estimate | None:
-    """Return the mean of a quantity over seeds with its 95% interval by Student's t; None of nothing.
+    """Return the mean of a quantity over seeds with its 95% interval by Student's t; None without values.
 
     The interval, None for one seed, is that of a bootstrap over seeds, whose standard error is s / sqrt(n) times
     sqrt((n - 1) / n), made wide enough for few seeds.
@@ -108,5 +108,5 @@ def mean(values: Sequence[float]) -> Estimate | None:
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate | None:
-    """Return the mean over the seeds that both have of first less second: one seed shares weights and batches."""
+    """Return the mean of first less second over the seeds of both; runs of one seed share weights and batches."""
     return mean([first[seed] - second[seed] for seed in first if seed in second])

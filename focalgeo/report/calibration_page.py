@@ -59,7 +59,7 @@ probs = np.exp(w - w.max(-1, keepdims=True)); probs /= probs.sum(-1, keepdims=Tr
 
 
 class _Calibration(NamedTuple):
-    """What the calibration was told and found, from the manifest; a manifest may lack any of it."""
+    """Settings and results of the calibration, from the manifest; any of them may be missing there."""
 
     split: str  # "test", or "cross_fit" without a test file
     criterion: str

@@ -1,4 +1,4 @@
-"""Figures of training: curves against the step, and what training does to single examples against the epoch."""
+"""Figures of training: curves against the step, and diagnostics of single examples against the epoch."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -129,7 +129,7 @@ def _scale_by_logarithm(axes: Any, values: Sequence[float]) -> None:
 
 
 def diagnostic_panels(rows: Sequence[Row]) -> Iterator[Panel]:
-    """Yield the figures of what training does to single examples, as far as rows of epochs hold any."""
+    """Yield the figures of the diagnostics of single examples, as far as rows of epochs hold any."""
     rows = in_training(rows)
     for name, (title, label) in _DIAGNOSTICS.items():
         found = [row for row in select(rows, Diagnostic, name=name) if row.outcome in OUTCOMES]

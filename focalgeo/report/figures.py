@@ -1,4 +1,4 @@
-"""Figures of what was measured after training: reliability, the search of a map, and the spectrum of the Hessian.
+"""Figures of the measurements after training: reliability, the search of gamma and T, the spectrum of the Hessian.
 
 Each function takes rows and returns one matplotlib Figure, without pyplot and its global state.
 """
@@ -34,7 +34,7 @@ def reliability_figure(
 ) -> Figure:
     """Draw accuracy per bin of confidence, the gap between them, Wilson 95% intervals, and examples per bin beneath.
 
-    With name "class1_reliability" the bins are of the probability of class 1, and its share stands for accuracy.
+    With name "class1_reliability" the bins are of the probability of class 1, and its share replaces accuracy.
     """
     bins = latest_by(select(rows, ReliabilityBin, name=name, split=split, epoch=None, **column._asdict()), "bin")
     true, predicted = _AXES[name]
@@ -53,7 +53,7 @@ def _values(rows: Sequence[Any], field: str) -> np.ndarray:
 
 
 def draw_reliability(axes: Any, bins: Sequence[ReliabilityBin], colour: str, true: str) -> None:
-    """Draw bins of confidence: what came true in each, its interval, and the gap to the mean confidence."""
+    """Draw bins of confidence: the share that came true in each, its interval, and the gap to the mean confidence."""
     lower, upper, accuracy, confidence = (_values(bins, each) for each in ("lower", "upper", "value", "confidence"))
     centre, width = (lower + upper) / 2, upper - lower
     axes.bar(centre, accuracy, 0.92 * width, color=colour, alpha=0.5, linewidth=0, label=true)
@@ -192,7 +192,7 @@ def _draw_surface(axes: Any, gammas: np.ndarray, temperatures: np.ndarray, surfa
 
 
 def _mark_fits(axes: Any, rows: Sequence[Row], gammas: np.ndarray, criterion: str) -> None:
-    """Mark what focal temperature scaling was fitted to, and temperature scaling, which is its row γ = 0."""
+    """Mark the fits of focal temperature scaling, and of temperature scaling, which is the row γ = 0."""
     marks = (
         (PLAIN, "temperature", "blue", "o", 14),
         (FOCAL, "focal temperature", "orange", "*", 12),

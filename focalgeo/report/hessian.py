@@ -1,4 +1,4 @@
-"""Curvature on the page: its figures, tables and sentences. Two losses stand side by side, with the parts of each."""
+"""Curvature on the page: figures, tables and sentences on two losses side by side, with the parts of each."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
 
 
 def trace_words(rows: Sequence[Row]) -> str:
-    """Return how the traces were estimated, as their rows say."""
+    """Return the sentence on how the traces were estimated, as their rows say."""
     estimators = {row.estimator for row in select(rows, Trace, name="trace")}
     if estimators == {"hutch++"}:
         return (
@@ -76,7 +76,7 @@ def trace_words(rows: Sequence[Row]) -> str:
 
 
 def density_words(rows: Sequence[Row]) -> str:
-    """Return how the distribution of eigenvalues was found, as its rows say."""
+    """Return the sentence on how the distribution of eigenvalues was found, as its rows say."""
     row = latest(rows, DensityBin)
     if row is None:
         return ""
@@ -142,7 +142,7 @@ def _part_cell(row: AttributionPart | Trace | None) -> Cell:
 
 
 def attribution_words(rows: Sequence[Row]) -> list[str]:
-    """Return what the parts say on val, or else on the first split: scaled or not, and by which examples."""
+    """Return sentences on the parts on val, or else on the first split: scaled or not, and by which examples."""
     rows = final(rows)
     splits = [row.split for row in select(rows, AttributionPart)]
     split = "val" if "val" in splits else next(iter(splits), None)

@@ -28,7 +28,7 @@ from focalgeo.rows import ReliabilityBin, Row, select
 
 
 class Panel(NamedTuple):
-    """A figure with the section it stands in, its file name, and a heading."""
+    """A figure with its section of the page, its file name, and a heading."""
 
     section: str
     name: str
@@ -54,7 +54,7 @@ def draw_panels(folder: Path, panels: Iterable[Panel]) -> dict[str, list[dict[st
 
 
 def _inline(svg: str, panel: Panel) -> Markup:
-    """Make an SVG fit to stand in a page: ids of its own, colours that follow the theme, the page's font, a label."""
+    """Make an SVG fit for a page: ids of its own, colours that follow the theme, the page's font, a label."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{panel.name}-", body)
     body = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1>", body, count=1)
@@ -106,7 +106,7 @@ def reliability_panels(
 
 
 def loss_implied_panels(rows: Sequence[Row], manifest: Manifest, split: str) -> Iterator[Panel]:
-    """Yield the reliability diagrams before and after the map of the loss's own gamma; none without its rows."""
+    """Yield the reliability diagrams before and after the loss-implied map; none without its rows."""
     columns = (AS_TRAINED, Column(LOSS_IMPLIED)) if Column(LOSS_IMPLIED) in columns_of(rows, manifest, split) else ()
     yield from reliability_panels(rows, manifest, columns, split=split, section="loss_implied")
 

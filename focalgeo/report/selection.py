@@ -1,6 +1,6 @@
-"""Rows and manifest as a report reads them: which rows, of which methods and metrics, in which order.
+"""Selection of rows for the report, by kind, method and metric, in the manifest's order.
 
-Which methods and metrics there are, their titles, order, units and scales are read from the manifest.
+The methods and metrics, their titles, order, units and scales are read from the manifest.
 """
 
 import itertools
@@ -22,7 +22,7 @@ LOSS_IMPLIED = "loss_implied_map"
 
 
 class Column(NamedTuple):
-    """A way to make probabilities from logits: a method, and the criterion it was fitted by (None: nothing fitted)."""
+    """A column of the tables: a method, and the criterion it was fitted by (None: nothing fitted)."""
 
     method: str
     criterion: str | None = None
@@ -117,7 +117,7 @@ def column_of_each(
 
 
 def latest(rows: Iterable[Row], kind: type, **fields: Any) -> Any:
-    """Return the last row that `select` finds, as a part of a job that ran twice wrote twice; None where none is."""
+    """Return the last row that `select` finds (a part of a job that ran twice writes twice); None if it finds none."""
     found = select(rows, kind, **fields)
     return found[-1] if found else None
 
@@ -168,7 +168,7 @@ def measured(rows: Iterable[Row], kind: type, name: str) -> list[Any]:
 
 
 def has_interval(row: Any) -> bool:
-    """Whether a row has an interval with a width; one without says that the resamples do not differ, not certainty."""
+    """Whether a row has an interval with a width; one without width means that the resamples agree, not certainty."""
     return row.low is not None and row.high is not None and row.low < row.high
 
 
@@ -189,5 +189,5 @@ def loss_title(loss: str) -> str:
 
 
 def measured_title(row: Any) -> str:
-    """Return whose Hessian a row of curvature is of: "cross-entropy, val"."""
+    """Return the loss and the split of the Hessian that a row of curvature measures: "cross-entropy, val"."""
     return f"{loss_title(row.loss)}, {row.split}"

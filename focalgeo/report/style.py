@@ -79,7 +79,7 @@ def to_svg(figure: Figure) -> str:
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Return `value` with that many significant digits, never in e-notation: 1,234, 0.01235, −3.2 × 10⁻⁷."""
+    """Return `value` with `digits` significant digits, never in e-notation: 1,234, 0.01235, −3.2 × 10⁻⁷."""
     if value == 0:
         return "0"
     exponent = math.floor(math.log10(abs(value)))
@@ -100,7 +100,7 @@ def plain(value: float) -> str:
 
 
 def fixed(value: float, digits: int) -> str:
-    """Return a number with that many decimals: 1,234.50."""
+    """Return a number with `digits` decimals: 1,234.50."""
     return f"{round(value, digits) + 0.0:,.{digits}f}".translate(_MINUS)  # 0.0 for a negative zero
 
 

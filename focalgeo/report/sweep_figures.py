@@ -168,7 +168,7 @@ def _draw_small(axes: Any, bins: Sequence[tuple]) -> None:
 
 
 def diagnostic_sweep_panels(rows: Sequence[Row], sweep: Sweep) -> Iterator[Panel]:
-    """Yield the true class's probability of what is predicted wrong, and the norm of the last layer's weights."""
+    """Yield the true class's probability on examples predicted wrong, and the norm of the last layer's weights."""
     rows = select(in_training(rows), Diagnostic)
     wrong = select(rows, Diagnostic, name="true_class_probability", outcome="wrong")
     for split in dict.fromkeys(row.split for row in wrong):

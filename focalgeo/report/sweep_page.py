@@ -53,7 +53,7 @@ _CURVATURE = {
 
 
 class Shown(NamedTuple):
-    """A line of the table: how a quantity is shown, and whether it is printed in a terminal too."""
+    """A line of the table: title, scale and quantity, and whether it is printed in a terminal too."""
 
     title: str
     scale: float
@@ -80,7 +80,7 @@ def _after(manifest: Manifest, column: Column) -> str:
 
 
 def quantities(rows: Sequence[Row], manifest: Manifest) -> list[Shown]:
-    """Return what the table shows, as far as there are rows: metrics, ECE after each method, fits, curvature."""
+    """Return the lines of the table, as far as there are rows: metrics, ECE after each method, fits, curvature."""
     entries, columns = metric_entries(manifest), _fitted_columns(rows, manifest)
     found = [_as_trained(name, entries[name], printed=True) for name in PRINTED if name in entries]
     for column in columns:
@@ -196,7 +196,7 @@ def _curvature_panels(rows: Sequence[Row], sweep: Sweep) -> Iterator[Panel]:
 
 
 def stopped_words(rows: Sequence[Row]) -> str:
-    """Return which members stopped early, and when; "" if none."""
+    """Return the sentence on members that stopped early, with their steps; "" if none did."""
     found = select(rows, Scalar, name="stopped")
     if not found:
         return ""
@@ -207,7 +207,7 @@ def stopped_words(rows: Sequence[Row]) -> str:
 
 
 def fitted_words(rows: Sequence[Row], manifest: Manifest) -> str:
-    """Return which numbers each method has, and how they were fitted; "" without any."""
+    """Return the sentence on the numbers of each method and how they were fitted; "" without any."""
     parts = []
     for column in _fitted_columns(rows, manifest):
         symbols = list(symbols_of(fits(rows, column)).values())

@@ -173,12 +173,12 @@ def _text(value: Any) -> str:
 
 
 def manifest_settings(manifest: Manifest, *names: str) -> list[tuple[str, str]]:
-    """Return what the manifest says of these fields, as far as it has them."""
+    """Return names and values of these entries of the manifest, as far as it has them."""
     return settings({name: manifest[name] for name in names if name in manifest})
 
 
 def config_settings(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return the config's settings; one left to its default is what it came to, where the manifest says it."""
+    """Return the config's settings; of one left to its default the value it came to, where the manifest has that."""
     data = manifest.get("data", {})
     sizes = {f"data.{split}_size": data[split] for split in ("train", "val", "test") if split in data}
     unset = {name for name, value in _leaves(manifest.get("config", {})) if value is None}

@@ -57,7 +57,7 @@ def training_loss(manifest: Manifest) -> str:
 
 
 def training_words(rows: Sequence[Row]) -> str:
-    """Return what a training row is, from the distance between their steps."""
+    """Return sentences on the training rows: the number of batches behind each, by the distance between their steps."""
     losses = select(rows, Scalar, name="loss", split="train")
     batches = batches_of_row([row for row in losses if row.tags.step is not None])
     if not batches:
@@ -69,7 +69,7 @@ def training_words(rows: Sequence[Row]) -> str:
 
 
 def interval_words(manifest: Manifest) -> str:
-    """Return how the intervals of metrics were made, with the run's numbers of resamples and bins where it has them."""
+    """Return sentences on the intervals of metrics, with the run's numbers of resamples and bins where it has them."""
     resamples, bins = (setting(manifest, f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
     count = f" from {resamples:,} resamples of the examples" if isinstance(resamples, int) else ""
     binned = f" Both ECEs have {bins} bins." if isinstance(bins, int) else ""
@@ -82,7 +82,7 @@ def interval_words(manifest: Manifest) -> str:
 
 
 def accuracy_words(rows: Sequence[Row], manifest: Manifest, split: str) -> str:
-    """Return whether the methods' accuracies differ; "" without any."""
+    """Return a sentence on whether the methods' accuracies differ; "" without any."""
     found = {
         row.value
         for row in (metric(rows, each, "accuracy", split) for each in columns_of(rows, manifest, split))
@@ -113,7 +113,7 @@ def _after_words(rows: Sequence[Row], manifest: Manifest, column: Column, split:
 
 
 def fitted_by(manifest: Manifest, columns: Sequence[Column]) -> str:
-    """Return by which criterion the methods of a figure are fitted: "ECE", or "ECE, vector scaling by NLL"."""
+    """Return the criterion by which the methods of a figure are fitted: "ECE", or "ECE, vector scaling by NLL"."""
     fitted = [column for column in columns if column.criterion]
     others = [
         f"{method_title(manifest, column.method).lower()} by {column.criterion.upper()}"
@@ -172,7 +172,7 @@ def _names(manifest: Manifest, row: Difference) -> tuple[str, str, str]:
 
 
 def _comparison(rows: Sequence[Row], manifest: Manifest, row: Difference) -> str:
-    """What the paired difference on the same examples says of one fitted method against another."""
+    """Sentence on one fitted method against another, by their paired difference on the same examples."""
     name, _, pair = _names(manifest, row)
     if _is_same(rows, row):
         return "The fit chose γ = 0, so focal temperature scaling is temperature scaling here."
@@ -239,7 +239,7 @@ def groups(rows: Sequence[Row], column: Column, split: str) -> list[Metric]:
 
 
 def group_words(rows: Sequence[Row], manifest: Manifest, column: Column, split: str) -> str:
-    """Return which group is worst calibrated, with its interval; "" without groups."""
+    """Return a sentence on the worst calibrated group, with its interval; "" without groups."""
     found = groups(rows, column, split)
     if not found:
         return ""
@@ -251,7 +251,7 @@ def group_words(rows: Sequence[Row], manifest: Manifest, column: Column, split: 
 
 
 def loss_implied_words(rows: Sequence[Row], gamma: float, split: str) -> list[str]:
-    """Return how much of the miscalibration the focal loss itself caused, as the map of its own gamma undoes it."""
+    """Return sentences on the miscalibration that the focal loss itself caused, which the loss-implied map undoes."""
     columns = (AS_TRAINED, Column(LOSS_IMPLIED))
     before, after = (metric(rows, column, "ece", split) for column in columns)
     row = difference(rows, Column(LOSS_IMPLIED), UNCALIBRATED, split)

@@ -1,6 +1,6 @@
 """Derivatives of the focal loss in one probability, l(p) = -(1-p)^gamma log p, and their ratios to cross-entropy's.
 
-All of it goes through u = -p log(p) / (1-p), which lies in [0, 1] and tends to 1 with p, so that nothing cancels where
+All are computed from u = -p log(p) / (1-p), which lies in [0, 1] and tends to 1 with p, so that nothing cancels where
 p nears 1.
 """
 
@@ -25,7 +25,7 @@ def gradient_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = N
 
     Returns:
         [...] float32 (float64 for float64 arguments under JAX's x64 mode), relative error below 1e-5 for float32 p and
-        complement down to where (1-p)^gamma underflows; held by tests/theory/test_gradient.py. At p = 1: 0 for
+        complement down to where (1-p)^gamma underflows; tested in tests/theory/test_gradient.py. At p = 1: 0 for
         gamma > 0, 1 for gamma = 0 and infinity for gamma < 0. Traced arguments outside the ranges give NaN or nonsense.
 
     Raises:
@@ -46,7 +46,7 @@ def gradient_ratio_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | No
         complement: 1 - p, as for `gradient_ratio`.
 
     Returns:
-        [...] float32: absolute error 1e-5 of the largest term, held by tests/theory/test_gradient.py. It changes sign
+        [...] float32: absolute error 1e-5 of the largest term, tested in tests/theory/test_gradient.py. It changes sign
         once, from plus to minus: G has one peak.
 
     Raises:
@@ -70,7 +70,7 @@ def focal_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None
         complement: 1 - p, as for `gradient_ratio`.
 
     Returns:
-        [...] float32, accuracy as `gradient_ratio`; held by tests/theory/test_gradient.py.
+        [...] float32, accuracy as `gradient_ratio`; tested in tests/theory/test_gradient.py.
 
     Raises:
         InputError: p outside [0, 1] or gamma below -1, where they are concrete.
@@ -93,7 +93,7 @@ def focal_curvature(p: Numbers, gamma: Numbers, *, complement: Numbers | None = 
         complement: 1 - p, as for `gradient_ratio`.
 
     Returns:
-        [...] float32, relative error below 1e-5 for gamma >= 0; held by tests/theory/test_gradient.py.
+        [...] float32, relative error below 1e-5 for gamma >= 0; tested in tests/theory/test_gradient.py.
 
     Raises:
         InputError: p outside [0, 1] or gamma below -1, where they are concrete.
@@ -116,7 +116,7 @@ def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | N
         complement: 1 - p, as for `gradient_ratio`.
 
     Returns:
-        [...] float32, absolute error 1e-5 of the largest term; held by tests/theory/test_gradient.py.
+        [...] float32, absolute error 1e-5 of the largest term; tested in tests/theory/test_gradient.py.
 
     Raises:
         InputError: p outside [0, 1] or gamma below -1, where they are concrete.
@@ -172,7 +172,7 @@ def gamma_star(p0: Numbers) -> Batch:
     Returns:
         [...] float32: 14.924 at 0.1, 4.851 at 0.2 (the reason for gamma = 5 below 0.2), 1.957 at 0.3, and 0 from 0.5
         on, where any gamma > 0 damps; infinity at 0. Relative error 2e-6 plus absolute error 2e-6, down to p0 = 0.001;
-        held by tests/theory/test_gamma_star.py. Differentiable: implicit derivative below 0.5, 0 from there on.
+        tested in tests/theory/test_gamma_star.py. Differentiable: implicit derivative below 0.5, 0 from there on.
 
     Raises:
         InputError: p0 outside [0, 1] where it is concrete; traced, such values give NaN.

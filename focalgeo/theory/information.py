@@ -22,7 +22,7 @@ def softmax_fisher(logits: Rows) -> Float[Array, "*batch classes classes"]:
 
     Returns:
         [..., classes, classes] float32, symmetric, positive semidefinite, with rows that sum to 0. Absolute error 1e-6;
-        held by tests/theory/test_information.py.
+        tested in tests/theory/test_information.py.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 2.
     """
@@ -43,7 +43,7 @@ def softmax_divergence(logits: Rows, displacement: Rows) -> Float[Array, "*batch
 
     Returns:
         [...] float32, 0 or more, relative error 1e-5 however small d is (the difference of log-probabilities would
-        lose a KL below 1e-7); held by tests/theory/test_information.py.
+        lose a KL below 1e-7); tested in tests/theory/test_information.py.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 2, Eqs. 20-26.
     """
@@ -80,7 +80,7 @@ def maxwell_boltzmann(
 
     Returns:
         beta: Scalar float32, in units of 1 / energy; negative where U lies above the plain mean. Differentiable in both
-            arguments. Relative error 1e-5 plus 1e-6 absolute, for energies of order 1; held by
+            arguments. Relative error 1e-5 plus 1e-6 absolute, for energies of order 1; tested in
             tests/theory/test_maxwell_boltzmann.py.
         probs: [states] float32.
 

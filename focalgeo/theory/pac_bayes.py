@@ -48,7 +48,7 @@ def pac_bayes_bound(
 
     Returns:
         PacBayes. It has converged if `residual` is at most 1e-6; 500 steps is the most. Relative error of bound and
-        lambda 1e-5; held by tests/theory/test_pac_bayes.py.
+        lambda 1e-5; tested in tests/theory/test_pac_bayes.py.
 
     Raises:
         InputError: losses outside [0, 1] (cross-entropy and focal loss are unbounded: clip and rescale them or use the
@@ -94,7 +94,7 @@ def pac_bayes_value(
         delta: Above 0 and below 1.
 
     Returns:
-        Scalar float32, relative error 1e-6; NaN for lambda outside (0, 2). Held by tests/theory/test_pac_bayes.py.
+        Scalar float32, relative error 1e-6; NaN for lambda outside (0, 2). Tested in tests/theory/test_pac_bayes.py.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 18 (lambda's range is not stated there).
     """
@@ -115,7 +115,7 @@ def pac_bayes_lambda(
         delta: Above 0 and below 1.
 
     Returns:
-        Scalar float32 in (0, 1], relative error 1e-6; held by tests/theory/test_pac_bayes.py.
+        Scalar float32 in (0, 1], relative error 1e-6; tested in tests/theory/test_pac_bayes.py.
 
     Source: Thiemann et al. 2017; Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 19.
     """

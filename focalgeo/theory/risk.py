@@ -18,8 +18,8 @@ def conditional_risk(p: Rows, q: Rows, gamma: Numbers) -> Batch:
         gamma: Focal parameter, scalar or [...], 0 or more; 0 gives cross-entropy.
 
     Returns:
-        [...] float32 nats, relative error 1e-5 for q that float32 can hold; held by tests/theory/test_risk.py. A class
-        with p_k = 0 adds nothing, one with q_k = 0 < p_k gives infinity.
+        [...] float32 nats, relative error 1e-5 for q that float32 can hold; tested in tests/theory/test_risk.py. A
+        class with p_k = 0 adds nothing, one with q_k = 0 < p_k gives infinity.
 
     Raises:
         InputError: rows that are no probabilities, gamma below 0, where they are concrete.
@@ -47,7 +47,7 @@ def focal_lower_bound(p: Rows, q: Rows, gamma: Numbers) -> Batch:
         gamma: Focal parameter, scalar or [...], 0 or more.
 
     Returns:
-        [...] float32 nats, possibly negative; absolute error 1e-6 for values of order 1, held by
+        [...] float32 nats, possibly negative; absolute error 1e-6 for values of order 1, tested in
         tests/theory/test_risk.py.
 
     Raises:
@@ -72,7 +72,7 @@ def optimal_prediction(p: Rows, gamma: Numbers) -> Float[Array, "*batch classes"
 
     Returns:
         [..., classes] float32 rows that sum to 1, in the order of p, flatter than p where max q >= 1/2: [0.8, 0.2]
-        gives [0.6266, 0.3734] for gamma = 2. Absolute error 1e-5, held by tests/theory/test_risk.py.
+        gives [0.6266, 0.3734] for gamma = 2. Absolute error 1e-5, tested in tests/theory/test_risk.py.
 
     Raises:
         InputError: rows that are no probabilities, gamma below 0, where they are concrete.
@@ -102,8 +102,8 @@ def proper_focal_loss(logits: Rows, labels: Int[Array, "*#batch"] | int, gamma: 
         gamma: Focal parameter, scalar or [...], 0 or more; 0 gives cross-entropy.
 
     Returns:
-        [...] float32 nats, relative error 5e-5 plus 1e-6 absolute; held by tests/theory/test_risk.py. Differentiable in
-        the logits through the map's implicit derivative.
+        [...] float32 nats, relative error 5e-5 plus 1e-6 absolute; tested in tests/theory/test_risk.py. Differentiable
+        in the logits through the map's implicit derivative.
 
     Raises:
         InputError: logits that are not finite, gamma below 0, where they are concrete.

@@ -33,8 +33,8 @@ def focal_slope_at_zero(gamma: Numbers) -> Batch:
         gamma: Focal parameter, scalar or [...], above -1.
 
     Returns:
-        [...] float32, relative error 1e-6; held by tests/theory/test_temperature_bounds.py. It is 1 at gamma = 0 and at
-        gamma = -0.885 and below 1 between them only: past -0.885 a negative gamma sharpens predictions near 1/2.
+        [...] float32, relative error 1e-6; tested in tests/theory/test_temperature_bounds.py. It is 1 at gamma = 0 and
+        at gamma = -0.885 and below 1 between them only: past -0.885 a negative gamma sharpens predictions near 1/2.
 
     Raises:
         InputError: gamma below -1, where it is concrete.
@@ -60,13 +60,13 @@ def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> Temperat
 
     Returns:
         TemperatureBounds of float32 scalars. Relative error of the tight ones 2e-6, for R from 1 to 100 and gamma up to
-        10; held by tests/theory/test_temperature_bounds.py.
+        10; tested in tests/theory/test_temperature_bounds.py.
 
     Raises:
         InputError: gamma below 0, or a range that is not positive, where they are concrete.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 3 and Figure 3, corrected. The printed inequality has
-    sigmoid(s / (gamma + 1)) where sigmoid(s (gamma + 1)) is meant, and with that mended its two sides are still
+    sigmoid(s / (gamma + 1)) where sigmoid(s (gamma + 1)) is meant, and with that corrected its two sides are still
     swapped: at gamma = 4 and s = -2 it would put the map, 1.0026e-4, between 0.383 and 0.401 (true: between 4.54e-5
     and 2.27e-4). It is strict in the paper, but at s = 0 all three are 1/2. The tight T_low of 0.206 that the paper
     gives for gamma = 4 and logits in (-20, 20) belongs to (-10, 10); for (-20, 20) it is 0.203.
@@ -102,15 +102,15 @@ def matching_temperature(
 
     Returns:
         Scalar float32. Relative error, from the lattice: binary 1e-5 for gamma up to 10, three classes 2e-3, four 1e-2;
-        against the same lattice in float64 1e-4 for all; held by tests/theory/test_temperature_match.py. Three classes
-        take 0.04 s, four 0.1 s on two CPU cores, after seconds of compilation. Its derivatives are of no use: the worst
-        point moves in steps.
+        against the same lattice in float64 1e-4 for all; tested in tests/theory/test_temperature_match.py. Three
+        classes take 0.04 s, four 0.1 s on two CPU cores, after seconds of compilation. Its derivatives are of no use:
+        the worst point moves in steps.
 
     Raises:
         InputError: num_classes other than 2, 3, 4; gamma at -1 or below, where it is concrete; steps below 2.
 
-    Source: Komisarenko & Kull, arXiv 2408.11598, Figures 2, 6 and 7. What of theirs holds: 1/T is near 0.64 gamma +
-    0.91 for three classes. What does not: for two classes T is 0.276 at gamma = 3 (printed: 0.36, the three-class
+    Source: Komisarenko & Kull, arXiv 2408.11598, Figures 2, 6 and 7. Confirmed: 1/T is near 0.64 gamma +
+    0.91 for three classes. Not confirmed: for two classes T is 0.276 at gamma = 3 (printed: 0.36, the three-class
     value) and 0.731 at 0.5 (printed: 0.76), and the error passes 1e-3 between gamma 0.225 and 0.75. The pairs
     (gamma, T) of Figure 5, (1, 0.81) and (3, 0.46), are the temperatures of gamma 0.5 and 2; those of 1 and 3 are 0.66
     and 0.36. For four classes the error at gamma = 9 is 12 to 13%, not "at most 8%".
@@ -133,7 +133,7 @@ def temperature_mismatch(
 
     Returns:
         Scalar float32, a difference of probabilities, 0 to 1. Absolute error 2e-7 from rounding; the lattice finds the
-        maximum to 1% for two and three classes and to 3% for four. Held by tests/theory/test_temperature_match.py.
+        maximum to 1% for two and three classes and to 3% for four. Tested in tests/theory/test_temperature_match.py.
 
     Raises:
         InputError: as `matching_temperature`, and a concrete temperature that is not positive.

@@ -1,4 +1,4 @@
-"""The best epoch on val, whose parameters a run ends with where config.optimizer.select asks for it."""
+"""The epoch with the highest accuracy on val; a run ends with its parameters if config.optimizer.select is best_val."""
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +8,12 @@ from focalgeo.types import Array, BestEpoch, Predictions, PyTree, TrainState
 
 
 def before_training(params: PyTree, model_state: PyTree) -> BestEpoch:
-    """Of one member that has seen no epoch: every accuracy is higher."""
+    """The start value of one member: accuracy -1, which any epoch exceeds."""
     return BestEpoch(np.float32(-1), np.float32(0), params, model_state)
 
 
 def after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> BestEpoch:
-    """The best of each member's first `epoch` epochs, of equals the earliest.
+    """The states with each member's best of the first `epoch` epochs, the earliest on ties, in `best`.
 
     Args:
         states: after that epoch, leaves [members, ...]; `states.best` is that of the epochs before.

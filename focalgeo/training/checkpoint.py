@@ -24,7 +24,7 @@ DIGEST = "digest.json"
 
 
 class Checkpoint(NamedTuple):
-    """What a run needs to go on: its members' states (NumPy leaves [members, ...]) and sums since the last row."""
+    """The state that a run goes on from: members' states (NumPy leaves [members, ...]) and sums since the last row."""
 
     state: TrainState
     sums: dict[str, list[float]]

@@ -15,7 +15,7 @@ from focalgeo.types import Interrupted, PyTree, TrainState
 
 
 class Plan(NamedTuple):
-    """How long to train and when to write; all in steps but `epochs`."""
+    """Plan of the training: its length and the intervals between writes, all in steps but `epochs`."""
 
     epochs: int
     steps_per_epoch: int

@@ -20,7 +20,7 @@ class Meter:
     """Sums of each member since its last row of training; `sums` is what a checkpoint must keep of them."""
 
     def __init__(self, sums: dict[str, list[float]], tags: Sequence[dict], frozen: Sequence[bool], *, sweep: bool):
-        """A meter that goes on from `sums` (empty: from nothing); tags[i] are those of member i's rows.
+        """A meter that goes on from `sums` (empty: from zero); tags[i] are those of member i's rows.
 
         sweep: whether a member that stops leaves others that go on. A run alone ends there.
         """
@@ -90,7 +90,7 @@ class Meter:
             self._stops.append((step, self._tags[index]))
 
     def text(self) -> str:
-        """How it goes since the last row, in words for the progress display."""
+        """Mean loss, accuracy and rate since the last row, as text for the progress display."""
         running = ~self._frozen
         sums = {name: float(np.sum(values, where=running)) for name, values in self._sums.items()}
         count = max(sums["count"], 1.0)
@@ -132,10 +132,10 @@ class Meter:
 
 
 class Progress:
-    """A bar on a terminal (loss, accuracy, images per second, time left); elsewhere one line per tenth of the way."""
+    """A bar on a terminal (loss, accuracy, images per second, time left); elsewhere one line per tenth of the steps."""
 
     def __init__(self, total: int, first: int):
-        """A display of the way from step `first` to step `total`."""
+        """A display of the progress from step `first` to step `total`."""
         self._total = total
         self._tenth = first * 10 // max(total, 1)
         terminal = sys.stderr.isatty()
@@ -143,7 +143,7 @@ class Progress:
         self._text = ""
 
     def describe(self, text: str) -> None:
-        """Say how it goes."""
+        """Set the text beside the bar."""
         self._text = text
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)

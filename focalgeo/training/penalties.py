@@ -1,10 +1,12 @@
-"""Penalties: what a step minimises beside the losses of single examples, and class weights.
+"""Penalties on a batch, and class weights.
+
+With them a step minimises
 
     sum_i alpha[y_i] loss_i  +  trace_penalty Tr H  +  penalty_weight n p,
 
-over the n unmasked examples of a batch: H is the Hessian of their summed cross-entropy in the parameters, p a penalty
-on all of their outputs together, such as MMCE. The weights are among the loss values. Losses and the estimator of the
-trace are handed in, as this package imports neither.
+over the n unmasked examples of a batch, divided by n unless the step minimises sums. H is the Hessian of their summed
+cross-entropy in the parameters, p a penalty on all of their outputs together, such as MMCE. The weights are among the
+loss values. Losses and the estimator of the trace are handed in, as this package imports neither.
 """
 
 from collections.abc import Callable
@@ -24,7 +26,7 @@ def plain_outputs(network: Callable, params: PyTree, batch: Batch, key: Array, l
 
 
 def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = None) -> Callable:
-    """The network's outputs with their penalties, as `plain_outputs` has them without.
+    """Make a function with the signature of `plain_outputs` that adds the penalties.
 
     Args:
         trace: (network, params, batch, key) -> (logits, new model state, estimate of Tr H for this device's examples),
@@ -50,9 +52,9 @@ def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = N
 
 
 def make_trace(outputs_and_trace: Callable, loss: Callable) -> Callable:
-    """The network's outputs and a probe's estimate of the trace of the Hessian of `loss`, summed over the batch.
+    """Make the function `trace` of `make_outputs`: outputs, and Tr H by one random vector, H that of `loss` summed.
 
-    All devices take the same probe: batch statistics couple their examples, and a probe of one's own would miss that.
+    All devices take the same random vector: batch statistics couple their examples, separate vectors would miss that.
 
     Args:
         outputs_and_trace: (network, loss of the outputs, params, key) -> (outputs, auxiliary results, estimate), as

@@ -23,9 +23,10 @@ def make_step(
     outputs: Callable = plain_outputs,
     mean: bool = True,
 ) -> Callable:
-    """The step (state, batch) -> (state, metrics): one update by the gradient of (sum_i loss_i + penalties) / n.
+    """The step (state, batch) -> (state, metrics): one update by the gradient of (sum_i loss_i + penalty) / n.
 
-    The sum is over the n unmasked examples of the batch on all devices; weight decay is the optimiser's.
+    The sum is over the n unmasked examples of all devices, the penalty that of `outputs`. Weight decay is part of
+    `tx`.
 
     Args:
         apply: flax's signature, see types.Model.

@@ -50,7 +50,7 @@ def test_both_are_measured_on_the_resamples_of_bootstrap():
 
 
 def test_where_there_is_no_difference_it_rejects_as_often_as_it_says():
-    """400 pairs of equally good models: 0.05 has a standard error of 0.011. ECE is wary, with 0.03."""
+    """400 pairs of equally good models: 0.05 has a standard error of 0.011. With ECE it is conservative, 0.03."""
 
     def tested(key):
         found = paired_bootstrap(both, *models(key), jax.random.fold_in(key, 1), 100)

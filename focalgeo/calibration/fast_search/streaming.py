@@ -32,7 +32,7 @@ class SearchInputs(NamedTuple):
 
 
 def surfaces(inputs: SearchInputs, num_bins: int, *, by_rank: bool) -> tuple[np.ndarray, np.ndarray]:
-    """ECE and NLL [gammas, temperatures]."""
+    """Surfaces of ECE and NLL [gammas, temperatures] over the grid."""
     tail = fit_tail(inputs.gammas, inputs.logits.shape[1])
     kernel = partial(
         chunk_surface,
@@ -71,7 +71,7 @@ def _block(
 def _gaps_by_rank(
     chunks: Iterable[ChunkSurface], weight: np.ndarray, num_bins: int, pool: ThreadPoolExecutor
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same with equal-mass bins, for which the confidences of all examples have to stand together."""
+    """The same with equal-mass bins, which take the confidences of all examples at once."""
     chunks = list(chunks)
     times = np.round(weight).astype(np.int64)
     chosen = np.repeat(np.arange(times.size), times)
@@ -87,7 +87,7 @@ def _gaps_by_rank(
 
 
 def _starts(inputs: SearchInputs) -> range:
-    """Where the chunks begin; all are of one size, so that the last needs little padding."""
+    """First examples of the chunks, all of one size, which leaves the last little padding."""
     num_examples, num_classes = inputs.logits.shape
     size = min(max(_CHUNK // num_classes, _FEWEST), num_examples)
     return range(0, num_examples, -(-num_examples // -(-num_examples // size)))
@@ -126,7 +126,7 @@ def rank_bin_sums(confidence: np.ndarray, correct: np.ndarray, num_bins: int) ->
 
     Returns:
         Float64. The sort carries `correct` in the last bit of the confidence, which is wrong by at most 6e-8 thereby.
-        Held by tests/calibration/test_ranks.py.
+        Tested in tests/calibration/test_ranks.py.
     """
     bits = np.ascontiguousarray(confidence, np.float32).view(np.int32)
     keys = np.sort((bits & ~1) | correct.astype(np.int32), axis=1)
@@ -144,13 +144,13 @@ def rank_bin_sums(confidence: np.ndarray, correct: np.ndarray, num_bins: int) ->
 
 
 def _rank_ends(num_examples: int, num_bins: int) -> np.ndarray:
-    """Where each bin that is not empty ends; the first `examples mod bins` bins hold one more."""
+    """Ranks at which the bins that are not empty end; the first `examples mod bins` bins hold one more."""
     step = np.arange(1, min(num_bins, num_examples) + 1)
     return step * (num_examples // num_bins) + np.minimum(step, num_examples % num_bins)
 
 
 def _tie_correction(keys: np.ndarray, bits: np.ndarray, correct: np.ndarray, end: int) -> int:
-    """How many more of the first `end` examples are right if ties keep their order; the keys put wrong ones first."""
+    """Number of right examples to add to the first `end` if ties keep their order; the keys put wrong ones first."""
     value = keys[end] | 1
     first = np.searchsorted(keys, value - 1)
     members = np.flatnonzero((bits | 1) == value)

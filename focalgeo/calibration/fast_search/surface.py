@@ -20,7 +20,7 @@ _SURE = 80.0  # log-odds whose exponential float32 still holds
 
 
 class ChunkSurface(NamedTuple):
-    """What some examples add to the surfaces."""
+    """Sums over a chunk of examples, which add up to the surfaces."""
 
     nll: Array  # [temperatures, gammas] sum of weight times -log p_true, nats
     bins: (
@@ -40,7 +40,7 @@ class _Rows(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """What a temperature gives to all gammas; [examples] but for `ratio` and `log_complement` of the head."""
+    """Numbers of one temperature that all gammas share; [examples] but for `ratio` and `log_complement` of the head."""
 
     head: Array  # [exact, examples] p / p_second
     head_log_complement: Array  # log(1 - p)

@@ -27,14 +27,14 @@ _MOMENTS = _ORDER + 3  # M_0 to M_5 and two more for the derivatives of the last
 
 
 class Tail(NamedTuple):
-    """How the sum over classes is split: the largest few one by one, the others by the polynomial."""
+    """Split of the sum over classes: the largest few one by one, the others by the polynomial."""
 
     num_exact: int  # classes below the top that are computed one by one
     coefficients: np.ndarray | None  # float32 [gammas, terms]; None where no class is left over
 
 
 class Nodes(NamedTuple):
-    """Where M_b is computed, and how it is interpolated to each temperature."""
+    """Nodes at which M_b is computed, and the weights that interpolate it to each temperature."""
 
     x: np.ndarray  # float32 [nodes], equally spaced in log x
     left: np.ndarray  # int32 [temperatures, order + 1], the node to the left of (1 + a) / T
@@ -45,7 +45,7 @@ def fit_tail(gammas: np.ndarray, num_classes: int) -> Tail:
     """The least split for which the polynomial meets h(p) / p within 2e-6 of its value for every gamma given.
 
     The class of rank k has p <= 1 / k at any temperature, so the bound holds for all logits. Large gammas need more
-    classes one by one, up to all of them. Held by tests/calibration/test_tail.py.
+    classes one by one, up to all of them. Tested in tests/calibration/test_tail.py.
     """
     num_exact = _FIRST
     while num_classes - 1 > 2 * num_exact:
