@@ -5,7 +5,7 @@ methods, come from the same resamples of the examples.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -25,7 +25,8 @@ from focalgeo.types import Array, Estimate, PyTree
 CLASS1_METRICS = {"class1_ece": MetricEntry(calibration.binary_ece, "Class-1 ECE", binned=True, largest=1.0)}
 GROUP_METRICS = ("ece", "accuracy")
 
-_MOST_NUMBERS = 2**25  # log-probabilities that one program holds: methods beyond that are measured one after another
+_MOST_NUMBERS = 2**25  # log-probabilities that one program holds: what is beyond that is measured by another call of it
+_MOST_ON_CPU = 2**18  # of several members on the CPU: beyond its cache each takes up to 2.6 times as long as alone
 
 
 class Sample(NamedTuple):
@@ -40,26 +41,62 @@ class Sample(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Metrics of several methods on the same examples and on the same resamples of them."""
+    """Metrics of several methods on the same examples and on the same resamples of them, in host memory."""
 
     values: dict[str, Array]  # by name, [methods], or [methods, groups]
     draws: dict[str, Array]  # [methods, resamples], or [methods, resamples, groups]
     bins: calibration.Reliability | None  # [methods, bins]
 
 
-def calibration_rows(sample: Sample, pairs: Sequence[tuple[int, int]] = ()) -> list[Row]:
+def calibration_rows(
+    sample: Sample, pairs: Sequence[tuple[int, int]] = (), *, measured: Measured | None = None
+) -> list[Row]:
     """Rows of every metric of METRICS with its 95% interval, and of every reliability bin that holds an example.
 
     The interval is the bootstrap's, or Wilson's for a share, cut where the metric's range ends. `pairs`, such as
     `comparisons` names, have rows of their differences as well: see `difference_rows`. One program is compiled for each
-    shape of the log-probabilities and number of methods.
+    shape of the log-probabilities and number of methods. `measured`: of `measure_members`, else it is measured here.
 
     Raises:
         RunError: a number is not finite.
     """
-    measured = measure(sample, _every_metric(tuple(METRICS.items()), sample.num_bins))
+    if measured is None:
+        ((_, measured),) = measure_members([sample])
     rows = _metric_rows(sample, measured, METRICS) + _all_reliability_rows(sample, measured, "reliability")
     return rows + _difference_rows(sample, measured, pairs)
+
+
+def measure_members(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Measured]]:
+    """Each sample with what `calibration_rows` says of it, members of a sweep that follow one another together.
+
+    Together: in one program where they have the same methods, as many as memory (on the CPU its cache) holds.
+
+    Args:
+        samples: Of the same examples: one member each, with its own log-probabilities and key. They are taken as they
+            are measured, so that an iterator need not hold all log-probabilities at once.
+    """
+    waiting: list[Sample] = []
+    for sample in samples:
+        if waiting and not (_alike(waiting[0], sample) and len(waiting) < _members_at_once(sample)):
+            yield from _measure_all(waiting)
+            waiting = []
+        waiting.append(sample)
+    if waiting:
+        yield from _measure_all(waiting)
+
+
+def _measure_all(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Measured]]:
+    return zip(samples, measure(samples, _every_metric(tuple(METRICS.items()), samples[0].num_bins)), strict=True)
+
+
+def _alike(sample: Sample, other: Sample) -> bool:
+    names = [[(each.method.name, each.criterion) for each in own.calibrated] for own in (sample, other)]
+    return names[0] == names[1]
+
+
+def _members_at_once(sample: Sample) -> int:
+    most = _MOST_ON_CPU if jax.default_backend() == "cpu" else _MOST_NUMBERS
+    return most // max(1, len(sample.calibrated) * np.size(sample.calibrated[0].log_probs))
 
 
 def difference_rows(
@@ -77,12 +114,13 @@ def difference_rows(
         metrics: Names in METRICS.
     """
     chosen = tuple((name, METRICS[name]) for name in metrics)
-    return _difference_rows(sample, measure(sample, _every_metric(chosen, sample.num_bins)), pairs)
+    (measured,) = measure([sample], _every_metric(chosen, sample.num_bins))
+    return _difference_rows(sample, measured, pairs)
 
 
 def class1_rows(sample: Sample) -> list[Row]:
     """Rows of two-class problems: ECE and reliability bins of the probability of class 1, whatever is predicted."""
-    measured = measure(sample, _class1(sample.num_bins))
+    (measured,) = measure([sample], _class1(sample.num_bins))
     return _metric_rows(sample, measured, CLASS1_METRICS) + _all_reliability_rows(
         sample, measured, "class1_reliability"
     )
@@ -98,7 +136,7 @@ def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
     if not names:
         return []
     inside = np.stack([group == name for name in names]).astype(np.float32)
-    measured = measure(sample, _Statistic(_of_groups(inside, sample.num_bins), None))
+    (measured,) = measure([sample], _Statistic(_of_groups(inside, sample.num_bins), None))
     rows = []
     for number, name in enumerate(names):
         of_group = jax.tree.map(lambda leaf: leaf[..., number], measured)  # noqa: B023
@@ -200,39 +238,47 @@ def _metrics(
     return {name: entry.function(log_probs, labels, mask=mask, **settings[name]) for name, entry in entries.items()}
 
 
-def measure(sample: Sample, statistic: _Statistic) -> Measured:
-    """Measure all methods in one program, or in several of fewer methods where the log-probabilities are many."""
-    log_probs = [each.log_probs for each in sample.calibrated]
-    at_once = max(1, _MOST_NUMBERS // max(1, np.size(log_probs[0])))
-    parts = [
-        _measured(statistic, jnp.stack(part), sample.labels, sample.key, num_resamples=sample.num_resamples)
-        for part in (log_probs[begin : begin + at_once] for begin in range(0, len(log_probs), at_once))
-    ]
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+def measure(samples: Sequence[Sample], statistic: _Statistic) -> list[Measured]:
+    """Measure samples of the same examples and methods in one program.
+
+    In several calls of it, of fewer methods each, where the log-probabilities are many.
+    """
+    labels, num_resamples = samples[0].labels, samples[0].num_resamples
+    log_probs = [[each.log_probs for each in sample.calibrated] for sample in samples]
+    keys = jnp.stack([sample.key for sample in samples])
+    at_once = max(1, _MOST_NUMBERS // max(1, len(samples) * np.size(log_probs[0][0])))
+    parts = []
+    for begin in range(0, len(log_probs[0]), at_once):
+        part = jnp.stack([jnp.stack(own[begin : begin + at_once]) for own in log_probs])
+        parts.append(_measured(statistic, part, labels, keys, num_resamples=num_resamples))
+    found = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *jax.device_get(parts))
+    return [jax.tree.map(lambda leaf: leaf[member], found) for member in range(len(samples))]  # noqa: B023
 
 
 @partial(jax.jit, static_argnames=("statistic", "num_resamples"))
 def _measured(
     statistic: _Statistic,
-    log_probs: Float[Array, "methods examples classes"],
+    log_probs: Float[Array, "members methods examples classes"],
     labels: Int[Array, " examples"],
-    key: Array,
+    keys: Array,
     *,
     num_resamples: int,
 ) -> Measured:
-    """All that rows say about all methods on one split, in one program: apart, each part would be compiled anew.
+    """All that rows say about all methods of some members on one split, in one program, leaves [members, methods, ...].
 
-    The resamples do not depend on the method, so they are made once for all: of 6 methods on 10,000 x 10 with 1,000
-    resamples this takes 0.7 of the time of 6 programs, and the differences cost nothing more.
+    Apart, each part would be compiled anew. The resamples do not depend on the method, so they are made once for all of
+    a member's: of 6 methods on 10,000 x 10 with 1,000 resamples this takes 0.7 of the time of 6 programs, and the
+    differences cost nothing more. keys: one for each member.
     """
 
-    def of_method(log_probs: Array) -> Measured:
+    def of_method(key: Array, log_probs: Array) -> Measured:
         metrics = partial(statistic.metrics, log_probs, labels)
         draws = resampled(metrics, labels.shape[0], key, num_resamples)
         bins = None if statistic.bins is None else statistic.bins(log_probs, labels)
         return Measured(metrics(), draws, bins)
 
-    return jax.vmap(of_method)(log_probs)
+    of_member = jax.vmap(of_method, in_axes=(None, 0))
+    return jax.vmap(of_member)(keys, log_probs)
 
 
 @partial(jax.jit, static_argnames="num_examples")
