@@ -20,6 +20,7 @@ from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrat
 from focalgeo.calibration.saved import SavedCalibrator, calibrator_json
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job import calibration as job_calibration
+from focalgeo.job.members import make_members
 from focalgeo.job.warnings import input_warnings, noise_floor
 from focalgeo.report.calibration_page import SNIPPET
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
@@ -356,7 +357,8 @@ def test_the_main_job_takes_the_new_method_and_metric_too():
     predictions = {
         split: Predictions(*biased(400, seed), np.ones(400, bool)) for seed, split in enumerate(("val", "test"))
     }
-    rows, search = job_calibration.calibrate(config, predictions, jax.random.PRNGKey(0))
+    predictions = {split: each._replace(logits=each.logits[:, None]) for split, each in predictions.items()}
+    ((rows, search),) = job_calibration.calibrate(make_members(config), predictions)
     holds_the_method(rows, "test")
     assert {row.method for row in select(rows, Metric, name="classwise_ece", split="val")} >= {"vector_scaling", *NAMES}
     assert set(search) == {"gammas", "temperatures", "ece", "nll"}

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from focalgeo import job, parallel, records, report
-from focalgeo.job import measurement, members, preparation, training
+from focalgeo.job import calibration, measurement, members, preparation, training
 from focalgeo.report.__main__ import main as report_main
 from focalgeo.rows import to_json
 from focalgeo.training.step import member_state
-from focalgeo.types import InputError, RunError
+from focalgeo.types import InputError, Predictions, RunError
 
 ROOT = Path(__file__).parent.parent
 STEPS = 20
@@ -343,6 +343,26 @@ def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path
     assert "member gamma=0 has no results, the others go on: the gradient is not" in capsys.readouterr().err
     ece = [row for row in records.read_rows(tmp_path / "run") if row.name == "ece"]
     assert {row.tags.gamma for row in ece} == {3.0}
+
+
+def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():
+    run_members = members.make_members(tiny(gamma=(0.0, 3.0), seed=(0, 1)))
+    rng = np.random.default_rng(0)
+    predictions = {}
+    for split in ("val", "test"):
+        logits = rng.normal(size=(150, 4, 10)).astype(np.float32)
+        predictions[split] = Predictions(logits, rng.integers(0, 10, 150).astype(np.int32), np.ones(150, bool))
+    predictions["test"].logits[7, 1] = np.inf
+    predictions["test"].logits[:, 2] *= np.float32(1e37)
+    first, infinite, unbounded, last = calibration.calibrate(run_members, predictions)
+    assert str(infinite) == "logits on test are not finite"
+    assert isinstance(unbounded, RunError)
+    assert "name nll" in str(unbounded)
+    for index, together in ((0, first), (3, last)):
+        own = {split: each._replace(logits=each.logits[:, [index]]) for split, each in predictions.items()}
+        (alone,) = calibration.calibrate(run_members[index : index + 1], own)
+        assert together.rows == alone.rows
+    assert {row.method for row in last.rows} - {row.method for row in first.rows} == {"loss_implied_map"}
 
 
 def test_seeds_of_many_digits_are_different_members():

@@ -31,7 +31,17 @@ from focalgeo.calibration.maps import (
     focal_temperature_scaling,
     temperature_scaling,
 )
-from focalgeo.calibration.methods import METHODS, Calibrated, Fitted, Method, configured, fit_methods, searched, usable
+from focalgeo.calibration.methods import (
+    METHODS,
+    Calibrated,
+    Fitted,
+    Method,
+    configured,
+    fit_methods,
+    searched,
+    searched_members,
+    usable,
+)
 from focalgeo.calibration.metrics import (
     METRICS,
     HighConfidence,
@@ -131,6 +141,7 @@ __all__ = [
     "reliability",
     "saved_calibrator",
     "searched",
+    "searched_members",
     "smooth_ece",
     "temperature_scaling",
     "underconfidence",

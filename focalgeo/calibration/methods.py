@@ -11,10 +11,20 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
 from focalgeo.calibration.maps import focal_temperature_scaling
-from focalgeo.calibration.search import GAMMAS, TEMPERATURES, Grid, GridSearch, best_point, grid_search
+from focalgeo.calibration.search import (
+    GAMMAS,
+    TABLE_NUMBERS,
+    TEMPERATURES,
+    Grid,
+    GridSearch,
+    best_point,
+    grid_search,
+    is_plain,
+)
 from focalgeo.types import Array
 
 Params = dict[str, Array]
@@ -70,6 +80,7 @@ class Calibrated(NamedTuple):
 # the bit, and their difference is 0 instead of rounding, which a paired test would take for an effect.
 _MAP = jax.jit(focal_temperature_scaling)
 _ZERO, _ONE = np.float32(0), np.float32(1)
+_MOST_NUMBERS = 2**27  # in the tables of the searches that run at once: 0.5 GB
 
 
 def _fit_nothing(logits: Logits, labels: Labels, *, criterion: str | None = None, mask: Mask = None) -> Params:
@@ -195,3 +206,25 @@ def searched(logits: Logits, labels: Labels, *, settings: Mapping[str, Any], mas
     gammas, temperatures = settings.get("gammas", GAMMAS), settings.get("temperatures", TEMPERATURES)
     options = {"criterion": settings.get("binning", "ece"), "num_bins": settings.get("num_bins", 15)}
     return grid_search(logits, labels, gammas, temperatures, mask=mask, **options)
+
+
+def searched_members(
+    logits: Float[Array, "members examples classes"],
+    labels: Labels,
+    *,
+    settings: Mapping[str, Any],
+    mask: Mask = None,
+) -> list[GridSearch]:
+    """`searched` of each member of a sweep: several in one program where the search is the plain one.
+
+    On the CPU one after another: `fast_search` streams from the host, and uses all cores for each. Logits are finite.
+    """
+
+    def of_member(logits: Logits) -> GridSearch:
+        return searched(logits, labels, settings=settings, mask=mask)
+
+    if not is_plain():
+        return [of_member(own) for own in logits]
+    at_once = max(1, _MOST_NUMBERS // max(TABLE_NUMBERS, logits[0].size))
+    together = jax.device_get(jax.lax.map(of_member, logits, batch_size=at_once))
+    return [jax.tree.map(lambda leaf: leaf[member], together) for member in range(len(logits))]  # noqa: B023

@@ -27,7 +27,7 @@ Grid = Shaped[Array, "_"] | Sequence
 Surface = Float[Array, "gammas temperatures"]
 
 _LARGEST_GAMMA = 100.0  # 2^gamma must stay within float32
-_AT_ONCE = 2**22  # numbers in a table [points, examples, classes or bins] of the plain search: 16 MB
+TABLE_NUMBERS = 2**22  # in a table [points, examples, classes or bins] of the plain search: 16 MB
 
 
 class GridSearch(NamedTuple):
@@ -79,7 +79,7 @@ def grid_search(
     check_bins(num_bins)
     by_rank = criterion == "adaptive_ece"
     _check_examples(logits, labels, mask, by_rank=by_rank)
-    if _traced(logits, labels, mask) or jax.default_backend() != "cpu":
+    if _traced(logits, labels, mask) or is_plain():
         surfaces = plain_surfaces(logits, labels, gammas, temperatures, num_bins=num_bins, mask=mask, by_rank=by_rank)
     else:
         labels = np.asarray(labels, np.int32)
@@ -87,6 +87,11 @@ def grid_search(
         inputs = fast_search.SearchInputs(np.asarray(logits), labels, weight, gammas, temperatures)
         surfaces = fast_search.surfaces(inputs, num_bins, by_rank=by_rank)
     return _best(gammas, temperatures, *surfaces, surfaces[1] if criterion == "nll" else surfaces[0])
+
+
+def is_plain() -> bool:
+    """Whether `grid_search` outside jit and vmap is the plain one: on every device but the CPU."""
+    return jax.default_backend() != "cpu"
 
 
 def plain_surfaces(
@@ -129,7 +134,7 @@ def _at_points(
         return binned(log_probs, labels, num_bins=num_bins, mask=mask), nll(log_probs, labels, mask=mask)
 
     numbers = logits.shape[0] * max(logits.shape[1], num_bins)
-    return jax.lax.map(at_point, (gammas, temperatures), batch_size=max(_AT_ONCE // numbers, 1))
+    return jax.lax.map(at_point, (gammas, temperatures), batch_size=max(TABLE_NUMBERS // numbers, 1))
 
 
 def best_point(

@@ -2,6 +2,7 @@
 
 from focalgeo.evaluation.attribution import attribution_rows
 from focalgeo.evaluation.calibration import (
+    Measured,
     Sample,
     calibration_rows,
     class1_rows,
@@ -9,6 +10,7 @@ from focalgeo.evaluation.calibration import (
     difference_rows,
     fit_rows,
     group_rows,
+    measure_members,
     reliability_rows,
 )
 from focalgeo.evaluation.curvature import (
@@ -26,6 +28,7 @@ __all__ = [
     "Curvature",
     "Diagnosis",
     "Forecast",
+    "Measured",
     "Problem",
     "Sample",
     "attribution_rows",
@@ -44,6 +47,7 @@ __all__ = [
     "group_rows",
     "make_batch_loss",
     "measure_curvature",
+    "measure_members",
     "predict",
     "reliability_rows",
     "seconds_of_product",

@@ -5,7 +5,7 @@ The calibrate command fits and chooses on val, measures on test or by cross-fitt
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +19,10 @@ from focalgeo.data.logits_files import Outputs
 from focalgeo.evaluation import Sample
 from focalgeo.job import preparation, provenance
 from focalgeo.job.inputs import Options, make_config
+from focalgeo.job.members import Member
 from focalgeo.job.warnings import input_warnings
 from focalgeo.rows import Difference, Row, Seconds, select
-from focalgeo.types import Array, Predictions
+from focalgeo.types import Array, Predictions, RunError
 
 GAMMAS = np.sort(np.float32(calibration.GAMMAS))
 # the main job's grid, and coarsely on from there: outputs of other programs may be scaled by anything
@@ -45,40 +46,97 @@ def fit_on_val(
 ) -> Fits:
     """Every method by each of its criteria, those that search the grid of gamma and temperature by one search.
 
-    settings: "gammas", "temperatures", "binning", "num_bins" and "trained_gamma", the options of methods.
+    settings: "gammas", "temperatures", "binning", "num_bins" and "trained_gamma", the options of methods, and "search"
+    where it is known.
     """
     if not any("search" in method.options for method in methods.values()):
         return Fits(calibration.fit_methods(methods, logits, labels, settings=settings, mask=mask), {})
-    search = calibration.searched(logits, labels, settings=settings, mask=mask)
+    search = settings.get("search") or calibration.searched(logits, labels, settings=settings, mask=mask)
     fits = calibration.fit_methods(methods, logits, labels, settings={**settings, "search": search}, mask=mask)
     surfaces = {"ece": np.asarray(search.ece), "nll": np.asarray(search.nll)}
     return Fits(fits, {name: settings[name] for name in ("gammas", "temperatures")} | surfaces)
 
 
-def calibrate(config, predictions: Mapping[str, Predictions], key: Array) -> tuple[list[Row], dict[str, np.ndarray]]:
-    """Calibration rows of a run of the main job on val and test, and the search on val.
+class Calibration(NamedTuple):
+    """Calibration of one member on val and test."""
 
-    Methods are those of config.evaluation.methods, or all, as far as they can be used after this training.
+    rows: list[Row]
+    search: dict[str, np.ndarray]  # on val, as in Fits
+
+
+def calibrate(members: Sequence[Member], predictions: Mapping[str, Predictions]) -> list[Calibration | RunError]:
+    """Calibration of members of the main job on val and test; for one whose numbers are not finite, what is wrong.
+
+    Methods are those of config.evaluation.methods, or all, as far as they can be used after a member's training.
+
+    Args:
+        members: Of one sweep.
+        predictions: Of each split, logits [examples, members, classes].
     """
-    options, val = config.evaluation, predictions["val"]
+    wrong = [_not_finite(predictions, index) for index in range(len(members))]
+    finite = [index for index, error in enumerate(wrong) if error is None]
+    own = {split: outputs._replace(logits=outputs.logits[:, finite]) for split, outputs in predictions.items()}
+    found = iter(_calibrate_finite([members[index] for index in finite], own) if finite else [])
+    return [error or next(found) for error in wrong]
+
+
+def _not_finite(predictions: Mapping[str, Predictions], index: int) -> RunError | None:
+    split = next((name for name, each in predictions.items() if not np.isfinite(each.logits[:, index]).all()), None)
+    return None if split is None else RunError(f"logits on {split} are not finite")
+
+
+def _calibrate_finite(
+    members: Sequence[Member], predictions: Mapping[str, Predictions]
+) -> list[Calibration | RunError]:
+    options, fits = members[0].config.evaluation, _fit_members(members, predictions["val"])
+    parts = [[_attempted(evaluation.fit_rows, each.fits, n=len(predictions["val"].labels))] for each in fits]
+    for split, outputs in predictions.items():
+
+        def sample(index: int, split: str = split, outputs: Predictions = outputs) -> Sample:
+            calibrated = [fitted.calibrated(outputs.logits[:, index]) for fitted in fits[index].fits]
+            key = members[index].keys["bootstrap"]
+            return Sample(split, outputs.labels, calibrated, key, options.num_bins, options.num_resamples)
+
+        measured = evaluation.measure_members(sample(index) for index in range(len(members)))
+        for part, (of_member, numbers) in zip(parts, measured, strict=True):
+            pairs = evaluation.comparisons(of_member.calibrated) if split == "test" else ()
+            part.append(_attempted(evaluation.calibration_rows, of_member, pairs, measured=numbers))
+    return [_calibration(part, each.search) for part, each in zip(parts, fits, strict=True)]
+
+
+def _attempted(make: Callable[..., list[Row]], *arguments: Any, **options: Any) -> list[Row] | RunError:
+    try:
+        return make(*arguments, **options)
+    except RunError as error:
+        return error
+
+
+def _calibration(parts: Sequence[list[Row] | RunError], search: dict[str, np.ndarray]) -> Calibration | RunError:
+    errors = [part for part in parts if isinstance(part, RunError)]
+    return errors[0] if errors else Calibration([row for part in parts for row in part], search)
+
+
+def _fit_members(members: Sequence[Member], val: Predictions) -> list[Fits]:
+    """`fit_on_val` of each member; one call makes the searches of all."""
+    options = members[0].config.evaluation
     count = round(options.max_temperature / options.temperature_step)
     settings = {
         "gammas": np.asarray(options.gammas, np.float32),
         "temperatures": (np.arange(1, count + 1) * options.temperature_step).astype(np.float32),
         "binning": options.binning,
         "num_bins": options.num_bins,
-        "trained_gamma": preparation.trained_gamma(config),
     }
-    named = options.methods or METHODS
-    methods = calibration.usable({name: METHODS[name] for name in METHODS if name in named}, settings)
+    logits = np.ascontiguousarray(np.moveaxis(val.logits, 1, 0))
     mask = None if np.all(val.mask) else val.mask
-    fits, search = fit_on_val(methods, val.logits, val.labels, settings=settings, mask=mask)
-    rows = evaluation.fit_rows(fits, n=len(val.labels))
-    for split, outputs in predictions.items():
-        calibrated = [fitted.calibrated(outputs.logits) for fitted in fits]
-        sample = Sample(split, outputs.labels, calibrated, key, options.num_bins, options.num_resamples)
-        rows += evaluation.calibration_rows(sample, evaluation.comparisons(calibrated) if split == "test" else ())
-    return rows, search
+    methods = {name: METHODS[name] for name in METHODS if name in (options.methods or METHODS)}
+    own = [{**settings, "trained_gamma": preparation.trained_gamma(member.config)} for member in members]
+    if any("search" in method.options for method in methods.values()):
+        searches = calibration.searched_members(logits, val.labels, settings=settings, mask=mask)
+        own = [{**each, "search": search} for each, search in zip(own, searches, strict=True)]
+    return [
+        fit_on_val(calibration.usable(methods, each), of_member, val.labels, settings=each, mask=mask)
+        for of_member, each in zip(logits, own, strict=True)
+    ]
 
 
 def run_and_print(options: Options, val: Outputs, test: Outputs | None, *, command: list[str]) -> None:

@@ -5,17 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from focalgeo import records, report
 from focalgeo.config import axes
-from focalgeo.job import measurement, preparation, provenance, training
+from focalgeo.job import calibration, measurement, preparation, provenance, training
 from focalgeo.job.members import Extension, Member, belongs, make_members, next_extension, of_shard, unfinished
 from focalgeo.job.preparation import Prepared
 from focalgeo.job.training import say
 from focalgeo.rows import Row, Scalar, Seconds, select, tagged
 from focalgeo.training.step import member_state
-from focalgeo.types import Predictions, RunError, TrainState
+from focalgeo.types import Predictions, RunError, Split, TrainState
 
 
 def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> list[Row]:
@@ -44,7 +45,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
         predict = training.make_prediction(config, prepared.model)
         while (current := next_extension(workdir, members)) is not None:
             seconds = {"prepare": time.perf_counter() - began}
-            outcome = training.train(config, workdir, prepared, current, predict)
+            outcome, current = training.train(config, workdir, prepared, current, predict)
             seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
             if outcome.compile_seconds:  # else nothing was left to train: what it took then stays in the rows
                 _write_seconds(workdir, current, prepared.plan.steps, seconds)
@@ -74,36 +75,56 @@ def _write_seconds(workdir: Path, current: Extension, step: int, seconds: dict[s
 
 
 def _evaluate(workdir: Path, prepared: Prepared, current: Extension, states: TrainState, predict: Callable) -> None:
-    """Evaluate the members one after the other, each to its rows in one write; those that are frozen have none."""
+    """Predictions and calibration of all members that are left at once, then each to its rows in one write.
+
+    Members that are frozen have none.
+    """
+    began = time.perf_counter()
+    names = {member.name for member in unfinished(workdir, current.members)}
+    left = [index for index, member in enumerate(current.members) if member.name in names]
+    trained = [index for index in left if not states.frozen[index]]
+    splits = {"val": prepared.dataset.val, "test": prepared.dataset.test} if trained else {}
     say("predicting val and test")
-    splits = {"val": prepared.dataset.val, "test": prepared.dataset.test}
-    left = {member.name for member in unfinished(workdir, current.members)}
-    for index, member in enumerate(current.members):
-        if member.name not in left:
-            continue
-        began = time.perf_counter()
+    predictions = {name: _predict(split, states, predict, trained, current.at_once) for name, split in splits.items()}
+    say("calibrating")
+    found = calibration.calibrate([current.members[index] for index in trained], predictions)
+    each = (time.perf_counter() - began) / len(left)
+    for index in left:
+        began, member = time.perf_counter(), current.members[index]
         state = member_state(states, index)
         rows = []
-        if not state.frozen:
-            alone = jax.tree.map(lambda leaf: leaf[None], state)
-            predictions = {name: _of_only_member(predict(split, alone)) for name, split in splits.items()}
+        if index in trained:
+            own = trained.index(index)
+            predicted = {name: of_all._replace(logits=of_all.logits[:, own]) for name, of_all in predictions.items()}
             tell = say if index == 0 else None
+            folder = folder_of(workdir, member)
             try:
-                rows = measurement.evaluate(member, folder_of(workdir, member), prepared, state, predictions, tell)
+                rows = measurement.evaluate(member, folder, prepared, state, predicted, found[own], tell)
             except RunError as error:
                 if not member.name:
                     raise
                 say(f"member {member.name} has no results, the others go on: {error}")
                 rows = [Scalar("stopped", int(state.step))]
-        took = time.perf_counter() - began
+        took = each + time.perf_counter() - began
         rows = tagged([*rows, Seconds("seconds", "evaluate", took)], step=int(prepared.plan.steps), **member.tags)
         records.replace_rows(workdir, rows, where=lambda row: _is_final(row, member))  # noqa: B023
         if len(current.members) > 1:
             say(f"measured {member.name} ({index + 1} of {len(current.members)}) in {took:.1f} s")
 
 
-def _of_only_member(predictions: Predictions) -> Predictions:
-    return predictions._replace(logits=predictions.logits[:, 0])
+def _predict(split: Split, states: TrainState, predict: Callable, chosen: list[int], at_once: int) -> Predictions:
+    """Predictions of the chosen members, logits [examples, chosen, classes], in the groups in which they trained.
+
+    What is left when a run goes on is so predicted by the same program, to the same bits.
+    """
+    parts = []
+    for begin in range(0, len(states.step), at_once):
+        inside = [index - begin for index in chosen if begin <= index < begin + at_once]
+        if inside:
+            group = jax.tree.map(lambda leaf: leaf[begin : begin + at_once], states)  # noqa: B023
+            predicted = predict(split, group)
+            parts.append(predicted._replace(logits=predicted.logits[:, inside]))
+    return parts[0]._replace(logits=np.concatenate([part.logits for part in parts], axis=1))
 
 
 def _is_final(row: Row, member: Member) -> bool:

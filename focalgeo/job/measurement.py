@@ -15,7 +15,7 @@ from focalgeo.job.preparation import Prepared
 from focalgeo.rows import Diagnostic, Row, Scalar, finite, tagged
 from focalgeo.training import loop
 from focalgeo.training.step import member_state
-from focalgeo.types import Array, Predictions, PyTree, Split, TrainState
+from focalgeo.types import Array, Predictions, PyTree, RunError, Split, TrainState
 
 _CROSS_ENTROPY = losses.make_loss("cross_entropy")  # one object, so that what is compiled for it serves every member
 _SPARE_VECTORS = 8  # the vectors in flight between a product and the basis it goes to
@@ -27,19 +27,22 @@ def evaluate(
     prepared: Prepared,
     state: TrainState,
     predictions: dict[str, Predictions],
+    calibrated: calibration.Calibration | RunError,
     say: Callable[[str], None] | None,
 ) -> list[Row]:
-    """The member's evaluation rows; its predictions and its search of gamma and temperature are written to `folder`."""
+    """The member's evaluation rows; its predictions and its search of gamma and temperature are written to `folder`.
+
+    Raises:
+        RunError: a number is not finite, which that of the calibration may have found.
+    """
     for name, predicted in predictions.items():
         records.write_predictions(folder, name, predicted.logits, predicted.labels)
-    if say is not None:
-        say("calibrating")
-    rows, search = calibration.calibrate(member.config, predictions, member.keys["bootstrap"])
-    if search:
-        records.write_arrays(folder, "search", search)
-    if state.best is not None:
-        rows.append(Scalar("selected_epoch", float(state.best.epoch)))
-    return rows + curvature_rows(member, prepared, state, say)
+    if isinstance(calibrated, RunError):
+        raise calibrated
+    if calibrated.search:
+        records.write_arrays(folder, "search", calibrated.search)
+    selected = [] if state.best is None else [Scalar("selected_epoch", float(state.best.epoch))]
+    return [*calibrated.rows, *selected, *curvature_rows(member, prepared, state, say)]
 
 
 def check_memory(member: Member, prepared: Prepared, states: TrainState) -> None:

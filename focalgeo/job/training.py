@@ -26,10 +26,12 @@ def say(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def train(config, workdir: Path, prepared: Prepared, current: Extension, predict: Callable) -> loop.Outcome:
+def train(
+    config, workdir: Path, prepared: Prepared, current: Extension, predict: Callable
+) -> tuple[loop.Outcome, Extension]:
     """Train the members to the end of the plan; what it writes on the way lets the same call go on.
 
-    predict: of `make_prediction`.
+    predict: of `make_prediction`. The extension that is returned says how many members it has trained at once.
     """
     members = current.members
     state = preparation.initial_state(prepared, members)
@@ -42,7 +44,8 @@ def train(config, workdir: Path, prepared: Prepared, current: Extension, predict
     began = time.perf_counter()
     program, at_once = choose_program(config, prepared, current.at_once, start.state, pipeline)
     chosen_in = time.perf_counter() - began
-    write_extension(workdir, current._replace(at_once=at_once))
+    current = current._replace(at_once=at_once)
+    write_extension(workdir, current)
     rates = np.array([member.config.optimizer.learning_rate for member in members])
     predict_val = functools.partial(predict, prepared.dataset.val)
     with records.tensorboard_writer(workdir, step=first) as tensorboard, interruption.deferred_signals() as interrupted:
@@ -69,7 +72,7 @@ def train(config, workdir: Path, prepared: Prepared, current: Extension, predict
     if config.optimizer.select == "best_val":
         outcome = outcome._replace(state=_best_states(program, outcome.state, config.optimizer.epochs, predict_val))
     compiled_in = outcome.compile_seconds and outcome.compile_seconds + chosen_in  # 0: nothing was left to train
-    return outcome._replace(compile_seconds=compiled_in)
+    return outcome._replace(compile_seconds=compiled_in), current
 
 
 def _forget_rows(workdir: Path, members: list[Member], *, after: int) -> None:

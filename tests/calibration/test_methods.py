@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from focalgeo import calibration
-from focalgeo.calibration import METHODS, METRICS, Fitted, Method, configured, fit_methods, usable
+from focalgeo.calibration import METHODS, METRICS, Fitted, Method, configured, fit_methods, searched_members, usable
+from focalgeo.calibration.search import TABLE_NUMBERS
 from focalgeo.types import InputError
 
 GAMMAS = (0.0, -0.5, 0.5, 2.0)
@@ -174,3 +175,18 @@ def test_masked_examples_take_no_part_in_a_fit():
     assert [each.params for each in masked] == [each.params for each in alone]
     others = fit_methods(METHODS, logits[mask], np.roll(labels[mask], 1), settings=SETTINGS)
     assert [each.params for each in masked] != [each.params for each in others]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 8])
+def test_searches_of_members_in_one_program_are_those_of_each_alone(monkeypatch, at_once):
+    logits = np.stack([predictions(60, seed=seed)[0] for seed in range(3)])
+    labels = predictions(60)[1]
+    settings = {"gammas": GAMMAS, "temperatures": TEMPERATURES, "num_bins": 10}
+    alone = searched_members(logits, labels, settings=settings)
+    monkeypatch.setattr("focalgeo.calibration.methods.is_plain", lambda: True)
+    monkeypatch.setattr("focalgeo.calibration.methods._MOST_NUMBERS", at_once * TABLE_NUMBERS)
+    together = searched_members(logits, labels, settings=settings)
+    assert len(together) == len(alone) == 3
+    for found, expected in zip(together, alone, strict=True):
+        for name, value in expected._asdict().items():
+            np.testing.assert_allclose(getattr(found, name), value, atol=1e-5)

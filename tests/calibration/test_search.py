@@ -28,7 +28,7 @@ def surfaces(logits, labels, gammas, temperatures):
 def test_plain_surfaces_are_the_metrics_of_the_map_at_each_point(monkeypatch, at_once):
     logits, labels = predictions(100)
     if at_once:
-        monkeypatch.setattr(search, "_AT_ONCE", at_once)
+        monkeypatch.setattr(search, "TABLE_NUMBERS", at_once)
         jax.clear_caches()
     gammas, temperatures = (0.0, -0.9, 5.0), (0.01, 0.4, 1.0, 3.3)
     found = surfaces(logits, labels, gammas, temperatures)

@@ -11,7 +11,7 @@ import scipy.stats
 from focalgeo import calibration, evaluation
 from focalgeo.calibration.methods import METHODS, Calibrated, Fitted
 from focalgeo.calibration.metrics import METRICS
-from focalgeo.evaluation.calibration import Sample, measure
+from focalgeo.evaluation.calibration import Sample
 from focalgeo.rows import Difference, Metric, ReliabilityBin, select
 from focalgeo.types import RunError
 
@@ -107,17 +107,30 @@ def test_many_log_probabilities_are_measured_in_parts_with_the_same_result(sampl
         np.testing.assert_allclose((row.value, row.low, row.high), (other.value, other.low, other.high), rtol=1e-5)
 
 
-def test_the_measurement_can_be_mapped_over_members(sample):
+@pytest.mark.parametrize(("on_cpu", "most"), [(True, 2**25), (False, 2**25), (False, 1000)])
+def test_members_are_measured_together_as_they_are_alone(sample, monkeypatch, on_cpu, most):
+    """In threads, in one program, and two methods of one member at a time."""
     logits, labels = sample
-    statistic = evaluation.calibration._every_metric(tuple(METRICS.items()), NUM_BINS)
-    keys = jax.random.split(jax.random.key(0), 2)
-    stacked = jnp.stack([jax.nn.log_softmax(logits / t) for t in (1.0, 2.0)])[:, None]  # [members, methods, ...]
-    program = evaluation.calibration._measured
-    together = jax.vmap(lambda z, key: program(statistic, z, labels, key, num_resamples=5))(stacked, keys)
-    for member in range(2):
-        given = [Calibrated(METHODS["uncalibrated"], None, stacked[member, 0])]
-        alone = measure(Sample("test", labels, given, keys[member], NUM_BINS, 5), statistic)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a[member], b, atol=1e-6), together, alone)  # noqa: B023
+    plain = lambda t: calibrated(logits, method="uncalibrated", criterion=None, temperature=t)  # noqa: E731
+    members = [[plain(0.5), calibrated(logits, temperature=t)] for t in (0.8, 1.0, 2.0)]
+    members.append([plain(0.5)])  # has one method less, and so is measured apart
+    samples = [sampled(given, labels, key=key) for key, given in enumerate(members)]
+    alone = [evaluation.calibration_rows(each) for each in samples]
+    monkeypatch.setattr(evaluation.calibration, "_on_cpu", lambda: on_cpu)
+    monkeypatch.setattr(evaluation.calibration, "_MOST_NUMBERS", most)
+    programs, measure = [], evaluation.calibration.measure
+    monkeypatch.setattr(
+        evaluation.calibration, "measure", lambda given, _: programs.append(len(given)) or measure(given, _)
+    )
+    found = list(evaluation.measure_members(iter(samples)))
+    assert programs == ([1, 1, 1, 1] if on_cpu or most == 1000 else [3, 1])
+    for own, (each, measured), expected in zip(samples, found, alone, strict=True):
+        assert each is own
+        rows = evaluation.calibration_rows(each, measured=measured)
+        assert [row[0] for row in rows] == [row[0] for row in expected]
+        for row, other in zip(rows, expected, strict=True):
+            numbers, wanted = (row.value, row.low, row.high), (other.value, other.low, other.high)
+            np.testing.assert_allclose(numbers, wanted, rtol=0, atol=0 if on_cpu else 1e-6)
 
 
 def test_a_new_metric_has_rows_and_differences(sample, monkeypatch):
