@@ -19,7 +19,7 @@ from focalgeo.types import InputError, Predictions, RunError
 Workdir = str | os.PathLike[str]
 
 MANIFEST = "manifest.json"
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 LOCK = ".lock"
 
 _ADVICE = {
@@ -140,7 +140,7 @@ def append_rows(workdir: Workdir, rows: Sequence[Row]) -> None:
         InputError: the file cannot be written.
         RunError: a number is not finite; nothing is written.
     """
-    path, data = Path(workdir) / METRICS, b"".join(_encode(row) for row in rows)
+    path, data = Path(workdir) / METRICS_FILE, b"".join(_encode(row) for row in rows)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -189,7 +189,7 @@ def read_rows(workdir: Workdir) -> list[Row]:
     Raises:
         InputError: the file is missing, or a line elsewhere than at its end holds no row (names the line).
     """
-    return [row for _, row in _lines(Path(workdir) / METRICS)]
+    return [row for _, row in _lines(Path(workdir) / METRICS_FILE)]
 
 
 def replace_rows(workdir: Workdir, rows: Sequence[Row], *, where: Callable[[Row], bool]) -> None:
@@ -199,7 +199,7 @@ def replace_rows(workdir: Workdir, rows: Sequence[Row], *, where: Callable[[Row]
         InputError: the file cannot be written, or a line elsewhere than at its end holds no row.
         RunError: a number is not finite; the file stays as it was.
     """
-    path = Path(workdir) / METRICS
+    path = Path(workdir) / METRICS_FILE
     kept = [line for line, row in _lines(path) if not where(row)] if path.exists() else []
     data = b"".join([*kept, *(_encode(row) for row in rows)])
     _replace(path, lambda file: file.write(data))

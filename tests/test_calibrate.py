@@ -358,7 +358,7 @@ def test_the_main_job_takes_the_new_method_and_metric_too():
         split: Predictions(*biased(400, seed), np.ones(400, bool)) for seed, split in enumerate(("val", "test"))
     }
     predictions = {split: each._replace(logits=each.logits[:, None]) for split, each in predictions.items()}
-    ((rows, search),) = job_calibration.calibrate(make_members(config), predictions)
+    ((rows, search),) = job_calibration.calibrate_members(make_members(config), predictions)
     holds_the_method(rows, "test")
     assert {row.method for row in select(rows, Metric, name="classwise_ece", split="val")} >= {"vector_scaling", *NAMES}
     assert set(search) == {"gammas", "temperatures", "ece", "nll"}
@@ -530,3 +530,14 @@ def test_the_readme_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
     assert main(shlex.split(command)) == 0
     assert "report: runs/mine/report.html" in capsys.readouterr().out
     assert read_calibrator("runs/mine/calibrator.json").num_classes == 3
+
+
+def test_uncalibrated_is_measured_whatever_methods_are_named():
+    config = digits.get_config("quick")
+    config.evaluation.methods = ("loss_implied_map",)
+    config.loss.name, config.evaluation.num_resamples = "cross_entropy", 10
+    logits = np.random.default_rng(0).normal(size=(60, 1, 10)).astype(np.float32)
+    labels = np.argmax(logits[:, 0], axis=1).astype(np.int32)
+    predictions = {split: Predictions(logits, labels, np.ones(60, bool)) for split in ("val", "test")}
+    ((rows, _),) = job_calibration.calibrate_members(make_members(job.check_config(config)), predictions)
+    assert {row.method for row in select(rows, Metric, split="test")} == {"uncalibrated"}

@@ -354,13 +354,13 @@ def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():
         predictions[split] = Predictions(logits, rng.integers(0, 10, 150).astype(np.int32), np.ones(150, bool))
     predictions["test"].logits[7, 1] = np.inf
     predictions["test"].logits[:, 2] *= np.float32(1e37)
-    first, infinite, unbounded, last = calibration.calibrate(run_members, predictions)
+    first, infinite, unbounded, last = calibration.calibrate_members(run_members, predictions)
     assert str(infinite) == "logits on test are not finite"
     assert isinstance(unbounded, RunError)
     assert "name nll" in str(unbounded)
     for index, together in ((0, first), (3, last)):
         own = {split: each._replace(logits=each.logits[:, [index]]) for split, each in predictions.items()}
-        (alone,) = calibration.calibrate(run_members[index : index + 1], own)
+        (alone,) = calibration.calibrate_members(run_members[index : index + 1], own)
         assert together.rows == alone.rows
     assert {row.method for row in last.rows} - {row.method for row in first.rows} == {"loss_implied_map"}
 

@@ -152,9 +152,7 @@ FIELDS: dict[str, Field] = {
     "evaluation.binning": Field(
         "ece", _choice("ece", "adaptive_ece"), "ECE by which methods are fitted: bins of equal width, or of equal mass"
     ),
-    "evaluation.methods": Field(
-        (), Range(str, many=True), "calibration methods that are fitted and measured; () for all"
-    ),
+    "evaluation.methods": Field((), Range(str, many=True), "calibration methods beside uncalibrated; () for all"),
     "evaluation.gammas": Field(
         _CALIBRATION_GAMMAS, _GRID, "grid of the focal calibration map's gamma; 0 is plain temperature scaling"
     ),

@@ -64,7 +64,9 @@ class Calibration(NamedTuple):
     search: dict[str, np.ndarray]  # on val, as in Fits
 
 
-def calibrate(members: Sequence[Member], predictions: Mapping[str, Predictions]) -> list[Calibration | RunError]:
+def calibrate_members(
+    members: Sequence[Member], predictions: Mapping[str, Predictions]
+) -> list[Calibration | RunError]:
     """Calibration of members of the main job on val and test; for one whose numbers are not finite, what is wrong.
 
     Methods are those of config.evaluation.methods, or all, as far as they can be used after a member's training.
@@ -128,7 +130,9 @@ def _fit_members(members: Sequence[Member], val: Predictions) -> list[Fits]:
     }
     logits = np.ascontiguousarray(np.moveaxis(val.logits, 1, 0))
     mask = None if np.all(val.mask) else val.mask
-    methods = {name: METHODS[name] for name in METHODS if name in (options.methods or METHODS)}
+    methods = {
+        name: METHODS[name] for name in METHODS if name in (options.methods or METHODS) or name == "uncalibrated"
+    }
     own = [{**settings, "trained_gamma": preparation.trained_gamma(member.config)} for member in members]
     if any("search" in method.options for method in methods.values()):
         searches = calibration.searched_members(logits, val.labels, settings=settings, mask=mask)

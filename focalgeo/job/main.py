@@ -87,7 +87,7 @@ def _evaluate(workdir: Path, prepared: Prepared, current: Extension, states: Tra
     say("predicting val and test")
     predictions = {name: _predict(split, states, predict, trained, current.at_once) for name, split in splits.items()}
     say("calibrating")
-    found = calibration.calibrate([current.members[index] for index in trained], predictions)
+    found = calibration.calibrate_members([current.members[index] for index in trained], predictions)
     each = (time.perf_counter() - began) / len(left)
     for index in left:
         began, member = time.perf_counter(), current.members[index]

@@ -85,7 +85,7 @@ class Extension(NamedTuple):
 
 def unfinished(workdir: Path, members: Sequence[Member]) -> list[Member]:
     """The members that have no rows of their evaluation, the last step of each."""
-    rows = records.read_rows(workdir) if (workdir / records.METRICS).exists() else []
+    rows = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
     evaluated = [row for row in rows if isinstance(row, Seconds) and row.phase == "evaluate"]
     return [member for member in members if not any(belongs(row, member) for row in evaluated)]
 

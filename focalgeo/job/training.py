@@ -77,7 +77,7 @@ def train(
 
 def _forget_rows(workdir: Path, members: list[Member], *, after: int) -> None:
     """Drop the members' rows of later steps than that of the checkpoint, which are trained again."""
-    if (workdir / records.METRICS).exists():
+    if (workdir / records.METRICS_FILE).exists():
 
         def later(row: Row) -> bool:
             return (row.tags.step or 0) > after and any(belongs(row, member) for member in members)
