@@ -2,15 +2,12 @@
 
 from focalgeo.evaluation.attribution import attribution_rows
 from focalgeo.evaluation.calibration import (
-    Measured,
-    Sample,
     calibration_rows,
     class1_rows,
     comparisons,
     difference_rows,
     fit_rows,
     group_rows,
-    measure_members,
     reliability_rows,
 )
 from focalgeo.evaluation.curvature import (
@@ -23,6 +20,7 @@ from focalgeo.evaluation.curvature import (
 )
 from focalgeo.evaluation.diagnostics import Diagnosis, check_last_layer, diagnose, diagnosis_rows, predict
 from focalgeo.evaluation.forecast import Forecast, check_memory, forecast_memory, seconds_of_product
+from focalgeo.evaluation.resampling import Measured, Sample, measure_members
 
 __all__ = [
     "Curvature",

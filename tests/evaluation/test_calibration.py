@@ -101,7 +101,7 @@ def test_many_log_probabilities_are_measured_in_parts_with_the_same_result(sampl
     given = [calibrated(logits, temperature=t) for t in (0.5, 1.0, 2.0)]
     sample = sampled(given, labels)
     together = evaluation.calibration_rows(sample, pairs=[(2, 0)])
-    monkeypatch.setattr("focalgeo.evaluation.calibration._MOST_NUMBERS", 2 * logits.size)
+    monkeypatch.setattr("focalgeo.evaluation.resampling._MOST_NUMBERS", 2 * logits.size)
     for row, other in zip(evaluation.calibration_rows(sample, pairs=[(2, 0)]), together, strict=True):
         assert (row.name, row.method) == (other.name, other.method)
         np.testing.assert_allclose((row.value, row.low, row.high), (other.value, other.low, other.high), rtol=1e-5)
@@ -116,11 +116,11 @@ def test_members_are_measured_together_as_they_are_alone(sample, monkeypatch, on
     members.append([plain(0.5)])  # has one method less, and so is measured apart
     samples = [sampled(given, labels, key=key) for key, given in enumerate(members)]
     alone = [evaluation.calibration_rows(each) for each in samples]
-    monkeypatch.setattr(evaluation.calibration, "_on_cpu", lambda: on_cpu)
-    monkeypatch.setattr(evaluation.calibration, "_MOST_NUMBERS", most)
-    programs, measure = [], evaluation.calibration.measure
+    monkeypatch.setattr(evaluation.resampling, "_on_cpu", lambda: on_cpu)
+    monkeypatch.setattr(evaluation.resampling, "_MOST_NUMBERS", most)
+    programs, measure = [], evaluation.resampling.measure
     monkeypatch.setattr(
-        evaluation.calibration, "measure", lambda given, _: programs.append(len(given)) or measure(given, _)
+        evaluation.resampling, "measure", lambda given, _: programs.append(len(given)) or measure(given, _)
     )
     found = list(evaluation.measure_members(iter(samples)))
     assert programs == ([1, 1, 1, 1] if on_cpu or most == 1000 else [3, 1])
