@@ -43,8 +43,8 @@ class Metric(NamedTuple):
     tags: Tags = Tags()
 
 
-class MetricTitle(NamedTuple):
-    """A metric's title, and how its numbers are shown."""
+class Title(NamedTuple):
+    """A measurement's title, and how its numbers are shown."""
 
     title: str
     unit: str = ""  # of the number as shown, that is times `scale`
@@ -52,6 +52,14 @@ class MetricTitle(NamedTuple):
     scale: float = 1.0
     digits: int = 4
     best: str = "low"  # or "high"
+
+
+# by the names of rows; a calibration metric's is in METRICS of focalgeo.calibration, and in every manifest
+TITLES = {
+    "lambda_max": Title("Largest eigenvalue"),
+    "trace": Title("Trace"),
+    "scale_free_trace": Title("Scale-free trace"),
+}
 
 
 class ReliabilityBin(NamedTuple):

@@ -28,7 +28,7 @@ from focalgeo.calibration.binning import (
     weights,
     widened,
 )
-from focalgeo.rows import MetricTitle
+from focalgeo.rows import Title
 from focalgeo.types import Array
 
 
@@ -128,7 +128,7 @@ class MetricEntry(NamedTuple):
 
     function: Callable[..., Array]  # function(log_probs, labels, *, mask=None) -> scalar; with num_bins where binned
     title: str
-    unit: str = ""  # this and the next four: see rows.MetricTitle
+    unit: str = ""  # this and the next four: see rows.Title
     note: str = ""
     scale: float = 1.0
     digits: int = 4
@@ -138,9 +138,9 @@ class MetricEntry(NamedTuple):
     share: bool = False  # of the examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
 
     @property
-    def shown(self) -> MetricTitle:
+    def shown(self) -> Title:
         """The metric's entry in a manifest."""
-        return MetricTitle(**{name: getattr(self, name) for name in MetricTitle._fields})
+        return Title(**{name: getattr(self, name) for name in Title._fields})
 
 
 METRICS: dict[str, MetricEntry] = {

@@ -9,9 +9,9 @@ from focalgeo.report.panels import Panel
 from focalgeo.report.selection import final, in_training, latest, loss_title, measured, measured_title
 from focalgeo.report.style import fixed, interval, percent, plain, significant
 from focalgeo.report.tables import NOTHING, Cell, Line, Table
-from focalgeo.rows import AttributionPart, DensityBin, Diagnostic, Eigenvalue, Row, Trace, select
+from focalgeo.rows import TITLES, AttributionPart, DensityBin, Diagnostic, Eigenvalue, Row, Trace, select
 
-_ESTIMATES = {"lambda_max": (Eigenvalue, "Largest eigenvalue"), "trace": (Trace, "Trace")}
+_ESTIMATES = {"lambda_max": Eigenvalue, "trace": Trace}
 _ESTIMATORS = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
 _PARTS = (
     ("whole", "Whole", "sum of the two parts"),
@@ -25,12 +25,12 @@ ROUNDING = 1e-4  # of the whole: float32 says nothing of a difference below
 
 def curvature_panels(rows: Sequence[Row]) -> Iterator[Panel]:
     """Yield the estimates after training and while training, and the spectra, as far as there are rows for them."""
-    for name, (kind, title) in _ESTIMATES.items():
+    for name, kind in _ESTIMATES.items():
         if measured(rows, kind, name):
-            yield Panel("curvature", f"curvature_{name}", title, estimate_figure(rows, name))
+            yield Panel("curvature", f"curvature_{name}", TITLES[name].title, estimate_figure(rows, name))
         if select(in_training(rows), kind, name=name):
             figure = curvature_curve_figure(rows, name)
-            yield Panel("curvature", f"training_{name}", f"{title} while training", figure)
+            yield Panel("curvature", f"training_{name}", f"{TITLES[name].title} while training", figure)
     for split in density_splits(rows):
         figure = density_figure(rows, split)
         yield Panel("density", f"spectral_density_{split}", f"Eigenvalues on {split}", figure)
@@ -39,8 +39,10 @@ def curvature_panels(rows: Sequence[Row]) -> Iterator[Panel]:
 def curvature_table(rows: Sequence[Row]) -> Table | None:
     """Return largest eigenvalue and trace of each loss with error, effort and examples; None without such rows."""
     lines = []
-    for name, (kind, title) in _ESTIMATES.items():
-        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
+    for name, kind in _ESTIMATES.items():
+        lines += [
+            Line(TITLES[name].title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)
+        ]
     heads = [("Value", ""), ("Error", ""), ("Effort", ""), ("Examples", "")]
     return Table(heads, lines) if lines else None
 
@@ -116,7 +118,7 @@ def _table(rows: Sequence[Row]) -> Table:
     parts = select(rows, AttributionPart)
     losses = list(dict.fromkeys(row.loss for row in parts))
     columns = [(of, loss) for of in ("trace", "lambda_max") for loss in losses]
-    heads = [(_ESTIMATES[of][1], loss_title(loss)) for of, loss in columns]
+    heads = [(TITLES[of].title, loss_title(loss)) for of, loss in columns]
     lines = [Line(title, note, _part_cells(parts, columns, part)) for part, title, note in _PARTS]
     weight = latest(rows, Diagnostic, name="mean_weight")
     if weight is not None:
@@ -124,7 +126,7 @@ def _table(rows: Sequence[Row]) -> Table:
         lines.append(Line("By scale alone", note, _part_cells(parts, columns, "scale_only")))
     free = [latest(rows, Trace, name="scale_free_trace", loss=loss) for loss in losses]
     cells = [*map(_part_cell, free), *[NOTHING for _ in losses]]
-    lines.append(Line("Scale-free trace", "Σ θ² × diagonal of the Hessian", cells))
+    lines.append(Line(TITLES["scale_free_trace"].title, "Σ θ² × diagonal of the Hessian", cells))
     return Table(heads, [line for line in lines if set(line.cells) != {NOTHING}])
 
 

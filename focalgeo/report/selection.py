@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from focalgeo import records
 from focalgeo.report.style import METHOD_COLOURS
-from focalgeo.rows import Fit, Metric, MetricTitle, Row, select, value_of
+from focalgeo.rows import Fit, Metric, Row, Title, select, value_of
 from focalgeo.types import InputError
 
 Manifest = Mapping[str, Any]
@@ -33,7 +33,7 @@ _PARAMETERS = {"calibration_gamma": ("Calibration γ", "γ"), "temperature": ("T
 _KINDS = {"config": dict, "data": dict, "command": list, "calibration": dict, "methods": dict, "metrics": dict}
 _ENTRY_KINDS = {
     "methods": {"title": str, "criteria": list},
-    "metrics": {name: (int, float) if kind is float else kind for name, kind in MetricTitle.__annotations__.items()},
+    "metrics": {name: (int, float) if kind is float else kind for name, kind in Title.__annotations__.items()},
 }
 _WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", (int, float): "a number"}
 
@@ -69,12 +69,12 @@ def setting(manifest: Manifest, name: str) -> Any:
     return found
 
 
-def metric_entries(manifest: Manifest) -> dict[str, MetricTitle]:
+def metric_entries(manifest: Manifest) -> dict[str, Title]:
     """Return the metrics in the order of tables."""
     named = {}
     for name, entry in manifest.get("metrics", {}).items():
-        known = {field: entry[field] for field in MetricTitle._fields if field in entry}
-        named[name] = MetricTitle(**{"title": name.replace("_", " "), **known})
+        known = {field: entry[field] for field in Title._fields if field in entry}
+        named[name] = Title(**{"title": name.replace("_", " "), **known})
     return named
 
 

@@ -41,14 +41,14 @@ from focalgeo.report.style import interval, loss_colour, plain, significant
 from focalgeo.report.sweep_figures import axis_figure, diagnostic_sweep_panels, reliability_grid, scatter_figure
 from focalgeo.report.tables import NOTHING, PRINTED, Cell, Line, Table, config_settings, manifest_settings, phases
 from focalgeo.report.words import data_title
-from focalgeo.rows import Eigenvalue, Fit, Metric, MetricTitle, Row, Scalar, Trace, select
+from focalgeo.rows import TITLES, Eigenvalue, Fit, Metric, Row, Scalar, Title, Trace, select
 from focalgeo.types import Estimate
 
 CRITERION = "nll"  # of the methods shown: their parameters are steadier than those fitted by ECE
 _CURVATURE = {
-    "lambda_max": (Eigenvalue, "λmax", "Largest eigenvalue"),
-    "trace": (Trace, "Trace", "Trace"),
-    "scale_free_trace": (Trace, "Scale-free trace", "Scale-free trace"),
+    "lambda_max": (Eigenvalue, "λmax"),  # in tables
+    "trace": (Trace, TITLES["trace"].title),
+    "scale_free_trace": (Trace, TITLES["scale_free_trace"].title),
 }
 
 
@@ -65,7 +65,7 @@ def _metric(name: str, column: Column) -> Quantity:
     return Quantity(Metric, {"name": name, "split": "test", "group": None, **column._asdict()})
 
 
-def _as_trained(name: str, entry: MetricTitle, *, printed: bool) -> Shown:
+def _as_trained(name: str, entry: Title, *, printed: bool) -> Shown:
     title = f"{entry.title} as trained" if name == "ece" else entry.title
     return Shown(", ".join(filter(None, (title, entry.unit))), entry.scale, _metric(name, AS_TRAINED), printed)
 
@@ -92,7 +92,7 @@ def quantities(rows: Sequence[Row], manifest: Manifest) -> list[Shown]:
             found.append(Shown(f"Best {symbol}{of}", 1.0, quantity, printed=not of))
     found += [_as_trained(name, entry, printed=False) for name, entry in entries.items() if name not in PRINTED]
     for loss, split in _measured(rows):
-        for name, (kind, title, _) in _CURVATURE.items():
+        for name, (kind, title) in _CURVATURE.items():
             quantity = Quantity(kind, {"name": name, "loss": loss, "split": split})
             shown = f"{title}, {loss_title(loss)}, {split}"
             found.append(Shown(shown, 1.0, quantity, printed=name != "scale_free_trace"))
@@ -183,7 +183,8 @@ def _curvature_panels(rows: Sequence[Row], sweep: Sweep) -> Iterator[Panel]:
     found = _measured(rows)
     for split in dict.fromkeys(split for _, split in found):
         losses = [loss for loss, where in found if where == split]
-        for name, (kind, _, title) in _CURVATURE.items():
+        for name, (kind, _) in _CURVATURE.items():
+            title = TITLES[name].title
             drawn = {
                 loss_title(loss): (loss_colour(loss), Quantity(kind, {"name": name, "loss": loss, "split": split}))
                 for loss in losses

@@ -18,7 +18,7 @@ from focalgeo.report.selection import (
     setting,
 )
 from focalgeo.report.style import fixed, interval, percent, plain
-from focalgeo.rows import Difference, Metric, MetricTitle, Row, Seconds, select
+from focalgeo.rows import Difference, Metric, Row, Seconds, Title, select
 
 
 class Cell(NamedTuple):
@@ -85,9 +85,7 @@ def _fit_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
     return sorted(lines, key=lambda line: line.cells.count(NOTHING))
 
 
-def _metric_lines(
-    rows: Sequence[Row], columns: Sequence[Column], name: str, entry: MetricTitle, split: str
-) -> list[Line]:
+def _metric_lines(rows: Sequence[Row], columns: Sequence[Column], name: str, entry: Title, split: str) -> list[Line]:
     found = [metric(rows, column, name, split) for column in columns]
     if not any(found):
         return []
@@ -101,17 +99,17 @@ def _metric_lines(
     return [Line(entry.title, entry.note or entry.unit, cells)]
 
 
-def _metric_cell(row: Metric, entry: MetricTitle, *, best: bool) -> Cell:
+def _metric_cell(row: Metric, entry: Title, *, best: bool) -> Cell:
     text = fixed(entry.scale * row.value, entry.digits) + ("%" if entry.unit == "%" else "")
     return Cell(text, _bracket(row, entry), best)
 
 
-def _bracket(row: Metric | Difference, entry: MetricTitle) -> str:
+def _bracket(row: Metric | Difference, entry: Title) -> str:
     return interval(row.low, row.high, scale=entry.scale, digits=entry.digits) if has_interval(row) else ""
 
 
 def _difference_lines(
-    rows: Sequence[Row], manifest: Manifest, columns: Sequence[Column], name: str, entry: MetricTitle, split: str
+    rows: Sequence[Row], manifest: Manifest, columns: Sequence[Column], name: str, entry: Title, split: str
 ) -> list[Line]:
     """A line for each fitted method that others are compared with."""
     found = select(rows, Difference, name=f"{name}_difference", split=split)
@@ -125,7 +123,7 @@ def _difference_lines(
     return lines
 
 
-def _difference_cell(row: Difference, entry: MetricTitle) -> Cell:
+def _difference_cell(row: Difference, entry: Title) -> Cell:
     return Cell(fixed(entry.scale * row.value, entry.digits), _bracket(row, entry))
 
 
@@ -150,7 +148,7 @@ def results_text(rows: Sequence[Row], manifest: Manifest, split: str) -> str:
     return "\n".join(lines)
 
 
-def _label(entry: MetricTitle) -> str:
+def _label(entry: Title) -> str:
     return entry.title if entry.title.isupper() else entry.title.lower()
 
 
