@@ -13,7 +13,7 @@ export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
 help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
-	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (half an hour more)"
+	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
 	@echo "make quick-test   the tests marked neither slow nor long"
 
 run: $(RUNS)

@@ -1,11 +1,11 @@
 """A workdir as the main job leaves it, of invented numbers that fit together: rows by their kinds, no training."""
 
-import runpy
 from pathlib import Path
 
 import numpy as np
 
 from focalgeo import records
+from focalgeo.config import load_config as config_file
 from focalgeo.rows import (
     OUTCOMES,
     AttributionPart,
@@ -39,7 +39,7 @@ METRICS = {
     "brier": {"title": "Brier score", "unit": "", "note": "", "scale": 1.0, "digits": 4, "best": "low"},
 }
 NAMES = {"methods": METHODS, "metrics": METRICS}
-CONFIG = runpy.run_path(str(Path(__file__).parent.parent / "configs" / "digits.py"))["get_config"]().to_dict()
+CONFIG = config_file(Path(__file__).parent.parent / "configs" / "digits.py").to_dict()
 MANIFEST = {
     "config": CONFIG,
     "loss_values": ["gamma"],

@@ -1,6 +1,5 @@
 """Training examples on the devices or sent batch by batch: the same steps, for one run and for a sweep."""
 
-import runpy
 from pathlib import Path
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from focalgeo import parallel
+from focalgeo.config import load_config as config_file
 from focalgeo.job import members, preparation, training
 
 CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
@@ -15,7 +15,7 @@ CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_examples_that_do_not_fit_are_sent_and_change_nothing(monkeypatch, seeds):
-    config = runpy.run_path(str(CONFIG))["get_config"]("quick")
+    config = config_file(CONFIG, "quick")
     config.model.options.hidden = (8,)
     config.data.augment = "crop_flip"
     config.data.train_size = 140  # the last of three batches is short

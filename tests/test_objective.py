@@ -1,6 +1,5 @@
 """config.loss: every name trains, keeps its schedule over epochs, and bad values are one line."""
 
-import runpy
 from pathlib import Path
 
 import chex
@@ -11,6 +10,7 @@ import optax
 import pytest
 
 from focalgeo import curvature, job, losses, models, parallel, records, trees
+from focalgeo.config import load_config as config_file
 from focalgeo.job import preparation, training
 from focalgeo.job.members import make_members
 from focalgeo.rows import Metric, select
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def load_config(**changes):
-    config = runpy.run_path(str(ROOT / "configs" / "digits.py"))["get_config"]("quick")
+    config = config_file(ROOT / "configs" / "digits.py", "quick")
     config.model.options.hidden = (8,)
     config.loss.update(changes)
     return config

@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import runpy
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 from focalgeo import job, parallel, records, report
+from focalgeo.config import load_config as config_file
 from focalgeo.job import calibration, measurement, members, preparation, training
 from focalgeo.report.__main__ import main as report_main
 from focalgeo.rows import to_json
@@ -27,7 +27,7 @@ STEPS = 20
 
 
 def load_config(name="digits", variant="quick", **axes):
-    config = runpy.run_path(str(ROOT / "configs" / f"{name}.py"))["get_config"](variant)
+    config = config_file(ROOT / "configs" / f"{name}.py", variant)
     config.sweep.update(axes)
     return config
 

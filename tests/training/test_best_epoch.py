@@ -1,6 +1,5 @@
 """The epoch that a run ends with: the best on val, of equals the earliest, for each member of a sweep by itself."""
 
-import runpy
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from focalgeo import job, records
+from focalgeo.config import load_config as config_file
 from focalgeo.rows import Metric, Scalar, select
 from focalgeo.training import best_epoch
 from focalgeo.types import InputError, Predictions, TrainState
@@ -45,7 +45,7 @@ def test_the_best_epoch_of_each_member_and_of_equals_the_earliest():
 
 @pytest.fixture(scope="module")
 def config():
-    config = runpy.run_path(str(CONFIG))["get_config"]("quick")
+    config = config_file(CONFIG, "quick")
     config.model.options.hidden = (8,)
     config.optimizer.update({"epochs": 5, "decay_epochs": (), "learning_rate": 1.0, "select": "best_val"})
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
