@@ -267,6 +267,7 @@ def test_the_choice_sees_methods_that_were_fitted_without_the_example(tmp_path, 
     np.testing.assert_allclose(row.value, nll, atol=1e-6)
 
 
+@pytest.mark.long
 def test_logits_eight_times_too_large_are_scaled_back(tmp_path, capsys):
     logits, labels = draw(3000, 5, sharpness=8)
     np.savez(tmp_path / "val.npz", logits=logits, labels=labels)

@@ -142,7 +142,12 @@ def small_files(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("cifar", "vgg19,brier"), ("tiny_imagenet", "vgg19,fl3"), ("newsgroups", "adafocal"), ("sst", "mmce")],
+    [
+        ("cifar", "vgg19,brier"),
+        pytest.param("tiny_imagenet", "vgg19,fl3", marks=pytest.mark.long),
+        ("newsgroups", "adafocal"),
+        ("sst", "mmce"),
+    ],
 )
 def test_small_files_of_every_kind_train_and_evaluate(name, words, small_files, tmp_path):
     config = two_steps(load_config(name, f"quick,{words}"))
