@@ -1,12 +1,18 @@
 """The composition of both commands; the only package outside config that reads config fields."""
 
 import importlib
+import sys
 from typing import Any
 
 # they import jax: on first use, so that bad input is answered without
 _MODULES = {"run": "main", "run_and_print": "main", "check_config": "preparation", "describe_config": "preparation"}
 
-__all__ = ["check_config", "describe_config", "run", "run_and_print"]
+__all__ = ["check_config", "describe_config", "run", "run_and_print", "say"]
+
+
+def say(what: str) -> None:
+    """Write a line to standard error, where it does not mix with results."""
+    print(what, file=sys.stderr, flush=True)
 
 
 def __getattr__(name: str) -> Any:

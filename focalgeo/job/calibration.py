@@ -3,7 +3,6 @@
 The calibrate command fits and chooses on val, measures on test or by cross-fitting, and writes.
 """
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from focalgeo import calibration, evaluation, records, report
 from focalgeo.calibration import METHODS, Calibrated, Fitted, Method, SavedCalibrator
 from focalgeo.data.logits_files import Outputs
 from focalgeo.evaluation import Sample
-from focalgeo.job import preparation, provenance
+from focalgeo.job import preparation, provenance, say
 from focalgeo.job.inputs import Options, make_config
 from focalgeo.job.members import Member
 from focalgeo.job.warnings import input_warnings
@@ -175,14 +174,14 @@ def run(
         settings = {name: getattr(options, name) for name in ("binning", "num_bins", "trained_gamma")}
         settings |= {"gammas": GAMMAS, "temperatures": TEMPERATURES}
         methods = calibration.usable(METHODS, settings)
-        _say(f"fitting {' and '.join(m.title.lower() for m in methods.values() if m.criteria)} on val")
+        say(f"fitting {' and '.join(m.title.lower() for m in methods.values() if m.criteria)} on val")
         fits, search = fit_on_val(methods, val.logits, val.labels, settings=settings)
         if search:
             records.write_arrays(out, "search", search)
         folds = {"num_folds": options.folds, "seed": options.seed}
         held_out = calibration.cross_fit(methods, val.logits, val.labels, settings=settings, **folds)
         fitted = time.perf_counter()
-        _say("measuring")
+        say("measuring")
         rows = [*evaluation.fit_rows(fits, n=len(val.labels)), *_measured(options, val, test, fits, held_out)]
         differences = select(rows, Difference, split="cross_fit")
         chosen = calibration.choose(fits, differences, criterion=options.criterion)
@@ -199,7 +198,7 @@ def run(
         records.write_json(out / "calibrator.json", saved)
         warnings = input_warnings(options, val, test, fits)
         for warning in warnings:
-            _say(f"warning: {warning}")
+            say(f"warning: {warning}")
         found = {
             "split": "cross_fit" if test is None else "test",
             "criterion": options.criterion,
@@ -208,7 +207,7 @@ def run(
         }
         found |= {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
         records.write_manifest(out, {**manifest, "calibration": found})
-        _say("drawing the report")
+        say("drawing the report")
         report.write_report(out)
     return rows, choice
 
@@ -266,7 +265,3 @@ def _write_probabilities(out: Path, val: Outputs, test: Outputs | None, chosen: 
         log_probs = np.asarray(log_probs)
         arrays = {"probs": np.exp(log_probs), "log_probs": log_probs, "labels": outputs.labels}
         records.write_arrays(out, f"probabilities/{split}", arrays)
-
-
-def _say(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)

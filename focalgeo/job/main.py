@@ -10,10 +10,9 @@ from ml_collections import ConfigDict
 
 from focalgeo import records, report
 from focalgeo.config import axes
-from focalgeo.job import calibration, measurement, preparation, provenance, training
+from focalgeo.job import calibration, measurement, preparation, provenance, say, training
 from focalgeo.job.members import Extension, Member, belongs, make_members, next_extension, of_shard, unfinished
 from focalgeo.job.preparation import Prepared
-from focalgeo.job.training import say
 from focalgeo.rows import Row, Scalar, Seconds, select, tagged
 from focalgeo.training.step import member_state
 from focalgeo.types import Predictions, RunError, Split, TrainState

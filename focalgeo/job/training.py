@@ -2,7 +2,6 @@
 
 import functools
 import math
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import evaluation, losses, parallel, records
-from focalgeo.job import interruption, measurement, preparation
+from focalgeo.job import interruption, measurement, preparation, say
 from focalgeo.job.members import Extension, Member, belongs, write_extension
 from focalgeo.job.preparation import Pipeline, Prepared
 from focalgeo.rows import Row, Scalar, tagged
 from focalgeo.training import best_epoch, checkpoint, loop
 from focalgeo.training.step import make_members_step
 from focalgeo.types import Array, Model, Predictions, PyTree, Split, TrainState
-
-
-def say(what: str) -> None:
-    """Print a line on standard error, where it does not mix with results."""
-    print(what, file=sys.stderr, flush=True)
 
 
 def train(
