@@ -9,11 +9,12 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 SHARED_DATA := $(wildcard ../shared/data)
 export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
 
-.PHONY: help run test test-all quick-test lint install clean
+.PHONY: help run test test-all fuzz quick-test lint install clean
 help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
 	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
+	@echo "make fuzz   bad input alone: the tables and random cases of tests/hostile, SEED=... chooses which (5 minutes)"
 	@echo "make quick-test   the tests marked neither slow nor long"
 
 run: $(RUNS)
@@ -28,6 +29,10 @@ test-all: test
 
 quick-test: $(TESTS)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow and not long"
+
+SEED ?= 0
+fuzz: $(TESTS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) --dist worksteal -m "long or not long" --hypothesis-seed=$(SEED) tests/hostile
 
 lint: $(TESTS)
 	$(BIN)/ruff check .
