@@ -7,8 +7,8 @@ p nears 1.
 import jax
 import jax.numpy as jnp
 
+from focalgeo.arguments import Batch, Numbers, broadcast, check_interval, floats
 from focalgeo.calibration.roots import implicit_step, newton_in_bracket
-from focalgeo.theory.arguments import Batch, Numbers, broadcast, check_interval, floats
 from focalgeo.types import Array
 
 
@@ -77,7 +77,7 @@ def focal_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Eqs. 30-32.
     """
-    return -gradient_ratio(p, gamma, complement=complement) / broadcast(p, gamma)[0]
+    return -gradient_ratio(p, gamma, complement=complement) / broadcast(p=p, gamma=gamma)[0]
 
 
 def focal_curvature(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
@@ -135,10 +135,10 @@ def _arguments(p: Array, gamma: Array, complement: Array | None) -> tuple[Array,
     check_interval("p", p, 0, 1)
     check_interval("gamma", gamma, -1, float("inf"))
     if complement is None:
-        p, gamma = broadcast(p, gamma)
+        p, gamma = broadcast(p=p, gamma=gamma)
         return p, 1 - p, gamma
     check_interval("complement", complement, 0, 1)
-    return broadcast(p, complement, gamma)
+    return broadcast(p=p, complement=complement, gamma=gamma)
 
 
 def _log(p: Array, c: Array) -> Array:

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from focalgeo.arguments import Rows, Scalar, check_finite, floats
 from focalgeo.calibration.roots import bisection, implicit_step
-from focalgeo.theory.arguments import Rows, Scalar, check_finite, floats
 from focalgeo.types import Array, InputError
 
 _TERMS = 10  # Taylor terms of exp(x) - 1 - x below |x| = 1/2: the first one left out is below 1e-10 of the sum

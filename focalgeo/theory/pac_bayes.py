@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from focalgeo.theory.arguments import Batch, Numbers, Scalar, check_distribution, check_interval, floats
+from focalgeo.arguments import Batch, Numbers, Scalar, check_distribution, check_interval, floats
 from focalgeo.types import Array, InputError
 
 _MOST_STEPS = 500

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
+from focalgeo.arguments import Batch, Numbers, Rows, check_distribution, check_finite, check_interval, floats
 from focalgeo.calibration import inverse_focal_calibration
 from focalgeo.losses import focal_loss
-from focalgeo.theory.arguments import Batch, Numbers, Rows, check_distribution, check_finite, check_interval, floats
 from focalgeo.types import Array, InputError
 
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from focalgeo.arguments import Batch, Numbers, Scalar, check_choice, check_interval, floats
 from focalgeo.calibration import binary_focal_calibration, focal_calibration
 from focalgeo.calibration.roots import golden_section
-from focalgeo.theory.arguments import Batch, Numbers, Scalar, check_choice, check_interval, floats
 from focalgeo.types import Array, InputError
 
 _POINTS = 4096  # logits at which the ratio of the maps is evaluated; it is too smooth for more to matter
