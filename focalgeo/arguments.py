@@ -5,6 +5,7 @@ traced, what cannot be right becomes NaN (`marked`, the weights of `examples`), 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -65,7 +66,8 @@ def score_rows(name: str, scores: object) -> Array:
     if array.ndim == 0:
         raise InputError(f"{name} have shape (): give [..., classes], two classes or more")
     if array.shape[-1] < 2:
-        raise InputError(f"{name} have shape {array.shape}, one class or none: give two classes or more")
+        number = "one class" if array.shape[-1] else "no class"
+        raise InputError(f"{name} have {number}, shape {array.shape}: give two or more")
     return array
 
 
@@ -170,7 +172,7 @@ class Examples(NamedTuple):
 
 
 def examples(log_probs: object, labels: object, mask: object = None) -> Examples:
-    """The arguments of a metric, checked. What has weight 0 may hold anything, NaN too.
+    """The arguments of a metric, checked. What has weight 0 may hold anything, NaN too; no example is one of weight 0.
 
     Weights are NaN where an example counts whose label is no class, or whose row is no logarithm of probabilities: its
     probabilities do not sum to 1 within 0.01 and what rounding to its type explains. So a mean over them is NaN.
@@ -181,14 +183,16 @@ def examples(log_probs: object, labels: object, mask: object = None) -> Examples
     """
     table = score_table("log_probs", log_probs)
     array = label_array(labels, table, "log_probs", counted=(counted := mask_array(mask, array_of("labels", labels))))
+    if len(table) == 0:
+        return Examples(jnp.zeros((1, table.shape[1])), jnp.zeros(1, jnp.int32), jnp.zeros(1))
     rows = jnp.asarray(table)
     weight, spoiled = _weighted(rows, jnp.asarray(array), None if counted is None else jnp.asarray(counted))
     if not is_traced(spoiled) and spoiled:
         _refuse_rows(np.asarray(rows, np.float64), np.isnan(weight))
-    return Examples(rows.astype(weight.dtype), jnp.asarray(array, jnp.int32), weight)
+    return Examples(rows.astype(weight.dtype), jnp.asarray(array).astype(jnp.int32), weight)
 
 
-@jax.jit
+@partial(jax.jit, inline=True)
 def _weighted(log_probs: Array, labels: Array, mask: Array | None) -> tuple[Array, Array]:
     """The weights of `examples`, and whether one is NaN."""
     wide = widened(log_probs)
@@ -210,6 +214,51 @@ def _refuse_rows(log_probs: np.ndarray, spoiled: np.ndarray) -> None:
         raise InputError(f"log_probs hold {largest:.4g}: {of}")
     total = np.exp(log_probs[wrong[0]]).sum()
     raise InputError(f"log_probs[{wrong[0]}] are the logs of numbers that sum to {total:.4g}, not to 1: {of}")
+
+
+class PredictedLogits(NamedTuple):
+    """Logits, labels and mask that have been checked, as they were given."""
+
+    logits: Float[Array, "examples classes"]
+    labels: Array  # integers [examples]
+    mask: Array | None  # bool or numbers [examples]
+
+    def weight(self) -> Float[Array, " examples"]:
+        """Weights as those of `examples`, in float32 or wider: NaN where it counts and is not valid."""
+        logits = widened(self.logits)
+        mask = jnp.ones(self.labels.shape, bool) if self.mask is None else jnp.asarray(self.mask)
+        weight, valid = mask.astype(logits.dtype), jnp.all(jnp.isfinite(logits), axis=-1)
+        valid &= in_classes(jnp.asarray(self.labels), logits.shape[-1]) & (weight > 0) & (weight < jnp.inf)
+        return jnp.where((weight == 0) | valid, weight, jnp.nan)
+
+
+def predicted_logits(logits: object, labels: object, mask: object = None) -> PredictedLogits:
+    """The arguments of a fit or a search, checked. What a mask leaves out may hold anything, NaN too.
+
+    Raises:
+        InputError: shapes or types that do not fit, no example; where values are concrete, a label that is no class,
+            logits that are not finite, a mask that leaves no example.
+    """
+    table = score_table("logits", logits)
+    if len(table) == 0:
+        raise InputError("logits and labels are empty: give at least one example")
+    counted = mask_array(mask, array_of("labels", labels))
+    if counted is not None and not is_traced(counted) and not np.asarray(counted, bool).any():
+        raise InputError("the mask leaves no example: give at least one")
+    array = label_array(labels, table, "logits", counted=counted)
+    if not is_traced(table, counted):
+        _check_finite_rows(np.asarray(table), None if counted is None else np.asarray(counted, bool))
+    return PredictedLogits(table, array, counted)
+
+
+def _check_finite_rows(logits: np.ndarray, counted: np.ndarray | None) -> None:
+    with np.errstate(over="ignore"):  # of float64, beyond what float32 holds
+        wrong = ~np.isfinite(logits.astype(np.float32, copy=False)).all(axis=1)
+    bad = np.flatnonzero(wrong if counted is None else wrong & counted)
+    if bad.size:
+        raise InputError(
+            f"logits of {bad.size} examples are not finite, the first in row {bad[0]}: remove or mend them"
+        )
 
 
 def count(name: str, value: object, low: int, high: int, *, because: str = "") -> int:

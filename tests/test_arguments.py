@@ -43,7 +43,7 @@ def test_lists_masks_and_what_a_mask_leaves_out_are_let_through():
         (LOG_PROBS, LABELS - 1, None, r"labels\[0\] is -1: with 3 classes give labels from 0 to 2"),
         (LOG_PROBS, LABELS + np.int64(2**32), None, r"labels\[0\] is 4294967296: with 3 classes"),
         (LOG_PROBS[0], LABELS, None, r"log_probs have shape \(3,\): give \[examples, classes\]"),
-        (LOG_PROBS[:, :1], LABELS, None, "log_probs have shape .*: give two classes or more"),
+        (LOG_PROBS[:, :1], LABELS, None, "log_probs have one class, .*: give two or more"),
         (np.int32(LOG_PROBS), LABELS, None, "log_probs are int32: give log-probabilities as floats"),
         ([[0.0], [1.0, 2.0]], LABELS, None, "log_probs are no array"),
         ("abc", LABELS, None, "log_probs are <U3: give numbers"),
