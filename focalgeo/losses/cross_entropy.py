@@ -14,7 +14,7 @@ from focalgeo.arguments import (
     marked,
     number_array,
 )
-from focalgeo.losses.log_odds import behind_rival, labelled_rows, margins, softplus, true_class_log_odds
+from focalgeo.losses.log_odds import behind_rival, labelled_rows, log_rest, margins, softplus, true_class_log_odds
 from focalgeo.types import Array, InputError
 
 _HUGE = 2.0**64  # beyond it a sum of many logits might leave float32
@@ -67,8 +67,9 @@ def label_smoothed_cross_entropy(
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     true_logit = jnp.sum(jnp.where(is_true, small, 0), axis=-1, keepdims=True)
     loss = softplus(-true_class_log_odds(logits, labels))
-    # A huge loss is the distance to the rival, and it alone may be cut.
-    loss = jnp.where(loss > 2 * _HUGE, -margins(small, labels).gap, loss * scale)
+    # A huge loss is the log-odds without the softplus, which alone may be cut: it is taken from the small logits.
+    huge = log_rest(margins(logits, labels)) * scale - margins(small, labels).gap
+    loss = jnp.where(loss > 2 * _HUGE, huge, loss * scale)
     smoothed = _scaled_up(loss + smoothing * jnp.mean(true_logit - small, axis=-1), scale)
     return marked(valid & in_interval(smoothing, 0, 1), smoothed)
 

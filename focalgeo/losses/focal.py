@@ -38,8 +38,13 @@ def focal_of(rows: LabelledRows, gamma: Array) -> Array:
     logits, labels, valid = rows
     log_odds = true_class_log_odds(logits, labels)
     gamma, log_complement = gamma.astype(log_odds.dtype), -softplus(log_odds)
-    loss = jnp.exp(gamma * log_complement) * softplus(-log_odds)
+    loss = jnp.exp(_in_reach(log_odds, gamma * log_complement)) * softplus(-log_odds)
     return marked(valid & jnp.isfinite(gamma), loss)
+
+
+def _in_reach(log_odds: Array, exponent: Array) -> Array:
+    """The exponent; 0 where p_y underflows, as it is there with its derivatives, which a huge loss would multiply."""
+    return jnp.where(log_odds > 1.25 * jnp.log(jnp.finfo(log_odds.dtype).tiny), exponent, 0)
 
 
 def checked_gamma(gamma: Float[Array, "..."] | float, logits: Array) -> Array:
@@ -78,7 +83,7 @@ def signed_focal_of(rows: LabelledRows, gamma: Array) -> Array:
     gamma, log_complement = gamma.astype(log_odds.dtype), -softplus(log_odds)
     log_one_plus_p = jnp.log1p(jnp.exp(-softplus(-log_odds)))
     exponent = jnp.where(gamma >= 0, gamma * log_complement, -gamma * log_one_plus_p)
-    return marked(valid & jnp.isfinite(gamma), jnp.exp(exponent) * softplus(-log_odds))
+    return marked(valid & jnp.isfinite(gamma), jnp.exp(_in_reach(log_odds, exponent)) * softplus(-log_odds))
 
 
 def dual_focal_loss(
@@ -106,7 +111,7 @@ def dual_focal_loss(
     margin = margins(logits, labels)
     rest = log_rest(margin)
     log_complement = -softplus(margin.gap - rest) + jnp.log1p(_share_of_next(logits, margin, rest, labels))
-    loss = jnp.exp(gamma * log_complement) * softplus(rest - margin.gap)
+    loss = jnp.exp(_in_reach(margin.gap - rest, gamma * log_complement)) * softplus(rest - margin.gap)
     return marked(valid & jnp.isfinite(gamma), loss)
 
 

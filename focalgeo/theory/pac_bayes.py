@@ -111,7 +111,7 @@ def pac_bayes_value(
         Scalar float32, relative error 1e-6; NaN for lambda outside (0, 2). Tested in tests/theory/test_pac_bayes.py.
 
     Raises:
-        InputError: another number out of its range, where it is concrete (traced: NaN), or shapes that do not broadcast.
+        InputError: another number out of range, where it is concrete (traced: NaN), or shapes that do not broadcast.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 18 (lambda's range is not stated there).
     """
