@@ -11,13 +11,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Integer, Shaped
 
-from focalgeo.arguments import Examples, check_bins, examples, predicted_logits
+from focalgeo.arguments import Examples, check_bins, examples, marked, predicted_logits
 from focalgeo.types import Array
 
 LogProbs = Logits = Float[Array, "examples classes"]
-Labels = Int[Array, " examples"]
+Labels = Integer[Array, " examples"]
 Mask = Shaped[Array, " examples"] | None  # bool, or how often each example counts; None counts each once
 Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
@@ -94,7 +94,8 @@ def equal_width(confidence: Numbers, correct: Bool[Array, " examples"], weight: 
     inside = jax.nn.one_hot(bin_index(confidence, num_bins), num_bins, axis=0, dtype=confidence.dtype)
     correct = correct.astype(confidence.dtype)
     values = jnp.stack([weight, _counted(weight, weight * confidence), weight * correct])
-    count, mean, accuracy = _means(inside, values)
+    means = _means(inside, values)
+    count, mean, accuracy = marked(jnp.sum(means[0]) >= 0, means)
     return Reliability(count, mean, accuracy, jnp.asarray(edges[:-1]), jnp.asarray(edges[1:]))
 
 
@@ -108,7 +109,7 @@ def equal_mass(confidence: Numbers, correct: Bool[Array, " examples"], weight: N
     """`adaptive_reliability` from the probability [examples] of an event, whether it came true, and the weights."""
     check_bins(num_bins, confidence.size)
     order = jnp.argsort(confidence, stable=True)
-    times, spoiled = whole_times(weight)
+    times, valid = whole_times(weight)
     times = times[order]
     confidence, correct = _counted(times, confidence[order]), correct[order].astype(confidence.dtype)
     last = jnp.cumsum(times)[None, :]
@@ -116,14 +117,19 @@ def equal_mass(confidence: Numbers, correct: Bool[Array, " examples"], weight: N
     inside = jnp.minimum(last, bounds[1:]) - jnp.maximum(last - times[None, :], bounds[:-1])
     lower = jnp.min(jnp.where(inside > 0, confidence[None, :], jnp.inf), axis=1)
     upper = jnp.max(jnp.where(inside > 0, confidence[None, :], -jnp.inf), axis=1)
-    values = jnp.stack([jnp.ones_like(confidence) + spoiled, confidence, correct])
-    return Reliability(*_means(jnp.maximum(inside, 0).astype(confidence.dtype), values), lower, upper)
+    values = jnp.stack([jnp.ones_like(confidence), confidence, correct])
+    means = _means(jnp.maximum(inside, 0).astype(confidence.dtype), values)
+    return Reliability(*marked(valid, means), lower, upper)
 
 
-def whole_times(weight: Numbers) -> tuple[Int[Array, " examples"], Scalar]:
-    """Weights as whole numbers, and 0; or NaN, where they are NaN or add up to more than int32 holds."""
-    spoiled = jnp.where(jnp.sum(weight) < 2.0**31, 0, jnp.nan).astype(weight.dtype)
-    return jnp.round(weight).astype(jnp.int32), spoiled
+def whole_times(weight: Numbers) -> tuple[Int[Array, " examples"], Bool[Array, ""]]:
+    """Weights as whole numbers, and whether none is NaN and their sum fits int32."""
+    return jnp.round(weight).astype(jnp.int32), jnp.sum(weight) < 2.0**31
+
+
+def share_of(weight: Numbers, chosen: Bool[Array, " examples"]) -> Numbers:
+    """The weight of the chosen examples, 0 of the others; NaN stays NaN, where XLA makes 0 of NaN times false."""
+    return jnp.where(chosen | jnp.isnan(weight), weight, 0)
 
 
 def expected_gap(bins: Reliability) -> Scalar:

@@ -15,6 +15,7 @@ from focalgeo.calibration.binning import (
     bin_index,
     equal_width,
     reliability,
+    share_of,
     top_of,
 )
 from focalgeo.calibration.metrics import nll_of, weighted_mean
@@ -117,5 +118,5 @@ def _signed(bins: Reliability, sign: int) -> Array:
 def _outcomes(given: Examples) -> tuple[Examples, Examples]:
     """The examples predicted right, and those predicted wrong; the others have weight 0."""
     top = top_of(given)
-    right = top.correct.astype(top.weight.dtype)
-    return given._replace(weight=top.weight * right), given._replace(weight=top.weight * (1 - right))
+    parts = (share_of(top.weight, chosen) for chosen in (top.correct, ~top.correct))
+    return tuple(given._replace(weight=part) for part in parts)

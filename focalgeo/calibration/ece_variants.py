@@ -8,7 +8,7 @@ number of classes.
 
 import jax.numpy as jnp
 
-from focalgeo.arguments import check_bins, examples, score_table
+from focalgeo.arguments import check_bins, examples, marked, score_table
 from focalgeo.calibration.binning import (
     Labels,
     LogProbs,
@@ -125,14 +125,14 @@ def interpolated_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: 
     """
     confidence, correct, weight = top_label(log_probs, labels, mask)
     check_bins(num_bins, confidence.size)
-    count, spoiled = whole_times(weight)
+    count, valid = whole_times(weight)
     confidence = jnp.where(count > 0, confidence, jnp.inf)
     edges = _edges(jnp.sort(confidence), count[jnp.argsort(confidence)], num_bins)[:, None]
     row = confidence[None, :]
     inside = (row > edges[:-1]) & (row <= edges[1:])
     residual = jnp.where(count > 0, correct.astype(confidence.dtype) - confidence, 0) * count.astype(confidence.dtype)
     sums = jnp.abs(jnp.sum(jnp.where(inside, residual[None, :], 0), axis=1))
-    return jnp.sum(sums) / jnp.sum(count).astype(confidence.dtype) + spoiled
+    return marked(valid, jnp.sum(sums) / jnp.sum(count).astype(confidence.dtype))
 
 
 def _edges(ordered: Array, count: Array, num_bins: int) -> Array:

@@ -27,6 +27,7 @@ from focalgeo.calibration.binning import (
     expected_gap,
     gap,
     reliability,
+    share_of,
     top_label,
     top_of,
 )
@@ -123,9 +124,9 @@ def high_confidence(
     number_array("threshold", threshold, ())
     check_interval("threshold", threshold, 0, 1)
     top = top_label(log_probs, labels, mask)
-    chosen = top.weight * (top.confidence >= threshold).astype(top.weight.dtype)
+    chosen = share_of(top.weight, top.confidence >= threshold)
     size = jnp.sum(chosen)
-    accuracy = jnp.sum(chosen * top.correct.astype(chosen.dtype)) / size
+    accuracy = jnp.sum(share_of(chosen, top.correct)) / size
     return marked(in_interval(threshold, 0, 1), HighConfidence(size / jnp.sum(top.weight), accuracy))
 
 
