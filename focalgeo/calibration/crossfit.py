@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 
 from focalgeo.arguments import array_of, check_choice, count, predicted_logits
 from focalgeo.calibration.methods import Calibrated, Fitted, Method, fit_methods
@@ -41,7 +41,7 @@ def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
 def cross_fit(
     methods: Mapping[str, Method],
     logits: Float[Array, "examples classes"],
-    labels: Int[Array, " examples"],
+    labels: Integer[Array, " examples"],
     *,
     settings: Mapping[str, Any],
     num_folds: int = 5,
@@ -83,9 +83,8 @@ def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]
     Raises:
         InputError: a criterion that is none.
     """
-    check_choice(
-        "criterion", criterion, tuple(dict.fromkeys(("ece", "nll", *(c for f in fits for c in f.method.criteria))))
-    )
+    known = ("ece", "nll", *(name for each in fits for name in each.method.criteria))
+    check_choice("criterion", criterion, tuple(dict.fromkeys(known)))
 
     def by(method: Method) -> str:
         return criterion if criterion in method.criteria else method.criteria[0]

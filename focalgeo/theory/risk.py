@@ -1,7 +1,7 @@
 """Conditional risk of the focal loss, the prediction that minimises it, and the proper loss inside it."""
 
 import jax.numpy as jnp
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 
 from focalgeo.arguments import (
     Batch,
@@ -105,7 +105,7 @@ def optimal_prediction(p: Rows, gamma: Numbers) -> Float[Array, "*batch classes"
     return marked(is_distribution(p)[..., None], jnp.exp(inverse_focal_calibration(jnp.log(p), gamma)))
 
 
-def proper_focal_loss(logits: Rows, labels: Int[Array, "*#batch"] | int, gamma: Numbers) -> Batch:
+def proper_focal_loss(logits: Rows, labels: Integer[Array, "*#batch"] | int, gamma: Numbers) -> Batch:
     """The proper loss inside the focal loss, L*(q, y) = l(p_hat^-1(q)_y): focal loss of the inverse focal map of q.
 
     With q = softmax(logits), focal loss is this proper loss behind the fixed map p_hat. Its conditional risk is

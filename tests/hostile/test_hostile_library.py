@@ -21,6 +21,9 @@ VALUES = st.one_of(st.sampled_from(SPECIAL), st.floats(-30, 30, width=32))
 DTYPES = st.sampled_from([np.float32, np.float64, np.float16, np.int32, bool])
 SHAPES = st.sampled_from([(0, 3), (4, 3), (4, 2), (4, 1), (4,), (2, 4, 3), ()])  # few, as each is compiled
 LABEL_SHAPES = st.sampled_from([(0,), (4,), (4, 1), (), (4, 3)])
+GAMMAS = st.sampled_from((0.0, 2.0, -0.5, -1.0, np.inf, np.nan))
+TEMPERATURES = st.sampled_from((1.0, 0.1, 0.0, -2.0, np.inf, np.nan, 1e30))
+ARGUMENTS = ("log_probs", "logits", "labels", "gamma", "temperature")
 MAPS = {
     "temperature_scaling": (lambda z, g, t: calibration.temperature_scaling(z, t), lambda z, g, t: [z, 0.0, t]),
     "focal_calibration": (lambda z, g, t: calibration.focal_calibration(z, g), lambda z, g, t: [z, g, 1.0]),
@@ -44,22 +47,23 @@ def tables(draw):
     classes = shape[-1] if shape else 1
     highest = classes - 1 if draw(st.booleans()) and classes > 1 else classes + 1
     labels = draw(st.lists(st.integers(0 if highest < classes else -2, highest), min_size=size, max_size=size))
-    return scores, np.array(labels).reshape(rows).astype(
-        draw(st.sampled_from([np.int32, np.int32, np.int64, np.uint8]))
-    )
+    dtype = draw(st.sampled_from([np.int32, np.int32, np.int64, np.uint8]))
+    return scores, np.array(labels).reshape(rows).astype(dtype)
 
 
 def results(function, *args):
     """What the function returns here and under jit, each None where it refuses in one line."""
     for call in (function, jax.jit(lambda *args: numbers(function(*args)))):
+        found, says = None, ""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of NumPy, in lists of 3e38
+            warnings.simplefilter("ignore")  # of NumPy, where 3e38 meets float16
             try:
-                found = call(*args)
+                found = jax.tree.map(np.asarray, numbers(call(*args)))
             except InputError as error:
-                assert "\n" not in str(error) and any(word in str(error) for word in ("log", "labels", "gamma", "temp"))
-                found = None
-        yield None if found is None else jax.tree.map(np.asarray, numbers(found))
+                says = str(error)
+        assert "\n" not in says
+        assert found is not None or any(name in says for name in ARGUMENTS), says
+        yield found
 
 
 def right_or_nan(found, expected, tolerance=2e-4):
@@ -109,18 +113,17 @@ def test_metrics_refuse_or_are_right_or_nan(table, name):
     for found in results(METRICS[name], log_probs, labels):
         if found is None:
             continue
-        assert log_probs.ndim == 2 and labels.shape == log_probs.shape[:1] and log_probs.shape[1] >= 2
+        assert (log_probs.ndim, labels.shape) == (2, log_probs.shape[:1])
+        assert log_probs.shape[1] >= 2
         if name in ("accuracy", "nll", "brier"):
-            right_or_nan(
-                found, expected_metric(name, log_probs, labels), 2e-2 if log_probs.dtype == np.float16 else 2e-4
-            )
+            tolerance = 2e-2 if log_probs.dtype == np.float16 else 2e-4
+            right_or_nan(found, expected_metric(name, log_probs, labels), tolerance)
         elif np.isnan(expected_metric("accuracy", log_probs, labels)):
             assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(found))
 
 
 @settings(max_examples=40, deadline=None)
-@given(tables(), st.sampled_from(sorted(MAPS)), st.sampled_from((0.0, 2.0, -0.5, -1.0, np.inf, np.nan)), st.sampled_from(
-    (1.0, 0.1, 0.0, -2.0, np.inf, np.nan, 1e30)))  # fmt: skip
+@given(tables(), st.sampled_from(sorted(MAPS)), GAMMAS, TEMPERATURES)
 def test_maps_refuse_or_are_right_or_nan(table, name, gamma, temperature):
     function, arguments = MAPS[name]
     for found in results(function, table[0], np.float32(gamma), np.float32(temperature)):
@@ -144,7 +147,9 @@ def test_losses_refuse_or_are_right_or_nan(table, name):
     for found in results({**OF_ROWS, **ON_BATCH}[name], logits, labels):
         if found is None:
             continue
-        assert logits.ndim and labels.shape == logits.shape[:-1] and logits.shape[-1] >= 2
+        assert logits.ndim
+        assert labels.shape == logits.shape[:-1]
+        assert logits.shape[-1] >= 2
         with np.errstate(all="ignore"):
             finite = np.isfinite(np.asarray(logits, np.float32)).all(axis=-1)
         valid = finite & (labels >= 0) & (labels < logits.shape[-1])
