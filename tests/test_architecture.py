@@ -13,12 +13,12 @@ from focalgeo.config import FIELDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "focalgeo"
-LAYER_0 = {"types", "rows", "config", "trees"}
+LAYER_0 = {"types", "rows", "config", "trees", "arguments"}
 LAYER_1 = {"losses", "calibration", "curvature", "models", "data", "records", "parallel"}
 LAYER_2 = {"theory", "training", "evaluation", "report"}
 ALLOWED = {
     "types": set(),
-    **{room: {"types"} for room in ("rows", "config", "trees")},
+    **{room: {"types"} for room in ("rows", "config", "trees", "arguments")},
     **{room: LAYER_0 for room in LAYER_1},
     "theory": LAYER_0 | {"losses", "calibration"},
     "training": LAYER_0 | {"parallel"},
