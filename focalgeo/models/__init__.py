@@ -5,10 +5,14 @@ The parameters of its constructor but those of GIVEN are its options, set in a c
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax.errors import FlaxError
 
 from focalgeo.models.cnn import CNN, VGG
 from focalgeo.models.densenet import DenseNet
@@ -41,6 +45,9 @@ MODELS = {
 # what a job gives a network by other fields or by its data; the rest of a constructor's plain values are its options:
 # those whose default a config file could write, so not the class of a ResNet's blocks
 GIVEN = {"num_classes", "dtype", "axis_name", "vocabulary_size", "embedding_init"}
+MOST = 2**20  # of a layer's width, of classes, of a stride: its weights alone fill memory where two of them meet
+MOST_LAYERS = 1000  # of a stage, and of stages or layers in a list: a compiler takes each by itself
+_COUNTS = {"blocks", "depth"}  # options that count layers
 _WORDS = {
     int: "be a whole number of 1 or more",
     int | None: "be a whole number of 1 or more",
@@ -70,6 +77,7 @@ def check_options(name: str, values: Mapping[str, Any]) -> None:
     """
     fields = _option_fields(_constructor(name))
     for option, value in values.items():
+        most = MOST_LAYERS if option in _COUNTS else MOST
         if value is None:
             continue
         if option not in fields:
@@ -78,8 +86,10 @@ def check_options(name: str, values: Mapping[str, Any]) -> None:
             offered = ", ".join(fields) or "none"
             raise InputError(f"config.model.options.{option}: {name} has no such option (it has: {offered}); {hint}")
         kind = fields[option].type
-        if kind in _WORDS and not _is_of_kind(value, kind):
-            raise InputError(f"config.model.options.{option} is {value}: it must {_WORDS[kind]}, or None")
+        if kind in _WORDS and not _is_of_kind(value, kind, most):
+            limit = f"; at most {most}" if int in (kind, *getattr(kind, "__args__", ())) else ""
+            limit += f", and {MOST_LAYERS} of them" if kind == Sequence[int] else ""
+            raise InputError(f"config.model.options.{option} is {_shown(value)}: it must {_WORDS[kind]}, or None{limit}")
 
 
 def build(name: str, num_classes: int = 10, **options) -> Model:
@@ -89,13 +99,17 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
     left aside by networks without batch norm. vocabulary_size: number of token ids, for networks on words alone.
     embedding_init: their first word vectors, as flax's (key, shape, dtype) -> array.
 
+    init and apply refuse inputs that the network does not read: images are floating-point [examples, height, width,
+    channels], features [examples, ...], words whole numbers of the shapes that `text` says.
+
     Raises:
-      InputError: unknown name, an option that this network does not have or of another kind, or words for a network
-        that reads none, or none for one that does.
+      InputError: unknown name, an option that this network does not have or of another kind, a number of classes below
+        2, or words for a network that reads none, or none for one that does.
     """
     constructor = _constructor(name)
     fields = _fields(constructor)
     check_options(name, {option: value for option, value in options.items() if option not in GIVEN})
+    _check_given(num_classes, options)
     if "vocabulary_size" in options and "vocabulary_size" not in fields:
         raise InputError(
             f"config.model.name: {name} does not read words, of which the data is made; choose gp_cnn for documents, "
@@ -109,12 +123,74 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
         if option in fields and value is not None
     }
     module = constructor(num_classes=num_classes, **given)
-    return Model(module.init, module.apply)
+    return Model(_checked(module.init, name, fields), _checked(module.apply, name, fields))
+
+
+def _check_given(num_classes: int, options: Mapping[str, Any]) -> None:
+    """Refuse what a job gives by other fields, where it is of another kind."""
+    if not _is_of_kind(num_classes, int, MOST) or num_classes < 2:
+        raise InputError(f"num_classes is {_shown(num_classes)}: it must be a whole number from 2 to {MOST}")
+    size = options.get("vocabulary_size")
+    if size is not None and not (_is_of_kind(size, int, 2**31 - 1) or size == 0):
+        raise InputError(f"vocabulary_size is {_shown(size)}: it must be a whole number below 2^31")
+    if not isinstance(options.get("axis_name"), str | None):
+        raise InputError(f"axis_name is {_shown(options['axis_name'])}: it must be text, or None")
+    if not (options.get("embedding_init") is None or callable(options["embedding_init"])):
+        raise InputError("embedding_init is no function: it must be one, (key, shape, dtype) -> array, or None")
+    if not _is_floating(options.get("dtype")):
+        raise InputError(f"dtype is {_shown(options['dtype'])}: it must be a floating-point type, such as float32")
+
+
+def _is_floating(dtype: Any) -> bool:
+    """Whether it names a floating-point type, as None does: a network's own is float32."""
+    try:
+        return dtype is None or jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        return False
+
+
+def _checked(function: Callable, name: str, fields: Mapping[str, Any]) -> Callable:
+    """A module's init or apply, whose second argument is the input: what it does not read is refused in one line."""
+
+    def call(first: Any, x: Any, **options: Any) -> Any:
+        _check_input(name, fields, x, options.get("mask"))
+        try:
+            return function(first, x, **options)
+        except FlaxError as error:
+            said = " ".join(str(error).split())
+            raise InputError(f"{name} does not fit its variables, its input or its options: {said:.300}") from error
+
+    return call
+
+
+def _check_input(name: str, fields: Mapping[str, Any], x: Any, mask: Any) -> None:
+    """Refuse an input by its shape and dtype alone; `fields` of the network's constructor tell its kind."""
+    words = "vocabulary_size" in fields
+    shape, dtype = np.shape(x), getattr(x, "dtype", None)
+    kind = jnp.integer if words else jnp.floating
+    if dtype is None or not jnp.issubdtype(dtype, kind):
+        given = type(x).__name__ if dtype is None else dtype
+        wanted = "whole numbers, as token ids" if words else "floating-point numbers, as normalised images"
+        raise InputError(f"x is {given}: {name} reads {wanted}")
+    if 0 in shape:
+        raise InputError(f"x has shape {list(shape)}, which holds nothing: {name} reads one example or more")
+    if "axis_name" in fields or "patch" in fields:
+        if len(shape) != 4:
+            raise InputError(f"x has {len(shape)} axes: {name} reads images [examples, height, width, channels]")
+    elif len(shape) < 2:
+        raise InputError(f"x has {len(shape)} axes: {name} reads [examples, ...]")
+    if mask is not None and (np.shape(mask)[:1] != shape[:1] or getattr(mask, "dtype", None) != bool):
+        raise InputError(f"mask has shape {list(np.shape(mask))}: it must be bool, one for each of {shape[0]} examples")
+
+
+def _shown(value: Any) -> str:
+    """The value in one line of moderate length."""
+    return f"{' '.join(str(value).split()):.80}"
 
 
 def _constructor(name: str):
-    if name not in MODELS:
-        raise InputError.of_choice("config.model.name", name, MODELS)
+    if not isinstance(name, str) or name not in MODELS:
+        raise InputError.of_choice("config.model.name", str(name), MODELS)
     return MODELS[name]
 
 
@@ -128,11 +204,12 @@ def _option_fields(constructor) -> dict:
     return {name: field for name, field in fields.items() if name not in taken and isinstance(field.default, plain)}
 
 
-def _is_of_kind(value: Any, kind: Any) -> bool:
+def _is_of_kind(value: Any, kind: Any, most: int = MOST) -> bool:
     if kind == Sequence[int]:
-        return all(_is_of_kind(each, int) for each in (value if isinstance(value, list | tuple) else (value,)))
+        values = value if isinstance(value, list | tuple) else (value,)
+        return len(values) <= MOST_LAYERS and all(_is_of_kind(each, int, most) for each in values)
     if kind in (int, int | None):
-        return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+        return isinstance(value, Integral) and not isinstance(value, bool | np.bool_) and 1 <= value <= most
     if kind is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
     return isinstance(value, kind)
