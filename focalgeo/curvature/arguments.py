@@ -74,7 +74,9 @@ def check_callable(function: Any, *, name: str) -> None:
         InputError: naming the argument and its type.
     """
     if not callable(function):
-        raise InputError(f"{name} is {type(function).__name__}, not a function; pass a function of the parameters' tree")
+        raise InputError(
+            f"{name} is {type(function).__name__}, not a function; pass a function of the parameters' tree"
+        )
 
 
 def check_whole(value: Any, *, name: str, least: int, most: int | None = None, why: str = "") -> None:
@@ -167,7 +169,6 @@ def scalar(loss):
     Raises:
         InputError: naming what was returned.
     """
-
     check_callable(loss, name="loss")
 
     def checked(params):
@@ -267,7 +268,7 @@ def _refuse_difference(what: str, first: PyTree, second: PyTree, tolerance: floa
 
 @jax.jit
 def _difference_and_size(first: PyTree, second: PyTree) -> tuple[Array, Array, Array]:
-    """A unit, and in this unit the norms of the difference and of `first`, whose squares would leave float32's range."""
+    """A unit, and in it the norms of the difference and of `first`, whose squares might leave the dtype's range."""
     unit = tree_unit((first, second))
     first, second = (jax.tree.map(lambda leaf: leaf / unit.astype(leaf.dtype), each) for each in (first, second))
     return unit, trees.norm(trees.axpy(jnp.float32(-1), first, second)), trees.norm(first)

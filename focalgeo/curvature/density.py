@@ -94,6 +94,7 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
     def body(found: _Found) -> _Found:
         krylov = _start(sign_probe(key, found.count, None, layout=layout), steps=rows)
         krylov = iterate(_goes_on, lambda krylov: _expanded(krylov, product(next_row(krylov))), krylov)
+        check_symmetric(krylov)
         return _with_probe(found, krylov)
 
     found = iterate(lambda found: found.count < num_probes, body, _none_found(num_probes, rows, layout.dtype))

@@ -65,7 +65,7 @@ def unravel(vector: Float[Array, " size"], layout: Layout) -> PyTree:
 
 
 def checked_matvec(matvec):
-    """`matvec`, refusing a product that is no tree like its vector, or is concrete and not finite; the leaf is named."""
+    """`matvec`, refusing a product that is no tree like its vector, or that is concrete and not finite."""
     check_callable(matvec, name="matvec")
 
     def product(vector):

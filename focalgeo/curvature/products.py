@@ -179,10 +179,11 @@ def _with_classes(logits: Callable[[PyTree], Array]) -> Callable[[PyTree], Array
 
     def checked(params: PyTree) -> Array:
         outputs = logits(params)
-        if getattr(outputs, "ndim", 0) < 1 or not jnp.issubdtype(outputs.dtype, jnp.floating) or 0 in outputs.shape:
+        fits = getattr(outputs, "ndim", 0) > 0 and outputs.size and jnp.issubdtype(outputs.dtype, jnp.floating)
+        if not fits or outputs.shape[-1] < 2:
             raise InputError(
-                f"the function of the logits returns {described(outputs)}, no floating-point array [..., classes]; "
-                "return the logits, no loss"
+                f"the function of the logits returns {described(outputs)}, no array [..., classes] of floating-point "
+                "numbers, 2 or more classes; return the logits, no loss"
             )
         return outputs
 

@@ -28,6 +28,7 @@ def forecast_memory(problem: Problem, *, num_vectors: int) -> Forecast:
 
     One product needs what the compiler states for it; the same compiled program measures later. Runs nothing.
     """
+    count_examples(problem)
     problem = on_device(problem)
     vector_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.params))
     needs = [_product_bytes(_arguments(problem, name)) for name in problem.losses]

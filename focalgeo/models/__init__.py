@@ -89,7 +89,9 @@ def check_options(name: str, values: Mapping[str, Any]) -> None:
         if kind in _WORDS and not _is_of_kind(value, kind, most):
             limit = f"; at most {most}" if int in (kind, *getattr(kind, "__args__", ())) else ""
             limit += f", and {MOST_LAYERS} of them" if kind == Sequence[int] else ""
-            raise InputError(f"config.model.options.{option} is {_shown(value)}: it must {_WORDS[kind]}, or None{limit}")
+            raise InputError(
+                f"config.model.options.{option} is {_shown(value)}: it must {_WORDS[kind]}, or None{limit}"
+            )
 
 
 def build(name: str, num_classes: int = 10, **options) -> Model:
@@ -179,7 +181,7 @@ def _check_input(name: str, fields: Mapping[str, Any], x: Any, mask: Any) -> Non
             raise InputError(f"x has {len(shape)} axes: {name} reads images [examples, height, width, channels]")
     elif len(shape) < 2:
         raise InputError(f"x has {len(shape)} axes: {name} reads [examples, ...]")
-    if mask is not None and (np.shape(mask)[:1] != shape[:1] or getattr(mask, "dtype", None) != bool):
+    if mask is not None and (np.shape(mask)[:1] != shape[:1] or getattr(mask, "dtype", None) != np.bool_):
         raise InputError(f"mask has shape {list(np.shape(mask))}: it must be bool, one for each of {shape[0]} examples")
 
 
