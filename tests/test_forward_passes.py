@@ -123,8 +123,8 @@ def test_words_are_read_alike_in_training_but_for_dropout():
         model = models.build("tree_lstm", 3, vocabulary_size=9, embedding_size=4, width=6, dropout=dropout)
         variables = model.init(jax.random.key(0), tree)
         logits, sown = model.apply(variables, tree, train=True, mutable=["intermediates"], rngs=rngs)
-        last = variables["params"]["Dense_0"]
-        wanted = np.asarray(sown["intermediates"]["features"][0]) @ last["kernel"] + np.asarray(last["bias"])
+        last = jax.tree.map(np.asarray, variables["params"]["Dense_0"])
+        wanted = np.asarray(sown["intermediates"]["features"][0]) @ last["kernel"] + last["bias"]
         np.testing.assert_allclose(logits, wanted, rtol=1e-5, atol=1e-6)
         if not dropout:
             np.testing.assert_array_equal(logits, model.apply(variables, tree))

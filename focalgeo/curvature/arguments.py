@@ -79,8 +79,8 @@ def check_callable(function: Any, *, name: str) -> None:
         )
 
 
-def check_whole(value: Any, *, name: str, least: int, most: int | None = None, why: str = "") -> None:
-    """Refuses what is not a whole number from `least` to `most`, known outside jit; why: said of the least.
+def check_whole(value: Any, *, name: str, least: int, most: int | None = None, why: str = "") -> int:
+    """Python's int of a whole number from `least` to `most`, known outside jit; why: said of the least.
 
     Raises:
         InputError: naming the argument, its value and what it may be.
@@ -91,6 +91,7 @@ def check_whole(value: Any, *, name: str, least: int, most: int | None = None, w
         raise InputError(f"{name} is {value}; use {least} or more{why}")
     if most is not None and value > most:
         raise InputError(f"{name} is {value}; use at most {most}")
+    return int(value)
 
 
 def check_positive(value: Any, *, name: str, of: str, zero: bool = False) -> None:

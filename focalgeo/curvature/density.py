@@ -83,8 +83,8 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
     """
     check_params(like, name="like")
     check_key(key)
-    check_whole(num_probes, name="num_probes", least=2, most=MOST_PRODUCTS, why=", for a standard error")
-    check_whole(steps, name="steps", least=1, why=" products for each probe")
+    num_probes = check_whole(num_probes, name="num_probes", least=2, most=MOST_PRODUCTS, why=", for a standard error")
+    steps = check_whole(steps, name="steps", least=1, why=" products for each probe")
     layout = layout_of(like)
     rows = min(steps, layout.size)
     needed = (rows + 3) * layout.nbytes + 2 * num_probes * rows * layout.dtype.itemsize

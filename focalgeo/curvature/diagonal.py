@@ -75,7 +75,7 @@ def leaf_traces(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
 def _sampled(samples_of, matvec, like, key, num_probes):
     check_params(like, name="like")
     check_key(key)
-    check_whole(num_probes, name="num_probes", least=2, most=MOST_PRODUCTS, why=", for a standard error")
+    num_probes = check_whole(num_probes, name="num_probes", least=2, most=MOST_PRODUCTS, why=", for a standard error")
     product = checked_matvec(matvec)
 
     def body(state):

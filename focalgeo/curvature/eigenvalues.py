@@ -111,7 +111,7 @@ def extreme_eigenvalues(
     check_params(like, name="like")
     check_key(key)
     layout = layout_of(like)
-    _check_options(layout, k, which, max_products, tolerance)
+    k, max_products = _checked_options(layout, k, which, max_products, tolerance)
     sign = 1 if which == "largest" else -1
     product = flat_matvec(matvec, layout, sign=sign)
 
@@ -128,18 +128,20 @@ def extreme_eigenvalues(
     return pairs
 
 
-def _check_options(layout: Layout, k: int, which: str, max_products: int, tolerance: float) -> None:
+def _checked_options(layout: Layout, k: int, which: str, max_products: int, tolerance: float) -> tuple[int, int]:
+    """Both whole numbers, k and max_products."""
     dimension = layout.size
-    check_whole(k, name="k", least=1)
+    k = check_whole(k, name="k", least=1)
     if k > dimension:
         raise InputError(f"k is {k}, but there are {dimension} eigenvalues; ask for 1 to {dimension}")
     check_choice(which, ("largest", "smallest"), name="which")
-    check_whole(max_products, name="max_products", least=1)
+    max_products = check_whole(max_products, name="max_products", least=1)
     if max_products < 2 * k:
         raise InputError(f"max_products is {max_products}; {k} eigenvalues and their residuals take at least {2 * k}")
     check_positive(tolerance, name="tolerance", of="fraction of the eigenvalue, such as 1e-3")
     vectors = min(max_products - k, dimension) + 3 * k
     check_bytes(vectors * layout.nbytes, what=f"{vectors} vectors of {dimension} numbers for max_products and k")
+    return k, max_products
 
 
 class _Search(NamedTuple):
@@ -220,6 +222,7 @@ def _measured(
     residuals = jnp.linalg.norm(products / krylov.unit - values[:, None] * vectors, axis=1)
     found, error = sign * krylov.unit * values, krylov.unit * residuals
     finite = jnp.isfinite(found) & jnp.isfinite(error)
+    found, error = jnp.where(finite, found, jnp.nan), jnp.where(finite, error, jnp.nan)
     converged = finite & (residuals <= _threshold(krylov.scale, values, tolerance))
     tree = jax.vmap(functools.partial(unravel, layout=layout))(vectors)
     return Eigenpairs(found, tree, error, krylov.step + len(values), converged)

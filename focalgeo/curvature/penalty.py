@@ -44,7 +44,7 @@ def value_and_trace(
     """
     check_params(params)
     check_key(key)
-    check_whole(num_probes, name="num_probes", least=1, most=MOST_PROBES)
+    num_probes = check_whole(num_probes, name="num_probes", least=1, most=MOST_PROBES)
     curvature_of, checked = _form(form), scalar(loss)
 
     def measured(point: PyTree) -> tuple[Array, tuple]:

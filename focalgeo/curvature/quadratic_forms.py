@@ -123,7 +123,7 @@ def trace_samples(
     check_params(like, name="like")
     check_key(key)
     check_callable(form, name="form")
-    check_whole(num_samples, name="num_samples", least=1, most=MOST_PRODUCTS)
+    num_samples = check_whole(num_samples, name="num_samples", least=1, most=MOST_PRODUCTS)
     layout = layout_of(like)
     if basis is not None and (np.ndim(basis) != 2 or np.shape(basis)[1] != layout.size):
         raise InputError(f"basis is {described(basis)}; give rows of {layout.size} numbers, as dominant_basis does")
@@ -161,7 +161,7 @@ def dominant_basis(
     """
     check_params(like, name="like")
     check_key(key)
-    check_whole(num_products, name="num_products", least=1, most=MOST_PRODUCTS)
+    num_products = check_whole(num_products, name="num_products", least=1, most=MOST_PRODUCTS)
     if not isinstance(matvecs, Sequence) or not matvecs:
         raise InputError(f"matvecs is {type(matvecs).__name__}; give a list of at least one function")
     layout = layout_of(like)

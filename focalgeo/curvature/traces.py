@@ -64,7 +64,7 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
     check_params(like, name="like")
     check_key(key)
     layout = layout_of(like)
-    _check_options(layout, num_probes, method)
+    num_probes = _checked_probes(num_probes, layout, method)
     product = flat_matvec(matvec, layout)
     if method == "hutchinson":
         found = _estimate(jnp.zeros((), layout.dtype), _samples(product, key, num_probes, layout))
@@ -76,10 +76,10 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
     return found
 
 
-def _check_options(layout: Layout, num_probes: int, method: str) -> None:
+def _checked_probes(num_probes: int, layout: Layout, method: str) -> int:
     check_choice(method, LEAST_PRODUCTS, name="method")
     least = LEAST_PRODUCTS[method]
-    check_whole(num_probes, name="num_probes", least=1, most=MOST_PRODUCTS)
+    num_probes = check_whole(num_probes, name="num_probes", least=1, most=MOST_PRODUCTS)
     if num_probes < least:
         raise InputError(f"num_probes is {num_probes}; {method} takes at least {least} for a standard error")
     samples = min(num_probes // 2, layout.size)
@@ -87,6 +87,7 @@ def _check_options(layout: Layout, num_probes: int, method: str) -> None:
         raise InputError(f'num_probes is {num_probes}; xtrace takes at most {2 * MOST_XTRACE_SAMPLES}, use "hutch++"')
     rows = {"hutchinson": 0, "hutch++": min(num_probes // 3, layout.size), "xtrace": samples}[method]
     check_bytes((4 * rows + 3) * layout.nbytes, what=f"{rows} vectors of {layout.size} numbers for num_probes")
+    return num_probes
 
 
 def _xtrace(product, key, num_probes, layout):

@@ -26,7 +26,8 @@ def step_schedule(boundaries: Sequence[int], factor: float) -> Callable:
         _check("boundaries", boundary, _is_number(boundary), "hold finite numbers of steps, 0 or more")
     _check("factor", factor, _is_number(factor), "be a finite number, 0 or more")
     drops = Counter(map(int, boundaries))  # two within one step drop twice
-    return _of_float_count(optax.piecewise_constant_schedule(1.0, {at: factor**times for at, times in drops.items()}))
+    scales = {at: float(factor) ** times for at, times in drops.items()}
+    return _of_float_count(optax.piecewise_constant_schedule(1.0, scales))
 
 
 def cosine_schedule(steps: int, warmup_steps: int) -> Callable:
@@ -38,7 +39,7 @@ def cosine_schedule(steps: int, warmup_steps: int) -> Callable:
     _check("steps", steps, _is_whole(steps) and steps >= 1, "be a whole number of 1 or more")
     fits = _is_whole(warmup_steps) and 0 <= warmup_steps < steps
     _check("warmup_steps", warmup_steps, fits, f"be a whole number from 0, below the {steps} steps")
-    return _of_float_count(optax.warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps, steps))
+    return _of_float_count(optax.warmup_cosine_decay_schedule(0.0, 1.0, int(warmup_steps), int(steps)))
 
 
 def make_optimiser(
@@ -64,9 +65,9 @@ def make_optimiser(
     _check("config.optimizer.weight_decay", weight_decay, _is_number(weight_decay), "be a finite number, 0 or more")
     _check("config.optimizer.clip_norm", clip_norm, _is_number(clip_norm), "be 0 (off) or a finite number above it")
     return optax.chain(
-        optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
-        optax.add_decayed_weights(weight_decay, _but_word_vectors) if weight_decay else optax.identity(),
-        OPTIMISERS[name](momentum, nesterov),
+        optax.clip_by_global_norm(float(clip_norm)) if clip_norm else optax.identity(),
+        optax.add_decayed_weights(float(weight_decay), _but_word_vectors) if weight_decay else optax.identity(),
+        OPTIMISERS[name](float(momentum), nesterov),
         optax.scale_by_learning_rate(schedule),
     )
 

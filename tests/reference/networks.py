@@ -32,7 +32,8 @@ class Weights:
         """The next submodule of a kind, whose new statistics become part of this one's."""
         name, params = self.take(kind)
         weights = Weights(params, self.stats.get(name))
-        self.new[name] = weights.new
+        if weights.stats:
+            self.new[name] = weights.new
         return weights
 
     def done(self):

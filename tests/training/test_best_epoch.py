@@ -71,6 +71,15 @@ def test_what_is_evaluated_is_the_best_epoch_on_val(config, tmp_path):
     assert min(epochs) < 5  # else the last epoch would have done as well
 
 
+def test_a_best_epoch_that_is_the_last_has_its_number(config, tmp_path):
+    short = config.copy_and_resolve_references()
+    short.optimizer.update({"epochs": 1, "learning_rate": 0.1})
+    short.sweep.seed = ()
+    short.curvature.examples = 0
+    rows = job.run(short, tmp_path / "run")
+    assert [row.value for row in select(rows, Scalar, name="selected_epoch")] == [1]
+
+
 def test_unknown_choices_are_named(config, tmp_path):
     for field, value in (("select", "best"), ("reduction", "total")):
         wrong = config.copy_and_resolve_references()
