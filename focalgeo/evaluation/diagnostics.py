@@ -131,7 +131,12 @@ def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[R
     "gradient_norm_histogram" is the share of all examples whose norm is in [lower, upper), for the bins of `NORM_EDGES`
     that are not empty: four a decade, the first from 0 to 1e-12, the last holding all above it, the same for every
     epoch. "reliability" is as in `calibration_rows`, of no method, with the "share" of the examples in each bin.
+
+    Raises:
+        InputError: there is no example.
     """
+    if len(diagnosis.confidence) == 0:
+        raise InputError("diagnosis holds no example: give one or more")
     rows = [finite(row) for row in _mean_rows(diagnosis, split) + _histogram_rows(diagnosis.gradient_norm, split)]
     bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
     return rows + reliability_rows(bins, split=split, total=len(diagnosis.confidence))

@@ -68,6 +68,7 @@ def check_memory(forecast: Forecast, available: int | None) -> None:
 
 def seconds_of_product(problem: Problem) -> float:
     """Seconds of one Hessian product over all batches, from one batch measured after compilation."""
+    count_examples(problem)
     problem = on_device(problem)
     arguments = _arguments(problem, next(iter(problem.losses)))
     jax.block_until_ready(add_product(*arguments))

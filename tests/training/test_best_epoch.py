@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -41,6 +42,18 @@ def test_the_best_epoch_of_each_member_and_of_equals_the_earliest():
     np.testing.assert_array_equal(chosen.best.epoch, [2, 3])
     np.testing.assert_array_equal(chosen.params["w"], [[2] * 3, [3] * 3])
     np.testing.assert_array_equal(chosen.model_state["mean"], [2, 3])
+
+
+def test_logits_that_are_not_numbers_are_right_of_no_class():
+    state = make_state(0.0)
+    best = best_epoch.before_training(state.params, state.model_state)
+    best = best._replace(accuracy=jnp.zeros(2), epoch=jnp.zeros(2))
+    predicted = predictions(0, 2)
+    predicted.logits[:, 0] = np.nan  # whose first largest is class 0
+    best = best_epoch.after_epoch(state._replace(best=best), 1, predicted._replace(labels=np.array([0, 0])))
+    np.testing.assert_array_equal(best.accuracy, [0, 0])
+    with pytest.raises(InputError, match="predicted holds no example of val"):
+        best_epoch.after_epoch(state._replace(best=best), 1, jax.tree.map(lambda leaf: leaf[:0], predicted))
 
 
 @pytest.fixture(scope="module")

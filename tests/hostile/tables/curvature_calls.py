@@ -6,7 +6,7 @@ import numpy as np
 from hostile.cases import Call
 
 from focalgeo import curvature as c
-from focalgeo import evaluation, losses, models
+from focalgeo import evaluation, losses, models, trees
 from focalgeo.training import optimiser
 from focalgeo.types import Batch, RunError
 
@@ -567,6 +567,24 @@ CASES = [
         "metrics of no methods",
         lambda: list(evaluation.measure_members([SAMPLE])),
         "calibrated holds no method",
+    ),
+    Call(
+        "wrong result",
+        "an inner product of different trees",
+        lambda: trees.dot({"a": LIKE}, {"b": LIKE}),
+        "left and right are trees of different",
+    ),
+    Call(
+        "wrong result",
+        "a sum that would broadcast",
+        lambda: trees.add({"a": LIKE}, {"a": jnp.float32(1)}),
+        r"left holds a leaf of shape \[4\], right \[\]",
+    ),
+    Call(
+        "traceback",
+        "the time of no batches",
+        lambda: evaluation.seconds_of_product(problem([])),
+        "batches hold no example",
     ),
 ]
 
