@@ -10,6 +10,7 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
+from focalgeo.config import shown
 from focalgeo.models.cnn import CNN, VGG
 from focalgeo.models.densenet import DenseNet
 from focalgeo.models.mlp import MLP, Logistic
@@ -41,6 +42,8 @@ MODELS = {
 # what a job gives a network by other fields or by its data; the rest of a constructor's plain values are its options:
 # those whose default a config file could write, so not the class of a ResNet's blocks
 GIVEN = {"num_classes", "dtype", "axis_name", "vocabulary_size", "embedding_init"}
+MOST_LAYERS = 500  # of any kind: more take minutes to compile
+COUNT_LAYERS = {"blocks", "depth"}  # options whose numbers are layers; of any other tuple each entry is one
 _WORDS = {
     int: "be a whole number of 1 or more",
     int | None: "be a whole number of 1 or more",
@@ -79,7 +82,9 @@ def check_options(name: str, values: Mapping[str, Any]) -> None:
             raise InputError(f"config.model.options.{option}: {name} has no such option (it has: {offered}); {hint}")
         kind = fields[option].type
         if kind in _WORDS and not _is_of_kind(value, kind):
-            raise InputError(f"config.model.options.{option} is {value}: it must {_WORDS[kind]}, or None")
+            raise InputError(f"config.model.options.{option} is {shown(value)}: it must {_WORDS[kind]}, or None")
+        if reason := _too_large(option, value if isinstance(value, list | tuple) else (value,)):
+            raise InputError(f"config.model.options.{option} is {shown(value)}: it must {reason}")
 
 
 def build(name: str, num_classes: int = 10, **options) -> Model:
@@ -126,6 +131,14 @@ def _option_fields(constructor) -> dict:
     fields, plain = _fields(constructor), int | float | str | tuple | None
     taken = {*GIVEN, "parent", "name"}  # the last two are flax's own
     return {name: field for name, field in fields.items() if name not in taken and isinstance(field.default, plain)}
+
+
+def _too_large(option: str, values: Sequence[Any]) -> str | None:
+    """What an option must do that asks for too much; None for one that does not."""
+    if any(isinstance(each, Integral) and each >= 2**31 for each in values):
+        return "stay below 2^31"
+    layers = sum(values) if option in COUNT_LAYERS else len(values)
+    return f"ask for at most {MOST_LAYERS} layers" if layers > MOST_LAYERS else None
 
 
 def _is_of_kind(value: Any, kind: Any) -> bool:
