@@ -58,9 +58,9 @@ def check_memory(members: Sequence[Member], prepared: Prepared) -> None:
     if free is None:
         return
     of_one, size = 2 * evaluation.tree_bytes(state), f"{trees.size(state.params):,} parameters"
-    alone = f"a network of {size} and its optimiser's state"
+    alone = f"a network of {size} with its optimiser's state"
     evaluation.check_fits(alone, of_one, free, mend="set smaller config.model.options, or another config.model.name")
-    together = f"config.sweep: the states of {len(members):,} members of {size}"
+    together = f"config.sweep of {len(members):,} members of {size} each"
     evaluation.check_fits(together, len(members) * of_one, free, mend="sweep fewer values at once")
     for section, needed in _bytes_of_batches(config, prepared, forward).items():
         what = f"config.{section}.batch_size is {config[section].batch_size}: a batch beside {size}"
