@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
+from focalgeo.config import shown
 from focalgeo.models.cnn import CNN, VGG
 from focalgeo.models.densenet import DenseNet
 from focalgeo.models.mlp import MLP, Logistic
@@ -45,9 +46,9 @@ MODELS = {
 # what a job gives a network by other fields or by its data; the rest of a constructor's plain values are its options:
 # those whose default a config file could write, so not the class of a ResNet's blocks
 GIVEN = {"num_classes", "dtype", "axis_name", "vocabulary_size", "embedding_init"}
-MOST = 2**20  # of a layer's width, of classes, of a stride: its weights alone fill memory where two of them meet
-MOST_LAYERS = 1000  # of a stage, and of stages or layers in a list: a compiler takes each by itself
-_COUNTS = {"blocks", "depth"}  # options that count layers
+MOST_CLASSES = 2**20  # a layer's weights for so many fill memory
+MOST_LAYERS = 500  # of any kind: more take minutes to compile
+COUNT_LAYERS = {"blocks", "depth"}  # options whose numbers are layers; of any other tuple each entry is one
 _WORDS = {
     int: "be a whole number of 1 or more",
     int | None: "be a whole number of 1 or more",
@@ -77,7 +78,6 @@ def check_options(name: str, values: Mapping[str, Any]) -> None:
     """
     fields = _option_fields(_constructor(name))
     for option, value in values.items():
-        most = MOST_LAYERS if option in _COUNTS else MOST
         if value is None:
             continue
         if option not in fields:
@@ -86,12 +86,10 @@ def check_options(name: str, values: Mapping[str, Any]) -> None:
             offered = ", ".join(fields) or "none"
             raise InputError(f"config.model.options.{option}: {name} has no such option (it has: {offered}); {hint}")
         kind = fields[option].type
-        if kind in _WORDS and not _is_of_kind(value, kind, most):
-            limit = f"; at most {most}" if int in (kind, *getattr(kind, "__args__", ())) else ""
-            limit += f", and {MOST_LAYERS} of them" if kind == Sequence[int] else ""
-            raise InputError(
-                f"config.model.options.{option} is {_shown(value)}: it must {_WORDS[kind]}, or None{limit}"
-            )
+        if kind in _WORDS and not _is_of_kind(value, kind):
+            raise InputError(f"config.model.options.{option} is {shown(value)}: it must {_WORDS[kind]}, or None")
+        if reason := _too_large(option, value if isinstance(value, list | tuple) else (value,)):
+            raise InputError(f"config.model.options.{option} is {shown(value)}: it must {reason}")
 
 
 def build(name: str, num_classes: int = 10, **options) -> Model:
@@ -130,17 +128,18 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
 
 def _check_given(num_classes: int, options: Mapping[str, Any]) -> None:
     """Refuse what a job gives by other fields, where it is of another kind."""
-    if not _is_of_kind(num_classes, int, MOST) or num_classes < 2:
-        raise InputError(f"num_classes is {_shown(num_classes)}: it must be a whole number from 2 to {MOST}")
+    if not _is_of_kind(num_classes, int) or not 2 <= num_classes <= MOST_CLASSES:
+        raise InputError(f"num_classes is {shown(num_classes)}: it must be a whole number from 2 to {MOST_CLASSES}")
     size = options.get("vocabulary_size")
-    if size is not None and not (_is_of_kind(size, int, 2**31 - 1) or size == 0):
-        raise InputError(f"vocabulary_size is {_shown(size)}: it must be a whole number below 2^31")
+    fits = (_is_of_kind(size, int) and size < 2**31) or (type(size) is int and size == 0)
+    if size is not None and not fits:
+        raise InputError(f"vocabulary_size is {shown(size)}: it must be a whole number below 2^31")
     if not isinstance(options.get("axis_name"), str | None):
-        raise InputError(f"axis_name is {_shown(options['axis_name'])}: it must be text, or None")
+        raise InputError(f"axis_name is {shown(options['axis_name'])}: it must be text, or None")
     if not (options.get("embedding_init") is None or callable(options["embedding_init"])):
         raise InputError("embedding_init is no function: it must be one, (key, shape, dtype) -> array, or None")
     if not _is_floating(options.get("dtype")):
-        raise InputError(f"dtype is {_shown(options['dtype'])}: it must be a floating-point type, such as float32")
+        raise InputError(f"dtype is {shown(options['dtype'])}: it must be a floating-point type, such as float32")
 
 
 def _is_floating(dtype: Any) -> bool:
@@ -185,11 +184,6 @@ def _check_input(name: str, fields: Mapping[str, Any], x: Any, mask: Any) -> Non
         raise InputError(f"mask has shape {list(np.shape(mask))}: it must be bool, one for each of {shape[0]} examples")
 
 
-def _shown(value: Any) -> str:
-    """The value in one line of moderate length."""
-    return f"{' '.join(str(value).split()):.80}"
-
-
 def _constructor(name: str):
     if not isinstance(name, str) or name not in MODELS:
         raise InputError.of_choice("config.model.name", str(name), MODELS)
@@ -206,12 +200,20 @@ def _option_fields(constructor) -> dict:
     return {name: field for name, field in fields.items() if name not in taken and isinstance(field.default, plain)}
 
 
-def _is_of_kind(value: Any, kind: Any, most: int = MOST) -> bool:
+def _too_large(option: str, values: Sequence[Any]) -> str | None:
+    """What an option must do that asks for too much; None for one that does not."""
+    if any(isinstance(each, Integral) and each >= 2**31 for each in values):
+        return "stay below 2^31"
+    layers = sum(values) if option in COUNT_LAYERS else len(values)
+    return f"ask for at most {MOST_LAYERS} layers" if layers > MOST_LAYERS else None
+
+
+def _is_of_kind(value: Any, kind: Any) -> bool:
     if kind == Sequence[int]:
         values = value if isinstance(value, list | tuple) else (value,)
-        return len(values) <= MOST_LAYERS and all(_is_of_kind(each, int, most) for each in values)
+        return all(_is_of_kind(each, int) for each in values)
     if kind in (int, int | None):
-        return isinstance(value, Integral) and not isinstance(value, bool | np.bool_) and 1 <= value <= most
+        return isinstance(value, Integral) and not isinstance(value, bool | np.bool_) and value >= 1
     if kind is float:
         return isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
     return isinstance(value, kind)
