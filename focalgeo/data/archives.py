@@ -106,8 +106,8 @@ def check_declared(path: Path, name: str, declared: int, *, held: float = math.i
         raise corrupt_file(path, f"{name} declares {_size(declared)} and holds at most {_size(held)}")
     free = free_memory()
     if declared > free:
-        declares = f"{path}: {name} declares {_size(declared)}, and {_size(free)} of memory are free"
-        raise InputError(f"{declares}: write it again if it should be smaller, or use a larger machine")
+        needs = f"{path}: {name} needs {_size(declared)} of memory, and {_size(free)} are free"
+        raise InputError(f"{needs}: write it again if it should be smaller, or use a larger machine")
 
 
 def check_zip_member(path: Path, member: zipfile.ZipInfo) -> None:

@@ -351,7 +351,7 @@ def test_files_that_are_empty_cut_short_missing_or_of_another_format_are_one_lin
         assert says in line(tmp_path / name)
     assert "No such file or directory; check the path" in line(tmp_path / "nowhere.npz")
     (tmp_path / "folder.npz").mkdir()
-    assert "Is a directory; check the path" in line(tmp_path / "folder.npz")
+    assert "is a folder: give a file" in line(tmp_path / "folder.npz")
     assert "is corrupt, cut short or no .npy file" in line(
         f"logits={tmp_path}/garbage.npy,labels={tmp_path}/garbage.npy"
     )
