@@ -81,7 +81,7 @@ def check_regular(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a name that no system takes
-        if path.is_symlink() and isinstance(error, FileNotFoundError):
+        if os.path.islink(path) and isinstance(error, FileNotFoundError):
             raise InputError(f"{path} is a link to {os.readlink(path)}, where nothing is: mend the link") from error
         why = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {path}: {why}; check the path") from error

@@ -249,7 +249,7 @@ def _group_names(group: np.ndarray, where: str) -> np.ndarray:
 def _texts(array: np.ndarray, name: str, where: str) -> list[str]:
     try:
         return array.astype(str).tolist()
-    except ValueError as error:  # bytes or code points that are no text
+    except (ValueError, SystemError) as error:  # bytes, or code points, that are no text
         raise InputError(f"{where}: {name} hold bytes that are no text: give numbers or plain names") from error
 
 

@@ -155,7 +155,7 @@ def _safetensors(path: Path) -> Iterator[safe_open]:
     try:
         with safe_open(path, framework="numpy") as file:
             yield file
-    except (SafetensorError, *CORRUPT_FILE, TypeError) as error:
+    except (SafetensorError, *CORRUPT_FILE, AttributeError) as error:  # AttributeError: a type that NumPy has not
         raise corrupt_file(path, error) from error
 
 
