@@ -3,16 +3,21 @@
 import csv
 import io
 import json
+import signal
 import struct
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hostile.cases import ROOT
 from hostile.tables.output_files import CALIBRATOR, CLASSES, LABELS, LOGITS, N, npy, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from focalgeo.calibrate import main
 from focalgeo.calibration import read_calibrator
 from focalgeo.data.logits_files import Keys, read_outputs
 from focalgeo.types import InputError
@@ -194,3 +199,18 @@ def test_calibrators_of_random_values(changed, parameters):
 def test_calibrators_that_are_none(value):
     content = value if isinstance(value, bytes) else json.dumps(value).encode()
     assert attempted("calibrator.json", content, read_calibrator) is None
+
+
+def test_a_hangup_leaves_complete_files_and_the_same_command_makes_them_whole(tmp_path):
+    np.savez(tmp_path / "val.npz", logits=LOGITS, labels=LABELS)
+    arguments = [f"--val={tmp_path}/val.npz", f"--out={tmp_path}/out", "--num-resamples=20", "--folds=2"]
+    command = [sys.executable, "-m", "focalgeo.calibrate", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        next(line for line in running.stderr if "measuring" in line)
+        running.send_signal(signal.SIGHUP)
+    assert running.returncode == -signal.SIGHUP
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["config"]["folds"] == 2
+    with np.load(tmp_path / "out" / "search.npz") as found:
+        assert found["ece"].shape == found["nll"].shape
+    assert main(arguments) == 0
+    assert read_calibrator(tmp_path / "out" / "calibrator.json").num_classes == CLASSES
