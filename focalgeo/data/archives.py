@@ -5,8 +5,11 @@ import gzip
 import hashlib
 import io
 import lzma
+import math
 import os
+import re
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -27,9 +30,21 @@ OPENERS: MappingProxyType[str, Callable] = MappingProxyType(
     }
 )
 CORRUPT_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile)
-# What readers of single files raise on content that is not what the suffix says.
-CORRUPT_FILE = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, UnicodeDecodeError)
+# What readers of single files raise on content that is not what the suffix says, or that is larger than memory: also
+# UnicodeError and InputError (ValueError), RecursionError and NotImplementedError (RuntimeError), OverflowError.
+CORRUPT_FILE = (
+    *(ArithmeticError, EOFError, LookupError, MemoryError, OSError, RuntimeError, SyntaxError),
+    *(TypeError, ValueError, lzma.LZMAError, struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error),
+)
 BUFFER_BYTES = 1 << 20
+_DEFLATE_RATIO = 1032  # the most bytes that one byte of a deflated member can stand for
+_KINDS = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISDIR, "a folder"),
+)
 
 
 def one_line(error: Exception) -> str:
@@ -37,10 +52,98 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
+def printable(name: str) -> str:
+    """A name from a file as messages show it: as it is, or quoted with escapes where it would not stand on one line."""
+    return name if name.isprintable() else ascii(name)
+
+
 def corrupt_file(path: Path, why: object) -> InputError:
-    """The error for a file that is corrupt, cut short or of another format than its suffix says."""
-    text = " ".join(str(why).split())
+    """The error for a file that is corrupt, cut short or of another format than its suffix says, or beyond memory.
+
+    An InputError, which says more, stays as it is.
+    """
+    if isinstance(why, InputError):
+        return why
+    if isinstance(why, MemoryError):
+        return InputError(f"{path} declares more than memory holds: it is corrupt, or needs a larger machine")
+    text = " ".join(str(why).split())[:200] or type(why).__name__
     return InputError(f"{path} is corrupt, cut short or no {path.suffix} file ({text}): write it again")
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is no file that can be read to its end: a pipe, a device, a folder, a link to nothing.
+
+    Nothing is opened, since opening a pipe waits for its writer.
+
+    Raises:
+        InputError: what stands there instead, or why the system does not find it.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a name that no system takes
+        if os.path.islink(path) and isinstance(error, FileNotFoundError):
+            raise InputError(f"{path} is a link to {os.readlink(path)}, where nothing is: mend the link") from error
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {path}: {why}; check the path") from error
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
+        raise InputError(f"{path} is {kind}: give a file")
+
+
+def check_declared(path: Path, name: str, declared: int, *, held: float = math.inf) -> None:
+    """Refuse a member or an array before it is read, if its file cannot hold or memory cannot take what is declared.
+
+    Args:
+        path: The file.
+        name: Of the member or array, for the message.
+        declared: Bytes, as a header says.
+        held: The most bytes that the file can hold of it; infinite where its compression has no bound.
+
+    Raises:
+        InputError: how much is declared, and how much there is.
+    """
+    if declared < 0 or declared > held:
+        raise corrupt_file(path, f"{name} declares {_size(declared)} and holds at most {_size(held)}")
+    free = free_memory()
+    if declared > free:
+        needs = f"{path}: {name} needs {_size(declared)} of memory, and {_size(free)} are free"
+        raise InputError(f"{needs}: write it again if it should be smaller, or use a larger machine")
+
+
+def check_zip_member(path: Path, member: zipfile.ZipInfo) -> None:
+    """Refuse a member of a zip archive that is encrypted, or declares more than its bytes or memory hold.
+
+    Raises:
+        InputError: the member and what is wrong.
+    """
+    if member.flag_bits & 1:
+        raise InputError(f"{path}: {printable(member.filename)} is encrypted: pack it without a password")
+    ratios = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: _DEFLATE_RATIO}
+    held = ratios.get(member.compress_type, math.inf) * min(member.compress_size, path.stat().st_size)
+    check_declared(path, printable(member.filename), member.file_size, held=held)
+
+
+def free_memory() -> float:
+    """Bytes that the machine, or its container, can still give; infinite where neither is known."""
+    found = [_number_in("/proc/meminfo", r"^MemAvailable:\s*(\d+)", unit=1024)]
+    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        folder = "/sys/fs/cgroup" if limit == "memory.max" else "/sys/fs/cgroup/memory"
+        cached = _number_in(f"{folder}/memory.stat", r"^(?:total_)?inactive_file (\d+)", absent=0)  # is given back
+        found.append(_number_in(f"{folder}/{limit}") - _number_in(f"{folder}/{used}", absent=0) + cached)
+    return min(found)
+
+
+def _number_in(path: str, pattern: str = r"^(\d+)", *, unit: int = 1, absent: float = math.inf) -> float:
+    """The number that the pattern finds in a file of the system; `absent` where it has none."""
+    try:
+        found = re.search(pattern, Path(path).read_text(), re.MULTILINE)
+    except OSError:
+        return absent
+    return unit * int(found[1]) if found else absent
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:,.1f} GiB" if abs(count) >= 2**30 else f"{count:,.0f} bytes"
 
 
 def list_files(folder: Path) -> list[str]:
@@ -134,8 +237,7 @@ def _read_zip(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes
                 continue
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise InputError(f"{path}: {name} is a link: pack it without zip's option --symlinks")
-            if member.flag_bits & 1:
-                raise InputError(f"{path}: {name} is encrypted: pack it without a password")
+            check_zip_member(path, member)
             yield name, archive.read(member)
 
 
