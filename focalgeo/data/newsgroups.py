@@ -119,7 +119,9 @@ def _dataset(posts: Iterable[Post], digest: str, where: str, max_length: int | N
     if not names:
         raise InputError(f"{where} holds no posts: give group folders with files that have no suffix or .txt")
     plan = layout(names, where=where)
-    x = pad_texts(ids)
+    if "test" not in plan.rows and any(name.startswith("train/") and name.count("/") == 2 for name in names):
+        raise InputError(f"{where} has no test folder: give both halves, or the group folders alone to split test off")
+    x = pad_texts(ids, where=where)
     for part, rows in plan.rows.items():
         if np.mean(x[rows, 0] == 1) > 0.5:
             raise InputError(f"{where}: most posts of {part} have no words behind an empty line: fetch the posts again")

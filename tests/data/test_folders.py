@@ -281,7 +281,7 @@ def test_unreadable_folder(folder):
         (folder / "train/cat").chmod(0o700)
 
 
-def test_errors_of_the_file_system_do_not_leak(folder):
+def test_a_link_to_nothing_is_named(folder):
     (folder / "train/cat/00.png").unlink()
     (folder / "train/cat/00.png").symlink_to(folder / "gone.png")
-    assert_refused(folder, "cannot be read", "00.png")
+    assert_refused(folder, "00.png is a link to", "gone.png, where nothing is")
