@@ -11,6 +11,7 @@ import re
 import stat
 import struct
 import tarfile
+import time
 import zipfile
 import zlib
 from collections import Counter
@@ -37,6 +38,7 @@ CORRUPT_FILE = (
     *(TypeError, ValueError, lzma.LZMAError, struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error),
 )
 BUFFER_BYTES = 1 << 20
+SECONDS = 5.0  # between two lines of progress
 LARGEST_FILE = 1 << 30  # bytes of one image or text
 MOST_PATHS = 100  # to one folder, through links
 MOST_ZEROS = 64 << 20  # bytes at the end of a tar archive
@@ -151,6 +153,22 @@ def _number_in(path: str, pattern: str = r"^(\d+)", *, unit: int = 1, absent: fl
 
 def _size(count: float) -> str:
     return f"{count / 2**30:,.1f} GiB" if abs(count) >= 2**30 else f"{count:,.0f} bytes"
+
+
+Tell = Callable[[str], None]  # gets a line of progress
+
+
+def counter(tell: Tell | None, where: str) -> Callable[[int], None]:
+    """A function of the number of examples read so far, which gives a line to `tell` every few seconds."""
+    told = time.monotonic()
+
+    def count(number: int) -> None:
+        nonlocal told
+        if tell is not None and time.monotonic() - told > SECONDS:
+            tell(f"read {number:,} examples of {where}")
+            told = time.monotonic()
+
+    return count
 
 
 def list_files(folder: Path) -> list[str]:

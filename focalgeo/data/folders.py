@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from focalgeo.data.archives import check_regular, checksum, is_hidden, list_files, one_line, read_files
+from focalgeo.data.archives import Tell, check_regular, checksum, is_hidden, list_files, one_line, read_files
 from focalgeo.data.cache import cached_dataset
 from focalgeo.data.images import check_memory, decode_files
 from focalgeo.data.splits import RawDataset
@@ -42,7 +42,6 @@ UNREAD = frozenset(
 SPLITS = ("train", "val", "test")
 TRAINING = frozenset({"train", "training"})
 HELD_OUT = frozenset({"val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "holdout"})
-Tell = Callable[[str], None]  # gets a line of progress
 Decode = Callable[[Path, str, str, int | None, Tell | None], RawDataset]  # (path, where, checksum, image_size, tell)
 
 

@@ -6,7 +6,6 @@ that this package loads without JAX.
 
 import io
 import math
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +18,7 @@ import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 from PIL import Image
 
-from focalgeo.data.archives import free_memory
+from focalgeo.data.archives import Tell, counter, free_memory
 from focalgeo.types import Array, InputError, Split
 
 # What Pillow turns into RGB without loss of range; "I;16", "I" and "F" it would clip at 255.
@@ -28,7 +27,6 @@ EIGHT_BIT_MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 FILES_PER_TASK = 256
 TASKS_WAITING = 4
-SECONDS = 5.0  # between two lines of progress
 
 File = tuple[str, bytes]
 
@@ -73,18 +71,18 @@ def _unusable(image: Image.Image) -> str | None:
 
 
 def decode_files(
-    files: Iterable[File], *, where: str, image_size: int | None = None, tell: Callable[[str], None] | None = None
+    files: Iterable[File], *, where: str, image_size: int | None = None, tell: Tell | None = None
 ) -> tuple[list[str], UInt8[np.ndarray, "files height width 3"]]:
     """The names and images, uint8 [files, height, width, 3], of encoded files, in their order.
 
-    tell: gets a line with the number of images decoded, every few seconds.
+    tell: gets a line of progress every few seconds.
 
     Raises:
         InputError: a broken image, images of different sizes where `image_size` is None, or more than memory takes.
     """
     names: list[str] = []
     groups: list[np.ndarray] = []
-    told = time.monotonic()
+    count = counter(tell, where)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, about a file's metadata
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -92,9 +90,7 @@ def decode_files(
             names += group_names
             groups.append(stack_images(group_names, images, where=where))
             check_one_size([names[0], group_names[0]], [groups[0][0], groups[-1][0]], where=where)
-            if tell is not None and time.monotonic() - told > SECONDS:
-                tell(f"decoded {len(names):,} images of {where}")
-                told = time.monotonic()
+            count(len(names))
     return names, np.concatenate(groups) if groups else np.empty((0, 0, 0, 3), np.uint8)
 
 

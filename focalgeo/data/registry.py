@@ -36,7 +36,7 @@ READERS: MappingProxyType[str, Reader] = MappingProxyType(
         "tfds": Reader(read_tfds, "<name>", ("image_size", "cache_dir", "tell"), ("image_size",)),
         "folder": Reader(read_folder, "<path>", ("image_size", "cache_dir", "tell"), ("image_size",)),
         "tiny_imagenet": Reader(read_tiny_imagenet, "<path>", ("image_size", "cache_dir", "tell"), ("image_size",)),
-        "newsgroups": Reader(read_newsgroups, "<path>", ("max_length",), ("max_words", "max_length")),
+        "newsgroups": Reader(read_newsgroups, "<path>", ("max_length", "tell"), ("max_words", "max_length")),
         "sst": Reader(read_treebank, "<path>", (), ("max_words",)),
         "clusters": Reader(make_clusters, "<deviation>", ("sizes", "seed"), ()),
     }
@@ -88,7 +88,7 @@ def load_dataset(
             that is returned; by default 20,000, and all for sst.
         max_length: words kept from the start of each post of newsgroups, by default 1000.
         cache_dir: by default $XDG_CACHE_HOME/focalgeo or ~/.cache/focalgeo.
-        tell: gets a line of progress every few seconds while images are decoded.
+        tell: gets a line of progress every few seconds of reading.
 
     Returns:
         Images uint8 [examples, height, width, channels], posts int32 [examples, length] of token ids (0 is padding, 1

@@ -2,17 +2,15 @@
 
 import importlib
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from focalgeo.data.archives import checksum, one_line
+from focalgeo.data.archives import Tell, checksum, counter, one_line
 from focalgeo.data.cache import cached_dataset
-from focalgeo.data.images import SECONDS, check_memory, resize_image, stack_images
+from focalgeo.data.images import check_memory, resize_image, stack_images
 from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split
 
@@ -24,7 +22,7 @@ def read_tfds(
     *,
     image_size: int | None = None,
     cache_dir: str | os.PathLike | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Tell | None = None,
 ) -> RawDataset:
     """A data set that `tfds build` has prepared as array_record: its splits train, validation and test, as stored.
 
@@ -73,9 +71,7 @@ def _find_builder(name: str, where: str) -> Any:
         ) from error
 
 
-def _decode(
-    builder: Any, where: str, digest: str, image_size: int | None, tell: Callable[[str], None] | None
-) -> RawDataset:
+def _decode(builder: Any, where: str, digest: str, image_size: int | None, tell: Tell | None) -> RawDataset:
     info = builder.info
     features, keys = dict(info.features), info.supervised_keys or ("image", "label")
     image_key, label_key = keys if len(keys) == 2 and all(isinstance(key, str) for key in keys) else ("image", "label")
@@ -91,20 +87,16 @@ def _decode(
     return RawDataset(splits, tuple(features[label_key].names), digest)
 
 
-def _read_split(
-    builder: Any, split: str, where: str, wanted: tuple[str, str, int | None], tell: Callable[[str], None] | None
-) -> Split:
+def _read_split(builder: Any, split: str, where: str, wanted: tuple[str, str, int | None], tell: Tell | None) -> Split:
     image_key, label_key, image_size = wanted
-    images, labels, told = [], [], time.monotonic()
+    images, labels, count = [], [], counter(tell, where)
     try:
         source = builder.as_data_source(split=split)
         check_memory(len(source), image_size, where=where)
         for example in source:
             images.append(_checked(example[image_key], example[label_key], f"{where}, example {len(labels)}"))
             labels.append(example[label_key])
-            if tell is not None and time.monotonic() - told > SECONDS:
-                tell(f"read {len(labels):,} images of {where}")
-                told = time.monotonic()
+            count(len(labels))
     except InputError:
         raise
     except Exception as error:  # a corrupt file surfaces as whatever the C++ reader, protobuf or Pillow raises

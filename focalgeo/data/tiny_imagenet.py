@@ -6,8 +6,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from focalgeo.data.archives import read_files
-from focalgeo.data.folders import SUFFIXES, Tell, read_images
+from focalgeo.data.archives import Tell, read_files
+from focalgeo.data.folders import SUFFIXES, read_images
 from focalgeo.data.images import decode_files
 from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split
