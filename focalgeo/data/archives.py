@@ -41,6 +41,7 @@ BUFFER_BYTES = 1 << 20
 SECONDS = 5.0  # between two lines of progress
 LARGEST_FILE = 1 << 30  # bytes of one image or text
 MOST_PATHS = 100  # to one folder, through links
+_ZIP_END_BYTES = 22 + 2**16  # the last record of a zip archive, with the longest comment
 MOST_ZEROS = 64 << 20  # bytes at the end of a tar archive
 # A compressed archive may unpack to LEAST + RATIO times its size: images hardly shrink, texts at most twentyfold.
 UNPACKED_LEAST, UNPACKED_RATIO = 1 << 30, 200
@@ -187,15 +188,17 @@ def list_files(folder: Path) -> list[str]:
     for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         around = above.pop(parent)
         folders[:] = [name for name in folders if not is_hidden(name)]
-        for inside in (os.path.join(parent, name) for name in folders):
-            own = _identity(inside)
+        for child in (os.path.join(parent, name) for name in folders):
+            own = _identity(child)
             if own in around:
-                raise InputError(f"{printable(inside)} is a link that leads back to a folder around it: remove it")
+                raise InputError(f"{printable(child)} is a link that leads back to a folder around it: remove it")
             met[own] += 1
             if met[own] > MOST_PATHS:
-                raise InputError(f"{printable(inside)} is reached through more than {MOST_PATHS} links: remove some")
-            above[inside] = around | {own}
-        found += [Path(parent, name).relative_to(folder).as_posix() for name in names if not is_hidden(name)]
+                raise InputError(f"{printable(child)} is reached through more than {MOST_PATHS} links: remove some")
+            above[child] = around | {own}
+        inside = Path(parent).relative_to(folder).as_posix()
+        below = "" if inside == "." else f"{inside}/"
+        found += [f"{below}{name}" for name in names if not is_hidden(name)]
     for name in found:
         _check_name(name, folder)
     return sorted(found)
@@ -213,7 +216,7 @@ def _check_name(name: str, path: Path) -> None:
 
 def is_hidden(name: str) -> bool:
     """Whether a part of the path begins with a dot, or is the folder that macOS adds to archives."""
-    return any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(name).parts)
+    return any(part == "__MACOSX" or (part[:1] == "." and part != ".") for part in name.split("/"))
 
 
 def checksum(path: Path) -> str:
@@ -228,16 +231,24 @@ def checksum(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     digest = hashlib.sha256()
     for name in list_files(path):
-        data = _content(path / name)
+        data = _content(os.path.join(path, name))
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()
 
 
-def _content(path: Path) -> bytes:
-    check_regular(path)
-    _check_size(path, "it", path.stat().st_size)
-    return path.read_bytes()
+def _content(path: str | Path) -> bytes:
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe does not wait for its writer
+    except OSError:
+        check_regular(Path(path))
+        raise
+    with os.fdopen(number, "rb") as file:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode):
+            check_regular(Path(path))
+        _check_size(Path(path), "it", found.st_size)
+        return file.read()
 
 
 def _check_size(path: Path, name: str, size: int) -> None:
@@ -262,7 +273,7 @@ def read_files(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, byte
         return
     for name in list_files(path):
         if PurePosixPath(name).suffix.lower() in suffixes:
-            yield name, _content(path / name)
+            yield name, _content(os.path.join(path, name))
 
 
 def _read_archive(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes]]:
@@ -313,12 +324,14 @@ def _read_tar(path: Path, suffixes: frozenset[str], opener: Callable) -> Iterato
 
 def _read_zip(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
-        members = [(_member_name(member.filename, path), member) for member in archive.infolist()]
-        wanted = [
-            (name, member)
-            for name, member in members
-            if not (member.is_dir() or is_hidden(name)) and PurePosixPath(name).suffix.lower() in suffixes
-        ]
+        wanted = []
+        for member in archive.infolist():
+            name = _member_name(member.filename, path)
+            if not (member.is_dir() or is_hidden(name)) and PurePosixPath(name).suffix.lower() in suffixes:
+                wanted.append((name, member))
+            elif not member.flag_bits & 1:
+                archive.open(member).close()  # has it the same name there? Else a damaged one is passed over
+        _check_count(path, len(archive.infolist()))
         _check_unpacked(path, sum(member.file_size for _, member in wanted), path.stat().st_size)
         for name, member in wanted:
             if stat.S_ISLNK(member.external_attr >> 16):
@@ -327,6 +340,19 @@ def _read_zip(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes
                 raise InputError(f"{path}: {name} is encrypted: pack it without a password")
             _check_size(path, name, member.file_size)
             yield name, archive.read(member)
+
+
+def _check_count(path: Path, count: int) -> None:
+    """Compares the members found with their number at the end of a zip archive, which zipfile does not.
+
+    A damaged length would hide the members behind it.
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _ZIP_END_BYTES))
+        _, _, end = file.read().rpartition(b"PK\5\6")
+    (declared,) = struct.unpack("<H", end[6:8])
+    if declared not in (count % 2**16, 2**16 - 1):  # the latter: the number stands elsewhere
+        raise zipfile.BadZipFile(f"{count} of {declared} members")
 
 
 def _member_name(name: str, path: Path) -> str:

@@ -22,8 +22,8 @@ _SPLITS = ({"train"}, {"train", "val"}, {"train", "test"}, {"train", "val", "tes
 def cache_directory(cache_dir: str | os.PathLike | None) -> Path:
     """The folder given, else $XDG_CACHE_HOME/focalgeo, else ~/.cache/focalgeo."""
     if cache_dir is not None:
-        return Path(cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "focalgeo"
+        return Path(os.path.expanduser(cache_dir))
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "focalgeo"
 
 
 def cached_dataset(key: str, build: Callable[[], RawDataset], *, cache_dir: str | os.PathLike | None) -> RawDataset:

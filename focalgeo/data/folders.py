@@ -82,7 +82,7 @@ def read_folder(
 
 
 def _check_folder(path: Path, where: str, image_size: int | None) -> None:
-    """Refuse, before anything is decoded, an unusable layout, more than memory takes, and class folders without images.
+    """Refuse, before anything is decoded, an unusable layout, more than memory takes, and folders without images.
 
     Raises:
         InputError: the first of them.
@@ -91,11 +91,14 @@ def _check_folder(path: Path, where: str, image_size: int | None) -> None:
     layout(names, where=where)
     check_memory(len(names), image_size, where=where)
     classes = {PurePosixPath(name).parent for name in names}
-    for parent in sorted({folder.parent for folder in classes}):
-        for entry in sorted(os.scandir(path / parent), key=lambda entry: entry.name):
-            empty = entry.is_dir() and not is_hidden(entry.name) and not list_files(Path(entry.path))
-            if empty and parent / entry.name not in classes:
-                raise InputError(f"{where}: {parent / entry.name} holds no images: fill or remove it")
+    splits = {folder.parent for folder in classes}
+    for parent in sorted(splits | {folder.parent for folder in splits if folder.name in SPLITS}):
+        for name in sorted(os.listdir(path / parent)):
+            folder = parent / name
+            if folder in classes | splits or is_hidden(name) or not (path / folder).is_dir():
+                continue
+            if {name, parent.name} & {*SPLITS} or not list_files(path / folder):  # else it holds notes on the images
+                raise InputError(f"{where}: {folder} holds no images: fill or remove it")
 
 
 def is_image(name: str, where: str) -> bool:
@@ -104,7 +107,7 @@ def is_image(name: str, where: str) -> bool:
     Raises:
         InputError: it is an image of a format that is not read.
     """
-    suffix = PurePosixPath(name).suffix.lower()
+    suffix = os.path.splitext(name)[1].lower()
     if suffix in UNREAD:
         raise InputError(
             f"{where}: {name} is of a format that is not read: convert it to .png or another of {_suffixes()}"

@@ -61,7 +61,7 @@ def _import_tfds(where: str) -> ModuleType:
 
 def _find_builder(name: str, where: str) -> Any:
     read_only_builder = _import_tfds(where).core.read_only_builder
-    data_dir = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    data_dir = Path(os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
     try:
         return read_only_builder.builder_from_files(name, data_dir=data_dir, file_format="array_record")
     except Exception as error:  # tensorflow-datasets raises many types; to the user they all mean this

@@ -1,5 +1,6 @@
 """Random folders, trees, archives and arguments: data sets come back right, or with one line that says why not."""
 
+import functools
 import os
 import re
 import tempfile
@@ -126,15 +127,17 @@ def test_trees(text, trees):
             assert (data.val.x[..., 1:] < data.val.x.shape[1]).all()
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+@functools.cache
+def whole() -> tuple[dict[str, bytes], Dataset]:
     """Ending -> an archive of the same images, and the data set that they make."""
-    folder, files = tmp_path_factory.mktemp("whole"), images("train", "test", each=2)
+    files = images("train", "test", each=2)
     modes = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
-    paths = {ending: tar(folder / f"x.{ending}", files, mode) for ending, mode in modes.items()}
-    paths["zip"] = archived(folder / "x.zip", files, 8)
-    data = load_dataset(f"folder:{paths['tar']}", cache_dir=folder / "cache")
-    return {ending: path.read_bytes() for ending, path in paths.items()}, data
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        paths = {ending: tar(folder / f"x.{ending}", files, mode) for ending, mode in modes.items()}
+        paths["zip"] = archived(folder / "x.zip", files, 8)
+        data = load_dataset(f"folder:{paths['tar']}", cache_dir=folder / "cache")
+        return {ending: path.read_bytes() for ending, path in paths.items()}, data
 
 
 CHANGES = st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), max_size=3)
@@ -147,8 +150,8 @@ CHANGES = st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), max_si
     kept=st.one_of(st.just(1.0), st.floats(0, 1)),
     more=st.binary(max_size=20),
 )
-def test_archives(whole, ending, changes, kept, more):
-    contents, expected = whole
+def test_archives(ending, changes, kept, more):
+    contents, expected = whole()
     data = bytearray(contents[ending])
     for position, change in changes:
         data[position % len(data)] ^= change

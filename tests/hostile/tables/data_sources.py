@@ -189,6 +189,25 @@ def strange_compression(path: Path, files: Files) -> Path:
     return path
 
 
+def shortened(path: Path) -> Path:
+    """A zip archive in whose directory one member's comment reaches over the next."""
+    data = bytearray(archived(path, WHOLE).read_bytes())
+    first = data.index(b"PK\x01\x02")
+    second = data.index(b"PK\x01\x02", first + 1)
+    third = data.index(b"PK\x01\x02", second + 1)
+    data[first + 32 : first + 34] = struct.pack("<H", third - second)
+    path.write_bytes(data)
+    return path
+
+
+def renamed(path: Path) -> Path:
+    """A zip archive in whose directory one image ends in .pnf."""
+    data = archived(path, WHOLE).read_bytes()
+    at = data.rindex(b"train/bee/1.png")
+    path.write_bytes(data[:at] + b"train/bee/1.pnf" + data[at + 15 :])
+    return path
+
+
 def zeros_in_bzip2(path: Path) -> Path:
     """An archive of some kilobytes that holds a file of 10 GiB; what comes after it is never reached."""
     member = tarfile.TarInfo("notes.bin")
@@ -275,6 +294,16 @@ GUESSED_ROLES = [
     loads(
         "wrong result", "an empty class at the top", made(MANY, lambda f: (f / "train/dog").mkdir()), "train/dog holds"
     ),
+    loads(
+        "wrong result",
+        "an empty val",
+        made(WHOLE, lambda f: (f / "val/cat").mkdir(parents=True)),
+        "val holds no images",
+    ),
+    roles("val without images", {**WHOLE, "val/cat/notes.txt": b"x"}, "val holds no images"),
+    roles("a class of notes", {**WHOLE, "train/dog/notes.txt": b"x"}, "train/dog holds no images"),
+    loads("wrong result", "a zip member hidden by a length", lambda f: shortened(f / "x.zip"), "corrupt or cut short"),
+    loads("wrong result", "a zip member of another name", lambda f: renamed(f / "x.zip"), "corrupt or cut short"),
     roles("images of a format that is not read", {**WHOLE, "train/dog/1.heic": b"x"}, "train/dog/1.heic .* convert"),
     roles("half a class is not read", {**WHOLE, "train/cat/9.JFIF": picture()}, "train/cat/9.JFIF .* convert"),
     loads(
