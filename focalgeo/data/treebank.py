@@ -22,7 +22,7 @@ CLASS_OF_SENTIMENT = np.array([0, 0, -1, 1, 1], np.int32)
 SENTIMENTS = ("0", "1", "2", "3", "4")
 NEUTRAL = 2
 # The Treebank's longest has 56. The network's program has a step for each word of the longest sentence.
-MOST_LEAVES = 300
+MOST_LEAVES = 200
 
 
 class Tree(NamedTuple):
