@@ -91,7 +91,7 @@ def check_regular(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a name that no system takes
-        if path.is_symlink() and isinstance(error, FileNotFoundError):
+        if os.path.islink(path) and isinstance(error, FileNotFoundError):
             raise InputError(f"{path} is a link to {os.readlink(path)}, where nothing is: mend the link") from error
         why = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {path}: {why}; check the path") from error
@@ -116,8 +116,8 @@ def check_declared(path: Path, name: str, declared: int, *, held: float = math.i
         raise corrupt_file(path, f"{name} declares {_size(declared)} and holds at most {_size(held)}")
     free = free_memory()
     if declared > free:
-        declares = f"{path}: {name} declares {_size(declared)}, and {_size(free)} of memory are free"
-        raise InputError(f"{declares}: write it again if it should be smaller, or use a larger machine")
+        needs = f"{path}: {name} needs {_size(declared)} of memory, and {_size(free)} are free"
+        raise InputError(f"{needs}: write it again if it should be smaller, or use a larger machine")
 
 
 def check_zip_member(path: Path, member: zipfile.ZipInfo) -> None:
