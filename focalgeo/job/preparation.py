@@ -14,6 +14,7 @@ from ml_collections import FrozenConfigDict
 
 from focalgeo import calibration, curvature, data, evaluation, losses, models, parallel
 from focalgeo.config import Known, check, describe
+from focalgeo.job import say
 from focalgeo.job.members import Member
 from focalgeo.training import best_epoch, loop, optimiser, penalties
 from focalgeo.training.step import make_step, stack
@@ -145,7 +146,9 @@ def trained_gamma(config) -> float | None:
 def _load(config) -> Dataset:
     names = ("train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
     sizes = {name: config.data[name] for name in names}
-    dataset = data.load_dataset(config.data.name, split_seed=config.data.split_seed, **sizes)
+    dataset = data.load_dataset(config.data.name, split_seed=config.data.split_seed, tell=say, **sizes)
+    for gap in data.gaps(dataset):
+        say(f"{config.data.name}: {gap}")
     if config.data.augment != "none" and dataset.train.x.ndim != 4:
         raise InputError(
             f"config.data.augment is {config.data.augment}, {config.data.name} holds no images: set it to none"
