@@ -183,9 +183,18 @@ def test_curvature_between_epochs_where_it_is_asked_for(tmp_path):
     assert not list((tmp_path / "run" / "figures").glob("spectral*"))
 
 
-def test_curvature_that_memory_does_not_hold_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel, "free_memory", lambda: 10_000)
-    with pytest.raises(InputError, match=r"^curvature needs about .* lower config.curvature.batch_size"):
+@pytest.mark.parametrize(
+    ("free", "message"),
+    [
+        (1000, r"^a network of .* parameters with .* needs at least .* set smaller config\.model\.options"),
+        (60_000, r"^config\.optimizer\.batch_size is 64: .* needs at least .* lower it"),
+        (140_000, r"^config\.evaluation\.batch_size is 512: .* needs at least .* lower it"),
+        (400_000, "^curvature needs about .* lower config.curvature.batch_size"),
+    ],
+)
+def test_a_run_that_memory_does_not_hold_is_refused_before_training(tmp_path, monkeypatch, free, message):
+    monkeypatch.setattr(parallel, "free_memory", lambda: free)
+    with pytest.raises(InputError, match=message):
         job.run(tiny(load_config("digits", "quick")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
