@@ -1,8 +1,12 @@
 """The main job at quick size: what a workdir holds, laws of its rows, going on, and every config."""
 
+import gc
 import json
+import os
 import re
 import shlex
+import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +16,17 @@ from PIL import Image
 from focalgeo import job, parallel, records, report
 from focalgeo.config import load_config as read_config
 from focalgeo.config import split_arguments, with_values
+from focalgeo.job import training
 from focalgeo.rows import (
     AttributionPart,
     DensityBin,
     Difference,
     Eigenvalue,
+    HistogramBin,
     Metric,
     Scalar,
     Seconds,
+    Tags,
     Trace,
     select,
     to_json,
@@ -371,3 +378,53 @@ def test_a_trace_penalty_lowers_the_trace_on_train_and_both_splits_have_rows(tmp
     plain, flat = traces
     assert flat.value + 4 * flat.stderr < plain.value - 4 * plain.stderr
     assert "cross-entropy, train" in (tmp_path / "0.001" / "report.html").read_text()
+
+
+def test_tensorboard_gets_rows_with_a_step_and_its_absence_is_silent(tmp_path, monkeypatch):
+    def at(step, **fields):
+        return Scalar("loss", 0.5, split="train", tags=Tags(step=step), **fields)
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with training.tensorboard_writer(tmp_path) as write:
+        write(at(1))
+    assert not (tmp_path / "tensorboard").exists()
+    monkeypatch.undo()
+    pytest.importorskip("tensorboardX")
+    with training.tensorboard_writer(tmp_path, step=5) as write:
+        write(at(7))
+        write(at(7), member="gamma=1")
+        write(Metric("accuracy", 0.9, split="test"))
+        write(HistogramBin("gradient_norm_histogram", 0.5, 3, 0.1, 1.0, 100, "train", tags=Tags(step=7)))
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    version, start, *events = tensorboard_events(path)
+    assert version.file_version == "brain.Event:2"
+    assert (start.step, start.session_log.status) == (5, 1)
+    shown = [(each.summary.value[0].tag, each.summary.value[0].simple_value, each.step) for each in events]
+    assert shown == [("train/loss", 0.5, 7), ("gamma_1/train/loss", 0.5, 7)]
+
+
+def tensorboard_events(path):
+    """The events of a file: each has its length (8 bytes), a checksum (4), itself, and another checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    data, found = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        found.append(Event.FromString(data[12 : 12 + length]))
+        data = data[16 + length :]
+    return found
+
+
+@pytest.mark.parametrize("times", [3, 3000])  # it ends at the last write, or while writing
+def test_a_disk_that_fills_ends_tensorboard_in_one_line_and_the_run_goes_on(tmp_path, times, monkeypatch, capfd):
+    record_writer = pytest.importorskip("tensorboardX.record_writer")
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full, a device that is always full")
+    monkeypatch.setattr(record_writer, "open_file", lambda path: open("/dev/full", "wb"))  # noqa: SIM115
+    with training.tensorboard_writer(tmp_path) as write:
+        for step in range(times):
+            write(Scalar("loss", 0.5, split="train", tags=Tags(step=step)))
+    gc.collect()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("no more TensorBoard events, the run goes on: cannot write ")
+    assert "No space left on device; free some space" in line
