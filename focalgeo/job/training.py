@@ -76,7 +76,7 @@ def train(
 
 @contextlib.contextmanager
 def tensorboard_writer(workdir: Path, *, step: int = 0) -> Iterator[Callable[..., None]]:
-    """Open a TensorBoard event file; yields write(row, member=""), which writes a row with a step, unless it is a bin's.
+    """Open a file of TensorBoard; yields write(row, member=""), which writes a row with a step, unless it is a bin's.
 
     `member` is the name of a sweep's member, under which TensorBoard groups its rows. `step` is where a resumed run
     goes on: TensorBoard hides what an earlier run wrote from that step on. Nothing is written without tensorboardX. A
