@@ -36,14 +36,15 @@ def stop_at_once() -> None:
 
 def end_at_once(code: int) -> None:
     """End the process at once, once all is written, so that no thread of a library adds to the error's one line."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # of a terminal that is gone
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
 @contextmanager
 def deferred_signals() -> Iterator[Callable[[], int | None]]:
-    """Within the block the first SIGINT, SIGTERM or SIGHUP is only noted; the yielded function returns its number, or None.
+    """Within the block the first signal of SIGNALS is only noted; the yielded function returns its number, or None.
 
     The second one acts at once, so that a run that hangs can still be stopped. Handlers are restored on the way out.
     Outside of the main thread, where Python allows no handlers, nothing is deferred.
