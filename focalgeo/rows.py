@@ -220,6 +220,7 @@ class Seconds(NamedTuple):
     phase: str  # "prepare", "compile", "train", "evaluate", "fit"
     value: float
     extension: int | None = None  # of a sweep's members that train together: 1 at first, more where axes gained values
+    rows: int | None = None  # of a member's evaluation: how many rows it has, this one among them
     tags: Tags = Tags()
 
 

@@ -24,7 +24,7 @@ import orbax.checkpoint as ocp
 from focalgeo.types import InputError, TrainState
 
 DIGEST = "digest.json"
-_STEP = re.compile(r"0|[1-9][0-9]{0,17}")
+_STEP = re.compile(r"0|[1-9][0-9]*")
 
 
 class Checkpoint(NamedTuple):
@@ -57,9 +57,8 @@ def make_manager(directory: Path, *, keep: int) -> ocp.CheckpointManager:
 
 
 def _remove_corrupt(directory: Path) -> None:
-    steps = sorted(
-        (path for path in directory.iterdir() if _STEP.fullmatch(path.name)), key=lambda path: int(path.name)
-    )
+    found = [path for path in directory.iterdir() if _STEP.fullmatch(path.name)]
+    steps = sorted(found, key=lambda path: int(path.name))
     newest = True
     for path in reversed(steps):
         if _is_plain(path) and (not newest or _digest_agrees(path)):
