@@ -466,19 +466,19 @@ def _is_left_over(name: str) -> bool:
 
 
 def check_links(workdir: Workdir, *folders: str) -> None:
-    """Refuse links to folders inside a workdir, as what is written there would be written elsewhere.
+    """Refuse links inside a workdir, as what is written there would be written elsewhere.
 
-    `folders` are those that will be written; all where none is named. The workdir itself may be a link.
+    `folders` are those that will be written; where none is named, all that it holds. The workdir itself may be a link.
 
     Raises:
         InputError: one of them is a link (names it).
     """
     path = Path(workdir)
-    below = [*path.iterdir(), *path.glob("members/*"), *path.glob("members/*/*")]
+    below = [*path.glob("*"), *path.glob("members/*"), *path.glob("members/*/*")]
     for each in (path / name for name in folders) if folders else below:
-        if each.is_symlink() and (each.is_dir() or not each.exists()):
+        if each.is_symlink():
             what = f"{shown(each, most=200)} is a link, and nothing is written through links inside a workdir"
-            raise InputError(f"{what}: put the folder in its place, or {_ELSEWHERE}")
+            raise InputError(f"{what}: put what it points to in its place, or {_ELSEWHERE}")
 
 
 @contextlib.contextmanager

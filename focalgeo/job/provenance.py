@@ -123,7 +123,8 @@ def check_data(workdir: Path, dataset: Dataset) -> None:
     """Refuse to go on with other data than the run began with."""
     began_with = records.read_manifest(workdir).get("data", {}).get("checksum")
     if began_with != dataset.checksum:
+        there, here = records.shown(str(began_with)[:12]), dataset.checksum[:12]
         raise InputError(
-            f"{dataset.name} has changed since the run in {workdir} began (checksum {records.shown(str(began_with)[:12])} there, "
-            f"{dataset.checksum[:12]} now); restore the data or choose another --workdir"
+            f"{dataset.name} has changed since the run in {workdir} began (checksum {there} there, "
+            f"{here} now); restore the data or choose another --workdir"
         )
