@@ -31,7 +31,8 @@ from focalgeo.rows import (
     select,
     to_json,
 )
-from focalgeo.types import InputError, RunError
+from focalgeo.training import checkpoint
+from focalgeo.types import InputError, RunError, TrainState
 
 ROOT = Path(__file__).parent.parent
 METHODS = (
@@ -428,3 +429,42 @@ def test_a_disk_that_fills_ends_tensorboard_in_one_line_and_the_run_goes_on(tmp_
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("no more TensorBoard events, the run goes on: cannot write ")
     assert "No space left on device; free some space" in line
+
+
+def a_state(step):
+    """The state of one member as a checkpoint keeps it, of a network of three weights."""
+    fields = {"opt_state": (), "loss_values": {}, "model_state": {}, "learning_rate": np.zeros(1, np.float32)}
+    fields |= {"frozen": np.zeros(1, bool), "stream": np.zeros(1, np.int32), "key": np.zeros((1, 2), np.uint32)}
+    return TrainState(step=np.full(1, step, np.int32), params={"w": np.full((1, 3), step, np.float32)}, **fields)
+
+
+@pytest.mark.parametrize("damage", ["cut", "link", "pipe", "file"])
+def test_a_damaged_checkpoint_is_removed_so_that_its_step_can_be_saved_again(tmp_path, capfd, damage):
+    folder, outside = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    manager = checkpoint.make_manager(folder, keep=3)
+    for step in (1, 2):
+        checkpoint.save(manager, checkpoint.Checkpoint(a_state(step), {"loss": [1.0]}))
+    if damage == "cut":
+        (folder / "2" / "state" / "manifest.ocdbt").write_bytes(b"")
+    elif damage == "pipe":
+        (folder / "2" / "_CHECKPOINT_METADATA").unlink()
+        os.mkfifo(folder / "2" / "_CHECKPOINT_METADATA")
+    else:
+        (folder / "2").rename(outside)
+        (folder / "2").symlink_to(outside) if damage == "link" else (folder / "2").write_text("")
+    manager = checkpoint.make_manager(folder, keep=3)
+    restored = checkpoint.restore_latest(manager, a_state(0))
+    assert int(restored.state.step[0]) == 1
+    assert capfd.readouterr().err.endswith("2 is corrupt or incomplete; falling back to the one before\n")
+    checkpoint.save(manager, checkpoint.Checkpoint(a_state(2), {"loss": [1.0]}))
+    again = checkpoint.restore_latest(checkpoint.make_manager(folder, keep=3), a_state(0))
+    np.testing.assert_array_equal(again.state.params["w"], a_state(2).params["w"])
+    assert damage in ("cut", "pipe") or (damage == "file") or any(outside.iterdir())
+
+
+def test_a_checkpoint_under_another_step_s_name_is_refused(tmp_path):
+    manager = checkpoint.make_manager(tmp_path, keep=3)
+    checkpoint.save(manager, checkpoint.Checkpoint(a_state(2), {"loss": [1.0]}))
+    (tmp_path / "2").rename(tmp_path / "9")
+    with pytest.raises(InputError, match=r"9 does not fit this network.*choose another --workdir"):
+        checkpoint.restore_latest(checkpoint.make_manager(tmp_path, keep=3), a_state(0))
