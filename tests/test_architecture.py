@@ -43,7 +43,7 @@ ONLY = {
     "PIL": {"data"},
     "ml_collections": {"config", "job", "run"},
     "absl": set(),
-    "tensorboardX": {"records"},
+    "tensorboardX": {"job"},
 }
 WITHOUT_JAX = ("rows", "config", "records", "report", "data", "calibrate")
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}

@@ -120,6 +120,11 @@ def _calibration(parts: Sequence[list[Row] | RunError], search: dict[str, np.nda
     return errors[0] if errors else Calibration([row for part in parts for row in part], search)
 
 
+def searches(config) -> bool:
+    """Whether a method of config.evaluation.methods searches a grid of gamma and temperature."""
+    return any("search" in METHODS[name].options for name in config.evaluation.methods or METHODS)
+
+
 def _fit_members(members: Sequence[Member], val: Predictions) -> list[Fits]:
     """`fit_on_val` of each member; one call makes the searches of all."""
     options = members[0].config.evaluation
