@@ -1,7 +1,6 @@
 """The page of `python -m focalgeo.calibrate`: which method to use, how sure that is, and how to apply it."""
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,10 +20,12 @@ from focalgeo.report.selection import (
     metric,
     setting,
 )
+from focalgeo.report.style import short
 from focalgeo.report.tables import (
     Cell,
     Line,
     Table,
+    command_words,
     config_settings,
     manifest_settings,
     metric_table,
@@ -102,7 +103,7 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
     chosen = chosen_column(choice)
     saved = {name: choice[name] for name in ("method", "parameters") if name in choice}
     return template("calibration.html").render(
-        title=f"Calibration of {manifest.get('data', {}).get('name', 'a classifier')}",
+        title=f"Calibration of {short(str(manifest.get('data', {}).get('name', 'a classifier')), 200)}",
         verdict=" ".join(choice_words(rows, manifest, choice, split=split, criterion=calibration.criterion)),
         warnings=calibration.warnings,
         tiles=tiles(rows, manifest, columns, split=split),
@@ -119,10 +120,10 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
         group_words=group_words(rows, manifest, chosen, split),
         groups=group_table(rows, manifest, chosen, split),
         sections=sections,
-        calibrator=json.dumps(saved),
+        calibrator=short(json.dumps(saved, ensure_ascii=False), 100_000),
         snippet=SNIPPET if chosen.method in SNIPPET_METHODS else "",
         from_probs=any(value.get("given") == "probs" for value in _inputs(manifest)),
-        command=shlex.join(str(word) for word in manifest.get("command", [])),
+        command=command_words(manifest),
         config=config_settings(manifest),
         seconds=phases(rows),
         machine=manifest_settings(manifest, "created", "platform", "versions"),

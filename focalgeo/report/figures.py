@@ -22,7 +22,7 @@ from focalgeo.report.selection import (
     measured,
     measured_title,
 )
-from focalgeo.report.style import COLOURS, LEGEND, LIGHT, loss_colour, plain, significant, styled
+from focalgeo.report.style import COLOURS, LEGEND, LIGHT, loss_colour, plain, power_of_ten, significant, styled
 from focalgeo.rows import DENSITY_LINEAR_WIDTH, DensityBin, Eigenvalue, ReliabilityBin, Row, Trace, select
 
 _AXES = {"reliability": ("accuracy", "confidence"), "class1_reliability": ("share", "probability of class 1")}
@@ -263,4 +263,5 @@ def _mark_powers(axes: Any, largest: float) -> None:
     axes.xaxis.set_minor_locator(FixedLocator([]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value, 1)))
     axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())

@@ -50,7 +50,7 @@ def curvature_table(rows: Sequence[Row]) -> Table | None:
 def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
     if isinstance(row, Trace):
         low, high = bounds(row)
-        value = Cell(significant(row.value), f"[{significant(low)},\u00a0{significant(high)}]")
+        value = Cell(significant(row.value), f"[{significant(low)},\u00a0{significant(high)}]" if low <= high else "")
         error = Cell(f"± {significant(row.stderr, 2)}", "standard error")
         by = f" ({_ESTIMATORS.get(row.estimator, row.estimator)})" if row.estimator else ""
         effort = Cell(f"{row.probes:,}", f"Hessian products{by}")

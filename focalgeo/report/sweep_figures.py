@@ -14,10 +14,10 @@ from focalgeo.report.axes import (
     Quantity,
     Sweep,
     axis_symbol,
-    by_seed,
+    by_member,
     line_title,
     mean,
-    tags_of,
+    place,
     value_text,
 )
 from focalgeo.report.curves import epoch_marker
@@ -43,8 +43,9 @@ def axis_figure(
         figure = Figure(figsize=(4.1, 3.2))
         axes = figure.subplots()
         for label, (colour, quantity) in quantities.items():
+            members = by_member(rows, sweep, quantity)
             for number, line in enumerate(sweep.lines):
-                found = [list(by_seed(rows, sweep, line, value, quantity).values()) for value in sweep.values]
+                found = [list(members.get((line, value), {}).values()) for value in sweep.values]
                 shown = ", ".join(part for part in (label, line_title(sweep, line)) if part)
                 _draw_line(axes, found, COLOURS[colour], LINESTYLES[number % 4], shown)
         _label_axis(axes, sweep)
@@ -89,10 +90,11 @@ def scatter_figure(rows: Sequence[Row], sweep: Sweep, across: Quantity, up: Quan
         figure = Figure(figsize=(4.6, 3.4))
         axes = figure.subplots()
         shades = colormaps["viridis"](np.linspace(0.05, 0.92, len(sweep.values)))
+        members = [by_member(rows, sweep, each) for each in (across, up)]
         for value, shade in zip(sweep.values, shades, strict=True):
             pairs = []
             for line in sweep.lines:
-                x, y = (by_seed(rows, sweep, line, value, each) for each in (across, up))
+                x, y = (each.get((line, value), {}) for each in members)
                 pairs += [(x[seed], y[seed]) for seed in x if seed in y]
             if pairs:
                 axes.scatter(*zip(*pairs, strict=True), color=shade, s=26, label=value_text(sweep, value))
@@ -125,6 +127,9 @@ def _short(sweep: Sweep) -> str:
 def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
     """Draw small reliability diagrams, as trained, for each value of the axis, all seeds' examples together."""
     columns = min(len(sweep.values), 4)
+    bins: dict[tuple, list[ReliabilityBin]] = {}
+    for row in select(rows, ReliabilityBin, name="reliability", method=UNCALIBRATED, split="test"):
+        bins.setdefault(place(row, sweep), []).append(row)
     lines = -(-len(sweep.values) // columns)
     with styled():
         figure = Figure(figsize=(2.05 * columns, 2.15 * lines))
@@ -132,8 +137,7 @@ def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
         for axes in grid.flat[len(sweep.values) :]:
             axes.set_visible(False)
         for axes, value in zip(grid.flat, sweep.values, strict=False):
-            fields = {"name": "reliability", "method": UNCALIBRATED, "split": "test", **tags_of(sweep, line, value)}
-            _draw_small(axes, _pooled(select(rows, ReliabilityBin, **fields)))
+            _draw_small(axes, _pooled(bins.get((line, value), [])))
             axes.set_title(f"{_short(sweep)} {value_text(sweep, value)}", fontsize=9)
         for axes in grid.flat[max(len(sweep.values) - columns, 0) : len(sweep.values)]:
             axes.tick_params(labelbottom=True)  # also where nothing stands beneath
@@ -145,9 +149,11 @@ def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
 
 def _pooled(bins: Sequence[ReliabilityBin]) -> list[tuple[float, float, float, float]]:
     """(lower, upper, accuracy, confidence) of each bin, over all rows weighted by their examples."""
-    pooled = []
-    for number in sorted({row.bin for row in bins}):
-        found = select(bins, ReliabilityBin, bin=number)
+    pooled, by_bin = [], {}
+    for row in bins:
+        by_bin.setdefault(row.bin, []).append(row)
+    for number in sorted(by_bin):
+        found = by_bin[number]
         counts = [row.n for row in found]
         accuracy = float(np.average([row.value for row in found], weights=counts))
         confidence = float(np.average([row.confidence for row in found], weights=counts))
@@ -184,12 +190,15 @@ def epochs_figure(rows: Sequence[Diagnostic], sweep: Sweep, label: str) -> Figur
     """Draw the mean over seeds of one quantity's rows against the epoch, a line for each member of the sweep."""
     shades = colormaps["viridis"](np.linspace(*_VISIBLE, len(sweep.values)))
     marker = epoch_marker(rows)
+    members: dict[tuple, list[Diagnostic]] = {}
+    for row in rows:
+        members.setdefault(place(row, sweep), []).append(row)
     with styled():
         figure = Figure(figsize=(4.6, 3.4))
         axes = figure.subplots()
         for number, line in enumerate(sweep.lines):
             for value, shade in zip(sweep.values, shades, strict=True):
-                found = _means(select(rows, Diagnostic, **tags_of(sweep, line, value)))
+                found = _means(members.get((line, value), []))
                 shown = ", ".join(part for part in (value_text(sweep, value), line_title(sweep, line)) if part)
                 style = {"marker": marker, "markersize": 2.5, "color": shade, "linestyle": LINESTYLES[number % 4]}
                 if found:

@@ -1,6 +1,5 @@
 """The page of a sweep: curves along its axis with intervals over seeds, and a table with paired differences."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from focalgeo.report.axes import (
     Sweep,
     axis_symbol,
     axis_values,
-    by_seed,
+    by_member,
     line_title,
     mean,
     paired,
@@ -39,7 +38,17 @@ from focalgeo.report.selection import (
 )
 from focalgeo.report.style import interval, loss_colour, plain, significant
 from focalgeo.report.sweep_figures import axis_figure, diagnostic_sweep_panels, reliability_grid, scatter_figure
-from focalgeo.report.tables import NOTHING, PRINTED, Cell, Line, Table, config_settings, manifest_settings, phases
+from focalgeo.report.tables import (
+    NOTHING,
+    PRINTED,
+    Cell,
+    Line,
+    Table,
+    command_words,
+    config_settings,
+    manifest_settings,
+    phases,
+)
 from focalgeo.report.words import data_title
 from focalgeo.rows import TITLES, Eigenvalue, Fit, Metric, Row, Scalar, Title, Trace, select
 from focalgeo.types import Estimate
@@ -109,7 +118,8 @@ def sweep_table(rows: Sequence[Row], manifest: Manifest, sweep: Sweep, line: tup
     """Return means over seeds with 95% intervals at each value; beneath, the paired difference to the first value."""
     lines = []
     for shown in quantities(rows, manifest):
-        found = [by_seed(rows, sweep, line, value, shown.quantity) for value in sweep.values]
+        members = by_member(rows, sweep, shown.quantity)
+        found = [members.get((line, value), {}) for value in sweep.values]
         scaled = [{seed: shown.scale * value for seed, value in each.items()} for each in found]
         lines.append(Line(shown.title, "", [_cell(mean(list(each.values()))) for each in scaled]))
         differences = [None, *(paired(each, scaled[0]) for each in scaled[1:])]
@@ -248,7 +258,7 @@ def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str,
         about=manifest_settings(manifest, "data", "parameters", "created", "git"),
         seconds=phases(rows),
         machine=manifest_settings(manifest, "platform", "devices", "versions"),
-        command=shlex.join(str(word) for word in manifest.get("command", [])),
+        command=command_words(manifest),
     )
 
 
@@ -259,12 +269,13 @@ def sweep_text(rows: Sequence[Row], manifest: Manifest) -> str:
     widths = [max(9, len(each.title)) for each in shown]
     titles = (f"{each.title:>{width}}" for each, width in zip(shown, widths, strict=True))
     lines = [f"{axis_symbol(sweep):>8}  " + "  ".join(titles)]
+    members = [by_member(rows, sweep, each.quantity) for each in shown]
     for line in sweep.lines:
         lines += [line_title(sweep, line)] if line else []
         for value in sweep.values:
             cells = []
-            for each, width in zip(shown, widths, strict=True):
-                found = mean(list(by_seed(rows, sweep, line, value, each.quantity).values()))
+            for each, width, own in zip(shown, widths, members, strict=True):
+                found = mean(list(own.get((line, value), {}).values()))
                 text = "–" if found is None else plain(round(each.scale * found.value, 4))
                 cells.append(f"{text:>{width}}")
             lines.append(f"{value_text(sweep, value):>8}  " + "  ".join(cells))
