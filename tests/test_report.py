@@ -154,7 +154,11 @@ def test_main_answers_a_bad_workdir_with_one_line_and_exit_code_2(tmp_path, caps
     ("arguments", "says"),
     [
         ([], "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="),
-        (["--what"], "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="),
+        (
+            ["--what"],
+            "--what is no argument: give one workdir, for example python -m focalgeo.report runs/digits, or "
+            "several and --out=",
+        ),
         (["a", "b"], "several workdirs need a new folder for the report: --out=runs/together"),
     ],
 )

@@ -18,10 +18,12 @@ from focalgeo.report.selection import (
     latest,
     method_title,
     metric,
+    number_of,
     setting,
 )
 from focalgeo.report.style import short
 from focalgeo.report.tables import (
+    NOTHING,
     Cell,
     Line,
     Table,
@@ -49,6 +51,7 @@ from focalgeo.rows import Metric, Row, select
 # Float64. 1 - q is summed over the other classes, so it keeps its digits where q rounds to 1.
 # tests/test_calibrate.py runs these lines and compares them with calibration.focal_temperature_scaling.
 SNIPPET_METHODS = (UNCALIBRATED, PLAIN, FOCAL)
+MOST_GROUPS = 500  # in the table of groups, the worst calibrated first
 SNIPPET = """\
 import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json").read_text())["parameters"]
 z = (logits - logits.max(-1, keepdims=True)).astype(float) / c.get("temperature", 1)  # logits: [examples, classes]
@@ -114,7 +117,7 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
         interval_words=interval_words(manifest),
         accuracy_words=accuracy_words(rows, manifest, split),
         fitted_by=fitted_by(manifest, columns),
-        num_bins=setting(manifest, "evaluation.num_bins"),
+        num_bins=number_of(manifest, "evaluation.num_bins"),
         class1=class1_table(rows, manifest, columns, split),
         loss_implied_words="" if gamma is None else " ".join(loss_implied_words(rows, gamma, split)),
         group_words=group_words(rows, manifest, chosen, split),
@@ -154,12 +157,18 @@ def group_table(rows: Sequence[Row], manifest: Manifest, column: Column, split: 
     """Return a line for each group, worst calibrated first: examples, accuracy, ECE as given and after the method."""
     columns = list(dict.fromkeys([AS_TRAINED, column]))
     titles = [f"ECE, {method_title(manifest, each.method).lower()}" for each in columns]
-    lines = []
-    for row in groups(rows, column, split):
-        own = select(rows, Metric, split=split, group=row.group)
+    of_group: dict[str | None, list[Metric]] = {}
+    for row in select(rows, Metric, split=split):
+        of_group.setdefault(row.group, []).append(row)
+    lines, shown = [], groups(rows, column, split)
+    for row in shown[:MOST_GROUPS]:
+        own = of_group[row.group]
         accuracy = latest(own, Metric, name="group_accuracy", **AS_TRAINED._asdict())
         shares = [latest(own, Metric, name="group_ece", **each._asdict()) for each in columns]
-        cells = [Cell(f"{row.n:,}"), *map(share_cell, (accuracy, *shares))]
+        cells = [NOTHING if row.n is None else Cell(f"{row.n:,}"), *map(share_cell, (accuracy, *shares))]
         lines.append(Line(str(row.group), "", cells))
+    if len(shown) > MOST_GROUPS:
+        left = f"{len(shown) - MOST_GROUPS:,} groups more, better calibrated: see metrics.jsonl"
+        lines.append(Line("…", left, [NOTHING] * (2 + len(columns))))
     heads = [("Examples", ""), ("Accuracy", ""), *((title, "") for title in titles)]
     return Table(heads, lines) if lines else None

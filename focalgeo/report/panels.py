@@ -24,7 +24,7 @@ from focalgeo.report.selection import (
     method_title,
     metric,
 )
-from focalgeo.report.style import COLOURS, percent, points, printable, to_svg
+from focalgeo.report.style import COLOURS, drawing, percent, points, printable, to_svg
 from focalgeo.rows import ReliabilityBin, Row, select
 from focalgeo.types import InputError
 
@@ -44,10 +44,11 @@ def draw_panels(panels: Iterable[Panel]) -> tuple[dict[str, str], dict[str, list
     """Return SVGs by file name, and by section the title and the inline SVG of each panel."""
     figures: dict[str, str] = {}
     sections: dict[str, list[dict[str, Any]]] = {}
-    for panel in panels:
-        panel = panel._replace(name=_file_name(panel.name, figures))
-        figures[panel.name] = svg = to_svg(panel.figure)
-        sections.setdefault(panel.section, []).append({"title": panel.title, "svg": _inline(svg, panel)})
+    with drawing():
+        for panel in panels:
+            panel = panel._replace(name=_file_name(panel.name, figures))
+            figures[panel.name] = svg = to_svg(panel.figure)
+            sections.setdefault(panel.section, []).append({"title": panel.title, "svg": _inline(svg, panel)})
     return figures, sections
 
 

@@ -82,7 +82,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         InputError: it is missing, or a field that a report reads is of another kind or beyond use (names the field).
     """
     check_folder(folder)
-    manifest, where = records.read_manifest(folder), f"{folder / records.MANIFEST} is corrupt: "
+    manifest = records.read_manifest(folder)
+    check_manifest(str(folder / records.MANIFEST), manifest)
+    return manifest
+
+
+def check_manifest(path: str, manifest: Manifest) -> None:
+    """Raise an InputError that names the field if a manifest holds what a report cannot show."""
+    where = f"{path} is corrupt: "
     _check_kinds(where, manifest, _KINDS)
     for part, most in _MOST_ENTRIES.items():
         if len(manifest.get(part, ())) > most:
@@ -98,7 +105,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     _check_kinds(f"{where}calibration.", calibration, _CALIBRATION_KINDS)
     _check_kinds(f"{where}calibration.choice.", calibration.get("choice", {}), _CHOICE_KINDS)
     _check_sweep(where, manifest)
-    return manifest
 
 
 def check_folder(folder: Path) -> None:
@@ -155,7 +161,7 @@ def as_number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not _is_no_number(value) else None
 
 
-def number(manifest: Manifest, name: str) -> float | None:
+def number_of(manifest: Manifest, name: str) -> float | None:
     """Return a field of the config that is a number, as `setting` does; None where it is none."""
     return as_number(setting(manifest, name))
 
@@ -167,7 +173,13 @@ def read_rows(folder: Path) -> list[Row]:
         InputError: the file is missing or corrupt, a number is none that a measurement gives (names the line), or
             there are more methods, splits or losses than a page can hold.
     """
-    rows, path = records.read_rows(folder), folder / records.METRICS_FILE
+    rows = records.read_rows(folder)
+    check_rows(str(folder / records.METRICS_FILE), rows)
+    return rows
+
+
+def check_rows(path: str, rows: Sequence[Row]) -> None:
+    """Raise an InputError that names the line if a number is none that is measured, or there are too many names."""
     for line, row in enumerate(rows, 1):
         _check_numbers(f"{path}, line {line}", row)
     for field, most in _MOST_NAMES.items():
@@ -175,7 +187,6 @@ def read_rows(folder: Path) -> list[Row]:
             raise InputError(f"{path} has rows of more than {most} values of {field}; a report has no room for them")
     if len({row.name for row in select(rows, Fit)}) > _MOST_NAMES["method"]:
         raise InputError(f"{path} has more than {_MOST_NAMES['method']} fitted numbers; a report has no room for them")
-    return rows
 
 
 def _names(rows: Iterable[Row], field: str) -> set[str]:
@@ -223,7 +234,7 @@ def metric_entries(manifest: Manifest) -> dict[str, Title]:
 def method_title(manifest: Manifest, method: str) -> str:
     """Return a method's title, such as "Temperature scaling"."""
     entry = manifest.get("methods", {}).get(method, {})
-    return entry.get("title", method.replace("_", " ").capitalize())
+    return entry.get("title") or method.replace("_", " ").capitalize()
 
 
 def method_colour(manifest: Manifest, method: str) -> str:

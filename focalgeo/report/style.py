@@ -1,11 +1,13 @@
 """One look for all pages: colours, figures as text that is the same each time, and numbers as they are printed."""
 
+import contextlib
 import hashlib
 import io
 import math
 import re
 import unicodedata
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import matplotlib.style
@@ -77,11 +79,19 @@ def styled() -> Any:
     return matplotlib.style.context(["default", _STYLE])
 
 
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Keep matplotlib's warnings from a person's screen: of glyphs that no font has, of names and values too large."""
+    with warnings.catch_warnings():
+        for category in (UserWarning, RuntimeWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
 def to_svg(figure: Figure) -> str:
     """Return the figure as SVG text, the same bytes for the same figure: no date, no version, no random ids."""
     buffer = io.StringIO()
-    with styled(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of glyphs that a font lacks, and of long names that leave the axes no room
+    with styled(), drawing():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return re.sub(r"[ \t]+\n", "\n", buffer.getvalue())
 

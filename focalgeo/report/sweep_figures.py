@@ -176,7 +176,7 @@ def _draw_small(axes: Any, bins: Sequence[tuple]) -> None:
 def diagnostic_sweep_panels(rows: Sequence[Row], sweep: Sweep) -> Iterator[Panel]:
     """Yield the true class's probability on examples predicted wrong, and the norm of the last layer's weights."""
     rows = select(in_training(rows), Diagnostic)
-    wrong = select(rows, Diagnostic, name="true_class_probability", outcome="wrong")
+    wrong = [row for row in select(rows, Diagnostic, name="true_class_probability", outcome="wrong") if row.split]
     for split in dict.fromkeys(row.split for row in wrong):
         figure = epochs_figure(select(wrong, Diagnostic, split=split), sweep, "mean p of the true class")
         yield Panel("diagnostics", f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", figure)
@@ -203,7 +203,7 @@ def epochs_figure(rows: Sequence[Diagnostic], sweep: Sweep, label: str) -> Figur
                 style = {"marker": marker, "markersize": 2.5, "color": shade, "linestyle": LINESTYLES[number % 4]}
                 if found:
                     axes.plot(list(found), list(found.values()), label=shown, **style)
-        axes.set(xlabel="epoch", ylabel=label, ylim=(0, 1.06 * max(row.value for row in rows) or 1.0))
+        axes.set(xlabel="epoch", ylabel=label, ylim=(0, max(1.06 * max(row.value for row in rows), 0) or 1.0))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", title=axis_symbol(sweep), **LEGEND)

@@ -32,11 +32,12 @@ from focalgeo.report.selection import (
     method_colour,
     method_title,
     metric_entries,
+    number_of,
     parameter_title,
     setting,
     symbols_of,
 )
-from focalgeo.report.style import interval, loss_colour, plain, significant
+from focalgeo.report.style import interval, loss_colour, plain, short, significant
 from focalgeo.report.sweep_figures import axis_figure, diagnostic_sweep_panels, reliability_grid, scatter_figure
 from focalgeo.report.tables import (
     NOTHING,
@@ -241,9 +242,9 @@ def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str,
         (line_title(sweep, line) or "Mean over seeds", sweep_table(measured_rows, manifest, sweep, line))
         for line in sweep.lines
     ]
+    loss = loss_title(short(str(setting(manifest, "loss.name") or "runs")))
     return template("sweep.html").render(
-        title=f"{data_title(manifest, 'A sweep')}: {loss_title(setting(manifest, 'loss.name') or 'runs')} along "
-        f"{axis_symbol(sweep)}",
+        title=f"{data_title(manifest, 'A sweep')}: {loss} along {axis_symbol(sweep)}",
         members=members,
         seeds=len(sweep.seeds),
         values=", ".join(value_text(sweep, value) for value in sweep.values),
@@ -253,7 +254,7 @@ def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str,
         tables=tables,
         sections=sections,
         fitted=fitted_words(measured_rows, manifest),
-        examples=setting(manifest, "curvature.examples"),
+        examples=number_of(manifest, "curvature.examples"),
         config=config_settings(manifest),
         about=manifest_settings(manifest, "data", "parameters", "created", "git"),
         seconds=phases(rows),

@@ -160,17 +160,18 @@ _ITEM = reprlib.Repr()  # lists inside lists, as Python writes them, up to a dep
 _ITEM.maxlevel, _ITEM.maxlist, _ITEM.maxtuple, _ITEM.maxdict, _ITEM.maxlong, _ITEM.maxstring = 4, 50, 50, 50, 40, 200
 
 
-def _leaves(tree: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def leaves(tree: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted names and values of a nested dict, in the order in which it was written."""
     if isinstance(tree, Mapping) and (tree or not prefix) and depth < _DEEPEST:
         for key, value in tree.items():
-            yield from _leaves(value, f"{prefix}.{key}".strip("."), depth + 1)
+            yield from leaves(value, f"{prefix}.{key}".strip("."), depth + 1)
     else:
         yield prefix, tree
 
 
 def settings(tree: Any) -> list[tuple[str, str]]:
     """Return a nested dict as dotted names and values, in the order in which it was written."""
-    return [(name, _text(value)) for name, value in _leaves(tree)]
+    return [(name, _text(value)) for name, value in leaves(tree)]
 
 
 def _text(value: Any) -> str:
@@ -204,7 +205,7 @@ def config_settings(manifest: Manifest) -> list[tuple[str, str]]:
     """Return the config's settings; of one left to its default the value it came to, where the manifest has that."""
     data = manifest.get("data", {})
     sizes = {f"data.{split}_size": data[split] for split in ("train", "val", "test") if split in data}
-    unset = {name for name, value in _leaves(manifest.get("config", {})) if value is None}
+    unset = {name for name, value in leaves(manifest.get("config", {})) if value is None}
     shown = {name: f"{sizes[name]} (default)" if name in sizes else "default" for name in unset}
     shown |= {} if setting(manifest, "evaluation.methods") else {"evaluation.methods": "all"}
     return _shown_settings([(name, shown.get(name, value)) for name, value in settings(manifest.get("config", {}))])
