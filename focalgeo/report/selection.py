@@ -57,8 +57,8 @@ _WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number
 _WORDS |= {(str, type(None)): "a text"}
 
 # Each of these is a column, a line or a figure of its own, so more of them make no page that a person reads.
-_MOST_NAMES = {"split": 12, "method": 40, "criterion": 8, "against": 40, "loss": 40, "phase": 40, "run": 400}
-_MOST_ENTRIES = {"methods": 40, "metrics": 100, "runs": 400}
+_MOST_NAMES = {"split": 12, "method": 20, "criterion": 8, "against": 20, "loss": 40, "phase": 40, "run": 400}
+_MOST_ENTRIES = {"methods": 20, "metrics": 100, "runs": 400}
 _MOST_MEMBERS = 2000  # combinations of the values of a sweep's axes
 LARGEST = 3.4028235e38  # of float32, in which everything is measured
 _COUNT, _SHARE, _FROM_0 = (0, 2**53), (-1e-3, 1 + 1e-3), (0, LARGEST)  # float32 rounds a share of all
@@ -211,7 +211,7 @@ def _check_numbers(where: str, row: Row) -> None:
 
 def _shown(value: float) -> str:
     """A number in a message, also one with thousands of digits."""
-    return f"{value:.6g}" if abs(value) < 1e300 else f"{'-' if value < 0 else ''}1e300 or more"
+    return f"{value:.6g}" if isinstance(value, float) or abs(value) < 10**300 else "beyond 10^300"
 
 
 def setting(manifest: Manifest, name: str) -> Any:

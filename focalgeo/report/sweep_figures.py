@@ -27,6 +27,8 @@ from focalgeo.report.style import COLOURS, LEGEND, LINESTYLES, plain, styled
 from focalgeo.rows import Diagnostic, ReliabilityBin, Row, select
 from focalgeo.types import Estimate
 
+_MOST_DIAGRAMS = 96  # of reliability, of all lines together
+_MOST_TICKS = 24  # on the axis, and entries of a legend
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
 
 
@@ -55,7 +57,7 @@ def axis_figure(
         else:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(round(value, 10)) if value else "0"))
         if len(quantities) * len(sweep.lines) > 1:
-            figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, **LEGEND)
+            figure.legend(*_entries(axes), loc="outside upper left", ncols=2, **LEGEND)
     return figure
 
 
@@ -76,8 +78,16 @@ def _draw_interval(axes: Any, index: int, each: Estimate, colour: str) -> None:
         axes.vlines(index, each.low, each.high, color=colour, linewidth=2.4, alpha=0.55)
 
 
+def _entries(axes: Any) -> tuple[list, list[str]]:
+    """Handles and labels of a legend, as many as it has room for, evenly spread."""
+    handles, labels = axes.get_legend_handles_labels()
+    every = max(-(-len(handles) // _MOST_TICKS), 1)
+    return handles[::every], labels[::every]
+
+
 def _label_axis(axes: Any, sweep: Sweep) -> None:
-    axes.set_xticks(range(len(sweep.values)), [value_text(sweep, value) for value in sweep.values])
+    shown = range(0, len(sweep.values), -(-len(sweep.values) // _MOST_TICKS))
+    axes.set_xticks(shown, [value_text(sweep, sweep.values[index]) for index in shown])
     axes.set_xlim(-0.4, len(sweep.values) - 0.6)
     axes.set_xlabel(AXIS_TITLES[sweep.axis])
     axes.yaxis.set_major_locator(MaxNLocator(6))
@@ -103,7 +113,7 @@ def scatter_figure(rows: Sequence[Row], sweep: Sweep, across: Quantity, up: Quan
         )
         _label_traces(axes)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.6g}%"))
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", title=_short(sweep), **LEGEND)
+        figure.legend(*_entries(axes), loc="outside right upper", title=_short(sweep), **LEGEND)
     return figure
 
 
@@ -124,8 +134,14 @@ def _short(sweep: Sweep) -> str:
     return AXIS_TITLES[sweep.axis].partition(" of ")[0]
 
 
+def diagrams(sweep: Sweep) -> int:
+    """Return the number of reliability diagrams that each line has room for."""
+    return max(min(_MOST_DIAGRAMS // max(len(sweep.lines), 1), 24), 4)
+
+
 def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
     """Draw small reliability diagrams, as trained, for each value of the axis, all seeds' examples together."""
+    sweep = sweep._replace(values=sweep.values[: diagrams(sweep)])
     columns = min(len(sweep.values), 4)
     bins: dict[tuple, list[ReliabilityBin]] = {}
     for row in select(rows, ReliabilityBin, name="reliability", method=UNCALIBRATED, split="test"):
@@ -206,7 +222,7 @@ def epochs_figure(rows: Sequence[Diagnostic], sweep: Sweep, label: str) -> Figur
         axes.set(xlabel="epoch", ylabel=label, ylim=(0, max(1.06 * max(row.value for row in rows), 0) or 1.0))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", title=axis_symbol(sweep), **LEGEND)
+        figure.legend(*_entries(axes), loc="outside right upper", title=axis_symbol(sweep), **LEGEND)
     return figure
 
 

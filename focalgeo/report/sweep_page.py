@@ -38,7 +38,13 @@ from focalgeo.report.selection import (
     symbols_of,
 )
 from focalgeo.report.style import interval, loss_colour, plain, short, significant
-from focalgeo.report.sweep_figures import axis_figure, diagnostic_sweep_panels, reliability_grid, scatter_figure
+from focalgeo.report.sweep_figures import (
+    axis_figure,
+    diagnostic_sweep_panels,
+    diagrams,
+    reliability_grid,
+    scatter_figure,
+)
 from focalgeo.report.tables import (
     NOTHING,
     PRINTED,
@@ -54,6 +60,7 @@ from focalgeo.report.words import data_title
 from focalgeo.rows import TITLES, Eigenvalue, Fit, Metric, Row, Scalar, Title, Trace, select
 from focalgeo.types import Estimate
 
+MOST_LINES = 12  # that figures show
 CRITERION = "nll"  # of the methods shown: their parameters are steadier than those fitted by ECE
 _CURVATURE = {
     "lambda_max": (Eigenvalue, "λmax"),  # in tables
@@ -155,13 +162,26 @@ def _ends(each: Estimate) -> str:
 
 def sweep_panels(rows: Sequence[Row], manifest: Manifest) -> Iterator[Panel]:
     """Yield the figures of a sweep, as far as there are rows for them."""
-    sweep, after_training = sweep_of(manifest, rows), final(rows)
+    sweep, after_training = _drawn(sweep_of(manifest, rows)), final(rows)
     yield from _calibration_panels(after_training, manifest, sweep)
     yield from _curvature_panels(after_training, sweep)
     yield from diagnostic_sweep_panels(rows, sweep)
     for number, line in enumerate(sweep.lines):
         title = line_title(sweep, line) or "All values"
         yield Panel("reliability", f"sweep_reliability_{number}", title, reliability_grid(after_training, sweep, line))
+
+
+def _drawn(sweep: Sweep) -> Sweep:
+    """The lines of a sweep that figures have room for."""
+    return sweep._replace(lines=sweep.lines[:MOST_LINES])
+
+
+def left_out_words(sweep: Sweep) -> str:
+    """Return the sentence on what figures have no room for; "" where they show everything."""
+    lines, room = len(sweep.lines), diagrams(_drawn(sweep))
+    words = [f"Figures show the first {MOST_LINES} of {lines} combinations."] if lines > MOST_LINES else []
+    words += [f"Reliability is drawn at the first {room} values."] if len(sweep.values) > room else []
+    return " ".join(words)
 
 
 def _calibration_panels(rows: Sequence[Row], manifest: Manifest, sweep: Sweep) -> Iterator[Panel]:
@@ -246,6 +266,7 @@ def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str,
     return template("sweep.html").render(
         title=f"{data_title(manifest, 'A sweep')}: {loss} along {axis_symbol(sweep)}",
         members=members,
+        left_out=left_out_words(sweep),
         seeds=len(sweep.seeds),
         values=", ".join(value_text(sweep, value) for value in sweep.values),
         axis=AXIS_TITLES[sweep.axis],
