@@ -56,7 +56,7 @@ VOCABULARY = {
     },
 }
 HREF = re.compile(r"#[A-Za-z0-9,=._-]+|data:image/png;base64,[A-Za-z0-9+/=\s]+")
-STYLE = re.compile(r"[A-Za-z0-9 ,.;:#()%'_-]*")
+STYLE = re.compile(r"[A-Za-z0-9 ,.;:#()%'=_-]*")
 FILES = re.compile(
     r"(manifest\.json|metrics\.jsonl|search\.npz|report\.html|figures|figures/[A-Za-z0-9,=_-]{1,90}\.svg)"
 )
