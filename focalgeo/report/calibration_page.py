@@ -14,11 +14,11 @@ from focalgeo.report.selection import (
     UNCALIBRATED,
     Column,
     Manifest,
+    as_number,
     column_of_each,
     latest,
     method_title,
     metric,
-    number_of,
     setting,
 )
 from focalgeo.report.style import short
@@ -117,7 +117,7 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
         interval_words=interval_words(manifest),
         accuracy_words=accuracy_words(rows, manifest, split),
         fitted_by=fitted_by(manifest, columns),
-        num_bins=number_of(manifest, "evaluation.num_bins"),
+        num_bins=as_number(setting(manifest, "evaluation.num_bins")),
         class1=class1_table(rows, manifest, columns, split),
         loss_implied_words="" if gamma is None else " ".join(loss_implied_words(rows, gamma, split)),
         group_words=group_words(rows, manifest, chosen, split),

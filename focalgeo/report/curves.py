@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
-from focalgeo.report.figures import ESTIMATES, bounds, draw_reliability
+from focalgeo.report.figures import ESTIMATES, MOST_BARS, bounds, draw_reliability, pooled
 from focalgeo.report.panels import Panel
 from focalgeo.report.selection import batches_of_row, in_training, latest_by, measured_title
 from focalgeo.report.style import COLOURS, LEGEND, LINESTYLES, loss_colour, plain, power_of_ten, styled
@@ -250,6 +250,7 @@ def _draw_histogram(axes: Any, bins: Sequence[HistogramBin], colour: str, label:
 
 def share_figure(bins: Sequence[ReliabilityBin]) -> Figure:
     """Draw accuracy per bin of confidence beside it, and beneath the share of all examples that fall into each bin."""
+    bins = pooled(bins, -(-len(bins) // MOST_BARS)) if len(bins) > MOST_BARS else bins
     with styled():
         figure = Figure(figsize=(4.1, 4.7))
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1.2])

@@ -10,10 +10,10 @@ from focalgeo.config import SWEPT_FIELDS
 from focalgeo.report.axes import AXIS_TITLES, axis_values
 from focalgeo.report.selection import (
     Manifest,
+    as_number,
     check_folder,
     check_manifest,
     check_rows,
-    number_of,
     read_manifest,
     read_rows,
     setting,
@@ -149,7 +149,7 @@ def _check_data(folders: Sequence[Path], manifests: Sequence[Manifest]) -> None:
 
 def _completed(rows: Sequence[Row], manifest: Manifest, axes: Iterable[str]) -> list[Row]:
     """Members' rows with a value on every axis: what a workdir did not sweep is what its config says."""
-    fixed = {axis: number_of(manifest, SWEPT_FIELDS[axis]) for axis in axes}
+    fixed = {axis: as_number(setting(manifest, SWEPT_FIELDS[axis])) for axis in axes}
     return [row if row.tags.seed is None else _with_defaults(row, fixed) for row in rows]
 
 

@@ -33,7 +33,15 @@ from focalgeo.report.panels import (
     tiles,
     write_panels,
 )
-from focalgeo.report.selection import LARGEST, Manifest, column_of_each, number_of, read_manifest, read_rows
+from focalgeo.report.selection import (
+    LARGEST,
+    Manifest,
+    as_number,
+    column_of_each,
+    read_manifest,
+    read_rows,
+    setting,
+)
 from focalgeo.report.style import short
 from focalgeo.report.sweep_page import render_sweep, sweep_panels
 from focalgeo.report.tables import command_words, config_settings, manifest_settings, metric_table, phases
@@ -172,10 +180,10 @@ def _render(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str, Any]
         density_words=density_words(rows),
         interval_words=interval_words(manifest),
         accuracy_words=accuracy_words(rows, manifest, "test"),
-        loss_implied_words=" ".join(loss_implied_words(rows, number_of(manifest, "loss.gamma"), "test")),
+        loss_implied_words=" ".join(loss_implied_words(rows, as_number(setting(manifest, "loss.gamma")), "test")),
         trace_words=trace_words(rows),
         training_words=training_words(rows),
-        num_bins=number_of(manifest, "evaluation.num_bins"),
+        num_bins=as_number(setting(manifest, "evaluation.num_bins")),
         sections=sections,
         config=config_settings(manifest),
         about=manifest_settings(manifest, "data", "parameters", "created", "git"),

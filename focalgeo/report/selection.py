@@ -161,11 +161,6 @@ def as_number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not _is_no_number(value) else None
 
 
-def number_of(manifest: Manifest, name: str) -> float | None:
-    """Return a field of the config that is a number, as `setting` does; None where it is none."""
-    return as_number(setting(manifest, name))
-
-
 def read_rows(folder: Path) -> list[Row]:
     """Return a workdir's rows.
 

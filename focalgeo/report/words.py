@@ -12,6 +12,7 @@ from focalgeo.report.selection import (
     UNCALIBRATED,
     Column,
     Manifest,
+    as_number,
     batches_of_row,
     column_of_each,
     columns_of,
@@ -21,7 +22,6 @@ from focalgeo.report.selection import (
     loss_title,
     method_title,
     metric,
-    number_of,
     setting,
     symbols_of,
 )
@@ -46,12 +46,12 @@ def data_title(manifest: Manifest, default: str) -> str:
 
 def training_loss(manifest: Manifest) -> str:
     """Return the training loss in words, such as "focal loss, γ = 3" (with spaces that do not break)."""
-    name, gamma = setting(manifest, "loss.name"), number_of(manifest, "loss.gamma")
+    name, gamma = setting(manifest, "loss.name"), as_number(setting(manifest, "loss.gamma"))
     if not isinstance(name, str):
         return "an unnamed loss"
     numbers = {
         "γ": gamma if "gamma" in manifest.get("loss_values", ()) else None,
-        "trace penalty": number_of(manifest, "loss.trace_penalty") or None,
+        "trace penalty": as_number(setting(manifest, "loss.trace_penalty")) or None,
     }
     shown = [f"{what}\u00a0=\u00a0{plain(float(value))}" for what, value in numbers.items() if value is not None]
     return ", ".join([loss_title(short(name)), *shown])
@@ -71,7 +71,7 @@ def training_words(rows: Sequence[Row]) -> str:
 
 def interval_words(manifest: Manifest) -> str:
     """Return sentences on the intervals of metrics, with the run's numbers of resamples and bins where it has them."""
-    resamples, bins = (number_of(manifest, f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
+    resamples, bins = (as_number(setting(manifest, f"evaluation.{name}")) for name in ("num_resamples", "num_bins"))
     count = f" from {resamples:,} resamples of the examples" if isinstance(resamples, int) else ""
     binned = f" Both ECEs have {bins} bins." if isinstance(bins, int) else ""
     return (
@@ -252,12 +252,12 @@ def group_words(rows: Sequence[Row], manifest: Manifest, column: Column, split: 
     return f"Worst calibrated {name} is group “{worst.group}”: ECE {with_interval(worst)} from {count}; {many}."
 
 
-def loss_implied_words(rows: Sequence[Row], gamma: float, split: str) -> list[str]:
+def loss_implied_words(rows: Sequence[Row], gamma: float | None, split: str) -> list[str]:
     """Return sentences on the miscalibration that the focal loss itself caused, which the loss-implied map undoes."""
     columns = (AS_TRAINED, Column(LOSS_IMPLIED))
     before, after = (metric(rows, column, "ece", split) for column in columns)
     row = difference(rows, Column(LOSS_IMPLIED), UNCALIBRATED, split)
-    if before is None or after is None or row is None:
+    if gamma is None or before is None or after is None or row is None:
         return []
     value = f"γ\u00a0=\u00a0{plain(gamma)}"
     change = f"from {with_interval(before)} to {with_interval(after)}: {difference_words(row)}"
