@@ -59,8 +59,6 @@ def pooled(bins: Sequence[ReliabilityBin], together: int) -> list[ReliabilityBin
         own = bins[begin : begin + together]
         counts = _values(own, "n")
         value, confidence = (float(np.average(_values(own, each), weights=counts)) for each in ("value", "confidence"))
-            float(np.average(_values(own, field), weights=counts)) for field in ("value", "confidence")
-        )
         n = float(counts.sum())
         centre, shrink = value + 1.96**2 / (2 * n), 1 + 1.96**2 / n
         half = 1.96 * np.sqrt(max(value * (1 - value), 0) / n + 1.96**2 / (4 * n * n))
