@@ -123,6 +123,22 @@ def test_class_weights_multiply_any_loss():
     assert weighted.name == "class_weighted_focal_loss"
 
 
+@pytest.mark.parametrize(
+    ("changes", "gamma"),
+    [
+        ({}, 3.0),
+        ({"gamma": 0.0}, None),
+        ({"name": "cross_entropy"}, None),
+        ({"name": "dual_focal_loss"}, None),
+        ({"alpha": (1.0,) * 10}, None),
+        ({"trace_penalty": 0.1}, None),
+    ],
+)
+def test_the_map_of_the_loss_is_known_where_nothing_else_was_minimised(changes, gamma):
+    config = load_config(**{"name": "focal_loss", "gamma": 3.0, **changes})
+    assert preparation.trained_gamma(preparation.check_config(config)) == gamma
+
+
 def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepared):
     chosen = preparation.make_objective(load_config(name="adafocal_loss"))
     state = of_two(prepared[2], chosen.loss_values)

@@ -148,5 +148,3 @@ def all_nan(result: object) -> bool:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(result)]
     numbers = [leaf for leaf in leaves if np.issubdtype(leaf.dtype, np.floating)]
     return bool(numbers) and all(np.isnan(leaf).all() for leaf in numbers)
-
-
