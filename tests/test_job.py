@@ -12,6 +12,8 @@ from PIL import Image
 from focalgeo import job, parallel, records, report
 from focalgeo.config import load_config as read_config
 from focalgeo.config import split_arguments, with_values
+from focalgeo.job import measurement, preparation
+from focalgeo.job.members import make_members
 from focalgeo.rows import (
     AttributionPart,
     DensityBin,
@@ -188,6 +190,19 @@ def test_curvature_that_memory_does_not_hold_is_refused_before_training(tmp_path
     with pytest.raises(InputError, match=r"^curvature needs about .* lower config.curvature.batch_size"):
         job.run(tiny(load_config("digits", "quick")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_memory_for_curvature_in_training_is_what_the_training_examples_leave(monkeypatch, every):
+    config = tiny(load_config("digits", "quick"))
+    config.curvature.every = every
+    prepared, asked = preparation.prepare(config), []
+    (member,) = make_members(config)
+    state = preparation.initial_state(prepared, [member])
+    monkeypatch.setattr(parallel, "free_memory", lambda: 10**9)
+    monkeypatch.setattr(measurement.evaluation, "check_memory", lambda forecast, free: asked.append(free))
+    measurement.check_memory(member, prepared, state)
+    assert asked == [10**9 - (prepared.dataset.train.x.nbytes + prepared.dataset.train.y.nbytes if every else 0)]
 
 
 def test_the_same_command_on_a_finished_run_changes_no_number(finished):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -223,6 +224,15 @@ def test_tensorboard_gets_rows_with_a_step_and_its_absence_is_silent(tmp_path, m
         write(HistogramBin("gradient_norm_histogram", 0.5, 3, 0.1, 1.0, 100, "train", tags=Tags(step=7)))
     assert calls == [("train/loss", 0.5, 7), ("gamma=1/train/loss", 0.5, 7), "closed"]
     assert any((tmp_path / "tensorboard").iterdir())
+
+
+@pytest.mark.parametrize(("step", "purged"), [(0, None), (7, 7)])
+def test_tensorboard_hides_the_steps_that_are_trained_again(tmp_path, monkeypatch, step, purged):
+    tensorboard, given = pytest.importorskip("tensorboardX"), {}
+    closed = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(tensorboard, "SummaryWriter", lambda folder, **options: given.update(options) or closed)
+    with records.tensorboard_writer(tmp_path, step=step):
+        assert given == {"purge_step": purged}
 
 
 def test_a_workdir_of_the_first_version_is_named_as_such(tmp_path):
