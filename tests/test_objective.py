@@ -35,6 +35,12 @@ def prepared():
     return config, rest, member_state(preparation.initial_state(rest, make_members(config)), 0)
 
 
+def test_epochs_of_decay_are_epochs(prepared):
+    config, rest, _ = prepared
+    assert (rest.plan.steps_per_epoch, config.optimizer.decay_epochs) == (17, (1,))
+    np.testing.assert_allclose([rest.schedule(step) for step in (0, 16, 17, 33)], [1, 1, 0.1, 0.1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", losses.FUNCTIONS)
 def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name):
     config, rest, start = prepared
