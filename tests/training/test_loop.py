@@ -233,7 +233,7 @@ def test_devices_that_part_after_the_first_step_are_found(workshop):
 def test_the_rate_of_all_members_is_shared_among_them(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(meter.time, "perf_counter", lambda: clock[0])
-    counted = Meter({}, [{"seed": 0}, {"seed": 1}], [False, False], sweep=True)
+    counted = Meter({"seen": [100.0, 100.0]}, [{"seed": 0}, {"seed": 1}], [False, False], sweep=True)
     values = {"loss": 6.0, "penalty": 0.0, "correct": 5, "count": 10, "gradient_norm": 1, "parameter_norm": 1}
     for step in (1, 2):
         counted.add(step, [{name: np.array([value, value]) for name, value in values.items()}])
@@ -241,7 +241,7 @@ def test_the_rate_of_all_members_is_shared_among_them(monkeypatch):
     clock[0] = 4.0
     assert counted.text() == "loss 0.6000, accuracy 0.500, 10 examples/s"
     rows = {row.name: row.value for row in counted.rows(2, 0.5, np.array([0.1, 0.2])) if row.tags.seed == 1}
-    shown = {"loss": 0.6, "accuracy": 0.5, "learning_rate": 0.2, "examples_per_second": 5.0, "examples_seen": 20.0}
+    shown = {"loss": 0.6, "accuracy": 0.5, "learning_rate": 0.2, "examples_per_second": 5.0, "examples_seen": 120.0}
     assert rows == pytest.approx(shown)
 
 
