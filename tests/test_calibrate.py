@@ -409,6 +409,12 @@ def test_each_fault_has_its_warning(val, test, says):
     assert any(says in warning for warning in warnings_of(val, test))
 
 
+@pytest.mark.parametrize("seed", [6, 17])
+def test_a_small_test_set_that_differs_by_chance_is_not_warned_of(seed):
+    logits, labels = draw(60, 4, seed=seed)
+    assert not any("differ" in warning for warning in warnings_of(outputs(*SAME[0]), outputs(logits, labels)))
+
+
 def test_a_fit_at_the_end_of_the_grid_has_a_warning():
     warnings = warnings_of(outputs(*SAME[0]), None, fitted_at(0.01, converged=False))
     (warning,) = [warning for warning in warnings if "end of" in warning]

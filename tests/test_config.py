@@ -125,6 +125,21 @@ def test_a_config_file_obeys_the_kinds_as_the_command_line_does(name, value, mes
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "last", "message"),
+    [
+        ({"optimizer.schedule": "cosine", "optimizer.epochs": 60}, {"optimizer.warmup_epochs": 59}, "leaves no epoch"),
+        ({"loss.name": "fls_532", "optimizer.epochs": 101}, {}, "changes gamma at epochs 100, 250"),
+    ],
+)
+def test_a_warm_up_ends_and_a_schedule_changes_gamma_before_the_last_epoch(changes, last, message):
+    config = with_values(default_config(), {**changes, **last})
+    job.check_config(config)
+    one_less = with_values(config, {"optimizer.epochs": config.optimizer.epochs - 1})
+    with pytest.raises(InputError, match=message):
+        job.check_config(one_less)
+
+
 def test_whole_numbers_are_numbers_and_lists_are_tuples():
     config = job.check_config(with_values(default_config(), {"loss.gamma": 2, "loss.gammas": [5, 3]}))
     assert (repr(config.loss.gamma), config.loss.gammas) == ("2.0", (5, 3))

@@ -16,7 +16,8 @@ from PIL import Image
 from focalgeo import job, parallel, records, report
 from focalgeo.config import load_config as read_config
 from focalgeo.config import split_arguments, with_values
-from focalgeo.job import training
+from focalgeo.job import measurement, preparation, training
+from focalgeo.job.members import make_members
 from focalgeo.rows import (
     AttributionPart,
     DensityBin,
@@ -177,16 +178,19 @@ def test_the_shares_of_eigenvalues_sum_to_1_and_their_mean_to_the_trace(finished
     assert (finished / "figures" / "spectral_density_val.svg").exists()
 
 
-def test_curvature_between_epochs_where_it_is_asked_for(tmp_path):
+def test_curvature_between_epochs_where_it_is_asked_for_and_the_rate_of_the_row_s_own_step(tmp_path):
     config = tiny(load_config("digits", "quick"))
     config.optimizer.epochs = 5
     config.optimizer.decay_epochs = (4,)
+    config.log_every = 17  # an epoch
     config.curvature.every = 2
     config.curvature.density_probes = 0
     job.run(config, tmp_path / "run")
     rows = records.read_rows(tmp_path / "run")
     epochs = [row.tags.epoch for row in select(rows, Trace, name="trace", loss="focal_loss")]
     assert epochs == [2.0, 4.0, None]
+    rates = {row.tags.epoch: row.value for row in select(rows, Scalar, name="learning_rate")}
+    assert rates == pytest.approx({1.0: 0.1, 2.0: 0.1, 3.0: 0.1, 4.0: 0.1, 5.0: 0.01})
     assert (tmp_path / "run" / "figures" / "training_trace.svg").exists()
     assert not list((tmp_path / "run" / "figures").glob("spectral*"))
 
@@ -205,6 +209,19 @@ def test_a_run_that_memory_does_not_hold_is_refused_before_training(tmp_path, mo
     with pytest.raises(InputError, match=message):
         job.run(tiny(load_config("digits", "quick")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_memory_for_curvature_in_training_is_what_the_training_examples_leave(monkeypatch, every):
+    config = tiny(load_config("digits", "quick"))
+    config.curvature.every = every
+    prepared, asked = preparation.prepare(config), []
+    (member,) = make_members(config)
+    state = preparation.initial_state(prepared, [member])
+    monkeypatch.setattr(parallel, "free_memory", lambda: 10**9)
+    monkeypatch.setattr(measurement.evaluation, "check_memory", lambda forecast, free: asked.append(free))
+    measurement.check_memory(member, prepared, state)
+    assert asked == [10**9 - (prepared.dataset.train.x.nbytes + prepared.dataset.train.y.nbytes if every else 0)]
 
 
 def test_the_same_command_on_a_finished_run_changes_no_number(finished):

@@ -45,6 +45,12 @@ def test_the_warm_up_of_the_cosine_schedule_counts_epochs(prepared):
     np.testing.assert_allclose(rates, [0, 0.25, 1, 0.5, 0], atol=1e-6)
 
 
+def test_epochs_of_decay_are_epochs(prepared):
+    config, rest, _ = prepared
+    assert (rest.plan.steps_per_epoch, config.optimizer.decay_epochs) == (17, (1,))
+    np.testing.assert_allclose([rest.schedule(step) for step in (0, 16, 17, 33)], [1, 1, 0.1, 0.1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", losses.FUNCTIONS)
 def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name):
     config, rest, start = prepared
@@ -131,6 +137,22 @@ def test_class_weights_multiply_any_loss():
     expected = plain.loss(logits, labels, plain.loss_values) * jnp.arange(10, dtype=jnp.float32)
     np.testing.assert_allclose(weighted.loss(logits, labels, weighted.loss_values), expected, rtol=1e-6)
     assert weighted.name == "class_weighted_focal_loss"
+
+
+@pytest.mark.parametrize(
+    ("changes", "gamma"),
+    [
+        ({}, 3.0),
+        ({"gamma": 0.0}, None),
+        ({"name": "cross_entropy"}, None),
+        ({"name": "dual_focal_loss"}, None),
+        ({"alpha": (1.0,) * 10}, None),
+        ({"trace_penalty": 0.1}, None),
+    ],
+)
+def test_the_map_of_the_loss_is_known_where_nothing_else_was_minimised(changes, gamma):
+    config = load_config(**{"name": "focal_loss", "gamma": 3.0, **changes})
+    assert preparation.trained_gamma(preparation.check_config(config)) == gamma
 
 
 def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepared):

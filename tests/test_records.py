@@ -187,6 +187,21 @@ def test_a_workdir_is_fresh_then_resumes_for_the_same_config(tmp_path):
     assert records.check_workdir(run, CONFIG) == "resume"
 
 
+def test_a_part_of_the_config_may_differ_where_that_is_said(tmp_path):
+    records.write_manifest(tmp_path, {"config": {**CONFIG, "sweep": {"seed": [0]}}})
+    grown = {**CONFIG, "sweep": {"seed": [0, 1]}}
+    assert records.check_workdir(tmp_path, grown, but="sweep") == "resume"
+    with pytest.raises(InputError, match="belongs to another config"):
+        records.check_workdir(tmp_path, grown)
+
+
+def test_one_run_alone_may_write_to_a_workdir(tmp_path):
+    with records.locked(tmp_path), pytest.raises(InputError, match="another run is writing"), records.locked(tmp_path):
+        pass
+    with records.locked(tmp_path):
+        pass
+
+
 def test_a_workdir_of_another_config_names_the_first_fields_that_differ(tmp_path):
     records.write_manifest(tmp_path, {"config": CONFIG})
     other = {**CONFIG, "loss": {"name": "focal_loss", "gamma": 2.0}}

@@ -120,7 +120,7 @@ def chosen(column):
 
 
 FOCAL_BETTER, FOCAL_ALIKE = (-0.02, -0.01), (-0.02, 0.01)
-BETTER, ALIKE, WORSE = (-0.2, -0.1), (-0.1, 0.1), (0.1, 0.2)
+BETTER, BELOW, ABOVE, WORSE = (-0.2, -0.1), (-0.2, 0.1), (-0.1, 0.2), (0.1, 0.2)  # both in the middle hold 0
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,8 @@ BETTER, ALIKE, WORSE = (-0.2, -0.1), (-0.1, 0.1), (0.1, 0.2)
     [
         (FOCAL, FOCAL_BETTER, BETTER, "Use focal temperature scaling (γ\u00a0=\u00a01).", "beats"),
         (PLAIN, FOCAL_ALIKE, BETTER, "Use temperature scaling (T\u00a0=\u00a00.5).", "does not beat"),
-        (PLAIN, FOCAL_ALIKE, ALIKE, "Use temperature scaling", "not told apart from no calibration"),
+        (PLAIN, FOCAL_ALIKE, BELOW, "Use temperature scaling", "not told apart from no calibration"),
+        (PLAIN, FOCAL_ALIKE, ABOVE, "Use temperature scaling", "not told apart from no calibration"),
         (AS_GIVEN, FOCAL_ALIKE, WORSE, "Leave the outputs as they are", "worse beyond noise"),
     ],
 )
@@ -160,7 +161,8 @@ def test_few_examples_or_gamma_0_give_no_verdict_on_focal_temperature_scaling():
     [
         (BETTER, "Undoing the loss makes it better calibrated, and turns it from underconfident to overconfident"),
         (WORSE, "Undoing the loss makes calibration worse here"),
-        (ALIKE, "do not show that the loss itself caused"),
+        (BELOW, "do not show that the loss itself caused"),
+        (ABOVE, "do not show that the loss itself caused"),
     ],
 )
 def test_what_the_focal_loss_caused_is_told_by_its_interval(ends, says):

@@ -51,6 +51,12 @@ def test_proper_scores_of_the_papers_dataset():
     assert np.isnan(accuracy)
 
 
+def test_a_confidence_at_the_threshold_is_high():
+    log_probs = np.float32([[0, -np.inf], [np.log(0.75), np.log(0.25)]])
+    for mask in (None, np.ones(2, bool)):
+        assert calibration.high_confidence(log_probs, np.int32([0, 0]), 1.0, mask=mask) == (0.5, 1)
+
+
 @pytest.mark.parametrize("num_bins", [1, 7, 15])
 def test_binned_metrics_equal_plain_loops(num_bins):
     log_probs, labels = predictions(203)

@@ -6,7 +6,8 @@ import pytest
 from focalgeo import calibration
 from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, check_predictions, grid_search, search
 from focalgeo.calibration.fast_search import streaming
-from focalgeo.calibration.search import plain_surfaces
+from focalgeo.calibration.fast_search.tail import fit_tail
+from focalgeo.calibration.search import GridSearch, plain_surfaces
 from focalgeo.types import InputError
 
 
@@ -73,6 +74,24 @@ def test_equal_logits_within_and_between_examples():
         got = grid_search(logits, labels, gammas, temperatures, criterion=criterion)
         np.testing.assert_allclose(got.ece, expected[criterion], atol=1e-5)
         np.testing.assert_allclose(got.nll, expected["nll"], rtol=1e-5)
+
+
+def test_the_most_probable_class_of_the_tail_is_within_the_reach_of_the_polynomial():
+    """All of the top class, those that are computed one by one, and the first of the tail share the probability."""
+    gammas = (0.0, -0.5, 5.0)
+    alike = fit_tail(np.float64(gammas), 18).num_exact + 2
+    assert alike < 18
+    logits = np.where(np.arange(18) < alike, 0, np.float32(-60))[None].repeat(2, axis=0)
+    got = grid_search(logits, np.int32([0, alike - 1]), gammas, (0.5, 1.0))
+    np.testing.assert_allclose(got.nll, np.full((3, 2), np.log(alike)), rtol=1e-5)
+
+
+def test_a_confidence_at_an_edge_belongs_to_the_bin_below():
+    logits, labels = np.float32([[0, 0], [3, 0]]), np.int32([0, 1])  # 1/2 and right, 0.95 and wrong
+    expected = 0.5 * 0.5 + 0.5 / (1 + np.exp(-3))  # 0.726; both in one bin give 0.226
+    plain, _ = plain_surfaces(logits, labels, np.float32([0]), np.float32([1]), num_bins=2)
+    fast = grid_search(logits, labels, (0.0,), (1.0,), num_bins=2)
+    np.testing.assert_allclose((plain[0, 0], fast.ece[0, 0]), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])
@@ -158,6 +177,13 @@ def test_ties_go_to_the_temperature_nearest_one_then_to_the_smallest_gamma():
     got = grid_search(logits, np.int32([0, 1]), (5.0, -0.5, 0.5, 0.25), (3.0, 1.6, 0.7, 0.01))
     assert (got.ece == 0).all()
     np.testing.assert_allclose((got.gamma, got.temperature, got.value), (0.25, 0.7, 0))
+
+
+def test_of_two_tied_points_the_temperature_nearer_one_goes_before_the_smaller_gamma():
+    gammas, temperatures = (0.25, 5.0), (3.0, 0.7)
+    surface = np.float32([[0, 1], [1, 0]])  # (0.25, T = 3) and (5, T = 0.7) tie
+    got = best_point(GridSearch(None, None, None, surface, surface), gammas, temperatures)
+    np.testing.assert_allclose((got.gamma, got.temperature, got.value), (5, 0.7, 0))
 
 
 def test_mask_drops_examples_whatever_they_hold():

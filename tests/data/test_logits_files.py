@@ -249,6 +249,16 @@ def test_a_bad_csv_is_one_line(tmp_path, settings, says):
     assert says in line(write_csv(tmp_path / "a.csv", **settings))
 
 
+def test_columns_of_a_csv_are_in_the_order_of_their_numbers(tmp_path):
+    logits = RNG.normal(size=(N, 12)).astype(np.float32)
+    lines = [",".join(map(str, [label, *map(float, row)])) for label, row in zip(LABELS, logits, strict=True)]
+    names = [f"logits_{k}" for k in range(12)]
+    (tmp_path / "a.csv").write_text("\n".join([",".join(["labels", *names]), *lines]))
+    np.testing.assert_array_equal(read(tmp_path / "a.csv").logits, logits)
+    (tmp_path / "b.csv").write_text("\n".join([",".join(["labels", *sorted(names)]), *lines]))
+    assert "columns of 'logits' must be logits_0, logits_1, ... once each and in order" in line(tmp_path / "b.csv")
+
+
 def test_a_csv_without_rows_or_with_other_bytes_is_one_line(tmp_path):
     (tmp_path / "a.csv").write_text("labels,logits_0,logits_1\n")
     line(tmp_path / "a.csv")

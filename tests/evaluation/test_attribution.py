@@ -218,6 +218,14 @@ def test_records_of_where_focal_loss_raises_curvature_and_where_it_is_negative(p
         np.testing.assert_array_equal(found.raised, [False, False, True, False, True, False])
 
 
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_a_confident_example_is_neither_negative_nor_raised(gamma):
+    logits = with_true_probability(1 - np.geomspace(1e-6, 1e-3, 20), 4)
+    found = compare(focal(gamma), losses.cross_entropy, logits, jnp.zeros(20, jnp.int32))
+    assert not found.negative.any()
+    assert not found.raised.any()
+
+
 def test_the_frozen_factor_of_eq_28_is_not_the_curvature_of_focal_loss(papers):
     # Eq. 28 scales cross-entropy's curvature by (1-p)^gamma, below 1: at p = 1/3 focal loss's curvature is above it.
     records = {r["gamma"]: r for r in papers["softmax_logit_hessian"] if r["logits"] == [0, 0, 0]}

@@ -2,6 +2,7 @@
 
 import functools
 import signal
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import chex
@@ -12,7 +13,7 @@ import pytest
 
 from focalgeo import data, losses, models, parallel
 from focalgeo.rows import Scalar
-from focalgeo.training import checkpoint, loop, optimiser
+from focalgeo.training import checkpoint, loop, meter, optimiser
 from focalgeo.training.meter import Meter
 from focalgeo.training.step import make_members_step, make_step, stack
 from focalgeo.types import InputError, Interrupted, RunError, Split, TrainState
@@ -71,6 +72,7 @@ def train(
     workshop,
     *,
     start=None,
+    tags=({},),
     adapt=unchanged,
     rows=None,
     save=lambda saved: None,
@@ -82,12 +84,12 @@ def train(
         start,
         workshop.program,
         PLAN,
-        tags=[{}],
-        sweep=False,
+        tags=tags,
+        sweep=len(tags) > 1,
         batches=workshop.batches,
         validate=lambda groups: [Scalar("norm", float(jnp.sum(groups[0].params["Dense_0"]["bias"])), split="val")],
         adapt=adapt,
-        learning_rate=lambda index: np.array([0.1]),
+        learning_rate=lambda index: np.full(len(tags), 0.1),
         write=([] if rows is None else rows).extend,
         save=save,
         interrupted=interrupted,
@@ -123,13 +125,17 @@ def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path,
 
 
 def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
+    epochs = []
+
     def halved(groups, epoch):
         (state,) = groups
+        epochs.append(epoch)
         bias = jnp.sum(jnp.abs(state.params["Dense_0"]["bias"]))  # an update that depends on what was learnt so far
         gamma = parallel.replicated(jnp.full(1, 3 / (1 + epoch), jnp.float32) + jnp.reshape(bias, 1))
         return [state._replace(loss_values={"gamma": gamma})]
 
     expected = train(workshop, adapt=halved)
+    assert epochs == [0, 1, 2]
     assert 1 < float(expected.loss_values["gamma"][0]) < 3
     for stop_after in (2, 4, 9):  # 4 is the end of an epoch, whose update belongs to the next
         manager = checkpoint.make_manager(tmp_path / str(stop_after), keep=2)
@@ -181,6 +187,62 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
     with pytest.raises(RunError, match="loss is nan at step 9; what was saved before is kept"):
         train(workshop, save=lambda each: saved.append(int(each.state.step[0])), adapt=poisoned)
     assert saved == [5]
+
+
+def test_a_member_that_stopped_stays_so_and_is_noted_before_the_checkpoint(workshop):
+    start = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), workshop.start.state)
+    happened, saved = [], {}
+
+    def poisoned_for_an_epoch(groups, epoch):
+        gamma = parallel.replicated(np.float32([np.nan if epoch == 1 else 1]))
+        return [groups[0], groups[1]._replace(loss_values={"gamma": gamma})]
+
+    def save(made):
+        happened.append("saved")
+        saved[int(made.state.step[0])] = made
+
+    rows = SimpleNamespace(extend=lambda rows: happened.extend(rows))
+    tags = [{"seed": 0}, {"seed": 1}]
+    start = workshop.start._replace(state=start)
+    final = train(workshop, start=start, tags=tags, adapt=poisoned_for_an_epoch, rows=rows, save=save)
+    assert final.frozen.tolist() == [False, True]
+    kernels = [state.params["Dense_0"]["kernel"] for state in (saved[5].state, final)]
+    np.testing.assert_array_equal(kernels[0][1], kernels[1][1])
+    assert np.any(kernels[0][0] != kernels[1][0])
+    (stopped,) = [row for row in happened if getattr(row, "name", "") == "stopped"]
+    assert (stopped.value, stopped.tags.seed, stopped.tags.epoch) == (5, 1, 1.25)
+    assert happened.index(stopped) < happened.index("saved")
+    later = [row for row in happened if row != "saved" and row.split == "train" and row.tags.step > 5]
+    assert {row.tags.seed for row in later if row.tags.step > 6} == {0}
+    assert saved[12].sums["seen"] == [3 * 29, 29]
+
+
+def test_devices_that_part_after_the_first_step_are_found(workshop):
+    calls = iter(range(1, 100))
+
+    def step(groups, batch):
+        groups, metrics, fingerprints = workshop.program.step(groups, batch)
+        return groups, metrics, fingerprints if next(calls) < 5 else [np.uint32([1, 2])]
+
+    saved = []
+    with pytest.raises(RunError, match="the devices hold different parameters"):
+        train(workshop._replace(program=workshop.program._replace(step=step)), save=saved.append)
+    assert len(saved) <= 1
+
+
+def test_the_rate_of_all_members_is_shared_among_them(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(meter.time, "perf_counter", lambda: clock[0])
+    counted = Meter({"seen": [100.0, 100.0]}, [{"seed": 0}, {"seed": 1}], [False, False], sweep=True)
+    values = {"loss": 6.0, "penalty": 0.0, "correct": 5, "count": 10, "gradient_norm": 1, "parameter_norm": 1}
+    for step in (1, 2):
+        counted.add(step, [{name: np.array([value, value]) for name, value in values.items()}])
+    counted.settle()
+    clock[0] = 4.0
+    assert counted.text() == "loss 0.6000, accuracy 0.500, 10 examples/s"
+    rows = {row.name: row.value for row in counted.rows(2, 0.5, np.array([0.1, 0.2])) if row.tags.seed == 1}
+    shown = {"loss": 0.6, "accuracy": 0.5, "learning_rate": 0.2, "examples_per_second": 5.0, "examples_seen": 120.0}
+    assert rows == pytest.approx(shown)
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run():

@@ -229,6 +229,28 @@ def test_step_is_gradient_descent_on_the_mean_loss(tx):
     np.testing.assert_allclose(metrics["gradient_norm"], optax.tree.norm(gradient), rtol=1e-5)
 
 
+def of_noise(variables, x, *, rngs, **_):
+    """Logits that are the parameters times noise, and batch statistics that are the number of an infinite one."""
+    noise = jax.random.normal(rngs["dropout"], (len(x), 4))
+    return variables["params"] * noise, {"mean": variables["mean"]}
+
+
+def test_each_step_draws_noise_of_its_own_and_statistics_must_be_finite():
+    tx = make_tx(momentum=0.0, weight_decay=0.0)
+    step = jax.jit(make_step(of_noise, LOSS, tx, lambda tree: tree))
+    params, values = jnp.ones((1, 4)), {"gamma": jnp.float32(2)}
+    state = TrainState(jnp.int32(0), params, {"mean": jnp.ones(2)}, tx.init(params), jax.random.PRNGKey(1), values, 0.0)
+    batch = make_batch(6, 6)
+    after, first = step(state, batch)
+    _, again = step(state, batch)
+    _, second = step(after, batch)
+    assert first["loss"] == again["loss"]
+    assert first["loss"] != second["loss"]
+    np.testing.assert_allclose(first["parameter_norm"], 6**0.5, rtol=1e-6)
+    infinite = {"mean": jnp.array([jnp.inf, 1])}
+    assert not np.isfinite(step(state._replace(model_state=infinite), batch)[1]["parameter_norm"])
+
+
 def test_gamma_and_learning_rate_are_traced(tx):
     model = models.build("mlp", 4, hidden=(5,))
     step = jax.jit(chex.assert_max_traces(make_step(model.apply, LOSS, tx, lambda tree: tree), n=1))
@@ -245,21 +267,30 @@ def test_bfloat16_compute_keeps_float32_parameters(tx):
     assert bool(jnp.isfinite(metrics["loss"]))
 
 
-def test_weight_decay_and_momentum_follow_pytorch():
-    tx = make_tx(weight_decay=0.1)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_weight_decay_and_momentum_follow_pytorch(nesterov):
+    tx = make_tx(weight_decay=0.1, nesterov=nesterov)
     weight, gradient, velocity, expected = jnp.array([2.0]), jnp.array([0.5]), 0.0, 2.0
     opt_state = tx.init(weight)
-    for step in range(4):  # PyTorch: v = 0.9 v + (g + wd w); w -= lr v
+    for step in range(4):  # PyTorch: g = g + wd w, v = 0.9 v + g; w -= lr v, Nesterov's form: w -= lr (g + 0.9 v)
         updates, opt_state = tx.update(gradient, opt_state, weight)
         weight = weight + updates
-        velocity = 0.9 * velocity + 0.5 + 0.1 * expected
-        expected -= (1.0 if step < 2 else 0.1) * velocity
+        decayed = 0.5 + 0.1 * expected
+        velocity = 0.9 * velocity + decayed
+        expected -= (1.0 if step < 2 else 0.1) * (decayed + 0.9 * velocity if nesterov else velocity)
         np.testing.assert_allclose(weight[0], expected, rtol=1e-5)
 
 
 def test_two_boundaries_in_one_step_drop_twice():
     schedule = optimiser.step_schedule([3.2, 3.7, 5], 0.1)
     np.testing.assert_allclose([schedule(count) for count in (2, 4, 6)], [1, 1e-2, 1e-3], rtol=1e-5)
+
+
+def test_the_norm_is_clipped_before_weight_decay():
+    tx = make_tx(weight_decay=0.1, clip_norm=1.0, momentum=0.0)
+    weight = jnp.array([1.0, 2.0])
+    updates, _ = tx.update(jnp.array([30.0, 40.0]), tx.init(weight), weight)
+    np.testing.assert_allclose(updates, [-0.7, -1.0], rtol=1e-5)
 
 
 def test_unknown_optimiser_is_one_line():

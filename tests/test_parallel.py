@@ -1,0 +1,64 @@
+"""Devices: the noise and the place of members, what is compared, and how much memory is free."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from focalgeo import parallel
+from focalgeo.types import RunError, TrainState
+
+
+def members_of(keys):
+    """States that hold nothing but their noise keys."""
+    numbers, whole = np.zeros(len(keys), np.float32), np.zeros(len(keys), np.int32)
+    state = TrainState(whole, numbers, {}, (), np.asarray(keys), {}, numbers)
+    return state._replace(frozen=np.zeros(len(keys), bool), stream=whole)
+
+
+@pytest.mark.parametrize(
+    "at_once", [1, 2, 3, 6]
+)  # a batch over both devices, members over both, and what 2 divides not
+def test_each_member_keeps_its_place_and_takes_the_noise_of_the_first_device(at_once):
+    keys = jax.vmap(jax.random.PRNGKey)(jnp.arange(6))
+    program = parallel.make_program(
+        lambda states, batch: (states._replace(params=jax.vmap(jax.random.uniform)(states.key)), {}), at_once=at_once
+    )
+    groups = program.place(members_of(keys))
+    assert [len(group.step) for group in program.states(groups)] == [at_once] * (6 // at_once)
+    groups, _, _ = program.step(groups, np.zeros((1, 2)))
+    found = program.gather(groups)
+    expected = [jax.random.uniform(jax.random.fold_in(key, 0)) for key in keys]
+    np.testing.assert_array_equal(found.params, expected)
+    np.testing.assert_array_equal(found.key, keys)
+
+
+def test_fingerprints_of_groups_may_differ_and_those_of_devices_may_not():
+    parallel.check_replicas(np.uint32([[1, 1, 1], [2, 2, 2]]))
+    for parted in ([[1, 1, 2]], [[1, 1, 1], [2, 3, 2]]):
+        with pytest.raises(RunError, match="the devices hold different parameters"):
+            parallel.check_replicas(np.uint32(parted))
+
+
+def test_several_processes_are_refused(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(RunError, match="jax runs in 2 processes: start one process"):
+        parallel.device_count()
+
+
+def test_memory_that_a_device_has_in_use_is_not_free(monkeypatch):
+    stats = {"bytes_limit": 100, "bytes_in_use": 30}
+    monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: stats)])
+    assert parallel.free_memory() == 70
+
+
+@pytest.mark.parametrize(
+    ("machine", "limit", "free"), [(1000, 500, 280), (200, 500, 200), (None, 500, 280), (1000, None, 1000)]
+)
+def test_free_memory_is_the_machine_s_or_the_container_s_whichever_is_less(monkeypatch, machine, limit, free):
+    numbers = {"meminfo": machine, "memory.max": limit, "memory.current": 300, "memory.stat": 80}
+    monkeypatch.setattr(parallel, "_number_after", lambda label, path, unit=1: numbers[path.name])
+    monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: None)])
+    assert parallel.free_memory() == free
