@@ -235,7 +235,7 @@ def test_what_a_step_minimises_is_seen_from_the_step():
 @pytest.mark.parametrize("command", ["run", "calibrate"])
 def test_a_command_is_flags_alone(command):
     libraries = {name.split(".")[0] for name in imports(PACKAGE / f"{command}.py")} - {"focalgeo"}
-    assert libraries <= {"argparse", "collections", "ml_collections", "signal", "sys", "typing"}
+    assert libraries <= {"argparse", "collections", "ml_collections", "re", "signal", "sys", "typing", "unicodedata"}
 
 
 def test_no_hidden_nans():
