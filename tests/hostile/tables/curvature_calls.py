@@ -103,7 +103,8 @@ def words(name="gp_cnn", shape=(2, 5), dtype=np.int32):
 def applied(shape):
     """The small network applied to images that its variables do not fit."""
     model = models.build("cnn", 3, widths=(4,))
-    return model.apply(model.init(KEY, np.zeros((2, 8, 8, 3), np.float32)), np.zeros(shape, np.float32))
+    variables = jax.eval_shape(model.init, KEY, np.zeros((2, 8, 8, 3), np.float32))
+    return jax.eval_shape(model.apply, variables, np.zeros(shape, np.float32))
 
 
 def optimiser_with(**changes):
@@ -587,6 +588,7 @@ CASES = [
         "batches hold no example",
     ),
 ]
+CASES = [case._replace(seconds=60.0) for case in CASES]  # most compile a program, for seconds on a busy machine
 
 
 def noisy(size):
