@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import trees
+from focalgeo.config import shown
 from focalgeo.types import Array, InputError, PyTree, RunError
 
 MOST_PRODUCTS = 100_000  # the standard error of so many samples is 1/300 of a sample's
@@ -79,7 +80,7 @@ def check_callable(function: Any, *, name: str) -> None:
         )
 
 
-def check_whole(value: Any, *, name: str, least: int, most: int | None = None, why: str = "") -> int:
+def check_whole(value: Any, *, name: str, least: int, most: int = 2**31 - 1, why: str = "") -> int:
     """Python's int of a whole number from `least` to `most`, known outside jit; why: said of the least.
 
     Raises:
@@ -88,9 +89,9 @@ def check_whole(value: Any, *, name: str, least: int, most: int | None = None, w
     if not isinstance(value, Integral) or isinstance(value, bool | np.bool_):
         raise InputError(f"{name} is {_shown(value)}; give a whole number of {least} or more")
     if value < least:
-        raise InputError(f"{name} is {value}; use {least} or more{why}")
-    if most is not None and value > most:
-        raise InputError(f"{name} is {value}; use at most {most}")
+        raise InputError(f"{name} is {shown(value)}; use {least} or more{why}")
+    if value > most:
+        raise InputError(f"{name} is {shown(value)}; use at most {most}")
     return int(value)
 
 
@@ -124,7 +125,7 @@ def _shown(value: Any) -> str:
     """The value in one line: an array by dtype and shape."""
     if isinstance(value, np.ndarray | jax.Array):
         return described(value) + (" known only inside jit" if is_traced(value) else "")
-    return f"{' '.join(repr(value).split()):.80}"
+    return f'"{shown(value)}"' if isinstance(value, str) else shown(value)
 
 
 def check_key(key: Any, *, name: str = "key") -> None:
