@@ -18,6 +18,7 @@ from focalgeo import trees
 from focalgeo.config import shown
 from focalgeo.types import Array, InputError, PyTree, RunError
 
+LARGEST = float(np.finfo(np.float64).max)  # whole numbers beyond it are no floats
 MOST_PRODUCTS = 100_000  # the standard error of so many samples is 1/300 of a sample's
 
 
@@ -103,7 +104,7 @@ def check_positive(value: Any, *, name: str, of: str, zero: bool = False) -> Non
     """
     number = value.item() if isinstance(value, np.ndarray | jax.Array) and _is_known_scalar(value) else value
     is_number = isinstance(number, Real) and not isinstance(number, bool | np.bool_)
-    if not is_number or not 0 <= number < math.inf or (number == 0 and not zero):
+    if not is_number or not 0 <= number <= LARGEST or (number == 0 and not zero):
         raise InputError(f"{name} is {_shown(value)}; use {'0 or ' if zero else ''}a positive {of}")
 
 

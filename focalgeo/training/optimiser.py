@@ -1,6 +1,6 @@
 """Optimisers and learning-rate schedules, built from optax."""
 
-import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
@@ -80,7 +80,7 @@ def _check(name: str, value: Any, holds: bool, words: str) -> None:
 
 def _is_number(value: Any) -> bool:
     """Whether it is a finite number of 0 or more."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
 def _is_whole(value: Any) -> bool:

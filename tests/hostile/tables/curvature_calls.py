@@ -587,6 +587,24 @@ CASES = [
         lambda: evaluation.seconds_of_product(problem([])),
         "batches hold no example",
     ),
+    Call(
+        "traceback",
+        "probes of five thousand digits",
+        lambda: c.trace(product, LIKE, KEY, 10**5000),
+        "^num_probes is a value of type int",
+    ),
+    Call(
+        "traceback",
+        "a tolerance of five thousand digits",
+        lambda: c.lambda_max(product, LIKE, KEY, tolerance=10**5000),
+        "^tolerance is",
+    ),
+    Call(
+        "traceback",
+        "a momentum of five thousand digits",
+        lambda: optimiser_with(momentum=10**5000),
+        "momentum is a value",
+    ),
 ]
 CASES = [case._replace(seconds=60.0) for case in CASES]  # most compile a program, for seconds on a busy machine
 
