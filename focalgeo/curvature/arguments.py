@@ -96,8 +96,8 @@ def check_whole(value: Any, *, name: str, least: int, most: int = 2**31 - 1, why
     return int(value)
 
 
-def check_positive(value: Any, *, name: str, of: str, zero: bool = False) -> None:
-    """Refuses what is not a finite number above 0 (or 0, if `zero`), known outside jit; of: what the number is.
+def check_positive(value: Any, *, name: str, of: str, zero: bool = False) -> float:
+    """Python's float of a finite number above 0 (or 0, if `zero`), known outside jit; of: what the number is.
 
     Raises:
         InputError: naming the argument, its value and what it may be.
@@ -106,6 +106,7 @@ def check_positive(value: Any, *, name: str, of: str, zero: bool = False) -> Non
     is_number = isinstance(number, Real) and not isinstance(number, bool | np.bool_)
     if not is_number or not 0 <= number <= LARGEST or (number == 0 and not zero):
         raise InputError(f"{name} is {_shown(value)}; use {'0 or ' if zero else ''}a positive {of}")
+    return float(number)
 
 
 def _is_known_scalar(value: Array) -> bool:
