@@ -127,7 +127,7 @@ def _shown(value: Any) -> str:
     """The value in one line: an array by dtype and shape."""
     if isinstance(value, np.ndarray | jax.Array):
         return described(value) + (" known only inside jit" if is_traced(value) else "")
-    return f'"{shown(value)}"' if isinstance(value, str) else shown(value)
+    return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
 
 
 def check_key(key: Any, *, name: str = "key") -> None:

@@ -427,7 +427,7 @@ CASES = [
     Call("traceback", "no samples", lambda: c.sample_mean(np.zeros(0, np.float32)), "0 sample has no standard error"),
     Call("traceback", "a density that is none", lambda: c.share_in_bins(LIKE, [0.0, 1.0]), "density is float32"),
     Call("traceback", "points as text", lambda: c.cumulative_distribution(DENSITY, ["a"]), "points are list"),
-    Call("traceback", "a width as text", lambda: c.smoothed_density(DENSITY, [0.0], width="1"), 'width is "1"'),
+    Call("traceback", "a width as text", lambda: c.smoothed_density(DENSITY, [0.0], width="1"), "width is '1'"),
     Call("traceback", "no matvecs", lambda: c.dominant_basis([], LIKE, KEY, 2), "matvecs is list"),
     Call(
         "traceback",
