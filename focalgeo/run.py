@@ -10,30 +10,32 @@ from focalgeo.job import interruption
 if __name__ == "__main__":
     interruption.stop_at_once()  # before the imports that take time
 
-from absl import flags
+from typing import NamedTuple
+
 from ml_collections import ConfigDict
 
-from focalgeo.config import load_config, split_arguments, with_values
+from focalgeo.config import load_config, shown, split_arguments, split_flags, with_values
 from focalgeo.types import InputError, Interrupted, RunError
 
-CONFIG = flags.DEFINE_string("config", None, "The config file, e.g. configs/digits.py.")
-WORKDIR = flags.DEFINE_string("workdir", None, "The folder for all results; if it holds a run, that run goes on.")
-SHARD = flags.DEFINE_string("shard", None, "i/n: the i-th of n parts of a sweep, in a workdir of its own.")
+FLAGS = {"config": "configs/digits.py", "workdir": "runs/digits", "shard": "0/2"}  # with an example of each
 
 
-def parse(arguments: list[str]) -> ConfigDict:
-    """Read the flags and return the config; anything wrong is an InputError of one line."""
+class Job(NamedTuple):
+    """A job as the command line asks for it."""
+
+    config: ConfigDict
+    workdir: str
+    shard: str | None
+
+
+def parse(arguments: list[str]) -> Job:
+    """Read the arguments behind the command's name; anything wrong is an InputError of one line."""
     values, others = split_arguments(arguments)
-    try:
-        rest = flags.FLAGS(others)[1:]
-    except flags.Error as error:
-        raise InputError(str(error).partition("\n")[0]) from error
-    if rest:
-        raise InputError(f"unknown argument {rest[0]!r}: fields are set as --config.loss.gamma=3")
-    for given, example in ((CONFIG.value, "--config=configs/digits.py"), (WORKDIR.value, "--workdir=runs/digits")):
-        if not given:
-            raise InputError(f"{example.split('=')[0]} is missing: for example {example}")
-    return with_values(load_config(CONFIG.value), values)
+    given = split_flags(others, FLAGS)
+    for name in ("config", "workdir"):
+        if name not in given:
+            raise InputError(f"--{name} is missing: for example --{name}={FLAGS[name]}")
+    return Job(with_values(load_config(given["config"]), values), given["workdir"], given.get("shard"))
 
 
 def main(arguments: list[str]) -> int:
@@ -42,16 +44,16 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        config = None if "--fields" in arguments else parse(arguments)
+        asked = None if "--fields" in arguments else parse(arguments[1:])
         from focalgeo import job  # after the flags, so that a typo is answered at once
 
-        if config is None:
+        if asked is None:
             print(job.describe_config())
         else:
-            job.run_and_print(config, WORKDIR.value, shard=SHARD.value)
+            job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
         return 0
     except (InputError, RunError, Interrupted) as error:
-        print(f"focalgeo: {error}", file=sys.stderr)
+        print(f"focalgeo: {shown(error, most=500)}", file=sys.stderr)
         return error.exit_code
 
 

@@ -3,11 +3,20 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from focalgeo import job
-from focalgeo.config import FIELDS, chosen, default_config, load_config, split_arguments, with_values
+from focalgeo.config import (
+    FIELDS,
+    chosen,
+    default_config,
+    load_config,
+    split_arguments,
+    split_flags,
+    with_values,
+)
 from focalgeo.types import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -59,9 +68,9 @@ def test_a_field_on_the_command_line_has_its_kind(argument, name, value):
     assert others == ["run.py", "--workdir=w"]
 
 
-def test_a_value_may_follow_as_an_argument_and_the_last_one_counts():
-    values, others = split_arguments(["--config.loss.gamma", "5", "--config", "c.py", "--config.loss.gamma=2"])
-    assert values == {"loss.gamma": 2.0}
+def test_a_value_may_follow_as_an_argument():
+    values, others = split_arguments(["--config.loss.gamma", "5", "--config", "c.py"])
+    assert values == {"loss.gamma": 5.0}
     assert others == ["--config", "c.py"]
 
 
@@ -136,6 +145,52 @@ def test_whole_numbers_are_numbers_and_lists_are_tuples():
     assert (repr(config.loss.gamma), config.loss.gammas) == ("2.0", (5, 3))
 
 
+def test_values_of_numpy_become_python_s_own():
+    given = {
+        "seed": np.int64(3),
+        "loss.gamma": np.float32(0.5),
+        "loss.gammas": [np.float64(-0.0), 3],
+        "data.name": np.str_("a"),
+    }
+    checked = job.check_config(with_values(default_config(), given | {"optimizer.nesterov": np.True_}))
+    values = (checked.seed, checked.loss.gamma, *checked.loss.gammas, checked.data.name, checked.optimizer.nesterov)
+    assert list(map(type, values)) == [int, float, float, int, str, bool]
+    assert repr(values) == "(3, 0.5, 0.0, 3, 'a', True)"
+
+
+def test_true_is_no_number_though_configdict_would_make_it_one():
+    config = default_config()
+    config.loss.gamma = True
+    with pytest.raises(InputError, match=r"config\.loss\.gamma is True: it must be a number"):
+        job.check_config(config)
+    config.loss.gamma = 2
+    assert job.check_config(config).loss.gamma == 2.0
+
+
+def test_a_file_that_changes_twice_in_a_second_is_read_as_it_is(tmp_path):
+    for seed in (1, 2, 3):
+        lines = ["from focalgeo.config import default_config", "", "def get_config():", "    config = default_config()"]
+        (tmp_path / "own.py").write_text("\n".join([*lines, f"    config.seed = {seed}", "    return config", ""]))
+        assert load_config(tmp_path / "own.py").seed == seed
+    assert [path.name for path in tmp_path.iterdir()] == ["own.py"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--workdir=a", "--workdir", "b"], "--workdir is given twice"),
+        (["--workdir="], "--workdir is empty: for example --workdir=runs/digits"),
+        (["--workdir", "--shard=0/2"], "--workdir is empty"),
+        (["--workdri=a"], "Unknown command line flag 'workdri': did you mean --workdir?"),
+        (["workdir=a"], "unknown argument 'workdir=a': fields are set as --config.loss.gamma=3"),
+    ],
+)
+def test_a_flag_is_given_once_with_a_value(flags, message):
+    with pytest.raises(InputError) as caught:
+        split_flags(flags, {"workdir": "runs/digits", "shard": "0/2"})
+    assert message in str(caught.value)
+
+
 def test_a_missing_field_is_named():
     config = with_values(ConfigDict(), {"seed": 1, "optimizer.epochs": 3})
     with pytest.raises(InputError, match=r"config\.data\.name is missing"):
@@ -177,7 +232,7 @@ def test_config_files_import_their_siblings_from_any_directory(tmp_path, monkeyp
     [
         ("from configs import nothing", "own.py, line 1: ImportError: cannot import name 'nothing' from 'configs'"),
         ("\ndef get_config():\n    return 1 / 0", "own.py, line 3: ZeroDivisionError: division by zero"),
-        ("def get_config():\n    return {}", "own.py has no get_config that returns a config"),
+        ("def get_config():\n    return {}", "the get_config of own.py returns a dict and no config"),
         ("def get_job():\n    return {}", "own.py has no get_config that returns a config"),
         ("def get_config(:", "own.py: SyntaxError: invalid syntax (own.py, line 1)"),
     ],

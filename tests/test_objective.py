@@ -41,6 +41,16 @@ def test_epochs_of_decay_are_epochs(prepared):
     np.testing.assert_allclose([rest.schedule(step) for step in (0, 16, 17, 33)], [1, 1, 0.1, 0.1], rtol=1e-6)
 
 
+def test_the_warm_up_of_the_cosine_schedule_counts_epochs(prepared):
+    config = load_config()
+    config.optimizer.update({"schedule": "cosine", "epochs": 10, "warmup_epochs": 4})
+    rest = preparation.prepare(config)
+    epoch = rest.plan.steps_per_epoch
+    assert epoch > 4
+    rates = [float(rest.schedule(step)) for step in (0, epoch, 4 * epoch, 7 * epoch, 10 * epoch)]
+    np.testing.assert_allclose(rates, [0, 0.25, 1, 0.5, 0], atol=1e-6)
+
+
 @pytest.mark.parametrize("name", losses.FUNCTIONS)
 def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name):
     config, rest, start = prepared

@@ -1,13 +1,23 @@
 """The check of a config before a job begins, and the members that its sweep has."""
 
-import functools
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from focalgeo.config.fields import FIELDS, is_field, typed, unknown
+from focalgeo.config.fields import (
+    FIELDS,
+    MOST_MEMBERS,
+    MOST_PAIRS,
+    is_field,
+    nested,
+    shown,
+    typed,
+    unknown,
+    values_of,
+)
 from focalgeo.types import InputError
 
 # what a sweep may sweep -> the field that it sets
@@ -34,15 +44,17 @@ def check(config: ConfigDict, known: Known) -> FrozenConfigDict:
       InputError: the first field that does not exist, is missing or is out of its range, with the range; or fields that
         contradict each other. Of a sweep each member is checked.
     """
-    given = dict(_leaves(config))
-    for name in given:
+    given = values_of(config)
+    for name, value in given.items():
         if not is_field(name):
-            raise InputError(unknown(name))
+            inside = [f"{name}.{key}" for key in value] if isinstance(value, ConfigDict) else []
+            raise InputError(unknown((inside or [name])[0]))
     missing = [name for name, field in FIELDS.items() if name not in given and field.range.kind is not dict]
     if missing:
         raise InputError(f"config.{missing[0]} is missing: start from focalgeo.config.default_config()")
-    config = with_values(config, {name: typed(name, given[name]) for name in FIELDS if name in given})
+    config = nested({name: typed(name, value) for name, value in given.items()})
     _check_values(config, known)
+    _check_number(config)
     swept = axes(config)
     if "gamma" in swept and config.loss.name not in known.losses_with_gamma:
         raise InputError(
@@ -59,12 +71,23 @@ def check(config: ConfigDict, known: Known) -> FrozenConfigDict:
     return FrozenConfigDict(config)
 
 
+def _check_number(config: ConfigDict) -> None:
+    """Refuse a sweep of more members than end in a reasonable time."""
+    members = math.prod(map(len, axes(config).values()))
+    if members > MOST_MEMBERS:
+        raise InputError(
+            f"config.sweep has {members:,} members: it must have at most {MOST_MEMBERS:,}, as each is measured on its "
+            "own; run several sweeps"
+        )
+
+
 def _check_values(config: ConfigDict, known: Known) -> None:
-    values = dict(_leaves(config))
+    values = values_of(config)
     for name, field in FIELDS.items():
         value = values.get(name)
         if value is not None and not field.range.holds(value):
-            raise InputError(f"config.{name} is {value}: it must {field.range.words}")
+            raise InputError(f"config.{name} is {shown(value)}: it must {field.range.words}")
+    _check_pairs(config.evaluation)
     loss, optimizer = config.loss, config.optimizer
     if optimizer.schedule == "cosine" and optimizer.warmup_epochs >= optimizer.epochs:
         raise InputError("config.optimizer.warmup_epochs leaves no epoch to train: it must be below optimizer.epochs")
@@ -86,13 +109,20 @@ def _check_values(config: ConfigDict, known: Known) -> None:
         raise InputError(f"{schedule}, optimizer.epochs is {optimizer.epochs}: train longer, or {mend}")
 
 
+def _check_pairs(evaluation: ConfigDict) -> None:
+    """Refuse a calibration grid that is not searched in a reasonable time."""
+    temperatures = round(evaluation.max_temperature / evaluation.temperature_step)
+    pairs = len(evaluation.gammas) * temperatures
+    if pairs > MOST_PAIRS:
+        raise InputError(
+            f"config.evaluation asks for a grid of {pairs:,} pairs of gamma and temperature, which must be at most "
+            f"{MOST_PAIRS:,}: raise temperature_step, or lower max_temperature"
+        )
+
+
 def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     """A copy of the config with other values of these fields, by dotted name."""
-    nested = config.to_dict()
-    for name, value in values.items():
-        *sections, last = name.split(".")
-        functools.reduce(lambda part, section: part.setdefault(section, {}), sections, nested)[last] = value
-    return ConfigDict(nested, type_safe=False)
+    return nested({**values_of(config), **values})
 
 
 def axes(config) -> dict[str, tuple]:
@@ -116,11 +146,3 @@ def member_config(config, values: Mapping[str, Any]) -> ConfigDict:
 def member_name(values: Mapping[str, Any]) -> str:
     """A member's name by its values on the axes, as "gamma=0.5,seed=1"; "" without axes."""
     return ",".join(f"{axis}={repr(value).removesuffix('.0')}" for axis, value in values.items())
-
-
-def _leaves(config, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, ConfigDict | FrozenConfigDict):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

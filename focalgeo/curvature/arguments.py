@@ -1,17 +1,27 @@
-"""Checks of arguments: parameters, vectors, losses and products, and that a loss is the same at every call.
+"""Checks of arguments: parameters, vectors, numbers, keys and products, and that a loss is the same at every call.
 
 Each raises an error of one line, and costs nothing once a function is compiled.
 """
 
+import math
+import os
+from collections.abc import Collection
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from focalgeo import trees
 from focalgeo.types import Array, InputError, PyTree, RunError
 
+MOST_PRODUCTS = 100_000  # the standard error of so many samples is 1/300 of a sample's
+
 
 def check_params(params: PyTree, *, name: str = "params") -> None:
-    """Refuses a tree that is empty or holds anything but floating-point arrays.
+    """Refuses a tree that holds no number, or anything but floating-point arrays.
 
     Raises:
         InputError: naming the leaf and its type.
@@ -24,23 +34,134 @@ def check_params(params: PyTree, *, name: str = "params") -> None:
             kind = type(leaf).__name__ if dtype is None else dtype
             where = f"{name}{jax.tree_util.keystr(path)}"
             raise InputError(f"{where} is {kind}, not a floating-point array; close over what is not differentiated")
+    if not any(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)):
+        raise InputError(f"{name} holds no number, all its leaves are of size 0; pass parameters of size 1 or more")
 
 
-def check_matches(vector: PyTree, params: PyTree) -> None:
+def check_matches(vector: PyTree, params: PyTree, *, name: str = "vector", other: str = "params") -> None:
     """Refuses a vector that has not the structure, shapes and dtypes of `params`.
 
     Raises:
-        InputError: naming both structures, or the leaf whose shape differs.
+        InputError: naming both structures, or the leaf whose shape or dtype differs.
     """
     left, right = jax.tree.structure(vector), jax.tree.structure(params)
     if left != right:
-        raise InputError(f"the vector has structure {left} and the parameters {right}; they must be the same")
+        found, wanted = (" ".join(str(each).split()) for each in (left, right))
+        raise InputError(f"{name} has structure {found:.200} and {other} {wanted:.200}; they must be the same")
     pairs = zip(jax.tree_util.tree_leaves_with_path(vector), jax.tree.leaves(params), strict=True)
     for (path, a), b in pairs:
-        found, wanted = (f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for leaf in (a, b))
+        found, wanted = described(a), described(b)
         if found != wanted:
-            where = f"vector{jax.tree_util.keystr(path)}"
-            raise InputError(f"{where} is {found}, the parameter {wanted}; they must be the same")
+            where = jax.tree_util.keystr(path)
+            raise InputError(f"{name}{where} is {found}, {other}{where} {wanted}; they must be the same")
+
+
+def described(leaf: Any) -> str:
+    """The dtype and shape of an array in words, "float32[3, 4]", or the name of another type."""
+    if not hasattr(leaf, "dtype") and not isinstance(leaf, Real):
+        return type(leaf).__name__
+    try:
+        dtype = jnp.result_type(leaf)
+    except TypeError:  # text, say
+        dtype = leaf.dtype
+    return f"{dtype}{list(np.shape(leaf))}"
+
+
+def check_callable(function: Any, *, name: str) -> None:
+    """Refuses what cannot be called.
+
+    Raises:
+        InputError: naming the argument and its type.
+    """
+    if not callable(function):
+        raise InputError(
+            f"{name} is {type(function).__name__}, not a function; pass a function of the parameters' tree"
+        )
+
+
+def check_whole(value: Any, *, name: str, least: int, most: int | None = None, why: str = "") -> int:
+    """Python's int of a whole number from `least` to `most`, known outside jit; why: said of the least.
+
+    Raises:
+        InputError: naming the argument, its value and what it may be.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool | np.bool_):
+        raise InputError(f"{name} is {_shown(value)}; give a whole number of {least} or more")
+    if value < least:
+        raise InputError(f"{name} is {value}; use {least} or more{why}")
+    if most is not None and value > most:
+        raise InputError(f"{name} is {value}; use at most {most}")
+    return int(value)
+
+
+def check_positive(value: Any, *, name: str, of: str, zero: bool = False) -> None:
+    """Refuses what is not a finite number above 0 (or 0, if `zero`), known outside jit; of: what the number is.
+
+    Raises:
+        InputError: naming the argument, its value and what it may be.
+    """
+    number = value.item() if isinstance(value, np.ndarray | jax.Array) and _is_known_scalar(value) else value
+    is_number = isinstance(number, Real) and not isinstance(number, bool | np.bool_)
+    if not is_number or not 0 <= number < math.inf or (number == 0 and not zero):
+        raise InputError(f"{name} is {_shown(value)}; use {'0 or ' if zero else ''}a positive {of}")
+
+
+def _is_known_scalar(value: Array) -> bool:
+    return not is_traced(value) and value.ndim == 0
+
+
+def check_choice(value: Any, choices: Collection[str], *, name: str) -> None:
+    """Refuses what is none of the choices.
+
+    Raises:
+        InputError: naming the argument, its value and the choices.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"{name} is {_shown(value)}; use one of " + ", ".join(f'"{each}"' for each in choices))
+
+
+def _shown(value: Any) -> str:
+    """The value in one line: an array by dtype and shape."""
+    if isinstance(value, np.ndarray | jax.Array):
+        return described(value) + (" known only inside jit" if is_traced(value) else "")
+    return f"{' '.join(repr(value).split()):.80}"
+
+
+def check_key(key: Any, *, name: str = "key") -> None:
+    """Refuses what is not one PRNG key, of jax.random.key or jax.random.PRNGKey.
+
+    Raises:
+        InputError: naming the argument and what it is.
+    """
+    dtype = getattr(key, "dtype", None)
+    is_new = dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    is_raw = dtype == np.uint32 and key.ndim > 0 and key.shape[-1] in (2, 4)
+    if not (is_new or is_raw):
+        raise InputError(f"{name} is {_shown(key)}, not a PRNG key; pass jax.random.key(seed)")
+    if key.ndim != (0 if is_new else 1):
+        raise InputError(f"{name} holds several keys, shape {list(key.shape)}; pass one, or map over them by jax.vmap")
+
+
+def check_bytes(needed: int, *, what: str) -> None:
+    """Refuses to ask for more than the memory of the device, all of it; what: the arguments that make it so much.
+
+    Raises:
+        InputError: what is asked for, and what there is.
+    """
+    there = _device_bytes()
+    if needed > there:
+        raise InputError(f"{what} take {needed / 1e9:.3g} GB, there are {there / 1e9:.3g} GB of memory; lower them")
+
+
+def _device_bytes() -> int:
+    """Bytes of the first device's memory: its own, or the machine's within the limit of its container."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.exists() else "max"
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(machine, int(text)) if text.isdigit() else machine
 
 
 def scalar(loss):
@@ -49,6 +170,7 @@ def scalar(loss):
     Raises:
         InputError: naming what was returned.
     """
+    check_callable(loss, name="loss")
 
     def checked(params):
         value = loss(params)
@@ -87,6 +209,19 @@ def _all_finite(tree: PyTree) -> Array:
     return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]).all()
 
 
+def power_of_two(values: Array) -> Array:
+    """The power of two next below the largest absolute value, a scalar of the same dtype; 1 where there is none.
+
+    Divided by it, numbers keep all their digits, and their squares neither overflow nor vanish.
+    """
+    library = jnp if isinstance(values, jax.Array) else np
+    largest = library.max(library.abs(values), initial=0)
+    limits = jnp.finfo(largest.dtype)
+    exponent = library.clip(library.frexp(largest)[1] - 1, int(limits.minexp), int(limits.maxexp) - 1)
+    unit = library.ldexp(library.ones_like(largest), exponent)
+    return library.where((largest > 0) & library.isfinite(largest), unit, library.ones_like(unit))
+
+
 def check_deterministic(loss, params: PyTree, *, tolerance: float = 1e-5) -> None:
     """Evaluates loss and gradient twice and refuses a loss that is not the same function of `params` both times.
 
@@ -110,6 +245,7 @@ def check_deterministic(loss, params: PyTree, *, tolerance: float = 1e-5) -> Non
     Accuracy: noise of 1e-3 is caught and a sum in another order passes; tests/curvature/test_arguments.py.
     """
     check_params(params)
+    check_positive(tolerance, name="tolerance", of="fraction of the gradient's norm, such as 1e-5", zero=True)
     if is_traced(params):
         raise InputError("check_deterministic compares values; call it outside jit, vmap and grad")
     evaluate = jax.value_and_grad(scalar(loss))
@@ -121,7 +257,8 @@ def check_deterministic(loss, params: PyTree, *, tolerance: float = 1e-5) -> Non
 
 
 def _refuse_difference(what: str, first: PyTree, second: PyTree, tolerance: float) -> None:
-    difference, size = (float(each) for each in _difference_and_size(first, second))
+    unit, *norms = (float(each) for each in _difference_and_size(first, second))
+    difference, size = (unit * each for each in norms)  # of Python's floats, whose range holds them
     # Written so that a second evaluation that is NaN is refused too.
     if not difference <= tolerance * size:
         raise InputError(
@@ -131,5 +268,13 @@ def _refuse_difference(what: str, first: PyTree, second: PyTree, tolerance: floa
 
 
 @jax.jit
-def _difference_and_size(first: PyTree, second: PyTree) -> tuple[Array, Array]:
-    return trees.norm(trees.axpy(jnp.float32(-1), first, second)), trees.norm(first)
+def _difference_and_size(first: PyTree, second: PyTree) -> tuple[Array, Array, Array]:
+    """A unit, and in it the norms of the difference and of `first`, whose squares might leave the dtype's range."""
+    unit = tree_unit((first, second))
+    first, second = (jax.tree.map(lambda leaf: leaf / unit.astype(leaf.dtype), each) for each in (first, second))
+    return unit, trees.norm(trees.axpy(jnp.float32(-1), first, second)), trees.norm(first)
+
+
+def tree_unit(tree: PyTree) -> Array:
+    """`power_of_two` of the largest number of a tree."""
+    return power_of_two(jnp.stack([jnp.max(jnp.abs(leaf), initial=0).astype(float) for leaf in jax.tree.leaves(tree)]))

@@ -12,8 +12,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.curvature.arguments import check_params, is_traced
-from focalgeo.curvature.lanczos import Krylov, expanded, krylov_start, next_row, ritz
+from focalgeo.curvature.arguments import (
+    MOST_PRODUCTS,
+    check_bytes,
+    check_finite,
+    check_key,
+    check_params,
+    check_positive,
+    check_whole,
+    described,
+    is_traced,
+)
+from focalgeo.curvature.lanczos import (
+    Krylov,
+    check_symmetric,
+    expanded,
+    is_symmetric,
+    krylov_start,
+    next_row,
+    ritz,
+)
 from focalgeo.curvature.matvec import flat_matvec, iterate, layout_of, updating
 from focalgeo.curvature.traces import sample_mean, sign_probe
 from focalgeo.types import Array, Estimate, InputError, PyTree
@@ -44,17 +62,18 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
         matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
         like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
         key: PRNG key of the probes.
-        num_probes: 2 or more, for standard errors.
+        num_probes: 2 to 100,000, for standard errors.
         steps: products for each probe, 1 or more; no more are made, and no more nodes returned, than the dimension. A
             probe whose Krylov space closes makes fewer: its other nodes repeat the lowest one with weight 0.
 
     Returns:
         SpectralDensity; `share_in_bins`, `cumulative_distribution` and `smoothed_density` make estimates of it. A probe
-        with a product under jit that is not finite is NaN throughout.
+        with a product under jit that is not finite, or an asymmetric matvec there, is NaN throughout.
 
     Raises:
-        InputError: num_probes or steps out of range; `like` empty or not floating-point.
-        RunError: a concrete product is not finite; the leaf is named.
+        InputError: num_probes or steps out of range, or more than memory holds; `like` empty or not floating-point; a
+            product that is no tree like its vector, or H not symmetric by a tenth of its norm.
+        RunError: a concrete product is not finite (the leaf is named), or a node is beyond the dtype's range.
 
     Accuracy: moments to rounding, cumulative weights within the Chebyshev-Markov-Stieltjes bounds,
     tests/curvature/test_density.py; quadratures equal to matfree's, tests/curvature/test_matfree.py.
@@ -63,19 +82,23 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
     Meurant, Matrices, moments and quadrature (2010). Gram-Schmidt twice against all rows, so no node is a ghost copy.
     """
     check_params(like, name="like")
+    check_key(key)
+    num_probes = check_whole(num_probes, name="num_probes", least=2, most=MOST_PRODUCTS, why=", for a standard error")
+    steps = check_whole(steps, name="steps", least=1, why=" products for each probe")
     layout = layout_of(like)
-    if num_probes < 2:
-        raise InputError(f"num_probes is {num_probes}; use 2 or more, for a standard error")
-    if steps < 1:
-        raise InputError(f"steps is {steps}; use 1 or more products for each probe")
-    product, rows = flat_matvec(matvec, layout), min(steps, layout.size)
+    rows = min(steps, layout.size)
+    needed = (rows + 3) * layout.nbytes + 2 * num_probes * rows * layout.dtype.itemsize
+    check_bytes(needed, what=f"{rows} steps with vectors of {layout.size} numbers and {num_probes} num_probes")
+    product = flat_matvec(matvec, layout)
 
     def body(found: _Found) -> _Found:
         krylov = _start(sign_probe(key, found.count, None, layout=layout), steps=rows)
         krylov = iterate(_goes_on, lambda krylov: _expanded(krylov, product(next_row(krylov))), krylov)
+        check_symmetric(krylov)
         return _with_probe(found, krylov)
 
     found = iterate(lambda found: found.count < num_probes, body, _none_found(num_probes, rows, layout.dtype))
+    check_finite(found.nodes, name="a node of the density")
     return SpectralDensity(found.nodes, found.weights, found.num_matvecs, np.int32(layout.size))
 
 
@@ -121,11 +144,13 @@ def _with_probe(found: _Found, krylov: Krylov) -> _Found:
 def _quadrature(krylov: Krylov) -> tuple[Array, Array]:
     """Nodes and weights [steps]: eigenvalues of H in the basis, and the squared first entries of the eigenvectors."""
     values, vectors = ritz(krylov)
+    values = values * krylov.unit
     missing = len(values) - krylov.step
     is_node = jnp.arange(len(values), dtype=jnp.int32) >= missing
     nodes = jnp.where(is_node, values, values[missing])
     weights = jnp.where(is_node, vectors[0] ** 2, 0)
-    nodes, weights = (jnp.where(krylov.finite, each, jnp.nan) for each in (nodes, weights / weights.sum()))
+    holds = krylov.finite & jnp.isfinite(nodes).all() & is_symmetric(krylov)
+    nodes, weights = (jnp.where(holds, each, jnp.nan) for each in (nodes, weights / weights.sum()))
     return nodes, weights
 
 
@@ -141,7 +166,7 @@ def cumulative_distribution(density: SpectralDensity, points: Array) -> Estimate
         and 1. A node is known up to rounding: keep points away from an eigenvalue that must count.
 
     Raises:
-        InputError: `points` is not one-dimensional.
+        InputError: `density` is none, `points` are no vector of numbers, or more than memory holds.
 
     Accuracy: within the Chebyshev-Markov-Stieltjes bounds of each probe; tests/curvature/test_density.py.
     """
@@ -160,7 +185,7 @@ def share_in_bins(density: SpectralDensity, edges: Array) -> Estimate:
         1. Times `density.dimension` it is the number of eigenvalues.
 
     Raises:
-        InputError: fewer than two edges, or edges that do not rise.
+        InputError: fewer than two edges, or edges that do not rise (NaN where they are traced); else as above.
 
     Accuracy: two standard errors cover 90 to 99 times in 100 with 40 probes, where edges lie in gaps;
     tests/curvature/test_density.py. With 10 probes the share of a single eigenvalue is skewed, and they cover 85.
@@ -187,7 +212,7 @@ def smoothed_density(density: SpectralDensity, points: Array, *, width: float) -
         Estimate of arrays [points], n the number of probes; it integrates to 1 over all numbers.
 
     Raises:
-        InputError: `points` is not one-dimensional, or `width` is not above 0.
+        InputError: `width` is not above 0 (NaN where it is traced); else as above.
 
     Accuracy: of the spectrum so smoothed, with errors as above; tests/curvature/test_density.py.
 
@@ -195,22 +220,36 @@ def smoothed_density(density: SpectralDensity, points: Array, *, width: float) -
     (2019), section 2.
     """
     points = _checked(density, points, name="points")
-    if not is_traced(width) and not 0 < width < np.inf:
-        raise InputError(f"width is {width}; use a positive number in the unit of the eigenvalues")
+    if not is_traced(width):
+        check_positive(width, name="width", of="number in the unit of the eigenvalues")
     return _smoothed(density, points, jnp.asarray(width, density.nodes.dtype))
 
 
 def _checked(density: SpectralDensity, points: Array, *, name: str) -> Array:
-    """`points` in the dtype of the nodes, on the host if they are known; refuses all but a vector."""
-    if np.ndim(points) != 1:
-        raise InputError(f"{name} have {np.ndim(points)} axes; give a vector of numbers")
-    return (jnp if is_traced(points) else np).asarray(points, density.nodes.dtype)
+    """`points` in the dtype of the nodes, on the host if they are known; refuses all but a vector of numbers."""
+    if not isinstance(density, SpectralDensity):
+        raise InputError(f"density is {described(density)}; give what spectral_density returns")
+    points = points if is_traced(points) else _as_array(points, name)
+    if points.ndim != 1:
+        raise InputError(f"{name} have {points.ndim} axes; give a vector of numbers")
+    if not is_traced(points) and np.isnan(points).any():
+        raise InputError(f"{name}[{int(np.argmax(np.isnan(points)))}] is nan; give numbers")
+    needed = 3 * density.nodes.size * points.size * density.nodes.dtype.itemsize
+    check_bytes(needed, what=f"{points.size} {name} for {density.nodes.size} nodes")
+    return points.astype(density.nodes.dtype)
+
+
+def _as_array(points: Array, name: str) -> np.ndarray:
+    try:
+        return np.asarray(points, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} are {described(points)}; give a vector of numbers") from error
 
 
 @jax.jit
 def _cumulative(density, points):
     below = density.nodes[:, :, None] <= points[None, None, :]
-    return sample_mean(_weighted(density, below))
+    return sample_mean(jnp.where(jnp.isnan(points)[None, :], jnp.nan, _weighted(density, below)))
 
 
 @jax.jit
@@ -218,14 +257,15 @@ def _shares(density, edges):
     nodes = density.nodes[:, :, None]
     lower, upper = edges[None, None, :-1], edges[None, None, 1:]
     inside = (nodes >= lower) & ((nodes < upper) | ((nodes == upper) & (upper == edges[-1])))
-    return sample_mean(_weighted(density, inside))
+    rising = jnp.all(edges[1:] > edges[:-1])
+    return sample_mean(jnp.where(rising, _weighted(density, inside), jnp.nan))
 
 
 @jax.jit
 def _smoothed(density, points, width):
-    return sample_mean(
-        _weighted(density, jax.scipy.stats.norm.pdf(points[None, None, :], density.nodes[:, :, None], width))
-    )
+    # in units of the width, whose square may leave the dtype's range
+    apart = (points[None, None, :] - density.nodes[:, :, None]) / jnp.where(width > 0, width, jnp.nan)
+    return sample_mean(_weighted(density, jax.scipy.stats.norm.pdf(apart) / width))
 
 
 def _weighted(density, values):

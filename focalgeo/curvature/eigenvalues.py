@@ -6,8 +6,27 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from focalgeo.curvature.arguments import check_params
-from focalgeo.curvature.lanczos import ROUNDING, Krylov, expanded, krylov_start, matmul, next_row, orthogonalise, ritz
+from focalgeo.curvature.arguments import (
+    check_bytes,
+    check_choice,
+    check_finite,
+    check_key,
+    check_params,
+    check_positive,
+    check_whole,
+)
+from focalgeo.curvature.lanczos import (
+    ROUNDING,
+    Krylov,
+    check_symmetric,
+    expanded,
+    is_symmetric,
+    krylov_start,
+    matmul,
+    next_row,
+    orthogonalise,
+    ritz,
+)
 from focalgeo.curvature.matvec import Layout, flat_matvec, iterate, layout_of, map_rows, unravel, updating
 from focalgeo.types import Array, InputError, PyTree
 
@@ -19,7 +38,7 @@ class Eigenpairs(NamedTuple):
     vector: PyTree  # leaves [k, ...], of norm 1 over all leaves
     residual: Array  # [k], ||H v - value v||, from a product of its own
     num_matvecs: Array  # int32, every product that was made
-    converged: Array  # bool [k]
+    converged: Array  # bool [k]; never of a value or residual that is not finite
 
 
 def lambda_max(matvec, like: PyTree, key: Array, *, max_products: int = 40, tolerance: float = 1e-3) -> Eigenpairs:
@@ -75,11 +94,13 @@ def extreme_eigenvalues(
         tolerance: wanted residual as a fraction of the absolute eigenvalue, above 0.
 
     Returns:
-        Eigenpairs with a leading axis k. Where a product is not finite under jit: NaN, and `converged` False.
+        Eigenpairs with a leading axis k. Where a product under jit is not finite, or the matvec not symmetric: NaN, and
+        `converged` False.
 
     Raises:
-        InputError: k, which, max_products or tolerance out of range; `like` empty or not floating-point.
-        RunError: a concrete product is not finite; the leaf is named.
+        InputError: k, which, max_products or tolerance out of range, or more vectors than memory holds; `like` empty or
+            not floating-point; a product that is no tree like its vector, or H not symmetric by a tenth of its norm.
+        RunError: a concrete product is not finite (the leaf is named), or an eigenvalue is beyond the dtype's range.
 
     Accuracy: chosen spectra and a dense MLP Hessian in float64, tests/curvature/test_eigenvalues.py; equal to
     matfree's, tests/curvature/test_matfree.py.
@@ -88,8 +109,9 @@ def extreme_eigenvalues(
     (Giraud et al. 2005).
     """
     check_params(like, name="like")
+    check_key(key)
     layout = layout_of(like)
-    _check_options(layout.size, k, which, max_products, tolerance)
+    k, max_products = _checked_options(layout, k, which, max_products, tolerance)
     sign = 1 if which == "largest" else -1
     product = flat_matvec(matvec, layout, sign=sign)
 
@@ -98,20 +120,28 @@ def extreme_eigenvalues(
 
     start = _random_start(key, layout=layout, steps=min(max_products - k, layout.size), k=k)
     found = iterate(lambda search: ~search.done, body, start).krylov
+    check_symmetric(found)
     values, vectors = _ritz_pairs(found)
     products = map_rows(product, vectors)
-    return _measured(found._replace(basis=None), values, vectors, products, tolerance, sign=sign, layout=layout)
+    pairs = _measured(found._replace(basis=None), values, vectors, products, tolerance, sign=sign, layout=layout)
+    check_finite(pairs.value, name="the eigenvalue")
+    return pairs
 
 
-def _check_options(dimension: int, k: int, which: str, max_products: int, tolerance: float) -> None:
-    if not 1 <= k <= dimension:
+def _checked_options(layout: Layout, k: int, which: str, max_products: int, tolerance: float) -> tuple[int, int]:
+    """Both whole numbers, k and max_products."""
+    dimension = layout.size
+    k = check_whole(k, name="k", least=1)
+    if k > dimension:
         raise InputError(f"k is {k}, but there are {dimension} eigenvalues; ask for 1 to {dimension}")
-    if which not in ("largest", "smallest"):
-        raise InputError(f'which is {which!r}; use "largest" or "smallest"')
+    check_choice(which, ("largest", "smallest"), name="which")
+    max_products = check_whole(max_products, name="max_products", least=1)
     if max_products < 2 * k:
         raise InputError(f"max_products is {max_products}; {k} eigenvalues and their residuals take at least {2 * k}")
-    if not tolerance > 0:
-        raise InputError(f"tolerance is {tolerance}; use a positive fraction of the eigenvalue, such as 1e-3")
+    check_positive(tolerance, name="tolerance", of="fraction of the eigenvalue, such as 1e-3")
+    vectors = min(max_products - k, dimension) + 3 * k
+    check_bytes(vectors * layout.nbytes, what=f"{vectors} vectors of {dimension} numbers for max_products and k")
+    return k, max_products
 
 
 class _Search(NamedTuple):
@@ -177,21 +207,25 @@ def _threshold(scale: Array, values: Array, tolerance: float) -> Array:
 # One program each for what comes after the search: every operation of its own would be compiled for itself.
 @jax.jit
 def _ritz_pairs(krylov: Krylov) -> tuple[Array, Array]:
-    """The k largest values [k] and unit vectors [k, n]; NaN where a product was not finite."""
+    """The k largest values [k] / unit and unit vectors [k, n]; NaN where a product was not finite or not symmetric."""
     values, coefficients = _largest(krylov)
     vectors = matmul(coefficients.T, krylov.basis[: coefficients.shape[0]])
     vectors = vectors / jnp.linalg.norm(vectors, axis=1, keepdims=True)
-    return jnp.where(krylov.finite, values, jnp.nan), jnp.where(krylov.finite, vectors, jnp.nan)
+    holds = krylov.finite & is_symmetric(krylov)
+    return jnp.where(holds, values, jnp.nan), jnp.where(holds, vectors, jnp.nan)
 
 
 @functools.partial(jax.jit, static_argnames=("sign", "layout"))
 def _measured(
     krylov: Krylov, values: Array, vectors: Array, products: Array, tolerance: float, *, sign: int, layout: Layout
 ) -> Eigenpairs:
-    residuals = jnp.linalg.norm(products - values[:, None] * vectors, axis=1)
-    converged = residuals <= _threshold(krylov.scale, values, tolerance)
+    residuals = jnp.linalg.norm(products / krylov.unit - values[:, None] * vectors, axis=1)
+    found, error = sign * krylov.unit * values, krylov.unit * residuals
+    finite = jnp.isfinite(found) & jnp.isfinite(error)
+    found, error = jnp.where(finite, found, jnp.nan), jnp.where(finite, error, jnp.nan)
+    converged = finite & (residuals <= _threshold(krylov.scale, values, tolerance))
     tree = jax.vmap(functools.partial(unravel, layout=layout))(vectors)
-    return Eigenpairs(sign * values, tree, residuals, krylov.step + len(values), converged)
+    return Eigenpairs(found, tree, error, krylov.step + len(values), converged)
 
 
 @jax.jit

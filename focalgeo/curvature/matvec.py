@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Float
 
-from focalgeo.curvature.arguments import check_finite, is_traced
+from focalgeo.curvature.arguments import check_callable, check_finite, check_matches, is_traced
 from focalgeo.types import Array, PyTree
 
 
@@ -35,11 +35,16 @@ class Layout(NamedTuple):
         """Float64 if a leaf is float64, else float32: bfloat16 would not hold an orthogonal basis."""
         return jnp.dtype(jnp.float64 if jnp.dtype(jnp.float64) in self.dtypes else jnp.float32)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a flat vector."""
+        return self.size * self.dtype.itemsize
+
 
 def layout_of(tree: PyTree) -> Layout:
-    """Structure, shapes and dtypes of a tree of arrays."""
+    """Structure, shapes and dtypes of a tree of arrays, as JAX takes them: float64 is float32 unless x64 is on."""
     leaves, treedef = jax.tree.flatten(tree)
-    return Layout(treedef, tuple(leaf.shape for leaf in leaves), tuple(jnp.dtype(leaf.dtype) for leaf in leaves))
+    return Layout(treedef, tuple(leaf.shape for leaf in leaves), tuple(jnp.result_type(leaf) for leaf in leaves))
 
 
 @functools.partial(jax.jit, static_argnames="layout")
@@ -59,13 +64,25 @@ def unravel(vector: Float[Array, " size"], layout: Layout) -> PyTree:
     return layout.treedef.unflatten(leaves)
 
 
-def flat_matvec(matvec, layout: Layout, *, sign: int = 1):
-    """`sign * matvec` for flat vectors; refuses a concrete product that is not finite and names the leaf."""
+def checked_matvec(matvec):
+    """`matvec`, refusing a product that is no tree like its vector, or that is concrete and not finite."""
+    check_callable(matvec, name="matvec")
 
     def product(vector):
-        tree = matvec(unravel(vector, layout))
+        tree = matvec(vector)
+        check_matches(tree, vector, name="the product of matvec", other="its vector")
         check_finite(tree, name="product")
-        flat = ravel(tree, layout)
+        return tree
+
+    return product
+
+
+def flat_matvec(matvec, layout: Layout, *, sign: int = 1):
+    """`sign * matvec` for flat vectors, checked."""
+    checked = checked_matvec(matvec)
+
+    def product(vector):
+        flat = ravel(checked(unravel(vector, layout)), layout)
         return flat if sign > 0 else -flat
 
     return product

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from focalgeo import trees
-from focalgeo.curvature.arguments import check_params, scalar
+from focalgeo.curvature.arguments import check_callable, check_choice, check_key, check_params, check_whole, scalar
 from focalgeo.curvature.taylor import second_order
 from focalgeo.types import Array, InputError, PyTree
+
+MOST_PROBES = 100  # each is one more forward pass of second order in the program
 
 
 def value_and_trace(
@@ -26,7 +28,7 @@ def value_and_trace(
         loss: params -> one floating-point number; as under `jax.jit`, it cannot branch in Python on a value.
         params: tree of floating-point arrays.
         key: PRNG key of the probes; a fresh one at every training step.
-        num_probes: 1 or more; time, memory and compilation grow with it.
+        num_probes: 1 to 100; time, memory and compilation grow with it.
         form: "taylor", "forward_over_forward" or "jvp_of_grad".
 
     Returns:
@@ -41,12 +43,12 @@ def value_and_trace(
     Source: Kimura and Naganuma, Geometric Insights into Focal Loss, Eq. 33; probes of Hutchinson (1990).
     """
     check_params(params)
-    if num_probes < 1:
-        raise InputError(f"num_probes is {num_probes}; use 1 or more")
-    curvature_of = _form(form)
+    check_key(key)
+    num_probes = check_whole(num_probes, name="num_probes", least=1, most=MOST_PROBES)
+    curvature_of, checked = _form(form), scalar(loss)
 
     def measured(point: PyTree) -> tuple[Array, tuple]:
-        return scalar(loss)(point), ()
+        return checked(point), ()
 
     # Unrolled: vmap over probes makes convolutions and matrix products of another shape, measured slower.
     results = [
@@ -88,10 +90,16 @@ def outputs_and_trace(
     Source: as for `value_and_trace`.
     """
     check_params(params)
+    check_key(key)
+    check_callable(network, name="network")
+    checked = scalar(loss)
 
     def measured(point: PyTree) -> tuple[Array, tuple[PyTree, PyTree]]:
-        outputs, auxiliary = network(point)
-        return scalar(loss)(outputs), (outputs, auxiliary)
+        results = network(point)
+        if not isinstance(results, tuple | list) or len(results) != 2:
+            raise InputError("network returns no pair (outputs, auxiliary results); return (outputs, ()) for no others")
+        outputs, auxiliary = results
+        return checked(outputs), (outputs, auxiliary)
 
     _, (outputs, auxiliary), curvature = _form(form)(measured, params, trees.rademacher(key, params))
     return outputs, auxiliary, curvature
@@ -131,8 +139,7 @@ FORMS: dict[str, Callable] = {
 
 
 def _form(name: str) -> Callable:
-    if name not in FORMS:
-        raise InputError(f"form is {name!r}; use one of {', '.join(FORMS)}")
+    check_choice(name, FORMS, name="form")
     return FORMS[name]
 
 

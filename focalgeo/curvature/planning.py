@@ -6,10 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.curvature.arguments import check_params, is_traced
+from focalgeo.curvature.arguments import (
+    MOST_PRODUCTS,
+    check_bytes,
+    check_finite,
+    check_key,
+    check_params,
+    check_positive,
+    check_whole,
+    is_traced,
+)
 from focalgeo.curvature.lanczos import orthogonalise
 from focalgeo.curvature.matvec import Layout, flat_matvec, layout_of, map_rows
-from focalgeo.curvature.traces import sample_mean
+from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES, sample_mean
 from focalgeo.curvature.xtrace import start_vectors, value_and_stderr
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
@@ -59,16 +68,17 @@ def trace_to(
         like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
         key: PRNG key of all random vectors.
         relative_error: wanted standard error as a fraction of the absolute trace, above 0.
-        max_products: most products made, at least 36.
-        max_rows: most rows of the subspace, at least 8.
+        max_products: most products made, from 36 to 100,000.
+        max_rows: most rows of the subspace, from 8 to 500.
 
     Returns:
         TraceTo: `estimate` as from `trace`, n the number of samples; `reached` is whether its standard error is within
         the request, as it is nine times in ten, and not where the trace is small beside its scatter.
 
     Raises:
-        InputError: an option out of range; traced arguments; `like` empty or not floating-point.
-        RunError: a product is not finite; the leaf is named.
+        InputError: an option out of range, or more rows than memory holds; traced arguments; `like` empty or not
+            floating-point; a product that is no tree like its vector.
+        RunError: a product is not finite (the leaf is named), or the trace is beyond the dtype's range.
 
     Accuracy: over 200 keys two standard errors cover 90 to 99 times in 100; tests/curvature/test_planning.py.
 
@@ -76,8 +86,9 @@ def trace_to(
     error of XTrace (Epperly, Tropp and Webber 2024) for the plan and Student's t for the claim.
     """
     check_params(like, name="like")
-    _check_options(relative_error, max_products, max_rows)
+    check_key(key)
     layout = layout_of(like)
+    max_products, max_rows = _checked_options(layout, relative_error, max_products, max_rows)
     sketch_key, sample_key = jax.random.split(key)
     product = _concrete(flat_matvec(matvec, layout), like, key)
     rows = min(FIRST_ROWS, layout.size)
@@ -92,6 +103,7 @@ def trace_to(
     probes = (_probe(sample_key, np.int32(index), space.basis) for index in range(count))
     samples = jax.device_get([_dot(probe, product(probe)) for probe in probes])
     estimate = sample_mean(np.stack(samples) + jax.device_get(_dot(space.basis, space.basis_products)))
+    check_finite(estimate[:2], name="the trace")
     reached = bool(estimate.stderr <= relative_error * abs(estimate.value))
     return TraceTo(estimate, 2 * rows + count, reached)
 
@@ -134,10 +146,12 @@ def _joined(space, added):
 def _samples_needed(space: Subspace, relative_error: float) -> float:
     """Samples of what the subspace leaves out that the request will take, by XTrace's scatter of as many as rows."""
     value, stderr = jax.device_get(value_and_stderr(*space))
+    check_finite((value, stderr), name="the trace")
     if stderr == 0:
         return 0.0
     wanted = relative_error * abs(float(value))
-    return MARGIN * len(space.basis) * (float(stderr) / wanted) ** 2 if wanted > 0 else np.inf
+    ratio = float(stderr) / wanted if wanted > 0 else np.inf
+    return MARGIN * len(space.basis) * ratio * ratio
 
 
 @jax.jit
@@ -170,11 +184,16 @@ def _concrete(product, like: PyTree, key: Array):
     return checked
 
 
-def _check_options(relative_error: float, max_products: int, max_rows: int) -> None:
-    if not relative_error > 0:
-        raise InputError(f"relative_error is {relative_error}; use a positive fraction of the trace, such as 0.02")
+def _checked_options(layout: Layout, relative_error: float, max_products: int, max_rows: int) -> tuple[int, int]:
+    """Both whole numbers, max_products and max_rows."""
+    check_positive(relative_error, name="relative_error", of="fraction of the trace, such as 0.02")
     least = 2 * FIRST_ROWS + FEWEST_SAMPLES
+    max_products = check_whole(max_products, name="max_products", least=1, most=MOST_PRODUCTS)
     if max_products < least:
         raise InputError(f"max_products is {max_products}; a plan and its samples take at least {least}")
+    max_rows = check_whole(max_rows, name="max_rows", least=1, most=MOST_XTRACE_SAMPLES)
     if max_rows < FIRST_ROWS:
         raise InputError(f"max_rows is {max_rows}; the plan takes at least {FIRST_ROWS}")
+    rows = min(max_rows, layout.size, max_products // 2)
+    check_bytes(4 * rows * layout.nbytes, what=f"{rows} rows of {layout.size} numbers for max_rows")
+    return max_products, max_rows

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from focalgeo.curvature.arguments import check_matches, check_params, scalar
+from focalgeo.curvature.arguments import check_callable, check_key, check_matches, check_params, described, scalar
 from focalgeo.curvature.matvec import layout_of, ravel, unravel
 from focalgeo.types import Array, InputError, PyTree
 
@@ -52,12 +52,18 @@ def linearized_hvp(loss, params: PyTree):
         matvec: tree -> tree, to be jitted by the caller or not.
 
     Raises:
-        InputError: as for `hvp`.
+        InputError: as for `hvp`; the product's own argument is checked as `vector` there.
 
     Accuracy: equal to `hvp` up to rounding; tests/curvature/test_products.py.
     """
     check_params(params)
-    return jax.linearize(jax.grad(scalar(loss)), params)[1]
+    linear, like = jax.linearize(jax.grad(scalar(loss)), params)[1], jax.eval_shape(lambda: params)
+
+    def product(vector: PyTree) -> PyTree:
+        check_matches(vector, like)
+        return linear(vector)
+
+    return product
 
 
 def ggn_vp(outputs, output_loss, params: PyTree, vector: PyTree) -> PyTree:
@@ -84,7 +90,9 @@ def ggn_vp(outputs, output_loss, params: PyTree, vector: PyTree) -> PyTree:
     """
     check_params(params)
     check_matches(vector, params)
+    check_callable(outputs, name="outputs")
     predictions, pullback = jax.vjp(outputs, params)
+    check_params(predictions, name="what outputs returns")
     tangent = jax.jvp(outputs, (params,), (vector,))[1]
     return pullback(hvp(output_loss, predictions, tangent))[0]
 
@@ -147,6 +155,7 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree,
     logits = _with_classes(logits)
     if key is None:
         return ggn_vp(logits, _mean_log_partition, params, vector)
+    check_key(key)
     check_params(params)
     check_matches(vector, params)
     outputs, pullback = jax.vjp(logits, params)
@@ -166,10 +175,16 @@ def _mean_log_partition(logits: Array) -> Array:
 
 
 def _with_classes(logits: Callable[[PyTree], Array]) -> Callable[[PyTree], Array]:
+    check_callable(logits, name="logits")
+
     def checked(params: PyTree) -> Array:
         outputs = logits(params)
-        if getattr(outputs, "ndim", 0) < 1:
-            raise InputError("the function of the logits returns no array [..., classes]; return the logits, no loss")
+        fits = getattr(outputs, "ndim", 0) > 0 and outputs.size and jnp.issubdtype(outputs.dtype, jnp.floating)
+        if not fits or outputs.shape[-1] < 2:
+            raise InputError(
+                f"the function of the logits returns {described(outputs)}, no array [..., classes] of floating-point "
+                "numbers, 2 or more classes; return the logits, no loss"
+            )
         return outputs
 
     return checked
@@ -198,6 +213,7 @@ def restrict(
     Accuracy: equal to the blocks of a dense Hessian; tests/curvature/test_products.py.
     """
     check_params(params)
+    check_callable(function, name="function")
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     named = {_name(path): leaf for path, leaf in leaves}
     if len(named) < len(leaves):
@@ -205,6 +221,8 @@ def restrict(
     if not patterns:
         raise InputError(f'no pattern of parameters is given; give one such as "{next(iter(named))}"')
     for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise InputError(f'a pattern is {type(pattern).__name__}, not text; give one such as "{next(iter(named))}"')
         if not any(fnmatchcase(name, pattern) for name in named):
             nearest = difflib.get_close_matches(pattern, named, n=1, cutoff=0.0)[0]
             raise InputError(f'no parameter matches "{pattern}"; did you mean "{nearest}"?')

@@ -8,7 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.curvature.arguments import check_matches, check_params, scalar
+from focalgeo.curvature.arguments import (
+    MOST_PRODUCTS,
+    check_bytes,
+    check_callable,
+    check_finite,
+    check_key,
+    check_matches,
+    check_params,
+    check_whole,
+    described,
+    is_traced,
+    scalar,
+)
 from focalgeo.curvature.matvec import flat_matvec, layout_of, unravel
 from focalgeo.curvature.traces import sign_probe
 from focalgeo.types import Array, InputError, PyTree
@@ -44,7 +56,8 @@ def quadratic_parts(
         name -> Parts of scalars, in the unit of the loss times the vector's squared.
 
     Raises:
-        InputError: a loss is not scalar, `params` is empty or holds integers, or `vector` does not match.
+        InputError: losses are no dict of functions, a loss is not scalar, `params` is empty or holds integers, or
+            `vector` does not match.
 
     Accuracy: float rounding; against dense float64 matrices in tests/curvature/test_quadratic_forms.py.
 
@@ -52,6 +65,9 @@ def quadratic_parts(
     """
     check_params(params)
     check_matches(vector, params)
+    check_callable(network, name="network")
+    if not isinstance(losses, Mapping) or not losses:
+        raise InputError("losses is no dict of at least one function; give {name: function of the outputs}")
 
     def along(point: PyTree) -> tuple[PyTree, PyTree]:
         return jax.jvp(network, (point,), (vector,))
@@ -89,23 +105,29 @@ def trace_samples(
         form: tree -> tree of scalars, each quadratic in its argument; jitted for speed by the caller.
         like: tree of arrays with the shapes and dtypes that `form` takes; its values are not used.
         key: PRNG key of the probes.
-        num_samples: number of samples, 1 or more; `form` is called once for each, and once for each row of `basis`.
+        num_samples: number of samples, 1 to 100,000; `form` is called once for each, and once for each row of `basis`.
         basis: orthonormal rows [rows, dimension] in the order of `ravel_pytree`, as `dominant_basis` gives; None: none.
 
     Returns:
         The tree that `form` returns, its leaves NumPy arrays [num_samples]; `sample_mean` makes estimates of them.
 
     Raises:
-        InputError: num_samples below 1, or `like` is empty or not floating-point.
+        InputError: num_samples out of range, `like` is empty or not floating-point, `basis` has another shape, `form`
+            gives something else than scalars, or a value is traced.
+        RunError: a value of `form` is not finite.
 
     Accuracy: the mean over all sign vectors is the trace; tests/curvature/test_quadratic_forms.py.
 
     Source: Hutchinson (1990); the exact part as in Meyer et al., Hutch++ (2021).
     """
     check_params(like, name="like")
-    if num_samples < 1:
-        raise InputError(f"num_samples is {num_samples}; use 1 or more")
+    check_key(key)
+    check_callable(form, name="form")
+    num_samples = check_whole(num_samples, name="num_samples", least=1, most=MOST_PRODUCTS)
     layout = layout_of(like)
+    if basis is not None and (np.ndim(basis) != 2 or np.shape(basis)[1] != layout.size):
+        raise InputError(f"basis is {described(basis)}; give rows of {layout.size} numbers, as dominant_basis does")
+    form = _checked_form(form)
     probes = (unravel(sign_probe(key, jnp.int32(index), basis, layout=layout), layout) for index in range(num_samples))
     samples = _gathered([form(probe) for probe in probes])
     if basis is None:
@@ -123,13 +145,14 @@ def dominant_basis(
         matvecs: symmetric linear maps, tree -> tree; each makes `num_products` products.
         like: tree of arrays with the shapes and dtypes that they take; its values are not used.
         key: PRNG key of the signs.
-        num_products: 1 or more.
+        num_products: 1 to 100,000.
 
     Returns:
         [rows, dimension], rows at most len(matvecs) * num_products and at most the dimension.
 
     Raises:
-        InputError: num_products below 1, or `like` is empty or not floating-point.
+        InputError: no matvec, num_products out of range or more than memory holds, `like` is empty or not
+            floating-point, or a product that is no tree like its vector.
         RunError: a concrete product is not finite; the leaf is named.
 
     Accuracy: orthonormal to rounding; tests/curvature/test_quadratic_forms.py.
@@ -137,14 +160,33 @@ def dominant_basis(
     Source: Meyer et al., Hutch++ (2021), the sketch of Algorithm 1.
     """
     check_params(like, name="like")
-    if num_products < 1:
-        raise InputError(f"num_products is {num_products}; use 1 or more")
+    check_key(key)
+    num_products = check_whole(num_products, name="num_products", least=1, most=MOST_PRODUCTS)
+    if not isinstance(matvecs, Sequence) or not matvecs:
+        raise InputError(f"matvecs is {type(matvecs).__name__}; give a list of at least one function")
     layout = layout_of(like)
     products = [flat_matvec(matvec, layout) for matvec in matvecs]
     share = max(1, min(num_products, layout.size // len(products)))
+    needed = (2 * len(products) + 1) * share * layout.nbytes
+    check_bytes(needed, what=f"{len(products)} x {share} vectors of {layout.size} numbers for num_products")
     signs = jax.random.rademacher(key, (share, layout.size), layout.dtype)
     rows = jnp.stack([product(row) for product in products for row in signs])[: layout.size]
     return jnp.linalg.qr(rows.T)[0].T
+
+
+def _checked_form(form: Callable) -> Callable:
+    def checked(vector: PyTree) -> PyTree:
+        values = form(vector)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(values):
+            if np.shape(leaf) != ():
+                where = jax.tree_util.keystr(path)
+                raise InputError(f"form returns {described(leaf)}{f' at {where}' if where else ''}, not one number")
+        if is_traced(values):
+            raise InputError("trace_samples gathers values; call it outside jit, vmap and grad, or use trace there")
+        check_finite(values, name="a value of form")
+        return values
+
+    return checked
 
 
 def _gathered(values: list[PyTree]) -> PyTree:

@@ -7,13 +7,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.curvature.arguments import check_params
+from focalgeo.curvature.arguments import (
+    MOST_PRODUCTS,
+    check_bytes,
+    check_choice,
+    check_finite,
+    check_key,
+    check_params,
+    check_whole,
+    described,
+    power_of_two,
+)
 from focalgeo.curvature.matvec import Layout, flat_matvec, iterate, layout_of, map_rows
 from focalgeo.curvature.xtrace import start_vectors, value_and_stderr
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
 # a standard error takes two samples of 1, 1 or 2 products
 LEAST_PRODUCTS = {"hutchinson": 2, "hutch++": 4, "xtrace": 4}
+MOST_XTRACE_SAMPLES = 500  # its standard error takes operations with the fourth power of them, memory with the third
 
 
 def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "hutchinson") -> Estimate:
@@ -30,7 +41,8 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
         matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
         like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
         key: PRNG key of the probes.
-        num_probes: number of products, at least 2 for "hutchinson" and 4 for the others; "xtrace" makes it even.
+        num_probes: number of products, at least 2 for "hutchinson" and 4 for the others, at most 100,000; "xtrace"
+            makes it even, and takes at most 1,000 where there are as many dimensions.
         method: "hutchinson", "hutch++" or "xtrace".
 
     Returns:
@@ -39,8 +51,9 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
         jit is not.
 
     Raises:
-        InputError: num_probes or method out of range; `like` empty or not floating-point.
-        RunError: a concrete product is not finite; the leaf is named.
+        InputError: num_probes or method out of range, or more vectors than memory holds; `like` empty or not
+            floating-point; a product that is no tree like its vector.
+        RunError: a concrete product is not finite (the leaf is named), or the trace is beyond the dtype's range.
 
     Accuracy: unbiased; coverage over 200 keys in tests/curvature/test_traces.py; equal to matfree's with the same
     vectors, tests/curvature/test_matfree.py.
@@ -49,19 +62,32 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
     Epperly, Tropp and Webber, XTrace (2024), with Gaussian vectors brought to one length in each subspace.
     """
     check_params(like, name="like")
+    check_key(key)
     layout = layout_of(like)
-    if method not in LEAST_PRODUCTS:
-        raise InputError(f'method is {method!r}; use "hutchinson", "hutch++" or "xtrace"')
-    if num_probes < LEAST_PRODUCTS[method]:
-        raise InputError(
-            f"num_probes is {num_probes}; {method} takes at least {LEAST_PRODUCTS[method]} for a standard error"
-        )
+    num_probes = _checked_probes(num_probes, layout, method)
     product = flat_matvec(matvec, layout)
     if method == "hutchinson":
-        return _estimate(jnp.zeros((), layout.dtype), _samples(product, key, num_probes, layout))
-    if method == "xtrace":
-        return _xtrace(product, key, num_probes, layout)
-    return _hutch_plus_plus(product, key, num_probes, layout)
+        found = _estimate(jnp.zeros((), layout.dtype), _samples(product, key, num_probes, layout))
+    elif method == "xtrace":
+        found = _xtrace(product, key, num_probes, layout)
+    else:
+        found = _hutch_plus_plus(product, key, num_probes, layout)
+    check_finite(found[:2], name="the trace")
+    return found
+
+
+def _checked_probes(num_probes: int, layout: Layout, method: str) -> int:
+    check_choice(method, LEAST_PRODUCTS, name="method")
+    least = LEAST_PRODUCTS[method]
+    num_probes = check_whole(num_probes, name="num_probes", least=1, most=MOST_PRODUCTS)
+    if num_probes < least:
+        raise InputError(f"num_probes is {num_probes}; {method} takes at least {least} for a standard error")
+    samples = min(num_probes // 2, layout.size)
+    if method == "xtrace" and samples > MOST_XTRACE_SAMPLES:
+        raise InputError(f'num_probes is {num_probes}; xtrace takes at most {2 * MOST_XTRACE_SAMPLES}, use "hutch++"')
+    rows = {"hutchinson": 0, "hutch++": min(num_probes // 3, layout.size), "xtrace": samples}[method]
+    check_bytes((4 * rows + 3) * layout.nbytes, what=f"{rows} vectors of {layout.size} numbers for num_probes")
+    return num_probes
 
 
 def _xtrace(product, key, num_probes, layout):
@@ -134,17 +160,23 @@ def sample_mean(samples: Float[Array, "n ..."]) -> Estimate:
         samples: [n, ...], of NumPy or JAX, n 2 or more; several numbers of a sample get an interval each.
 
     Returns:
-        Estimate of arrays [...] of the samples' own library and dtype; n is a scalar.
+        Estimate of arrays [...] of the samples' own library and dtype; n is a scalar. Deviations are squared in a unit
+        of the samples' size, so that they neither overflow nor vanish.
 
     Raises:
-        InputError: fewer than two samples.
+        InputError: no array of numbers, or fewer than two samples.
 
     Accuracy: covers the mean of normal samples 95 times in 100; tests/curvature/test_quadratic_forms.py.
     """
+    dtype = getattr(samples, "dtype", None)
+    if dtype is None or not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
+        raise InputError(f"samples are {described(samples)}; give an array of numbers [samples, ...]")
+    if samples.ndim == 0 or samples.shape[0] < 2:
+        raise InputError(f"{samples.size} sample has no standard error; take 2 or more")
     count = samples.shape[0]
-    if count < 2:
-        raise InputError(f"{count} sample has no standard error; take 2 or more")
-    return with_interval(samples.mean(axis=0), samples.std(axis=0, ddof=1) / count**0.5, count=count)
+    unit = power_of_two(samples) if jnp.issubdtype(dtype, jnp.floating) else 1
+    inside = samples / unit
+    return with_interval(inside.mean(axis=0) * unit, inside.std(axis=0, ddof=1) / count**0.5 * unit, count=count)
 
 
 def with_interval(value: PyTree, stderr: PyTree, *, count: int) -> Estimate:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from focalgeo.curvature.arguments import power_of_two
 from focalgeo.types import Array
 
 
@@ -48,6 +49,8 @@ def value_and_stderr(
         basis: orthonormal rows that span the products.
         basis_products: A times the rows of `basis`.
     """
+    unit = power_of_two(products)  # so that squares neither overflow nor vanish
+    products, basis_products = products / unit, basis_products / unit
     small = Compressed(
         _matmul(basis, basis_products.T),
         _matmul(vectors, basis.T),
@@ -70,7 +73,7 @@ def value_and_stderr(
 
     values = jax.lax.map(without, jnp.arange(count, dtype=jnp.int32))
     scatter, jackknife = samples.std(ddof=1) / count**0.5, (count - 1) ** 0.5 * values.std()
-    return samples.mean(), jnp.sqrt(scatter * jackknife)
+    return samples.mean() * unit, jnp.sqrt(scatter * jackknife) * unit
 
 
 def _samples(small: Compressed, other: Array, dimension: int) -> Array:

@@ -19,18 +19,29 @@ from focalgeo.evaluation.curvature import (
     measure_curvature,
 )
 from focalgeo.evaluation.diagnostics import Diagnosis, check_last_layer, diagnose, diagnosis_rows, predict
-from focalgeo.evaluation.forecast import Forecast, check_memory, forecast_memory, seconds_of_product
+from focalgeo.evaluation.forecast import (
+    Forecast,
+    Forward,
+    check_fits,
+    check_memory,
+    forecast_forward,
+    forecast_memory,
+    seconds_of_product,
+    tree_bytes,
+)
 from focalgeo.evaluation.resampling import Measured, Sample, measure_members
 
 __all__ = [
     "Curvature",
     "Diagnosis",
     "Forecast",
+    "Forward",
     "Measured",
     "Problem",
     "Sample",
     "attribution_rows",
     "calibration_rows",
+    "check_fits",
     "check_last_layer",
     "check_memory",
     "class1_rows",
@@ -41,6 +52,7 @@ __all__ = [
     "diagnosis_rows",
     "difference_rows",
     "fit_rows",
+    "forecast_forward",
     "forecast_memory",
     "group_rows",
     "make_batch_loss",
@@ -49,4 +61,5 @@ __all__ = [
     "predict",
     "reliability_rows",
     "seconds_of_product",
+    "tree_bytes",
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 from typing import NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ from jaxtyping import Float, Int
 from focalgeo import curvature
 from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
-from focalgeo.types import Array, Batch, PyTree
+from focalgeo.types import Array, Batch, InputError, PyTree
 
 REFERENCE = "cross_entropy"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -41,11 +42,19 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
         num_probes: 4 or more vectors for each trace: a third of them spans a subspace on which all parts are exact, the
             others are samples of the rest, the same for all parts and batches.
 
+    Raises:
+        InputError: the problem has no cross-entropy or no example, or num_probes is below 4.
+
     Accuracy: parts and traces against dense matrices; tests/evaluation/test_attribution.py.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, section 3. Eq. 28 there holds the focal weight constant, which leaves
     out rank_one; Kwon et al., ASAM (2021) for the elementwise scale.
     """
+    if REFERENCE not in problem.losses:
+        raise InputError(f'losses lack "{REFERENCE}", to which the others are compared')
+    if isinstance(num_probes, bool) or not isinstance(num_probes, Integral) or num_probes < 4:
+        raise InputError(f"num_probes is {num_probes}: give a whole number of 4 or more")
+    of_split = {"split": split, "n": count_examples(problem)}
     problem = on_device(problem)
     found = compare_examples(problem, REFERENCE)
     weights = {
@@ -54,7 +63,6 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
         if name != REFERENCE and examples.parallel.all()
     }
     form = make_form(problem, split=tuple(weights))
-    of_split = {"split": split, "n": count_examples(problem)}
     rows = _lambda_max_rows(form, measured, weights, of_split)
     rows += _trace_rows(form, problem.params, measured, weights, key, num_probes=num_probes, of_split=of_split)
     rows += _probability_rows(found[REFERENCE], of_split)

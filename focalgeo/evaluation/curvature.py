@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 
 from focalgeo import curvature, parallel, trees
 from focalgeo.rows import DENSITY_LINEAR_WIDTH, DensityBin, Eigenvalue, Trace, finite
-from focalgeo.types import Array, Batch, PyTree
+from focalgeo.types import Array, Batch, InputError, PyTree
 
 NUM_BINS = 60
 
@@ -56,8 +56,17 @@ def on_device(problem: Problem) -> Problem:
 
 
 def count_examples(problem: Problem) -> int:
-    """Number of unmasked examples."""
-    return sum(int(np.sum(batch.mask)) for batch in problem.batches)
+    """Number of unmasked examples.
+
+    Raises:
+        InputError: there is none, or the problem holds no loss.
+    """
+    if not problem.losses:
+        raise InputError("losses is empty: a problem holds one loss or more by name")
+    count = sum(int(np.sum(batch.mask)) for batch in problem.batches)
+    if count == 0:
+        raise InputError("batches hold no example that counts: curvature is a mean over one or more")
+    return count
 
 
 def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Callable[[PyTree, PyTree, Batch], Array]:
@@ -118,9 +127,13 @@ def measure_curvature(
     """lambda_max (with residual) and trace (with standard error) of the Hessian of each loss's mean over the batches.
 
     Every batch passes the determinism check first.
+
+    Raises:
+        InputError: there is no example, an option is out of range, or a loss changes from call to call.
+        RunError: a loss, gradient or product is not finite.
     """
-    problem = on_device(problem)
     n = count_examples(problem)
+    problem = on_device(problem)
     key_lambda, key_trace = jax.random.split(key)
     measured = Curvature([], {}, {})
     for name, loss in problem.losses.items():
@@ -185,9 +198,14 @@ def density_rows(
         num_probes: 2 or more starting vectors.
         steps: products from each of them, 1 or more.
 
+    Raises:
+        InputError: num_probes or steps out of range, or nothing measured.
+
     Accuracy: shares of a known spectrum within errors; tests/curvature/test_density.py. Eigenvalues closer together
     than Lanczos steps tell apart share a bin or its neighbour.
     """
+    if not measured.matvecs:
+        raise InputError("measured holds no loss: it is what measure_curvature gives for this problem")
     options = {"num_probes": num_probes, "steps": steps}
     found = {
         name: curvature.spectral_density(matvec, problem.params, key, **options)

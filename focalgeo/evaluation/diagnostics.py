@@ -53,7 +53,7 @@ def diagnose(
         batches: of one shape; mask [examples], or [examples, nodes] for logits [examples, nodes, classes].
 
     Raises:
-        InputError: the network sows no last layer, or several.
+        InputError: the network sows no last layer, or several; the batches hold no example.
 
     Accuracy: float32 relative accuracy of every number, also where p_y rounds to 1 and where squares of a gradient
     would underflow. Norms against dense per-example gradients, and against gradient_ratio(p_y) times cross-entropy's;
@@ -70,6 +70,7 @@ def diagnose(
         numbers = forward((variables, loss_values), batch._replace(x=(batch.x, labels)))
         found.append(numbers[batch.mask])
         example = batch.x[:1]
+    _check_any(found)
     columns = np.moveaxis(np.concatenate(found), (0, 1), (2, 1))
     diagnosis = Diagnosis(*columns)._replace(correct=columns[Diagnosis._fields.index("correct")] > 0)
     return diagnosis, jax.device_get(_weight_norms(as_argument(apply), variables, example))
@@ -92,6 +93,12 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
         return jnp.stack([each.astype(jnp.float32) for each in _judge(logits, labels, gradient_norm)], axis=-1)
 
     return parallel.pmapped_forward(jax.vmap(forward, in_axes=(0, None), out_axes=-2))
+
+
+def _check_any(found: list[np.ndarray]) -> None:
+    """Refuse batches without an example that counts; found: numbers of each batch's examples."""
+    if not any(map(len, found)):
+        raise InputError("batches hold no example that counts: give one or more")
 
 
 def _judge(logits: Array, labels: Array, gradient_norm: Array) -> Diagnosis:
@@ -124,7 +131,12 @@ def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[R
     "gradient_norm_histogram" is the share of all examples whose norm is in [lower, upper), for the bins of `NORM_EDGES`
     that are not empty: four a decade, the first from 0 to 1e-12, the last holding all above it, the same for every
     epoch. "reliability" is as in `calibration_rows`, of no method, with the "share" of the examples in each bin.
+
+    Raises:
+        InputError: there is no example.
     """
+    if len(diagnosis.confidence) == 0:
+        raise InputError("diagnosis holds no example: give one or more")
     rows = [finite(row) for row in _mean_rows(diagnosis, split) + _histogram_rows(diagnosis.gradient_norm, split)]
     bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
     return rows + reliability_rows(bins, split=split, total=len(diagnosis.confidence))
@@ -215,11 +227,16 @@ def _weight_norms(apply: Partial, variables: PyTree, x: Array) -> Array:
 
 
 def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> Predictions:
-    """Logits of every example once, in order; forward is compiled by parallel.pmapped_forward."""
+    """Logits of every example once, in order; forward is compiled by parallel.pmapped_forward.
+
+    Raises:
+        InputError: the batches hold no example.
+    """
     variables, logits, labels = parallel.replicated(variables), [], []
     for batch in batches:
         outputs = forward(variables, batch)
         logits.append(outputs[batch.mask])
         labels.append(batch.y[batch.mask])
+    _check_any(logits)
     logits = np.concatenate(logits).astype(np.float32)
     return Predictions(logits, np.concatenate(labels), np.ones(len(logits), bool))

@@ -1,13 +1,58 @@
-"""Forecast of the memory and time that a measurement of curvature takes."""
+"""Forecasts: the memory of a forward pass, and the memory and time that a measurement of curvature takes."""
 
+import math
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 
 from focalgeo import trees
 from focalgeo.evaluation.curvature import Problem, add_product, count_examples, make_batch_loss, on_device
-from focalgeo.types import InputError
+from focalgeo.types import InputError, PyTree
+
+
+class Forward(NamedTuple):
+    """Forecast of a network's forward pass: its logits, and bytes of the outputs of products and convolutions."""
+
+    logits: jax.ShapeDtypeStruct
+    largest: int  # one of the outputs is held at least
+    all: int  # which the pass back needs at once
+
+
+def forecast_forward(apply: Callable, variables: PyTree, x: PyTree) -> Forward:
+    """The forward pass apply(variables, x), arrays or their shapes; runs nothing."""
+    traced = jax.jit(apply).trace(variables, x)
+    outputs = list(_product_outputs(traced.jaxpr.jaxpr))
+    return Forward(traced.out_info, max(outputs, default=0), sum(outputs))
+
+
+def _product_outputs(jaxpr: Any) -> Iterator[int]:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            yield tree_bytes([each.aval for each in equation.outvars])
+        for parameter in equation.params.values():
+            inner = getattr(parameter, "jaxpr", parameter)
+            yield from _product_outputs(inner) if hasattr(inner, "eqns") else ()
+
+
+def tree_bytes(tree: PyTree) -> int:
+    """Bytes of all leaves, arrays or their shapes."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def check_fits(what: str, needed: int, available: int, *, mend: str) -> None:
+    """Refuses what needs more bytes than are available, before any is allocated.
+
+    Raises:
+        InputError: what is needed, of what, and what makes it less.
+    """
+    if needed > available:
+        raise InputError(f"{what} needs at least {_gigabytes(needed)}, {_gigabytes(available)} are free: {mend}")
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"
 
 
 class Forecast(NamedTuple):
@@ -28,8 +73,9 @@ def forecast_memory(problem: Problem, *, num_vectors: int) -> Forecast:
 
     One product needs what the compiler states for it; the same compiled program measures later. Runs nothing.
     """
+    count_examples(problem)
     problem = on_device(problem)
-    vector_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.params))
+    vector_bytes = tree_bytes(problem.params)
     needs = [_product_bytes(_arguments(problem, name)) for name in problem.losses]
     return Forecast(max(needs), num_vectors * vector_bytes, trees.size(problem.params))
 
@@ -67,6 +113,7 @@ def check_memory(forecast: Forecast, available: int | None) -> None:
 
 def seconds_of_product(problem: Problem) -> float:
     """Seconds of one Hessian product over all batches, from one batch measured after compilation."""
+    count_examples(problem)
     problem = on_device(problem)
     arguments = _arguments(problem, next(iter(problem.losses)))
     jax.block_until_ready(add_product(*arguments))

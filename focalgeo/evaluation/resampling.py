@@ -17,7 +17,7 @@ from focalgeo.calibration.binning import weights
 from focalgeo.calibration.intervals import resampled
 from focalgeo.calibration.methods import Calibrated
 from focalgeo.calibration.metrics import METRICS, MetricEntry
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 CLASS1_METRICS = {"class1_ece": MetricEntry(calibration.binary_ece, "Class-1 ECE", binned=True, largest=1.0)}
 GROUP_METRICS = ("ece", "accuracy")
@@ -61,15 +61,37 @@ def measure_members(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Measure
     Args:
         samples: Of the same examples, one for each member, with its own log-probabilities and key. They are taken as
             they are measured, so that an iterator need not hold all log-probabilities at once.
+
+    Raises:
+        InputError: as `check_sample`.
     """
     waiting: list[Sample] = []
     for sample in samples:
+        check_sample(sample)
         if waiting and not (_alike(waiting[0], sample) and len(waiting) < _members_at_once(sample)):
             yield from _measured_together(waiting)
             waiting = []
         waiting.append(sample)
     if waiting:
         yield from _measured_together(waiting)
+
+
+def check_sample(sample: Sample) -> None:
+    """Refuse a sample of no method or no example, or one whose log-probabilities do not fit its labels.
+
+    Raises:
+        InputError: naming the field.
+    """
+    if not sample.calibrated:
+        raise InputError("calibrated holds no method: give log_probs of one or more")
+    count = np.size(sample.labels)
+    for each in sample.calibrated:
+        shape = np.shape(each.log_probs)
+        if len(shape) != 2 or count == 0 or shape[0] != count or shape[1] < 2:
+            raise InputError(
+                f"log_probs of {each.method.name} have shape {list(shape)}, labels {list(np.shape(sample.labels))}: "
+                "give [examples, classes] and [examples], of one example or more and 2 classes or more"
+            )
 
 
 def _alike(sample: Sample, other: Sample) -> bool:
@@ -98,7 +120,12 @@ def measure(samples: Sequence[Sample], statistic: Statistic) -> list[Measured]:
     """Measure samples of the same examples and methods in one program.
 
     In several calls of it, of fewer methods each, where the log-probabilities are many.
+
+    Raises:
+        InputError: as `check_sample`.
     """
+    for sample in samples:
+        check_sample(sample)
     labels, num_resamples = samples[0].labels, samples[0].num_resamples
     log_probs = [[each.log_probs for each in sample.calibrated] for sample in samples]
     keys = jnp.stack([sample.key for sample in samples])

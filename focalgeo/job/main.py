@@ -31,8 +31,9 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     members = of_shard(make_members(config), shard)
     fresh = provenance.check_workdir(workdir, config, members, shard) == "fresh"
     prepared = preparation.prepare(config)
+    measurement.check_memory(members, prepared)
     state = preparation.initial_state(prepared, members[:1])
-    measurement.check_memory(members[0], prepared, state)
+    measurement.check_curvature(members[0], prepared, state)
     measurement.check_network(config, prepared, state)
     if not fresh:
         provenance.check_data(workdir, prepared.dataset)

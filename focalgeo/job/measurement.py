@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from focalgeo import evaluation, losses, parallel, records
+from focalgeo import evaluation, losses, parallel, records, trees
 from focalgeo.job import calibration, preparation
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Prepared
@@ -45,7 +45,54 @@ def evaluate(
     return [*calibrated.rows, *selected, *curvature_rows(member, prepared, state, say)]
 
 
-def check_memory(member: Member, prepared: Prepared, states: TrainState) -> None:
+def check_memory(members: Sequence[Member], prepared: Prepared) -> None:
+    """Refuses, before anything is allocated or written, a run that memory will not hold, by a lower bound of its needs.
+
+    The states of all members are held twice, before and after a step, and beside them a batch.
+
+    Raises:
+        InputError: what is needed, what there is, and the field to lower.
+    """
+    config, free = members[0].config, parallel.free_memory()
+    state, forward = preparation.forecast(prepared, members[0])
+    if free is None:
+        return
+    of_one, size = 2 * evaluation.tree_bytes(state), f"{trees.size(state.params):,} parameters"
+    alone = f"a network of {size} with its optimiser's state"
+    evaluation.check_fits(alone, of_one, free, mend="set smaller config.model.options, or another config.model.name")
+    together = f"config.sweep of {len(members):,} members of {size} each"
+    evaluation.check_fits(together, len(members) * of_one, free, mend="sweep fewer values at once")
+    for section, needed in _bytes_of_batches(config, prepared, forward).items():
+        what = f"config.{section}.batch_size is {config[section].batch_size}: a batch beside {size}"
+        evaluation.check_fits(what, len(members) * of_one + needed, free, mend="lower it")
+
+
+def _bytes_of_batches(config, prepared: Prepared, forward: evaluation.Forward) -> dict[str, int]:
+    """Bytes that a batch takes at least on a device, by the section of its batch_size.
+
+    In training with the outputs of all products, which the pass back needs; in evaluation with the largest of them. Of
+    curvature all batches are held.
+    """
+    few, sizes = preparation.few_examples(prepared, config), _batch_sizes(config)
+    example, largest, products = (
+        count / len(few.y) for count in (evaluation.tree_bytes(few.x), forward.largest, forward.all)
+    )
+    settings, needs = config.curvature, {"optimizer": example + products, "evaluation": example + largest}
+    needed = {section: int(each * sizes[section]) for section, each in needs.items()}
+    if settings.examples:
+        lengths = [len(getattr(prepared.dataset, split).y) for split in settings.splits]
+        batches = -(-min(settings.examples, max(lengths)) // settings.batch_size)
+        needed["curvature"] = int(batches * settings.batch_size * example + products * sizes["curvature"])
+    return needed
+
+
+def _batch_sizes(config) -> dict[str, int]:
+    """Examples of a batch on each device, by section."""
+    sections = ("optimizer", "evaluation", "curvature")
+    return {section: -(-config[section].batch_size // parallel.device_count()) for section in sections}
+
+
+def check_curvature(member: Member, prepared: Prepared, states: TrainState) -> None:
     """Refuses, before training begins, a measurement of curvature that memory will not hold.
 
     Raises:

@@ -1,5 +1,6 @@
 """Members of a sweep: each is a run of its own config. All train together, and those that are added later likewise."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ import jax
 from ml_collections import FrozenConfigDict
 
 from focalgeo import losses, records
-from focalgeo.config import axes, combinations, member_config, member_name
+from focalgeo.config import axes, combinations, member_config, member_name, shown
 from focalgeo.rows import Row, Seconds
 from focalgeo.types import InputError
 
@@ -56,10 +57,15 @@ def of_shard(members: Sequence[Member], shard: str | None) -> list[Member]:
     if shard is None:
         return list(members)
     most = max(member.diagonal for member in members) + 1
-    index, slash, count = shard.partition("/")
-    if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count) <= most):
-        raise InputError(f"--shard={shard}: give i/n with i from 0 to n - 1, and n at most {most} for this sweep")
-    return [member for member in members if member.diagonal % int(count) == int(index)]
+    if not members[0].name:
+        raise InputError(f"--shard={shown(shard)}: config.sweep has no values, so there are no parts; leave it out")
+    matched = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
+    index, count = map(int, matched.groups()) if matched else (0, 0)
+    if not index < count <= most:
+        raise InputError(
+            f"--shard={shown(shard)}: give i/n with i from 0 to n - 1, and n at most {most} for this sweep"
+        )
+    return [member for member in members if member.diagonal % count == index]
 
 
 def belongs(row: Row, member: Member) -> bool:

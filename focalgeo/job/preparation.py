@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import FrozenConfigDict
 
-from focalgeo import calibration, curvature, data, losses, models, parallel
+from focalgeo import calibration, curvature, data, evaluation, losses, models, parallel
 from focalgeo.config import Known, check, describe
 from focalgeo.job.members import Member
 from focalgeo.training import best_epoch, loop, optimiser, penalties
@@ -182,13 +182,20 @@ def _word_vectors(config, dataset: Dataset) -> dict:
 
 def _plan(config, dataset: Dataset) -> loop.Plan:
     steps_per_epoch = data.num_batches(dataset.train, config.optimizer.batch_size)
-    return loop.Plan(config.optimizer.epochs, steps_per_epoch, config.log_every, config.checkpoint.every)
+    plan = loop.Plan(config.optimizer.epochs, steps_per_epoch, config.log_every, config.checkpoint.every)
+    if plan.steps > loop.MOST_STEPS:
+        raise InputError(
+            f"config.optimizer.epochs is {plan.epochs}: of {steps_per_epoch} steps each, where steps are counted up to "
+            f"2^31 - 1; lower it to {loop.MOST_STEPS // steps_per_epoch} or less"
+        )
+    return plan
 
 
 def _schedule(config, plan: loop.Plan):
     if config.optimizer.schedule == "cosine":
         return optimiser.cosine_schedule(plan.steps, config.optimizer.warmup_epochs * plan.steps_per_epoch)
-    boundaries = [epoch * plan.steps_per_epoch for epoch in config.optimizer.decay_epochs]
+    # beyond the last step none has an effect, and int32 would not hold it
+    boundaries = [min(epoch * plan.steps_per_epoch, loop.MOST_STEPS) for epoch in config.optimizer.decay_epochs]
     return optimiser.step_schedule(boundaries, config.optimizer.decay_factor)
 
 
@@ -216,35 +223,42 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     Raises:
         InputError: the network does not fit the data.
     """
-    train, seeds = prepared.dataset.train, stream_seeds(members)
-    few = Split(train.x[:2], train.y[:2])
-    example = next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(members[0].config, train)))
-    init_keys = {member.config.seed: member.keys["init"] for member in members}
-    variables = _initialised(members[0].config, prepared, init_keys, example)
+    forecast(prepared, members[0])
+    x, seeds = few_examples(prepared, members[0].config).x, stream_seeds(members)
+    init = jax.jit(prepared.model.init)
+    variables = {member.config.seed: init(member.keys["init"], x) for member in members}
     return stack(
         _state(prepared, member, dict(variables[member.config.seed]), stream=seeds.index(member.config.seed))
         for member in members
     )
 
 
-def _initialised(config, prepared: Prepared, keys: dict[int, jax.Array], example: Batch) -> dict[int, dict]:
-    """The network's variables for each seed; a network is refused that cannot read the data or gives other logits.
+def few_examples(prepared: Prepared, config) -> Batch:
+    """Two training examples as the network reads them."""
+    train = prepared.dataset.train
+    few = Split(train.x[:2], train.y[:2])
+    return next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(config, train)))
+
+
+def forecast(prepared: Prepared, member: Member) -> tuple[TrainState, evaluation.Forward]:
+    """The shapes of a member's state as training begins, and the forward pass of `few_examples`; allocates nothing.
 
     Raises:
-        InputError: network and data are named.
+        InputError: the network cannot read the data, or gives other logits; both are named.
     """
-    init, wanted = jax.jit(prepared.model.init), [*example.y.shape, len(prepared.dataset.class_names)]
-    misfit = f"config.model.name: {config.model.name} does not fit {prepared.dataset.name}"
+    name, dataset, example = member.config.model.name, prepared.dataset, few_examples(prepared, member.config)
+    misfit = f"config.model.name: {name} does not fit {dataset.name}"
     try:
-        variables = {seed: init(key, example.x) for seed, key in keys.items()}
-        found = jax.eval_shape(prepared.model.apply, next(iter(variables.values())), example.x).shape
+        variables = jax.jit(prepared.model.init).eval_shape(member.keys["init"], example.x)
+        forward = evaluation.forecast_forward(prepared.model.apply, variables, example.x)
     except InputError:
         raise
-    except (IndexError, TypeError, ValueError) as error:
+    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"{misfit}: {str(error).splitlines()[0]}") from error
-    if [*found] != wanted:
-        raise InputError(f"{misfit}: two examples give logits of shape {[*found]}, not {wanted}")
-    return variables
+    found, wanted = [*forward.logits.shape], [*example.y.shape, len(dataset.class_names)]
+    if found != wanted:
+        raise InputError(f"{misfit}: two examples give logits of shape {found}, not {wanted}")
+    return jax.eval_shape(lambda given: _state(prepared, member, dict(given), stream=0), variables), forward
 
 
 def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) -> TrainState:

@@ -7,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import BatchNorm, Classifier, ConvNorm
+from focalgeo.models.layers import BatchNorm, Classifier, ConvNorm, check_stages
 
 
 class CNN(nn.Module):
@@ -44,6 +44,10 @@ class VGG(nn.Module):
     widths: Sequence[int] = (64, 128, 256, 512, 512)
     axis_name: str | None = None
     dtype: Any = jnp.float32
+
+    def __post_init__(self):
+        check_stages(self.blocks, self.widths)
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from focalgeo.models.layers import BatchNorm, Classifier, conv
+from focalgeo.types import InputError
 
 
 class DenseNet(nn.Module):
@@ -46,5 +47,10 @@ class DenseNet(nn.Module):
 def _halved(x):
     """Means over 2x2 positions; flax's own pooling divides by an integer, which strict dtype promotion refuses."""
     examples, height, width, channels = x.shape
+    if min(height, width) < 2:
+        raise InputError(
+            "x: the images are too small for config.model.options.blocks, of which each but the first halves them; "
+            "give larger ones, or fewer blocks"
+        )
     x = x[:, : height // 2 * 2, : width // 2 * 2]
     return jnp.mean(x.reshape(examples, height // 2, 2, width // 2, 2, channels), axis=(2, 4))

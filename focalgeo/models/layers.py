@@ -1,13 +1,13 @@
 """Layers that the networks share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
@@ -25,6 +25,19 @@ def embed(words: Array, vocabulary_size: int, size: int, *, init: Callable | Non
     """
     vectors = nn.Embed(vocabulary_size, size, dtype=dtype, embedding_init=init or word_init)(words)
     return jnp.where((words != 0)[..., None], vectors, jnp.zeros_like(vectors))
+
+
+def check_stages(blocks: Sequence[int], widths: Sequence[int]) -> None:
+    """Refuse stages that have not one number of blocks and one width each.
+
+    Raises:
+        InputError: with both.
+    """
+    if not blocks or len(blocks) != len(widths):
+        raise InputError(
+            f"config.model.options.blocks is {tuple(blocks)}, widths {tuple(widths)}: "
+            "give one entry of each for every stage"
+        )
 
 
 class BatchNorm(nn.Module):

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from focalgeo.models.layers import Classifier, ConvNorm
+from focalgeo.types import InputError
 
 # (expansion, width, stride of the first block) of each stage; the strides of small images
 STAGES = ((1, 16, 1), (6, 24, 1), (6, 32, 2), (6, 64, 2), (6, 96, 1), (6, 160, 2), (6, 320, 1))
@@ -49,6 +50,13 @@ class MobileNetV2(nn.Module):
     stem_stride: int = 1
     axis_name: str | None = None
     dtype: Any = jnp.float32
+
+    def __post_init__(self):
+        if len(self.blocks) > len(STAGES):
+            raise InputError(
+                f"config.model.options.blocks has {len(self.blocks)} entries: mobilenet_v2 has {len(STAGES)} stages"
+            )
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):

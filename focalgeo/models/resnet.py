@@ -7,8 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import Classifier, ConvNorm
-from focalgeo.types import InputError
+from focalgeo.models.layers import Classifier, ConvNorm, check_stages
 
 
 class BasicBlock(nn.Module):
@@ -67,11 +66,7 @@ class ResNet(nn.Module):
     dtype: Any = jnp.float32
 
     def __post_init__(self):
-        if not self.blocks or len(self.blocks) != len(self.widths):
-            raise InputError(
-                f"config.model.options.blocks is {tuple(self.blocks)}, widths {tuple(self.widths)}: "
-                "give one entry of each for every stage"
-            )
+        check_stages(self.blocks, self.widths)
         super().__post_init__()
 
     @nn.compact

@@ -103,6 +103,8 @@ class TreeLSTM(nn.Module):
         """Logits float32 [examples, 2L - 1, classes] of x."""
         if x.ndim != 3:
             raise InputError("config.model.name: tree_lstm reads trees, the data is documents; choose gp_cnn")
+        if x.shape[1] % 2 == 0 or x.shape[2] != 3:
+            raise InputError(f"x has shape {list(x.shape)}: tree_lstm reads trees [examples, 2 leaves - 1, 3]")
         init = nn.initializers.lecun_normal()
         # columns: input gate, output gate, candidate, left child's and right child's forget gate
         word_kernel = self.param("word_kernel", init, (self.embedding_size, 3 * self.width), jnp.float32)

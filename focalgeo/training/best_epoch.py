@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.types import Array, BestEpoch, Predictions, PyTree, TrainState
+from focalgeo.types import Array, BestEpoch, InputError, Predictions, PyTree, TrainState
 
 
 def before_training(params: PyTree, model_state: PyTree) -> BestEpoch:
@@ -18,8 +18,14 @@ def after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> BestE
     Args:
         states: after that epoch, leaves [members, ...]; `states.best` is that of the epochs before.
         epoch: 1 or more.
-        predicted: of val with these states; logits [examples, members, classes].
+        predicted: of val with these states; logits [examples, members, classes]. An example with NaN among its logits
+            is not right.
+
+    Raises:
+        InputError: there is no example.
     """
+    if len(predicted.labels) == 0:
+        raise InputError("predicted holds no example of val, by which the best epoch is chosen")
     return _better(
         states.best, states.params, states.model_state, np.float32(epoch), predicted.logits, predicted.labels
     )
@@ -29,7 +35,8 @@ def after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> BestE
 def _better(
     best: BestEpoch, params: PyTree, model_state: PyTree, epoch: Array, logits: Array, labels: Array
 ) -> BestEpoch:
-    right = jnp.argmax(logits, axis=-1) == labels.reshape(-1, 1)  # [examples, members]
+    known = ~jnp.isnan(logits).any(axis=-1)
+    right = known & (jnp.argmax(logits, axis=-1) == labels.reshape(-1, 1))  # [examples, members]
     accuracy = jnp.mean(right.astype(jnp.float32), axis=0)
     now = BestEpoch(accuracy, jnp.full_like(accuracy, epoch), params, model_state)
 

@@ -13,6 +13,8 @@ from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.meter import Meter, Progress
 from focalgeo.types import Interrupted, PyTree, TrainState
 
+MOST_STEPS = 2**31 - 1  # TrainState.step is int32
+
 
 class Plan(NamedTuple):
     """Plan of the training: its length and the intervals between writes, all in steps but `epochs`."""

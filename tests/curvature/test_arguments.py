@@ -54,6 +54,19 @@ def test_the_order_of_a_sum_passes_and_a_thousandth_does_not():
         check_deterministic(lambda params: next(factor) * loss(params), PARAMS)
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e25])
+def test_noise_is_measured_in_the_gradients_own_size(size):
+    factor = itertools.cycle([1.0, 1.01])
+    params = {"dense": jnp.zeros(4)}  # where the loss is 0 and its gradient is not
+
+    def noisy(params):
+        return jnp.float32(size / 2) * next(factor) * jnp.sum(params["dense"])
+
+    with pytest.raises(InputError, match=f"the gradient changes .*, its size is {size:.2g}"):
+        check_deterministic(noisy, params)
+    check_deterministic(lambda params: jnp.float32(size) * jnp.sum(params["dense"]), params, tolerance=0.0)
+
+
 def test_values_that_are_not_finite_are_named():
     with pytest.raises(RunError, match=r"^loss is not finite"):
         check_deterministic(lambda params: loss(params) / 0.0, PARAMS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from reference.curvature import sign_quadratic_forms, with_spectrum
 
-from focalgeo.curvature import trace
+from focalgeo.curvature import diagonal, leaf_traces, trace
 from focalgeo.types import InputError, RunError
 
 SMALL = np.array([[2.0, 1.0, 0.0], [1.0, 3.0, -0.5], [0.0, -0.5, 0.5]])
@@ -114,3 +114,19 @@ def test_bad_options_are_one_line(num_probes, method, message):
 def test_a_product_that_is_not_finite_names_its_leaf():
     with pytest.raises(RunError, match=r"product\['a'\] is not finite"):
         estimate(jnp.asarray(SMALL, jnp.float32).at[0].set(jnp.inf), jax.random.key(0), 3)
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e30])
+def test_errors_are_in_proportion_where_squares_leave_the_range(factor):
+    values = np.linspace(-1, 3, 12)
+    matrix = with_spectrum(values)
+
+    def measure(scale):
+        scaled = jnp.asarray(scale * matrix, jnp.float32)
+        product, like, key = lambda v: scaled @ v, jnp.zeros(12), jax.random.key(0)
+        found = [trace(product, like, key, 6, method=method) for method in ("hutchinson", "hutch++", "xtrace")]
+        found += [diagonal(product, like, key, 4), leaf_traces(product, like, key, 4)]
+        return [np.float64(leaf) / scale for each in found for leaf in (each.value, each.stderr, each.low)]
+
+    for plain, scaled in zip(measure(1.0), measure(factor), strict=True):
+        np.testing.assert_allclose(scaled, plain, rtol=1e-3, atol=1e-5)

@@ -127,3 +127,25 @@ def test_noise_that_only_the_second_batch_meets_is_refused(net, batches):
         rows_of_curvature(net, batches, apply=noisy)
     quiet = [Batch(np.zeros_like(batch.x), batch.y, batch.mask) for batch in batches]
     assert len(rows_of_curvature(net, quiet, apply=noisy, num_probes=4)) == 2
+
+
+def test_density_bins_serve_the_spectra_of_all_losses(batches):
+    """Of a narrow spectrum and of one a hundred times as wide, on both sides of it, no eigenvalue is outside."""
+    spectra = {
+        "narrow": jnp.array([-1.0, 0.5, 1.0]),
+        "wide": jnp.array([-100.0, 20.0, 60.0]),
+        "high": jnp.array([0.0, 1.0, 300.0]),
+    }
+    params = jnp.zeros(3)
+    for names in (("narrow", "wide"), ("wide", "narrow"), ("narrow", "high"), ("high", "wide")):
+        matvecs = {name: lambda vector, values=spectra[name]: values * vector for name in names}
+        problem = evaluation.Problem(apply, dict.fromkeys(names, loss), params, {}, batches)
+        measured = evaluation.Curvature([], matvecs, {})
+        rows = evaluation.density_rows(problem, measured, jax.random.key(0), split="val", num_probes=2, steps=3)
+        by_loss = {name: [row for row in rows if row.loss == name] for name in names}
+        assert len({tuple((row.lower, row.upper) for row in own) for own in by_loss.values()}) == 1
+        for name, own in by_loss.items():
+            assert sum(row.value for row in own) == pytest.approx(1, abs=1e-5)
+            assert own[0].lower <= spectra[name].min()
+            assert own[-1].upper >= spectra[name].max()
+            assert {row.n for row in own} == {EXAMPLES}

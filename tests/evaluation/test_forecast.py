@@ -45,6 +45,39 @@ def test_the_memory_of_a_product_holds_its_vectors_and_a_batch_s_activations():
     assert large.product - small.product > 4088 * WIDTH * 4  # one layer's activations at the least
 
 
+def test_the_memory_of_two_losses_is_that_of_the_larger():
+    def large(logits, labels):
+        apart = jnp.abs(logits[:, None, :] - logits[None, :, :])  # of all pairs of examples
+        return losses.cross_entropy(logits, labels) + jnp.sum(jnp.exp(-apart), axis=(1, 2))
+
+    problem = make_problem(examples=256, rows=256)
+    named = {"small": losses.cross_entropy, "large": large}
+    alone = {
+        name: evaluation.forecast_memory(problem._replace(losses={name: loss}), num_vectors=3).product
+        for name, loss in named.items()
+    }
+    assert alone["large"] > 1.5 * alone["small"]
+    for order in (named, dict(reversed(named.items()))):
+        both = evaluation.forecast_memory(problem._replace(losses=order), num_vectors=3)
+        assert both.product == alone["large"]
+
+
+def test_a_forward_pass_is_forecast_by_the_outputs_of_its_products_and_allocates_nothing():
+    variables = {"params": {"first": (5, 10**6), "second": (10**6, CLASSES)}}
+    variables = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, np.float32), variables, is_leaf=is_shape)
+    found = evaluation.forecast_forward(jax.jit(apply), variables, jax.ShapeDtypeStruct((10**6, 5), np.float32))
+    assert found.logits.shape == (10**6, CLASSES)
+    assert (found.largest, found.all) == (4 * 10**12, 4 * 10**12 + 4 * CLASSES * 10**6)
+    assert evaluation.tree_bytes(variables) == 4 * 10**6 * (5 + CLASSES)
+    evaluation.check_fits("it", 10**9, 10**9, mend="lower it")
+    with pytest.raises(InputError, match=r"^it needs at least 1\.1 GB, 1\.0 GB are free: lower it$"):
+        evaluation.check_fits("it", 1_100_000_000, 10**9, mend="lower it")
+
+
+def is_shape(value):
+    return isinstance(value, tuple)
+
+
 def test_a_measurement_that_memory_does_not_hold_is_refused_in_one_line():
     needed = evaluation.Forecast(product=3 * 10**9, vectors=5 * 10**9, num_parameters=11_000_000)
     evaluation.check_memory(needed, None)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from absl import flags
 
 from focalgeo.types import InputError
 
@@ -65,8 +64,6 @@ def run_here(arguments: Sequence[str], capture: Callable[[], tuple[str, str]]) -
     from focalgeo.report import __main__ as report
 
     command, *rest = map(str, arguments)
-    for name in ("config", "workdir", "shard"):
-        flags.FLAGS[name].unparse()
     mains = {"run": lambda: run.main(["focalgeo.run", *rest])}
     mains |= {"calibrate": lambda: calibrate.main(rest), "report": lambda: report.main(rest)}
     capture()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -43,6 +44,18 @@ def test_the_best_epoch_of_each_member_and_of_equals_the_earliest():
     np.testing.assert_array_equal(chosen.model_state["mean"], [2, 3])
 
 
+def test_logits_that_are_not_numbers_are_right_of_no_class():
+    state = make_state(0.0)
+    best = best_epoch.before_training(state.params, state.model_state)
+    best = best._replace(accuracy=jnp.zeros(2), epoch=jnp.zeros(2))
+    predicted = predictions(0, 2)
+    predicted.logits[:, 0] = np.nan  # whose first largest is class 0
+    best = best_epoch.after_epoch(state._replace(best=best), 1, predicted._replace(labels=np.array([0, 0])))
+    np.testing.assert_array_equal(best.accuracy, [0, 0])
+    with pytest.raises(InputError, match="predicted holds no example of val"):
+        best_epoch.after_epoch(state._replace(best=best), 1, jax.tree.map(lambda leaf: leaf[:0], predicted))
+
+
 @pytest.fixture(scope="module")
 def config():
     config = config_file(CONFIG, "quick")
@@ -69,6 +82,15 @@ def test_what_is_evaluated_is_the_best_epoch_on_val(config, tmp_path):
         assert epoch == min(number for number, value in by_epoch.items() if value == max(by_epoch.values()))
         epochs.append(epoch)
     assert min(epochs) < 5  # else the last epoch would have done as well
+
+
+def test_a_best_epoch_that_is_the_last_has_its_number(config, tmp_path):
+    short = config.copy_and_resolve_references()
+    short.optimizer.update({"epochs": 1, "learning_rate": 0.1})
+    short.sweep.seed = ()
+    short.curvature.examples = 0
+    rows = job.run(short, tmp_path / "run")
+    assert [row.value for row in select(rows, Scalar, name="selected_epoch")] == [1]
 
 
 def test_unknown_choices_are_named(config, tmp_path):

@@ -253,6 +253,22 @@ def test_a_gradient_that_is_not_finite_stops_the_run():
         meter.settle()
 
 
+def test_a_member_that_stopped_counts_no_examples_from_then_on(capsys):
+    meter = Meter({}, [{"seed": 0}, {"seed": 1}], [False, False], sweep=True)
+    finite = {"loss": 1.0, "penalty": 0.0, "correct": 1, "count": 4, "gradient_norm": 1.0, "parameter_norm": 1.0}
+    for step, loss in enumerate((1.0, np.nan, 1.0, 1.0), 1):
+        values = {name: np.full(2, value, float) for name, value in finite.items()}
+        values["loss"][0] = loss
+        meter.add(step, [values])
+    meter.settle()
+    assert meter.sums["seen"] == [4, 16]
+    assert meter.sums["loss"] == [1, 4]
+    rows = meter.rows(4, 1.0, np.array([0.1, 0.1]))
+    assert [(row.tags.seed, row.value) for row in rows if row.name == "examples_seen"] == [(0, 4), (1, 16)]
+    assert [(row.tags.seed, row.value) for row in meter.stops(4)] == [(0, 2)]
+    assert capsys.readouterr().err.count("stops, the others go on") == 1
+
+
 def test_parameters_that_are_not_finite_are_never_saved(workshop):
     saved = []
     state = workshop.start.state._replace(learning_rate=np.array([np.inf], np.float32))

@@ -168,6 +168,51 @@ def test_a_forgotten_reduction_is_caught(tx):
         parallel.check_replicas(fingerprints)
 
 
+def test_batch_statistics_of_one_device_alone_are_caught(tx):
+    model = models.build("cnn", 4, widths=(4, 8))  # no axis_name: each device normalises by its own examples
+    step = parallel.pmapped(make_step(model.apply, LOSS, tx, parallel.reduce_sum))
+    _, _, fingerprints = step(make_state(model, tx), parallel.shard(make_batch(8, 8)))
+    with pytest.raises(RunError, match="devices hold different parameters"):
+        parallel.check_replicas(fingerprints)
+
+
+@pytest.mark.parametrize("seen", [[[1, 1, 2]], [[1, 2, 2]], [[1, 1, 1], [3, 4, 3]], [5, 6]])
+def test_any_device_that_differs_is_caught(seen):
+    parallel.check_replicas(np.full((2, 3), 7, np.uint32))
+    with pytest.raises(RunError, match="devices hold different parameters"):
+        parallel.check_replicas(np.array(seen, np.uint32))
+
+
+def test_each_device_draws_noise_of_its_own(tx):
+    state = make_state(models.build("mlp", 4, hidden=(5,)), tx)
+
+    def drawing(state, batch):
+        noise = jax.random.uniform(jax.random.fold_in(state.key, state.step), (64,))
+        return state._replace(params=noise), {}
+
+    before = np.asarray(state.key)
+    after, _, fingerprints = parallel.pmapped(drawing)(state, parallel.shard(make_batch(4, 4)))
+    assert len(set(np.asarray(fingerprints).tolist())) == jax.device_count() == 2
+    np.testing.assert_array_equal(after.key, before)  # the state's own key stays one
+
+
+def test_a_stopped_member_stays_stopped_when_its_numbers_are_finite_again(tx):
+    model, good = models.build("mlp", 4, hidden=(5,)), make_batch(8, 8)
+    step = jax.jit(make_members_step(make_step(model.apply, LOSS, tx, lambda tree: tree)))
+    members = [make_state(model, tx)._replace(stream=jnp.int32(stream)) for stream in range(2)]
+    bad = good._replace(x=np.full_like(good.x, np.nan))
+    start = stack(members)
+    states, metrics = step(start, jax.tree.map(lambda *leaves: np.stack(leaves), bad, good))
+    np.testing.assert_array_equal(metrics["frozen"], [True, False])
+    for count in (2, 3):
+        before = states
+        states, metrics = step(states, jax.tree.map(lambda leaf: np.stack([leaf, leaf]), good))
+        np.testing.assert_array_equal(metrics["frozen"], [True, False])
+        chex.assert_trees_all_equal(member_state(states, 0).params, member_state(start, 0).params)
+        assert not np.array_equal(states.params["Dense_0"]["kernel"][1], before.params["Dense_0"]["kernel"][1])
+        np.testing.assert_array_equal(states.step, [count, count])
+
+
 def test_step_is_gradient_descent_on_the_mean_loss(tx):
     model = models.build("mlp", 4, hidden=(5,))
     plain = make_tx(momentum=0.0, weight_decay=0.0)
@@ -241,6 +286,11 @@ def test_the_norm_is_clipped_before_weight_decay():
     weight = jnp.array([1.0, 2.0])
     updates, _ = tx.update(jnp.array([30.0, 40.0]), tx.init(weight), weight)
     np.testing.assert_allclose(updates, [-0.7, -1.0], rtol=1e-5)
+
+
+def test_two_boundaries_in_one_step_drop_twice():
+    schedule = optimiser.step_schedule([3.2, 3.7, 5], 0.1)
+    np.testing.assert_allclose([schedule(count) for count in (2, 4, 6)], [1, 1e-2, 1e-3], rtol=1e-5)
 
 
 def test_unknown_optimiser_is_one_line():

@@ -1,0 +1,197 @@
+"""Random matrices, trees and arguments for curvature and networks: refused in one line, or right and honest."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from focalgeo import curvature as c
+from focalgeo import models
+from focalgeo.curvature.lanczos import ROUNDING
+from focalgeo.training import optimiser
+from focalgeo.types import InputError, RunError
+
+pytestmark = pytest.mark.long
+
+SIZE = 5  # of all matrices, so that little is compiled
+KEYS = st.integers(0, 2**31 - 1).map(jax.random.key)
+EPSILON = float(np.finfo(np.float32).eps)
+
+numbers = st.one_of(
+    st.sampled_from([-3, 0, 1, 2, 4, 6]),
+    st.sampled_from([10**6, 10**12, 2**63, -(2**31)]),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.booleans(),
+    st.none(),
+    st.sampled_from(["", "10", [3], (2,), {}, np.float32(2.5), np.int64(6), np.array([4, 5]), np.zeros(0), 1j]),
+)
+
+
+@st.composite
+def matrices(draw):
+    """Symmetric float32 matrices with spectra of all kinds, scaled by 1e-30 to 1e30."""
+    kind = st.one_of(st.floats(-1, 1, width=32), st.sampled_from([-1.0, 0.0, 1.0, 0.5]))
+    eigenvalues = np.array(draw(st.lists(kind, min_size=SIZE, max_size=SIZE)))
+    rotate = np.linalg.qr(np.random.default_rng(draw(st.integers(0, 9))).normal(size=(SIZE, SIZE)))[0]
+    matrix = rotate @ np.diag(eigenvalues) @ rotate.T * 10.0 ** draw(st.floats(-30, 30))
+    return np.asarray((matrix + matrix.T) / 2, np.float32)
+
+
+@jax.jit
+def multiply(matrix, vector):
+    return jnp.matmul(matrix, vector, precision="highest")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    matrices(), KEYS, st.sampled_from(["largest", "smallest"]), st.integers(1, 3), st.sampled_from([1e-1, 1e-3, 1e-6])
+)
+def test_eigenvalues_are_within_their_residual_and_converged_is_honest(matrix, key, which, k, tolerance):
+    like, ends = jnp.zeros(SIZE), np.linalg.eigvalsh(matrix.astype(np.float64))
+    pairs = c.extreme_eigenvalues(
+        lambda vector: multiply(matrix, vector), like, key, k=k, which=which, max_products=2 * SIZE, tolerance=tolerance
+    )
+    norm = np.abs(ends).max()
+    value, residual, vector = (np.asarray(each, np.float64) for each in (pairs.value, pairs.residual, pairs.vector))
+    true = np.linalg.norm(matrix.astype(np.float64) @ vector.T - value * vector.T, axis=0)
+    np.testing.assert_allclose(residual, true, rtol=1e-2, atol=10 * EPSILON * norm)
+    distance = np.abs(value[:, None] - ends[None, :]).min(axis=1)
+    assert (distance <= residual + 10 * EPSILON * norm).all()
+    threshold = np.maximum(tolerance * np.abs(value), ROUNDING * EPSILON * norm)
+    assert (residual[pairs.converged] <= 1.001 * threshold[pairs.converged]).all()
+    assert (residual[~pairs.converged] > 0.999 * tolerance * np.abs(value[~pairs.converged])).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(matrices(), KEYS)
+def test_traces_of_all_vectors_are_exact_and_none_claims_more_than_it_has(matrix, key):
+    like, total = jnp.zeros(SIZE), np.trace(matrix.astype(np.float64))
+    size = np.abs(matrix).sum()
+    for method in ("hutch++", "xtrace"):
+        found = c.trace(lambda vector: multiply(matrix, vector), like, key, 3 * SIZE, method=method)
+        assert abs(float(found.value) - total) <= 1e-4 * size + 5 * float(found.stderr)
+    one = c.trace(lambda vector: multiply(matrix, vector), like, key, 8)
+    off_diagonal = np.abs(matrix - np.diag(np.diag(matrix))).astype(np.float64)
+    assert abs(float(one.value) - total) <= off_diagonal.sum() * (1 + 1e-4) + 1e-4 * size
+    assert np.isfinite(one.stderr)
+    assert one.stderr <= off_diagonal.sum() * 2 + 1e-4 * size
+
+
+@settings(max_examples=15, deadline=None)
+@given(matrices(), KEYS)
+def test_densities_have_the_spectrum_and_the_moments(matrix, key):
+    density = c.spectral_density(
+        lambda vector: multiply(matrix, vector), jnp.zeros(SIZE), key, num_probes=2, steps=SIZE
+    )
+    ends = np.linalg.eigvalsh(matrix.astype(np.float64))
+    norm = np.abs(ends).max()
+    nodes, weights = np.asarray(density.nodes, np.float64), np.asarray(density.weights, np.float64)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
+    assert (np.abs(nodes[..., None] - ends).min(axis=-1) * (weights > 1e-3)).max() <= 1e-3 * norm
+    shares = c.share_in_bins(density, [-np.inf, 0.0, np.inf])
+    assert abs(float(np.sum(shares.value)) - 1) < 1e-5
+
+
+ARGUMENTS = {
+    "lambda_max": (c.lambda_max, ("max_products", "tolerance")),
+    "extreme_eigenvalues": (c.extreme_eigenvalues, ("k", "which", "max_products", "tolerance")),
+    "spectral_density": (c.spectral_density, ("num_probes", "steps")),
+    "trace": (lambda *given, num_probes=4, **rest: c.trace(*given, num_probes, **rest), ("num_probes", "method")),
+    "diagonal": (lambda *given, num_probes=4: c.diagonal(*given, num_probes), ("num_probes",)),
+    "leaf_traces": (lambda *given, num_probes=4: c.leaf_traces(*given, num_probes), ("num_probes",)),
+    "trace_to": (c.trace_to, ("relative_error", "max_products", "max_rows")),
+}
+
+
+def one_line(call, *, names=()):
+    """What a call gives; None where it is refused in one line that names one of these arguments."""
+    try:
+        return call()
+    except (InputError, RunError) as error:
+        said = str(error)
+    assert "\n" not in said
+    assert not names or any(name in said for name in names), said
+    return None
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(sorted(ARGUMENTS)), st.data())
+def test_numbers_of_any_kind_are_taken_or_refused_by_name(name, data):
+    function, options = ARGUMENTS[name]
+    option = data.draw(st.sampled_from(options))
+    value = data.draw(numbers)
+    found = one_line(
+        lambda: function(jnp.negative, jnp.zeros(SIZE), jax.random.key(0), **{option: value}), names=(option,)
+    )
+    if found is not None:
+        assert not isinstance(value, bool | str | list | tuple | dict | complex | None)
+        assert np.isfinite(jax.tree.leaves(found)[0]).all()
+
+
+LEAVES = st.sampled_from(
+    [
+        np.zeros(3, np.float32),
+        np.zeros((2, 2), np.float32),
+        np.zeros(0, np.float32),
+        np.zeros((), np.float32),
+        np.zeros(2, np.float64),
+        np.zeros(2, jnp.bfloat16),
+        np.zeros(2, np.int32),
+        np.zeros(2, bool),
+        np.zeros(2, np.complex64),
+        np.array(["a"]),
+        1.0,
+        "text",
+        None,
+    ]
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.sampled_from("ab"), inner, max_size=2)),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(TREES, TREES, KEYS)
+def test_trees_of_any_kind_are_taken_or_refused(like, product, key):
+    matvec = lambda vector: product  # noqa: E731  of another structure, mostly
+    for function in (c.lambda_max, lambda *given: c.trace(*given, 2), lambda *given: c.diagonal(*given, 2)):
+        one_line(lambda function=function: function(matvec, like, key))
+    one_line(lambda: c.hvp(lambda params: jnp.float32(0), like, product))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(sorted(models.MODELS)), st.data())
+def test_networks_of_any_options_are_built_or_refused(name, data):
+    chosen = st.sampled_from([*models.options(name), "num_classes", "dtype", "axis_name", "vocabulary_size", "widht"])
+    options = data.draw(st.dictionaries(chosen, numbers, max_size=2))
+    options = {"num_classes": 3, **options}
+    classes = options.pop("num_classes")
+    model = one_line(lambda: models.build(name, classes, **options))
+    if model is None or any(isinstance(value, int) and value > 100 for value in options.values()):
+        return
+    shape = tuple(data.draw(st.lists(st.sampled_from([0, 1, 3, 8]), max_size=4)))
+    dtype = data.draw(st.sampled_from([np.float32, np.int32, np.uint8]))
+    found = one_line(lambda: jax.eval_shape(model.init, jax.random.key(0), np.zeros(shape, dtype)))
+    assert found is None or "params" in found
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(["sgd", "adam", "adagrad", "sgdd", 3]), st.data())
+def test_optimisers_of_any_numbers_are_made_or_refused(name, data):
+    settings_of = {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0, "clip_norm": 0.0}
+    settings_of[data.draw(st.sampled_from(sorted(settings_of)))] = data.draw(numbers)
+    boundaries = data.draw(st.one_of(numbers, st.lists(numbers, max_size=2)))
+    schedule = one_line(lambda: optimiser.step_schedule(boundaries, data.draw(numbers)))
+    other = one_line(lambda: optimiser.cosine_schedule(data.draw(numbers), data.draw(numbers)))
+    for each in (schedule, other):
+        if each is not None:
+            assert np.isfinite(each(np.int32(3)))
+    tx = one_line(lambda: optimiser.make_optimiser(name, schedule or other, **settings_of))
+    if tx is not None:
+        gradient = {"w": jnp.ones(2)}
+        updates, _ = tx.update(gradient, tx.init(gradient), gradient)
+        assert np.isfinite(updates["w"]).all()
