@@ -7,6 +7,8 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once; every file on disk is complete at any moment
 
 import argparse
+import re
+import unicodedata
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -22,12 +24,26 @@ Each split is one file with logits or probs [examples, classes], labels [example
   .csv                      a header: labels,logits_0,logits_1,... (or probs_0,...), perhaps group
   two .npy files            --val=logits=z.npy,labels=y.npy (or probs=p.npy,labels=y.npy)
 """
+_LONGEST = 500  # characters of an error's line
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message.replace('argument ', '', 1)}; see --help")
+
+
+def _whole(text: str) -> int:
+    """A whole number in ASCII digits; int() takes 1_000 and the digits of every script too."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"invalid int value: {text[:40]!r}, give a whole number")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", text):
+        raise argparse.ArgumentTypeError(f"invalid float value: {text[:40]!r}, give a number such as 2.5")
+    return float(text)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -49,11 +65,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
     add("--criterion", default="ece", help="fits that are compared and chosen from: those by ece (default) or by nll")
     add("--binning", default="ece", help="the ECE that is searched: ece (equal width, default) or adaptive_ece")
-    add("--trained-gamma", type=float, metavar="GAMMA", help="gamma of the focal loss that the model was trained with")
-    add("--folds", type=int, default=5, help="folds of the cross-fit of val by which a method is chosen (default 5)")
-    add("--num-bins", type=int, default=15, help="bins of both ECEs (default 15)")
-    add("--num-resamples", type=int, default=1000, help="resamples of the bootstrap (default 1000)")
-    add("--seed", type=int, default=0, help="seed of the bootstrap and of the folds (default 0)")
+    add(
+        "--trained-gamma", type=_number, metavar="GAMMA", help="gamma of the focal loss that the model was trained with"
+    )
+    add("--folds", type=_whole, default=5, help="folds of the cross-fit of val by which a method is chosen (default 5)")
+    add("--num-bins", type=_whole, default=15, help="bins of both ECEs (default 15)")
+    add("--num-resamples", type=_whole, default=1000, help="resamples of the bootstrap (default 1000)")
+    add("--seed", type=_whole, default=0, help="seed of the bootstrap and of the folds (default 0)")
     return parser
 
 
@@ -63,19 +81,39 @@ def parse(arguments: Sequence[str]) -> Options:
     Raises:
         InputError: one line that names the flag.
     """
+    _check_texts(arguments)
     parser = make_parser()
     found, rest = parser.parse_known_args(arguments)
     if rest:
         known = [name for action in parser._actions for name in action.option_strings]
         if rest[0].startswith("--"):
-            raise InputError.of_choice("the flag", rest[0].partition("=")[0], known)
-        raise InputError(f"unknown argument {rest[0]!r}: flags are given as in {EXAMPLE}")
+            raise InputError.of_choice("the flag", rest[0].partition("=")[0][:60], known)
+        raise InputError(f"unknown argument {rest[0][:60]!r}: flags are given as in {EXAMPLE}")
     for name in ("val", "out"):
         if not getattr(found, name):
             raise InputError(f"--{name} is missing: for example {EXAMPLE}")
     options = Options(**vars(found))
     _check(options)
     return options
+
+
+def _check_texts(arguments: Sequence[str]) -> None:
+    """Refuses a flag without a value or given twice, and text that neither a line nor a file in UTF-8 can hold."""
+    for argument in arguments:
+        strange = next((each for each in argument if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp")), None)
+        if strange is not None:
+            shown = ascii(argument)[1:-1][:100]
+            raise InputError(f"{shown} holds {strange!a}, no character of UTF-8 text on one line: rename it")
+    names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{twice[:60]} is given {names.count(twice)} times: give it once")
+    for name, equals, value in (argument.partition("=") for argument in arguments):
+        if name.startswith("--") and equals and not value.strip():
+            raise InputError(f"{name[:60]}= has no value: give one or leave the flag out")
+    for argument in arguments:
+        if not argument.strip():
+            raise InputError(f"an argument is empty: flags are given as in {EXAMPLE}")
 
 
 def _check(options: Options) -> None:
@@ -87,7 +125,7 @@ def _check(options: Options) -> None:
     ranges = (
         ("folds", 2, 100),
         ("num_bins", 1, 10_000),
-        ("num_resamples", 2, 1_000_000),
+        ("num_resamples", 2, 100_000),
         ("seed", 0, 2**31 - 1),
     )
     for name, least, most in ranges:
@@ -99,7 +137,7 @@ def _check(options: Options) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Calibrate; returns the exit code: 0, 2 (bad input) or 3 (numbers beyond float32)."""
+    """Calibrate; returns the exit code: 0, 2 (bad input) or 3 (numbers beyond float32, or more than memory holds)."""
     if {"-h", "--help"} & set(arguments):
         print(make_parser().format_help())
         return 0
@@ -111,8 +149,17 @@ def main(arguments: Sequence[str]) -> int:
         calibration.run_and_print(options, val, test, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
-        print(f"focalgeo: {str(error).replace('--workdir', '--out')}", file=sys.stderr)
+        print(f"focalgeo: {_one_line(error)}", file=sys.stderr)
         return error.exit_code
+    except MemoryError:
+        print("focalgeo: the files need more memory than is free: give fewer examples", file=sys.stderr)
+        return RunError.exit_code
+
+
+def _one_line(error: Exception) -> str:
+    """The message in one line of bounded length, whatever names it holds; its middle goes first."""
+    text = " ".join(str(error).replace("--workdir", "--out").split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 if __name__ == "__main__":

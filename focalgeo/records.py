@@ -6,14 +6,21 @@ import fcntl
 import json
 import math
 import os
+import re
+import secrets
+import stat
+import struct
+import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import IO, Any
 
 import numpy as np
 
-from focalgeo.rows import Row, from_json, to_json
+from focalgeo.rows import Row, Title, from_json, to_json
 from focalgeo.types import InputError, Predictions, RunError
 
 Workdir = str | os.PathLike[str]
@@ -22,16 +29,31 @@ MANIFEST = "manifest.json"
 METRICS_FILE = "metrics.jsonl"
 LOCK = ".lock"
 
+_ELSEWHERE = "choose another --workdir"
 _ADVICE = {
-    errno.ENOSPC: "free some space or choose another --workdir",
-    errno.EDQUOT: "free some space or choose another --workdir",
-    errno.EROFS: "make it writable or choose another --workdir",
-    errno.EACCES: "make it writable or choose another --workdir",
-    errno.EPERM: "make it writable or choose another --workdir",
-    errno.ENOTDIR: "a file stands where a folder should be: move it or choose another --workdir",
-    errno.EEXIST: "a file stands where a folder should be: move it or choose another --workdir",
-    errno.EISDIR: "a folder stands where a file should be: move it or choose another --workdir",
+    errno.ENOSPC: f"free some space or {_ELSEWHERE}",
+    errno.EDQUOT: f"free some space or {_ELSEWHERE}",
+    errno.EROFS: f"make it writable or {_ELSEWHERE}",
+    errno.EACCES: f"make it writable or {_ELSEWHERE}",
+    errno.EPERM: f"make it writable or {_ELSEWHERE}",
+    errno.ENOTDIR: f"a file stands where a folder should be: move it or {_ELSEWHERE}",
+    errno.EEXIST: f"a file stands where a folder should be: move it or {_ELSEWHERE}",
+    errno.EISDIR: f"a folder stands where a file should be: move it or {_ELSEWHERE}",
+    errno.ELOOP: f"it is a link: put what it points to in its place or {_ELSEWHERE}",
+    errno.ENAMETOOLONG: "choose a --workdir with a shorter name",
 }
+_CORRUPTION = (
+    *(ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError, OverflowError),  # RecursionError is one
+    *(struct.error, zlib.error, zipfile.BadZipFile, UserWarning),
+)
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_TEMPORARY = re.compile(r"\.(?P<file>.+)\.(?P<process>\d+)-[0-9a-f]{16}\.tmp")
+
+
+def shown(value: Any, *, most: int = 24) -> str:
+    """A value, or a path, as text of `most` characters at most that fits on a line."""
+    text = _UNPRINTABLE.sub("?", str(value))
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @contextlib.contextmanager
@@ -44,34 +66,65 @@ def writing(path: Workdir) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = _ADVICE.get(error.errno, "choose another --workdir")
-        raise InputError(f"cannot write {path}: {error.strerror or error}; {advice}") from error
+        advice = _ADVICE.get(error.errno, _ELSEWHERE)
+        what = shown(error.strerror or error, most=200)
+        raise InputError(f"cannot write {shown(path, most=200)}: {what}; {advice}") from error
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    corruption = (ValueError, KeyError, EOFError, zipfile.BadZipFile)
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file, to be read; a pipe or a device, which may have no end, is refused."""
     try:
-        yield
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InputError(f"{shown(path, most=200)} is no file; move it away or {_ELSEWHERE}")
+            yield file
+    except InputError:
+        raise
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}; run the job that writes it first") from error
-    except corruption as error:
-        raise InputError(f"{path} is corrupt; restore it or choose another --workdir") from error
+        mend = "make it readable" if error.errno in (errno.EACCES, errno.EPERM) else "run the job that writes it first"
+        raise InputError(f"cannot read {shown(path, most=200)}: {error.strerror or error}; {mend}") from error
+    except _CORRUPTION as error:
+        raise _corrupt(path) from error
+
+
+def _corrupt(path: Path, why: str = "") -> InputError:
+    return InputError(f"{shown(path, most=200)} is corrupt{why}; restore it or {_ELSEWHERE}")
 
 
 def _replace(path: Path, write: Callable[[Any], None]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(8)}.tmp")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(temporary, "wb") as file:
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-        except OSError:
+        except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _sweep_temporaries(workdir: Path) -> None:
+    """Remove what processes that were killed have left behind."""
+    for folder, below, names in os.walk(workdir):
+        below[:] = [name for name in below if not name.startswith(("checkpoints", "tensorboard"))]
+        for name in names:
+            found = _TEMPORARY.fullmatch(name)
+            if found and not _runs(found["process"]):
+                Path(folder, name).unlink(missing_ok=True)
+
+
+def _runs(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
 
 
 def _plain(value: Any) -> Any:
@@ -93,13 +146,36 @@ def write_json(path: Workdir, value: Any) -> None:
 
 
 def read_json(path: Workdir) -> Any:
-    """Read one JSON value.
+    """Read one JSON value: UTF-8, numbers finite, of at most 20 levels.
 
     Raises:
         InputError: it is missing or corrupt.
     """
-    with _reading(Path(path)):
-        return json.loads(Path(path).read_bytes())
+    with _opened(Path(path)) as file:
+        value = _DECODER.decode(file.read().decode())
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # refuses 1e999 and half a character
+        if _levels(value) > _MOST_LEVELS:
+            raise ValueError("nested too deep")
+    return value
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+_MOST_LEVELS = 20
+
+
+def _levels(value: Any) -> int:
+    level, count = [value], 0
+    while level:
+        level, count = [child for each in level for child in _children(each)], count + 1
+    return count
+
+
+def _children(value: Any) -> Sequence[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def write_manifest(workdir: Workdir, manifest: Mapping[str, Any]) -> None:
@@ -107,17 +183,75 @@ def write_manifest(workdir: Workdir, manifest: Mapping[str, Any]) -> None:
     write_json(Path(workdir) / MANIFEST, manifest)
 
 
+_NUMBER = (int, float)
+_METRIC = {name: _NUMBER if kind is float else kind for name, kind in Title.__annotations__.items()}
+_CHOICE = {"method": str, "criterion": (str, NoneType), "parameters": dict}
+# by field: its type, [that of each in a list] or {those of its own fields, "*" for all others}; none needs to be there
+_SHAPE = {
+    "config": {
+        "sweep": {"at_once": int, "*": [_NUMBER]},
+        "loss": {"name": str, "gamma": _NUMBER, "trace_penalty": _NUMBER},
+        "evaluation": {"num_bins": int, "num_resamples": int, "methods": [str]},
+        "curvature": {"examples": int},
+        "inputs": {"*": {"examples": int, "classes": int, "*": str}},
+    },
+    "shard": str,
+    "data": {"classes": [str], "train": int, "val": int, "test": int, "*": str},
+    "devices": [str],
+    "loss_values": [str],
+    "parameters": int,
+    "versions": {"*": str},
+    "command": [str],
+    "methods": {"*": {"title": str, "criteria": [str]}},
+    "metrics": {"*": _METRIC},
+    "calibration": {"split": str, "criterion": str, "warnings": [str], "trained_gamma": _NUMBER, "choice": _CHOICE},
+    "runs": [str],
+    "merged": [str],
+    **dict.fromkeys(("git", "platform", "created"), str),
+}
+_WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", _NUMBER: "a number"}
+
+
 def read_manifest(workdir: Workdir) -> dict[str, Any]:
     """Read manifest.json.
 
     Raises:
-        InputError: it is missing, or it is not a JSON object.
+        InputError: it is missing, it is not a JSON object, or a field is of another type than was written.
     """
+    check_name(workdir)
     path = Path(workdir) / MANIFEST
     manifest = read_json(path)
-    if not isinstance(manifest, dict):
-        raise InputError(f"{path} is corrupt; restore it or choose another --workdir")
+    misfit = _misfit(manifest, _SHAPE, "it")
+    if misfit:
+        raise _corrupt(path, f": {misfit}")
     return manifest
+
+
+def _misfit(value: Any, shape: Any, name: str) -> str:
+    """What of a JSON value is not of its shape, in words; "" if all is."""
+    kind = dict if isinstance(shape, dict) else list if isinstance(shape, list) else shape
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        return f"{shown(name, most=60)} is not {_WORDS.get(kind, 'of its type')}"
+    if kind is list and isinstance(shape, list):
+        found = (_misfit(each, shape[0], f"each of {name}") for each in value)
+    elif isinstance(shape, dict):
+        prefix = "" if name == "it" else f"{name}."
+        shapes = ((key, shape.get(key, shape.get("*", object))) for key in value)
+        found = (_misfit(value[key], own, f"{prefix}{key}") for key, own in shapes)
+    else:
+        found = iter(())
+    return next(filter(None, found), "")
+
+
+def check_name(workdir: Workdir) -> None:
+    """Refuse a path that cannot be shown on a line, or be written as UTF-8.
+
+    Raises:
+        InputError: it holds a control character, or bytes that are no UTF-8.
+    """
+    if _UNPRINTABLE.search(os.fspath(workdir)):
+        what = "control characters or bytes that are no UTF-8"
+        raise InputError(f"the path {shown(workdir, most=200)} holds {what}: {_ELSEWHERE}")
 
 
 def _encode(row: Row) -> bytes:
@@ -143,44 +277,46 @@ def append_rows(workdir: Workdir, rows: Sequence[Row]) -> None:
     path, data = Path(workdir) / METRICS_FILE, b"".join(_encode(row) for row in rows)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = _open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             written = os.write(descriptor, data)
             if written < len(data):
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if data:
-                _sync(descriptor)
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
 
-def _sync(descriptor: int) -> None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a pipe or a device cannot be synced, and need not be
-            raise
+def _open_own(path: Path, flags: int) -> int:
+    """Open a file of the workdir by its own name, never one that a link leads to, nor a pipe or device."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InputError(f"{shown(path, most=200)} is no file; move it away or {_ELSEWHERE}")
+    return descriptor
 
 
 def _lines(path: Path) -> list[tuple[bytes, Row]]:
-    with _reading(path):
-        data = path.read_bytes()
+    with _opened(path) as file:
+        data = file.read()
     complete = data[: data.rfind(b"\n") + 1]  # what follows the last newline is a row torn by a kill
-    return [(line, _decode(path, number, line)) for number, line in enumerate(complete.splitlines(keepends=True), 1)]
+    lines = complete.split(b"\n")[:-1]
+    return [(line + b"\n", _decode(path, number, line)) for number, line in enumerate(lines, 1)]
 
 
 def _decode(path: Path, number: int, line: bytes) -> Row:
     try:
-        fields = json.loads(line)
-    except ValueError:
+        fields = _DECODER.decode(line.decode())
+    except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise InputError(f"{path} is corrupt at line {number}; delete that line")
+        raise InputError(f"{shown(path, most=200)} is corrupt at line {number}; delete that line")
     try:
         return from_json(fields)
     except InputError as error:
-        raise InputError(f"{path}, line {number}: {error}") from error
+        raise InputError(f"{shown(path, most=200)}, line {number}: {error}") from error
 
 
 def read_rows(workdir: Workdir) -> list[Row]:
@@ -214,11 +350,20 @@ def read_arrays(workdir: Workdir, name: str) -> dict[str, np.ndarray]:
     """Read every array of {name}.npz; pickled objects are refused.
 
     Raises:
-        InputError: the file is missing or corrupt.
+        InputError: the file is missing or corrupt, or it declares more than it holds.
     """
     path = Path(workdir) / f"{name}.npz"
-    with _reading(path), open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        return dict(archive)
+    with _opened(path) as file, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with zipfile.ZipFile(file) as archive:
+            if sum(member.file_size for member in archive.infolist()) > os.fstat(file.fileno()).st_size:
+                raise ValueError("compressed, which write_arrays does not")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = dict(archive)
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise _corrupt(path)
+    return arrays
 
 
 def write_predictions(workdir: Workdir, split: str, logits: np.ndarray, labels: np.ndarray) -> None:
@@ -235,10 +380,15 @@ def read_predictions(workdir: Workdir, split: str) -> Predictions:
     """
     arrays = read_arrays(workdir, f"predictions/{split}")
     logits, labels = arrays.get("logits"), arrays.get("labels")
-    if logits is None or labels is None or logits.ndim != 2 or labels.shape != logits.shape[:1]:
-        path = Path(workdir) / f"predictions/{split}.npz"
+    if logits is None or labels is None or not _are_predictions(logits, labels):
+        path = shown(Path(workdir) / f"predictions/{split}.npz", most=200)
         raise InputError(f"{path} does not hold logits [n, classes] and labels [n]; delete it and run the job again")
     return Predictions(logits, labels, np.ones(labels.shape, bool))
+
+
+def _are_predictions(logits: np.ndarray, labels: np.ndarray) -> bool:
+    shaped = logits.ndim == 2 and labels.shape == logits.shape[:1]
+    return shaped and (logits.dtype, labels.dtype) == (np.float32, np.int32)
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -253,14 +403,9 @@ def _differences(there: Any, here: Any) -> list[str]:
     left, right = _flat(there), _flat(here)
     names = [*left, *(name for name in right if name not in left)]
     different = [name for name in names if left.get(name, _ABSENT) != right.get(name, _ABSENT)]
-    sides = ((name, _short(left.get(name, "absent")), _short(right.get(name, "absent"))) for name in different)
-    return [f"{name}: {there} there, {here} here" for name, there, here in sides]
-
-
-def _short(value: Any) -> str:
-    """A value as text of 24 characters at most; a checksum or a long list says no more in full."""
-    text = str(value)
-    return text if len(text) <= 24 else f"{text[:21]}..."
+    sides = ((name, shown(left.get(name, "absent")), shown(right.get(name, "absent"))) for name in different[:3])
+    listed = [f"{shown(name, most=60)}: {there} there, {here} here" for name, there, here in sides]
+    return [*listed, *different[3:]]
 
 
 _ABSENT = object()
@@ -275,64 +420,88 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "")
     Raises:
         InputError: the folder holds something else, or a run of another config (names the first fields that differ).
     """
-    path, mend = Path(workdir), "choose another --workdir, or delete this one"
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file, not a folder; choose another --workdir")
-    names = {child.name for child in path.iterdir()} if path.exists() else set()
-    if names <= {f".{MANIFEST}.tmp", LOCK}:  # all that a kill during the very first write leaves behind
+    path, named = Path(workdir), shown(workdir, most=200)
+    names = _listed(path)
+    if all(map(_is_left_over, names)):
         return "fresh"
     if MANIFEST not in names:
-        raise InputError(f"{path} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {mend}")
+        raise InputError(f"{named} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {_ELSEWHERE}")
     if _OLDER in names:
-        raise InputError(f"{path} was written by an older focalgeo, whose runs this one does not go on with; {mend}")
-    here = json.loads(json.dumps(config, default=_plain))
-    there = read_manifest(path).get("config")
-    differences = _differences(*({k: v for k, v in each.items() if k != but} for each in (there or {}, here)))
+        raise InputError(
+            f"{named} was written by an older focalgeo, whose runs this one does not go on with; {_ELSEWHERE}"
+        )
+    here, there = json.loads(json.dumps(config, default=_plain)), read_manifest(path).get("config")
+    if there is None:
+        raise InputError(f"{named} is not a focalgeo workdir: its {MANIFEST} holds no config; {_ELSEWHERE}")
+    differences = _differences(*({k: v for k, v in each.items() if k != but} for each in (there, here)))
     if differences:
         more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
-        raise InputError(f"{path} belongs to another config ({'; '.join(differences[:3])}{more}); {mend}")
+        what = f"{'; '.join(differences[:3])}{more}"
+        raise InputError(f"{named} belongs to another config ({what}); {_ELSEWHERE}, or delete this one")
+    check_links(path)
     return "resume"
+
+
+def _listed(path: Path) -> set[str]:
+    """The names of what a folder holds; none of one that is not there."""
+    check_name(path)
+    with writing(path):
+        try:
+            return set(os.listdir(path))
+        except FileNotFoundError as error:
+            if path.is_symlink():
+                what = f"{shown(path, most=200)} is a link to {shown(os.readlink(path), most=200)}, which is not there"
+                raise InputError(f"{what}; make that folder or {_ELSEWHERE}") from error
+            return set()
+        except NotADirectoryError as error:
+            if path.exists():
+                raise InputError(f"{shown(path, most=200)} is a file, not a folder; {_ELSEWHERE}") from error
+            raise
+
+
+def _is_left_over(name: str) -> bool:
+    """Whether a name is all that a kill during the very first write leaves behind."""
+    found = _TEMPORARY.fullmatch(name)
+    return name in (LOCK, f".{MANIFEST}.tmp") or (found is not None and found["file"] == MANIFEST)
+
+
+def check_links(workdir: Workdir, *folders: str) -> None:
+    """Refuse links inside a workdir, as what is written there would be written elsewhere.
+
+    `folders` are those that will be written; where none is named, all that it holds. The workdir itself may be a link.
+
+    Raises:
+        InputError: one of them is a link (names it).
+    """
+    path = Path(workdir)
+    below = [*path.glob("*"), *path.glob("members/*"), *path.glob("members/*/*")]
+    for each in (path / name for name in folders) if folders else below:
+        if each.is_symlink():
+            what = f"{shown(each, most=200)} is a link, and nothing is written through links inside a workdir"
+            raise InputError(f"{what}: put what it points to in its place, or {_ELSEWHERE}")
 
 
 @contextlib.contextmanager
 def locked(workdir: Workdir) -> Iterator[None]:
     """Hold the workdir for this process, so that no second run writes there; a process that dies lets go of it.
 
+    What processes that were killed have left half written is removed.
+
     Raises:
         InputError: another process holds it.
     """
-    path = Path(workdir) / LOCK
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "w")  # noqa: SIM115 - it stays open as long as the lock is held
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"another run is writing {workdir}; wait for it, or choose another --workdir") from error
-        yield
-
-
-@contextlib.contextmanager
-def tensorboard_writer(workdir: Workdir, *, step: int = 0) -> Iterator[Callable[..., None]]:
-    """Open TensorBoard event files; yields write(row, member=""), which writes a row with a step, unless it is a bin's.
-
-    `member` is the name of a sweep's member, under which TensorBoard groups its rows. `step` is where a resumed run
-    goes on: TensorBoard hides what an earlier run wrote from that step on. Nothing is written without tensorboardX.
-    """
+    folder = Path(workdir)
+    with writing(folder / LOCK):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _open_own(folder / LOCK, os.O_RDWR | os.O_CREAT)
     try:
-        from tensorboardX import SummaryWriter  # optional, and slow to import
-    except ImportError:
-        yield lambda row, member="": None
-        return
-    with writing(Path(workdir) / "tensorboard"):
-        writer = SummaryWriter(str(Path(workdir) / "tensorboard"), purge_step=step or None)
-
-    def write(row: Row, member: str = "") -> None:
-        if row.tags.step is not None and not hasattr(row, "bin"):
-            fields = ("split", "name", "outcome", "method", "criterion", "loss")
-            path = [member, *(getattr(row, field, None) for field in fields)]
-            writer.add_scalar("/".join(text for text in path if text), float(row.value), row.tags.step)
-
-    with contextlib.closing(writer):
-        yield write
+        with writing(folder):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                named = shown(folder, most=200)
+                raise InputError(f"another run is writing {named}; wait for it, or {_ELSEWHERE}") from error
+            _sweep_temporaries(folder)
+        yield
+    finally:
+        os.close(descriptor)

@@ -5,8 +5,11 @@ the file, never 0 or NaN. Every kind ends with `tags`: which run of a sweep the 
 A program that reads the file itself finds all fields, tags included, side by side in one JSON object.
 """
 
+import functools
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from focalgeo.types import InputError, RunError
@@ -217,6 +220,7 @@ class Seconds(NamedTuple):
     phase: str  # "prepare", "compile", "train", "evaluate", "fit"
     value: float
     extension: int | None = None  # of a sweep's members that train together: 1 at first, more where axes gained values
+    rows: int | None = None  # of a member's evaluation: how many rows it has, this one among them
     tags: Tags = Tags()
 
 
@@ -254,6 +258,37 @@ _TYPES = {
     kind: {field: get_args(hint) or (hint,) for field, hint in get_type_hints(kind).items() if field != "tags"}
     for kind in (*KINDS.values(), Tags)
 }
+_FREE_TEXTS = ("group", "run")  # of a user's data and of folders; every other text is a name
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,=+-]{0,127}")
+_LARGEST = 2**63 - 1  # arrays hold no larger whole number
+_WORDS = {float: "finite number", int: "whole number", str: "text", bool: "truth value"}
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_name(text: str) -> bool:
+    """Whether a text may be part of a file's name and of a page: letters, digits and .,=+-_ alone."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)  # half a character: no file can hold it
+
+
+def _checks(field: str, types: tuple[type, ...]) -> dict[type, Callable[[Any], bool]]:
+    """What a value must hold, by the type that JSON gives it; a whole number is a number too."""
+    of_type: dict[type, Callable[[Any], bool]] = {
+        float: math.isfinite,
+        int: lambda value: 0 <= value <= _LARGEST,
+        str: _is_text if field in _FREE_TEXTS else _is_name,
+        bool: lambda value: True,
+        NoneType: lambda value: True,
+    }
+    of_number = {int: lambda value: -_LARGEST <= value <= _LARGEST} if float in types else {}
+    return {each: of_type[each] for each in types} | of_number
+
+
+_CHECKS = {kind: [(field, _checks(field, types)) for field, types in _TYPES[kind].items()] for kind in _TYPES}
+_NO_TAGS = Tags()
 
 
 def finite(row: Row) -> Row:
@@ -305,6 +340,8 @@ def to_json(row: Row) -> dict[str, Any]:
 def from_json(found: Mapping[str, Any]) -> Row:
     """The row that `to_json` wrote; fields that no kind has are ignored.
 
+    Names of methods, splits, losses and the like hold letters, digits and .,=+-_ alone: they become names of files.
+
     Raises:
         InputError: an unknown kind, a field that is missing or of another type, a number that is not finite.
     """
@@ -312,32 +349,41 @@ def from_json(found: Mapping[str, Any]) -> Row:
         raise InputError("a row must be an object with a name")
     if "kind" not in found:
         raise InputError("a row has no kind: it was written by an older focalgeo; make the folder again with this one")
-    if found["kind"] not in KINDS:
-        raise InputError.of_choice("a row's kind", str(found["kind"]), KINDS)
-    kind = KINDS[found["kind"]]
-    row = _read(kind, found)
-    return row._replace(tags=_read(Tags, found))
+    name = found["kind"]
+    if not isinstance(name, str) or name not in KINDS:
+        raise InputError.of_choice("a row's kind", str(name)[:40], KINDS)
+    tags = _read(Tags, found)
+    return KINDS[name](*_read(KINDS[name], found), Tags._make(tags) if any(map(_is_given, tags)) else _NO_TAGS)
 
 
-def _read(kind: type, found: Mapping[str, Any]) -> Any:
-    values = {}
-    for field, types in _TYPES[kind].items():
+def _is_given(value: Any) -> bool:
+    return value is not None
+
+
+def _read(kind: type, found: Mapping[str, Any]) -> list[Any]:
+    """The values of all fields but tags, in order, each as its annotation says."""
+    values = []
+    for field, checks in _CHECKS[kind]:
         value = found.get(field)
-        if value is None and field not in kind._field_defaults:
-            raise InputError(f"row {found['name']!r} has no {field}")
-        if not _fits(value, types):
-            raise InputError(f"row {found['name']!r} has {field} {value!r}, which is no {_words(types)}")
-        values[field] = value
-    return kind(**values)
+        check = checks.get(type(value))
+        if check is None or not check(value):
+            raise _misfit(found, field, value, _TYPES[kind][field])
+        values.append(value)
+    return values
 
 
-def _fits(value: Any, types: tuple[type, ...]) -> bool:
-    """Whether a value as JSON gives it has one of the types, where a whole number is a number too."""
-    if type(value) is float:
-        return float in types and math.isfinite(value)
-    return type(value) in types or (type(value) is int and float in types)
+def _misfit(found: Mapping[str, Any], field: str, value: Any, types: tuple[type, ...]) -> InputError:
+    row = f"row {_shown(found['name'])}"
+    if value is None:
+        return InputError(f"{row} has no {field}")
+    what = next(_WORDS[each] for each in types if each in _WORDS)
+    if what == "text" and isinstance(value, str):
+        what = "text that a file can hold" if field in _FREE_TEXTS else "name of letters, digits and .,=+-_"
+    return InputError(f"{row} has {field} {_shown(value)}, which is no {what}")
 
 
-def _words(types: tuple[type, ...]) -> str:
-    named = {float: "finite number", int: "whole number", str: "text", bool: "truth value"}
-    return next(named[each] for each in types if each in named)
+def _shown(value: Any) -> str:
+    """The value as text of 40 characters at most."""
+    if isinstance(value, list | dict) or (isinstance(value, int) and abs(value) > _LARGEST):
+        return {list: "a list", dict: "an object"}.get(type(value), "a number of more than 19 digits")
+    return repr(value[:37] + "..." if isinstance(value, str) and len(value) > 40 else value)

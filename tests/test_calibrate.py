@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from configs import digits
+from focalgeo import calibrate as command
 from focalgeo import calibration, job, records, report
 from focalgeo.calibrate import main, parse
 from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrator
 from focalgeo.calibration.saved import SavedCalibrator, calibrator_json
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job import calibration as job_calibration
+from focalgeo.job import inputs
 from focalgeo.job.members import make_members
 from focalgeo.job.warnings import input_warnings, noise_floor
 from focalgeo.report.calibration_page import SNIPPET
@@ -462,6 +464,13 @@ def one_line(arguments, capsys):
         (["--val=a", "--out=o", "--criterion=ecce"], "--criterion is 'ecce': did you mean 'ece'?"),
         (["--val=a", "--out=o", "--trained-gamma=nan"], "--trained-gamma is nan: it must be from 0 to 100"),
         (["--val=a", "--out=o", "--logits-key=z", "--probs-key=p"], "--logits-key and --probs-key are both given"),
+        (["--val=a", "--out=o", "--test="], "--test= has no value: give one or leave the flag out"),
+        (["--val=a", "--out=o", ""], "an argument is empty"),
+        (["--val=a", "--out=o", "--val=b"], "--val is given 2 times: give it once"),
+        (["--val=a\nb", "--out=o"], r"--val=a\nb holds '\n'"),
+        (["--val=a", "--out=o", "--num-bins=1_0"], "--num-bins: invalid int value: '1_0', give a whole number"),
+        (["--val=a", "--out=o", "--trained-gamma=1_0"], "--trained-gamma: invalid float value: '1_0'"),
+        (["--val=a", "--out=o", "--num-resamples=1000000"], "--num-resamples is 1000000: it must be from 2 to 100000"),
         (["--val=nowhere.npz", "--out=o"], "cannot read nowhere.npz: No such file or directory"),
     ],
 )
@@ -509,14 +518,38 @@ def test_an_out_folder_that_holds_something_else_or_cannot_be_written_is_one_lin
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("gone")
     for out, says in (
         (tmp_path / "mine", "is not empty and has no manifest.json; choose another --out"),
         (tmp_path / "file", "is a file, not a folder; choose another --out"),
+        (tmp_path / "link", "is a link to gone, where nothing is"),
         (tmp_path / "file" / "out", "a file stands where a folder should be: move it or choose another --out"),
         (trained, "belongs to another config"),
     ):
         assert says in one_line([f"--val={good}/val.npz", f"--out={out}"], capsys)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_bins_beyond_examples_or_memory_are_one_line(good, tmp_path, capsys, monkeypatch):
+    arguments = [f"--val={good}/val.npz", f"--out={tmp_path}/out"]
+    assert "--num-bins is 61, but val has 60 examples: give fewer" in one_line([*arguments, "--num-bins=61"], capsys)
+    monkeypatch.setattr(inputs, "free_memory", lambda: 30_000)
+    assert "60 examples of val needs 0.0 GiB of memory" in one_line(arguments, capsys)
+
+
+def test_files_beyond_memory_are_one_line(good, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "read_inputs", lambda options: bytes(2**62))
+    assert command.main([f"--val={good}/val.npz", f"--out={tmp_path}/out"]) == 3
+    assert capsys.readouterr().err == "focalgeo: the files need more memory than is free: give fewer examples\n"
+
+
+def test_what_takes_minutes_is_said_to(capsys):
+    small, large = (outputs(*draw(n, 4)) for n in (300, 20_000))
+    job_calibration._say_how_long(OPTIONS, small, small)
+    assert capsys.readouterr().err == ""
+    options = OPTIONS._replace(num_resamples=100_000)
+    job_calibration._say_how_long(options, large, large)
+    assert re.search(r"about \d+ minutes of one core: 100,000 resamples", capsys.readouterr().err)
 
 
 def test_help_and_errors_are_answered_at_once_and_without_jax(good):

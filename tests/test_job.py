@@ -1,8 +1,12 @@
 """The main job at quick size: what a workdir holds, laws of its rows, going on, and every config."""
 
+import gc
 import json
+import os
 import re
 import shlex
+import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +16,24 @@ from PIL import Image
 from focalgeo import job, parallel, records, report
 from focalgeo.config import load_config as read_config
 from focalgeo.config import split_arguments, with_values
-from focalgeo.job import measurement, preparation
+from focalgeo.job import measurement, preparation, training
 from focalgeo.job.members import make_members
 from focalgeo.rows import (
     AttributionPart,
     DensityBin,
     Difference,
     Eigenvalue,
+    HistogramBin,
     Metric,
     Scalar,
     Seconds,
+    Tags,
     Trace,
     select,
     to_json,
 )
-from focalgeo.types import InputError, RunError
+from focalgeo.training import checkpoint
+from focalgeo.types import InputError, RunError, TrainState
 
 ROOT = Path(__file__).parent.parent
 METHODS = (
@@ -188,9 +195,18 @@ def test_curvature_between_epochs_where_it_is_asked_for_and_the_rate_of_the_row_
     assert not list((tmp_path / "run" / "figures").glob("spectral*"))
 
 
-def test_curvature_that_memory_does_not_hold_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel, "free_memory", lambda: 10_000)
-    with pytest.raises(InputError, match=r"^curvature needs about .* lower config.curvature.batch_size"):
+@pytest.mark.parametrize(
+    ("free", "message"),
+    [
+        (1000, r"^a network of .* parameters with .* needs at least .* set smaller config\.model\.options"),
+        (60_000, r"^config\.optimizer\.batch_size is 64: .* needs at least .* lower it"),
+        (140_000, r"^config\.evaluation\.batch_size is 512: .* needs at least .* lower it"),
+        (400_000, "^curvature needs about .* lower config.curvature.batch_size"),
+    ],
+)
+def test_a_run_that_memory_does_not_hold_is_refused_before_training(tmp_path, monkeypatch, free, message):
+    monkeypatch.setattr(parallel, "free_memory", lambda: free)
+    with pytest.raises(InputError, match=message):
         job.run(tiny(load_config("digits", "quick")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -389,3 +405,92 @@ def test_a_trace_penalty_lowers_the_trace_on_train_and_both_splits_have_rows(tmp
     plain, flat = traces
     assert flat.value + 4 * flat.stderr < plain.value - 4 * plain.stderr
     assert "cross-entropy, train" in (tmp_path / "0.001" / "report.html").read_text()
+
+
+def test_tensorboard_gets_rows_with_a_step_and_its_absence_is_silent(tmp_path, monkeypatch):
+    def at(step, **fields):
+        return Scalar("loss", 0.5, split="train", tags=Tags(step=step), **fields)
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with training.tensorboard_writer(tmp_path) as write:
+        write(at(1))
+    assert not (tmp_path / "tensorboard").exists()
+    monkeypatch.undo()
+    pytest.importorskip("tensorboardX")
+    with training.tensorboard_writer(tmp_path, step=5) as write:
+        write(at(7))
+        write(at(7), member="gamma=1")
+        write(Metric("accuracy", 0.9, split="test"))
+        write(HistogramBin("gradient_norm_histogram", 0.5, 3, 0.1, 1.0, 100, "train", tags=Tags(step=7)))
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    version, start, *events = tensorboard_events(path)
+    assert version.file_version == "brain.Event:2"
+    assert (start.step, start.session_log.status) == (5, 1)
+    shown = [(each.summary.value[0].tag, each.summary.value[0].simple_value, each.step) for each in events]
+    assert shown == [("train/loss", 0.5, 7), ("gamma_1/train/loss", 0.5, 7)]
+
+
+def tensorboard_events(path):
+    """The events of a file: each has its length (8 bytes), a checksum (4), itself, and another checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    data, found = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        found.append(Event.FromString(data[12 : 12 + length]))
+        data = data[16 + length :]
+    return found
+
+
+@pytest.mark.parametrize("times", [3, 3000])  # it ends at the last write, or while writing
+def test_a_disk_that_fills_ends_tensorboard_in_one_line_and_the_run_goes_on(tmp_path, times, monkeypatch, capfd):
+    record_writer = pytest.importorskip("tensorboardX.record_writer")
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full, a device that is always full")
+    monkeypatch.setattr(record_writer, "open_file", lambda path: open("/dev/full", "wb"))  # noqa: SIM115
+    with training.tensorboard_writer(tmp_path) as write:
+        for step in range(times):
+            write(Scalar("loss", 0.5, split="train", tags=Tags(step=step)))
+    gc.collect()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("no more TensorBoard events, the run goes on: cannot write ")
+    assert "No space left on device; free some space" in line
+
+
+def a_state(step):
+    """The state of one member as a checkpoint keeps it, of a network of three weights."""
+    fields = {"opt_state": (), "loss_values": {}, "model_state": {}, "learning_rate": np.zeros(1, np.float32)}
+    fields |= {"frozen": np.zeros(1, bool), "stream": np.zeros(1, np.int32), "key": np.zeros((1, 2), np.uint32)}
+    return TrainState(step=np.full(1, step, np.int32), params={"w": np.full((1, 3), step, np.float32)}, **fields)
+
+
+@pytest.mark.parametrize("damage", ["cut", "link", "pipe", "file"])
+def test_a_damaged_checkpoint_is_removed_so_that_its_step_can_be_saved_again(tmp_path, capfd, damage):
+    folder, outside = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    manager = checkpoint.make_manager(folder, keep=3)
+    for step in (1, 2):
+        checkpoint.save(manager, checkpoint.Checkpoint(a_state(step), {"loss": [1.0]}))
+    if damage == "cut":
+        (folder / "2" / "state" / "manifest.ocdbt").write_bytes(b"")
+    elif damage == "pipe":
+        (folder / "2" / "_CHECKPOINT_METADATA").unlink()
+        os.mkfifo(folder / "2" / "_CHECKPOINT_METADATA")
+    else:
+        (folder / "2").rename(outside)
+        (folder / "2").symlink_to(outside) if damage == "link" else (folder / "2").write_text("")
+    manager = checkpoint.make_manager(folder, keep=3)
+    restored = checkpoint.restore_latest(manager, a_state(0))
+    assert int(restored.state.step[0]) == 1
+    assert capfd.readouterr().err.endswith("2 is corrupt or incomplete; falling back to the one before\n")
+    checkpoint.save(manager, checkpoint.Checkpoint(a_state(2), {"loss": [1.0]}))
+    again = checkpoint.restore_latest(checkpoint.make_manager(folder, keep=3), a_state(0))
+    np.testing.assert_array_equal(again.state.params["w"], a_state(2).params["w"])
+    assert damage in ("cut", "pipe") or (damage == "file") or any(outside.iterdir())
+
+
+def test_a_checkpoint_under_another_step_s_name_is_refused(tmp_path):
+    manager = checkpoint.make_manager(tmp_path, keep=3)
+    checkpoint.save(manager, checkpoint.Checkpoint(a_state(2), {"loss": [1.0]}))
+    (tmp_path / "2").rename(tmp_path / "9")
+    with pytest.raises(InputError, match=r"9 does not fit this network.*choose another --workdir"):
+        checkpoint.restore_latest(checkpoint.make_manager(tmp_path, keep=3), a_state(0))

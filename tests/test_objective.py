@@ -35,12 +35,6 @@ def prepared():
     return config, rest, member_state(preparation.initial_state(rest, make_members(config)), 0)
 
 
-def test_epochs_of_decay_are_epochs(prepared):
-    config, rest, _ = prepared
-    assert (rest.plan.steps_per_epoch, config.optimizer.decay_epochs) == (17, (1,))
-    np.testing.assert_allclose([rest.schedule(step) for step in (0, 16, 17, 33)], [1, 1, 0.1, 0.1], rtol=1e-6)
-
-
 def test_the_warm_up_of_the_cosine_schedule_counts_epochs(prepared):
     config = load_config()
     config.optimizer.update({"schedule": "cosine", "epochs": 10, "warmup_epochs": 4})
@@ -49,6 +43,12 @@ def test_the_warm_up_of_the_cosine_schedule_counts_epochs(prepared):
     assert epoch > 4
     rates = [float(rest.schedule(step)) for step in (0, epoch, 4 * epoch, 7 * epoch, 10 * epoch)]
     np.testing.assert_allclose(rates, [0, 0.25, 1, 0.5, 0], atol=1e-6)
+
+
+def test_epochs_of_decay_are_epochs(prepared):
+    config, rest, _ = prepared
+    assert (rest.plan.steps_per_epoch, config.optimizer.decay_epochs) == (17, (1,))
+    np.testing.assert_allclose([rest.schedule(step) for step in (0, 16, 17, 33)], [1, 1, 0.1, 0.1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", losses.FUNCTIONS)

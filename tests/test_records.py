@@ -3,13 +3,15 @@
 import errno
 import json
 import os
-from types import SimpleNamespace
+import subprocess
+import sys
+import zipfile
 
 import numpy as np
 import pytest
 
 from focalgeo import records
-from focalgeo.rows import Eigenvalue, HistogramBin, Metric, Scalar, Tags
+from focalgeo.rows import Eigenvalue, Metric, Scalar, Tags
 from focalgeo.types import InputError, RunError
 
 CONFIG = {"loss": {"name": "focal_loss", "gamma": 3.0}, "model": {"widths": (32, 64)}, "seed": 0}
@@ -108,9 +110,11 @@ def test_a_failed_write_leaves_the_old_file_whole_and_no_temporary_behind(tmp_pa
     assert [p.name for p in tmp_path.iterdir()] == ["manifest.json"]
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a device that is always full")
-def test_rows_on_a_full_disk_are_one_line(tmp_path):
-    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+def test_rows_on_a_full_disk_are_one_line(tmp_path, monkeypatch):
+    def full(descriptor, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(InputError, match="No space left on device; free some space") as caught:
         records.append_rows(tmp_path, [row(1)])
     assert "\n" not in str(caught.value)
@@ -221,37 +225,66 @@ def test_a_strange_folder_and_a_corrupt_manifest_are_refused(tmp_path):
             records.check_workdir(tmp_path, CONFIG)
 
 
-def test_tensorboard_gets_rows_with_a_step_and_its_absence_is_silent(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
-    with records.tensorboard_writer(tmp_path) as write:
-        write(row(1))
-    assert not (tmp_path / "tensorboard").exists()
-    monkeypatch.undo()
-    tensorboard = pytest.importorskip("tensorboardX")
-    calls = []
-    monkeypatch.setattr(tensorboard.SummaryWriter, "add_scalar", lambda self, *args: calls.append(args))
-    close = tensorboard.SummaryWriter.close
-    monkeypatch.setattr(tensorboard.SummaryWriter, "close", lambda self: calls.append("closed") or close(self))
-    with records.tensorboard_writer(tmp_path) as write:
-        write(row(7))
-        write(row(7), member="gamma=1")
-        write(Metric("accuracy", 0.9, split="test"))
-        write(HistogramBin("gradient_norm_histogram", 0.5, 3, 0.1, 1.0, 100, "train", tags=Tags(step=7)))
-    assert calls == [("train/loss", 0.5, 7), ("gamma=1/train/loss", 0.5, 7), "closed"]
-    assert any((tmp_path / "tensorboard").iterdir())
-
-
-@pytest.mark.parametrize(("step", "purged"), [(0, None), (7, 7)])
-def test_tensorboard_hides_the_steps_that_are_trained_again(tmp_path, monkeypatch, step, purged):
-    tensorboard, given = pytest.importorskip("tensorboardX"), {}
-    closed = SimpleNamespace(close=lambda: None)
-    monkeypatch.setattr(tensorboard, "SummaryWriter", lambda folder, **options: given.update(options) or closed)
-    with records.tensorboard_writer(tmp_path, step=step):
-        assert given == {"purge_step": purged}
-
-
 def test_a_workdir_of_the_first_version_is_named_as_such(tmp_path):
     records.write_manifest(tmp_path, {"config": {"seed": 0}})
     (tmp_path / "rounds.json").write_text("[]")
     with pytest.raises(InputError, match=r"was written by an older focalgeo.*choose another --workdir"):
         records.check_workdir(tmp_path, {"seed": 0})
+
+
+def test_what_killed_processes_left_is_swept_away_and_a_living_one_s_stays(tmp_path):
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    left = tmp_path / "figures" / f".a.svg.{int(ended.stdout)}-0123456789abcdef.tmp"
+    living, mine = left.with_name(f".a.svg.{os.getpid()}-0123456789abcdef.tmp"), tmp_path / ".mine.tmp"
+    left.parent.mkdir()
+    for path in (left, living, mine):
+        path.write_text("")
+    with records.locked(tmp_path):
+        assert [path.exists() for path in (left, living, mine)] == [False, True, True]
+        with pytest.raises(InputError, match="another run is writing"), records.locked(tmp_path):
+            pass
+
+
+def test_nothing_is_written_through_links(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    run = tmp_path / "run"
+    for name in (".lock", "metrics.jsonl", "manifest.json"):
+        run.mkdir(exist_ok=True)
+        (run / name).symlink_to("../victim")
+    with pytest.raises(InputError, match=r"\.lock: .*; it is a link"), records.locked(run):
+        pass
+    with pytest.raises(InputError, match=r"metrics\.jsonl: .*; it is a link"):
+        records.append_rows(run, [row(1)])
+    records.write_manifest(run, {"config": CONFIG})
+    assert not (run / "manifest.json").is_symlink()
+    with pytest.raises(InputError, match=r"\.lock is a link, and|metrics\.jsonl is a link, and"):
+        records.check_workdir(run, CONFIG)
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_pipes_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    for use in (records.read_rows, lambda folder: records.append_rows(folder, [row(1)])):
+        with pytest.raises(InputError, match=r"metrics\.jsonl"):
+            use(tmp_path)
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(InputError, match="a folder stands where"), records.locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\nb", "\udcff", "a\u2028b"])
+def test_a_name_that_no_line_can_show_is_refused(tmp_path, name):
+    for use in (records.read_manifest, lambda path: records.check_workdir(path, CONFIG)):
+        with pytest.raises(InputError, match="holds control characters or bytes that are no UTF-8") as caught:
+            use(tmp_path / name)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_arrays_that_declare_more_than_the_file_holds_are_corrupt(tmp_path):
+    np.savez_compressed(tmp_path / "search.npz", ece=np.zeros(1_000_000))
+    with pytest.raises(InputError, match=r"search\.npz is corrupt"):
+        records.read_arrays(tmp_path, "search")
+    with zipfile.ZipFile(tmp_path / "search.npz", "w") as archive:
+        archive.writestr("notes.txt", "no array")
+    with pytest.raises(InputError, match=r"search\.npz is corrupt"):
+        records.read_arrays(tmp_path, "search")

@@ -25,11 +25,12 @@ from focalgeo import records
 from focalgeo.report import Column, curve_figure, reliability_figure, results_text, to_svg, write_report
 from focalgeo.report.__main__ import main
 from focalgeo.report.calibration_page import class1_table, group_table
+from focalgeo.report.figures import pooled
 from focalgeo.report.selection import AS_TRAINED, column_of_each, columns_of, metric
-from focalgeo.report.style import fixed, interval, percent, plain, significant
+from focalgeo.report.style import fixed, interval, percent, plain, short, significant
 from focalgeo.report.tables import config_settings, metric_table, phases, settings
 from focalgeo.report.words import group_words
-from focalgeo.rows import Difference, Metric, ReliabilityBin, Scalar, Seconds, Tags, select, to_json
+from focalgeo.rows import Difference, Metric, ReliabilityBin, Scalar, Seconds, Tags, select, tagged, to_json
 from focalgeo.types import InputError
 
 FIGURES = {
@@ -154,7 +155,11 @@ def test_main_answers_a_bad_workdir_with_one_line_and_exit_code_2(tmp_path, caps
     ("arguments", "says"),
     [
         ([], "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="),
-        (["--what"], "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="),
+        (
+            ["--what"],
+            "--what is no argument: give one workdir, for example python -m focalgeo.report runs/digits, or "
+            "several and --out=",
+        ),
         (["a", "b"], "several workdirs need a new folder for the report: --out=runs/together"),
     ],
 )
@@ -438,3 +443,27 @@ def test_a_calibration_that_is_no_object_is_one_line(tmp_path):
         write_report(tmp_path)
     records.write_manifest(tmp_path, {"calibration": {}})
     assert "How to apply it" in write_report(tmp_path).read_text()
+
+
+def test_thousands_of_bins_are_drawn_together():
+    edges = np.arange(401) / 400
+    bins = [
+        ReliabilityBin("reliability", float(number % 2), 0.0, 1.0, number, *edges[number : number + 2], 0.4, 3, "test")
+        for number in range(400)
+    ]
+    figure = reliability_figure(tagged(bins, seed=0), Column(None))
+    bars = figure.axes[0].containers[0]
+    assert len(bars) == 200
+    np.testing.assert_allclose([bar.get_height() for bar in bars], 0.5)
+    assert figure.axes[1].get_xlabel() == "confidence (a bar: 2 bins)"
+    assert {row.n for row in pooled(bins, 2)} == {6}
+    (whole,) = pooled(bins[:2], 2)
+    np.testing.assert_allclose((whole.low, whole.high), (0.187617, 0.812383), rtol=1e-3)
+
+
+def test_names_are_printable_short_and_told_apart():
+    assert short("a\nb\u202e\ud800\x00") == "a\\nb\\u202e\\ud800\\x00"
+    first, second = short("x" * 100 + "1"), short("x" * 100 + "2")
+    assert len(first) <= 64
+    assert first != second
+    assert short("é ‖W‖\u00a0γ") == "é ‖W‖\u00a0γ"

@@ -72,7 +72,7 @@ def test_a_disk_that_takes_no_more_is_one_line(tmp_path):
     assert str(tmp_path / "run") in line
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, signum):
     arguments = [QUICK, f"--workdir={tmp_path / 'run'}", "--config.optimizer.epochs=4000"]
     command = [sys.executable, "-m", "focalgeo.run", *arguments]

@@ -239,6 +239,32 @@ def test_an_extension_trains_only_the_new_members(whole, tmp_path):
     assert "4 runs trained side by side" in (workdir / "report.html").read_text()
 
 
+def test_a_resumed_sweep_keeps_its_groups_and_is_measured_again_where_rows_are_gone(whole, tmp_path, monkeypatch):
+    shutil.copytree(whole, tmp_path / "copy")
+    (tmp_path / "copy" / "metrics.jsonl").unlink()
+    monkeypatch.setattr(training, "candidates", None)  # they would be timed if the groups were chosen anew
+    job.run(tiny(gamma=(0.0, 3.0), seed=(0, 1)), tmp_path / "copy")
+    assert [each["at_once"] for each in records.read_json(tmp_path / "copy" / "extensions.json")] == [2]
+    kept = [row for row in records.read_rows(whole) if row.tags.epoch is None]
+    assert without_times(records.read_rows(tmp_path / "copy")) == without_times(kept)
+
+
+def test_a_member_whose_predictions_are_gone_is_measured_again_and_no_other(whole, tmp_path, capsys):
+    shutil.copytree(whole, tmp_path / "copy")
+    lost = tmp_path / "copy" / "members" / "gamma=0,seed=1" / "predictions" / "val.npz"
+    lost.unlink()
+    job.run(swept(), tmp_path / "copy")
+    said = capsys.readouterr().err
+    assert f"{lost} is missing or corrupt; it is measured again" in said
+    assert "measured gamma=0,seed=1" in said
+    assert "measured gamma=3" not in said
+    np.testing.assert_array_equal(
+        records.read_predictions(lost.parent.parent, "val").logits,
+        records.read_predictions(whole / "members" / "gamma=0,seed=1", "val").logits,
+    )
+    assert without_times(records.read_rows(tmp_path / "copy")) == without_times(records.read_rows(whole))
+
+
 def test_members_cannot_be_taken_away(whole):
     with pytest.raises(InputError, match=r"holds gamma=0,seed=1 and 1 more, which config\.sweep no longer names"):
         job.run(tiny(gamma=(0.0, 3.0), seed=(0,), at_once=2), whole)
@@ -321,11 +347,17 @@ def test_a_member_that_diverges_stands_still_and_the_others_go_on(tmp_path, caps
     assert largest_difference(beside, alone) < 1e-5
 
 
-def test_a_sweep_whose_members_all_diverge_says_so_and_can_be_extended(tmp_path):
-    job.run(tiny(learning_rate=(1e29, 1e30)), tmp_path / "run")
+def test_a_sweep_whose_members_all_diverge_is_an_error_and_can_be_extended(tmp_path, capsys):
+    says = r"every member stopped .*learning_rate=1e\+29 at step 1; learning_rate=1e\+30 at step 1"
+    for _ in range(2):  # the same command again says the same
+        with pytest.raises(RunError, match=says):
+            job.run(tiny(learning_rate=(1e29, 1e30)), tmp_path / "run")
+    assert "loss 0.0000" not in capsys.readouterr().err
     assert [row.value for row in records.read_rows(tmp_path / "run") if row.name == "stopped"] == [1, 1]
     assert "stopped there and have no results" in (tmp_path / "run" / "report.html").read_text()
-    job.run(tiny(learning_rate=(1e29, 1e30, 0.1)), tmp_path / "run")
+    job.run_and_print(tiny(learning_rate=(1e29, 1e30, 0.1)), tmp_path / "run")
+    last = capsys.readouterr().out.splitlines()[-2:]
+    assert last[0].startswith("2 of 3 members stopped and have no results: learning_rate=1e+29 at step 1; ")
     ece = [row for row in records.read_rows(tmp_path / "run") if row.name == "ece"]
     assert {row.tags.learning_rate for row in ece} == {0.1}
 

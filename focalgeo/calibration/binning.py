@@ -11,12 +11,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Integer, Shaped
 
-from focalgeo.types import Array, InputError
+from focalgeo.arguments import Examples, check_bins, examples, marked, predicted_logits
+from focalgeo.types import Array
 
 LogProbs = Logits = Float[Array, "examples classes"]
-Labels = Int[Array, " examples"]
+Labels = Integer[Array, " examples"]
 Mask = Shaped[Array, " examples"] | None  # bool, or how often each example counts; None counts each once
 Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
@@ -41,36 +42,20 @@ class TopLabel(NamedTuple):
 
 
 def top_label(log_probs: LogProbs, labels: Labels, mask: Mask = None) -> TopLabel:
-    """Confidence, correctness and weight of each example; what has weight 0 may hold anything, NaN too."""
-    log_probs = widened(log_probs)
-    predicted = jnp.argmax(log_probs, axis=-1)
-    confidence = jnp.exp(jnp.max(log_probs, axis=-1))
-    return TopLabel(confidence, predicted == jnp.asarray(labels, predicted.dtype), weights(mask, confidence))
+    """Confidence, correctness and weight of each example, checked by `arguments.examples`."""
+    return top_of(examples(log_probs, labels, mask))
+
+
+def top_of(given: Examples) -> TopLabel:
+    """`top_label` of what has been checked."""
+    predicted = jnp.argmax(given.log_probs, axis=-1)
+    confidence = jnp.exp(jnp.max(given.log_probs, axis=-1))
+    return TopLabel(confidence, predicted == jnp.asarray(given.labels, predicted.dtype), given.weight)
 
 
 def weights(mask: Mask, like: Numbers) -> Numbers:
     """`mask` (bool, or how often each example counts) as numbers in the type of `like`; ones where it is None."""
     return jnp.ones_like(like) if mask is None else jnp.asarray(mask, like.dtype)
-
-
-def widened(log_probs: Array) -> Array:
-    """Half-precision numbers as float32, exactly: sums and counts in bfloat16 stop growing at 256.
-
-    Raises:
-        InputError: log_probs are not floats, or (outside jit) are logits or probabilities: most rows hold a value
-            above 0. Rows that a mask leaves out may.
-    """
-    log_probs = jnp.asarray(log_probs)
-    if not jnp.issubdtype(log_probs.dtype, jnp.floating):
-        raise InputError(f"log_probs are {log_probs.dtype}: give log-probabilities as floats")
-    if not isinstance(log_probs, jax.core.Tracer) and _mostly_positive(log_probs):
-        largest = float(np.max(log_probs))
-        raise InputError(f"log_probs hold {largest:.4g}: of logits give jax.nn.log_softmax, of probabilities the log")
-    return log_probs.astype(jnp.float32) if jnp.finfo(log_probs.dtype).bits < 32 else log_probs
-
-
-def _mostly_positive(log_probs: Array) -> bool:
-    return np.mean(np.any(np.asarray(log_probs) > 1e-3, axis=-1)) > 0.5
 
 
 def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
@@ -84,7 +69,7 @@ def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
         mask: Bool [examples], or how often each example counts; None counts each once.
 
     Raises:
-        InputError: num_bins is below 1.
+        InputError: num_bins is below 1 or above 10,000; log_probs, labels or a mask that `arguments.examples` refuses.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 2 (their figures use 25 bins, their tables 15).
     """
@@ -104,11 +89,13 @@ def adaptive_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int =
 
 def equal_width(confidence: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
     """`reliability` from the probability [examples] of an event, whether it came true, and the weights."""
+    check_bins(num_bins, confidence.size)
     edges = bin_edges(num_bins, confidence.dtype)
     inside = jax.nn.one_hot(bin_index(confidence, num_bins), num_bins, axis=0, dtype=confidence.dtype)
     correct = correct.astype(confidence.dtype)
     values = jnp.stack([weight, _counted(weight, weight * confidence), weight * correct])
-    count, mean, accuracy = _means(inside, values)
+    means = _means(inside, values)
+    count, mean, accuracy = marked(jnp.sum(means[0]) >= 0, means)
     return Reliability(count, mean, accuracy, jnp.asarray(edges[:-1]), jnp.asarray(edges[1:]))
 
 
@@ -120,17 +107,29 @@ def bin_index(confidence: Numbers, num_bins: int) -> Int[Array, " examples"]:
 
 def equal_mass(confidence: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
     """`adaptive_reliability` from the probability [examples] of an event, whether it came true, and the weights."""
-    check_bins(num_bins)
+    check_bins(num_bins, confidence.size)
     order = jnp.argsort(confidence, stable=True)
-    weight = jnp.round(weight)[order].astype(jnp.int32)
-    confidence, correct = _counted(weight, confidence[order]), correct[order].astype(confidence.dtype)
-    last = jnp.cumsum(weight)[None, :]
+    times, valid = whole_times(weight)
+    times = times[order]
+    confidence, correct = _counted(times, confidence[order]), correct[order].astype(confidence.dtype)
+    last = jnp.cumsum(times)[None, :]
     bounds = _rank_bounds(last[0, -1], num_bins)[:, None]
-    inside = jnp.minimum(last, bounds[1:]) - jnp.maximum(last - weight[None, :], bounds[:-1])
+    inside = jnp.minimum(last, bounds[1:]) - jnp.maximum(last - times[None, :], bounds[:-1])
     lower = jnp.min(jnp.where(inside > 0, confidence[None, :], jnp.inf), axis=1)
     upper = jnp.max(jnp.where(inside > 0, confidence[None, :], -jnp.inf), axis=1)
     values = jnp.stack([jnp.ones_like(confidence), confidence, correct])
-    return Reliability(*_means(jnp.maximum(inside, 0).astype(confidence.dtype), values), lower, upper)
+    means = _means(jnp.maximum(inside, 0).astype(confidence.dtype), values)
+    return Reliability(*marked(valid, means), lower, upper)
+
+
+def whole_times(weight: Numbers) -> tuple[Int[Array, " examples"], Bool[Array, ""]]:
+    """Weights as whole numbers, and whether none is NaN and their sum fits int32."""
+    return jnp.round(weight).astype(jnp.int32), jnp.sum(weight) < 2.0**31
+
+
+def share_of(weight: Numbers, chosen: Bool[Array, " examples"]) -> Numbers:
+    """The weight of the chosen examples, 0 of the others; NaN stays NaN, where XLA makes 0 of NaN times false."""
+    return jnp.where(chosen | jnp.isnan(weight), weight, 0)
 
 
 def expected_gap(bins: Reliability) -> Scalar:
@@ -171,14 +170,8 @@ def _counted(weight: Array, values: Array) -> Array:
     return jnp.where(weight > 0, values, 0)
 
 
-def check_bins(num_bins: int) -> None:
-    """Refuses a number of bins below 1."""
-    if num_bins < 1:
-        raise InputError(f"num_bins is {num_bins}: give 1 or more")
-
-
 def check_predictions(logits: Logits, labels: Labels) -> None:
-    """Refuses logits and labels from which no calibration can be computed; traced arrays pass unchecked.
+    """Refuses logits and labels from which no calibration can be computed; of traced arrays, by shape and type alone.
 
     Args:
         logits: Float [examples, classes], finite, one example and two classes or more.
@@ -187,31 +180,4 @@ def check_predictions(logits: Logits, labels: Labels) -> None:
     Raises:
         InputError: one line that says which array, what is wrong with it and where first.
     """
-    if isinstance(logits, jax.core.Tracer) or isinstance(labels, jax.core.Tracer):
-        return
-    logits, labels = np.asarray(logits), np.asarray(labels)
-    _check_shapes(logits, labels)
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise InputError(f"labels are {labels.dtype}: give class numbers as integers")
-    outside = np.flatnonzero((labels < 0) | (labels >= logits.shape[1]))
-    if outside.size:
-        i, last = outside[0], logits.shape[1] - 1
-        raise InputError(f"labels[{i}] is {labels[i]}: with {last + 1} classes give labels from 0 to {last}")
-    bad = np.flatnonzero(~np.isfinite(logits.astype(np.float32, copy=False)).all(axis=1))
-    if bad.size:
-        raise InputError(
-            f"logits of {bad.size} examples are not finite, the first in row {bad[0]}: remove or mend them"
-        )
-
-
-def _check_shapes(logits: np.ndarray, labels: np.ndarray) -> None:
-    if logits.ndim != 2:
-        raise InputError(f"logits have shape {logits.shape}: give [examples, classes]")
-    if labels.shape != logits.shape[:1]:
-        raise InputError(
-            f"labels have shape {labels.shape}, logits {logits.shape}: give one label for each row of logits"
-        )
-    if logits.shape[0] == 0:
-        raise InputError("logits and labels are empty: give at least one example")
-    if logits.shape[1] < 2:
-        raise InputError("logits have one class: give two or more")
+    predicted_logits(logits, labels)

@@ -8,19 +8,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 
+from focalgeo.arguments import array_of, check_choice, count, predicted_logits
 from focalgeo.calibration.methods import Calibrated, Fitted, Method, fit_methods
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
+
+_MOST_FOLDS = 10_000  # fits are made for each
 
 
 def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
     """The fold of each example, int32 [examples] from 0 to num_folds - 1, at random in `seed`.
 
     Stratified: folds differ by at most one in size, and by at most one in the number of examples of any class.
+
+    Raises:
+        InputError: labels of another shape than [examples]; a number of folds below 2 or above 10,000, a negative seed.
     """
-    labels = np.asarray(labels)
+    labels = np.asarray(array_of("labels", labels))
+    if labels.ndim != 1:
+        raise InputError(f"labels have shape {labels.shape}: give one label for each example, [examples]")
+    count("num_folds", num_folds, 2, _MOST_FOLDS)
+    count("seed", seed, 0, 2**63 - 1)
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     fold = np.empty(len(labels), np.int32)
@@ -31,7 +41,7 @@ def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
 def cross_fit(
     methods: Mapping[str, Method],
     logits: Float[Array, "examples classes"],
-    labels: Int[Array, " examples"],
+    labels: Integer[Array, " examples"],
     *,
     settings: Mapping[str, Any],
     num_folds: int = 5,
@@ -48,7 +58,11 @@ def cross_fit(
         settings: As of `fit_methods`; a "search" of all examples is not used.
         num_folds: 2 or more.
         seed: Of the folds.
+
+    Raises:
+        InputError: predictions that `check_predictions` refuses; fewer than 2 folds.
     """
+    predicted_logits(logits, labels)
     fold = folds(labels, num_folds, seed)
     settings = {name: value for name, value in settings.items() if name != "search"}
     held_out: list[Calibrated] = []
@@ -64,7 +78,13 @@ def cross_fit(
 
 
 def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]:
-    """Indices in `fits` of one fit of each fitted method: that by `criterion`, or else by its first criterion."""
+    """Indices in `fits` of one fit of each fitted method: that by `criterion`, or else by its first criterion.
+
+    Raises:
+        InputError: a criterion that is none.
+    """
+    known = ("ece", "nll", *(name for each in fits for name in each.method.criteria))
+    check_choice("criterion", criterion, tuple(dict.fromkeys(known)))
 
     def by(method: Method) -> str:
         return criterion if criterion in method.criteria else method.criteria[0]

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from focalgeo.arguments import Examples, examples
 from focalgeo.calibration.binning import (
     Labels,
     LogProbs,
@@ -14,11 +15,10 @@ from focalgeo.calibration.binning import (
     bin_index,
     equal_width,
     reliability,
-    top_label,
-    weights,
-    widened,
+    share_of,
+    top_of,
 )
-from focalgeo.calibration.metrics import nll, weighted_mean
+from focalgeo.calibration.metrics import nll_of, weighted_mean
 from focalgeo.types import Array
 
 
@@ -54,10 +54,12 @@ def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, 
 
 def entropy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Mean entropy -sum_k p_k log p_k of the predictions in nats, 0 to log(classes); the labels do not enter."""
-    log_probs = widened(log_probs)
-    terms = jnp.where(log_probs > -jnp.inf, jnp.exp(log_probs) * log_probs, 0)
-    terms = jnp.where(jnp.isnan(log_probs), log_probs, terms)
-    return weighted_mean(-jnp.sum(terms, axis=-1), mask)
+    return _entropy_of(examples(log_probs, labels, mask))
+
+
+def _entropy_of(given: Examples) -> Array:
+    terms = jnp.where(given.log_probs > -jnp.inf, jnp.exp(given.log_probs) * given.log_probs, 0)
+    return weighted_mean(-jnp.sum(terms, axis=-1), given.weight)
 
 
 def nll_by_outcome(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> ByOutcome:
@@ -68,12 +70,12 @@ def nll_by_outcome(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) ->
 
     Source: Mukhoti et al., arXiv 2002.09437, section 3, Figs 1 and 3, where both are drawn over training.
     """
-    return ByOutcome(*(nll(log_probs, labels, mask=part) for part in _outcomes(log_probs, labels, mask)))
+    return ByOutcome(*map(nll_of, _outcomes(examples(log_probs, labels, mask))))
 
 
 def entropy_by_outcome(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> ByOutcome:
     """`entropy` of the examples predicted right and of those predicted wrong, in nats; averages as `nll_by_outcome`."""
-    return ByOutcome(*(entropy(log_probs, labels, mask=part) for part in _outcomes(log_probs, labels, mask)))
+    return ByOutcome(*map(_entropy_of, _outcomes(examples(log_probs, labels, mask))))
 
 
 def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> BrierSplit:
@@ -87,9 +89,7 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
     Source: DeGroot and Fienberg, The Statistician 32 (1983); the within-bin part is that of Stephenson, Coelho and
     Jolliffe, Weather and Forecasting 23 (2008).
     """
-    log_probs = widened(log_probs)
-    weight = weights(mask, log_probs[:, 0])
-    labels = jnp.asarray(labels, jnp.int32)
+    log_probs, labels, weight = examples(log_probs, labels, mask)
 
     def of_class(column: tuple[Array, Array]) -> BrierSplit:
         log_p, k = column
@@ -115,8 +115,8 @@ def _signed(bins: Reliability, sign: int) -> Array:
     return jnp.sum(bins.count * excess) / jnp.sum(bins.count)
 
 
-def _outcomes(log_probs: LogProbs, labels: Labels, mask: Mask) -> tuple[Array, Array]:
-    """The weights of the examples predicted right, and of those predicted wrong."""
-    top = top_label(log_probs, labels, mask)
-    right = top.correct.astype(top.weight.dtype)
-    return top.weight * right, top.weight * (1 - right)
+def _outcomes(given: Examples) -> tuple[Examples, Examples]:
+    """The examples predicted right, and those predicted wrong; the others have weight 0."""
+    top = top_of(given)
+    parts = (share_of(top.weight, chosen) for chosen in (top.correct, ~top.correct))
+    return tuple(given._replace(weight=part) for part in parts)

@@ -8,6 +8,7 @@ number of classes.
 
 import jax.numpy as jnp
 
+from focalgeo.arguments import check_bins, examples, marked, score_table
 from focalgeo.calibration.binning import (
     Labels,
     LogProbs,
@@ -16,14 +17,12 @@ from focalgeo.calibration.binning import (
     Scalar,
     TopLabel,
     adaptive_reliability,
-    check_bins,
     equal_mass,
     equal_width,
     expected_gap,
     gap,
     top_label,
-    weights,
-    widened,
+    whole_times,
 )
 from focalgeo.calibration.roots import bisection
 from focalgeo.types import Array, InputError
@@ -124,16 +123,16 @@ def interpolated_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: 
 
     Source: the code of Mukhoti et al., arXiv 2002.09437; tested in tests/calibration/test_binned_variants.py.
     """
-    check_bins(num_bins)
     confidence, correct, weight = top_label(log_probs, labels, mask)
-    count = jnp.round(weight).astype(jnp.int32)
+    check_bins(num_bins, confidence.size)
+    count, valid = whole_times(weight)
     confidence = jnp.where(count > 0, confidence, jnp.inf)
     edges = _edges(jnp.sort(confidence), count[jnp.argsort(confidence)], num_bins)[:, None]
     row = confidence[None, :]
     inside = (row > edges[:-1]) & (row <= edges[1:])
     residual = jnp.where(count > 0, correct.astype(confidence.dtype) - confidence, 0) * count.astype(confidence.dtype)
     sums = jnp.abs(jnp.sum(jnp.where(inside, residual[None, :], 0), axis=1))
-    return jnp.sum(sums) / jnp.sum(count).astype(confidence.dtype) + 0 * jnp.sum(residual)  # NaN is in no bin
+    return marked(valid, jnp.sum(sums) / jnp.sum(count).astype(confidence.dtype))
 
 
 def _edges(ordered: Array, count: Array, num_bins: int) -> Array:
@@ -174,7 +173,8 @@ def binary_smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None)
 
 
 def _class_one(log_probs: LogProbs, labels: Labels, mask: Mask) -> TopLabel:
-    if log_probs.shape[-1] != 2:
-        raise InputError(f"log_probs have {log_probs.shape[-1]} classes: binary metrics take 2, `ece` takes more")
-    probability = jnp.exp(widened(log_probs)[:, 1])
-    return TopLabel(probability, jnp.asarray(labels, jnp.int32) == 1, weights(mask, probability))
+    table = score_table("log_probs", log_probs)
+    if table.shape[1] != 2:
+        raise InputError(f"log_probs have {table.shape[1]} classes: binary metrics take 2, `ece` takes more")
+    given = examples(log_probs, labels, mask)
+    return TopLabel(jnp.exp(given.log_probs[:, 1]), given.labels == 1, given.weight)

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, check_predictions
+from focalgeo.arguments import marked, predicted_logits
+from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
 from focalgeo.calibration.maps import focal_temperature_scaling, temperature_scaling, wide
 from focalgeo.calibration.roots import newton_in_bracket
-from focalgeo.types import Array, InputError
+from focalgeo.types import Array
 
 GAMMA_BRACKET = (-0.9, 20.0)
 TEMPERATURE_BRACKET = (0.01, 100.0)
@@ -54,11 +55,12 @@ def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> Calibr
         (tests/calibration/test_fits.py).
 
     Raises:
-        InputError: predictions that `check_predictions` refuses, an unfit mask (outside jit).
+        InputError: predictions that `check_predictions` refuses, an unfit mask; of traced values that are not valid,
+            the numbers are NaN.
 
     Source: Guo et al., arXiv 1706.04599, section 4.2; their L-BFGS on T itself can diverge.
     """
-    return _temperature_fit(*_checked(logits, labels, mask))
+    return _marked_fit(_temperature_fit(*_checked(logits, labels, mask)))
 
 
 @jax.jit
@@ -101,19 +103,17 @@ def _least_gain(dtype: jnp.dtype) -> float:
 
 
 def _checked(logits: Logits, labels: Labels, mask: Mask) -> tuple[Array, Array, Array]:
-    """Logits, labels and weights ready to be traced; rows of weight 0 hold zeros."""
-    if mask is None:
-        mask = np.ones(np.shape(labels), bool)
-    if np.shape(mask) != np.shape(labels):
-        raise InputError(f"mask has shape {np.shape(mask)}, labels {np.shape(labels)}: give one entry for each label")
-    if not any(isinstance(array, jax.core.Tracer) for array in (logits, labels, mask)):
-        counted = np.asarray(mask) > 0
-        if counted.size and not counted.any():
-            raise InputError("the mask leaves no example: give at least one")
-        check_predictions(np.asarray(logits)[counted], np.asarray(labels)[counted])
-    logits = wide(logits)
-    weight = jnp.asarray(mask).astype(logits.dtype)
-    return jnp.where(weight[:, None] > 0, logits, 0), jnp.asarray(labels), weight
+    """Logits, labels and weights ready to be traced: rows of weight 0 hold zeros, invalid ones have weight NaN."""
+    given = predicted_logits(logits, labels, mask)
+    weight = given.weight()
+    rows = jnp.where(weight[:, None] > 0, wide(given.logits), 0)
+    return rows, jnp.asarray(given.labels).astype(jnp.int32), weight
+
+
+def _marked_fit(found: CalibrationFit) -> CalibrationFit:
+    """The fit; NaN and not converged where its NLL is NaN, as that of traced values that are not valid."""
+    valid = ~jnp.isnan(found.nll)
+    return marked(valid, found)._replace(converged=found.converged & valid)
 
 
 def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
@@ -135,11 +135,12 @@ def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> 
         of scipy's from many starts (tests/calibration/test_fits.py). For use inside jit and vmap.
 
     Raises:
-        InputError: predictions that `check_predictions` refuses, an unfit mask (outside jit).
+        InputError: predictions that `check_predictions` refuses, an unfit mask; of traced values that are not valid,
+            the numbers are NaN.
 
     Source: the map is Komisarenko & Kull, arXiv 2408.11598, section 4.2, who search a grid; the fit is our own.
     """
-    return _fit_focal_temperature(*_checked(logits, labels, mask))
+    return _marked_fit(_fit_focal_temperature(*_checked(logits, labels, mask)))
 
 
 class _Descent(NamedTuple):

@@ -6,8 +6,21 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from focalgeo.arguments import (
+    MOST_RESAMPLES,
+    array_of,
+    broadcast,
+    check_interval,
+    check_key,
+    count,
+    examples,
+    in_interval,
+    is_traced,
+    marked,
+)
 from focalgeo.calibration.binning import Labels, Scalar
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
@@ -23,13 +36,23 @@ def wilson_interval(
     """Wilson's 95% interval (low, high) for a share, from `successes` out of `n`; both of one shape.
 
     Unlike a bootstrap it does not collapse where all or none succeed. n = 0 gives (0, 1): nothing is known.
+
+    Raises:
+        InputError: shapes that do not broadcast; negative numbers, or more successes than n (traced: NaN).
     """
-    successes, n = jnp.asarray(successes, jnp.float32), jnp.asarray(n, jnp.float32)
+    check_interval("successes", successes, 0, jnp.inf)
+    check_interval("n", n, 0, jnp.inf)
+    successes, n = broadcast(successes=successes, n=n)
+    valid = in_interval(successes, 0, n) & in_interval(n, 0, jnp.inf)
+    if not is_traced(valid) and not valid.all():
+        raise InputError(
+            f"successes are up to {successes[~valid].max():g} out of n = {n[~valid].min():g}: give at most n"
+        )
     denominator = n + Z95**2
     centre = (successes + Z95**2 / 2) / denominator
     spread = successes * (n - successes) / jnp.maximum(n, 1) + Z95**2 / 4
     half = Z95 * jnp.sqrt(spread) / denominator
-    return jnp.clip(centre - half, 0, 1), jnp.clip(centre + half, 0, 1)
+    return marked(valid, (jnp.clip(centre - half, 0, 1), jnp.clip(centre + half, 0, 1)))
 
 
 def bootstrap(
@@ -46,7 +69,7 @@ def bootstrap(
         log_probs: Float [examples, classes].
         labels: Int [examples].
         key: PRNG key; the same key gives the same result.
-        num_resamples: 2 or more; 1,000 is usual.
+        num_resamples: From 2 to 100,000; 1,000 is usual.
 
     Returns:
         Estimate for each scalar that the metric returns. Its value is the plain metric of the data, `n`
@@ -59,13 +82,31 @@ def bootstrap(
         tests/calibration/test_bootstrap.py, which counts how often the interval covers.
 
     Raises:
-        InputError: fewer than 2 resamples, or no examples.
+        InputError: fewer than 2 resamples or more than 100,000, no examples, no PRNG key, a metric that does not
+            return scalars; log_probs or labels that `arguments.examples` refuses.
     """
-    if num_resamples < 2 or labels.shape[0] == 0:
-        raise InputError(
-            f"bootstrap of {labels.shape[0]} examples with {num_resamples} resamples: give at least 1 and 2"
-        )
-    return _bootstrapped(metric, log_probs, labels, key, num_resamples)
+    _check("bootstrap", metric, labels, key, num_resamples)
+    given = examples(log_probs, labels)
+    return _bootstrapped(metric, given.log_probs, given.labels, key, num_resamples)
+
+
+def _check(name: str, metric: Callable[..., PyTree], labels: Labels, key: Array, num_resamples: int) -> None:
+    if not callable(metric):
+        raise InputError(f"metric is a {type(metric).__name__}: give a function, such as ece")
+    size = np.shape(array_of("labels", labels))[:1]
+    count("num_resamples", num_resamples, 0, MOST_RESAMPLES, because="a minute for 10,000 examples on two cores")
+    if num_resamples < 2 or size == (0,):
+        raise InputError(f"{name} of {size[0]} examples with {num_resamples} resamples: give at least 1 and 2")
+    check_key(key)
+
+
+def _scalars(values: PyTree) -> PyTree:
+    for leaf in jax.tree.leaves(values):
+        if jnp.shape(leaf) != () or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise InputError(
+                f"metric returns {jnp.result_type(leaf)}{list(jnp.shape(leaf))}: let it return scalar floats"
+            )
+    return values
 
 
 @partial(jax.jit, static_argnames=("metric", "num_resamples"))
@@ -73,7 +114,8 @@ def _bootstrapped(
     metric: Callable[..., PyTree], log_probs: Array, labels: Array, key: Array, num_resamples: int
 ) -> PyTree:
     draws = resampled(lambda counts: metric(log_probs, labels, mask=counts), labels.shape[0], key, num_resamples)
-    return jax.tree.map(partial(estimated, num_examples=labels.shape[0]), metric(log_probs, labels), draws)
+    value = _scalars(metric(log_probs, labels))
+    return jax.tree.map(partial(estimated, num_examples=labels.shape[0]), value, draws)
 
 
 def estimated(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int) -> Estimate:
@@ -135,7 +177,7 @@ def paired_bootstrap(
         second_log_probs: Float of the same shape: another model or method on the same examples.
         labels: Int [examples].
         key: PRNG key; the resamples are those of `bootstrap` with this key.
-        num_resamples: 2 or more; 1,000 is usual.
+        num_resamples: From 2 to 100,000; 1,000 is usual.
 
     Returns:
         PairedDifference for each scalar. The interval is the difference +- 1.96 standard deviations of the
@@ -149,17 +191,14 @@ def paired_bootstrap(
         examples, true difference 0.034). NLL and Brier score, which are means, have no such bias.
 
     Raises:
-        InputError: fewer than 2 resamples, no examples, or predictions of two shapes.
+        InputError: as `bootstrap`, or predictions of two shapes.
     """
-    if num_resamples < 2 or labels.shape[0] == 0:
-        raise InputError(
-            f"paired_bootstrap of {labels.shape[0]} examples with {num_resamples} resamples: give at least 1 and 2"
-        )
-    if first_log_probs.shape != second_log_probs.shape:
-        raise InputError(
-            f"log_probs have shapes {first_log_probs.shape} and {second_log_probs.shape}: give both of one shape"
-        )
-    return _paired(metric, first_log_probs, second_log_probs, labels, key, num_resamples)
+    _check("paired_bootstrap", metric, labels, key, num_resamples)
+    shapes = [np.shape(array_of("log_probs", each)) for each in (first_log_probs, second_log_probs)]
+    if shapes[0] != shapes[1]:
+        raise InputError(f"log_probs have shapes {shapes[0]} and {shapes[1]}: give both of one shape")
+    first, second = examples(first_log_probs, labels), examples(second_log_probs, labels)
+    return _paired(metric, first.log_probs, second.log_probs, first.labels, key, num_resamples)
 
 
 @partial(jax.jit, static_argnames=("metric", "num_resamples"))
@@ -168,7 +207,7 @@ def _paired(
 ) -> PyTree:
     def difference(mask: Array | None) -> PyTree:
         pair = metric(first, labels, mask=mask), metric(second, labels, mask=mask)
-        return jax.tree.map(jnp.subtract, *pair)
+        return _scalars(jax.tree.map(jnp.subtract, *pair))
 
     draws = resampled(difference, labels.shape[0], key, num_resamples)
     return jax.tree.map(partial(compared, num_examples=labels.shape[0]), difference(None), draws)

@@ -7,9 +7,11 @@ and r solves log sum_j q_j = log(1 - q_top), whose difference rises with r. Noth
 import jax
 import jax.numpy as jnp
 
+from focalgeo.arguments import check_interval, number_array, score_rows
 from focalgeo.calibration.maps import (
     Numbers,
     Rows,
+    has_top,
     log_focal_weight,
     normalised,
     per_row,
@@ -32,7 +34,7 @@ def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
 
     Args:
         log_probs: Float [..., classes], two classes or more; a constant added to a row changes nothing; -inf stays.
-        gamma: Float scalar or [...], 0 or more; anything else gives NaN. Zero is the identity.
+        gamma: Float scalar or [...], 0 or more; a traced one that is not gives NaN. Zero is the identity.
 
     Returns:
         [..., classes] float32 log-probabilities (float64 for float64), normalised, with the argmax of the input.
@@ -44,9 +46,12 @@ def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
     Source: the map is Komisarenko & Kull, arXiv 2408.11598, Proposition 4; they state that it is bijective, and give
     its inverse for two classes only in words.
     """
+    log_probs = score_rows("log_probs", log_probs)
+    check_interval("gamma", gamma, 0, jnp.inf)
+    gamma = number_array("gamma", gamma, log_probs.shape[:-1])
     log_probs = wide(log_probs)
     gamma = per_row(gamma, log_probs)
-    valid = (gamma >= 0) & (gamma < jnp.inf)
+    valid = (gamma >= 0) & (gamma < jnp.inf) & has_top(log_probs)
     return jnp.where(valid, _inverse(log_probs, jnp.where(valid, gamma, 0)), jnp.nan)
 
 

@@ -1,5 +1,8 @@
 """Maps from logits or log-probabilities to calibrated log-probabilities; each keeps the predicted class.
 
+A row that holds NaN or infinity, or nothing but minus infinity, becomes NaN. Shapes and types that do not fit, and a
+concrete gamma or temperature out of range, raise InputError.
+
 Everything is carried by the top class's log-odds, the one number that rounding of p to 1 would lose. Every other class
 has p <= 1/2, where log(1 - p) is safe to take directly.
 """
@@ -8,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from focalgeo.arguments import check_above, number_array, score_rows
 from focalgeo.types import Array
 
 Rows = Float[Array, "*batch classes"]
@@ -22,7 +26,7 @@ def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
 
     Args:
         logits: Float [..., classes]; types narrower than float32 are computed in float32.
-        temperature: Float scalar or [...], above 0; anything else gives NaN.
+        temperature: Float scalar or [...], above 0; a traced one that is not gives NaN.
 
     Returns:
         [..., classes] float32, normalised; argmax equals that of the logits. The top entry is log_sigmoid of its
@@ -31,6 +35,8 @@ def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 2.
     """
+    logits = score_rows("logits", logits)
+    temperature = _checked_temperature(temperature, logits)
     logits = wide(logits)
     return normalised(_scaled(logits, temperature), top_class(logits))
 
@@ -40,9 +46,9 @@ def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
 
     Args:
         log_probs: Float [..., classes], log q; a constant added to a row changes nothing, so logits do as well.
-        gamma: Float scalar or [...], above -1; anything else gives NaN. Zero is the identity. For a model trained with
-            focal loss of this gamma it is the loss-implied map. From about -0.885 to 0 it softens confident
-            predictions.
+        gamma: Float scalar or [...], above -1; a traced one that is not gives NaN. Zero is the identity. For a model
+            trained with focal loss of this gamma it is the loss-implied map. From about -0.885 to 0 it softens
+            confident predictions.
 
     Returns:
         [..., classes] float32 log-probabilities, normalised, with the argmax of the input, differentiable in both
@@ -51,6 +57,8 @@ def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 4, Eq. (1). The map need not raise the top probability
     where that is below 1/2: their Proposition 5 is false for four or more classes.
     """
+    log_probs = score_rows("log_probs", log_probs)
+    gamma = _checked_gamma(gamma, log_probs)
     log_probs = wide(log_probs)
     return _focal(log_probs, gamma, top_class(log_probs))
 
@@ -60,8 +68,8 @@ def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers
 
     Args:
         logits: Float [..., classes]; types narrower than float32 are computed in float32.
-        gamma: Float scalar or [...], above -1; anything else gives NaN. Zero gives temperature scaling.
-        temperature: Float scalar or [...], above 0; anything else gives NaN.
+        gamma: Float scalar or [...], above -1; a traced one that is not gives NaN. Zero gives temperature scaling.
+        temperature: Float scalar or [...], above 0; a traced one that is not gives NaN.
 
     Returns:
         [..., classes] float32 log-probabilities, normalised, with the argmax of the logits. Accuracy as
@@ -70,8 +78,20 @@ def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers
     Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2 (their published code offers the other order, which
     differs).
     """
+    logits = score_rows("logits", logits)
+    gamma, temperature = _checked_gamma(gamma, logits), _checked_temperature(temperature, logits)
     logits = wide(logits)
     return _focal(_scaled(logits, temperature), gamma, top_class(logits))
+
+
+def _checked_gamma(gamma: Numbers, rows: Array) -> Array:
+    check_above("gamma", gamma, -1)
+    return number_array("gamma", gamma, rows.shape[:-1])
+
+
+def _checked_temperature(temperature: Numbers, rows: Array) -> Array:
+    check_above("temperature", temperature, 0)
+    return number_array("temperature", temperature, rows.shape[:-1])
 
 
 def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, "*batch"]:
@@ -81,7 +101,8 @@ def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, 
 
     Args:
         log_odds: Float [...], the difference of the two logits, s = log(q / (1 - q)).
-        gamma: Float scalar or of the shape of `log_odds`, above -1; anything else gives NaN. Zero is the identity.
+        gamma: Float scalar or of the shape of `log_odds`, above -1; a traced one that is not gives NaN. Zero is the
+            identity.
 
     Returns:
         [...] float32 (float64 for float64), the log-odds of the calibrated probability: odd in s, with slope
@@ -91,9 +112,10 @@ def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, 
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 2.
     """
-    log_odds = wide(log_odds)
-    gamma = jnp.asarray(gamma, log_odds.dtype)
-    gamma = jnp.where(gamma > -1, gamma, jnp.nan)
+    check_above("gamma", gamma, -1)
+    log_odds = wide(number_array("log_odds", log_odds))
+    gamma = jnp.asarray(number_array("gamma", gamma, log_odds.shape), log_odds.dtype)
+    gamma = jnp.where((gamma > -1) & (gamma < jnp.inf), gamma, jnp.nan)
     likely, unlikely = surprise_ratio(log_odds), surprise_ratio(-log_odds)
     return (log_odds + gamma * log_odds) + (jnp.log1p(gamma * unlikely) - jnp.log1p(gamma * likely))
 
@@ -118,7 +140,7 @@ def surprise_ratio(log_odds: Array) -> Array:
 def _focal(scores: Array, gamma: Array, top: Array) -> Array:
     """The focal map of softmax(scores), where `top` marks one largest entry of each row."""
     gamma = per_row(gamma, scores)
-    gamma = jnp.where(gamma > -1, gamma, jnp.nan)
+    gamma = jnp.where((gamma > -1) & (gamma < jnp.inf) & has_top(scores), gamma, jnp.nan)
     log_odds = top_log_odds(scores, top)
     log_p = jnp.where(top, -1.0, _rest(scores, top, log_odds))
     log_p_top, log_complement_top = jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds)
@@ -157,11 +179,20 @@ def top_class(scores: Array) -> Array:
     return jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=bool)
 
 
+def has_top(scores: Array) -> Array:
+    """Whether each row's largest score is finite, [..., 1]: one of NaN, infinity or minus infinity alone has no top."""
+    return jnp.isfinite(jnp.max(scores, axis=-1, keepdims=True))
+
+
 def _scaled(logits: Array, temperature: Array) -> Array:
-    """(z - max z) / T: the difference is taken first, because a small T would blow up the rounding of z / T."""
+    """(z - max z) / T: the difference is taken first, because a small T would blow up the rounding of z / T.
+
+    It is the difference of halves, which is exact and stays in range for every finite z.
+    """
     temperature = per_row(temperature, logits)
-    shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
-    return shifted / jnp.where(temperature > 0, temperature, jnp.nan)
+    valid = (temperature > 0) & (temperature < jnp.inf) & has_top(logits)
+    half = logits / 2 - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)) / 2
+    return half / jnp.where(valid, temperature, jnp.nan) * 2
 
 
 def per_row(value: Array, rows: Array) -> Array:

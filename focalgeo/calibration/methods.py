@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from focalgeo.arguments import check_above, number_array, predicted_logits
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.search import (
@@ -25,7 +26,7 @@ from focalgeo.calibration.search import (
     grid_search,
     is_plain,
 )
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 Params = dict[str, Array]
 
@@ -124,6 +125,8 @@ def _fit_implied(
     logits: Logits, labels: Labels, *, trained_gamma: float, criterion: str | None = None, mask: Mask = None
 ) -> Params:
     """The gamma of the training: the map that undoes what the focal loss of this gamma does to probabilities."""
+    number_array("trained_gamma", trained_gamma, ())
+    check_above("trained_gamma", trained_gamma, -1)
     return {"gamma": np.float32(trained_gamma)}
 
 
@@ -191,6 +194,7 @@ def fit_methods(
             search: give its result as "search" where it is known, else it is made here.
         mask: Bool [examples], or how often each example counts; None counts each once.
     """
+    predicted_logits(logits, labels, mask)
     if "search" not in settings and any("search" in method.options for method in methods.values()):
         settings = {**settings, "search": searched(logits, labels, settings=settings, mask=mask)}
     ready = [configured(method, settings) for method in methods.values()]
@@ -219,6 +223,8 @@ def searched_members(
 
     On the CPU one after another: `fast_search` streams from the host, and uses all cores for each. Logits are finite.
     """
+    if np.ndim(logits) != 3:
+        raise InputError(f"logits have shape {np.shape(logits)}: give [members, examples, classes]")
 
     def of_member(logits: Logits) -> GridSearch:
         return searched(logits, labels, settings=settings, mask=mask)

@@ -3,7 +3,8 @@
 Everywhere log_probs is float [examples, classes], labels int [examples] in 0 .. classes - 1, and mask is None, bool
 [examples], or how often each example counts (so that a bootstrap resample is a mask). Masked examples count for
 nothing, whatever they hold; with no example left the result is NaN. float16 and bfloat16 are taken as the float32
-numbers that they are.
+numbers that they are. What is no log-probability or no class is an InputError where values are concrete; under jit and
+vmap the result is NaN (see `arguments.examples`).
 """
 
 import math
@@ -14,19 +15,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from focalgeo.arguments import Examples, check_interval, examples, in_interval, marked, number_array
 from focalgeo.calibration.binning import (
     Labels,
     LogProbs,
     Mask,
     Scalar,
     adaptive_reliability,
+    equal_mass,
     equal_width,
     expected_gap,
     gap,
     reliability,
+    share_of,
     top_label,
-    weights,
-    widened,
+    top_of,
 )
 from focalgeo.rows import Title
 from focalgeo.types import Array
@@ -73,9 +76,7 @@ def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, ma
 
     A class that no label has still counts, and so does p_k = 0 (the published code drops both).
     """
-    log_probs = widened(log_probs)
-    weight = weights(mask, log_probs[:, 0])
-    labels = jnp.asarray(labels, jnp.int32)
+    log_probs, labels, weight = examples(log_probs, labels, mask)
 
     def of_class(column: tuple[Array, Array]) -> Array:
         log_p, k = column
@@ -86,16 +87,25 @@ def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, ma
 
 def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0."""
-    log_probs = widened(log_probs)
-    true = jax.nn.one_hot(labels, log_probs.shape[-1], dtype=bool)
-    return weighted_mean(-jnp.sum(jnp.where(true, log_probs, 0), axis=-1), mask)
+    return nll_of(examples(log_probs, labels, mask))
+
+
+def nll_of(given: Examples) -> Scalar:
+    """`nll` of what has been checked."""
+    true = jax.nn.one_hot(given.labels, given.log_probs.shape[-1], dtype=bool)
+    return weighted_mean(-jnp.sum(jnp.where(true, given.log_probs, 0), axis=-1), given.weight)
+
+
+def ece_of(given: Examples, num_bins: int, *, by_rank: bool) -> Scalar:
+    """`ece`, or by rank `adaptive_ece`, of what has been checked."""
+    return expected_gap((equal_mass if by_rank else equal_width)(*top_of(given), num_bins))
 
 
 def brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2."""
-    log_probs = widened(log_probs)
+    log_probs, labels, weight = examples(log_probs, labels, mask)
     error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)
-    return weighted_mean(jnp.sum(error**2, axis=-1), mask)
+    return weighted_mean(jnp.sum(error**2, axis=-1), weight)
 
 
 def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
@@ -107,19 +117,21 @@ def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scala
 def high_confidence(
     log_probs: LogProbs, labels: Labels, threshold: float = 0.99, *, mask: Mask = None
 ) -> HighConfidence:
-    """Share of examples whose confidence is `threshold` or more, and their accuracy.
+    """Share of examples whose confidence is `threshold` or more, and their accuracy; the threshold is from 0 to 1.
 
     Source: Mukhoti et al., arXiv 2002.09437, Table 6 (|S99|).
     """
+    number_array("threshold", threshold, ())
+    check_interval("threshold", threshold, 0, 1)
     top = top_label(log_probs, labels, mask)
-    chosen = top.weight * (top.confidence >= threshold).astype(top.weight.dtype)
+    chosen = share_of(top.weight, top.confidence >= threshold)
     size = jnp.sum(chosen)
-    return HighConfidence(size / jnp.sum(top.weight), jnp.sum(chosen * top.correct.astype(chosen.dtype)) / size)
+    accuracy = jnp.sum(share_of(chosen, top.correct)) / size
+    return marked(in_interval(threshold, 0, 1), HighConfidence(size / jnp.sum(top.weight), accuracy))
 
 
-def weighted_mean(values: Float[Array, " examples"], mask: Mask) -> Scalar:
-    """Mean of `values` [examples], each as often as `mask` says; NaN where none counts."""
-    weight = weights(mask, values)
+def weighted_mean(values: Float[Array, " examples"], weight: Float[Array, " examples"]) -> Scalar:
+    """Mean of `values` [examples], each as often as its weight says; NaN where none counts, and where one is NaN."""
     return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)
 
 

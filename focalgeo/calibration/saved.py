@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from focalgeo.calibration.methods import METHODS, Fitted
 from focalgeo.types import Array, InputError
 
 FORMAT, VERSION = "focalgeo-calibrator", 2
+MOST_CLASSES = 10_000_000
+_MOST_BYTES = 2**28  # a matrix of 3,000 x 3,000 numbers is as large
 _AGAIN = "write it again with python -m focalgeo.calibrate"
 
 
@@ -28,12 +31,11 @@ class SavedCalibrator(NamedTuple):
         """Calibrated log-probabilities [examples, classes] of logits of that shape.
 
         Raises:
-            InputError: the logits are of another number of classes.
+            InputError: the logits are of another number of classes, or are no finite numbers.
         """
-        if np.ndim(logits) != 2 or np.shape(logits)[1] != self.num_classes:
-            raise InputError(f"logits have shape {np.shape(logits)}: give [examples, {self.num_classes}]")
+        logits = _checked_logits(logits, self.num_classes)
         params = {name: np.asarray(value, np.float32) for name, value in self.parameters.items()}
-        return METHODS[self.method].apply(params, np.asarray(logits))
+        return METHODS[self.method].apply(params, logits)
 
 
 def saved_calibrator(fitted: Fitted, num_classes: int) -> SavedCalibrator:
@@ -72,40 +74,93 @@ def read_calibrator(path: str | os.PathLike[str]) -> SavedCalibrator:
         InputError: the file is missing, is no calibrator, is of another version, names an unknown method, or holds
             parameters that the method cannot be applied with.
     """
-    try:
-        found = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}; check the path") from error
-    except ValueError as error:
-        raise InputError(f"{path} is no JSON: {_AGAIN}") from error
+    found = _read_json(Path(path))
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise InputError(f"{path} is no calibrator: give a calibrator.json of python -m focalgeo.calibrate")
     if found.get("version") != VERSION:
-        raise InputError(f"{path} is of version {found.get('version')}, this focalgeo reads {VERSION}: {_AGAIN}")
+        raise InputError(
+            f"{path} is of version {_short(found.get('version'))}, this focalgeo reads {VERSION}: {_AGAIN}"
+        )
     missing = [name for name in SavedCalibrator._fields if name not in found]
     if missing:
         raise InputError(f"{path} has no {missing[0]}: {_AGAIN}")
-    if str(found["method"]) not in METHODS:
-        raise InputError.of_choice(f"method in {path}", str(found["method"]), METHODS)
+    if found["method"] not in list(METHODS):
+        raise InputError.of_choice(f"method in {path}", _short(found["method"]), METHODS)
     calibrator = SavedCalibrator(**{name: found[name] for name in SavedCalibrator._fields})
+    if calibrator.criterion not in ("ece", "nll", None):
+        raise InputError(f"{path}: criterion is {_short(calibrator.criterion)}, not ece, nll or null: {_AGAIN}")
+    num_classes = calibrator.num_classes
+    if type(num_classes) is not int or not 2 <= num_classes <= MOST_CLASSES:
+        classes = f"{path}: num_classes is {_short(num_classes)}, out of range"
+        raise InputError(f"{classes}: it must be from 2 to {MOST_CLASSES:,}; {_AGAIN}")
     if not _works(calibrator):
         raise InputError(f"{path} holds parameters out of range: {_AGAIN}")
     return calibrator
 
 
+def _read_json(path: Path) -> Any:
+    """The JSON value of a file, which is no pipe or device that has no end, and has no NaN and no infinity."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+            raise InputError(f"{path} is no file of a calibrator's size: give a calibrator.json")
+        text = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name that no system takes
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}; check the path") from error
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError, MemoryError) as error:  # nested too deep, or an integer of too many digits
+        raise InputError(f"{path} is no JSON: {_AGAIN}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return ascii(text[:40])[1:-1]
+
+
+def _checked_logits(logits: Array, num_classes: int) -> np.ndarray:
+    try:
+        logits = np.asarray(logits)
+    except ValueError as error:  # rows of several lengths
+        raise InputError(f"logits are no array: give [examples, {num_classes}]") from error
+    if logits.ndim != 2 or logits.shape[1] != num_classes:
+        raise InputError(f"logits have shape {logits.shape}: give [examples, {num_classes}]")
+    if not jax.numpy.issubdtype(logits.dtype, np.floating) and logits.dtype.kind not in "iu":
+        raise InputError(f"logits are of type {logits.dtype}: give numbers")
+    if not np.isfinite(logits).all():
+        raise InputError("logits are not all finite: remove or mend examples that are NaN or infinite")
+    return logits
+
+
 def _works(calibrator: SavedCalibrator) -> bool:
-    """Whether it gives finite log-probabilities for logits that are all equal."""
-    num_classes = calibrator.num_classes
-    if not isinstance(num_classes, int) or num_classes < 2 or not isinstance(calibrator.parameters, dict):
-        return False
-    if not all(_is_number(leaf) for leaf in jax.tree.leaves(calibrator.parameters)):
+    """Whether it gives finite log-probabilities, and keeps the predicted class where the method promises that.
+
+    Its parameters are numbers, or arrays of which each axis has an entry for each class.
+    """
+    num_classes, parameters = calibrator.num_classes, calibrator.parameters
+    if not isinstance(parameters, dict) or not all(map(_is_numeric, parameters.values())):
         return False
     try:
-        log_probs = calibrator.log_probs(np.zeros((1, num_classes), np.float32))
-    except (KeyError, TypeError, ValueError):  # one is missing, or is no number, or has another shape
+        with np.errstate(over="ignore"):
+            if not all({num_classes}.issuperset(np.shape(value)) for value in parameters.values()):
+                return False
+            logits = np.zeros((2, num_classes), np.float32)
+            logits[1, 0] = 100
+            log_probs = np.asarray(calibrator.log_probs(logits))
+    except (KeyError, TypeError, ValueError, OverflowError):  # one is missing, or is no number, or has another shape
         return False
-    return log_probs.shape == (1, num_classes) and bool(np.isfinite(log_probs).all())
+    kept = not METHODS[calibrator.method].keeps_class or log_probs[1].max() == log_probs[1, 0]
+    return log_probs.shape == (2, num_classes) and bool(np.isfinite(log_probs).all()) and bool(kept)
 
 
-def _is_number(value: Any) -> bool:
+def _is_numeric(value: Any) -> bool:
+    """Whether it is a number or a list of such values."""
+    if isinstance(value, list):
+        return all(map(_is_numeric, value))
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,10 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from focalgeo.arguments import (
+    MOST_POINTS,
+    Examples,
+    PredictedLogits,
+    check_bins,
+    is_traced,
+    marked,
+    number_array,
+    predicted_logits,
+)
 from focalgeo.calibration import fast_search
-from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, check_bins, check_predictions
+from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
 from focalgeo.calibration.maps import focal_temperature_scaling
-from focalgeo.calibration.metrics import adaptive_ece, ece, nll
+from focalgeo.calibration.metrics import ece_of, nll_of
 from focalgeo.types import Array, InputError
 
 GAMMAS = (0.0, -0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # temperature scaling before the paper's nine
@@ -27,6 +37,7 @@ Grid = Shaped[Array, "_"] | Sequence
 Surface = Float[Array, "gammas temperatures"]
 
 _LARGEST_GAMMA = 100.0  # 2^gamma must stay within float32
+_LARGEST_TEMPERATURE = 1e6  # the fast search cuts differences of logits at 1e20
 TABLE_NUMBERS = 2**22  # in a table [points, examples, classes or bins] of the plain search: 16 MB
 
 
@@ -55,9 +66,9 @@ def grid_search(
     Args:
         logits: Float [examples, classes], of a validation split.
         labels: Int [examples].
-        gammas: Float [gammas], above -1 and at most 100. With 0 among them the best point is never worse than
-            temperature scaling alone on the same examples.
-        temperatures: Float [temperatures], above 0.
+        gammas: Float [gammas], above -1 and at most 100; the grid has 100,000 points at most. With 0 among them the
+            best point is never worse than temperature scaling alone on the same examples.
+        temperatures: Float [temperatures], above 0 and at most 1e6.
         criterion: "ece" (bins of equal width), "adaptive_ece" (equal mass) or "nll".
         num_bins: Bins of the ECE, 1 or more.
         mask: Bool [examples], or how often each example counts; None counts each once.
@@ -67,6 +78,7 @@ def grid_search(
         first. The surfaces are `plain_surfaces` inside jit and vmap, where logits, labels and mask may be traced but
         not the grid, and on accelerators. On the CPU they are those of `fast_search`, which agree with them to 1e-5,
         but where a confidence lies within rounding of a bin's edge; tested in tests/calibration/test_search.py.
+        Traced values that `check_predictions` would refuse give NaN.
 
     Raises:
         InputError: predictions that `check_predictions` refuses, a value out of range, an unknown criterion, an empty
@@ -74,17 +86,15 @@ def grid_search(
 
     Source: Komisarenko & Kull, arXiv 2408.11598, sections 4.2 and 5.1 (their grid has no gamma = 0).
     """
-    gammas, temperatures = np.asarray(gammas, np.float32), np.asarray(temperatures, np.float32)
-    _check_grid(gammas, temperatures, criterion)
-    check_bins(num_bins)
+    gammas, temperatures = _checked_grid(gammas, temperatures, criterion, num_bins)
     by_rank = criterion == "adaptive_ece"
-    _check_examples(logits, labels, mask, by_rank=by_rank)
-    if _traced(logits, labels, mask) or is_plain():
-        surfaces = plain_surfaces(logits, labels, gammas, temperatures, num_bins=num_bins, mask=mask, by_rank=by_rank)
+    given = _checked_examples(logits, labels, mask, num_bins, by_rank=by_rank)
+    if is_traced(tuple(given)) or is_plain():
+        surfaces = _surfaces(given, gammas, temperatures, num_bins=num_bins, by_rank=by_rank)
     else:
-        labels = np.asarray(labels, np.int32)
-        weight = np.ones(labels.shape, np.float32) if mask is None else np.asarray(mask, np.float32)
-        inputs = fast_search.SearchInputs(np.asarray(logits), labels, weight, gammas, temperatures)
+        labels = np.asarray(given.labels).astype(np.int32)
+        weight = np.ones(labels.shape, np.float32) if given.mask is None else np.asarray(given.mask, np.float32)
+        inputs = fast_search.SearchInputs(np.asarray(given.logits), labels, weight, gammas, temperatures)
         surfaces = fast_search.surfaces(inputs, num_bins, by_rank=by_rank)
     return _best(gammas, temperatures, *surfaces, surfaces[1] if criterion == "nll" else surfaces[0])
 
@@ -106,20 +116,34 @@ def plain_surfaces(
 ) -> tuple[Surface, Surface]:
     """ECE and NLL [gammas, temperatures] of `focal_temperature_scaling`, point by point; for jit and vmap.
 
-    Arguments as `grid_search`; `by_rank` asks for `adaptive_ece` in place of `ece`.
+    Arguments and errors as `grid_search`; `by_rank` asks for `adaptive_ece` in place of `ece`.
     """
+    gammas, temperatures = _checked_grid(gammas, temperatures, "nll", num_bins)
+    given = _checked_examples(logits, labels, mask, num_bins, by_rank=by_rank)
+    return _surfaces(given, gammas, temperatures, num_bins=num_bins, by_rank=by_rank)
+
+
+def _surfaces(
+    given: PredictedLogits, gammas: Array, temperatures: Array, *, num_bins: int, by_rank: bool
+) -> tuple[Array, Array]:
+    """`plain_surfaces` of what has been checked."""
     gammas, temperatures = jnp.asarray(gammas), jnp.asarray(temperatures)
     shape = gammas.size, temperatures.size
     points = jnp.repeat(gammas, shape[1]), jnp.tile(temperatures, shape[0])
-    values = _at_points(logits, labels, mask, *points, num_bins=num_bins, by_rank=by_rank)
+    values = _at_points(*_arrays(given), *points, num_bins=num_bins, by_rank=by_rank)
     return values[0].reshape(shape), values[1].reshape(shape)
+
+
+def _arrays(given: PredictedLogits) -> tuple[Array, Array, Array]:
+    """Logits, labels and weights, NaN where traced values are not valid."""
+    return jnp.asarray(given.logits), jnp.asarray(given.labels).astype(jnp.int32), given.weight()
 
 
 @partial(jax.jit, static_argnames=("num_bins", "by_rank"))
 def _at_points(
     logits: Array,
     labels: Array,
-    mask: Array | None,
+    weight: Array,
     gammas: Array,
     temperatures: Array,
     *,
@@ -127,11 +151,10 @@ def _at_points(
     by_rank: bool,
 ) -> tuple[Array, Array]:
     """ECE and NLL [points] for a gamma and a temperature each."""
-    binned = adaptive_ece if by_rank else ece
 
     def at_point(point: tuple[Array, Array]) -> tuple[Array, Array]:
-        log_probs = focal_temperature_scaling(logits, *point)
-        return binned(log_probs, labels, num_bins=num_bins, mask=mask), nll(log_probs, labels, mask=mask)
+        scaled = Examples(focal_temperature_scaling(logits, *point), labels, weight)
+        return ece_of(scaled, num_bins, by_rank=by_rank), nll_of(scaled)
 
     numbers = logits.shape[0] * max(logits.shape[1], num_bins)
     return jax.lax.map(at_point, (gammas, temperatures), batch_size=max(TABLE_NUMBERS // numbers, 1))
@@ -155,8 +178,12 @@ def best_point(
     Raises:
         InputError: unknown criterion, or `gamma` is not among `gammas`.
     """
-    gammas, temperatures = np.asarray(gammas, np.float32), np.asarray(temperatures, np.float32)
-    _check_grid(gammas, temperatures, criterion)
+    gammas, temperatures = _checked_grid(gammas, temperatures, criterion)
+    if gamma is not None:
+        number_array("gamma", gamma, ())
+    shape = gammas.size, temperatures.size
+    if np.shape(found.ece) != shape or np.shape(found.nll) != shape:
+        raise InputError(f"found has surfaces of shape {np.shape(found.ece)}, the grid {shape}: give the grid searched")
     allowed = np.ones(gammas.shape, bool) if gamma is None else gammas == np.float32(gamma)
     if not allowed.any():
         raise InputError(f"gamma {gamma} is not on the grid {gammas.tolist()}: search with it, or choose one of these")
@@ -210,18 +237,21 @@ def line_search(
     Source: Komisarenko & Kull, arXiv 2408.11598, section 5.2: the best T is nearly linear in gamma. They name no two
     gammas; the ends are our choice. They count 3 m evaluations for m temperatures and m points of the line.
     """
-    gammas, temperatures = np.asarray(gammas, np.float32), np.asarray(temperatures, np.float32)
+    gammas, temperatures = _checked_grid(gammas, temperatures, criterion, num_bins)
     if np.unique(gammas).size < 2:
         raise InputError(f"gammas are {gammas.tolist()}: a line needs two different values or more")
+    given = predicted_logits(logits, labels, mask)
     ends = np.array([gammas.min(), gammas.max()])
     fits = grid_search(logits, labels, ends, temperatures, criterion=criterion, num_bins=num_bins, mask=mask)
     fitted = [best_point(fits, ends, temperatures, criterion=criterion, gamma=end).temperature for end in ends]
     line = jnp.interp(jnp.asarray(gammas), jnp.asarray(ends), jnp.stack(jax.tree.map(jnp.float32, fitted)))
-    eces, nlls = _at_points(logits, labels, mask, gammas, line, num_bins=num_bins, by_rank=criterion == "adaptive_ece")
+    eces, nlls = _at_points(*_arrays(given), gammas, line, num_bins=num_bins, by_rank=criterion == "adaptive_ece")
     values = nlls if criterion == "nll" else eces
     best = _index_of_least(values, jnp.asarray(gammas), line)
     evaluations = 2 * temperatures.size + gammas.size
-    return LineSearch(jnp.asarray(gammas)[best], line[best], values[best], line, eces, nlls, evaluations)
+    valid = ~jnp.isnan(values[best])
+    gamma, temperature = marked(valid, (jnp.asarray(gammas)[best], line[best]))
+    return LineSearch(gamma, temperature, values[best], marked(valid, line), eces, nlls, evaluations)
 
 
 def _best(gammas: np.ndarray, temperatures: np.ndarray, ece: Array, nll: Array, surface: Array) -> GridSearch:
@@ -230,7 +260,9 @@ def _best(gammas: np.ndarray, temperatures: np.ndarray, ece: Array, nll: Array, 
     values = surface.ravel()
     best = _index_of_least(values, gamma, temperature)
     module = _module(surface)
-    return GridSearch(module.asarray(gamma)[best], module.asarray(temperature)[best], values[best], ece, nll)
+    point = module.asarray(gamma)[best], module.asarray(temperature)[best]
+    valid = ~module.isnan(values[best])  # of traced values that are not, the surfaces are NaN
+    return GridSearch(*(module.where(valid, each, np.float32(np.nan))[()] for each in point), values[best], ece, nll)
 
 
 def _index_of_least(values: Array, gammas: Array, temperatures: Array) -> Array:
@@ -245,32 +277,36 @@ def _module(values: Array):
     return np if isinstance(values, np.ndarray) else jnp
 
 
-def _traced(*arrays: Array | None) -> bool:
-    return any(isinstance(array, jax.core.Tracer) for array in arrays)
+def _checked_examples(
+    logits: Array, labels: Array, mask: Array | None, num_bins: int, *, by_rank: bool
+) -> PredictedLogits:
+    given = predicted_logits(logits, labels, mask)
+    check_bins(num_bins, len(given.logits))
+    counts = given.mask is not None and not is_traced(given.mask)
+    if by_rank and counts and not np.round(np.asarray(given.mask, np.float32)).any():
+        raise InputError("the mask leaves no example: give at least one")
+    return given
 
 
-def _check_examples(logits: Array, labels: Array, mask: Array | None, *, by_rank: bool) -> None:
-    if mask is not None and np.shape(mask) != np.shape(labels):
-        raise InputError(f"mask has shape {np.shape(mask)}, labels {np.shape(labels)}: give one entry for each label")
-    if _traced(logits, labels, mask):
-        return
-    logits, labels = np.asarray(logits), np.asarray(labels)
-    if mask is not None and np.size(mask):
-        weight = np.asarray(mask, np.float32)
-        if not (np.round(weight) if by_rank else weight).any():
-            raise InputError("the mask leaves no example: give at least one")
-        if not (weight > 0).all():
-            logits, labels = logits[weight > 0], labels[weight > 0]
-    check_predictions(logits, labels)
-
-
-def _check_grid(gammas: np.ndarray, temperatures: np.ndarray, criterion: str) -> None:
+def _checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: int = 1) -> tuple[np.ndarray, np.ndarray]:
     if criterion not in CRITERIA:
         raise InputError(f"unknown criterion {criterion!r}: choose one of {', '.join(CRITERIA)}")
+    given = {"gammas": gammas, "temperatures": temperatures}
+    if is_traced(gammas, temperatures):
+        raise InputError("gammas or temperatures are traced: give plain numbers, the grid is static")
+    gammas, temperatures = (np.asarray(number_array(name, grid), np.float32) for name, grid in given.items())
     if gammas.ndim != 1 or temperatures.ndim != 1 or not (gammas.size and temperatures.size):
         shapes = f"gammas have shape {gammas.shape}, temperatures {temperatures.shape}"
         raise InputError(f"{shapes}: give two non-empty lists")
     if not ((gammas > -1) & (gammas <= _LARGEST_GAMMA)).all():
         raise InputError(f"gammas run from {gammas.min()} to {gammas.max()}: give values above -1 and at most 100")
-    if not ((temperatures > 0) & np.isfinite(temperatures)).all():
-        raise InputError(f"temperatures run from {temperatures.min()} to {temperatures.max()}: give values above 0")
+    if not ((temperatures > 0) & (temperatures <= _LARGEST_TEMPERATURE)).all():
+        ends = f"{temperatures.min()} to {temperatures.max()}"
+        raise InputError(f"temperatures run from {ends}: give values above 0 and at most {_LARGEST_TEMPERATURE:g}")
+    points = gammas.size * temperatures.size
+    if points > MOST_POINTS:
+        raise InputError(
+            f"gammas and temperatures make {points} points: give at most {MOST_POINTS}, half a minute of search"
+        )
+    check_bins(num_bins, points)
+    return gammas, temperatures

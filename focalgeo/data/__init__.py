@@ -12,7 +12,7 @@ from focalgeo.data.images import (
     sample_crop_flip,
 )
 from focalgeo.data.registry import load_dataset
-from focalgeo.data.splits import check_split, split_indices
+from focalgeo.data.splits import check_split, gaps, split_indices
 from focalgeo.data.vocabulary import read_embeddings
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "crop_flip",
     "evaluation_batches",
     "fetch",
+    "gaps",
     "load_dataset",
     "make_batch",
     "measure_normalisation",

@@ -5,11 +5,16 @@ import gzip
 import hashlib
 import io
 import lzma
+import math
 import os
+import re
 import stat
+import struct
 import tarfile
+import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -26,10 +31,30 @@ OPENERS: MappingProxyType[str, Callable] = MappingProxyType(
         ".txz": lzma.open,
     }
 )
-CORRUPT_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile)
-# What readers of single files raise on content that is not what the suffix says.
-CORRUPT_FILE = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, UnicodeDecodeError)
+# What readers of single files raise on content that is not what the suffix says, or that is larger than memory: also
+# UnicodeError and InputError (ValueError), RecursionError and NotImplementedError (RuntimeError), OverflowError.
+CORRUPT_FILE = (
+    *(ArithmeticError, EOFError, LookupError, MemoryError, OSError, RuntimeError, SyntaxError),
+    *(TypeError, ValueError, lzma.LZMAError, struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error),
+)
 BUFFER_BYTES = 1 << 20
+SECONDS = 5.0  # between two lines of progress
+LARGEST_FILE = 1 << 30  # bytes of one image or text
+MOST_PATHS = 100  # to one folder, through links
+_ZIP_END_BYTES = 22 + 2**16  # the last record of a zip archive, with the longest comment
+MOST_ZEROS = 64 << 20  # bytes at the end of a tar archive
+# A compressed archive may unpack to LEAST + RATIO times its size: images hardly shrink, texts at most twentyfold.
+UNPACKED_LEAST, UNPACKED_RATIO = 1 << 30, 200
+# Control characters, ends of lines, and the parts of a name that are not UTF-8.
+UNUSABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_DEFLATE_RATIO = 1032  # the most bytes that one byte of a deflated member can stand for
+_KINDS = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISDIR, "a folder"),
+)
 
 
 def one_line(error: Exception) -> str:
@@ -37,37 +62,168 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
+def printable(name: str) -> str:
+    """A name from a file as messages show it: as it is, or quoted with escapes where it would not stand on one line."""
+    return name if name.isprintable() else ascii(name)
+
+
 def corrupt_file(path: Path, why: object) -> InputError:
-    """The error for a file that is corrupt, cut short or of another format than its suffix says."""
-    text = " ".join(str(why).split())
+    """The error for a file that is corrupt, cut short or of another format than its suffix says, or beyond memory.
+
+    An InputError, which says more, stays as it is.
+    """
+    if isinstance(why, InputError):
+        return why
+    if isinstance(why, MemoryError):
+        return InputError(f"{path} declares more than memory holds: it is corrupt, or needs a larger machine")
+    text = " ".join(str(why).split())[:200] or type(why).__name__
     return InputError(f"{path} is corrupt, cut short or no {path.suffix} file ({text}): write it again")
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is no file that can be read to its end: a pipe, a device, a folder, a link to nothing.
+
+    Nothing is opened, since opening a pipe waits for its writer.
+
+    Raises:
+        InputError: what stands there instead, or why the system does not find it.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a name that no system takes
+        if os.path.islink(path) and isinstance(error, FileNotFoundError):
+            raise InputError(f"{path} is a link to {os.readlink(path)}, where nothing is: mend the link") from error
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {path}: {why}; check the path") from error
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
+        raise InputError(f"{path} is {kind}: give a file")
+
+
+def check_declared(path: Path, name: str, declared: int, *, held: float = math.inf) -> None:
+    """Refuse a member or an array before it is read, if its file cannot hold or memory cannot take what is declared.
+
+    Args:
+        path: The file.
+        name: Of the member or array, for the message.
+        declared: Bytes, as a header says.
+        held: The most bytes that the file can hold of it; infinite where its compression has no bound.
+
+    Raises:
+        InputError: how much is declared, and how much there is.
+    """
+    if declared < 0 or declared > held:
+        raise corrupt_file(path, f"{name} declares {_size(declared)} and holds at most {_size(held)}")
+    free = free_memory()
+    if declared > free:
+        needs = f"{path}: {name} needs {_size(declared)} of memory, and {_size(free)} are free"
+        raise InputError(f"{needs}: write it again if it should be smaller, or use a larger machine")
+
+
+def check_zip_member(path: Path, member: zipfile.ZipInfo) -> None:
+    """Refuse a member of a zip archive that is encrypted, or declares more than its bytes or memory hold.
+
+    Raises:
+        InputError: the member and what is wrong.
+    """
+    if member.flag_bits & 1:
+        raise InputError(f"{path}: {printable(member.filename)} is encrypted: pack it without a password")
+    ratios = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: _DEFLATE_RATIO}
+    held = ratios.get(member.compress_type, math.inf) * min(member.compress_size, path.stat().st_size)
+    check_declared(path, printable(member.filename), member.file_size, held=held)
+
+
+def free_memory() -> float:
+    """Bytes that the machine, or its container, can still give; infinite where neither is known."""
+    found = [_number_in("/proc/meminfo", r"^MemAvailable:\s*(\d+)", unit=1024)]
+    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        folder = "/sys/fs/cgroup" if limit == "memory.max" else "/sys/fs/cgroup/memory"
+        cached = _number_in(f"{folder}/memory.stat", r"^(?:total_)?inactive_file (\d+)", absent=0)  # is given back
+        found.append(_number_in(f"{folder}/{limit}") - _number_in(f"{folder}/{used}", absent=0) + cached)
+    return min(found)
+
+
+def _number_in(path: str, pattern: str = r"^(\d+)", *, unit: int = 1, absent: float = math.inf) -> float:
+    """The number that the pattern finds in a file of the system; `absent` where it has none."""
+    try:
+        found = re.search(pattern, Path(path).read_text(), re.MULTILINE)
+    except OSError:
+        return absent
+    return unit * int(found[1]) if found else absent
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:,.1f} GiB" if abs(count) >= 2**30 else f"{count:,.0f} bytes"
+
+
+Tell = Callable[[str], None]  # gets a line of progress
+
+
+def counter(tell: Tell | None, where: str) -> Callable[[int], None]:
+    """A function of the number of examples read so far, which gives a line to `tell` every few seconds."""
+    told = time.monotonic()
+
+    def count(number: int) -> None:
+        nonlocal told
+        if tell is not None and time.monotonic() - told > SECONDS:
+            tell(f"read {number:,} examples of {where}")
+            told = time.monotonic()
+
+    return count
 
 
 def list_files(folder: Path) -> list[str]:
     """Sorted relative POSIX paths of all files below the folder but hidden ones; links to folders are followed.
 
     Raises:
+        InputError: a link that leads back to a folder around it, too many to one folder, or a name of several lines.
         OSError: a folder that cannot be listed.
     """
 
     def refuse(error: OSError) -> None:
         raise error
 
-    found = []
-    for parent, _, names in os.walk(folder, onerror=refuse, followlinks=True):
-        found += [Path(parent, name).relative_to(folder).as_posix() for name in names]
-    return sorted(name for name in found if not is_hidden(name))
+    found: list[str] = []
+    above, met = {os.fspath(folder): frozenset({_identity(folder)})}, Counter()
+    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        around = above.pop(parent)
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        for child in (os.path.join(parent, name) for name in folders):
+            own = _identity(child)
+            if own in around:
+                raise InputError(f"{printable(child)} is a link that leads back to a folder around it: remove it")
+            met[own] += 1
+            if met[own] > MOST_PATHS:
+                raise InputError(f"{printable(child)} is reached through more than {MOST_PATHS} links: remove some")
+            above[child] = around | {own}
+        inside = Path(parent).relative_to(folder).as_posix()
+        below = "" if inside == "." else f"{inside}/"
+        found += [f"{below}{name}" for name in names if not is_hidden(name)]
+    for name in found:
+        _check_name(name, folder)
+    return sorted(found)
+
+
+def _identity(folder: str | Path) -> tuple[int, int]:
+    found = os.stat(folder)
+    return found.st_dev, found.st_ino
+
+
+def _check_name(name: str, path: Path) -> None:
+    if UNUSABLE.search(name):
+        raise InputError(f"{path} holds {name!a}, which is not text of one line in UTF-8: rename it")
 
 
 def is_hidden(name: str) -> bool:
     """Whether a part of the path begins with a dot, or is the folder that macOS adds to archives."""
-    return any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(name).parts)
+    return any(part == "__MACOSX" or (part[:1] == "." and part != ".") for part in name.split("/"))
 
 
 def checksum(path: Path) -> str:
     """SHA-256, in hex, of an archive's bytes, or of a folder's sorted relative paths, sizes and contents.
 
     Raises:
+        InputError: as `list_files`; or something that is no file, such as a pipe.
         OSError: a file that cannot be read.
     """
     if not path.is_dir():
@@ -75,17 +231,41 @@ def checksum(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     digest = hashlib.sha256()
     for name in list_files(path):
-        data = (path / name).read_bytes()
+        data = _content(os.path.join(path, name))
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()
 
 
+def _content(path: str | Path) -> bytes:
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe does not wait for its writer
+    except OSError:
+        check_regular(Path(path))
+        raise
+    with os.fdopen(number, "rb") as file:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode):
+            check_regular(Path(path))
+        _check_size(Path(path), "it", found.st_size)
+        return file.read()
+
+
+def _check_size(path: Path, name: str, size: int) -> None:
+    if not 0 <= size <= LARGEST_FILE:
+        raise InputError(
+            f"{path}: {name} has {_size(size)}, and no image or text more than {_size(LARGEST_FILE)}: remove it"
+        )
+
+
 def read_files(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes]]:
     """(relative path, content) of every file with one of the suffixes, in the archive's order or sorted by path.
 
+    Nothing is unpacked to the disk, so a name may be absolute; one that leads out of the archive is refused.
+
     Raises:
-        InputError: a file that is no archive by its name, a corrupt one, or one that holds links.
+        InputError: a file that is no archive by its name, a corrupt one, one that holds links or unpacks to
+            `UNPACKED_RATIO` times its size; or as `checksum`.
         OSError: a file that cannot be read.
     """
     if not path.is_dir():
@@ -93,7 +273,7 @@ def read_files(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, byte
         return
     for name in list_files(path):
         if PurePosixPath(name).suffix.lower() in suffixes:
-            yield name, (path / name).read_bytes()
+            yield name, _content(os.path.join(path, name))
 
 
 def _read_archive(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes]]:
@@ -103,40 +283,91 @@ def _read_archive(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, b
         raise InputError(f"{path} is neither a folder nor an archive: give a folder or one of {choices}")
     try:
         yield from _read_zip(path, suffixes) if ending == ".zip" else _read_tar(path, suffixes, OPENERS[ending])
-    except CORRUPT_ARCHIVE as error:
-        raise InputError(f"{path} is corrupt or cut short ({error}): fetch or pack it again") from error
+    except CORRUPT_FILE as error:
+        of_the_system = isinstance(error, OSError) and error.errno is not None
+        if isinstance(error, InputError) or of_the_system:
+            raise
+        raise InputError(f"{path} is corrupt or cut short ({one_line(error)}): fetch or pack it again") from error
+
+
+class _Stream(io.BufferedReader):
+    """A buffered stream that gives at most LARGEST_FILE bytes at once: tarfile asks for what headers declare."""
+
+    def read(self, size: int = -1) -> bytes:
+        if size > LARGEST_FILE:
+            raise tarfile.ReadError(f"a header declares {_size(size)}")
+        return super().read(size)
 
 
 def _read_tar(path: Path, suffixes: frozenset[str], opener: Callable) -> Iterator[tuple[str, bytes]]:
     # Buffered "r:" reads as far ahead as "r|" but spends a third of its time on each small member.
+    packed = path.stat().st_size
     with (
         opener(path, "rb") as raw,
-        io.BufferedReader(raw, BUFFER_BYTES) as stream,
+        _Stream(raw, BUFFER_BYTES) as stream,
         tarfile.open(fileobj=stream, mode="r:") as archive,
     ):
         for member in archive:
-            name = PurePosixPath(member.name).as_posix()
+            name = _member_name(member.name, path)
             archive.members = []  # else every header stays in memory
-            if is_hidden(name) or PurePosixPath(name).suffix.lower() not in suffixes:
+            _check_unpacked(path, archive.offset, packed)  # up to the next header, before what is between is read
+            if is_hidden(name) or PurePosixPath(name).suffix.lower() not in suffixes or member.isdir():
                 continue
             if member.issym() or member.islnk():
                 raise InputError(f"{path}: {name} is a link: pack it with tar --dereference --hard-dereference")
-            if member.isreg():
-                yield name, archive.extractfile(member).read()
+            if not member.isreg():
+                raise InputError(f"{path}: {name} is no regular file: pack it again without it")
+            _check_size(path, name, member.size)
+            yield name, archive.extractfile(member).read()
         _check_end(stream)
 
 
 def _read_zip(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
+        wanted = []
         for member in archive.infolist():
-            name = PurePosixPath(member.filename).as_posix()
-            if member.is_dir() or is_hidden(name) or PurePosixPath(name).suffix.lower() not in suffixes:
-                continue
+            name = _member_name(member.filename, path)
+            if not (member.is_dir() or is_hidden(name)) and PurePosixPath(name).suffix.lower() in suffixes:
+                wanted.append((name, member))
+            elif not member.flag_bits & 1:
+                archive.open(member).close()  # has it the same name there? Else a damaged one is passed over
+        _check_count(path, len(archive.infolist()))
+        _check_unpacked(path, sum(member.file_size for _, member in wanted), path.stat().st_size)
+        for name, member in wanted:
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise InputError(f"{path}: {name} is a link: pack it without zip's option --symlinks")
             if member.flag_bits & 1:
                 raise InputError(f"{path}: {name} is encrypted: pack it without a password")
+            _check_size(path, name, member.file_size)
             yield name, archive.read(member)
+
+
+def _check_count(path: Path, count: int) -> None:
+    """Compares the members found with their number at the end of a zip archive, which zipfile does not.
+
+    A damaged length would hide the members behind it.
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _ZIP_END_BYTES))
+        _, _, end = file.read().rpartition(b"PK\5\6")
+    (declared,) = struct.unpack("<H", end[6:8])
+    if declared not in (count % 2**16, 2**16 - 1):  # the latter: the number stands elsewhere
+        raise zipfile.BadZipFile(f"{count} of {declared} members")
+
+
+def _member_name(name: str, path: Path) -> str:
+    _check_name(name, path)
+    if ".." in PurePosixPath(name).parts:
+        raise InputError(f"{path}: {name} leads out of the archive: pack it again")
+    return PurePosixPath(name).as_posix()
+
+
+def _check_unpacked(path: Path, unpacked: int, packed: int) -> None:
+    if unpacked > UNPACKED_LEAST + UNPACKED_RATIO * packed:
+        raise InputError(
+            f"{path} unpacks to more than {UNPACKED_RATIO} times its own size, {_size(unpacked)}, as no images or texts"
+            " do: fetch it again, or give it unpacked"
+        )
 
 
 def _check_end(stream: io.BufferedReader) -> None:
@@ -149,5 +380,7 @@ def _check_end(stream: io.BufferedReader) -> None:
         if block.strip(b"\0"):
             raise tarfile.ReadError("unreadable header")
         zeros += len(block)
+        if zeros > MOST_ZEROS:
+            raise tarfile.ReadError(f"more than {_size(MOST_ZEROS)} of zeros at its end")
     if zeros == 0:
         raise tarfile.ReadError("no end mark")

@@ -5,12 +5,15 @@ import math
 
 import numpy as np
 
+from focalgeo.data.archives import free_memory
 from focalgeo.data.splits import RawDataset, Sizes
 from focalgeo.types import InputError, Split
 
 CENTRES = np.array([(-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, 1.0)])
 FLIPPED = 10  # one in
 EXAMPLES = 1000
+MOST_DEVIATION = 1e6
+BYTES_EACH = 100  # that making a point takes
 
 
 def read_digits() -> RawDataset:
@@ -33,7 +36,7 @@ def make_clusters(deviation: str, *, sizes: Sizes, seed: int) -> RawDataset:
     ten points of every cluster.
 
     Args:
-        deviation: the standard deviation in both coordinates, 0 or more, as text.
+        deviation: the standard deviation in both coordinates, 0 to a million, as text.
         sizes: examples of each split, multiples of 40; 1000 where None.
         seed: of the random numbers, 0 or more; each split has its own.
 
@@ -74,6 +77,11 @@ def _size(part: str, size: int | None) -> int:
     unit = len(CENTRES) * FLIPPED
     if size < 1 or size % unit:
         raise InputError(f"clusters: {part}_size is {size}: give a multiple of {unit}, so that flips are exact")
+    most = free_memory() / BYTES_EACH
+    if size > most:
+        raise InputError(
+            f"clusters: {part}_size is {size}, more than memory takes: give at most {int(most / unit) * unit}"
+        )
     return size
 
 
@@ -82,6 +90,7 @@ def _number(text: str) -> float:
         deviation = float(text)
     except ValueError:
         deviation = math.nan
-    if not 0 <= deviation < math.inf:
-        raise InputError(f"clusters:{text}: give the standard deviation of the clusters, 0 or more, as clusters:0.5")
+    if not 0 <= deviation <= MOST_DEVIATION:
+        span = f"from 0 to at most {MOST_DEVIATION:,.0f}"
+        raise InputError(f"clusters:{text[:80]}: give the standard deviation of the clusters, {span}, as clusters:0.5")
     return deviation

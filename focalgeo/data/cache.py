@@ -1,10 +1,12 @@
 """Cache of decoded data sets: one file each, written atomically, verified whenever it is read."""
 
 import os
+import stat
 import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -13,18 +15,21 @@ from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split
 
 # Part of every file's name: raise it when what is stored, or how images are decoded, changes.
-FORMAT = 1
+FORMAT = 2
+_SPLITS = ({"train"}, {"train", "val"}, {"train", "test"}, {"train", "val", "test"})
 
 
 def cache_directory(cache_dir: str | os.PathLike | None) -> Path:
     """The folder given, else $XDG_CACHE_HOME/focalgeo, else ~/.cache/focalgeo."""
     if cache_dir is not None:
-        return Path(cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "focalgeo"
+        return Path(os.path.expanduser(cache_dir))
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "focalgeo"
 
 
 def cached_dataset(key: str, build: Callable[[], RawDataset], *, cache_dir: str | os.PathLike | None) -> RawDataset:
     """The data set stored under `key`, or else `build()`, which is then stored; a corrupt file is built again.
+
+    So is a link, a file of another user, and one that holds anything else than images with labels.
 
     Args:
         key: names the content, so it holds a checksum and everything that changes the decoding.
@@ -47,16 +52,51 @@ def cached_dataset(key: str, build: Callable[[], RawDataset], *, cache_dir: str 
 
 def _read(path: Path) -> RawDataset | None:
     try:
-        # testzip first: NumPy alone would not see a header that claims fewer rows than the file holds.
-        with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:
-                return None
-        with np.load(path, allow_pickle=False) as arrays:
-            parts = [name[: -len("_x")] for name in arrays.files if name.endswith("_x")]
-            splits = {part: Split(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in parts}
-            return RawDataset(splits, tuple(arrays["class_names"].tolist()), str(arrays["checksum"]))
+        with _opened(path) as file:
+            _check_members(file)
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                parts = [name[: -len("_x")] for name in arrays.files if name.endswith("_x")]
+                splits = {part: Split(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in parts}
+                names, checksum = arrays["class_names"], arrays["checksum"]
+        raw = RawDataset(splits, tuple(names.tolist()), str(checksum))
+        return raw if _is_data(raw) else None
     except Exception:  # whatever a corrupt file raises, the answer is to decode again
         return None
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A regular file of our own, no link; a pipe does not block."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(number, "rb")
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.geteuid(), 0):
+        file.close()
+        raise InputError(f"{path} is not a file of this user")
+    return file
+
+
+def _check_members(file: BinaryIO) -> None:
+    """Stored as they are and no larger than the file, by their headers; then by their checksums.
+
+    NumPy alone would not see a header that claims fewer rows than the file holds.
+    """
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise zipfile.BadZipFile("compressed")
+        if sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
+            raise zipfile.BadZipFile("larger than the file")
+        if archive.testzip() is not None:
+            raise zipfile.BadZipFile("wrong checksum")
+
+
+def _is_data(raw: RawDataset) -> bool:
+    """Whether the splits are images with labels, train among them; labels are checked with every data set's."""
+    return set(raw.splits) in _SPLITS and all(
+        x.dtype == np.uint8 and x.ndim == 4 and y.dtype == np.int32 and y.shape == x.shape[:1]
+        for x, y in raw.splits.values()
+    )
 
 
 def _write(path: Path, raw: RawDataset) -> None:

@@ -1,6 +1,10 @@
 """Class folders of images, and finding, reading and caching of any data set that is given by a path."""
 
+import errno
 import os
+import re
+import stat
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -8,15 +12,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-from focalgeo.data.archives import checksum, one_line, read_files
+from focalgeo.data.archives import Tell, check_regular, checksum, is_hidden, list_files, one_line, read_files
 from focalgeo.data.cache import cached_dataset
-from focalgeo.data.images import decode_files
+from focalgeo.data.images import check_memory, decode_files
 from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
+# Images too, as their endings say, but of formats that are not read: passing them over would lose examples in silence.
+UNREAD = frozenset(
+    {
+        ".apng",
+        ".arw",
+        ".avif",
+        ".cr2",
+        ".dcm",
+        ".dib",
+        ".dng",
+        ".eps",
+        ".exr",
+        ".hdr",
+        ".heic",
+        ".heif",
+        ".ico",
+        ".jfif",
+    }
+    | {".jp2", ".jpe", ".nef", ".npy", ".pbm", ".pcx", ".pnm", ".psd", ".raw", ".svg", ".tga"}
+)
 SPLITS = ("train", "val", "test")
-Decode = Callable[[Path, str, str, int | None], RawDataset]  # (path, where, checksum, image_size)
+TRAINING = frozenset({"train", "training"})
+HELD_OUT = frozenset({"val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "holdout"})
+Decode = Callable[[Path, str, str, int | None, Tell | None], RawDataset]  # (path, where, checksum, image_size, tell)
 
 
 class Layout(NamedTuple):
@@ -28,42 +54,87 @@ class Layout(NamedTuple):
 
 
 def read_folder(
-    location: str, *, image_size: int | None = None, cache_dir: str | os.PathLike | None = None
+    location: str,
+    *,
+    image_size: int | None = None,
+    cache_dir: str | os.PathLike | None = None,
+    tell: Tell | None = None,
 ) -> RawDataset:
     """Images as uint8 [examples, height, width, 3], labels by alphabetical order of the class folders.
 
     Args:
         location: a folder or .tar, .tar.gz, .tar.bz2, .tar.xz or .zip archive that holds
-            {train,val,test}/<class>/<image>, val and test optional, or <class>/<image>; one folder around it all,
-            hidden files and files that are no images are passed over. Relative to the working directory; ~ is the home
-            folder.
+            {train,val,test}/<class>/<image>, val and test optional, or <class>/<image>; folders around it all, hidden
+            files and files that are no images are passed over. Relative to the working directory; ~ is the home folder.
         image_size: resize every image to this height and width; None asks that all have one size.
         cache_dir: where the decoded images are kept, see focalgeo.data.cache.
+        tell: gets a line of progress every few seconds.
 
     Raises:
         InputError: nothing there, no images, one class, a corrupt archive or image, two sizes, an unusable layout.
     """
-    return read_images(location, _decode, kind="folder", image_size=image_size, cache_dir=cache_dir)
+    where = f"folder:{location}"
+    path = find_path(location, where=where)
+    if path.is_dir():
+        with file_errors(where):
+            _check_folder(path, where, image_size)
+    return read_images(location, _decode, kind="folder", image_size=image_size, cache_dir=cache_dir, tell=tell)
+
+
+def _check_folder(path: Path, where: str, image_size: int | None) -> None:
+    """Refuse, before anything is decoded, an unusable layout, more than memory takes, and folders without images.
+
+    Raises:
+        InputError: the first of them.
+    """
+    names = [name for name in list_files(path) if is_image(name, where)]
+    layout(names, where=where)
+    check_memory(len(names), image_size, where=where)
+    classes = {PurePosixPath(name).parent for name in names}
+    splits = {folder.parent for folder in classes}
+    for parent in sorted(splits | {folder.parent for folder in splits if folder.name in SPLITS}):
+        for name in sorted(os.listdir(path / parent)):
+            folder = parent / name
+            if folder in classes | splits or is_hidden(name) or not (path / folder).is_dir():
+                continue
+            if {name, parent.name} & {*SPLITS} or not list_files(path / folder):  # else it holds notes on the images
+                raise InputError(f"{where}: {folder} holds no images: fill or remove it")
+
+
+def is_image(name: str, where: str) -> bool:
+    """Whether a file is an image that is read, by its ending.
+
+    Raises:
+        InputError: it is an image of a format that is not read.
+    """
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix in UNREAD:
+        raise InputError(
+            f"{where}: {name} is of a format that is not read: convert it to .png or another of {_suffixes()}"
+        )
+    return suffix in SUFFIXES
 
 
 def layout(names: Sequence[str], *, where: str) -> Layout:
     """Splits and labels from relative paths; class folders in alphabetical order are labels 0, 1, ...
 
     Raises:
-        InputError: no images, one class, an image in no class folder, a name twice, a folder beside train, val and
-            test, no train folder, or a class that train has not.
+        InputError: no images, one class, an image in no class folder or deeper than one, a name twice, a folder beside
+            train, val and test, no train folder, class folders named as splits, or a class that train has not.
     """
     if not names:
         raise InputError(f"{where} holds no images: give class folders with files that end in {_suffixes()}")
-    paths = _without_outer_folder([PurePosixPath(name).parts for name in names])
+    outer, paths = _without_outer_folders([PurePosixPath(name).parts for name in names])
     has_splits = any(path[0] in SPLITS and len(path) > 2 for path in paths)
     members: dict[str, list[tuple[str, int]]] = {}
     for row in sorted(range(len(paths)), key=paths.__getitem__):
         part, class_name = _split_and_class(paths[row], names[row], has_splits=has_splits, where=where)
         members.setdefault(part, []).append((class_name, row))
-    if len(set(paths)) < len(paths):
-        twice = next(name for name, path in zip(names, paths, strict=True) if paths.count(path) > 1)
-        raise InputError(f"{where} holds {twice} twice: pack it again")
+    path, count = Counter(paths).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"{where} holds {'/'.join((*outer, *path))} twice: pack it again")
+    if not has_splits:
+        _check_roles(outer, sorted({class_name for class_name, _ in members["train"]}), where)
     return _labelled(members, where)
 
 
@@ -71,13 +142,35 @@ def find_path(location: str, *, where: str, hint: str = "") -> Path:
     """The path of an existing folder or archive; `hint` ends the message where there is none.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, a link to nothing, something else than a folder or a file, or a name that the system
+            refuses.
     """
-    path = Path(location).expanduser()
-    if not location or not path.exists():
-        hint = f"; {hint}" if hint else ""
-        raise InputError(f"{where}: there is no such folder or archive: check the path, relative to {Path.cwd()}{hint}")
+    path = Path(location)
+    try:
+        path = path.expanduser()
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if path.is_symlink():
+            raise InputError(f"{where} is a link to {os.readlink(path)}, where nothing is: mend the link") from error
+        raise _nothing_at(where, hint) from error
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: ~ of no user
+        why = getattr(error, "strerror", None) or one_line(error)
+        raise InputError(f"{_shortened(where)} cannot be read ({why}): check the path") from error
+    if not location:
+        raise _nothing_at(where, hint)
+    if not stat.S_ISDIR(mode):
+        check_regular(path)
     return path
+
+
+def _nothing_at(where: str, hint: str) -> InputError:
+    hint = f"; {hint}" if hint else ""
+    path = f"check the path, relative to {Path.cwd()}"
+    return InputError(f"{_shortened(where)}: there is no such folder or archive: {path}{hint}")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:100]}...{text[-80:]}"
 
 
 @contextmanager
@@ -86,7 +179,16 @@ def file_errors(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{where} cannot be read ({one_line(error)}): check its permissions") from error
+        mend = _MENDS.get(error.errno, "check the disk")
+        raise InputError(f"{where} cannot be read ({one_line(error)}): {mend}") from error
+
+
+_MENDS = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "check its permissions"),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "it was moved meanwhile, start again"),
+    errno.ELOOP: "a link leads to itself, remove it",
+    errno.ENAMETOOLONG: "shorten the names",
+}
 
 
 def read_images(
@@ -97,6 +199,7 @@ def read_images(
     image_size: int | None,
     cache_dir: str | os.PathLike | None,
     hint: str = "",
+    tell: Tell | None = None,
 ) -> RawDataset:
     """The data set that `decode` makes of a folder or archive, cached by its checksum, `kind` and image size.
 
@@ -109,23 +212,50 @@ def read_images(
     with file_errors(where):
         digest = checksum(path)
         return cached_dataset(
-            f"{kind}-{digest}-{size}", lambda: decode(path, where, digest, image_size), cache_dir=cache_dir
+            f"{kind}-{digest}-{size}", lambda: decode(path, where, digest, image_size, tell), cache_dir=cache_dir
         )
 
 
 def _split_and_class(path: tuple[str, ...], name: str, *, has_splits: bool, where: str) -> tuple[str, str]:
     if has_splits and path[0] not in SPLITS:
-        raise InputError(f"{where}: {name} stands beside train, val and test: move it into one of them or away")
+        mend = "move it into one of them or away, or rename its folder"
+        raise InputError(f"{where}: {name} stands beside train, val and test: {mend}")
     path = path if has_splits else ("train", *path)
     if len(path) < 3:
         raise InputError(f"{where}: {name} is in no class folder: move it into one")
+    if len(path) > 3:
+        mend = "name the folders of the splits train, val and test, or give one folder to each class"
+        raise InputError(f"{where}: {name} lies deeper than <class>/<image>: {mend}")
     return path[0], path[1]
 
 
-def _without_outer_folder(paths: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _without_outer_folders(paths: list[tuple[str, ...]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The folders around everything, and the paths below them."""
+    outer: tuple[str, ...] = ()
     while len({path[0] for path in paths}) == 1 and min(map(len, paths)) > 2:
-        paths = [path[1:] for path in paths]
-    return paths
+        outer, paths = (*outer, paths[0][0]), [path[1:] for path in paths]
+    return outer, paths
+
+
+def _role(name: str) -> str | None:
+    """The split that a folder's name says it holds, by one of its words: train, held out, or None."""
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    return "train" if words & TRAINING else "held out" if words & HELD_OUT else None
+
+
+def _check_roles(outer: Sequence[str], class_names: Sequence[str], where: str) -> None:
+    """Refuse class folders inside a folder that is held out, and folders without classes that are splits themselves."""
+    said = [name for name in outer if _role(name)]
+    if said and _role(said[-1]) == "held out":
+        raise InputError(f"{where} has no train folder, only {said[-1]}: expected train/<class>/ too, {_OWN_CLASSES}")
+    exact = [name for name in class_names if name.lower() in TRAINING | HELD_OUT]
+    splits = class_names if all(map(_role, class_names)) else exact
+    if len(splits) > 1:
+        names = f"{splits[0]} and {splits[-1]}"
+        raise InputError(f"{where}: {names} are names of splits and hold no class folders: give train/<class>/<image>")
+
+
+_OWN_CLASSES = "or name the folder otherwise if it is what to train on"
 
 
 def _labelled(members: dict[str, list[tuple[str, int]]], where: str) -> Layout:
@@ -146,8 +276,9 @@ def _labelled(members: dict[str, list[tuple[str, int]]], where: str) -> Layout:
     )
 
 
-def _decode(path: Path, where: str, digest: str, image_size: int | None) -> RawDataset:
-    names, images = decode_files(read_files(path, SUFFIXES), where=where, image_size=image_size)
+def _decode(path: Path, where: str, digest: str, image_size: int | None, tell: Tell | None) -> RawDataset:
+    files = ((name, data) for name, data in read_files(path, SUFFIXES | UNREAD) if is_image(name, where))
+    names, images = decode_files(files, where=where, image_size=image_size, tell=tell)
     plan = layout(names, where=where)
     splits = {part: Split(images[rows], np.array(plan.labels[part], np.int32)) for part, rows in plan.rows.items()}
     return RawDataset(splits, plan.class_names, digest)

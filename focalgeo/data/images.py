@@ -5,6 +5,8 @@ that this package loads without JAX.
 """
 
 import io
+import math
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +18,13 @@ import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 from PIL import Image
 
+from focalgeo.data.archives import Tell, counter, free_memory
 from focalgeo.types import Array, InputError, Split
 
 # What Pillow turns into RGB without loss of range; "I;16", "I" and "F" it would clip at 255.
 EIGHT_BIT_MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
+# Other formats are not tried, whatever the name says: Pillow runs Ghostscript on PostScript.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 FILES_PER_TASK = 256
 TASKS_WAITING = 4
 
@@ -29,43 +34,83 @@ File = tuple[str, bytes]
 def decode_image(data: bytes, *, where: str, image_size: int | None = None) -> UInt8[np.ndarray, "height width 3"]:
     """One encoded image as uint8 [height, width, 3]; greyscale becomes RGB, transparency is dropped.
 
+    Pixels are taken as they are stored: a camera's note of how it was held (EXIF) turns nothing.
+
     Args:
-        data: the bytes of the file, in any format Pillow reads.
+        data: the bytes of the file, in one of `FORMATS`.
         where: what the message calls the file.
         image_size: resize to this height and width (bilinear, aspect not kept); None keeps the size.
 
     Raises:
-        InputError: the bytes are no image, are cut short, or hold more than 8 bits per channel.
+        InputError: the bytes are no image, are cut short, hold several images, more than 8 bits per channel, or more
+            pixels than Pillow's limit.
     """
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            mode = image.mode
-            if mode in EIGHT_BIT_MODES:
-                image = image.convert("RGBA") if mode in ("P", "PA") else image  # else Pillow warns of transparency
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            why = _unusable(image)
+            if why is None:
+                image = image.convert("RGBA") if image.mode in ("P", "PA") else image  # else Pillow warns
                 image = image.convert("RGB")
                 if image_size is not None:
                     image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
                 return np.asarray(image)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        why = f"has more than {Image.MAX_IMAGE_PIXELS:,} pixels: make it smaller"
     except Exception as error:  # Pillow's readers raise some ten unrelated types on corrupt files
         raise InputError(f"{where} is not a readable image: mend or remove it") from error
-    raise InputError(f"{where} is of mode {mode}: convert it to 8 bits per channel")
+    raise InputError(f"{where} {why}")
+
+
+def _unusable(image: Image.Image) -> str | None:
+    if image.mode not in EIGHT_BIT_MODES:
+        return f"is of mode {image.mode}: convert it to 8 bits per channel"
+    # a camera's MPO holds a photo and smaller copies of it
+    if image.format != "MPO" and getattr(image, "is_animated", False):
+        return f"holds {image.n_frames} images: give a file with one"
+    return None
 
 
 def decode_files(
-    files: Iterable[File], *, where: str, image_size: int | None = None
+    files: Iterable[File], *, where: str, image_size: int | None = None, tell: Tell | None = None
 ) -> tuple[list[str], UInt8[np.ndarray, "files height width 3"]]:
     """The names and images, uint8 [files, height, width, 3], of encoded files, in their order.
 
+    tell: gets a line of progress every few seconds.
+
     Raises:
-        InputError: a broken image, or images of different sizes where `image_size` is None.
+        InputError: a broken image, images of different sizes where `image_size` is None, or more than memory takes.
     """
     names: list[str] = []
     groups: list[np.ndarray] = []
-    for group_names, images in _decoded_groups(iter(files), where, image_size):
-        names += group_names
-        groups.append(stack_images(group_names, images, where=where))
-        check_one_size([names[0], group_names[0]], [groups[0][0], groups[-1][0]], where=where)
+    count = counter(tell, where)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Pillow, about a file's metadata
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        for group_names, images in _decoded_groups(iter(files), where, image_size):
+            names += group_names
+            groups.append(stack_images(group_names, images, where=where))
+            check_one_size([names[0], group_names[0]], [groups[0][0], groups[-1][0]], where=where)
+            count(len(names))
     return names, np.concatenate(groups) if groups else np.empty((0, 0, 0, 3), np.uint8)
+
+
+def check_memory(count: int, image_size: int | None, *, where: str) -> None:
+    """Refuse more resized images than memory takes; it holds them twice while they are joined.
+
+    Raises:
+        InputError: how much they take, and a size that fits.
+    """
+    if image_size is not None:
+        _check_pixels(count, 3 * image_size**2, free_memory(), where)
+
+
+def _check_pixels(count: int, bytes_each: int, free: float, where: str) -> None:
+    if 2 * count * bytes_each > free:
+        most = max(1, math.isqrt(int(free / (6 * count))))
+        raise InputError(
+            f"{where}: {count:,} images of {bytes_each / 2**20:,.1f} MiB are twice in memory while they are joined, and"
+            f" {free / 2**30:,.1f} GiB are free: set config.data.image_size to at most {most}"
+        )
 
 
 def stack_images(
@@ -99,14 +144,23 @@ def _decoded_groups(
     files: Iterator[File], where: str, image_size: int | None
 ) -> Iterator[tuple[list[str], list[np.ndarray]]]:
     # Reading and unpacking go on while two threads decode; the queue is bounded so that memory is too.
-    def decode(group: list[File]) -> tuple[list[str], list[np.ndarray]]:
-        images = [decode_image(data, where=f"{where}: {name}", image_size=image_size) for name, data in group]
+    free = free_memory()
+
+    def decode(group: list[File], so_far: int) -> tuple[list[str], list[np.ndarray]]:
+        images: list[np.ndarray] = []
+        for name, data in group:
+            images.append(decode_image(data, where=f"{where}: {name}", image_size=image_size))
+            if len(images) == 1:
+                _check_pixels(so_far, images[0].nbytes, free, where)
         return [name for name, _ in group], images
 
     waiting: deque = deque()
+    count = 0
     with ThreadPoolExecutor(2) as pool:
         while group := list(islice(files, FILES_PER_TASK)):
-            waiting.append(pool.submit(decode, group))
+            count += len(group)
+            check_memory(count, image_size, where=where)
+            waiting.append(pool.submit(decode, group, count))
             if len(waiting) > TASKS_WAITING:
                 yield waiting.popleft().result()
         while waiting:

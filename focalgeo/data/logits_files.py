@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,28 +64,30 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
     optional = keys.group is not None or "group" in arrays
     group = arrays[_named(arrays, keys, "group", where)]() if optional else None
     if scores.dtype.kind not in "fiu":
-        raise InputError(f"{where}: {given} are of type {scores.dtype}: give numbers")
-    labels = _whole_numbers(labels, where)
+        raise InputError(f"{where}: {given} are of type {_type(scores)}: give numbers")
     _check_shapes(scores, labels, group, given, where)
+    labels = _whole_numbers(labels, where)
     _check_values(scores, labels, given, where)
     if given == "probs":
         _check_probs(scores, where)
-    if group is not None:
-        _check_group(group, where)
+    group = None if group is None else _group_names(group, where)
     return Outputs(
         source=source,
         checksum=" ".join(f"sha256:{checksum(path)}" for path in files),
         given=given,
         logits=_log(scores) if given == "probs" else scores.astype(np.float32),
         labels=labels.astype(np.int32),
-        group=None if group is None else group.astype(str),
+        group=group,
         saturated=int(((scores <= 0) | (scores >= 1)).any(axis=1).sum()) if given == "probs" else 0,
         looks_like_probs=given == "logits" and _sums_to_1(scores),
     )
 
 
 def _open(source: str, where: str) -> tuple[list[Path], Arrays]:
-    parts = dict(re.findall(rf"(?:^|,)({'|'.join(_ROLES)})=(.+?)(?=,(?:{'|'.join(_ROLES)})=|$)", source))
+    found = re.findall(rf"(?:^|,)({'|'.join(_ROLES)})=(.+?)(?=,(?:{'|'.join(_ROLES)})=|$)", source)
+    parts = dict(found)
+    if len(parts) < len(found):
+        raise InputError(f"--{where}={source} says the same array twice: give one file of each")
     _check_roles(source, parts, where)
     if not parts:
         path = Path(source)
@@ -138,18 +141,19 @@ def _names(arrays: Arrays) -> str:
 
 def _whole_numbers(labels: np.ndarray, where: str) -> np.ndarray:
     """Labels as integers; text, as a csv file holds it, is read as whole numbers and nothing else."""
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        raise InputError(f"{where}: labels have shape {labels.shape}: give class numbers, labels.argmax(1) of one-hot")
     if labels.dtype.kind in "iu":
         return labels
     if labels.dtype.kind == "U":
-        wrong = [i for i, text in enumerate(labels.flat) if not re.fullmatch(r"[+-]?\d{1,18}", text)]
-        if not wrong:
+        texts = _texts(labels, "labels", where)
+        wrong = next((i for i, text in enumerate(texts) if not re.fullmatch(r"[+-]?[0-9]{1,18}", text)), None)
+        if wrong is None:
             return labels.astype(np.int64)
-        raise InputError(
-            f"{where}: labels[{wrong[0]}] is {str(labels.flat[wrong[0]])!r}: give class numbers 0, 1, 2 ..."
-        )
-    raise InputError(f"{where}: labels are {labels.dtype}: give class numbers as integers, labels.astype(int)")
+        raise InputError(f"{where}: labels[{wrong}] is {texts[wrong][:40]!r}: give class numbers 0, 1, 2 ...")
+    raise InputError(f"{where}: labels are {_type(labels)}: give class numbers as integers, labels.astype(int)")
+
+
+def _type(array: np.ndarray) -> str:
+    return str(array.dtype)[:60]  # a structured type has any number of names
 
 
 def _log(probs: np.ndarray) -> np.ndarray:
@@ -159,15 +163,21 @@ def _log(probs: np.ndarray) -> np.ndarray:
 
 def _check_shapes(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, given: str, where: str) -> None:
     """Refuses what is not one row of two or more classes for each label, and fewer than 30 rows."""
+    zeros = "1 - p, p" if given == "probs" else "0 * z, z"
     if scores.ndim != 2:
-        hint = "; of two classes give both, np.stack([1 - p, p], 1)" if scores.ndim == 1 else ""
+        hint = f"; of two classes give both, np.stack([{zeros}], 1)" if scores.ndim == 1 else ""
         raise InputError(f"{where}: {given} have shape {scores.shape}: give [examples, classes]{hint}")
+    if scores.shape[1] < 2:
+        hint = f"; of two classes give both, np.concatenate([{zeros}], 1)" if scores.shape[1] == 1 else ""
+        count = f"{scores.shape[1]} class{'es' if scores.shape[1] != 1 else ''}"
+        raise InputError(f"{where}: {given} have {count}: give two or more{hint}")
+    if labels.ndim == 2:
+        hint = "labels[:, 0]" if labels.shape[1] == 1 else "labels.argmax(1) of one-hot"
+        raise InputError(f"{where}: labels have shape {labels.shape}: give class numbers, {hint}")
     for name, array in (("labels", labels), ("group", group)):
         if array is not None and array.shape != scores.shape[:1]:
             shapes = f"{name} have shape {array.shape}, {given} {scores.shape}"
             raise InputError(f"{where}: {shapes}: give one for each row of {given}")
-    if scores.shape[1] < 2:
-        raise InputError(f"{where}: {given} have {scores.shape[1]} class: give two or more")
     if len(scores) < _FEWEST_EXAMPLES:
         few = f"{where} has {len(scores)} examples, too few to fit or to measure calibration"
         raise InputError(f"{few}: give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer")
@@ -188,9 +198,19 @@ def _check_values(scores: np.ndarray, labels: np.ndarray, given: str, where: str
     if outside.size:
         first, last = outside[0], scores.shape[1] - 1
         what = f"{where}: labels[{first}] is {labels[first]}"
-        raise InputError(f"{what}: with {last + 1} classes give labels from 0 to {last}")
+        raise InputError(f"{what}: with {last + 1} classes give labels from 0 to {last}{_off_by_one(labels, last + 1)}")
     if labels.min() == labels.max():
         raise InputError(f"{where}: all labels are {labels[0]}, one class: calibration needs examples of two or more")
+
+
+def _off_by_one(labels: np.ndarray, num_classes: int) -> str:
+    """What to do with labels that are counted from 1, or with the -1 that stands for no label."""
+    least, most = int(labels.min()), int(labels.max())
+    if (least, most) == (1, num_classes):
+        return f"; these run from 1 to {num_classes}: give labels - 1"
+    if least == -1 and most < num_classes:
+        return "; if -1 stands for no label, leave these examples out"
+    return ""
 
 
 def _check_probs(probs: np.ndarray, where: str) -> None:
@@ -211,12 +231,30 @@ def _check_probs(probs: np.ndarray, where: str) -> None:
         raise InputError(f"{what}: give probabilities of all classes, or say --logits-key if these are logits")
 
 
-def _check_group(group: np.ndarray, where: str) -> None:
-    """Refuses groups that are NaN or empty."""
-    missing = group != group if group.dtype.kind == "f" else np.char.strip(group.astype(str)) == ""
+def _group_names(group: np.ndarray, where: str) -> np.ndarray:
+    """Groups as text; refuses those that are NaN, empty or no text of one line."""
+    if group.dtype.kind not in "USbiufM":
+        raise InputError(f"{where}: group is of type {_type(group)}: give names or numbers")
+    names = np.array(_texts(group, "group", where), str)
+    missing = group != group if group.dtype.kind in "fM" else np.char.strip(names) == ""
     if missing.any():
         first = int(np.flatnonzero(missing)[0])
         raise InputError(f"{where}: group of {missing.sum()} examples is missing, the first in row {first}: name them")
+    wrong = next((name for name in np.unique(names).tolist() if not _is_line(name)), None)
+    if wrong is not None:
+        raise InputError(f"{where}: group {ascii(wrong)[:60]} is no text of one line: give plain names")
+    return names
+
+
+def _texts(array: np.ndarray, name: str, where: str) -> list[str]:
+    try:
+        return array.astype(str).tolist()
+    except (ValueError, SystemError) as error:  # bytes, or code points, that are no text
+        raise InputError(f"{where}: {name} hold bytes that are no text: give numbers or plain names") from error
+
+
+def _is_line(name: str) -> bool:
+    return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name)
 
 
 def _tolerance(probs: np.ndarray) -> float:

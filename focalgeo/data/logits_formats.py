@@ -1,22 +1,38 @@
 """Named arrays in .npz, .npy, .csv, .safetensors and PyTorch files; nothing in a file is ever executed."""
 
+import codecs
+import contextlib
 import csv
+import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
 from safetensors import SafetensorError, safe_open
 
-from focalgeo.data.archives import CORRUPT_FILE, corrupt_file
+from focalgeo.data.archives import (
+    CORRUPT_FILE,
+    check_declared,
+    check_regular,
+    check_zip_member,
+    corrupt_file,
+    printable,
+)
 from focalgeo.types import InputError
 
 Arrays = Mapping[str, Callable[[], np.ndarray]]  # name -> a function that reads the array
+
+_COPIES = 3  # arrays of a file's size that reading and checking it take, at the most
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_OF_NUMBERS = b"0123456789eE+-., \t\r\n"  # of these float() and NumPy take numbers and nothing else
+_NUMBERED = re.compile(r"(.+)_[0-9]+")
 
 
 def open_arrays(path: Path) -> Arrays:
@@ -27,57 +43,100 @@ def open_arrays(path: Path) -> Arrays:
     torch with weights_only.
 
     Raises:
-        InputError: another suffix, a file that is missing, empty, corrupt or cut short, or pickled objects.
+        InputError: another suffix, what is no regular file, a file that is missing, empty, corrupt or cut short, that
+        declares more than it holds or than memory does, or pickled objects.
     """
+    check_regular(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path} is of no known format: give one of {', '.join(FORMATS)}")
     try:
-        if path.stat().st_size == 0:
+        size = path.stat().st_size
+        if size == 0:
             raise InputError(f"{path} is empty: write it again")
+        check_declared(path, "the file", size)
         return FORMATS[path.suffix.lower()](path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; check the path") from error
 
 
 def _open_npz(path: Path) -> Arrays:
-    _refuse_pickle(path)
+    _check_start(path, b"PK")
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
     except CORRUPT_FILE as error:
         raise corrupt_file(path, error) from error
-    return {name: partial(_load, path, name) for name in names}
+    found: dict[str, Callable[[], np.ndarray]] = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name in found:
+            raise InputError(f"{path} holds {printable(name)} twice: write it again with one array of each name")
+        found[name] = partial(_load_member, path, member)
+    return found
 
 
 def _open_npy(path: Path) -> Arrays:
-    _refuse_pickle(path)
-    with path.open("rb") as file:
-        if file.read(6) != b"\x93NUMPY":  # np.load would take it for a pickle
-            raise corrupt_file(path, "it does not begin as one")
-    return {"": partial(_load, path, None)}
+    _check_start(path, b"\x93NUMPY")
+    return {"": partial(_load, path)}
 
 
-def _refuse_pickle(path: Path) -> None:
+def _check_start(path: Path, start: bytes) -> None:
+    """Refuses what begins as a pickle does, or otherwise than the format."""
     with path.open("rb") as file:
-        if file.read(1) == b"\x80":
-            raise _pickled(path)
+        found = file.read(len(start))
+    if found[:1] == b"\x80":
+        raise _pickled(path)
+    if found != start:
+        raise corrupt_file(path, "it does not begin as one")
 
 
 def _pickled(path: Path) -> InputError:
     return InputError(f"{path} holds pickled objects, which could run code: save plain numbers with np.savez")
 
 
-def _load(path: Path, name: str | None) -> np.ndarray:
+def _load(path: Path) -> np.ndarray:
     try:
-        found = np.load(path, allow_pickle=False)
-        if name is None:
-            return found
-        with found:
-            return found[name]
+        with path.open("rb") as file:
+            _check_header(path, "the array", file, path.stat().st_size)
+            file.seek(0)
+            return np.lib.format.read_array(file, allow_pickle=False)
     except CORRUPT_FILE as error:
-        if "allow_pickle" in str(error):
-            raise _pickled(path) from error
         raise corrupt_file(path, error) from error
+
+
+def _load_member(path: Path, member: zipfile.ZipInfo) -> np.ndarray:
+    check_zip_member(path, member)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            with archive.open(member) as file:
+                _check_header(path, printable(member.filename), file, member.file_size)
+            with archive.open(member) as file:
+                found = np.lib.format.read_array(file, allow_pickle=False)
+                file.read()  # to the end, where the checksum is compared
+                return found
+    except CORRUPT_FILE as error:
+        raise corrupt_file(path, error) from error
+
+
+def _check_header(path: Path, name: str, file: BinaryIO, size: int) -> None:
+    """Refuses an array of objects, and a header whose shape and type are not what `size` bytes hold, to the byte."""
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    if dtype.hasobject:
+        raise _pickled(path)
+    declared = dtype.itemsize
+    for length in shape:
+        declared *= max(length, -1)
+    held = size - file.tell()
+    if min(shape, default=0) < 0 or declared != held:
+        raise corrupt_file(path, f"{name} declares shape {_short(shape)} of {dtype.str}, and {held:,} bytes follow")
+    check_declared(path, name, _COPIES * declared)
+
+
+def _short(shape: tuple[int, ...]) -> str:
+    text = str(shape)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _open_safetensors(path: Path) -> Arrays:
@@ -91,86 +150,112 @@ def _load_safetensor(path: Path, name: str) -> np.ndarray:
     return values.astype(np.float32) if values.dtype == bfloat16 else values
 
 
-@contextmanager
+@contextlib.contextmanager
 def _safetensors(path: Path) -> Iterator[safe_open]:
     try:
         with safe_open(path, framework="numpy") as file:
             yield file
-    except (SafetensorError, *CORRUPT_FILE, TypeError) as error:
+    except (SafetensorError, *CORRUPT_FILE, AttributeError) as error:  # AttributeError: a type that NumPy has not
         raise corrupt_file(path, error) from error
+
+
+class _Table(NamedTuple):
+    """A csv file: its header, and its other lines that are not blank, each with its number, counted from 1."""
+
+    path: Path
+    header: list[str]
+    lines: list[str]
+    numbers: list[int]
+    plain: bool  # whether the lines hold nothing but characters of numbers
 
 
 def _open_csv(path: Path) -> Arrays:
     """Columns `name_0`, `name_1`, ... are one float array `name` [rows, columns], any other column an array of text.
 
+    A line is a row, so that a quote which is not closed ends with it; every row has as many cells as the header.
+
     Raises:
-        InputError: no header, columns not separated by commas or out of order; when an array is read, a cell that is no
-        number, by its line (counted from 1, the header included) and column.
+        InputError: no UTF-8, no header, columns not separated by commas, a row of another length; when an array is
+        read, columns twice or out of order, a cell that is no number, by its line and column.
     """
-    header = _csv_header(path)
+    table = _read_table(path)
+    _check_table(table)
     columns: dict[str, list[int]] = {}
-    for index, name in enumerate(header):
-        stem, _, number = name.rpartition("_")
-        columns.setdefault(stem if number.isdecimal() else name, []).append(index)
-    for stem, indices in columns.items():
-        if len(indices) > 1 and [header[i] for i in indices] != [f"{stem}_{k}" for k in range(len(indices))]:
-            raise InputError(f"{path}: columns of {stem!r} must be {stem}_0, {stem}_1, ... once each and in order")
-    numeric = {stem for stem, indices in columns.items() if header[indices[0]] != stem}
-    return {stem: partial(_csv_array, path, indices, numeric=stem in numeric) for stem, indices in columns.items()}
+    for index, name in enumerate(table.header):
+        numbered = _NUMBERED.fullmatch(name)
+        columns.setdefault(numbered[1] if numbered else name, []).append(index)
+    return {stem: partial(_csv_array, table, stem, indices) for stem, indices in columns.items()}
 
 
-def _csv_header(path: Path) -> list[str]:
+def _read_table(path: Path) -> _Table:
+    check_declared(path, "the text", _COPIES * path.stat().st_size)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header = [name.strip() for name in next(csv.reader(file), [])]
-    except (UnicodeDecodeError, csv.Error) as error:
+        data = path.read_bytes()
+        if b"\0" in data:
+            raise corrupt_file(path, "it holds zero bytes: UTF-16 should be UTF-8")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        found = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line and not line.isspace()]
+    except (UnicodeDecodeError, MemoryError) as error:
         raise corrupt_file(path, error) from error
-    if len(header) == 1:
-        for mark, name in ((";", "semicolons"), ("\t", "tabs")):
-            if mark in header[0]:
-                raise InputError(f"{path}: columns are separated by {name}: write it with commas")
-    if header and all(_is_number(name) for name in header):
+    number, first = found[0] if found else (1, "")
+    header = [name.strip(" \t") for name in _cells(first, path, number)]
+    rest = data.translate(None, _OF_NUMBERS).removeprefix(codecs.BOM_UTF8)
+    plain = rest == first.encode().translate(None, _OF_NUMBERS)
+    return _Table(path, header, [line for _, line in found[1:]], [number for number, _ in found[1:]], plain)
+
+
+def _check_table(table: _Table) -> None:
+    """Refuses a header that is none, and rows that are longer or shorter than it."""
+    path, header = table.path, table.header
+    for mark, name in ((";", "semicolons"), ("\t", "tabs")) if len(header) == 1 else ():
+        if mark in header[0]:
+            raise InputError(f"{path}: columns are separated by {name}: write it with commas")
+    if all(_NUMBER.fullmatch(name) for name in header):
         raise InputError(f"{path} has no header: begin it with a line such as labels,logits_0,logits_1")
-    return header
+    for number, line in zip(table.numbers, table.lines, strict=True):
+        count = len(_cells(line, path, number)) if '"' in line else line.count(",") + 1
+        if count != len(header):
+            what = f"{path}, line {number} has {count} cells, the header {len(header)}"
+            raise InputError(f"{what}: {'complete or remove it' if count < len(header) else _LONGER}")
 
 
-def _csv_array(path: Path, columns: list[int], *, numeric: bool) -> np.ndarray:
-    style = {"delimiter": ",", "comments": None, "quotechar": '"', "skiprows": 1, "encoding": "utf-8-sig"}
+_LONGER = "write numbers with points and no other commas, or quote the cell that holds one"
+
+
+def _cells(line: str, path: Path, number: int, last: int = -1) -> list[str]:
+    """The cells of a line, at least those up to the position `last`; -1 for all."""
+    if '"' not in line:
+        return line.split(",", last + 1) if last >= 0 else line.split(",")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a file without rows, which is refused for having too few
-            if not numeric:
-                return np.char.strip(np.loadtxt(path, dtype=str, usecols=columns[0], ndmin=1, **style))
-            return np.loadtxt(path, dtype=np.float64, usecols=columns, ndmin=2, **style)
-    except CORRUPT_FILE as error:
-        raise _first_bad_cell(path, columns, numeric=numeric) or corrupt_file(path, error) from error
+        return next(csv.reader([line], strict=True))
+    except csv.Error as error:
+        raise InputError(f"{path}, line {number} has a quote that is not closed: close or remove it") from error
 
 
-def _first_bad_cell(path: Path, columns: list[int], *, numeric: bool) -> InputError | None:
-    """The error that names the first unreadable cell; None where the file itself cannot be read."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file)
-            header = next(rows)
-            for row in filter(None, rows):
-                where = f"{path}, line {rows.line_num}"
-                if len(row) <= max(columns):
-                    return InputError(f"{where} has {len(row)} cells, the header {len(header)}: complete or remove it")
-                for column in columns if numeric else ():
-                    if not _is_number(row[column]):
-                        what = f"{where}, column {header[column].strip()!r} is {row[column]!r}"
-                        return InputError(f"{what}, no number: mend the cell or remove the line")
-    except (*CORRUPT_FILE, csv.Error):
-        return None
-    return None
+def _csv_array(table: _Table, stem: str, columns: list[int]) -> np.ndarray:
+    names, last = [table.header[column] for column in columns], columns[-1]
+    if names == [stem]:
+        rows = (_cells(line, table.path, number, last) for number, line in zip(table.numbers, table.lines, strict=True))
+        return np.array([cells[last].strip(" \t") for cells in rows], str)
+    if names != [f"{stem}_{k}" for k in range(len(names))]:
+        what = f"{table.path}: columns of {stem!r} must be {stem}_0, {stem}_1, ... once each and in order"
+        raise InputError(f"{what}, and are {', '.join(names[:8])}")
+    if table.plain and table.lines:
+        with contextlib.suppress(ValueError):  # then row by row, which finds the cell
+            return np.loadtxt(table.lines, delimiter=",", comments=None, usecols=columns, ndmin=2)
+    return np.array([_numbers(table, row, names, columns) for row in range(len(table.lines))]).reshape(-1, len(names))
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _numbers(table: _Table, row: int, names: list[str], columns: list[int]) -> list[float]:
+    cells = _cells(table.lines[row], table.path, table.numbers[row])
+    chosen = [cells[column] for column in columns]
+    if not ",".join(chosen).encode().translate(None, _OF_NUMBERS):
+        with contextlib.suppress(ValueError):
+            return list(map(float, chosen))
+    pairs = zip(names, chosen, strict=True)
+    name, cell = next((name, cell) for name, cell in pairs if not _NUMBER.fullmatch(cell.strip(" \t")))
+    what = f"{table.path}, line {table.numbers[row]}, column {name!r} is {cell[:40]!r}"
+    raise InputError(f"{what}, no number: mend the cell or remove the line")
 
 
 def _open_torch(path: Path) -> Arrays:
@@ -179,17 +264,41 @@ def _open_torch(path: Path) -> Arrays:
     except ImportError as error:
         raise InputError(f"{path} needs torch to be read: pip install torch, or save it as .npz") from error
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises what its readers raise; the first line says it
-        raise corrupt_file(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+        _check_members(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises what its readers raise
+        raise corrupt_file(path, _without_advice(error)) from error
     if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
         raise InputError(f"{path} is no dict of tensors: torch.save({{'logits': logits, 'labels': labels}}, path)")
-    return {str(name): partial(_torch_array, tensor) for name, tensor in found.items()}
+    return {str(name): partial(_torch_array, path, str(name), tensor) for name, tensor in found.items()}
 
 
-def _torch_array(tensor) -> np.ndarray:
-    tensor = tensor.detach()
-    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+def _check_members(path: Path) -> None:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                check_zip_member(path, member)
+
+
+def _without_advice(error: Exception) -> object:
+    """What torch says, but for its advice to switch weights_only off, which lets a file run code."""
+    if isinstance(error, InputError | MemoryError):
+        return error
+    if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
+        return "it holds more than tensors, which could run code"
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _torch_array(path: Path, name: str, tensor) -> np.ndarray:
+    try:
+        tensor = tensor.detach()
+        found = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    except CORRUPT_FILE as error:  # sparse, quantised, or without storage
+        raise corrupt_file(path, f"{printable(name)}: {_without_advice(error)}") from error
+    check_declared(path, printable(name), found.nbytes)  # a view of one number may declare any shape
+    return found
 
 
 FORMATS = MappingProxyType(

@@ -2,13 +2,13 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
 
-from focalgeo.data.archives import checksum, one_line, read_files
+from focalgeo.data.archives import Tell, checksum, counter, one_line, read_files
 from focalgeo.data.folders import file_errors, find_path, layout
 from focalgeo.data.splits import RawDataset, Sizes
 from focalgeo.data.vocabulary import number_words, pad_texts
@@ -30,7 +30,7 @@ class Post(NamedTuple):
     words: Sequence[str]
 
 
-def read_newsgroups(location: str, *, max_length: int | None = None) -> RawDataset:
+def read_newsgroups(location: str, *, max_length: int | None = None, tell: Tell | None = None) -> RawDataset:
     """Posts as int32 [posts, length] of word numbers, labels by alphabetical order of the groups.
 
     Args:
@@ -39,6 +39,7 @@ def read_newsgroups(location: str, *, max_length: int | None = None) -> RawDatas
             val are split off. The posts are files without suffix or .txt, in latin-1.
         max_length: words kept from the start of each post, at least 1, by default 1000. Length is that of the longest
             post left.
+        tell: gets a line of progress every few seconds.
 
     Raises:
         InputError: nothing there, no posts, one group, a corrupt archive, an unusable layout.
@@ -51,7 +52,8 @@ def read_newsgroups(location: str, *, max_length: int | None = None) -> RawDatas
     where = f"newsgroups:{location}"
     path = find_path(location, where=where, hint="newsgroups alone downloads the posts with scikit-learn")
     with file_errors(where):
-        return _dataset(_read_posts(read_files(path, SUFFIXES)), checksum(path), where, max_length)
+        posts = _read_posts(read_files(path, SUFFIXES), counter(tell, where))
+        return _dataset(posts, checksum(path), where, max_length)
 
 
 def fetch_newsgroups(*, max_length: int | None = None) -> RawDataset:
@@ -92,8 +94,9 @@ def tokenise(post: str) -> list[str]:
     return WORD.findall(body.lower())
 
 
-def _read_posts(files: Iterable[tuple[str, bytes]]) -> Iterator[Post]:
-    for name, data in files:
+def _read_posts(files: Iterable[tuple[str, bytes]], count: Callable[[int], None]) -> Iterator[Post]:
+    for number, (name, data) in enumerate(files):
+        count(number)
         yield Post(_plain_name(name), tokenise(data.decode("latin-1")))
 
 
@@ -119,7 +122,9 @@ def _dataset(posts: Iterable[Post], digest: str, where: str, max_length: int | N
     if not names:
         raise InputError(f"{where} holds no posts: give group folders with files that have no suffix or .txt")
     plan = layout(names, where=where)
-    x = pad_texts(ids)
+    if "test" not in plan.rows and any(name.startswith("train/") and name.count("/") == 2 for name in names):
+        raise InputError(f"{where} has no test folder: give both halves, or the group folders alone to split test off")
+    x = pad_texts(ids, where=where)
     for part, rows in plan.rows.items():
         if np.mean(x[rows, 0] == 1) > 0.5:
             raise InputError(f"{where}: most posts of {part} have no words behind an empty line: fetch the posts again")

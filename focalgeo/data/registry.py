@@ -3,10 +3,13 @@
 import difflib
 import os
 from collections.abc import Callable
-from pathlib import Path
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from focalgeo.data.archives import UNUSABLE
 from focalgeo.data.builtin import make_clusters, read_digits
 from focalgeo.data.folders import read_folder
 from focalgeo.data.newsgroups import MAX_WORDS, fetch_newsgroups, read_newsgroups
@@ -30,10 +33,10 @@ class Reader(NamedTuple):
 # By the prefix; the text behind the colon is handed to the reader.
 READERS: MappingProxyType[str, Reader] = MappingProxyType(
     {
-        "tfds": Reader(read_tfds, "<name>", ("image_size", "cache_dir"), ("image_size",)),
-        "folder": Reader(read_folder, "<path>", ("image_size", "cache_dir"), ("image_size",)),
-        "tiny_imagenet": Reader(read_tiny_imagenet, "<path>", ("image_size", "cache_dir"), ("image_size",)),
-        "newsgroups": Reader(read_newsgroups, "<path>", ("max_length",), ("max_words", "max_length")),
+        "tfds": Reader(read_tfds, "<name>", ("image_size", "cache_dir", "tell"), ("image_size",)),
+        "folder": Reader(read_folder, "<path>", ("image_size", "cache_dir", "tell"), ("image_size",)),
+        "tiny_imagenet": Reader(read_tiny_imagenet, "<path>", ("image_size", "cache_dir", "tell"), ("image_size",)),
+        "newsgroups": Reader(read_newsgroups, "<path>", ("max_length", "tell"), ("max_words", "max_length")),
         "sst": Reader(read_treebank, "<path>", (), ("max_words",)),
         "clusters": Reader(make_clusters, "<deviation>", ("sizes", "seed"), ()),
     }
@@ -42,6 +45,7 @@ READERS: MappingProxyType[str, Reader] = MappingProxyType(
 PLAIN_NAMES: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
     {"digits": (), "newsgroups": ("max_words", "max_length")}
 )
+LARGEST = 2**53  # of sizes and seeds: beyond it, a float is no longer exact
 DEFAULT_WORDS: MappingProxyType[str, int] = MappingProxyType({"newsgroups": MAX_WORDS})
 KINDS = ", ".join((*PLAIN_NAMES, *(f"{kind}:{reader.argument}" for kind, reader in READERS.items())))
 
@@ -57,6 +61,7 @@ def load_dataset(
     max_words: int | None = None,
     max_length: int | None = None,
     cache_dir: str | os.PathLike | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Dataset:
     """Train, val and test of a data set by name, the same bits for the same arguments on every machine.
 
@@ -83,6 +88,7 @@ def load_dataset(
             that is returned; by default 20,000, and all for sst.
         max_length: words kept from the start of each post of newsgroups, by default 1000.
         cache_dir: by default $XDG_CACHE_HOME/focalgeo or ~/.cache/focalgeo.
+        tell: gets a line of progress every few seconds of reading.
 
     Returns:
         Images uint8 [examples, height, width, channels], posts int32 [examples, length] of token ids (0 is padding, 1
@@ -92,12 +98,17 @@ def load_dataset(
         by token id.
 
     Raises:
-        InputError: one line for an unknown name, an option that does not apply, missing, empty, corrupt or one-class
-            data, labels out of range, or more examples than there are.
+        InputError: one line for an argument of another kind, an unknown name, an option that does not apply, missing,
+            empty, corrupt or one-class data, labels out of range, or more examples or bytes than there are.
     """
+    _check_name(name)
+    _check_whole({"split_seed": split_seed})
+    given = {"val_size": val_size, "test_size": test_size, "train_size": train_size, "image_size": image_size}
+    given |= {"max_words": max_words, "max_length": max_length}
+    _check_whole({field: value for field, value in given.items() if value is not None})
     sizes = Sizes(train_size, val_size, test_size)
     asked = {"image_size": image_size, "max_words": max_words, "max_length": max_length}
-    raw = _read(name, asked, {"cache_dir": cache_dir, "sizes": sizes, "seed": split_seed})
+    raw = _read(name, asked, {"cache_dir": cache_dir, "sizes": sizes, "seed": split_seed, "tell": tell})
     for part, split in raw.splits.items():
         check_split(split, len(raw.class_names), where=f"{name}: {part}")
     labels = raw.splits["train"].y
@@ -111,10 +122,28 @@ def load_dataset(
     return encode_dataset(data, max_words=default if max_words is None else max_words)
 
 
+def _check_name(name: Any) -> None:
+    """Refuse what cannot be a name: no text, or none that the system takes and a line can show."""
+    if not isinstance(name, str):
+        raise InputError(f"name is {ascii(name)[:80]}: give text, as digits or folder:<path>")
+    if UNUSABLE.search(name):
+        raise InputError(f"data set {ascii(name)[:200]}: give a name of one line in UTF-8")
+
+
+def _check_whole(values: dict[str, Any]) -> None:
+    for field, value in values.items():
+        if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+            raise InputError(f"{field} is {ascii(value)[:80]}: give a whole number")
+        if abs(int(value)) >= LARGEST:
+            raise InputError(f"{field} is out of range: give a whole number below {LARGEST:,}")
+
+
 def _read(name: str, asked: dict[str, int | None], settings: dict[str, Any]) -> RawDataset:
     kind, colon, argument = name.partition(":")
     if name not in PLAIN_NAMES and not (kind in READERS and colon):
-        raise InputError(f"there is no data set {name!r}: names are {KINDS}; did you mean {_nearest(name)!r}?")
+        raise InputError(
+            f"there is no data set {name[:200]!r}: names are {KINDS}; did you mean {_nearest(name[:200])!r}?"
+        )
     _check_options(name, asked, PLAIN_NAMES[name] if name in PLAIN_NAMES else READERS[kind].options)
     if name == "digits":
         return read_digits()
@@ -141,6 +170,6 @@ def _nearest(name: str) -> str:
         return f"{near[0]}:{argument or READERS[near[0]].argument}"
     if alone := difflib.get_close_matches(name.lower(), PLAIN_NAMES, n=1):
         return alone[0]
-    if Path(name).expanduser().exists():
+    if os.path.exists(os.path.expanduser(name)):
         return f"folder:{name}"
     return f"{near[0]}:{READERS[near[0]].argument}" if near else f"tfds:{name}"

@@ -7,6 +7,8 @@ from jaxtyping import Int
 
 from focalgeo.types import Dataset, InputError, Split
 
+LEAST_COMMON = 0.01  # of val or test; published data sets have some
+
 
 class Sizes(NamedTuple):
     """Number of examples in each split; None means the default of the data set, or of `divide`."""
@@ -52,6 +54,8 @@ def split_indices(n: int, val_size: int, seed: int) -> tuple[Int[np.ndarray, " t
         CIFAR's images in the order of its binary files; another copy of the data numbers them otherwise, so the same
         indices name other images there.
     """
+    if n < 1:
+        raise InputError(f"there are {n} examples: give one at least")
     if not 0 <= val_size < n:
         raise InputError(f"{val_size} of {n} examples cannot be split off: give a number from 0 to {n - 1}")
     if not 0 <= seed < 2**32:
@@ -72,24 +76,23 @@ def divide(raw: RawDataset, sizes: Sizes, *, name: str, seed: int) -> Dataset:
     """
     train = raw.splits["train"]
     rows = np.arange(len(train.y))
-    default = max(1, len(rows) // (10 if "test" in raw.splits else 5))
+    for part, size in sizes._asdict().items():
+        _check_size(size, part, name)
+    off = _split_off_sizes(raw, sizes, name)
     parts = {}
     for part in ("test", "val"):
-        size = getattr(sizes, part)
-        _check_size(size, part, name)
         if part in raw.splits:
-            parts[part] = _subset(raw.splits[part], size, where=f"{name}: {part}", seed=seed)
+            parts[part] = _subset(raw.splits[part], getattr(sizes, part), where=f"{name}: {part}", seed=seed)
             continue
-        size = next(known for known in (size, getattr(raw.split_off, part), default) if known is not None)
-        rows, taken = _split_off(rows, size, where=f"{name}: {part}", seed=seed)
+        rest, taken = split_indices(len(rows), off[part], seed)
+        rows, taken = rows[rest], rows[taken]
         parts[part] = _take(train, taken)
     if len(rows) == len(train.y):
         rows, _ = split_indices(len(rows), 0, seed)
-    _check_size(sizes.train, "train", name)
     if sizes.train is not None and sizes.train > len(rows):
         raise InputError(
             f"{name}: train has {len(rows)} examples, {sizes.train} were asked for: "
-            "set config.data.train_size to at most that many"
+            f"set config.data.train_size to at most {len(rows)}"
         )
     kept = _take(train, rows[: sizes.train])
     return Dataset(
@@ -101,6 +104,33 @@ def divide(raw: RawDataset, sizes: Sizes, *, name: str, seed: int) -> Dataset:
         checksum=raw.checksum,
         vocabulary=raw.vocabulary,
     )
+
+
+def gaps(dataset: Dataset) -> list[str]:
+    """Sentences on classes of which train has no example, and on examples of val and test that train holds too.
+
+    The latter from `LEAST_COMMON` of a split on.
+    """
+    found, classes = [], dataset.class_names
+    absent = np.setdiff1d(np.arange(len(classes)), dataset.train.y)
+    if absent.size:
+        shown = ", ".join(classes[label] for label in absent[:5]) + (", ..." if absent.size > 5 else "")
+        found.append(
+            f"train has no example of {absent.size} of {len(classes)} classes ({shown}): they cannot be learnt"
+        )
+    for part in ("val", "test"):
+        common = _common(dataset.train.x, getattr(dataset, part).x)
+        n = len(getattr(dataset, part).x)
+        if common > LEAST_COMMON * n:
+            found.append(f"train holds {common:,} of the {n:,} examples of {part} too: results there are too good")
+    return found
+
+
+def _common(train: np.ndarray, other: np.ndarray) -> int:
+    """The number of rows of `other` that are rows of `train`."""
+    keys = [row.tobytes() for row in other]
+    found = set(keys).intersection(row.tobytes() for row in train)
+    return sum(key in found for key in keys)
 
 
 def check_split(split: Split, num_classes: int, *, where: str = "the split") -> None:
@@ -154,14 +184,36 @@ def _check_size(size: int | None, part: str, name: str) -> None:
         raise InputError(f"{name}: {part}_size is {size}: give at least 1, or None for the default")
 
 
-def _split_off(rows: np.ndarray, size: int, *, where: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    if size >= len(rows):
-        raise InputError(
-            f"{where} is split off from train, which has {len(rows)} examples, and {size} were asked for: "
-            f"set config.data.{where.rpartition(' ')[2]}_size to at most {len(rows) - 1}, train needs some too"
-        )
-    rest, taken = split_indices(len(rows), size, seed)
-    return rows[rest], rows[taken]
+def _split_off_sizes(raw: RawDataset, sizes: Sizes, name: str) -> dict[str, int]:
+    """The sizes of the splits that are split off from train, those asked for or else the default ones.
+
+    Raises:
+        InputError: nothing would be left for train.
+    """
+    n = len(raw.splits["train"].y)
+    default = max(1, n // (10 if "test" in raw.splits else 5))
+    missing = [part for part in ("test", "val") if part not in raw.splits]
+    if n <= len(missing):
+        parts, least = " and ".join((*missing, "train")), len(missing) + 1
+        raise InputError(f"{name} has {n} examples for {parts}, which need one each: give at least {least}")
+    taken = {part: getattr(sizes, part) or getattr(raw.split_off, part) or default for part in missing}
+    if sum(taken.values()) >= n:
+        raise _too_large(taken, max((part for part in missing if getattr(sizes, part)), key=taken.__getitem__), n, name)
+    return taken
+
+
+def _too_large(taken: dict[str, int], part: str, n: int, name: str) -> InputError:
+    """The error that `part` takes too many of n examples, with a size that is not too large."""
+    others = [other for other in taken if other != part]
+    most, needed = n - 1 - sum(taken[other] for other in others), "train needs one"
+    if others:
+        needed = f"{others[0]} takes {taken[others[0]]} and {needed}"
+    if most < 1:
+        most, needed = n - 2, f"{needed}, set config.data.{others[0]}_size to 1"
+    return InputError(
+        f"{name}: {part} is split off from train, which has {n} examples, and {taken[part]} were asked for; {needed}: "
+        f"set config.data.{part}_size to at most {most}"
+    )
 
 
 def _subset(split: Split, size: int | None, *, where: str, seed: int) -> Split:
@@ -170,7 +222,7 @@ def _subset(split: Split, size: int | None, *, where: str, seed: int) -> Split:
         return split
     if size > n:
         field = f"config.data.{where.rpartition(' ')[2]}_size"
-        raise InputError(f"{where} has {n} examples, {size} were asked for: set {field} to at most that many")
+        raise InputError(f"{where} has {n} examples, {size} were asked for: set {field} to at most {n}")
     _, taken = split_indices(n, size, seed)
     return _take(split, np.sort(taken))
 

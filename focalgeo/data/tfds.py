@@ -8,16 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from focalgeo.data.archives import checksum, one_line
+from focalgeo.data.archives import Tell, checksum, counter, one_line
 from focalgeo.data.cache import cached_dataset
-from focalgeo.data.images import resize_image, stack_images
+from focalgeo.data.images import check_memory, resize_image, stack_images
 from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split
 
 PARTS = {"train": "train", "val": "validation", "test": "test"}
 
 
-def read_tfds(name: str, *, image_size: int | None = None, cache_dir: str | os.PathLike | None = None) -> RawDataset:
+def read_tfds(
+    name: str,
+    *,
+    image_size: int | None = None,
+    cache_dir: str | os.PathLike | None = None,
+    tell: Tell | None = None,
+) -> RawDataset:
     """A data set that `tfds build` has prepared as array_record: its splits train, validation and test, as stored.
 
     Nothing is downloaded: preparing needs TensorFlow and a network, reading needs neither.
@@ -27,6 +33,7 @@ def read_tfds(name: str, *, image_size: int | None = None, cache_dir: str | os.P
             $TFDS_DATA_DIR, else ~/tensorflow_datasets.
         image_size: resize every image to this height and width; None asks that all have one size.
         cache_dir: where the decoded images are kept, see focalgeo.data.cache.
+        tell: gets a line of progress every few seconds.
 
     Raises:
         InputError: the extra is not installed, the set is not prepared (the message says how), or holds no images with
@@ -38,7 +45,7 @@ def read_tfds(name: str, *, image_size: int | None = None, cache_dir: str | os.P
     try:
         digest = checksum(Path(builder.data_path))
         return cached_dataset(
-            f"tfds-{digest}-{size}", lambda: _decode(builder, where, digest, image_size), cache_dir=cache_dir
+            f"tfds-{digest}-{size}", lambda: _decode(builder, where, digest, image_size, tell), cache_dir=cache_dir
         )
     except OSError as error:
         raise InputError(f"{where} cannot be read ({one_line(error)}): prepare it again") from error
@@ -54,7 +61,7 @@ def _import_tfds(where: str) -> ModuleType:
 
 def _find_builder(name: str, where: str) -> Any:
     read_only_builder = _import_tfds(where).core.read_only_builder
-    data_dir = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    data_dir = Path(os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
     try:
         return read_only_builder.builder_from_files(name, data_dir=data_dir, file_format="array_record")
     except Exception as error:  # tensorflow-datasets raises many types; to the user they all mean this
@@ -64,29 +71,34 @@ def _find_builder(name: str, where: str) -> Any:
         ) from error
 
 
-def _decode(builder: Any, where: str, digest: str, image_size: int | None) -> RawDataset:
+def _decode(builder: Any, where: str, digest: str, image_size: int | None, tell: Tell | None) -> RawDataset:
     info = builder.info
-    image_key, label_key = info.supervised_keys or ("image", "label")
-    features = dict(info.features)
+    features, keys = dict(info.features), info.supervised_keys or ("image", "label")
+    image_key, label_key = keys if len(keys) == 2 and all(isinstance(key, str) for key in keys) else ("image", "label")
     if image_key not in features or not hasattr(features.get(label_key), "names"):
         raise InputError(f"{where} has no image with a class label, only {', '.join(features)}: choose another")
     present = {part: split for part, split in PARTS.items() if split in info.splits}
     if "train" not in present:
         raise InputError(f"{where} has no train split, only {', '.join(info.splits)}: choose another")
     splits = {
-        part: _read_split(builder, split, f"{where}: {part}", (image_key, label_key, image_size))
+        part: _read_split(builder, split, f"{where}: {part}", (image_key, label_key, image_size), tell)
         for part, split in present.items()
     }
     return RawDataset(splits, tuple(features[label_key].names), digest)
 
 
-def _read_split(builder: Any, split: str, where: str, wanted: tuple[str, str, int | None]) -> Split:
+def _read_split(builder: Any, split: str, where: str, wanted: tuple[str, str, int | None], tell: Tell | None) -> Split:
     image_key, label_key, image_size = wanted
-    images, labels = [], []
+    images, labels, count = [], [], counter(tell, where)
     try:
-        for example in builder.as_data_source(split=split):
-            images.append(example[image_key])
+        source = builder.as_data_source(split=split)
+        check_memory(len(source), image_size, where=where)
+        for example in source:
+            images.append(_checked(example[image_key], example[label_key], f"{where}, example {len(labels)}"))
             labels.append(example[label_key])
+            count(len(labels))
+    except InputError:
+        raise
     except Exception as error:  # a corrupt file surfaces as whatever the C++ reader, protobuf or Pillow raises
         raise InputError(
             f"{where}, example {len(labels)}, cannot be read ({one_line(error)}): prepare it again"
@@ -95,3 +107,13 @@ def _read_split(builder: Any, split: str, where: str, wanted: tuple[str, str, in
         images = [resize_image(image, image_size) for image in images]
     names = [f"example {index}" for index in range(len(images))]
     return Split(stack_images(names, images, where=where), np.array(labels, np.int32))
+
+
+def _checked(image: Any, label: Any, where: str) -> np.ndarray:
+    """The image, if it is one of 8 bits with one label."""
+    if not (isinstance(image, np.ndarray) and image.ndim == 3 and image.dtype == np.uint8):
+        found = f"{image.dtype} {[*image.shape]}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise InputError(f"{where}: {found} is no image of 8 bits, uint8 [height, width, channels]: choose another set")
+    if np.ndim(label) != 0:
+        raise InputError(f"{where} has labels of shape {[*np.shape(label)]}: choose a set with one label each")
+    return image

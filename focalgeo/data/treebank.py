@@ -21,6 +21,8 @@ TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)
 CLASS_OF_SENTIMENT = np.array([0, 0, -1, 1, 1], np.int32)
 SENTIMENTS = ("0", "1", "2", "3", "4")
 NEUTRAL = 2
+# The Treebank's longest has 56. The network's program has a step for each word of the longest sentence.
+MOST_LEAVES = 200
 
 
 class Tree(NamedTuple):
@@ -53,7 +55,8 @@ def read_treebank(location: str) -> RawDataset:
         Words are in lower case.
 
     Raises:
-        InputError: nothing there, a file missing or twice, or a line that is no such tree, named by file and line.
+        InputError: nothing there, a file missing or twice, or a line that is no such tree or one of more than
+            `MOST_LEAVES` words, named by file and line.
 
     Accuracy:
         6,920, 872 and 1,821 trees, tested in tests/data/test_treebank.py.
@@ -101,6 +104,8 @@ def parse_tree(line: str) -> Tree:
         raise ValueError(f"{len(open_nodes) - 1} brackets are not closed")
     if len(open_nodes[0]) != 1 or isinstance(open_nodes[0][0], str):
         raise ValueError("a line must hold one tree and nothing else")
+    if len(tree.words) > MOST_LEAVES:
+        raise ValueError(f"a tree of {len(tree.words)} words, which may have {MOST_LEAVES}")
     return tree
 
 
@@ -135,7 +140,7 @@ def _close(content: list, tree: Tree) -> int:
     if not isinstance(sentiment, str):
         raise ValueError("a node has no sentiment")
     if sentiment not in SENTIMENTS:
-        raise ValueError(f"{sentiment!r} is no sentiment: they are {', '.join(SENTIMENTS)}")
+        raise ValueError(f"{sentiment[:20]!r} is no sentiment: they are {', '.join(SENTIMENTS)}")
     if len(members) == 1 and isinstance(members[0], str):
         tree.words.append(members[0])
         tree.leaf_sentiments.append(int(sentiment))

@@ -12,11 +12,13 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int, Int32
 
-from focalgeo.data.archives import CORRUPT_FILE, corrupt_file
+from focalgeo.data.archives import CORRUPT_FILE, check_declared, check_regular, corrupt_file, free_memory, printable
 from focalgeo.types import Dataset, InputError, Split
 
 PADDING, UNKNOWN = "", "<unk>"
 SPECIAL = (PADDING, UNKNOWN)
+COPIES = 3  # of the padded texts: as positions in all words, as parts of splits, as token ids
+LONGEST_LINE = 1 << 20  # bytes of a line of word vectors
 
 
 class NumberedTexts(NamedTuple):
@@ -42,9 +44,20 @@ def number_words(texts: Iterable[Sequence[str]]) -> NumberedTexts:
     return NumberedTexts(vocabulary, [positions[text] for text in ids])
 
 
-def pad_texts(ids: Sequence[Int32[np.ndarray, " _"]]) -> Int32[np.ndarray, "texts length"]:
-    """Texts as int32 [texts, length of the longest], with 0 behind the shorter ones."""
-    x = np.zeros((len(ids), max(map(len, ids), default=0)), np.int32)
+def pad_texts(ids: Sequence[Int32[np.ndarray, " _"]], *, where: str = "the texts") -> Int32[np.ndarray, "texts length"]:
+    """Texts as int32 [texts, length of the longest], with 0 behind the shorter ones.
+
+    Raises:
+        InputError: that is more than memory takes, several copies of it.
+    """
+    longest, free = max(map(len, ids), default=0), free_memory()
+    column = COPIES * 4 * len(ids)  # bytes of one more word of every text
+    if column * longest > free:
+        raise InputError(
+            f"{where}: {len(ids):,} texts of up to {longest:,} words are more than the {free / 2**30:.1f} GiB of memory"
+            f" that are free: set config.data.max_length to at most {max(1, int(free / column))}"
+        )
+    x = np.zeros((len(ids), longest), np.int32)
     for row, text in zip(x, ids, strict=True):
         row[: len(text)] = text
     return x
@@ -111,14 +124,15 @@ def read_embeddings(
     Args:
         path: a text file with "word v1 v2 ..." on each line, in UTF-8, plain or .gz; or a .zip that holds one, or
             <archive>.zip/<file> for one of several. The first line sets `size`; a longer line has a word with spaces in
-            it, and is passed over, since no vocabulary has one. A first line of two integers (word2vec's) is skipped.
+            it, and is passed over, since no vocabulary has one; what follows the first word must not be numbers alone.
+            A first line of two integers (word2vec's) is skipped.
             Of a word given twice the first line counts.
         vocabulary: words by token id; the first is padding.
         seed: of the sampled rows. A row depends on it, s, and its position in the vocabulary only.
 
     Raises:
-        InputError: no such file, a corrupt one, a line with too few columns or with values that are no finite numbers
-            (named by its number), or no word of the vocabulary in it.
+        InputError: no such file, a corrupt one, a line with too few columns, too many numbers or with values that are
+            no finite numbers (named by its number), no word of the vocabulary in it, or vectors beyond memory.
 
     Accuracy:
         float32 of the decimal numbers, tested in tests/data/test_vocabulary.py.
@@ -126,14 +140,12 @@ def read_embeddings(
     Source:
         Pennington et al., EMNLP 2014 (the format); the sampled rows are our choice.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     wanted = {word.encode(): row for row, word in enumerate(vocabulary) if row > 0}
     with _opened(path) as file:
         try:
             found = _read_vectors(file, wanted, path)
         except CORRUPT_FILE as error:
-            if isinstance(error, InputError):
-                raise
             raise corrupt_file(path, error) from error
     if not found:
         raise InputError(
@@ -150,24 +162,45 @@ def read_embeddings(
 def _read_vectors(file: BinaryIO, wanted: dict[bytes, int], path: Path) -> dict[int, np.ndarray]:
     found: dict[int, np.ndarray] = {}
     size = 0
-    for number, line in enumerate(file, start=1):
+    for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
+        if len(line) > LONGEST_LINE:
+            raise InputError(
+                f"{path}, line {number}, is longer than {LONGEST_LINE:,} bytes: give a file of word vectors"
+            )
         line = line.rstrip(b" \r\n")
         columns = line.count(b" ")
         if size == 0:
             if number == 1 and columns == 1 and line.replace(b" ", b"").isdigit():
                 continue
             size = columns
+            check_declared(path, "a table of its vectors", COPIES * 8 * size * (len(wanted) + 1))
         if columns < size or size == 0:
             raise InputError(
                 f"{path}, line {number}: {columns} numbers where {size or 'some'} are expected: mend the file"
             )
         if columns > size:
+            _check_word(line, size, f"{path}, line {number}")
             continue
         word, _, values = line.partition(b" ")
         row = wanted.get(word)
         if row is not None and row not in found:
             found[row] = _vector(values, f"{path}, line {number}")
     return found
+
+
+def _check_word(line: bytes, size: int, where: str) -> None:
+    """Refuse a line of more numbers than the first has; a word with spaces is none but its last columns."""
+    columns = line.split(b" ")
+    if all(_is_number(column) for column in columns[1:-size]):
+        raise InputError(f"{where}: {len(columns) - 1} numbers where {size} are expected: mend the file")
+
+
+def _is_number(column: bytes) -> bool:
+    try:
+        float(column)
+    except ValueError:
+        return False
+    return True
 
 
 def _vector(values: bytes, where: str) -> np.ndarray:
@@ -182,9 +215,12 @@ def _vector(values: bytes, where: str) -> np.ndarray:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    archive = next((p for p in (path, *path.parents) if p.suffix.lower() == ".zip" and p.is_file()), None)
-    if archive is None and not path.is_file():
-        raise InputError(f"there is no file {path}: check the path, relative to {Path.cwd()}")
+    archive = next((p for p in (path, *path.parents) if p.suffix.lower() == ".zip" and os.path.isfile(p)), None)
+    if archive is None and not os.path.lexists(path):
+        shown = printable(str(path))[:200]
+        raise InputError(f"there is no file {shown}: check the path, relative to {Path.cwd()}")
+    if archive is None:
+        check_regular(path)
     try:
         if archive is None:
             with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
@@ -193,8 +229,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         with zipfile.ZipFile(archive) as members, members.open(_member(path, archive, members.namelist())) as file:
             yield file
     except CORRUPT_FILE as error:
-        if isinstance(error, InputError):
-            raise
         raise corrupt_file(path, error) from error
 
 

@@ -52,7 +52,7 @@ def check_fits(what: str, needed: int, available: int, *, mend: str) -> None:
 
 
 def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB"
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e9:.2g} GB"
 
 
 class Forecast(NamedTuple):

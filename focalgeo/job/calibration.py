@@ -26,6 +26,9 @@ from focalgeo.types import Array, Predictions, RunError
 GAMMAS = np.sort(np.float32(calibration.GAMMAS))
 # the main job's grid, and coarsely on from there: outputs of other programs may be scaled by anything
 TEMPERATURES = np.float32([*calibration.TEMPERATURES, *np.geomspace(5.1, 100, 60)])
+# seconds of a core for a number alone, and for each bin: of an example at a pair of gamma and temperature, and of an
+# example in a resample
+_FIT, _RESAMPLE = (1.2e-8, 1.8e-10), (6e-8, 1e-8)
 
 
 class Fits(NamedTuple):
@@ -117,6 +120,11 @@ def _calibration(parts: Sequence[list[Row] | RunError], search: dict[str, np.nda
     return errors[0] if errors else Calibration([row for part in parts for row in part], search)
 
 
+def searches(config) -> bool:
+    """Whether a method of config.evaluation.methods searches a grid of gamma and temperature."""
+    return any("search" in METHODS[name].options for name in config.evaluation.methods or METHODS)
+
+
 def _fit_members(members: Sequence[Member], val: Predictions) -> list[Fits]:
     """`fit_on_val` of each member; one call makes the searches of all."""
     options = members[0].config.evaluation
@@ -174,6 +182,7 @@ def run(
         settings = {name: getattr(options, name) for name in ("binning", "num_bins", "trained_gamma")}
         settings |= {"gammas": GAMMAS, "temperatures": TEMPERATURES}
         methods = calibration.usable(METHODS, settings)
+        _say_how_long(options, val, test)
         say(f"fitting {' and '.join(m.title.lower() for m in methods.values() if m.criteria)} on val")
         fits, search = fit_on_val(methods, val.logits, val.labels, settings=settings)
         if search:
@@ -190,6 +199,8 @@ def run(
             Seconds("seconds", "fit", fitted - began),
             Seconds("seconds", "evaluate", time.perf_counter() - fitted),
         ]
+        with records.writing(out):
+            (out / records.METRICS_FILE).unlink(missing_ok=True)  # all its rows are made anew, whatever it holds
         records.replace_rows(out, rows, where=lambda row: True)
         _write_probabilities(out, val, test, chosen, held_out[fits.index(chosen)])
         saved = calibration.calibrator_json(
@@ -210,6 +221,17 @@ def run(
         say("drawing the report")
         report.write_report(out)
     return rows, choice
+
+
+def _say_how_long(options: Options, val: Outputs, test: Outputs | None) -> None:
+    """Say how many minutes of a core what is asked for takes, where these are two or more."""
+    pairs, n = GAMMAS.size * TEMPERATURES.size, len(val.labels)
+    fits = pairs * n * (1 + options.folds) * (_FIT[0] + _FIT[1] * options.num_bins)
+    measured = n if test is None else 2 * n + len(test.labels)
+    seconds = fits + measured * options.num_resamples * (_RESAMPLE[0] + _RESAMPLE[1] * options.num_bins)
+    if seconds > 120:
+        what = f"{options.num_resamples:,} resamples, {options.num_bins:,} bins and {options.folds} folds"
+        say(f"this takes about {seconds / 60:,.0f} minutes of one core: {what}")
 
 
 def _measured(

@@ -10,10 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from focalgeo import records
+from focalgeo.data.archives import free_memory
 from focalgeo.data.logits_files import Keys, Outputs, read_outputs
 from focalgeo.types import InputError
 
 MOST_GROUPS = 100
+_BYTES_OF_BIN = 40  # for each example: a float32 in each of five methods, and as many while they are made
+FILES = (  # what the command leaves in --out
+    *(records.MANIFEST, records.METRICS_FILE, "search.npz", "calibrator.json", "report.html"),
+    *("probabilities/val.npz", "probabilities/test.npz", "probabilities/cross_fit.npz"),
+)
 
 
 class Options(NamedTuple):
@@ -50,8 +56,23 @@ def read_inputs(options: Options) -> tuple[Outputs, Outputs | None]:
     _check_groups(val if test is None else test)
     if options.folds > len(val.labels):
         raise InputError(f"--folds is {options.folds}, but val has {len(val.labels)} examples: give fewer")
+    _check_bins(options.num_bins, val, test)
     _check_out(options, val, test)
     return val, test
+
+
+def _check_bins(num_bins: int, val: Outputs, test: Outputs | None) -> None:
+    """Refuse more bins than examples, and bins that together with the examples are more than memory holds."""
+    for name, outputs in (("val", val), ("test", test)):
+        count = num_bins if outputs is None else len(outputs.labels)
+        needed, free = _BYTES_OF_BIN * num_bins * count, free_memory()
+        if num_bins > count:
+            raise InputError(
+                f"--num-bins is {num_bins}, but {name} has {count} examples: give fewer bins than examples"
+            )
+        if needed > free:
+            what = f"--num-bins is {num_bins}, which with {count:,} examples of {name} needs {needed / 2**30:.1f} GiB"
+            raise InputError(f"{what} of memory, and {free / 2**30:.1f} GiB are free: give fewer bins")
 
 
 def _check_groups(measured: Outputs) -> None:
@@ -64,9 +85,16 @@ def _check_out(options: Options, val: Outputs, test: Outputs | None) -> None:
     """Refuse a folder that cannot be written, or that holds something else than results of the same settings."""
     path = Path(options.out)
     with records.writing(path):
+        if path.is_symlink() and not path.exists():
+            raise InputError(
+                f"--out={path} is a link to {os.readlink(path)}, where nothing is: mend or remove the link"
+            )
         if path.is_dir():
             os.listdir(path)  # a folder that may not be read is named as such
     records.check_workdir(path, make_config(options, val, test))
+    for name in FILES:
+        if (path / name).is_dir() or (path / name).parent.is_file():
+            raise InputError(f"{path / name} cannot be written, something else stands there: choose another --out")
     with records.locked(path):
         pass
 

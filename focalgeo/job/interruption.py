@@ -1,5 +1,7 @@
 """Signals that ask a run to stop, held back until the step has ended."""
 
+import contextlib
+import errno
 import os
 import signal
 import sys
@@ -7,34 +9,42 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _heeded() -> list[signal.Signals]:
+    """The signals that stop a run; not SIGHUP where `nohup` has it ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [each for each in SIGNALS if not (ignored and each is signal.SIGHUP)]
 
 
 def stop_at_once() -> None:
-    """From now on SIGINT and SIGTERM end the process in one line, with exit code 128 + signal.
+    """From now on SIGINT, SIGTERM and SIGHUP end the process in one line, with exit code 128 + signal.
 
     No exception is raised for them: it would rise in the middle of a library's call, or be lost in a callback. What is
     on disk is consistent at any moment.
     """
 
     def stop(signum, frame):
-        os.write(2, b"\nfocalgeo: stopped; the same command goes on from what is saved\n")
+        with contextlib.suppress(OSError):  # of a terminal that is gone
+            os.write(2, b"\nfocalgeo: stopped; the same command goes on from what is saved\n")
         os._exit(128 + signum)
 
-    for signum in SIGNALS:
+    for signum in _heeded():
         signal.signal(signum, stop)
 
 
 def end_at_once(code: int) -> None:
     """End the process at once, once all is written, so that no thread of a library adds to the error's one line."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # of a terminal that is gone
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
 @contextmanager
 def deferred_signals() -> Iterator[Callable[[], int | None]]:
-    """Within the block the first SIGINT or SIGTERM is only noted; the yielded function returns its number, or None.
+    """Within the block the first signal of SIGNALS is only noted; the yielded function returns its number, or None.
 
     The second one acts at once, so that a run that hangs can still be stopped. Handlers are restored on the way out.
     Outside of the main thread, where Python allows no handlers, nothing is deferred.
@@ -43,17 +53,29 @@ def deferred_signals() -> Iterator[Callable[[], int | None]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+    before = {signum: signal.getsignal(signum) for signum in _heeded()}
 
     def note(signum, frame):
+        _let_go_of_terminal()
         seen.append(signum)
         for each, handler in before.items():
             signal.signal(each, handler)
 
-    for signum in SIGNALS:
+    for signum in before:
         signal.signal(signum, note)
     try:
         yield lambda: seen[0] if seen else None
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+def _let_go_of_terminal() -> None:
+    """Write to nowhere instead of to a terminal that is gone, where the next line would be an error."""
+    for descriptor in (1, 2):
+        try:
+            os.tcgetpgrp(descriptor)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                with open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), descriptor)

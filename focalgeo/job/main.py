@@ -11,11 +11,23 @@ from ml_collections import ConfigDict
 from focalgeo import records, report
 from focalgeo.config import axes
 from focalgeo.job import calibration, measurement, preparation, provenance, say, training
-from focalgeo.job.members import Extension, Member, belongs, make_members, next_extension, of_shard, unfinished
+from focalgeo.job.members import (
+    Extension,
+    Member,
+    belongs,
+    by_member,
+    make_members,
+    next_extension,
+    of_shard,
+    read_extensions,
+    unfinished,
+)
 from focalgeo.job.preparation import Prepared
 from focalgeo.rows import Row, Scalar, Seconds, select, tagged
+from focalgeo.training import loop
+from focalgeo.training.checkpoint import DIGEST
 from focalgeo.training.step import member_state
-from focalgeo.types import Predictions, RunError, Split, TrainState
+from focalgeo.types import Dataset, InputError, Predictions, RunError, Split, TrainState
 
 
 def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> list[Row]:
@@ -42,6 +54,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
             records.write_manifest(workdir, provenance.make_manifest(config, prepared.dataset, state, shard))
         else:
             provenance.update_manifest(workdir, config)
+            _forget_incomplete(workdir, members, prepared)
         predict = training.make_prediction(config, prepared.model)
         while (current := next_extension(workdir, members)) is not None:
             seconds = {"prepare": time.perf_counter() - began}
@@ -53,7 +66,88 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
             began = time.perf_counter()
         say("drawing the report")
         report.write_report(workdir)
-    return [row for row in records.read_rows(workdir) if row.tags.epoch is None]
+    rows = records.read_rows(workdir)
+    _say_lost(workdir, members, prepared.plan, rows)
+    stopped = _stopped(rows, members)
+    if len(stopped) == len(members):
+        raise RunError(
+            f"every member stopped and has no results ({_listed(stopped)}); lower config.optimizer.learning_rate "
+            "or set config.optimizer.clip_norm, in a new --workdir"
+        )
+    return [row for row in rows if row.tags.epoch is None]
+
+
+def _forget_incomplete(workdir: Path, members: list[Member], prepared: Prepared) -> None:
+    """Drop the evaluation of members of which a file or rows are gone, so that they are measured again."""
+    left = {member.name for member in unfinished(workdir, members)}
+    if len(left) == len(members):
+        return
+    of_each, again = by_member(records.read_rows(workdir), members), []
+    for member in (each for each in members if each.name not in left):
+        lost = _incomplete(folder_of(workdir, member), member, of_each[member.name], prepared.dataset)
+        if lost:
+            say(f"{lost}; it is measured again")
+            again.append(member)
+    if again:
+        records.replace_rows(workdir, [], where=lambda row: any(_is_final(row, member) for member in again))
+
+
+def _incomplete(folder: Path, member: Member, rows: list[Row], dataset: Dataset) -> str:
+    """What is gone of a member that was evaluated, in words; "" for nothing. One that has stopped has no files."""
+    measured = [row for row in rows if _is_final(row, member)]
+    if any(row.rows not in (None, len(measured)) for row in select(measured, Seconds)):
+        return f"rows of {member.name or 'the evaluation'} are gone from {records.METRICS_FILE}"
+    if select(rows, Scalar, name="stopped"):
+        return ""
+    for split in ("val", "test"):
+        if not _has_predictions(folder, split, getattr(dataset, split), len(dataset.class_names)):
+            return f"{folder / 'predictions' / split}.npz is missing or corrupt"
+    if calibration.searches(member.config) and not _has_search(folder):
+        return f"{folder / 'search.npz'} is missing or corrupt"
+    return ""
+
+
+def _has_predictions(folder: Path, split: str, examples: Split, classes: int) -> bool:
+    try:
+        found = records.read_predictions(folder, split)
+    except InputError:
+        return False
+    return found.logits.shape[1] == classes and np.array_equal(found.labels, examples.y[examples.y >= 0])
+
+
+def _has_search(folder: Path) -> bool:
+    try:
+        found = records.read_arrays(folder, "search")
+    except InputError:
+        return False
+    shape = tuple(found[name].size for name in ("gammas", "temperatures") if name in found)
+    return all(name in found and found[name].shape == shape for name in ("ece", "nll"))
+
+
+def _say_lost(workdir: Path, members: list[Member], plan: loop.Plan, rows: list[Row]) -> None:
+    """Say what a finished run had and lacks now, which only training anew would give."""
+    expected = -(-plan.steps // plan.log_every)
+    stopped = _stopped(rows, members)
+    of_each = by_member(select(rows, Scalar, name="loss", split="train"), members)
+    lacking = [name for name in of_each if name not in stopped and len({r.tags.step for r in of_each[name]}) < expected]
+    if lacking:
+        of = f" of {len(lacking)} members" if len(lacking) > 1 else ""
+        say(f"{workdir / records.METRICS_FILE} lacks rows of training{of}: curves are drawn without them")
+    for number in range(1, len(read_extensions(workdir)) + 1):
+        folder = workdir / Extension(number, [], 0).checkpoints
+        if not any(folder.glob(f"*/{DIGEST}")):
+            say(f"{folder} holds no checkpoint any more: the results are whole, the trained network is gone")
+
+
+def _stopped(rows: list[Row], members: list[Member]) -> dict[str, int]:
+    """The step of each member of a sweep that has stopped, by its name."""
+    found = by_member(select(rows, Scalar, name="stopped"), members)
+    return {name: int(own[0].value) for name, own in found.items() if own}
+
+
+def _listed(stopped: dict[str, int]) -> str:
+    listed = [f"{name or 'the run'} at step {step}" for name, step in stopped.items()]
+    return "; ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
 
 
 def _write_seconds(workdir: Path, current: Extension, step: int, seconds: dict[str, float]) -> None:
@@ -106,7 +200,8 @@ def _evaluate(workdir: Path, prepared: Prepared, current: Extension, states: Tra
                 say(f"member {member.name} has no results, the others go on: {error}")
                 rows = [Scalar("stopped", int(state.step))]
         took = each + time.perf_counter() - began
-        rows = tagged([*rows, Seconds("seconds", "evaluate", took)], step=int(prepared.plan.steps), **member.tags)
+        rows.append(Seconds("seconds", "evaluate", took, rows=len(rows) + 1))
+        rows = tagged(rows, step=int(prepared.plan.steps), **member.tags)
         records.replace_rows(workdir, rows, where=lambda row: _is_final(row, member))  # noqa: B023
         if len(current.members) > 1:
             say(f"measured {member.name} ({index + 1} of {len(current.members)}) in {took:.1f} s")
@@ -146,5 +241,9 @@ def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None 
     seconds = select(rows, Seconds)
     if any(row.extension for row in seconds):
         seconds = [row for row in seconds if row.extension]
-    phases = ", ".join(f"{row.phase} {row.value:.1f} s" for row in seconds)
-    print(f"{phases}\nreport: {Path(workdir) / 'report.html'}")
+    print(", ".join(f"{row.phase} {row.value:.1f} s" for row in seconds))
+    members = of_shard(make_members(config), shard)
+    stopped = _stopped(records.read_rows(workdir), members)
+    if stopped:
+        print(f"{len(stopped)} of {len(members)} members stopped and have no results: {_listed(stopped)}")
+    print(f"report: {Path(workdir) / 'report.html'}")

@@ -54,15 +54,15 @@ def check_memory(members: Sequence[Member], prepared: Prepared) -> None:
         InputError: what is needed, what there is, and the field to lower.
     """
     config, free = members[0].config, parallel.free_memory()
-    state, forward = preparation.forecast(prepared, members[0])
+    shapes = preparation.forecast(prepared, members[0])
     if free is None:
         return
-    of_one, size = 2 * evaluation.tree_bytes(state), f"{trees.size(state.params):,} parameters"
+    of_one, size = 2 * evaluation.tree_bytes(shapes.state), f"{trees.size(shapes.params):,} parameters"
     alone = f"a network of {size} with its optimiser's state"
     evaluation.check_fits(alone, of_one, free, mend="set smaller config.model.options, or another config.model.name")
     together = f"config.sweep of {len(members):,} members of {size} each"
     evaluation.check_fits(together, len(members) * of_one, free, mend="sweep fewer values at once")
-    for section, needed in _bytes_of_batches(config, prepared, forward).items():
+    for section, needed in _bytes_of_batches(config, prepared, shapes.forward).items():
         what = f"config.{section}.batch_size is {config[section].batch_size}: a batch beside {size}"
         evaluation.check_fits(what, len(members) * of_one + needed, free, mend="lower it")
 

@@ -1,7 +1,7 @@
 """Members of a sweep: each is a run of its own config. All train together, and those that are added later likewise."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,25 +92,63 @@ class Extension(NamedTuple):
 def unfinished(workdir: Path, members: Sequence[Member]) -> list[Member]:
     """The members that have no rows of their evaluation, the last step of each."""
     rows = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
-    evaluated = [row for row in rows if isinstance(row, Seconds) and row.phase == "evaluate"]
-    return [member for member in members if not any(belongs(row, member) for row in evaluated)]
+    evaluated = by_member([row for row in rows if isinstance(row, Seconds) and row.phase == "evaluate"], members)
+    return [member for member in members if not evaluated[member.name]]
+
+
+def by_member(rows: Iterable[Row], members: Sequence[Member]) -> dict[str, list[Row]]:
+    """The rows that belong to each member, by its name."""
+    tags = list(members[0].tags)
+    names = {tuple(member.tags[tag] for tag in tags): member.name for member in members}
+    found: dict[str, list[Row]] = {member.name: [] for member in members}
+    for row in rows:
+        name = names.get(tuple(getattr(row.tags, tag) for tag in tags))
+        if name is not None:
+            found[name].append(row)
+    return found
 
 
 def next_extension(workdir: Path, members: Sequence[Member]) -> Extension | None:
-    """The extension to train next: the one begun and unfinished, else a new one of all unfinished members, or None."""
+    """The extension to train next: the one begun and unfinished, else a new one of all unfinished members, or None.
+
+    Raises:
+        InputError: extensions.json is corrupt, or names other members.
+    """
     left = {member.name for member in unfinished(workdir, members)}
-    begun = _read(workdir)
-    if begun and left & set(begun[-1]["members"]):
-        by_name = {member.name: member for member in members}
-        return Extension(len(begun), [by_name[name] for name in begun[-1]["members"]], begun[-1]["at_once"])
+    begun, by_name = read_extensions(workdir), {member.name: member for member in members}
+    if any(name not in by_name for each in begun for name in each["members"]):
+        raise InputError(
+            f"{workdir / EXTENSIONS} names members of another sweep; restore it or choose another --workdir"
+        )
+    for number, each in enumerate(begun, 1):
+        if left & set(each["members"]):
+            return Extension(number, [by_name[name] for name in each["members"]], each["at_once"])
     return Extension(len(begun) + 1, [member for member in members if member.name in left], 0) if left else None
 
 
 def write_extension(workdir: Path, current: Extension) -> None:
     """Write the extension to extensions.json before it trains: a resumed run trains the same members and groups."""
     note = {"members": [member.name for member in current.members], "at_once": current.at_once}
-    records.write_json(workdir / EXTENSIONS, [*_read(workdir)[: current.number - 1], note])
+    begun = read_extensions(workdir)
+    records.write_json(workdir / EXTENSIONS, [*begun[: current.number - 1], note, *begun[current.number :]])
 
 
-def _read(workdir: Path) -> list[dict]:
-    return records.read_json(workdir / EXTENSIONS) if (workdir / EXTENSIONS).exists() else []
+def read_extensions(workdir: Path) -> list[dict]:
+    """The extensions begun so far, each with its members' names and how many train at once.
+
+    Raises:
+        InputError: extensions.json is corrupt.
+    """
+    path = workdir / EXTENSIONS
+    begun = records.read_json(path) if path.exists() else []
+    if not isinstance(begun, list) or not all(map(_is_extension, begun)):
+        raise InputError(f"{path} is corrupt; restore it or choose another --workdir")
+    return begun
+
+
+def _is_extension(found: Any) -> bool:
+    if not isinstance(found, dict) or not isinstance(found.get("members"), list):
+        return False
+    names, at_once = found["members"], found.get("at_once")
+    named = names and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    return named and type(at_once) is int and 0 < at_once <= len(names) and len(names) % at_once == 0

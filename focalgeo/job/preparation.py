@@ -14,6 +14,7 @@ from ml_collections import FrozenConfigDict
 
 from focalgeo import calibration, curvature, data, evaluation, losses, models, parallel
 from focalgeo.config import Known, check, describe
+from focalgeo.job import say
 from focalgeo.job.members import Member
 from focalgeo.training import best_epoch, loop, optimiser, penalties
 from focalgeo.training.step import make_step, stack
@@ -145,7 +146,9 @@ def trained_gamma(config) -> float | None:
 def _load(config) -> Dataset:
     names = ("train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
     sizes = {name: config.data[name] for name in names}
-    dataset = data.load_dataset(config.data.name, split_seed=config.data.split_seed, **sizes)
+    dataset = data.load_dataset(config.data.name, split_seed=config.data.split_seed, tell=say, **sizes)
+    for gap in data.gaps(dataset):
+        say(f"{config.data.name}: {gap}")
     if config.data.augment != "none" and dataset.train.x.ndim != 4:
         raise InputError(
             f"config.data.augment is {config.data.augment}, {config.data.name} holds no images: set it to none"
@@ -240,25 +243,36 @@ def few_examples(prepared: Prepared, config) -> Batch:
     return next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(config, train)))
 
 
-def forecast(prepared: Prepared, member: Member) -> tuple[TrainState, evaluation.Forward]:
-    """The shapes of a member's state as training begins, and the forward pass of `few_examples`; allocates nothing.
+class Shapes(NamedTuple):
+    """Shapes of what a run of one member holds, of which nothing is allocated."""
+
+    params: PyTree
+    state: PyTree  # params among it, and the leaves of a TrainState that are as large
+    forward: evaluation.Forward  # of `few_examples`
+
+
+def forecast(prepared: Prepared, member: Member) -> Shapes:
+    """The shapes of a member's network and its training; allocates nothing.
 
     Raises:
         InputError: the network cannot read the data, or gives other logits; both are named.
     """
-    name, dataset, example = member.config.model.name, prepared.dataset, few_examples(prepared, member.config)
-    misfit = f"config.model.name: {name} does not fit {dataset.name}"
+    config, dataset, example = member.config, prepared.dataset, few_examples(prepared, member.config)
+    misfit = f"config.model.name: {config.model.name} does not fit {dataset.name}"
     try:
         variables = jax.jit(prepared.model.init).eval_shape(member.keys["init"], example.x)
         forward = evaluation.forecast_forward(prepared.model.apply, variables, example.x)
     except InputError:
         raise
     except (ArithmeticError, IndexError, TypeError, ValueError) as error:
-        raise InputError(f"{misfit}: {str(error).splitlines()[0]}") from error
+        said = str(error).splitlines() or [type(error).__name__]
+        raise InputError(f"{misfit}: {said[0]}") from error
     found, wanted = [*forward.logits.shape], [*example.y.shape, len(dataset.class_names)]
     if found != wanted:
         raise InputError(f"{misfit}: two examples give logits of shape {found}, not {wanted}")
-    return jax.eval_shape(lambda given: _state(prepared, member, dict(given), stream=0), variables), forward
+    best = variables if config.optimizer.select == "best_val" else None
+    opt_state = jax.eval_shape(prepared.tx.init, variables["params"])
+    return Shapes(variables["params"], (variables, opt_state, best), forward)
 
 
 def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) -> TrainState:

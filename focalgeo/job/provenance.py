@@ -3,17 +3,20 @@
 import datetime
 import importlib.metadata
 import json
+import math
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-from ml_collections import FrozenConfigDict
+from ml_collections import ConfigDict
 
 from focalgeo import calibration, losses, records, trees
+from focalgeo.config import axes
+from focalgeo.job import preparation
 from focalgeo.job.members import Member, make_members, of_shard
 from focalgeo.types import Dataset, InputError, TrainState
 
@@ -53,7 +56,7 @@ def of_program(command: Sequence[str]) -> dict[str, Any]:
 
 
 def _command() -> list[str]:
-    return ["python", "-m", "focalgeo.run", *sys.argv[1:]]
+    return ["python", "-m", "focalgeo.run", *(word.encode(errors="replace").decode() for word in sys.argv[1:])]
 
 
 def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str | None) -> str:
@@ -67,9 +70,11 @@ def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str |
         return how
     manifest = records.read_manifest(workdir)
     if manifest.get("shard") != shard:
-        there, here = (f"shard {each}" if each else "all of the sweep" for each in (manifest.get("shard"), shard))
+        there, here = (
+            f"shard {records.shown(each)}" if each else "all of the sweep" for each in (manifest.get("shard"), shard)
+        )
         raise InputError(f"{workdir} holds {there}, this run is {here}; choose another --workdir")
-    before = of_shard(make_members(FrozenConfigDict(manifest["config"])), shard)
+    before = of_shard(_members_before(workdir, config, manifest), shard)
     lost = [member.name or "a run without sweep" for member in before if member.name not in {m.name for m in members}]
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -78,6 +83,21 @@ def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str |
             "name all old values beside the new ones, or choose another --workdir"
         )
     return how
+
+
+def _members_before(workdir: Path, config, manifest: Mapping[str, Any]) -> list[Member]:
+    """The members of the sweep that the manifest names, of a config that is the same beside it."""
+    swept = {**dict.fromkeys(config.sweep, ()), **manifest["config"].get("sweep", {})}
+    try:
+        before = preparation.check_config(ConfigDict({**config.to_dict(), "sweep": swept}))
+    except (InputError, KeyError, TypeError, ValueError) as error:
+        what = f"{workdir / records.MANIFEST} is corrupt: config.sweep is no sweep"
+        raise InputError(f"{what}; restore it or choose another --workdir") from error
+    there, here = (math.prod(map(len, axes(each).values())) for each in (before, config))
+    if there > 10 * here:  # some are lost, and to name them takes long
+        what = f"{workdir} holds {there} members, config.sweep names {here}"
+        raise InputError(f"{what}: name all old values beside the new ones, or choose another --workdir")
+    return make_members(before)
 
 
 def update_manifest(workdir: Path, config) -> None:
@@ -103,7 +123,8 @@ def check_data(workdir: Path, dataset: Dataset) -> None:
     """Refuse to go on with other data than the run began with."""
     began_with = records.read_manifest(workdir).get("data", {}).get("checksum")
     if began_with != dataset.checksum:
+        there, here = records.shown(str(began_with)[:12]), dataset.checksum[:12]
         raise InputError(
-            f"{dataset.name} has changed since the run in {workdir} began (checksum {str(began_with)[:12]} there, "
-            f"{dataset.checksum[:12]} now); restore the data or choose another --workdir"
+            f"{dataset.name} has changed since the run in {workdir} began (checksum {there} there, "
+            f"{here} now); restore the data or choose another --workdir"
         )

@@ -1,9 +1,12 @@
 """Training: the members of a sweep, or a run alone, from the newest valid checkpoint or from the start."""
 
+import contextlib
 import functools
 import math
+import secrets
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -17,7 +20,9 @@ from focalgeo.job.preparation import Pipeline, Prepared
 from focalgeo.rows import Row, Scalar, tagged
 from focalgeo.training import best_epoch, checkpoint, loop
 from focalgeo.training.step import make_members_step
-from focalgeo.types import Array, Model, Predictions, PyTree, Split, TrainState
+from focalgeo.types import Array, InputError, Model, Predictions, PyTree, Split, TrainState
+
+FLUSH_SECONDS = 60  # after which TensorBoard sees what was written
 
 
 def train(
@@ -42,7 +47,7 @@ def train(
     write_extension(workdir, current)
     rates = np.array([member.config.optimizer.learning_rate for member in members])
     predict_val = functools.partial(predict, prepared.dataset.val)
-    with records.tensorboard_writer(workdir, step=first) as tensorboard, interruption.deferred_signals() as interrupted:
+    with tensorboard_writer(workdir, step=first) as tensorboard, interruption.deferred_signals() as interrupted:
 
         def write(rows: list[Row]) -> None:
             records.append_rows(workdir, rows)
@@ -67,6 +72,61 @@ def train(
         outcome = outcome._replace(state=_best_states(program, outcome.state, config.optimizer.epochs, predict_val))
     compiled_in = outcome.compile_seconds and outcome.compile_seconds + chosen_in  # 0: nothing was left to train
     return outcome._replace(compile_seconds=compiled_in), current
+
+
+@contextlib.contextmanager
+def tensorboard_writer(workdir: Path, *, step: int = 0) -> Iterator[Callable[..., None]]:
+    """Open a file of TensorBoard; yields write(row, member=""), which writes a row with a step, unless it is a bin's.
+
+    `member` is the name of a sweep's member, under which TensorBoard groups its rows. `step` is where a resumed run
+    goes on: TensorBoard hides what an earlier run wrote from that step on. Nothing is written without tensorboardX. A
+    disk that takes no more ends these files with a line, and the run goes on.
+    """
+    try:
+        from tensorboardX import record_writer, summary  # optional, and slow to import
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+    except ImportError:
+        yield lambda row, member="": None
+        return
+    folder = (Path(workdir) / "tensorboard").absolute()
+    name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{secrets.token_hex(8)}"
+    opened, flushed = [], [time.monotonic()]
+
+    def attempt(use: Callable[[], None]) -> None:
+        try:
+            with records.writing(folder / name):
+                use()
+        except InputError as error:
+            say(f"no more TensorBoard events, the run goes on: {error}")
+            while opened:
+                with contextlib.suppress(OSError):  # of what was not written before
+                    opened.pop().close()
+
+    def add(event: Event) -> None:
+        opened[0].write(event.SerializeToString())
+        if time.monotonic() - flushed[0] > FLUSH_SECONDS:
+            opened[0].flush()
+            flushed[0] = time.monotonic()
+
+    def begin() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened.append(record_writer.RecordWriter(str(folder / name)))
+        add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if step:
+            add(Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(row: Row, member: str = "") -> None:
+        if opened and row.tags.step is not None and not hasattr(row, "bin"):
+            fields = ("split", "name", "outcome", "method", "criterion", "loss")
+            parts = [member, *(getattr(row, field, None) for field in fields)]
+            value = summary.scalar("/".join(part for part in parts if part), float(row.value))
+            attempt(lambda: add(Event(wall_time=time.time(), step=row.tags.step, summary=value)))
+
+    attempt(begin)
+    try:
+        yield write
+    finally:
+        attempt(lambda: [file.close() for file in opened])
 
 
 def _forget_rows(workdir: Path, members: list[Member], *, after: int) -> None:

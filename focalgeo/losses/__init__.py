@@ -103,6 +103,9 @@ def make_loss(name: str) -> Callable[[Array, Array, dict[str, PyTree]], Array]:
     names, function = hyperparameters(name), LOSSES[name]
 
     def loss(logits: Array, labels: Array, loss_values: dict[str, PyTree]) -> Array:
+        missing = [needed for needed in names if needed not in loss_values]
+        if missing:
+            raise InputError(f"loss_values have no {missing[0]!r}: {name} takes {', '.join(names)}")
         return function(logits, labels, *(loss_values[needed] for needed in names))
 
     return loss

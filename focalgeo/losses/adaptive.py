@@ -7,9 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from focalgeo.losses.focal import focal_loss, signed_focal_loss
-from focalgeo.losses.log_odds import true_class_probability
-from focalgeo.types import Array
+from focalgeo.arguments import (
+    array_of,
+    check_bins,
+    check_finite,
+    check_interval,
+    in_interval,
+    is_traced,
+    marked,
+    mask_array,
+    number_array,
+)
+from focalgeo.losses.focal import focal_of, signed_focal_of
+from focalgeo.losses.log_odds import labelled_rows, true_class_probability
+from focalgeo.types import Array, InputError
 
 
 class Policy(NamedTuple):
@@ -57,14 +68,36 @@ def sample_gamma(p: Float[Array, "*batch"], thresholds: Array, gammas: Array) ->
         gammas: Float [n + 1].
 
     Returns:
-        [...] float32, a constant for differentiation. NaN in p gives the last gamma. Tested in
+        [...] float32, a constant for differentiation; NaN where a traced p lies outside. Tested in
         tests/losses/test_adaptive.py.
+
+    Raises:
+        InputError: p outside 0 to 1, thresholds that do not ascend, or not one gamma more than thresholds.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLA in its first version, FLSD in the published one).
     """
-    p, thresholds = jnp.asarray(p, jnp.float32), jnp.asarray(thresholds, jnp.float32)
+    check_interval("p", p, 0, 1)
+    return _by_probability(jnp.asarray(p, jnp.float32), *_checked_steps("thresholds", thresholds, gammas))
+
+
+def _by_probability(p: Array, thresholds: Array, gammas: Array) -> Array:
+    """`sample_gamma` of what has been checked."""
     index = jnp.searchsorted(thresholds, jax.lax.stop_gradient(p), side="left")
-    return jax.lax.stop_gradient(jnp.asarray(gammas, jnp.float32)[index])
+    return jax.lax.stop_gradient(marked(in_interval(p, 0, 1), gammas[index]))
+
+
+def _checked_steps(name: str, steps: Array, gammas: Array) -> tuple[Array, Array]:
+    """Steps [n] that ascend and gammas [n + 1] as float32; where traced steps do not ascend, gammas are NaN."""
+    check_finite(name, steps)
+    check_finite("gammas", gammas)
+    steps, gammas = (jnp.asarray(array_of(*each)).astype(jnp.float32) for each in ((name, steps), ("gammas", gammas)))
+    if steps.ndim != 1 or gammas.shape != (steps.size + 1,):
+        shapes = f"{name} have shape {steps.shape}, gammas {gammas.shape}"
+        raise InputError(f"{shapes}: give two lists, and one gamma more than {name}")
+    ascending = jnp.all(steps[1:] > steps[:-1])
+    if not is_traced(ascending) and not ascending:
+        raise InputError(f"{name} are {np.asarray(steps).tolist()}: give them in ascending order")
+    return steps, marked(ascending, gammas)
 
 
 def sample_dependent_focal_loss(
@@ -74,7 +107,7 @@ def sample_dependent_focal_loss(
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; what lies outside gives a meaningless finite value.
+        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
         thresholds: Float [n], ascending; those of the papers are in POLICIES.
         gammas: Float [n + 1], 0 or more.
 
@@ -84,7 +117,9 @@ def sample_dependent_focal_loss(
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5.
     """
-    return focal_loss(logits, labels, sample_gamma(true_class_probability(logits, labels), thresholds, gammas))
+    rows, (thresholds, gammas) = labelled_rows(logits, labels), _checked_steps("thresholds", thresholds, gammas)
+    p = true_class_probability(rows.logits, rows.labels)
+    return focal_of(rows, _by_probability(p, thresholds, gammas))
 
 
 def scheduled_focal_loss(
@@ -98,7 +133,7 @@ def scheduled_focal_loss(
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; what lies outside gives a meaningless finite value.
+        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
         epoch: Scalar from 0 (the first epoch), may be traced. Below 0 it takes the first gamma.
         boundaries: [n], ascending; those of the paper are in SCHEDULES.
         gammas: Float [n + 1], 0 or more.
@@ -108,9 +143,11 @@ def scheduled_focal_loss(
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLS-532, FLS-531; FLSc in the published version).
     """
-    boundaries, epoch = jnp.asarray(boundaries, jnp.float32), jnp.asarray(epoch, jnp.float32)
-    gamma = jnp.asarray(gammas, jnp.float32)[jnp.searchsorted(boundaries, epoch, side="right")]
-    return focal_loss(logits, labels, gamma)
+    rows, (boundaries, gammas) = labelled_rows(logits, labels), _checked_steps("boundaries", boundaries, gammas)
+    check_finite("epoch", epoch)
+    epoch = jnp.asarray(number_array("epoch", epoch, ())).astype(jnp.float32)
+    gamma = gammas[jnp.searchsorted(boundaries, epoch, side="right")]
+    return focal_of(rows, marked(jnp.isfinite(epoch), gamma))
 
 
 FLIP, LOWEST, HIGHEST = 0.2, -2.0, 20.0  # of AdaFocal's gamma
@@ -124,7 +161,8 @@ class AdaFocalState(NamedTuple):
 
 
 def adafocal_state(num_bins: int = 15) -> AdaFocalState:
-    """The state before the first update: gamma 1 in every one of `num_bins` bins of equal width."""
+    """The state before the first update: gamma 1 in every one of `num_bins` bins of equal width, 10,000 at most."""
+    check_bins(num_bins)
     return AdaFocalState(jnp.arange(1, num_bins, dtype=jnp.float32) / num_bins, jnp.ones(num_bins, jnp.float32))
 
 
@@ -166,15 +204,20 @@ def adafocal_update(
         mask: Bool [examples]; False counts for nothing. Without one True anywhere the state stays as it is.
 
     Returns:
-        The new AdaFocalState. Works under jit and vmap. Tested in tests/losses/test_adaptive.py.
+        The new AdaFocalState. Works under jit and vmap, where a confidence that counts and is none gives NaN in all
+        gammas. Tested in tests/losses/test_adaptive.py.
+
+    Raises:
+        InputError: arrays of different shapes; a concrete confidence outside 0 to 1 that counts.
 
     Source: Ghosh et al., arXiv 2211.11838.
     """
-    confidence = jnp.asarray(confidence, jnp.float32)
-    mask = jnp.ones(confidence.shape, bool) if mask is None else jnp.asarray(mask, bool)
+    state, (confidence, correct, mask) = _checked_state(state), _checked_validation(confidence, correct, mask)
+    valid = jnp.all(in_interval(confidence, 0, 1) & in_interval(correct, 0, 1) | ~mask)
+    state = state._replace(gammas=marked(valid, state.gammas))
     order = jnp.argsort(jnp.where(mask, confidence, jnp.inf))
     confidence, mask = jnp.where(mask, confidence, 0)[order], mask[order]
-    correct = jnp.where(mask, jnp.asarray(correct, jnp.float32)[order], 0)
+    correct = jnp.where(mask, correct[order], 0)
     num_bins = state.gammas.size
     bins = jnp.where(mask, _bin_of_rank(jnp.sum(mask), confidence.size, num_bins), num_bins)
 
@@ -189,15 +232,44 @@ def adafocal_update(
     return AdaFocalState(jnp.where(jnp.any(mask), edges, state.edges), gammas)
 
 
+def _checked_state(state: AdaFocalState) -> AdaFocalState:
+    if not isinstance(state, AdaFocalState):
+        raise InputError(f"the state of AdaFocal is a {type(state).__name__}: give an AdaFocalState, adafocal_state()")
+    edges, gammas = (jnp.asarray(number_array("the state of AdaFocal", leaf)).astype(jnp.float32) for leaf in state)
+    if gammas.ndim != 1 or not gammas.size or edges.shape != (gammas.size - 1,):
+        shapes = f"edges {edges.shape}, gammas {gammas.shape}"
+        raise InputError(f"the state of AdaFocal has {shapes}: give one gamma more than edges, adafocal_state()")
+    return AdaFocalState(edges, gammas)
+
+
+def _checked_validation(confidence: Array, correct: Array, mask: Array | None) -> tuple[Array, Array, Array]:
+    """Confidence, correctness and mask [examples] of the validation examples as float32 and bool."""
+    confidence = number_array("confidence", confidence)
+    correct, mask = array_of("correct", correct), mask_array(mask, confidence)
+    if confidence.ndim != 1 or correct.shape != confidence.shape or confidence.size == 0:
+        shapes = f"confidence has shape {confidence.shape}, correct {correct.shape}"
+        raise InputError(f"{shapes}: give one of each for every example, and one example or more")
+    for name, values in (("confidence", confidence), ("correct", correct)):
+        if not is_traced(values, mask):
+            check_interval(name, np.float32(values)[slice(None) if mask is None else np.asarray(mask, bool)], 0, 1)
+    mask = jnp.ones(confidence.shape, bool) if mask is None else jnp.asarray(mask).astype(bool)
+    return jnp.asarray(confidence).astype(jnp.float32), jnp.asarray(correct).astype(jnp.float32), mask
+
+
 def adafocal_gamma(state: AdaFocalState, p: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """Gamma of the bin with edges[i - 1] <= p < edges[i], a constant for differentiation.
 
     The first and the last bin reach to 0 and 1. The look-up is by true-class probability, though the bins are those of
     validation confidence: so do paper and code.
     """
-    p = jax.lax.stop_gradient(jnp.asarray(p, jnp.float32))
-    edges, gammas = (jnp.asarray(leaf) for leaf in state)
-    return jax.lax.stop_gradient(gammas[jnp.searchsorted(edges, p, side="right")])
+    check_interval("p", p, 0, 1)
+    return _by_bin(_checked_state(state), jnp.asarray(p, jnp.float32))
+
+
+def _by_bin(state: AdaFocalState, p: Array) -> Array:
+    """`adafocal_gamma` of what has been checked; NaN where a traced p lies outside 0 to 1."""
+    p, (edges, gammas) = jax.lax.stop_gradient((p, state))
+    return marked(in_interval(p, 0, 1), gammas[jnp.searchsorted(edges, p, side="right")])
 
 
 def adafocal_loss(
@@ -207,7 +279,7 @@ def adafocal_loss(
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; what lies outside gives a meaningless finite value.
+        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
         adafocal: The current AdaFocalState; no gradient flows into it.
 
     Returns:
@@ -216,7 +288,8 @@ def adafocal_loss(
 
     Source: Ghosh et al., arXiv 2211.11838.
     """
-    return signed_focal_loss(logits, labels, adafocal_gamma(adafocal, true_class_probability(logits, labels)))
+    rows, state = labelled_rows(logits, labels), _checked_state(adafocal)
+    return signed_focal_of(rows, _by_bin(state, true_class_probability(rows.logits, rows.labels)))
 
 
 def _bin_of_rank(count, size, num_bins):

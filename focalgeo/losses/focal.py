@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Integer
 
-from focalgeo.losses.log_odds import in_float32, log_rest, margins, softplus, true_class_log_odds
+from focalgeo.arguments import check_finite, marked, number_array
+from focalgeo.losses.log_odds import LabelledRows, labelled_rows, log_rest, margins, softplus, true_class_log_odds
 from focalgeo.types import Array
 
 
@@ -15,21 +16,41 @@ def focal_loss(
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; what lies outside gives a meaningless finite value.
+        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
         gamma: Float scalar or [...], 0 or more; it may be traced and differentiated. Zero gives `cross_entropy` bit
             for bit. Below zero the loss is not convex and its gradient in p has no bound: not a loss to train with.
 
     Returns:
         [...] float32, non-negative, computed as exp(gamma log(1 - p_y)) times -log p_y from the log-odds. Value and
-        derivatives up to the third are finite for any logits, where the power of a rounded 1 - p gives NaN for gamma <
-        1. Relative to float64 the gradient is right to 2e-5, the Hessian to 1e-4, down to where float32 underflows.
+        derivatives up to the third are finite for any finite logits, up to 3.4e38 (see `log_odds`), where the power of
+        a rounded 1 - p gives NaN for gamma < 1; logits or a traced gamma that are not finite give NaN. Relative to
+        float64 the gradient is right to 2e-5, the Hessian to 1e-4, down to where float32 underflows.
         Tested in tests/losses/test_losses.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 4; Kimura & Naganuma, arXiv 2405.00442, Eq. 3.
     """
+    rows = labelled_rows(logits, labels)
+    return focal_of(rows, checked_gamma(gamma, rows.logits))
+
+
+def focal_of(rows: LabelledRows, gamma: Array) -> Array:
+    """`focal_loss` of what has been checked; NaN where gamma is not finite."""
+    logits, labels, valid = rows
     log_odds = true_class_log_odds(logits, labels)
-    log_complement = -softplus(log_odds)
-    return jnp.exp(jnp.asarray(gamma, log_odds.dtype) * log_complement) * softplus(-log_odds)
+    gamma, log_complement = gamma.astype(log_odds.dtype), -softplus(log_odds)
+    loss = jnp.exp(_in_reach(log_odds, gamma * log_complement)) * softplus(-log_odds)
+    return marked(valid & jnp.isfinite(gamma), loss)
+
+
+def _in_reach(log_odds: Array, exponent: Array) -> Array:
+    """The exponent; 0 where p_y underflows, as it is there with its derivatives, which a huge loss would multiply."""
+    return jnp.where(log_odds > 1.25 * jnp.log(jnp.finfo(log_odds.dtype).tiny), exponent, 0)
+
+
+def checked_gamma(gamma: Float[Array, "..."] | float, logits: Array) -> Array:
+    """Gamma in the type of the logits [..., classes]: a finite scalar, or one for each row."""
+    check_finite("gamma", gamma)
+    return jnp.asarray(number_array("gamma", gamma, logits.shape[:-1]), logits.dtype)
 
 
 def signed_focal_loss(
@@ -41,7 +62,7 @@ def signed_focal_loss(
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; what lies outside gives a meaningless finite value.
+        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
         gamma: Float scalar or [...] of either sign, may be traced. Zero gives `cross_entropy` bit for bit, and above
             zero `focal_loss` bit for bit.
 
@@ -51,12 +72,18 @@ def signed_focal_loss(
 
     Source: Ghosh et al., AdaFocal, arXiv 2211.11838, the inverse-focal loss; the published code uses 1 + p.
     """
+    rows = labelled_rows(logits, labels)
+    return signed_focal_of(rows, checked_gamma(gamma, rows.logits))
+
+
+def signed_focal_of(rows: LabelledRows, gamma: Array) -> Array:
+    """`signed_focal_loss` of what has been checked; NaN where gamma is not finite."""
+    logits, labels, valid = rows
     log_odds = true_class_log_odds(logits, labels)
-    gamma = jnp.asarray(gamma, log_odds.dtype)
-    log_complement = -softplus(log_odds)
+    gamma, log_complement = gamma.astype(log_odds.dtype), -softplus(log_odds)
     log_one_plus_p = jnp.log1p(jnp.exp(-softplus(-log_odds)))
     exponent = jnp.where(gamma >= 0, gamma * log_complement, -gamma * log_one_plus_p)
-    return jnp.exp(exponent) * softplus(-log_odds)
+    return marked(valid & jnp.isfinite(gamma), jnp.exp(_in_reach(log_odds, exponent)) * softplus(-log_odds))
 
 
 def dual_focal_loss(
@@ -70,7 +97,7 @@ def dual_focal_loss(
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; what lies outside gives a meaningless finite value.
+        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
         gamma: Float scalar or [...], 0 or more, may be traced. Zero gives `cross_entropy` bit for bit.
 
     Returns:
@@ -79,10 +106,13 @@ def dual_focal_loss(
 
     Source: Tao et al., arXiv 2305.13665.
     """
+    logits, labels, valid = labelled_rows(logits, labels)
+    gamma = checked_gamma(gamma, logits)
     margin = margins(logits, labels)
     rest = log_rest(margin)
-    log_complement = -softplus(margin.gap - rest) + jnp.log1p(_share_of_next(in_float32(logits), margin, rest, labels))
-    return jnp.exp(jnp.asarray(gamma, rest.dtype) * log_complement) * softplus(rest - margin.gap)
+    log_complement = -softplus(margin.gap - rest) + jnp.log1p(_share_of_next(logits, margin, rest, labels))
+    loss = jnp.exp(_in_reach(margin.gap - rest, gamma * log_complement)) * softplus(rest - margin.gap)
+    return marked(valid & jnp.isfinite(gamma), loss)
 
 
 def _share_of_next(logits, margin, rest, labels):

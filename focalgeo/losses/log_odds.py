@@ -1,11 +1,17 @@
-"""The true class's log-odds, from which every loss here is computed: it keeps 1 - p where p rounds to 1."""
+"""The true class's log-odds, from which every loss here is computed: it keeps 1 - p where p rounds to 1.
+
+Differences of logits are cut at the largest finite number, with the derivatives of those that are not cut. So losses
+and their derivatives are right for all finite logits; a loss beyond float32's largest number, 3.4e38, is that number.
+"""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Integer
+import numpy as np
+from jaxtyping import Bool, Float, Integer
 
+from focalgeo.arguments import in_classes, is_traced, label_array, score_rows
 from focalgeo.types import Array
 
 
@@ -15,6 +21,33 @@ class Margins(NamedTuple):
     gap: Array  # [...], z_y - z_rival
     lag: Array  # [..., classes], z_k - z_rival, with -inf at the true class
     rival: Array  # int [...]
+
+
+class LabelledRows(NamedTuple):
+    """Logits and labels that have been checked, and which of them are valid."""
+
+    logits: Float[Array, "*batch classes"]  # float32 or float64
+    labels: Integer[Array, "*batch"]
+    valid: Bool[Array, "*batch"]  # the label is a class and the logits are finite
+
+
+def labelled_rows(logits: Array, labels: Array) -> LabelledRows:
+    """The first two arguments of a loss, checked.
+
+    Raises:
+        InputError: shapes or types that do not fit; a concrete label that is no class. While the logits are traced, as
+            in a gradient, -1 stands for no label and is let through: its loss is NaN and its gradient 0.
+    """
+    logits = score_rows("logits", logits)
+    padding = np.asarray(labels) != -1 if is_traced(logits) and not is_traced(labels) else None
+    return valid_rows(logits, label_array(labels, logits, "logits", counted=padding))
+
+
+def valid_rows(logits: Array, labels: Array) -> LabelledRows:
+    """`labelled_rows` of what has been checked."""
+    logits, labels = in_float32(logits), jnp.asarray(labels)
+    valid = in_classes(labels, logits.shape[-1]) & jnp.all(jnp.isfinite(logits), axis=-1)
+    return LabelledRows(logits, labels.astype(jnp.int32), valid)
 
 
 def in_float32(logits: Array) -> Array:
@@ -35,7 +68,19 @@ def margins(logits: Float[Array, "*batch classes"], labels: Integer[Array, "*bat
     true_logit = jnp.sum(jnp.where(is_true, logits, 0), axis=-1)
     rival_logit = jnp.sum(jnp.where(is_rival, logits, 0), axis=-1)
     lag = jnp.where(is_true, -jnp.inf, logits - rival_logit[..., None])
-    return Margins(true_logit - rival_logit, lag, rival)
+    return Margins(difference(true_logit, rival_logit), lag, rival)
+
+
+@jax.custom_jvp
+def difference(first: Array, second: Array) -> Array:
+    """The difference first - second, cut at the largest finite number; its derivatives are those of one not cut."""
+    largest = jnp.finfo(first.dtype).max
+    return jnp.clip(first - second, -largest, largest)
+
+
+@difference.defjvp
+def _difference_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return difference(*primals), tangents[0] - tangents[1]
 
 
 def behind_rival(margin: Margins) -> Array:
@@ -56,7 +101,7 @@ def true_class_log_odds(
 
     Args:
         logits: Float [..., classes], two classes or more. Types narrower than float32 are computed in float32.
-        labels: Int [...], from 0 to classes - 1. They are not checked here; data is checked where it enters.
+        labels: Int [...], from 0 to classes - 1. They are not checked here, see `labelled_rows`.
 
     Returns:
         [...] in float32 (float64 for float64 logits), with derivatives of every order.

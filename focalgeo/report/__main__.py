@@ -9,7 +9,10 @@ from collections.abc import Sequence
 
 from focalgeo.report.merge import merge_workdirs
 from focalgeo.report.page import write_report
+from focalgeo.report.style import printable, short
 from focalgeo.types import InputError
+
+_USAGE = "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -18,9 +21,11 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0
     try:
-        print(write_report(_workdir(arguments)))
+        print(printable(str(write_report(_workdir(arguments)))))
     except InputError as error:
-        print(f"focalgeo: {error}", file=sys.stderr)
+        merged = any(argument.startswith("--out=") for argument in arguments)
+        line = str(error).replace("another --workdir", "another --out" if merged else "another workdir")
+        print(f"focalgeo: {printable(line)}", file=sys.stderr)
         return error.exit_code
     return 0
 
@@ -29,8 +34,15 @@ def _workdir(arguments: Sequence[str]) -> str:
     """The one workdir named, or the new one with the rows of all that are named."""
     outs = [argument.removeprefix("--out=") for argument in arguments if argument.startswith("--out=")]
     folders = [argument for argument in arguments if not argument.startswith("-")]
-    if len(outs) + len(folders) < len(arguments) or len(outs) > 1 or not folders:
-        raise InputError("give one workdir, for example python -m focalgeo.report runs/digits, or several and --out=")
+    unknown = [argument for argument in arguments if argument.startswith("-") and not argument.startswith("--out=")]
+    if unknown:
+        raise InputError(f"{short(unknown[0])} is no argument: {_USAGE}")
+    if len(outs) > 1:
+        raise InputError("--out is given twice; name one folder for the merged report")
+    if not folders:
+        raise InputError(_USAGE)
+    if not all(folders):
+        raise InputError("the name of a workdir is empty; give its folder")
     if not outs and len(folders) > 1:
         raise InputError("several workdirs need a new folder for the report: --out=runs/together")
     return str(merge_workdirs(folders, outs[0])) if outs else folders[0]

@@ -43,9 +43,10 @@ def is_sweep(manifest: Manifest) -> bool:
 
 
 def _axes(manifest: Manifest) -> dict[str, list]:
-    swept = setting(manifest, "sweep") or {}
-    axes = {name: list(swept[name]) for name in AXIS_TITLES if isinstance(swept.get(name), list) and swept[name]}
-    return ({"run": manifest["runs"]} if len(manifest.get("runs", [])) > 1 else {}) | axes
+    swept = {name: setting(manifest, f"sweep.{name}") for name in AXIS_TITLES}
+    axes = {name: list(dict.fromkeys(values)) for name, values in swept.items() if isinstance(values, list) and values}
+    runs = list(dict.fromkeys(manifest.get("runs", ())))
+    return ({"run": runs} if len(runs) > 1 else {}) | axes
 
 
 def sweep_of(manifest: Manifest, rows: Sequence[Row]) -> Sweep:
@@ -77,11 +78,6 @@ def line_title(sweep: Sweep, line: tuple) -> str:
     return ", ".join(value if name == "run" else f"{_SYMBOLS[name]} = {plain(value)}" for name, value in parts)
 
 
-def tags_of(sweep: Sweep, line: tuple, value: Any) -> dict[str, Any]:
-    """Return the tags of the members of a line at one value of the axis."""
-    return {sweep.axis: value, **dict(zip(sweep.others, line, strict=True))}
-
-
 def axis_values(row: Row) -> tuple[tuple[str, Any], ...]:
     """Return (name, value) of each axis on which a row has a value; together they name its member."""
     values = ((name, getattr(row.tags, name)) for name in AXIS_TITLES)
@@ -90,9 +86,21 @@ def axis_values(row: Row) -> tuple[tuple[str, Any], ...]:
 
 def by_seed(rows: Sequence[Row], sweep: Sweep, line: tuple, value: Any, quantity: Quantity) -> dict[int, float]:
     """Return seed -> the quantity, of the members at one value of the axis after training; the last row counts."""
-    fields = {"epoch": None, **quantity.fields, **tags_of(sweep, line, value)}
-    found = select(rows, quantity.kind, **fields)
-    return {row.tags.seed: row.value for row in found if row.tags.seed is not None}
+    return by_member(rows, sweep, quantity).get((line, value), {})
+
+
+def by_member(rows: Sequence[Row], sweep: Sweep, quantity: Quantity) -> dict[tuple[tuple, Any], dict[int, float]]:
+    """Return (line, value) -> seed -> the quantity after training, of all members at once; the last row counts."""
+    found: dict[tuple[tuple, Any], dict[int, float]] = {}
+    for row in select(rows, quantity.kind, **{"epoch": None, **quantity.fields}):
+        if row.tags.seed is not None:
+            found.setdefault(place(row, sweep), {})[row.tags.seed] = row.value
+    return found
+
+
+def place(row: Row, sweep: Sweep) -> tuple[tuple, Any]:
+    """Return the line of a row's member and its value on the axis."""
+    return tuple(getattr(row.tags, name) for name in sweep.others), getattr(row.tags, sweep.axis)
 
 
 def mean(values: Sequence[float]) -> Estimate | None:

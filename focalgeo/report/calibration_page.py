@@ -1,7 +1,6 @@
 """The page of `python -m focalgeo.calibrate`: which method to use, how sure that is, and how to apply it."""
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,16 +14,20 @@ from focalgeo.report.selection import (
     UNCALIBRATED,
     Column,
     Manifest,
+    as_number,
     column_of_each,
     latest,
     method_title,
     metric,
     setting,
 )
+from focalgeo.report.style import short
 from focalgeo.report.tables import (
+    NOTHING,
     Cell,
     Line,
     Table,
+    command_words,
     config_settings,
     manifest_settings,
     metric_table,
@@ -48,6 +51,7 @@ from focalgeo.rows import Metric, Row, select
 # Float64. 1 - q is summed over the other classes, so it keeps its digits where q rounds to 1.
 # tests/test_calibrate.py runs these lines and compares them with calibration.focal_temperature_scaling.
 SNIPPET_METHODS = (UNCALIBRATED, PLAIN, FOCAL)
+MOST_GROUPS = 500  # in the table of groups, the worst calibrated first
 SNIPPET = """\
 import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json").read_text())["parameters"]
 z = (logits - logits.max(-1, keepdims=True)).astype(float) / c.get("temperature", 1)  # logits: [examples, classes]
@@ -102,7 +106,7 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
     chosen = chosen_column(choice)
     saved = {name: choice[name] for name in ("method", "parameters") if name in choice}
     return template("calibration.html").render(
-        title=f"Calibration of {manifest.get('data', {}).get('name', 'a classifier')}",
+        title=f"Calibration of {short(str(manifest.get('data', {}).get('name', 'a classifier')), 200)}",
         verdict=" ".join(choice_words(rows, manifest, choice, split=split, criterion=calibration.criterion)),
         warnings=calibration.warnings,
         tiles=tiles(rows, manifest, columns, split=split),
@@ -113,16 +117,16 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
         interval_words=interval_words(manifest),
         accuracy_words=accuracy_words(rows, manifest, split),
         fitted_by=fitted_by(manifest, columns),
-        num_bins=setting(manifest, "evaluation.num_bins"),
+        num_bins=as_number(setting(manifest, "evaluation.num_bins")),
         class1=class1_table(rows, manifest, columns, split),
         loss_implied_words="" if gamma is None else " ".join(loss_implied_words(rows, gamma, split)),
         group_words=group_words(rows, manifest, chosen, split),
         groups=group_table(rows, manifest, chosen, split),
         sections=sections,
-        calibrator=json.dumps(saved),
+        calibrator=short(json.dumps(saved, ensure_ascii=False), 100_000),
         snippet=SNIPPET if chosen.method in SNIPPET_METHODS else "",
         from_probs=any(value.get("given") == "probs" for value in _inputs(manifest)),
-        command=shlex.join(str(word) for word in manifest.get("command", [])),
+        command=command_words(manifest),
         config=config_settings(manifest),
         seconds=phases(rows),
         machine=manifest_settings(manifest, "created", "platform", "versions"),
@@ -153,12 +157,18 @@ def group_table(rows: Sequence[Row], manifest: Manifest, column: Column, split: 
     """Return a line for each group, worst calibrated first: examples, accuracy, ECE as given and after the method."""
     columns = list(dict.fromkeys([AS_TRAINED, column]))
     titles = [f"ECE, {method_title(manifest, each.method).lower()}" for each in columns]
-    lines = []
-    for row in groups(rows, column, split):
-        own = select(rows, Metric, split=split, group=row.group)
+    of_group: dict[str | None, list[Metric]] = {}
+    for row in select(rows, Metric, split=split):
+        of_group.setdefault(row.group, []).append(row)
+    lines, shown = [], groups(rows, column, split)
+    for row in shown[:MOST_GROUPS]:
+        own = of_group[row.group]
         accuracy = latest(own, Metric, name="group_accuracy", **AS_TRAINED._asdict())
         shares = [latest(own, Metric, name="group_ece", **each._asdict()) for each in columns]
-        cells = [Cell(f"{row.n:,}"), *map(share_cell, (accuracy, *shares))]
+        cells = [NOTHING if row.n is None else Cell(f"{row.n:,}"), *map(share_cell, (accuracy, *shares))]
         lines.append(Line(str(row.group), "", cells))
+    if len(shown) > MOST_GROUPS:
+        left = f"{len(shown) - MOST_GROUPS:,} groups more, better calibrated: see metrics.jsonl"
+        lines.append(Line("…", left, [NOTHING] * (2 + len(columns))))
     heads = [("Examples", ""), ("Accuracy", ""), *((title, "") for title in titles)]
     return Table(heads, lines) if lines else None

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
-from focalgeo.report.figures import ESTIMATES, bounds, draw_reliability
+from focalgeo.report.figures import ESTIMATES, MOST_BARS, bounds, draw_reliability, pooled
 from focalgeo.report.panels import Panel
 from focalgeo.report.selection import batches_of_row, in_training, latest_by, measured_title
 from focalgeo.report.style import COLOURS, LEGEND, LINESTYLES, loss_colour, plain, power_of_ten, styled
@@ -74,7 +74,7 @@ def curvature_curve_figure(rows: Sequence[Row], name: str) -> Figure:
             line = latest_by(select(found, kind, loss=loss, split=split), "step")
             steps, values = _points(line)
             reach = np.abs(np.array([bounds(row) for row in line]).T - values)
-            style = {"linestyle": LINESTYLES[splits.index(split)], "marker": "o", "markersize": 2.5}
+            style = {"linestyle": LINESTYLES[splits.index(split) % len(LINESTYLES)], "marker": "o", "markersize": 2.5}
             colour = COLOURS[loss_colour(loss)]
             axes.errorbar(steps, values, reach, color=colour, label=measured_title(line[0]), **style)
         _format_steps(axes)
@@ -113,7 +113,7 @@ def _format_values(axes: Any, name: str, values: Sequence[float]) -> None:
     if name == "accuracy":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.6g}%"))
     elif name == "learning_rate":
-        axes.set_ylim(0, 1.1 * max(values) or 1.0)
+        axes.set_ylim(0, max(1.1 * max(values), 0) or 1.0)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(round(value, 12)) if value else "0"))
     elif min(values) > 0:  # no logarithm else
         _scale_by_logarithm(axes, values)
@@ -132,7 +132,7 @@ def diagnostic_panels(rows: Sequence[Row]) -> Iterator[Panel]:
     """Yield the figures of the diagnostics of single examples, as far as rows of epochs hold any."""
     rows = in_training(rows)
     for name, (title, label) in _DIAGNOSTICS.items():
-        found = [row for row in select(rows, Diagnostic, name=name) if row.outcome in OUTCOMES]
+        found = [row for row in select(rows, Diagnostic, name=name) if row.outcome in OUTCOMES and row.split]
         if found:
             yield Panel("diagnostics", f"diagnostics_{name}", title, outcome_figure(found, label))
     norms = select(rows, Diagnostic, name="weight_norm")
@@ -143,7 +143,7 @@ def diagnostic_panels(rows: Sequence[Row]) -> Iterator[Panel]:
     for split in _splits(bins)[:1]:
         figure = histogram_figure(select(bins, HistogramBin, split=split))
         yield Panel("diagnostics", "diagnostics_gradient_norm", f"Gradients of single examples, {split}", figure)
-    reliability = [row for row in select(rows, ReliabilityBin, method=None) if row.share is not None]
+    reliability = [row for row in select(rows, ReliabilityBin, method=None) if row.share is not None and row.split]
     for split in _splits(reliability):
         own = select(reliability, ReliabilityBin, split=split)
         last = max(row.tags.epoch for row in own)
@@ -178,7 +178,7 @@ def weight_figure(rows: Sequence[Row]) -> Figure:
         figure, axes = _against_epochs("‖W‖, Frobenius norm")
         _draw_epochs(axes, rows, marker=epoch_marker(rows), color=COLOURS["ink"])
         axes.set_xlim(left=0)
-        axes.set_ylim(0, 1.06 * max(row.value for row in rows))
+        axes.set_ylim(0, max(1.06 * max(row.value for row in rows), 0) or 1.0)
     return figure
 
 
@@ -214,7 +214,7 @@ def _scale(axes: Any, values: Sequence[float], name: str) -> None:
 def histogram_figure(rows: Sequence[Row]) -> Figure:
     """Draw the share of examples per bin of gradient norm at the first, a middle and the last epoch measured."""
     measured = sorted({row.tags.epoch for row in rows})
-    middle = min(measured, key=lambda epoch: abs(epoch - (measured[0] * measured[-1]) ** 0.5))
+    middle = min(measured, key=lambda epoch: abs(epoch - measured[0] ** 0.5 * measured[-1] ** 0.5))
     shown = sorted({measured[0], middle, measured[-1]})
     with styled():
         figure = Figure(figsize=(4.1, 3.2))
@@ -250,6 +250,7 @@ def _draw_histogram(axes: Any, bins: Sequence[HistogramBin], colour: str, label:
 
 def share_figure(bins: Sequence[ReliabilityBin]) -> Figure:
     """Draw accuracy per bin of confidence beside it, and beneath the share of all examples that fall into each bin."""
+    bins = pooled(bins, -(-len(bins) // MOST_BARS)) if len(bins) > MOST_BARS else bins
     with styled():
         figure = Figure(figsize=(4.1, 4.7))
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1.2])

@@ -22,9 +22,10 @@ from focalgeo.report.selection import (
     measured,
     measured_title,
 )
-from focalgeo.report.style import COLOURS, LEGEND, LIGHT, loss_colour, plain, significant, styled
+from focalgeo.report.style import COLOURS, LEGEND, LIGHT, loss_colour, plain, power_of_ten, significant, styled
 from focalgeo.rows import DENSITY_LINEAR_WIDTH, DensityBin, Eigenvalue, ReliabilityBin, Row, Trace, select
 
+MOST_BARS = 200  # of one reliability diagram; more bins are drawn together
 _AXES = {"reliability": ("accuracy", "confidence"), "class1_reliability": ("share", "probability of class 1")}
 ESTIMATES = {"lambda_max": (Eigenvalue, "largest eigenvalue (± residual)"), "trace": (Trace, "trace (95% interval)")}
 
@@ -38,6 +39,9 @@ def reliability_figure(
     """
     bins = latest_by(select(rows, ReliabilityBin, name=name, split=split, epoch=None, **column._asdict()), "bin")
     true, predicted = _AXES[name]
+    together = -(-len(bins) // MOST_BARS)
+    if together > 1:
+        bins, predicted = pooled(bins, together), f"{predicted} (a bar: {together} bins)"
     with styled():
         figure = Figure(figsize=(4.1, 4.7))
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
@@ -46,6 +50,22 @@ def reliability_figure(
         bottom.set_xlabel(predicted)
         figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=2, **LEGEND)
     return figure
+
+
+def pooled(bins: Sequence[ReliabilityBin], together: int) -> list[ReliabilityBin]:
+    """Return neighbouring bins as one, so many at a time, with Wilson's 95% interval of their accuracy."""
+    found = []
+    for begin in range(0, len(bins), together):
+        own = bins[begin : begin + together]
+        counts = _values(own, "n")
+        value, confidence = (float(np.average(_values(own, each), weights=counts)) for each in ("value", "confidence"))
+        n = float(counts.sum())
+        centre, shrink = value + 1.96**2 / (2 * n), 1 + 1.96**2 / n
+        half = 1.96 * np.sqrt(max(value * (1 - value), 0) / n + 1.96**2 / (4 * n * n))
+        ends = {"low": (centre - half) / shrink, "high": (centre + half) / shrink, "upper": own[-1].upper}
+        share = None if own[0].share is None else sum(row.share or 0 for row in own)
+        found.append(own[0]._replace(value=value, confidence=confidence, n=int(n), share=share, **ends))
+    return found
 
 
 def _values(rows: Sequence[Any], field: str) -> np.ndarray:
@@ -263,4 +283,5 @@ def _mark_powers(axes: Any, largest: float) -> None:
     axes.xaxis.set_minor_locator(FixedLocator([]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value, 1)))
     axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())

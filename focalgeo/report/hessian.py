@@ -50,7 +50,7 @@ def curvature_table(rows: Sequence[Row]) -> Table | None:
 def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
     if isinstance(row, Trace):
         low, high = bounds(row)
-        value = Cell(significant(row.value), f"[{significant(low)},\u00a0{significant(high)}]")
+        value = Cell(significant(row.value), f"[{significant(low)},\u00a0{significant(high)}]" if low <= high else "")
         error = Cell(f"± {significant(row.stderr, 2)}", "standard error")
         by = f" ({_ESTIMATORS.get(row.estimator, row.estimator)})" if row.estimator else ""
         effort = Cell(f"{row.probes:,}", f"Hessian products{by}")
@@ -99,7 +99,9 @@ def curvature_words(rows: Sequence[Row]) -> str:
         return ""
     ratio = own.value / cross.value
     half = 1.96 * ratio * math.hypot(own.stderr / own.value, cross.stderr / cross.value)
-    digits = max(2, 1 - math.floor(math.log10(half)))
+    if not 0 < half < math.inf or not 0 < ratio < math.inf:  # of numbers at float32's ends
+        return ""
+    digits = min(max(2, 1 - math.floor(math.log10(half))), 12)
     ends = interval(ratio - half, ratio + half, digits=digits)
     return (
         f"At the trained parameters the {loss_title(other)}'s trace is {ratio:.{digits}f} times that of cross-entropy"
@@ -155,9 +157,11 @@ def attribution_words(rows: Sequence[Row]) -> list[str]:
 
 def _scale_words(rows: Sequence[Row], weight: Diagnostic) -> list[str]:
     parts = {row.part: row for row in select(rows, AttributionPart, of="trace", loss=weight.loss)}
-    if not {"whole", "scale_only", "beyond_scaling"} <= parts.keys() or parts["beyond_scaling"].low is None:
+    if not {"whole", "scale_only", "beyond_scaling"} <= parts.keys():
         return []
     whole, scaled, beyond = (parts[name] for name in ("whole", "scale_only", "beyond_scaling"))
+    if beyond.low is None or beyond.high is None:
+        return []
     if abs(beyond.value) < ROUNDING * abs(whole.value):
         finding = "which is nothing but rounding: it only scales"
     elif beyond.low > 0:
@@ -181,11 +185,11 @@ def _probability_words(rows: Sequence[Row]) -> list[str]:
     if not {0.05, 0.5, 0.95} <= set(quantiles):
         return []
     low, middle, high = (_probability(quantiles[level].value) for level in (0.05, 0.5, 0.95))
-    n = quantiles[0.5].n
-    words = [f"The true class's probability is {middle} in the median of these {n:,} examples, 5% lie below {low}"]
+    n = "" if quantiles[0.5].n is None else f"{quantiles[0.5].n:,} "
+    words = [f"The true class's probability is {middle} in the median of these {n}examples, 5% lie below {low}"]
     words[0] += f" and 5% above {high}."
     raised, negative = (latest(rows, Diagnostic, name=f"share_{name}") for name in ("raised", "negative"))
-    if raised is not None and negative is not None:
+    if raised is not None and raised.loss is not None and negative is not None:
         words.append(
             f"The {loss_title(raised.loss)}'s second derivative in the true logit exceeds cross-entropy's for"
             f" {percent(raised.value, 1)} of them, and is below 0 for {percent(negative.value, 1)}."

@@ -1,14 +1,25 @@
 """Several workdirs merged into a new one: shards of a sweep become one sweep, other runs stand side by side."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from focalgeo import records
 from focalgeo.config import SWEPT_FIELDS
 from focalgeo.report.axes import AXIS_TITLES, axis_values
-from focalgeo.report.selection import Manifest, read_manifest, setting
-from focalgeo.report.tables import settings
+from focalgeo.report.selection import (
+    Manifest,
+    as_number,
+    check_folder,
+    check_manifest,
+    check_rows,
+    read_manifest,
+    read_rows,
+    setting,
+)
+from focalgeo.report.style import short
+from focalgeo.report.tables import leaves
 from focalgeo.rows import Row, Seconds, select, tagged
 from focalgeo.types import InputError
 
@@ -23,12 +34,14 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
     they are.
 
     Raises:
-        InputError: a workdir is missing or corrupt, two hold the same member, two have one name, or `out` is in use.
+        InputError: a workdir is missing or corrupt, holds no run, two hold the same member, one is named twice, or
+            `out` is in use.
     """
+    _check_names(folders, out)
     folders, out = [Path(folder) for folder in folders], Path(out)
     _check_out(folders, out)
-    manifests = [read_manifest(folder) for folder in folders]
-    rows = [records.read_rows(folder) for folder in folders]
+    manifests = [_run_manifest(folder) for folder in folders]
+    rows = [read_rows(folder) for folder in folders]
     if _one_config(manifests):
         _check_data(folders, manifests)
         manifest, found = _one_sweep(folders, manifests, rows)
@@ -36,17 +49,54 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         names = _names(folders)
         manifest = {**_common(manifests), "runs": names}
         found = [row for name, each in zip(names, rows, strict=True) for row in tagged(each, run=name)]
-    out.mkdir(parents=True, exist_ok=True)
-    records.write_manifest(out, {**manifest, _MERGED: [str(folder) for folder in folders]})
+    manifest = {**manifest, _MERGED: [str(folder) for folder in folders]}
+    check_manifest(str(out), manifest)
+    check_rows(str(out), found)
+    records.write_manifest(out, manifest)
     records.replace_rows(out, found, where=lambda row: True)
     return out
 
 
+def _check_names(folders: Sequence[records.Workdir], out: records.Workdir) -> None:
+    if not folders:
+        raise InputError("there is no workdir to merge; give one or more")
+    if not all(os.fspath(folder) for folder in folders):
+        raise InputError("the name of a workdir is empty; give its folder")
+    if not os.fspath(out):
+        raise InputError("--out= is empty; name a new folder")
+
+
 def _check_out(folders: Sequence[Path], out: Path) -> None:
-    if out in folders:
-        raise InputError(f"--out={out} is one of the workdirs; name a new folder")
-    if out.exists() and any(out.iterdir()) and _MERGED not in records.read_manifest(out):
-        raise InputError(f"--out={out} holds something else; name a new folder")
+    """Refuse an `out` that is in use, and one workdir under two names."""
+    for path in folders:
+        check_folder(path)
+    name = short(str(out), 200)
+    with records.writing(f"--out={name}"):
+        if out.exists() and not out.is_dir():
+            raise InputError(f"--out={name} is a file; name a new folder")
+    *where, target = [Path(os.path.realpath(path)) for path in (*folders, out)]
+    for index, folder in enumerate(where):
+        if folder in where[:index]:
+            raise InputError(f"{short(str(folders[index]), 200)} is named twice; give each workdir once")
+    if target in where:
+        raise InputError(f"--out={name} is one of the workdirs; name a new folder")
+    inside = next((folder for folder in where if folder in target.parents), None)
+    if inside is not None:
+        raise InputError(f"--out={name} lies inside the workdir {short(str(inside), 200)}; name a folder elsewhere")
+    with records.writing(name):
+        used = out.exists() and any(out.iterdir())
+    if used and not ((out / records.MANIFEST).is_file() and _MERGED in records.read_manifest(out)):
+        raise InputError(f"--out={name} holds something else; name a new folder")
+
+
+def _run_manifest(folder: Path) -> Manifest:
+    """The manifest of a workdir whose rows can stand beside others'."""
+    manifest = read_manifest(folder)
+    if "calibration" in manifest:
+        raise InputError(f"{folder} was made by focalgeo.calibrate, and only workdirs of runs are merged; leave it out")
+    if manifest.get("runs"):
+        raise InputError(f"{folder} is itself a merge of several runs; give the workdirs that it was made of")
+    return manifest
 
 
 def _common(manifests: Sequence[Manifest]) -> dict[str, Any]:
@@ -72,7 +122,7 @@ def _one_sweep(
 
 def _config(manifest: Manifest, axes: Iterable[str]) -> dict[str, Any]:
     """The config as dotted names, without the sweep and without what some sweep sets."""
-    dotted = dict(settings(manifest.get("config", {})))
+    dotted = dict(leaves(manifest.get("config", {})))
     swept = {SWEPT_FIELDS[axis] for axis in axes}
     return {name: value for name, value in dotted.items() if name not in swept and not name.startswith("sweep.")}
 
@@ -84,7 +134,8 @@ def _one_config(manifests: Sequence[Manifest]) -> bool:
 
 def _union(manifests: Sequence[Manifest]) -> dict[str, Any]:
     """The axes of all sweeps with their values, in the order in which they come first."""
-    sweeps = [manifest.get("config", {}).get("sweep") or {} for manifest in manifests]
+    sweeps = [setting(manifest, "sweep") for manifest in manifests]
+    sweeps = [sweep for sweep in sweeps if isinstance(sweep, Mapping)]
     axes = [axis for axis in AXIS_TITLES if any(axis in sweep for sweep in sweeps)]
     return {axis: list(dict.fromkeys(value for sweep in sweeps for value in sweep.get(axis) or ())) for axis in axes}
 
@@ -98,7 +149,7 @@ def _check_data(folders: Sequence[Path], manifests: Sequence[Manifest]) -> None:
 
 def _completed(rows: Sequence[Row], manifest: Manifest, axes: Iterable[str]) -> list[Row]:
     """Members' rows with a value on every axis: what a workdir did not sweep is what its config says."""
-    fixed = {axis: setting(manifest, SWEPT_FIELDS[axis]) for axis in axes}
+    fixed = {axis: as_number(setting(manifest, SWEPT_FIELDS[axis])) for axis in axes}
     return [row if row.tags.seed is None else _with_defaults(row, fixed) for row in rows]
 
 
@@ -119,7 +170,7 @@ def _check_members(folders: Sequence[Path], rows: Sequence[Sequence[Row]]) -> No
     for folder, each in zip(folders, rows, strict=True):
         members = {axis_values(row) for row in select(each, Seconds, phase="evaluate")}
         for member in sorted(members & seen.keys()):
-            what = ", ".join(f"{name} {value}" for name, value in member)
+            what = ", ".join(f"{name} {short(str(value))}" for name, value in member)
             raise InputError(f"{folder} and {seen[member]} both hold the run with {what}; leave one of them out")
         seen |= dict.fromkeys(members, folder)
 
@@ -131,9 +182,5 @@ def _of_workdir(row: Row, folder: Path) -> Row:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    names = [folder.name for folder in folders]
-    if len(set(names)) < len(names):
-        names = [str(folder) for folder in folders]
-    if len(set(names)) < len(names):
-        raise InputError(f"{names[0]} is named twice; give each workdir once")
-    return names
+    names = [Path(os.path.abspath(folder)).name for folder in folders]
+    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]

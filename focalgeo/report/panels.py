@@ -1,7 +1,8 @@
 """Parts of every page: figures with their sections, tiles, and the templates."""
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +24,11 @@ from focalgeo.report.selection import (
     method_title,
     metric,
 )
-from focalgeo.report.style import COLOURS, percent, to_svg
+from focalgeo.report.style import COLOURS, drawing, percent, points, printable, to_svg
 from focalgeo.rows import ReliabilityBin, Row, select
+from focalgeo.types import InputError
+
+_VARIABLES = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
 
 
 class Panel(NamedTuple):
@@ -36,41 +40,69 @@ class Panel(NamedTuple):
     figure: Figure
 
 
-def draw_panels(folder: Path, panels: Iterable[Panel]) -> dict[str, list[dict[str, Any]]]:
-    """Write figures/*.svg; returns by section the title and the inline SVG of each panel.
+def draw_panels(panels: Iterable[Panel]) -> tuple[dict[str, str], dict[str, list[dict[str, Any]]]]:
+    """Return SVGs by file name, and by section the title and the inline SVG of each panel."""
+    figures: dict[str, str] = {}
+    sections: dict[str, list[dict[str, Any]]] = {}
+    with drawing():
+        for panel in panels:
+            panel = panel._replace(name=_file_name(panel.name, figures))
+            figures[panel.name] = svg = to_svg(panel.figure)
+            sections.setdefault(panel.section, []).append({"title": panel.title, "svg": _inline(svg, panel)})
+    return figures, sections
+
+
+def _file_name(name: str, taken: Container[str]) -> str:
+    """A figure's name in letters, digits and , = - _ alone, 80 of them, as yet not taken; it may hold names of rows."""
+    plain = re.sub(r"[^A-Za-z0-9,=_-]+", "_", name)[:80]
+    others = (f"{plain}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([plain], others) if each not in taken)
+
+
+def write_panels(folder: Path, figures: Mapping[str, str]) -> None:
+    """Write figures/*.svg.
 
     Raises:
-        InputError: a figure cannot be written.
+        InputError: a figure cannot be written, or the folder is a link to another.
     """
-    sections: dict[str, list[dict[str, Any]]] = {}
-    for panel in panels:
-        panel = panel._replace(
-            name=re.sub(r"[^\w,=-]+", "_", panel.name)
-        )  # it has names of rows, which may be anything
-        svg = to_svg(panel.figure)
-        records.write_text(folder / "figures" / f"{panel.name}.svg", svg)
-        sections.setdefault(panel.section, []).append({"title": panel.title, "svg": _inline(svg, panel)})
-    return sections
+    if (folder / "figures").is_symlink():
+        raise InputError(f"{folder / 'figures'} is a link, and figures are written into no other folder; remove it")
+    for name, svg in figures.items():
+        records.write_text(folder / "figures" / f"{name}.svg", svg)
 
 
 def _inline(svg: str, panel: Panel) -> Markup:
-    """Make an SVG fit for a page: ids of its own, colours that follow the theme, the page's font, a label."""
+    """Make an SVG fit for a page: ids of its own, colours that follow the theme, the page's font, a label.
+
+    Only what stands inside tags changes; texts between them stay as they are.
+    """
     body = svg[svg.index("<svg") :]
-    body = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{panel.name}-", body)
-    body = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1>", body, count=1)
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"'DejaVu Sans', [^;\"]*", "var(--font)", body)
-    for name, colour in COLOURS.items():
-        body = body.replace(colour, f"var(--{name})")
+    body = re.sub(r"<[^>]*>", lambda tag: _inline_tag(tag.group(), panel.name), body)
+    body = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1>", body, count=1)
     namespaces = 'xmlns:xlink="http://www.w3.org/1999/xlink" role="img"'
     return Markup(body.replace("<svg ", f'<svg {namespaces} aria-label="{escape(panel.title)}" ', 1))
 
 
+def _inline_tag(tag: str, name: str) -> str:
+    tag = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag)
+    tag = re.sub(r"'DejaVu Sans', [^;\"]*", "var(--font)", tag)
+    return re.sub("|".join(_VARIABLES), lambda colour: _VARIABLES[colour.group()], tag)
+
+
 def template(name: str) -> jinja2.Template:
-    """Return a page's template; every text put into it is escaped."""
+    """Return a page's template; every text put into it is escaped, and loses the characters that no page may hold."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, finalize=_page_text
+    )
     return environment.get_template(name)
+
+
+def _page_text(value: Any) -> Any:
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return "\n".join(printable(line) for line in value.split("\n"))
 
 
 def tiles(
@@ -81,7 +113,7 @@ def tiles(
     for column in columns:
         row = metric(rows, column, "ece", split)
         if row is not None:
-            note = f"{100 * row.low:.2f} to {100 * row.high:.2f}" if has_interval(row) else ""
+            note = f"{points(row.low)} to {points(row.high)}" if has_interval(row) else ""
             shown = {"title": method_title(manifest, column.method), "value": percent(row.value), "note": note}
             found.append({**shown, "colour": method_colour(manifest, column.method)})
     return found

@@ -1,6 +1,7 @@
-"""Selection of rows for the report, by kind, method and metric, in the manifest's order.
+"""Manifest and rows as a report reads them, and selection of rows by kind, method and metric.
 
-The methods and metrics, their titles, order, units and scales are read from the manifest.
+The methods and metrics, their titles, order, units and scales are read from the manifest. A workdir may be somebody
+else's: numbers that no measurement gives are refused here, and names lose what cannot be shown.
 """
 
 import itertools
@@ -10,8 +11,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from focalgeo import records
-from focalgeo.report.style import METHOD_COLOURS
-from focalgeo.rows import Fit, Metric, Row, Title, select, value_of
+from focalgeo.config import SWEPT_FIELDS
+from focalgeo.report.style import METHOD_COLOURS, short
+from focalgeo.rows import (
+    Fit,
+    HistogramBin,
+    Metric,
+    ReliabilityBin,
+    Row,
+    Seconds,
+    Tags,
+    Title,
+    Trace,
+    select,
+    value_of,
+)
 from focalgeo.types import InputError
 
 Manifest = Mapping[str, Any]
@@ -30,35 +44,169 @@ class Column(NamedTuple):
 
 AS_TRAINED = Column(UNCALIBRATED)
 _PARAMETERS = {"calibration_gamma": ("Calibration γ", "γ"), "temperature": ("Temperature T", "T")}
+_NUMBER = (int, float)
 _KINDS = {"config": dict, "data": dict, "command": list, "calibration": dict, "methods": dict, "metrics": dict}
+_KINDS |= {"runs": list, "loss_values": list}
+_CALIBRATION_KINDS = {"split": str, "criterion": str, "choice": dict, "warnings": list, "trained_gamma": _NUMBER}
+_CHOICE_KINDS = {"method": str, "criterion": (str, type(None))}
 _ENTRY_KINDS = {
     "methods": {"title": str, "criteria": list},
-    "metrics": {name: (int, float) if kind is float else kind for name, kind in Title.__annotations__.items()},
+    "metrics": {name: _NUMBER if kind is float else kind for name, kind in Title.__annotations__.items()},
 }
-_WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", (int, float): "a number"}
+_WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", _NUMBER: "a number"}
+_WORDS |= {(str, type(None)): "a text"}
+
+# Each of these is a column, a line or a figure of its own, so more of them make no page that a person reads.
+_MOST_NAMES = {"split": 12, "method": 20, "criterion": 8, "against": 20, "loss": 40, "phase": 40, "run": 400}
+_MOST_ENTRIES = {"methods": 20, "metrics": 100, "runs": 400}
+_MOST_MEMBERS = 2000  # combinations of the values of a sweep's axes
+LARGEST = 3.4028235e38  # of float32, in which everything is measured
+_COUNT, _SHARE, _FROM_0 = (0, 2**53), (-1e-3, 1 + 1e-3), (0, LARGEST)  # float32 rounds a share of all
+_RANGES = {
+    **dict.fromkeys(("n", "products", "probes", "bin", "step", "seed", "extension"), _COUNT),
+    **dict.fromkeys(("residual", "stderr", "epoch"), _FROM_0),
+    **dict.fromkeys(("p_value", "quantile", "confidence", "share"), _SHARE),
+}
+_RANGES_OF = {
+    ReliabilityBin: {**dict.fromkeys(("low", "high", "lower", "upper"), _SHARE), "n": (1, 2**53)},
+    HistogramBin: dict.fromkeys(("value", "lower", "upper"), _FROM_0),
+    Seconds: {"value": _FROM_0},
+}
+_ENDS = (("low", "high"), ("lower", "upper"))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return a workdir's manifest.
 
     Raises:
-        InputError: it is missing, or a field that a report reads is of another kind (names the field).
+        InputError: it is missing, or a field that a report reads is of another kind or beyond use (names the field).
     """
+    check_folder(folder)
     manifest = records.read_manifest(folder)
-    _check_kinds(folder, manifest, _KINDS, "")
-    for part, kinds in _ENTRY_KINDS.items():
-        entries = manifest.get(part, {})
-        _check_kinds(folder, entries, dict.fromkeys(entries, dict), f"{part}.")
-        for name, entry in entries.items():
-            _check_kinds(folder, entry, kinds, f"{part}.{name}.")
+    check_manifest(str(folder / records.MANIFEST), manifest)
     return manifest
 
 
-def _check_kinds(folder: Path, found: Mapping[str, Any], kinds: Mapping[str, Any], prefix: str) -> None:
+def check_manifest(path: str, manifest: Manifest) -> None:
+    """Raise an InputError that names the field if a manifest holds what a report cannot show."""
+    where = f"{path} is corrupt: "
+    _check_kinds(where, manifest, _KINDS)
+    for part, most in _MOST_ENTRIES.items():
+        if len(manifest.get(part, ())) > most:
+            raise InputError(f"{where}{part} has more than {most} entries; restore it or choose another workdir")
+    for part, kinds in _ENTRY_KINDS.items():
+        entries = manifest.get(part, {})
+        _check_kinds(f"{where}{part}.", entries, dict.fromkeys(entries, dict))
+        for name, entry in entries.items():
+            _check_kinds(f"{where}{part}.{short(name)}.", entry, kinds)
+    for name, entry in manifest.get("metrics", {}).items():
+        _check_metric(f"{where}metrics.{short(name)}.", entry)
+    calibration = manifest.get("calibration", {})
+    _check_kinds(f"{where}calibration.", calibration, _CALIBRATION_KINDS)
+    _check_kinds(f"{where}calibration.choice.", calibration.get("choice", {}), _CHOICE_KINDS)
+    _check_sweep(where, manifest)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise an InputError if a workdir's name is none that can be read, or it is a file; one that is missing passes."""
+    name = short(str(folder), 200)
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{name} is a file, not a workdir; give the folder that holds {records.MANIFEST}")
+        (folder / records.MANIFEST).exists()
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror}; give a workdir") from error
+    except ValueError as error:
+        raise InputError(f"cannot read {name}: {error}; give a workdir") from error
+
+
+def _check_kinds(where: str, found: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
     for name, kind in kinds.items():
-        if name in found and not isinstance(found[name], kind):
-            where = f"{folder / records.MANIFEST} is corrupt: {prefix}{name}"
-            raise InputError(f"{where} is not {_WORDS[kind]}; restore it or choose another workdir")
+        if name in found and (not isinstance(found[name], kind) or _is_no_number(found[name])):
+            raise InputError(f"{where}{short(name)} is not {_WORDS[kind]}; restore it or choose another workdir")
+
+
+def _is_no_number(value: Any) -> bool:
+    """Whether it is a truth value, or a number beyond float32."""
+    return isinstance(value, bool) or (isinstance(value, int | float) and not -LARGEST <= value <= LARGEST)
+
+
+def _check_metric(where: str, entry: Mapping[str, Any]) -> None:
+    mend = "restore it or choose another workdir"
+    if not 0 <= entry.get("digits", 0) <= 12:
+        raise InputError(f"{where}digits is not from 0 to 12; {mend}")
+    if not 1e-12 <= entry.get("scale", 1) <= 1e12:
+        raise InputError(f"{where}scale is not from 1e-12 to 1e12; {mend}")
+    if entry.get("best", "low") not in ("low", "high"):
+        raise InputError(f"{where}best is neither low nor high; {mend}")
+
+
+def _check_sweep(where: str, manifest: Manifest) -> None:
+    """Refuse axes that are no lists of numbers, or have too many combinations for one page."""
+    mend = "restore it or choose another workdir"
+    if any(not isinstance(name, str) for name in manifest.get("runs", ())):
+        raise InputError(f"{where}runs is not a list of texts; {mend}")
+    swept = setting(manifest, "sweep")
+    members = max(len(manifest.get("runs", ())), 1)
+    for axis in (name for name in SWEPT_FIELDS if isinstance(swept, Mapping) and swept.get(name)):
+        if not isinstance(swept[axis], list) or any(as_number(value) is None for value in swept[axis]):
+            raise InputError(f"{where}config.sweep.{axis} is not a list of numbers; {mend}")
+        members *= len(swept[axis])
+    if members > _MOST_MEMBERS:
+        raise InputError(f"{where}config.sweep has more than {_MOST_MEMBERS:,} combinations; {mend}")
+
+
+def as_number(value: Any) -> float | None:
+    """Return a finite number within float32 as it is, None for anything else."""
+    return value if isinstance(value, int | float) and not _is_no_number(value) else None
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """Return a workdir's rows.
+
+    Raises:
+        InputError: the file is missing or corrupt, a number is none that a measurement gives (names the line), or
+            there are more methods, splits or losses than a page can hold.
+    """
+    rows = records.read_rows(folder)
+    check_rows(str(folder / records.METRICS_FILE), rows)
+    return rows
+
+
+def check_rows(path: str, rows: Sequence[Row]) -> None:
+    """Raise an InputError that names the line if a number is none that is measured, or there are too many names."""
+    for line, row in enumerate(rows, 1):
+        _check_numbers(f"{path}, line {line}", row)
+    for field, most in _MOST_NAMES.items():
+        if len(_names(rows, field)) > most:
+            raise InputError(f"{path} has rows of more than {most} values of {field}; a report has no room for them")
+    if len({row.name for row in select(rows, Fit)}) > _MOST_NAMES["method"]:
+        raise InputError(f"{path} has more than {_MOST_NAMES['method']} fitted numbers; a report has no room for them")
+
+
+def _names(rows: Iterable[Row], field: str) -> set[str]:
+    found = {getattr(row.tags if field in Tags._fields else row, field, None) for row in rows}
+    return found - {None}
+
+
+def _check_numbers(where: str, row: Row) -> None:
+    own = _RANGES_OF.get(type(row), {})
+    for part in (row, row.tags):
+        for field, value in zip(part._fields, part, strict=True):
+            if type(value) is int or type(value) is float:
+                low, high = own.get(field) or _RANGES.get(field) or (-LARGEST, LARGEST)
+                if not low <= value <= high:
+                    words = f"{short(row.name)!r} has {field} {_shown(value)}, not from {low:.6g} to {high:.6g}"
+                    raise InputError(f"{where}: row {words}; delete that line")
+    for first, last in _ENDS:
+        low, high = getattr(row, first, None), getattr(row, last, None)
+        if low is not None and high is not None and low > high and not isinstance(row, Trace):  # shown without them
+            raise InputError(f"{where}: row {short(row.name)!r} has {first} above {last}; delete that line")
+
+
+def _shown(value: float) -> str:
+    """A number in a message, also one with thousands of digits."""
+    return f"{value:.6g}" if isinstance(value, float) or abs(value) < 10**300 else "beyond 10^300"
 
 
 def setting(manifest: Manifest, name: str) -> Any:
@@ -81,7 +229,7 @@ def metric_entries(manifest: Manifest) -> dict[str, Title]:
 def method_title(manifest: Manifest, method: str) -> str:
     """Return a method's title, such as "Temperature scaling"."""
     entry = manifest.get("methods", {}).get(method, {})
-    return entry.get("title", method.replace("_", " ").capitalize())
+    return entry.get("title") or method.replace("_", " ").capitalize()
 
 
 def method_colour(manifest: Manifest, method: str) -> str:

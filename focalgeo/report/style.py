@@ -1,8 +1,13 @@
 """One look for all pages: colours, figures as text that is the same each time, and numbers as they are printed."""
 
+import contextlib
+import hashlib
 import io
 import math
 import re
+import unicodedata
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import matplotlib.style
@@ -51,6 +56,7 @@ _STYLE = {
     "svg.fonttype": "none",  # text stays text: it can be selected, read aloud and follows the page's font and theme
     "svg.hashsalt": "focalgeo",
     "text.color": COLOURS["ink"],
+    "text.parse_math": False,  # a $ in a name is a dollar
     "xtick.color": COLOURS["muted"],
     "ytick.color": COLOURS["muted"],
     "xtick.labelsize": 8.5,
@@ -58,6 +64,9 @@ _STYLE = {
 }
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MINUS = str.maketrans("-", "−")
+_LARGE = 1e12  # from which a number is shown with a power of ten
+_HIDDEN = {"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"}  # control characters, halves of pairs, turns of direction, new lines
+_JOINERS = "\u200c\u200d"  # which scripts and emoji need
 
 
 def loss_colour(loss: str) -> str:
@@ -70,12 +79,42 @@ def styled() -> Any:
     return matplotlib.style.context(["default", _STYLE])
 
 
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Keep matplotlib's warnings from a person's screen: of glyphs that no font has, of names and values too large."""
+    with warnings.catch_warnings():
+        for category in (UserWarning, RuntimeWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
 def to_svg(figure: Figure) -> str:
     """Return the figure as SVG text, the same bytes for the same figure: no date, no version, no random ids."""
     buffer = io.StringIO()
-    with styled():
+    with styled(), drawing():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return re.sub(r"[ \t]+\n", "\n", buffer.getvalue())
+
+
+def printable(text: str) -> str:
+    """Return a text in which each character that has no shape of its own is an escape, as in a Python text."""
+    if text.isprintable():
+        return text
+    return "".join(_escaped(each) if unicodedata.category(each) in _HIDDEN else each for each in text)
+
+
+def _escaped(character: str) -> str:
+    return character if character in _JOINERS else character.encode("unicode_escape").decode()
+
+
+def short(text: str, most: int = 64) -> str:
+    """Return a text in printable characters, `most` at the most; two texts that differ do so when they are cut too."""
+    if len(text) <= most and text.isprintable():
+        return text
+    shown = printable(text[: most + 1])
+    if len(text) <= most and len(shown) <= most:
+        return shown
+    return f"{shown[: most - 10]}… {hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
 def significant(value: float, digits: int = 4) -> str:
@@ -96,17 +135,21 @@ def power_of_ten(value: float) -> str:
 
 def plain(value: float) -> str:
     """Return a number without needless zeros: 0.05, 1, 3,000."""
-    return f"{value:,.6f}".rstrip("0").rstrip(".").translate(_MINUS) if abs(value) >= 1e-4 else significant(value, 2)
+    if 1e-4 <= abs(value) < _LARGE:
+        return f"{value:,.6f}".rstrip("0").rstrip(".").translate(_MINUS)
+    return significant(value, 2)
 
 
 def fixed(value: float, digits: int) -> str:
     """Return a number with `digits` decimals: 1,234.50."""
+    if abs(value) >= _LARGE:
+        return significant(value)
     return f"{round(value, digits) + 0.0:,.{digits}f}".translate(_MINUS)  # 0.0 for a negative zero
 
 
 def percent(value: float, digits: int = 2) -> str:
     """Return a fraction as a percentage: 0.0123 -> 1.23%."""
-    return f"{100 * value:.{digits}f}%"
+    return f"{100 * value:.{digits}f}%" if abs(value) < _LARGE else f"{significant(100 * value)}%"
 
 
 def points(value: float, digits: int = 2) -> str:

@@ -14,10 +14,10 @@ from focalgeo.report.axes import (
     Quantity,
     Sweep,
     axis_symbol,
-    by_seed,
+    by_member,
     line_title,
     mean,
-    tags_of,
+    place,
     value_text,
 )
 from focalgeo.report.curves import epoch_marker
@@ -27,6 +27,8 @@ from focalgeo.report.style import COLOURS, LEGEND, LINESTYLES, plain, styled
 from focalgeo.rows import Diagnostic, ReliabilityBin, Row, select
 from focalgeo.types import Estimate
 
+_MOST_DIAGRAMS = 96  # of reliability, of all lines together
+_MOST_TICKS = 24  # on the axis, and entries of a legend
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
 
 
@@ -43,8 +45,9 @@ def axis_figure(
         figure = Figure(figsize=(4.1, 3.2))
         axes = figure.subplots()
         for label, (colour, quantity) in quantities.items():
+            members = by_member(rows, sweep, quantity)
             for number, line in enumerate(sweep.lines):
-                found = [list(by_seed(rows, sweep, line, value, quantity).values()) for value in sweep.values]
+                found = [list(members.get((line, value), {}).values()) for value in sweep.values]
                 shown = ", ".join(part for part in (label, line_title(sweep, line)) if part)
                 _draw_line(axes, found, COLOURS[colour], LINESTYLES[number % 4], shown)
         _label_axis(axes, sweep)
@@ -54,7 +57,7 @@ def axis_figure(
         else:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(round(value, 10)) if value else "0"))
         if len(quantities) * len(sweep.lines) > 1:
-            figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, **LEGEND)
+            figure.legend(*_entries(axes), loc="outside upper left", ncols=2, **LEGEND)
     return figure
 
 
@@ -75,8 +78,16 @@ def _draw_interval(axes: Any, index: int, each: Estimate, colour: str) -> None:
         axes.vlines(index, each.low, each.high, color=colour, linewidth=2.4, alpha=0.55)
 
 
+def _entries(axes: Any) -> tuple[list, list[str]]:
+    """Handles and labels of a legend, as many as it has room for, evenly spread."""
+    handles, labels = axes.get_legend_handles_labels()
+    every = max(-(-len(handles) // _MOST_TICKS), 1)
+    return handles[::every], labels[::every]
+
+
 def _label_axis(axes: Any, sweep: Sweep) -> None:
-    axes.set_xticks(range(len(sweep.values)), [value_text(sweep, value) for value in sweep.values])
+    shown = range(0, len(sweep.values), -(-len(sweep.values) // _MOST_TICKS))
+    axes.set_xticks(shown, [value_text(sweep, sweep.values[index]) for index in shown])
     axes.set_xlim(-0.4, len(sweep.values) - 0.6)
     axes.set_xlabel(AXIS_TITLES[sweep.axis])
     axes.yaxis.set_major_locator(MaxNLocator(6))
@@ -89,10 +100,11 @@ def scatter_figure(rows: Sequence[Row], sweep: Sweep, across: Quantity, up: Quan
         figure = Figure(figsize=(4.6, 3.4))
         axes = figure.subplots()
         shades = colormaps["viridis"](np.linspace(0.05, 0.92, len(sweep.values)))
+        members = [by_member(rows, sweep, each) for each in (across, up)]
         for value, shade in zip(sweep.values, shades, strict=True):
             pairs = []
             for line in sweep.lines:
-                x, y = (by_seed(rows, sweep, line, value, each) for each in (across, up))
+                x, y = (each.get((line, value), {}) for each in members)
                 pairs += [(x[seed], y[seed]) for seed in x if seed in y]
             if pairs:
                 axes.scatter(*zip(*pairs, strict=True), color=shade, s=26, label=value_text(sweep, value))
@@ -101,7 +113,7 @@ def scatter_figure(rows: Sequence[Row], sweep: Sweep, across: Quantity, up: Quan
         )
         _label_traces(axes)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.6g}%"))
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", title=_short(sweep), **LEGEND)
+        figure.legend(*_entries(axes), loc="outside right upper", title=_short(sweep), **LEGEND)
     return figure
 
 
@@ -122,9 +134,18 @@ def _short(sweep: Sweep) -> str:
     return AXIS_TITLES[sweep.axis].partition(" of ")[0]
 
 
+def diagrams(sweep: Sweep) -> int:
+    """Return the number of reliability diagrams that each line has room for."""
+    return max(min(_MOST_DIAGRAMS // max(len(sweep.lines), 1), 24), 4)
+
+
 def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
     """Draw small reliability diagrams, as trained, for each value of the axis, all seeds' examples together."""
+    sweep = sweep._replace(values=sweep.values[: diagrams(sweep)])
     columns = min(len(sweep.values), 4)
+    bins: dict[tuple, list[ReliabilityBin]] = {}
+    for row in select(rows, ReliabilityBin, name="reliability", method=UNCALIBRATED, split="test"):
+        bins.setdefault(place(row, sweep), []).append(row)
     lines = -(-len(sweep.values) // columns)
     with styled():
         figure = Figure(figsize=(2.05 * columns, 2.15 * lines))
@@ -132,8 +153,7 @@ def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
         for axes in grid.flat[len(sweep.values) :]:
             axes.set_visible(False)
         for axes, value in zip(grid.flat, sweep.values, strict=False):
-            fields = {"name": "reliability", "method": UNCALIBRATED, "split": "test", **tags_of(sweep, line, value)}
-            _draw_small(axes, _pooled(select(rows, ReliabilityBin, **fields)))
+            _draw_small(axes, _pooled(bins.get((line, value), [])))
             axes.set_title(f"{_short(sweep)} {value_text(sweep, value)}", fontsize=9)
         for axes in grid.flat[max(len(sweep.values) - columns, 0) : len(sweep.values)]:
             axes.tick_params(labelbottom=True)  # also where nothing stands beneath
@@ -145,9 +165,11 @@ def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
 
 def _pooled(bins: Sequence[ReliabilityBin]) -> list[tuple[float, float, float, float]]:
     """(lower, upper, accuracy, confidence) of each bin, over all rows weighted by their examples."""
-    pooled = []
-    for number in sorted({row.bin for row in bins}):
-        found = select(bins, ReliabilityBin, bin=number)
+    pooled, by_bin = [], {}
+    for row in bins:
+        by_bin.setdefault(row.bin, []).append(row)
+    for number in sorted(by_bin):
+        found = by_bin[number]
         counts = [row.n for row in found]
         accuracy = float(np.average([row.value for row in found], weights=counts))
         confidence = float(np.average([row.confidence for row in found], weights=counts))
@@ -170,7 +192,7 @@ def _draw_small(axes: Any, bins: Sequence[tuple]) -> None:
 def diagnostic_sweep_panels(rows: Sequence[Row], sweep: Sweep) -> Iterator[Panel]:
     """Yield the true class's probability on examples predicted wrong, and the norm of the last layer's weights."""
     rows = select(in_training(rows), Diagnostic)
-    wrong = select(rows, Diagnostic, name="true_class_probability", outcome="wrong")
+    wrong = [row for row in select(rows, Diagnostic, name="true_class_probability", outcome="wrong") if row.split]
     for split in dict.fromkeys(row.split for row in wrong):
         figure = epochs_figure(select(wrong, Diagnostic, split=split), sweep, "mean p of the true class")
         yield Panel("diagnostics", f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", figure)
@@ -184,20 +206,23 @@ def epochs_figure(rows: Sequence[Diagnostic], sweep: Sweep, label: str) -> Figur
     """Draw the mean over seeds of one quantity's rows against the epoch, a line for each member of the sweep."""
     shades = colormaps["viridis"](np.linspace(*_VISIBLE, len(sweep.values)))
     marker = epoch_marker(rows)
+    members: dict[tuple, list[Diagnostic]] = {}
+    for row in rows:
+        members.setdefault(place(row, sweep), []).append(row)
     with styled():
         figure = Figure(figsize=(4.6, 3.4))
         axes = figure.subplots()
         for number, line in enumerate(sweep.lines):
             for value, shade in zip(sweep.values, shades, strict=True):
-                found = _means(select(rows, Diagnostic, **tags_of(sweep, line, value)))
+                found = _means(members.get((line, value), []))
                 shown = ", ".join(part for part in (value_text(sweep, value), line_title(sweep, line)) if part)
                 style = {"marker": marker, "markersize": 2.5, "color": shade, "linestyle": LINESTYLES[number % 4]}
                 if found:
                     axes.plot(list(found), list(found.values()), label=shown, **style)
-        axes.set(xlabel="epoch", ylabel=label, ylim=(0, 1.06 * max(row.value for row in rows) or 1.0))
+        axes.set(xlabel="epoch", ylabel=label, ylim=(0, max(1.06 * max(row.value for row in rows), 0) or 1.0))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", title=axis_symbol(sweep), **LEGEND)
+        figure.legend(*_entries(axes), loc="outside right upper", title=axis_symbol(sweep), **LEGEND)
     return figure
 
 

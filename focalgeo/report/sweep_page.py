@@ -1,6 +1,5 @@
 """The page of a sweep: curves along its axis with intervals over seeds, and a table with paired differences."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from focalgeo.report.axes import (
     Sweep,
     axis_symbol,
     axis_values,
-    by_seed,
+    by_member,
     line_title,
     mean,
     paired,
@@ -25,6 +24,7 @@ from focalgeo.report.selection import (
     UNCALIBRATED,
     Column,
     Manifest,
+    as_number,
     column_of_each,
     final,
     fits,
@@ -37,13 +37,30 @@ from focalgeo.report.selection import (
     setting,
     symbols_of,
 )
-from focalgeo.report.style import interval, loss_colour, plain, significant
-from focalgeo.report.sweep_figures import axis_figure, diagnostic_sweep_panels, reliability_grid, scatter_figure
-from focalgeo.report.tables import NOTHING, PRINTED, Cell, Line, Table, config_settings, manifest_settings, phases
+from focalgeo.report.style import interval, loss_colour, plain, short, significant
+from focalgeo.report.sweep_figures import (
+    axis_figure,
+    diagnostic_sweep_panels,
+    diagrams,
+    reliability_grid,
+    scatter_figure,
+)
+from focalgeo.report.tables import (
+    NOTHING,
+    PRINTED,
+    Cell,
+    Line,
+    Table,
+    command_words,
+    config_settings,
+    manifest_settings,
+    phases,
+)
 from focalgeo.report.words import data_title
 from focalgeo.rows import TITLES, Eigenvalue, Fit, Metric, Row, Scalar, Title, Trace, select
 from focalgeo.types import Estimate
 
+MOST_LINES = 12  # that figures show
 CRITERION = "nll"  # of the methods shown: their parameters are steadier than those fitted by ECE
 _CURVATURE = {
     "lambda_max": (Eigenvalue, "λmax"),  # in tables
@@ -109,7 +126,8 @@ def sweep_table(rows: Sequence[Row], manifest: Manifest, sweep: Sweep, line: tup
     """Return means over seeds with 95% intervals at each value; beneath, the paired difference to the first value."""
     lines = []
     for shown in quantities(rows, manifest):
-        found = [by_seed(rows, sweep, line, value, shown.quantity) for value in sweep.values]
+        members = by_member(rows, sweep, shown.quantity)
+        found = [members.get((line, value), {}) for value in sweep.values]
         scaled = [{seed: shown.scale * value for seed, value in each.items()} for each in found]
         lines.append(Line(shown.title, "", [_cell(mean(list(each.values()))) for each in scaled]))
         differences = [None, *(paired(each, scaled[0]) for each in scaled[1:])]
@@ -144,13 +162,26 @@ def _ends(each: Estimate) -> str:
 
 def sweep_panels(rows: Sequence[Row], manifest: Manifest) -> Iterator[Panel]:
     """Yield the figures of a sweep, as far as there are rows for them."""
-    sweep, after_training = sweep_of(manifest, rows), final(rows)
+    sweep, after_training = _drawn(sweep_of(manifest, rows)), final(rows)
     yield from _calibration_panels(after_training, manifest, sweep)
     yield from _curvature_panels(after_training, sweep)
     yield from diagnostic_sweep_panels(rows, sweep)
     for number, line in enumerate(sweep.lines):
         title = line_title(sweep, line) or "All values"
         yield Panel("reliability", f"sweep_reliability_{number}", title, reliability_grid(after_training, sweep, line))
+
+
+def _drawn(sweep: Sweep) -> Sweep:
+    """The lines of a sweep that figures have room for."""
+    return sweep._replace(lines=sweep.lines[:MOST_LINES])
+
+
+def left_out_words(sweep: Sweep) -> str:
+    """Return the sentence on what figures have no room for; "" where they show everything."""
+    lines, room = len(sweep.lines), diagrams(_drawn(sweep))
+    words = [f"Figures show the first {MOST_LINES} of {lines} combinations."] if lines > MOST_LINES else []
+    words += [f"Reliability is drawn at the first {room} values."] if len(sweep.values) > room else []
+    return " ".join(words)
 
 
 def _calibration_panels(rows: Sequence[Row], manifest: Manifest, sweep: Sweep) -> Iterator[Panel]:
@@ -231,10 +262,11 @@ def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str,
         (line_title(sweep, line) or "Mean over seeds", sweep_table(measured_rows, manifest, sweep, line))
         for line in sweep.lines
     ]
+    loss = loss_title(short(str(setting(manifest, "loss.name") or "runs")))
     return template("sweep.html").render(
-        title=f"{data_title(manifest, 'A sweep')}: {loss_title(setting(manifest, 'loss.name') or 'runs')} along "
-        f"{axis_symbol(sweep)}",
+        title=f"{data_title(manifest, 'A sweep')}: {loss} along {axis_symbol(sweep)}",
         members=members,
+        left_out=left_out_words(sweep),
         seeds=len(sweep.seeds),
         values=", ".join(value_text(sweep, value) for value in sweep.values),
         axis=AXIS_TITLES[sweep.axis],
@@ -243,12 +275,12 @@ def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str,
         tables=tables,
         sections=sections,
         fitted=fitted_words(measured_rows, manifest),
-        examples=setting(manifest, "curvature.examples"),
+        examples=as_number(setting(manifest, "curvature.examples")),
         config=config_settings(manifest),
         about=manifest_settings(manifest, "data", "parameters", "created", "git"),
         seconds=phases(rows),
         machine=manifest_settings(manifest, "platform", "devices", "versions"),
-        command=shlex.join(str(word) for word in manifest.get("command", [])),
+        command=command_words(manifest),
     )
 
 
@@ -259,12 +291,13 @@ def sweep_text(rows: Sequence[Row], manifest: Manifest) -> str:
     widths = [max(9, len(each.title)) for each in shown]
     titles = (f"{each.title:>{width}}" for each, width in zip(shown, widths, strict=True))
     lines = [f"{axis_symbol(sweep):>8}  " + "  ".join(titles)]
+    members = [by_member(rows, sweep, each.quantity) for each in shown]
     for line in sweep.lines:
         lines += [line_title(sweep, line)] if line else []
         for value in sweep.values:
             cells = []
-            for each, width in zip(shown, widths, strict=True):
-                found = mean(list(by_seed(rows, sweep, line, value, each.quantity).values()))
+            for each, width, own in zip(shown, widths, members, strict=True):
+                found = mean(list(own.get((line, value), {}).values()))
                 text = "–" if found is None else plain(round(each.scale * found.value, 4))
                 cells.append(f"{text:>{width}}")
             lines.append(f"{value_text(sweep, value):>8}  " + "  ".join(cells))

@@ -1,6 +1,8 @@
 """Rows laid out as tables of text: for the page, and for a terminal."""
 
-from collections.abc import Mapping, Sequence
+import reprlib
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from focalgeo.report.selection import (
@@ -17,7 +19,7 @@ from focalgeo.report.selection import (
     parameter_title,
     setting,
 )
-from focalgeo.report.style import fixed, interval, percent, plain
+from focalgeo.report.style import fixed, interval, percent, plain, short
 from focalgeo.rows import Difference, Metric, Row, Seconds, Title, select
 
 
@@ -152,37 +154,61 @@ def _label(entry: Title) -> str:
     return entry.title if entry.title.isupper() else entry.title.lower()
 
 
-def _leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    if isinstance(tree, Mapping) and (tree or not prefix):
-        return [pair for key, value in tree.items() for pair in _leaves(value, f"{prefix}.{key}".strip("."))]
-    return [(prefix, tree)]
+_DEEPEST = 12  # objects inside each other that are told apart; a config has three
+_MOST_SETTINGS = 500  # a config has about a hundred
+_ITEM = reprlib.Repr()  # lists inside lists, as Python writes them, up to a depth and a length
+_ITEM.maxlevel, _ITEM.maxlist, _ITEM.maxtuple, _ITEM.maxdict, _ITEM.maxlong, _ITEM.maxstring = 4, 50, 50, 50, 40, 200
+
+
+def leaves(tree: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted names and values of a nested dict, in the order in which it was written."""
+    if isinstance(tree, Mapping) and (tree or not prefix) and depth < _DEEPEST:
+        for key, value in tree.items():
+            yield from leaves(value, f"{prefix}.{key}".strip("."), depth + 1)
+    else:
+        yield prefix, tree
 
 
 def settings(tree: Any) -> list[tuple[str, str]]:
     """Return a nested dict as dotted names and values, in the order in which it was written."""
-    return [(name, _text(value)) for name, value in _leaves(tree)]
+    return [(name, _text(value)) for name, value in leaves(tree)]
 
 
 def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         more = f" … ({len(value)} in all)" if len(value) > 12 else ""
-        return ", ".join(str(item) for item in value[:12]) + more or "none"
-    return "none" if value is None or value == {} else str(value)
+        return ", ".join(_item(item) for item in value[:12]) + more or "none"
+    return "none" if value is None or value == {} else _item(value)
+
+
+def _item(value: Any) -> str:
+    return value if isinstance(value, str) else _ITEM.repr(value) if isinstance(value, list | dict) else str(value)
+
+
+def _shown_settings(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Settings as a page has room for them."""
+    shown = [(short(name, 100), short(value, 1000)) for name, value in pairs[:_MOST_SETTINGS]]
+    return shown + ([("…", f"{len(pairs):,} in all: see manifest.json")] if len(pairs) > _MOST_SETTINGS else [])
+
+
+def command_words(manifest: Manifest) -> str:
+    """Return the command that made a workdir, to be typed again."""
+    return short(shlex.join(_text(word) for word in manifest.get("command", [])[:1000]), 10_000)
 
 
 def manifest_settings(manifest: Manifest, *names: str) -> list[tuple[str, str]]:
     """Return names and values of these entries of the manifest, as far as it has them."""
-    return settings({name: manifest[name] for name in names if name in manifest})
+    return _shown_settings(settings({name: manifest[name] for name in names if name in manifest}))
 
 
 def config_settings(manifest: Manifest) -> list[tuple[str, str]]:
     """Return the config's settings; of one left to its default the value it came to, where the manifest has that."""
     data = manifest.get("data", {})
     sizes = {f"data.{split}_size": data[split] for split in ("train", "val", "test") if split in data}
-    unset = {name for name, value in _leaves(manifest.get("config", {})) if value is None}
+    unset = {name for name, value in leaves(manifest.get("config", {})) if value is None}
     shown = {name: f"{sizes[name]} (default)" if name in sizes else "default" for name in unset}
     shown |= {} if setting(manifest, "evaluation.methods") else {"evaluation.methods": "all"}
-    return [(name, shown.get(name, value)) for name, value in settings(manifest.get("config", {}))]
+    return _shown_settings([(name, shown.get(name, value)) for name, value in settings(manifest.get("config", {}))])
 
 
 def phases(rows: Sequence[Row]) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from focalgeo.report.selection import (
     UNCALIBRATED,
     Column,
     Manifest,
+    as_number,
     batches_of_row,
     column_of_each,
     columns_of,
@@ -24,7 +25,7 @@ from focalgeo.report.selection import (
     setting,
     symbols_of,
 )
-from focalgeo.report.style import interval, percent, plain, points
+from focalgeo.report.style import interval, percent, plain, points, short
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Metric, ReliabilityBin, Row, Scalar, select
 
 _EXAMPLES = {"test": "this test set does"}
@@ -40,20 +41,20 @@ SPLIT_WORDS = {
 def data_title(manifest: Manifest, default: str) -> str:
     """Return the data set's name, of a path its last part alone: "newsgroups:/data/20news.tar.xz" is "20news"."""
     kind, _, path = str(manifest.get("data", {}).get("name", default)).partition(":")
-    return PurePath(path).name.split(".")[0] if "/" in path else ":".join(filter(None, (kind, path)))
+    return short(PurePath(path).name.split(".")[0] if "/" in path else ":".join(filter(None, (kind, path))))
 
 
 def training_loss(manifest: Manifest) -> str:
     """Return the training loss in words, such as "focal loss, γ = 3" (with spaces that do not break)."""
-    name, gamma = setting(manifest, "loss.name"), setting(manifest, "loss.gamma")
+    name, gamma = setting(manifest, "loss.name"), as_number(setting(manifest, "loss.gamma"))
     if not isinstance(name, str):
         return "an unnamed loss"
     numbers = {
         "γ": gamma if "gamma" in manifest.get("loss_values", ()) else None,
-        "trace penalty": setting(manifest, "loss.trace_penalty") or None,
+        "trace penalty": as_number(setting(manifest, "loss.trace_penalty")) or None,
     }
     shown = [f"{what}\u00a0=\u00a0{plain(float(value))}" for what, value in numbers.items() if value is not None]
-    return ", ".join([loss_title(name), *shown])
+    return ", ".join([loss_title(short(name)), *shown])
 
 
 def training_words(rows: Sequence[Row]) -> str:
@@ -70,7 +71,7 @@ def training_words(rows: Sequence[Row]) -> str:
 
 def interval_words(manifest: Manifest) -> str:
     """Return sentences on the intervals of metrics, with the run's numbers of resamples and bins where it has them."""
-    resamples, bins = (setting(manifest, f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
+    resamples, bins = (as_number(setting(manifest, f"evaluation.{name}")) for name in ("num_resamples", "num_bins"))
     count = f" from {resamples:,} resamples of the examples" if isinstance(resamples, int) else ""
     binned = f" Both ECEs have {bins} bins." if isinstance(bins, int) else ""
     return (
@@ -129,7 +130,8 @@ def verdict(rows: Sequence[Row], manifest: Manifest) -> list[str]:
     sentences = ["This workdir holds no final test rows yet."]
     if accuracy is not None:
         subject = f"Trained with {training_loss(manifest)}, the network"
-        sentences = [f"{subject} classifies {with_interval(accuracy)} of {accuracy.n:,} test examples correctly."]
+        count = "the" if accuracy.n is None else f"{accuracy.n:,}"
+        sentences = [f"{subject} classifies {with_interval(accuracy)} of {count} test examples correctly."]
     if before is None:
         return sentences
     columns = [column for column in column_of_each(rows, manifest) if column != AS_TRAINED]
@@ -246,16 +248,16 @@ def group_words(rows: Sequence[Row], manifest: Manifest, column: Column, split: 
     worst = found[0]
     many = f"the largest of {len(found)} groups, so part of it may be chance" if len(found) > 1 else "the only group"
     name = "as given" if column == AS_TRAINED else f"after {method_title(manifest, column.method).lower()}"
-    count = f"{worst.n:,} examples"
+    count = "examples of unknown number" if worst.n is None else f"{worst.n:,} examples"
     return f"Worst calibrated {name} is group “{worst.group}”: ECE {with_interval(worst)} from {count}; {many}."
 
 
-def loss_implied_words(rows: Sequence[Row], gamma: float, split: str) -> list[str]:
+def loss_implied_words(rows: Sequence[Row], gamma: float | None, split: str) -> list[str]:
     """Return sentences on the miscalibration that the focal loss itself caused, which the loss-implied map undoes."""
     columns = (AS_TRAINED, Column(LOSS_IMPLIED))
     before, after = (metric(rows, column, "ece", split) for column in columns)
     row = difference(rows, Column(LOSS_IMPLIED), UNCALIBRATED, split)
-    if before is None or after is None or row is None:
+    if gamma is None or before is None or after is None or row is None:
         return []
     value = f"γ\u00a0=\u00a0{plain(gamma)}"
     change = f"from {with_interval(before)} to {with_interval(after)}: {difference_words(row)}"

@@ -7,9 +7,19 @@ p nears 1.
 import jax
 import jax.numpy as jnp
 
+from focalgeo.arguments import (
+    Batch,
+    Numbers,
+    broadcast,
+    check_above,
+    check_interval,
+    floats,
+    in_interval,
+    is_traced,
+    marked,
+)
 from focalgeo.calibration.roots import implicit_step, newton_in_bracket
-from focalgeo.theory.arguments import Batch, Numbers, broadcast, check_interval, floats
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 
 def gradient_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
@@ -26,15 +36,15 @@ def gradient_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = N
     Returns:
         [...] float32 (float64 for float64 arguments under JAX's x64 mode), relative error below 1e-5 for float32 p and
         complement down to where (1-p)^gamma underflows; tested in tests/theory/test_gradient.py. At p = 1: 0 for
-        gamma > 0, 1 for gamma = 0 and infinity for gamma < 0. Traced arguments outside the ranges give NaN or nonsense.
+        gamma > 0, 1 for gamma = 0 and infinity for gamma < 0. Traced arguments outside the ranges give NaN.
 
     Raises:
-        InputError: p outside [0, 1] or gamma below -1, where they are concrete.
+        InputError: p outside [0, 1] or gamma not above -1, where they are concrete; traced, they give NaN.
 
     Source: Mukhoti et al., arXiv 2002.09437, Proposition 1 (there g(p, gamma)).
     """
-    p, c, gamma = _arguments(p, gamma, complement)
-    return _power(c, gamma) * (1 + gamma * _surprise_ratio(p, c))
+    p, c, gamma, valid = _arguments(p, gamma, complement)
+    return marked(valid, _power(c, gamma) * (1 + gamma * _surprise_ratio(p, c)))
 
 
 def gradient_ratio_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
@@ -50,12 +60,12 @@ def gradient_ratio_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | No
         once, from plus to minus: G has one peak.
 
     Raises:
-        InputError: p outside [0, 1] or gamma below -1, where they are concrete.
+        InputError: p outside [0, 1] or gamma not above -1, where they are concrete; traced, they give NaN.
 
     Source: Mukhoti et al., arXiv 2002.09437, Appendix B, Eq. 7.
     """
-    p, c, gamma = _arguments(p, gamma, complement)
-    return gamma * _power(c, gamma - 1) * ((1 - gamma) * _surprise_ratio(p, c) - _log(p, c) - 2)
+    p, c, gamma, valid = _arguments(p, gamma, complement)
+    return marked(valid, gamma * _power(c, gamma - 1) * ((1 - gamma) * _surprise_ratio(p, c) - _log(p, c) - 2))
 
 
 def focal_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
@@ -73,11 +83,12 @@ def focal_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None
         [...] float32, accuracy as `gradient_ratio`; tested in tests/theory/test_gradient.py.
 
     Raises:
-        InputError: p outside [0, 1] or gamma below -1, where they are concrete.
+        InputError: p outside [0, 1] or gamma not above -1, where they are concrete; traced, they give NaN.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Eqs. 30-32.
     """
-    return -gradient_ratio(p, gamma, complement=complement) / broadcast(p, gamma)[0]
+    ratio = gradient_ratio(p, gamma, complement=complement)
+    return -ratio / broadcast(p=p, ratio=ratio)[0]
 
 
 def focal_curvature(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
@@ -96,12 +107,13 @@ def focal_curvature(p: Numbers, gamma: Numbers, *, complement: Numbers | None = 
         [...] float32, relative error below 1e-5 for gamma >= 0; tested in tests/theory/test_gradient.py.
 
     Raises:
-        InputError: p outside [0, 1] or gamma below -1, where they are concrete.
+        InputError: p outside [0, 1] or gamma not above -1, where they are concrete; traced, they give NaN.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 1; Kimura & Naganuma, arXiv 2405.00442, section 3.2.
     """
-    p, c, gamma = _arguments(p, gamma, complement)
-    return _power(c, gamma - 1) * (gamma * (gamma - 1) * _surprise_ratio(p, c) + 2 * gamma + c / p) / p
+    p, c, gamma, valid = _arguments(p, gamma, complement)
+    bend = gamma * (gamma - 1) * _surprise_ratio(p, c) + 2 * gamma + c / p
+    return marked(valid, _power(c, gamma - 1) * bend / p)
 
 
 def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
@@ -119,26 +131,32 @@ def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | N
         [...] float32, absolute error 1e-5 of the largest term; tested in tests/theory/test_gradient.py.
 
     Raises:
-        InputError: p outside [0, 1] or gamma below -1, where they are concrete.
+        InputError: p outside [0, 1] or gamma not above -1, where they are concrete; traced, they give NaN.
 
     The factor is not (1-p)^gamma, as Kimura & Naganuma, arXiv 2405.00442, Eq. 28 has it with the modulating factor
     held fixed. For gamma = 2 it is negative below p = 0.058 and above 1 on (0.093, 0.628): the focal loss flattens the
     surface only where the model is already confident, and raises curvature at initialisation. So their statement that
     a larger gamma makes the curvature term smaller holds for confident samples only.
     """
-    p, c, gamma = _arguments(p, gamma, complement)
-    return _power(c, gamma) * (1 + 2 * gamma + gamma * _log(p, c) + gamma**2 * _surprise_ratio(p, c))
+    p, c, gamma, valid = _arguments(p, gamma, complement)
+    factor = 1 + 2 * gamma + gamma * _log(p, c) + gamma**2 * _surprise_ratio(p, c)
+    return marked(valid, _power(c, gamma) * factor)
 
 
-def _arguments(p: Array, gamma: Array, complement: Array | None) -> tuple[Array, Array, Array]:
-    """The probability, its complement and gamma, checked and broadcast."""
+def _arguments(p: Array, gamma: Array, complement: Array | None) -> tuple[Array, Array, Array, Array]:
+    """The probability, its complement and gamma, checked and broadcast, and whether all of them are in range."""
     check_interval("p", p, 0, 1)
-    check_interval("gamma", gamma, -1, float("inf"))
+    check_above("gamma", gamma, -1)
     if complement is None:
-        p, gamma = broadcast(p, gamma)
-        return p, 1 - p, gamma
-    check_interval("complement", complement, 0, 1)
-    return broadcast(p, complement, gamma)
+        p, gamma = broadcast(p=p, gamma=gamma)
+        complement = 1 - p
+    else:
+        check_interval("complement", complement, 0, 1)
+        p, complement, gamma = broadcast(p=p, complement=complement, gamma=gamma)
+    if not is_traced(p, complement) and jnp.any(jnp.abs(p + complement - 1) > 1e-5):
+        raise InputError("complement is not 1 - p: give that, or leave it out")
+    valid = in_interval(p, 0, 1) & in_interval(complement, 0, 1) & (jnp.abs(p + complement - 1) <= 1e-5)
+    return p, complement, gamma, valid & (gamma > -1) & (gamma < jnp.inf)
 
 
 def _log(p: Array, c: Array) -> Array:

@@ -7,8 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from focalgeo.arguments import (
+    Rows,
+    Scalar,
+    broadcast,
+    check_finite,
+    floats,
+    is_traced,
+    marked,
+    number_array,
+    score_rows,
+)
 from focalgeo.calibration.roots import bisection, implicit_step
-from focalgeo.theory.arguments import Rows, Scalar, check_finite, floats
 from focalgeo.types import Array, InputError
 
 _TERMS = 10  # Taylor terms of exp(x) - 1 - x below |x| = 1/2: the first one left out is below 1e-10 of the sum
@@ -24,8 +34,12 @@ def softmax_fisher(logits: Rows) -> Float[Array, "*batch classes classes"]:
         [..., classes, classes] float32, symmetric, positive semidefinite, with rows that sum to 0. Absolute error 1e-6;
         tested in tests/theory/test_information.py.
 
+    Raises:
+        InputError: logits that are not finite, where they are concrete (traced, they give NaN); fewer than two classes.
+
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 2.
     """
+    check_finite("logits", score_rows("logits", logits))
     (logits,) = floats(logits)
     p = jax.nn.softmax(logits)
     return jnp.eye(p.shape[-1], dtype=p.dtype) * p[..., None] - p[..., :, None] * p[..., None, :]
@@ -45,12 +59,18 @@ def softmax_divergence(logits: Rows, displacement: Rows) -> Float[Array, "*batch
         [...] float32, 0 or more, relative error 1e-5 however small d is (the difference of log-probabilities would
         lose a KL below 1e-7); tested in tests/theory/test_information.py.
 
+    Raises:
+        InputError: rows that are not finite, where they are concrete (traced, they give NaN); fewer than two classes.
+
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 2, Eqs. 20-26.
     """
-    logits, displacement = floats(logits, displacement)
+    for name, rows in (("logits", logits), ("displacement", displacement)):
+        check_finite(name, score_rows(name, rows))
+    logits, displacement = broadcast(logits=logits, displacement=displacement)
     p = jax.nn.softmax(logits)
     centred = displacement - jnp.sum(p * displacement, axis=-1, keepdims=True)
-    return jnp.log1p(jnp.sum(p * _exp_minus_line(centred), axis=-1))
+    valid = jnp.all(jnp.isfinite(logits) & jnp.isfinite(displacement), axis=-1)
+    return marked(valid, jnp.log1p(jnp.sum(p * _exp_minus_line(centred), axis=-1)))
 
 
 def _exp_minus_line(x: Array) -> Array:
@@ -85,8 +105,8 @@ def maxwell_boltzmann(
         probs: [states] float32.
 
     Raises:
-        InputError: energies that are not finite, fewer than two, or all equal; a mean outside their range. Traced, a
-            mean outside the range gives the nearest end's huge beta.
+        InputError: energies that are not finite, fewer than two, or all equal; a mean outside their range. Traced,
+            all of these give NaN.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 1, Eqs. 7-17. Their proof calls maximising the conditional
     entropy "minimizing entropy": the exponential family is the maximum.
@@ -96,7 +116,8 @@ def maxwell_boltzmann(
     low, span = jnp.min(energies), jnp.max(energies) - jnp.min(energies)
     scaled, target = (energies - low) / span, (mean_energy - low) / span
     beta = _solve(scaled, target)
-    return beta / span, jax.nn.softmax(-beta * scaled)
+    valid = jnp.all(jnp.isfinite(energies)) & (target > 0) & (target < 1)
+    return marked(valid, (beta / span, jax.nn.softmax(-beta * scaled)))
 
 
 def _solve(energies: Array, mean: Array) -> Array:
@@ -119,9 +140,10 @@ def _mean(energies: Array, beta: Array) -> Array:
 def _check(energies: Array, mean_energy: Array) -> None:
     check_finite("energies", energies)
     check_finite("mean_energy", mean_energy)
+    number_array("mean_energy", mean_energy, ())
     if np.ndim(energies) != 1 or np.shape(energies)[0] < 2:
         raise InputError(f"energies has shape {np.shape(energies)}: give one axis of two states or more")
-    if any(isinstance(value, jax.core.Tracer) for value in (energies, mean_energy)):
+    if is_traced(energies, mean_energy):
         return
     low, high = float(np.min(energies)), float(np.max(energies))
     if low == high:

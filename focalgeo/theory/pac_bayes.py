@@ -8,11 +8,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from focalgeo.theory.arguments import Batch, Numbers, Scalar, check_distribution, check_interval, floats
+from focalgeo.arguments import (
+    Batch,
+    Numbers,
+    Scalar,
+    broadcast,
+    check_distribution,
+    check_interval,
+    floats,
+    in_interval,
+    is_distribution,
+    marked,
+    number_array,
+)
 from focalgeo.types import Array, InputError
 
 _MOST_STEPS = 500
 _TOLERANCE = 1e-6
+_LEAST_DIVERGENCE = -1e-5  # of a divergence of 0, by rounding
 
 
 class PacBayes(NamedTuple):
@@ -70,7 +83,7 @@ def pac_bayes_bound(
     def improve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         lambda_, _, steps = state
         _, divergence, expected = posterior(lambda_)
-        better = pac_bayes_lambda(expected, divergence, count, delta=delta)
+        better = _best_lambda(expected, divergence, count, delta)
         return better, jnp.abs(better - lambda_), steps + 1
 
     start = (jnp.ones_like(count), jnp.full_like(count, jnp.inf), jnp.int32(0))
@@ -78,7 +91,8 @@ def pac_bayes_bound(
     lambda_, residual, steps = jax.lax.while_loop(going, improve, start)
     rho, divergence, expected = posterior(lambda_)
     bound = pac_bayes_value(expected, divergence, count, lambda_=lambda_, delta=delta)
-    return PacBayes(bound, lambda_, rho, divergence, expected, steps, residual)
+    valid = jnp.all(in_interval(losses, 0, 1)) & is_distribution(prior) & _in_range(count, delta)
+    return marked(valid, PacBayes(bound, lambda_, rho, divergence, expected, steps, residual))
 
 
 def pac_bayes_value(
@@ -96,11 +110,18 @@ def pac_bayes_value(
     Returns:
         Scalar float32, relative error 1e-6; NaN for lambda outside (0, 2). Tested in tests/theory/test_pac_bayes.py.
 
+    Raises:
+        InputError: another number out of range, where it is concrete (traced: NaN), or shapes that do not broadcast.
+
     Source: Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 18 (lambda's range is not stated there).
     """
-    expected_loss, divergence, count, lambda_, delta = floats(expected_loss, divergence, num_examples, lambda_, delta)
+    _check_numbers(expected_loss, divergence, num_examples, delta)
+    numbers = {"expected_loss": expected_loss, "divergence": divergence, "num_examples": num_examples}
+    expected_loss, divergence, count, lambda_, delta = broadcast(**numbers, lambda_=lambda_, delta=delta)
     room = jnp.where((lambda_ > 0) & (lambda_ < 2), 1 - lambda_ / 2, jnp.nan)
-    return expected_loss / room + _complexity(divergence, count, delta) / (count * lambda_ * room)
+    value = expected_loss / room + _complexity(divergence, count, delta) / (count * lambda_ * room)
+    valid = in_interval(expected_loss, 0, 1) & in_interval(divergence, _LEAST_DIVERGENCE, jnp.inf)
+    return marked(valid & _in_range(count, delta), value)
 
 
 def pac_bayes_lambda(
@@ -117,10 +138,31 @@ def pac_bayes_lambda(
     Returns:
         Scalar float32 in (0, 1], relative error 1e-6; tested in tests/theory/test_pac_bayes.py.
 
+    Raises:
+        InputError: a number out of its range, where it is concrete (traced: NaN), or shapes that do not broadcast.
+
     Source: Thiemann et al. 2017; Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 19.
     """
-    expected_loss, divergence, count, delta = floats(expected_loss, divergence, num_examples, delta)
+    _check_numbers(expected_loss, divergence, num_examples, delta)
+    numbers = {"expected_loss": expected_loss, "divergence": divergence, "num_examples": num_examples}
+    expected_loss, divergence, count, delta = broadcast(**numbers, delta=delta)
+    valid = in_interval(expected_loss, 0, 1) & in_interval(divergence, _LEAST_DIVERGENCE, jnp.inf)
+    return marked(valid & _in_range(count, delta), _best_lambda(expected_loss, divergence, count, delta))
+
+
+def _best_lambda(expected_loss: Array, divergence: Array, count: Array, delta: Array) -> Array:
     return 2 / (jnp.sqrt(2 * count * expected_loss / _complexity(divergence, count, delta) + 1) + 1)
+
+
+def _check_numbers(expected_loss: Array, divergence: Array, num_examples: Array, delta: Array) -> None:
+    check_interval("expected_loss", expected_loss, 0, 1)
+    check_interval("divergence", divergence, _LEAST_DIVERGENCE, jnp.inf)
+    check_interval("num_examples", num_examples, 1, float("inf"))
+    check_interval("delta", delta, np.finfo(np.float32).tiny, 1 - 1e-7)
+
+
+def _in_range(count: Array, delta: Array) -> Array:
+    return in_interval(count, 1, jnp.inf) & (delta > 0) & (delta < 1)
 
 
 def _complexity(divergence: Array, count: Array, delta: Array) -> Array:
@@ -128,6 +170,8 @@ def _complexity(divergence: Array, count: Array, delta: Array) -> Array:
 
 
 def _check(losses: Array, prior: Array, num_examples: Array, delta: Array) -> None:
+    for name, number in (("num_examples", num_examples), ("delta", delta)):
+        number_array(name, number, ())
     check_interval("losses", losses, 0, 1)
     check_distribution("prior", prior)
     check_interval("num_examples", num_examples, 1, float("inf"))

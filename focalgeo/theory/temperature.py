@@ -9,9 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from focalgeo.arguments import (
+    Batch,
+    Numbers,
+    Scalar,
+    check_above,
+    check_choice,
+    check_interval,
+    count,
+    floats,
+    in_interval,
+    is_traced,
+    marked,
+    number_array,
+)
 from focalgeo.calibration import binary_focal_calibration, focal_calibration
 from focalgeo.calibration.roots import golden_section
-from focalgeo.theory.arguments import Batch, Numbers, Scalar, check_choice, check_interval, floats
 from focalgeo.types import Array, InputError
 
 _POINTS = 4096  # logits at which the ratio of the maps is evaluated; it is too smooth for more to matter
@@ -37,12 +50,16 @@ def focal_slope_at_zero(gamma: Numbers) -> Batch:
         at gamma = -0.885 and below 1 between them only: past -0.885 a negative gamma sharpens predictions near 1/2.
 
     Raises:
-        InputError: gamma below -1, where it is concrete.
+        InputError: gamma not above -1, where it is concrete; traced, it gives NaN.
 
     Source: derived from Komisarenko & Kull, arXiv 2408.11598, Proposition 2.
     """
-    check_interval("gamma", gamma, -1, float("inf"))
+    check_above("gamma", gamma, -1)
     (gamma,) = floats(gamma)
+    return marked((gamma > -1) & (gamma < jnp.inf), _slope_at_zero(gamma))
+
+
+def _slope_at_zero(gamma: Array) -> Array:
     log_2 = jnp.log(jnp.asarray(2, gamma.dtype))
     return gamma + (1 + gamma * (1 - log_2)) / (1 + gamma * log_2)
 
@@ -63,7 +80,7 @@ def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> Temperat
         10; tested in tests/theory/test_temperature_bounds.py.
 
     Raises:
-        InputError: gamma below 0, or a range that is not positive, where they are concrete.
+        InputError: gamma below 0, or a range that is not positive, where they are concrete; traced, they give NaN.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 3 and Figure 3, corrected. The printed inequality has
     sigmoid(s / (gamma + 1)) where sigmoid(s (gamma + 1)) is meant, and with that corrected its two sides are still
@@ -71,21 +88,25 @@ def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> Temperat
     and 2.27e-4). It is strict in the paper, but at s = 0 all three are 1/2. The tight T_low of 0.206 that the paper
     gives for gamma = 4 and logits in (-20, 20) belongs to (-10, 10); for (-20, 20) it is 0.203.
     """
-    check_interval("gamma", gamma, 0, float("inf"))
-    check_interval("logit_range", logit_range, 1e-3, float("inf"))
+    for name, number, least in (("gamma", gamma, 0), ("logit_range", logit_range, 1e-3)):
+        number_array(name, number, ())
+        check_interval(name, number, least, float("inf"))
     gamma, reach = floats(gamma, logit_range)
     s = reach * jnp.linspace(0.02, 1, _POINTS, dtype=gamma.dtype)
-    ratio, at_zero = binary_focal_calibration(s, gamma) / s, focal_slope_at_zero(gamma)
-    return TemperatureBounds(
+    ratio, at_zero = binary_focal_calibration(s, gamma) / s, _slope_at_zero(gamma)
+    bounds = TemperatureBounds(
         low=1 / (gamma + 1),
         high=1 / (gamma + 1 - jnp.log1p(gamma) / 2),
         tight_low=1 / jnp.maximum(at_zero, jnp.max(ratio)),
         tight_high=1 / jnp.minimum(at_zero, jnp.min(ratio)),
     )
+    return marked(in_interval(gamma, 0, jnp.inf) & in_interval(reach, 1e-3, jnp.inf), bounds)
 
 
 SPREAD = 10.0  # largest difference of two logits: those of the papers' cube (-5, 5)^classes
 STEPS = {2: 5000, 3: 100, 4: 50}  # steps of the lattice of logit differences, over the whole spread
+MOST_STEPS = {2: 1_000_000, 3: 1_400, 4: 180}
+_LARGEST_SPREAD = 1e6
 _SECTIONS = 45  # golden sections: 1.618^-45 of the first bracket is below float32's resolution
 
 
@@ -107,7 +128,8 @@ def matching_temperature(
         the worst point moves in steps.
 
     Raises:
-        InputError: num_classes other than 2, 3, 4; gamma at -1 or below, where it is concrete; steps below 2.
+        InputError: num_classes other than 2, 3, 4; gamma at -1 or below, where it is concrete (traced: NaN); steps
+            below 2, or so many that the lattice has more than a million points.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Figures 2, 6 and 7. Confirmed: 1/T is near 0.64 gamma +
     0.91 for three classes. Not confirmed: for two classes T is 0.276 at gamma = 3 (printed: 0.36, the three-class
@@ -116,7 +138,9 @@ def matching_temperature(
     and 0.36. For four classes the error at gamma = 9 is 12 to 13%, not "at most 8%".
     """
     _check(gamma, num_classes, steps, spread)
-    return _minimax(*floats(gamma), _lattice(num_classes, steps or STEPS[num_classes], spread))
+    (gamma,) = floats(gamma)
+    found = _minimax(gamma, _lattice(num_classes, steps or STEPS[num_classes], spread))
+    return marked((gamma > -1) & (gamma < jnp.inf), found)
 
 
 def temperature_mismatch(
@@ -141,9 +165,11 @@ def temperature_mismatch(
     Source: Komisarenko & Kull, arXiv 2408.11598, sections 3.2 and 3.3.
     """
     _check(gamma, num_classes, steps, spread)
+    number_array("temperature", temperature, ())
     check_interval("temperature", temperature, 1e-6, float("inf"))
     gamma, temperature = floats(gamma, temperature)
-    return _largest_gap(gamma, 1 / temperature, _lattice(num_classes, steps or STEPS[num_classes], spread))
+    found = _largest_gap(gamma, 1 / temperature, _lattice(num_classes, steps or STEPS[num_classes], spread))
+    return marked((gamma > -1) & (gamma < jnp.inf) & in_interval(temperature, 1e-6, jnp.inf), found)
 
 
 @jax.jit
@@ -174,8 +200,12 @@ def _lattice(num_classes: int, steps: int, spread: float) -> np.ndarray:
 
 def _check(gamma: Array, num_classes: int, steps: int | None, spread: float) -> None:
     check_choice("num_classes", num_classes, tuple(STEPS))
-    check_interval("gamma", gamma, -1 + 1e-6, float("inf"))
-    if steps is not None and steps < 2:
-        raise InputError(f"steps is {steps}: give 2 or more")
-    if not 0 < spread < float("inf"):
-        raise InputError(f"spread is {spread}: give a finite number above 0")
+    number_array("gamma", gamma, ())
+    check_above("gamma", gamma, -1)
+    if steps is not None:
+        count("steps", steps, 2, MOST_STEPS[num_classes], because="the lattice has a million points then")
+    if is_traced(spread):
+        raise InputError("spread is traced: give a plain number")
+    number_array("spread", spread, ())
+    if not 0 < spread <= _LARGEST_SPREAD:
+        raise InputError(f"spread is {spread}: give a finite number above 0, at most {_LARGEST_SPREAD:g}")

@@ -6,13 +6,16 @@ A checkpoint counts only once its digest is there, so one that is cut short or c
 import hashlib
 import json
 import logging
+import math
 import os
 import re
+import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +24,7 @@ import orbax.checkpoint as ocp
 from focalgeo.types import InputError, TrainState
 
 DIGEST = "digest.json"
+_STEP = re.compile(r"0|[1-9][0-9]*")
 
 
 class Checkpoint(NamedTuple):
@@ -31,9 +35,52 @@ class Checkpoint(NamedTuple):
 
 
 def make_manager(directory: Path, *, keep: int) -> ocp.CheckpointManager:
-    """The orbax manager of `directory` (created if missing), which keeps the newest `keep` checkpoints."""
+    """The orbax manager of `directory` (created if missing), which keeps the newest `keep` checkpoints.
+
+    Corrupt checkpoints newer than all valid ones are removed, so that the run can write these steps again; which, is
+    said on standard error.
+
+    Raises:
+        InputError: orbax cannot read what else is in the folder.
+    """
+    directory = Path(directory).absolute()
+    if directory.is_dir():
+        _remove_corrupt(directory)
     options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
-    return ocp.CheckpointManager(Path(directory).absolute(), options=options)
+    try:
+        with _silent_orbax():
+            return ocp.CheckpointManager(directory, options=options)
+    except OSError:
+        raise
+    except Exception as error:  # whatever orbax meets in files that it did not write
+        raise InputError(f"{directory} holds no checkpoints that orbax can read; move it away") from error
+
+
+def _remove_corrupt(directory: Path) -> None:
+    found = [path for path in directory.iterdir() if _STEP.fullmatch(path.name)]
+    steps = sorted(found, key=lambda path: int(path.name))
+    newest = True
+    for path in reversed(steps):
+        if _is_plain(path) and (not newest or _digest_agrees(path)):
+            newest = False
+        else:
+            _remove(path, "starting anew" if path == steps[0] else "falling back to the one before")
+
+
+def _remove(path: Path, instead: str) -> None:
+    print(f"checkpoint {path} is corrupt or incomplete; {instead}", file=sys.stderr)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether a checkpoint is a folder of folders and files: no links, which lead elsewhere, and no pipes."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    modes = [each.lstat().st_mode for each in path.rglob("*")]
+    return all(stat.S_ISREG(mode) or stat.S_ISDIR(mode) for mode in modes)
 
 
 def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
@@ -63,32 +110,40 @@ def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
 
 
 def restore_latest(manager: ocp.CheckpointManager, like: TrainState) -> Checkpoint | None:
-    """The newest valid checkpoint, or None; says on standard error which corrupt ones it passed over.
+    """The newest checkpoint of a manager just made, or None.
 
-    Corrupt checkpoints are removed, so that the run can write these steps again.
+    Raises:
+        InputError: it is of another network.
     """
-    steps = sorted(manager.all_steps(), reverse=True)
-    for step in steps:
-        directory = Path(manager.directory) / str(step)
-        if _digest_agrees(directory):
-            return _restore(manager, step, like)
-        instead = "starting anew" if step == steps[-1] else "falling back to the one before"
-        print(f"checkpoint {directory} is corrupt or incomplete; {instead}", file=sys.stderr)
-        manager.delete(step)
-    return None
+    step = manager.latest_step()
+    return None if step is None else _restore(manager, step, like)
 
 
 def _restore(manager: ocp.CheckpointManager, step: int, like: TrainState) -> Checkpoint:
     template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)._asdict()
     items = ocp.args.Composite(state=ocp.args.StandardRestore(template), sums=ocp.args.JsonRestore())
     try:
-        restored = manager.restore(step, args=items)
-    except ValueError as error:
+        with _silent_orbax():
+            restored = manager.restore(step, args=items)
+        state, sums = TrainState(**restored["state"]), restored["sums"]
+        if int(np.max(state.step)) != step or not _are_sums(sums, len(state.step)):
+            raise ValueError("what is saved is of another step, or has other sums")
+    except Exception as error:  # orbax raises many kinds for what it did not write like this
         raise InputError(
             f"checkpoint {Path(manager.directory) / str(step)} does not fit this network: it was written by another "
             "version of the code; choose another --workdir"
         ) from error
-    return Checkpoint(TrainState(**restored["state"]), restored["sums"])
+    return Checkpoint(state, sums)
+
+
+def _are_sums(sums: Any, members: int) -> bool:
+    """Whether these are sums by name, one finite number for each member."""
+    numbers = sums.values() if isinstance(sums, dict) else [None]
+    return all(isinstance(each, list) and len(each) == members and all(map(_is_finite, each)) for each in numbers)
+
+
+def _is_finite(number: Any) -> bool:
+    return isinstance(number, int | float) and math.isfinite(number)
 
 
 def _write_digest(directory: Path) -> None:
@@ -100,7 +155,7 @@ def _write_digest(directory: Path) -> None:
 def _digest_agrees(directory: Path) -> bool:
     try:
         return json.loads((directory / DIGEST).read_text())["blake2b"] == _digest(directory)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

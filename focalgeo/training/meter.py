@@ -92,6 +92,8 @@ class Meter:
     def text(self) -> str:
         """Mean loss, accuracy and rate since the last row, as text for the progress display."""
         running = ~self._frozen
+        if not running.any():
+            return "all members have stopped"
         sums = {name: float(np.sum(values, where=running)) for name, values in self._sums.items()}
         count = max(sums["count"], 1.0)
         return f"loss {sums['loss'] / count:.4f}, accuracy {sums['correct'] / count:.3f}, {self._rate():.0f} examples/s"

@@ -1,12 +1,11 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 
-from focalgeo.calibration import bootstrap, ece, nll, paired_bootstrap
+from focalgeo.calibration import bootstrap, ece, nll, paired_bootstrap, temperature_scaling
 from focalgeo.types import InputError
 
 
@@ -38,11 +37,11 @@ def test_both_are_measured_on_the_resamples_of_bootstrap():
     first, second, labels = models(jax.random.key(0))
     key = jax.random.key(2)
 
-    def stacked(pair, labels, *, mask=None):
-        return ece(pair[0], labels, mask=mask) - ece(pair[1], labels, mask=mask)
+    def difference(log_probs, labels, *, mask=None):
+        return ece(log_probs, labels, mask=mask) - ece(second, labels, mask=mask)
 
     got = paired_bootstrap(both, first, second, labels, key, 100)["ece"]
-    expected = bootstrap(stacked, jnp.stack([first, second]), labels, key, 100)
+    expected = bootstrap(difference, first, labels, key, 100)
     np.testing.assert_allclose((got.difference, got.stderr), (expected.value, expected.stderr), rtol=1e-4)
     swapped = paired_bootstrap(both, second, first, labels, key, 100)["ece"]
     np.testing.assert_allclose(swapped.p_value, got.p_value, rtol=1e-4)
@@ -86,7 +85,7 @@ def test_equal_predictions_have_p_value_one_and_bad_input_is_refused():
     first, second, labels = models(jax.random.key(0))
     same = paired_bootstrap(nll, first, first, labels, jax.random.key(1), 2000)
     assert (same.difference, same.stderr, same.low, same.high, same.p_value) == (0, 0, 0, 0, 1)
-    worse = paired_bootstrap(nll, first - 1, first, labels, jax.random.key(1), 2000)
+    worse = paired_bootstrap(nll, temperature_scaling(first, 4.0), first, labels, jax.random.key(1), 2000)
     assert worse.p_value < 1e-6
     with pytest.raises(InputError, match="paired_bootstrap of 400 examples with 1 resamples"):
         paired_bootstrap(nll, first, second, labels, jax.random.key(0), 1)

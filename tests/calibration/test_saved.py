@@ -34,7 +34,13 @@ def test_the_calibrator_reads_back_and_another_file_does_not(tmp_path):
         ({"parameters": {"gamma": "one", "temperature": 1}}, "out of range"),
         ({"parameters": {"gamma": 1.0}}, "out of range"),
         ({"parameters": 1.0}, "out of range"),
-        ({"num_classes": 1}, "out of range"),
+        ({"parameters": {"gamma": 1.0, "temperature": -1}}, "out of range"),
+        ({"parameters": {"gamma": 1.0, "temperature": [1.0]}}, "out of range"),
+        ({"parameters": {"gamma": 10**400, "temperature": 1}}, "out of range"),
+        ({"parameters": {"gamma": float("nan"), "temperature": 1}}, "is no JSON"),
+        ({"criterion": ["ece"]}, "criterion is"),
+        ({"num_classes": 1}, "num_classes is 1, out of range"),
+        ({"num_classes": 10**12}, "num_classes is 1000000000000, out of range"),
         ({"method": "temperature"}, "did you mean 'temperature_scaling'"),
     ):
         path.write_text(json.dumps({**found, **change}))
@@ -46,8 +52,27 @@ def test_the_calibrator_reads_back_and_another_file_does_not(tmp_path):
     path.write_text("{")
     with pytest.raises(InputError, match="is no JSON"):
         read_calibrator(path)
+    path.write_text("[" * 10**5)
+    with pytest.raises(InputError, match="is no JSON"):
+        read_calibrator(path)
     with pytest.raises(InputError, match="No such file"):
         read_calibrator(tmp_path / "nowhere.json")
+    with pytest.raises(InputError, match="is no file of a calibrator's size"):
+        read_calibrator(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("logits", "says"),
+    [
+        ([[0.0, np.nan, 1.0]], "logits are not all finite"),
+        ([["a", "b", "c"]], "logits are of type <U1"),
+        ([[1.0], [1.0, 2.0]], "logits are no array"),
+        ([1.0, 2.0, 3.0], r"logits have shape \(3,\)"),
+    ],
+)
+def test_logits_that_are_none_are_refused(logits, says):
+    with pytest.raises(InputError, match=says):
+        SavedCalibrator("temperature_scaling", "ece", 3, {"temperature": 1.5}).log_probs(logits)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -1,9 +1,12 @@
 """The cache of decoded images: used when whole, rebuilt when damaged, never trusted."""
 
+import os
 import shutil
+import stat
 import subprocess
 import sys
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -129,3 +132,95 @@ def test_two_processes_at_once(folder, tmp_path):
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) == 65
     assert len(list((tmp_path / "shared").iterdir())) == 1
+
+
+def filled(tmp_path, raw=None):
+    """A cache of one data set, and its file."""
+    cached_dataset("key", lambda: raw or make_raw(), cache_dir=tmp_path)
+    (path,) = tmp_path.glob("*.npz")
+    return path
+
+
+def replaced(arrays, **changes):
+    return {name: array for name, array in (arrays | changes).items() if array is not None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_x": None, "train_y": None},
+        {"other_x": np.zeros((1, 2, 2, 3), np.uint8), "other_y": np.zeros(1, np.int32)},
+        {"train_x": np.zeros((12, 3, 2, 3), np.float32)},
+        {"train_x": np.zeros((12, 18), np.uint8)},
+        {"train_y": np.zeros(11, np.int32)},
+        {"train_y": np.zeros(12)},
+        {"train_y": None},
+        {"class_names": np.array(["a", object()], object)},
+        {"class_names": None},
+    ],
+)
+def test_a_whole_file_of_something_else_is_not_trusted(tmp_path, changes):
+    path = filled(tmp_path)
+    with np.load(path) as arrays:
+        arrays = dict(arrays)
+    np.savez(path, **replaced(arrays, **changes))
+    assert_same(cached_dataset("key", make_raw, cache_dir=tmp_path), make_raw())
+    assert_same(cached_dataset("key", never, cache_dir=tmp_path), make_raw())
+
+
+def test_nothing_is_unpickled(tmp_path):
+    path = filled(tmp_path)
+
+    class Harm:
+        def __reduce__(self):
+            return open, (str(tmp_path / "harmed"), "w")
+
+    with np.load(path) as arrays:
+        np.savez(path, **{**arrays, "class_names": np.array([Harm(), Harm()], object)})
+    assert_same(cached_dataset("key", make_raw, cache_dir=tmp_path), make_raw())
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_a_link_is_neither_read_nor_written_through(tmp_path):
+    path = filled(tmp_path / "cache")
+    other = path.rename(tmp_path / "other.npz")
+    whole = other.read_bytes()
+    path.symlink_to(other)
+    changed = make_raw()._replace(class_names=("c", "d"))
+    assert_same(cached_dataset("key", lambda: changed, cache_dir=tmp_path / "cache"), changed)
+    assert other.read_bytes() == whole
+    assert not path.is_symlink()
+
+
+def test_a_pipe_does_not_block_and_a_folder_is_named(tmp_path):
+    path = filled(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert_same(cached_dataset("key", make_raw, cache_dir=tmp_path), make_raw())
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InputError, match="cannot be kept"):
+        cached_dataset("key", make_raw, cache_dir=tmp_path)
+
+
+def test_a_file_of_another_user_is_decoded_again(tmp_path, monkeypatch):
+    filled(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "fstat", lambda number: SimpleNamespace(st_mode=stat.S_IFREG, st_uid=12345, st_size=10**9))
+    calls = []
+    cached_dataset("key", lambda: calls.append(1) or make_raw(), cache_dir=tmp_path)
+    assert calls
+
+
+@pytest.mark.parametrize("declared", ["compressed", "larger"])
+def test_what_unpacks_to_more_than_the_file_is_not_read(tmp_path, declared):
+    path = filled(tmp_path)
+    if declared == "compressed":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("train_x.npy", bytes(10**6))
+    else:
+        data = bytearray(path.read_bytes())
+        at = data.index(b"PK\x01\x02") + 24
+        data[at : at + 4] = b"\xfe\xff\xff\xff"
+        path.write_bytes(data)
+    assert_same(cached_dataset("key", make_raw, cache_dir=tmp_path), make_raw())

@@ -1,5 +1,6 @@
 """Class folders and archives: layouts, pixels, order, and everything that can be wrong with them."""
 
+import errno
 import os
 import shutil
 import zipfile
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from focalgeo.data import load_dataset
+from focalgeo.data import folders, images, load_dataset
 from focalgeo.data.archives import list_files
 from focalgeo.data.images import FILES_PER_TASK
 from focalgeo.types import InputError
@@ -281,7 +282,77 @@ def test_unreadable_folder(folder):
         (folder / "train/cat").chmod(0o700)
 
 
-def test_errors_of_the_file_system_do_not_leak(folder):
+def test_a_link_to_nothing_is_named(folder):
     (folder / "train/cat/00.png").unlink()
     (folder / "train/cat/00.png").symlink_to(folder / "gone.png")
-    assert_refused(folder, "cannot be read", "00.png")
+    assert_refused(folder, "00.png is a link to", "gone.png, where nothing is")
+
+
+def test_a_class_may_be_called_train(tmp_path, images_on_disk):
+    files = {
+        f"{name}/{i}.png": images_on_disk.encoded(np.full((2, 2, 3), i, np.uint8))
+        for name in ("bus", "train")
+        for i in range(4)
+    }
+    assert load(images_on_disk.write(tmp_path / "f", files)).class_names == ("bus", "train")
+
+
+def test_only_train_is_split(folder):
+    whole = load(folder / "train")
+    shutil.rmtree(folder / "test")
+    assert_same(load(folder), whole)
+
+
+def test_links_to_folders_and_files_are_followed(folder, tmp_path):
+    whole = load(folder)
+    (folder / "train/cat").rename(tmp_path / "cats")
+    (folder / "train/cat").symlink_to(tmp_path / "cats")
+    (tmp_path / "outer").mkdir()
+    (tmp_path / "outer/test").symlink_to(folder / "test")
+    (tmp_path / "outer/train").symlink_to(folder / "train")
+    assert_same(load(tmp_path / "outer"), whole)
+
+
+def test_pipes_and_loops_in_hidden_folders_do_not_count(folder):
+    (folder / ".git").mkdir()
+    os.mkfifo(folder / ".git/pipe")
+    (folder / ".git/loop").symlink_to(folder)
+    load(folder)
+
+
+def test_a_large_file_is_not_read(folder):
+    with (folder / "notes.bin").open("wb") as file:
+        file.truncate(1 << 40)
+    assert_refused(folder, "notes.bin", "1,024.0 GiB")
+
+
+def test_images_beyond_memory_are_refused_with_a_size_that_fits(folder, monkeypatch, tmp_path, images_on_disk):
+    monkeypatch.setattr(images, "free_memory", lambda: 6 * 26 * 20**2)
+    assert_refused(folder, "26 images", "set config.data.image_size to at most 20", image_size=21)
+    load(folder, image_size=20)
+    monkeypatch.setattr(images, "free_memory", lambda: 6 * 26 * 5**2)
+    assert_refused(folder, "set config.data.image_size to at most 5")  # 6x5 of their own
+
+
+def test_errors_of_the_system_say_what_to_mend(folder, monkeypatch):
+    for number, mend in ((errno.EACCES, "check its permissions"), (errno.EIO, "check the disk")):
+
+        def fail(path, number=number):
+            raise OSError(number, os.strerror(number), str(path))
+
+        monkeypatch.setattr(folders, "checksum", fail)
+        assert_refused(folder, "cannot be read", os.strerror(number), mend)
+
+
+def test_progress_is_told(folder, monkeypatch):
+    monkeypatch.setattr("focalgeo.data.archives.SECONDS", 0)
+    lines = []
+    load(folder, tell=lines.append)
+    assert lines == [f"read 26 examples of folder:{folder}"]
+
+
+def test_metadata_that_pillow_warns_of_is_passed_over(folder):
+    Image.fromarray(np.zeros((6, 5, 3), np.uint8)).save(folder / "train/cat/20.tif")
+    whole = (folder / "train/cat/20.tif").read_bytes()
+    (folder / "train/cat/20.tif").write_bytes(whole + b"trailing")
+    load(folder)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import pickle
 import re
 import struct
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from focalgeo.data import archives
 from focalgeo.data.logits_files import Keys, read_outputs
 from focalgeo.types import InputError
 
@@ -111,6 +113,7 @@ def test_two_npy_files_say_what_they_are(tmp_path):
     assert "is no .npy file" in line(f"logits={tmp_path}/z.npz,labels={tmp_path}/y.npy")
     assert "z.npy has no labels: add ,labels=y.npy" in line(f"logits={tmp_path}/z.npy")
     assert "has neither logits nor probs: begin with" in line(f"labels={tmp_path}/y.npy")
+    assert "says the same array twice" in line(f"logits={tmp_path}/z.npy,logits=z.npy,labels=y.npy")
     for typo in ("logit=z.npy,labels=y.npy", "logit=z.npy"):
         assert f"--val={typo}: logit= is not known; did you mean logits=?" in line(typo)
 
@@ -126,11 +129,73 @@ def test_two_npy_files_say_what_they_are(tmp_path):
             "a.csv, line 4, column 'logits_0' is 'x', no number: mend the cell or remove the line",
         ),
         ("labels,logits_0,logits_1\n0,1.0,2.0\n1,3.0\n", "a.csv, line 3 has 2 cells, the header 3"),
+        ("labels,logits_0,logits_1\n0,1,5,2,5\n", "line 2 has 5 cells, the header 3: write numbers with points"),
+        ("labels,logits_0,logits_1\n0,1_0,2.0\n", "line 2, column 'logits_0' is '1_0', no number"),
+        ('labels,logits_0,logits_1\n"0,1,2\n1,2,3"\n', "line 2 has a quote that is not closed"),
+        ("labels,logits_0,logits_1\0\n", "it holds zero bytes"),
     ],
 )
 def test_a_csv_error_names_its_place(tmp_path, text, says):
     (tmp_path / "a.csv").write_text(text)
     assert says in line(tmp_path / "a.csv")
+
+
+def test_csv_columns_are_in_the_order_of_numbers(tmp_path):
+    logits = RNG.standard_normal((N, 12))
+    names = [f"logits_{k}" for k in range(12)]
+
+    def write(order):
+        rows = [f"{y},{','.join(repr(float(row[k])) for k in order)}" for y, row in zip(LABELS, logits, strict=True)]
+        (tmp_path / "a.csv").write_text("\n".join([",".join(["labels", *(names[k] for k in order)]), *rows]))
+        return tmp_path / "a.csv"
+
+    np.testing.assert_array_equal(read(write(range(12))).logits, logits.astype(np.float32))
+    assert "must be logits_0, logits_1, ... once each and in order" in line(write(sorted(range(12), key=str)))
+
+
+def test_quotes_blank_lines_and_other_line_ends_of_a_csv_change_nothing(tmp_path):
+    write_csv(tmp_path / "a.csv")
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    quoted = [",".join(f'"{cell}"' for cell in each.split(",")) for each in lines]
+    for name, text in (("b", "\r\n".join(["\ufeff" + lines[0], "", *lines[1:]])), ("c", "\r".join(quoted))):
+        (tmp_path / f"{name}.csv").write_text(text, encoding="utf-8", newline="")
+        found = read(tmp_path / f"{name}.csv")
+        np.testing.assert_array_equal(found.logits, LOGITS)
+        np.testing.assert_array_equal(found.group, GROUP)
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "a.npz")
+    (tmp_path / "b.npz").symlink_to("gone.npz")
+    for name, says in (("a.npz", "is a pipe: give a file"), ("b.npz", "is a link to gone.npz, where nothing is")):
+        assert says in line(tmp_path / name)
+    assert "is a device: give a file" in line("/dev/null")
+
+
+def test_an_array_has_the_bytes_that_its_header_declares(tmp_path):
+    np.save(tmp_path / "y.npy", LABELS)
+    for shape, content in (((10**12, 3), b""), ((-N, 3), b""), ((N, 3), bytes(721)), ((N, 3), bytes(719))):
+        with (tmp_path / "z.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+            file.write(content)
+        assert "the array declares shape" in line(f"logits={tmp_path}/z.npy,labels={tmp_path}/y.npy")
+
+
+def test_what_needs_more_than_the_free_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    write_npz(tmp_path / "a.npz")
+    write_csv(tmp_path / "a.csv")
+    monkeypatch.setattr(archives, "free_memory", lambda: 1400)
+    assert "a.npz: logits.npy needs 1,440 bytes of memory, and 1,400 bytes are free" in line(tmp_path / "a.npz")
+    assert "a.csv: the file needs" in line(tmp_path / "a.csv")
+
+
+def test_a_name_twice_in_an_archive_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name in ("logits.npy", "logit\n.npy"):
+            archive.writestr(name, b"")
+    data = (tmp_path / "a.npz").read_bytes().replace(b"logit\n", b"logits")
+    (tmp_path / "a.npz").write_bytes(data)
+    assert "a.npz holds logits twice" in line(tmp_path / "a.npz")
 
 
 def test_probabilities_are_judged_by_the_digits_they_hold(tmp_path):
@@ -259,9 +324,38 @@ def test_a_torch_file_is_read_with_weights_only(tmp_path, monkeypatch):
     refuse = types.SimpleNamespace(load=lambda path, **_: pickle.loads(b""), Tensor=Tensor)
     monkeypatch.setitem(sys.modules, "torch", refuse)
     assert "is corrupt, cut short or no .pt file (Ran out of input)" in line(tmp_path / "a.pt")
+    for error in (
+        pickle.UnpicklingError("Weights only load failed"),
+        RuntimeError("set weights_only=False\nto run it"),
+    ):
+
+        def advise(path, error=error, **_):
+            raise error
+
+        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=advise, Tensor=Tensor))
+        message = line(tmp_path / "a.pt")
+        assert "it holds more than tensors, which could run code" in message
+        assert "eights" not in message
     bare = types.SimpleNamespace(load=lambda path, **_: Tensor(LOGITS), Tensor=Tensor)
     monkeypatch.setitem(sys.modules, "torch", bare)
     assert "is no dict of tensors" in line(tmp_path / "a.pt")
+
+
+def test_tensors_of_a_torch_file_that_are_no_arrays_or_larger_than_memory_are_refused(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        archive.writestr("data", b"x")
+
+    class Sparse(Tensor):
+        def numpy(self):
+            raise TypeError("sparse")
+
+    for tensor, says in (
+        (Sparse(LOGITS), "logits: sparse"),
+        (Tensor(np.broadcast_to(np.float32(1), (10**12, 9))), "logits needs 33,527.6 GiB of memory"),
+    ):
+        load = lambda path, tensor=tensor, **_: {"logits": tensor, "labels": Tensor(LABELS)}  # noqa: E731
+        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load, Tensor=Tensor))
+        assert says in line(tmp_path / "a.pt")
 
 
 def test_a_real_torch_file(tmp_path):
@@ -283,11 +377,19 @@ BAD = {
     "beyond sums": ({"logits": with_value(LOGITS, -1e37)}, "logits run up to 1e+37, beyond 1e+30"),
     "labels of one class": ({"labels": 0 * LABELS + 1}, "all labels are 1, one class"),
     "text": ({"logits": LOGITS.astype(str)}, "logits are of type <U"),
-    "vector": ({"logits": LOGITS[:, 0]}, "logits have shape (40,): give [examples, classes]; of two classes give both"),
+    "vector": (
+        {"logits": LOGITS[:, 0]},
+        "logits have shape (40,): give [examples, classes]; of two classes give both, np.stack([0 * z, z], 1)",
+    ),
     "one class": ({"logits": LOGITS[:, :1], "labels": 0 * LABELS}, "logits have 1 class: give two or more"),
     "float labels": ({"labels": LABELS.astype(float)}, "labels are float64: give class numbers as integers"),
     "label too large": ({"labels": with_value(LABELS, 3, 5)}, "labels[5] is 3: with 3 classes give labels from 0 to 2"),
-    "label below 0": ({"labels": with_value(LABELS, -1, 5)}, "labels[5] is -1"),
+    "label below 0": ({"labels": with_value(LABELS, -1, 5)}, "if -1 stands for no label, leave these examples out"),
+    "labels from 1": ({"labels": LABELS + 1}, "these run from 1 to 3: give labels - 1"),
+    "column of labels": ({"labels": LABELS[:, None]}, "labels have shape (40, 1): give class numbers, labels[:, 0]"),
+    "group of two lines": ({"group": np.array(["a\nb"] * N)}, "is no text of one line"),
+    "group of records": ({"group": np.zeros(N, "f4,f4")}, "group is of type"),
+    "group of other bytes": ({"group": np.array([b"\xff"] * N)}, "group hold bytes that are no text"),
     "length": ({"labels": LABELS[:-1]}, "labels have shape (39,), logits (40, 3): give one for each row of logits"),
     "one-hot": ({"labels": np.eye(3, dtype=int)[LABELS]}, "labels have shape (40, 3)"),
     "group": ({"group": GROUP[:-1]}, "group have shape (39,)"),
@@ -361,7 +463,7 @@ def test_files_that_are_empty_cut_short_missing_or_of_another_format_are_one_lin
         assert says in line(tmp_path / name)
     assert "No such file or directory; check the path" in line(tmp_path / "nowhere.npz")
     (tmp_path / "folder.npz").mkdir()
-    assert "Is a directory; check the path" in line(tmp_path / "folder.npz")
+    assert "is a folder: give a file" in line(tmp_path / "folder.npz")
     assert "is corrupt, cut short or no .npy file" in line(
         f"logits={tmp_path}/garbage.npy,labels={tmp_path}/garbage.npy"
     )

@@ -152,6 +152,13 @@ def test_what_cannot_be_read(tmp_path):
     assert "corrupt" in refused(f"newsgroups:{tmp_path / 'broken.tar.gz'}")
 
 
+def test_progress_is_told(posts, monkeypatch):
+    monkeypatch.setattr("focalgeo.data.archives.SECONDS", 0)
+    lines = []
+    load_dataset(f"newsgroups:{posts}", tell=lines.append)
+    assert lines[-1] == f"read 67 examples of newsgroups:{posts}"
+
+
 def test_one_group_is_refused(tmp_path, images_on_disk):
     path = images_on_disk.write(tmp_path / "one", {f"sci.space/{i}": HEADER.encode() + b"a" for i in range(9)})
     assert "one class, sci.space" in refused(f"newsgroups:{path}")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from focalgeo.data.splits import RawDataset, Sizes, divide, split_indices
+from focalgeo.data.splits import RawDataset, Sizes, divide, gaps, split_indices
 from focalgeo.types import InputError, Split
 
 
@@ -82,3 +82,46 @@ def test_more_than_there_are(sizes, part, have):
 def test_sizes_below_one(sizes):
     with pytest.raises(InputError, match="give at least 1"):
         made(sizes, parts={"train": numbered(50), "test": numbered(20)})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((None, None, 50), "test_size to at most 39"),
+        ((None, None, 49), "test_size to at most 39"),
+        ((None, 49, 49), "config.data.val_size to 1: set config.data.test_size to at most 48"),
+        ((None, 10, 45), "val takes 10 and train needs one: set config.data.test_size to at most 39"),
+        ((None, 45, 10), "test takes 10 and train needs one: set config.data.val_size to at most 39"),
+        ((40, 10, 10), "train_size to at most 30"),
+    ],
+)
+def test_sizes_that_leave_nothing_are_told_what_works(sizes, message):
+    with pytest.raises(InputError, match=message):
+        made(sizes, parts={"train": numbered(50)})
+
+
+def test_advised_sizes_work():
+    assert len(made((None, None, 39), parts={"train": numbered(50)}).train.y) == 1
+    assert len(made((None, 1, 48), parts={"train": numbered(50)}).train.y) == 1
+    assert len(made((30, 10, 10), parts={"train": numbered(50)}).train.y) == 30
+
+
+@pytest.mark.parametrize(
+    ("n", "parts", "message"),
+    [(2, (), "2 examples for test and val and train.* at least 3"), (1, ("test",), "for val and train.* at least 2")],
+)
+def test_fewer_examples_than_splits(n, parts, message):
+    with pytest.raises(InputError, match=message):
+        made(parts={"train": numbered(n)} | {part: numbered(3) for part in parts})
+
+
+def test_gaps_name_absent_classes_and_shared_examples():
+    train, other = numbered(10), numbered(10, 100)
+    shared = Split(np.concatenate([other.x[:9], train.x[:1]]), other.y)
+    data = made(parts={"train": train, "val": other, "test": shared})
+    assert gaps(data) == ["train holds 1 of the 10 examples of test too: results there are too good"]
+    one = data._replace(train=Split(train.x[5:], train.y[5:]), test=other)
+    assert gaps(one) == ["train has no example of 1 of 2 classes (a): they cannot be learnt"]
+    assert gaps(data._replace(test=other)) == []
+    trees = Split(np.zeros((1, 3, 3), np.int32), np.array([[-1, 0, 1]], np.int32))
+    assert gaps(data._replace(train=trees, val=other, test=other)) == []

@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from focalgeo.data import load_dataset
+from focalgeo.data import load_dataset, tfds
 from focalgeo.types import InputError
 
 SIZES = {"train": 30, "validation": 5, "test": 7}
@@ -168,3 +169,56 @@ def test_label_out_of_range(tmp_path, monkeypatch, splits, images_on_disk):
     splits["test"] = (splits["test"][0], splits["test"][1] - 1)
     write_prepared(tmp_path, splits, images_on_disk.encoded)
     assert "label -1" in refused("tfds:tiny_shapes")
+
+
+def stored(features, examples, *, keys=("image", "label"), splits=("train",)):
+    """A builder in memory, as tensorflow-datasets' are used."""
+
+    class Builder:
+        info = SimpleNamespace(features=features, supervised_keys=keys, splits=dict.fromkeys(splits))
+
+        def as_data_source(self, *, split):
+            return examples
+
+    return Builder()
+
+
+CLASS = SimpleNamespace(names=("a", "b"))
+PIXELS = np.zeros((4, 5, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("image", "label", "message"),
+    [
+        (PIXELS.astype(np.float32), 0, r"train, example 1: float32 \[4, 5, 3\] is no image of 8 bits"),
+        (PIXELS.astype(np.uint16), 0, "uint16"),
+        (PIXELS[None], 0, r"uint8 \[1, 4, 5, 3\]"),
+        (b"text", 0, "bytes is no image"),
+        (PIXELS, [0, 1], r"labels of shape \[2\]"),
+        (PIXELS[1:], 0, "example 0 is 4x5x3 and example 1 is 3x5x3"),
+    ],
+)
+def test_other_kinds_of_examples(image, label, message):
+    examples = [{"image": PIXELS, "label": 1}, {"image": image, "label": label}]
+    builder = stored({"image": None, "label": CLASS}, examples)
+    with pytest.raises(InputError, match=message):
+        tfds._decode(builder, "tfds:x", "", None, None)
+
+
+@pytest.mark.parametrize(
+    ("features", "splits", "message"),
+    [
+        ({"text": None, "label": CLASS}, ("train",), "no image with a class label, only text, label"),
+        ({"image": None, "label": None}, ("train",), "no image with a class label"),
+        ({"image": None, "label": CLASS}, ("test", "extra"), "no train split, only test, extra"),
+    ],
+)
+def test_other_features_and_splits(features, splits, message):
+    with pytest.raises(InputError, match=message):
+        tfds._decode(stored(features, [], splits=splits), "tfds:x", "", None, None)
+
+
+def test_more_images_than_memory_takes_are_refused_before_one_is_read():
+    builder = stored({"image": None, "label": CLASS}, [None] * 1000, keys=("image", ("label", "other")))
+    with pytest.raises(InputError, match=r"set config.data.image_size to at most \d+"):
+        tfds._decode(builder, "tfds:x", "", 10**6, None)

@@ -172,3 +172,27 @@ def test_files_that_are_none(tmp_path, vectors):
     whole = gzip.compress(TEXT.encode() * 100)
     (tmp_path / "cut.txt.gz").write_bytes(whole[:-20])
     assert "corrupt" in refused(tmp_path / "cut.txt.gz")
+
+
+def test_texts_beyond_memory_are_refused_with_a_length_that_fits(monkeypatch):
+    monkeypatch.setattr("focalgeo.data.vocabulary.free_memory", lambda: 2 * 12 * 7)
+    ids = [np.ones(8, np.int32), np.ones(2, np.int32)]
+    with pytest.raises(InputError, match=r"2 texts of up to 8 words.* config.data.max_length to at most 7$"):
+        pad_texts(ids)
+    assert pad_texts([text[:7] for text in ids]).shape == (2, 7)
+
+
+def test_vectors_beyond_memory_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "v.txt").write_text(TEXT, encoding="utf-8")
+    monkeypatch.setattr("focalgeo.data.archives.free_memory", lambda: 100)
+    assert "a table of its vectors declares" in refused(tmp_path / "v.txt")
+
+
+@pytest.mark.parametrize("name", ["gone/\0.txt", "a" * 5000, "gone.zip/" + "b" * 300, "~nobody-of-this-name/x"])
+def test_names_that_the_system_refuses(tmp_path, name):
+    assert "there is no file" in refused(name)
+
+
+def test_a_link_to_nothing_is_named(tmp_path):
+    (tmp_path / "v.txt").symlink_to("gone")
+    assert "is a link to gone, where nothing is" in refused(tmp_path / "v.txt")

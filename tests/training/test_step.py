@@ -281,16 +281,16 @@ def test_weight_decay_and_momentum_follow_pytorch(nesterov):
         np.testing.assert_allclose(weight[0], expected, rtol=1e-5)
 
 
+def test_two_boundaries_in_one_step_drop_twice():
+    schedule = optimiser.step_schedule([3.2, 3.7, 5], 0.1)
+    np.testing.assert_allclose([schedule(count) for count in (2, 4, 6)], [1, 1e-2, 1e-3], rtol=1e-5)
+
+
 def test_the_norm_is_clipped_before_weight_decay():
     tx = make_tx(weight_decay=0.1, clip_norm=1.0, momentum=0.0)
     weight = jnp.array([1.0, 2.0])
     updates, _ = tx.update(jnp.array([30.0, 40.0]), tx.init(weight), weight)
     np.testing.assert_allclose(updates, [-0.7, -1.0], rtol=1e-5)
-
-
-def test_two_boundaries_in_one_step_drop_twice():
-    schedule = optimiser.step_schedule([3.2, 3.7, 5], 0.1)
-    np.testing.assert_allclose([schedule(count) for count in (2, 4, 6)], [1, 1e-2, 1e-3], rtol=1e-5)
 
 
 def test_unknown_optimiser_is_one_line():

@@ -1,0 +1,216 @@
+"""Random files of outputs and random calibrators: an InputError of one line, or what was written is what is read."""
+
+import csv
+import io
+import json
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hostile.cases import ROOT
+from hostile.tables.output_files import CALIBRATOR, CLASSES, LABELS, LOGITS, N, npy, tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from focalgeo.calibrate import main
+from focalgeo.calibration import read_calibrator
+from focalgeo.data.logits_files import Keys, read_outputs
+from focalgeo.types import InputError
+
+pytestmark = pytest.mark.long
+tried = lambda examples: settings(max_examples=examples, deadline=None)  # noqa: E731
+
+
+def attempted(name, content, read):
+    """What `read` makes of a file of these bytes; None where it is refused, in one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_bytes(content)
+        try:
+            return read(path)
+        except InputError as error:
+            message = str(error)
+    assert "\n" not in message
+    assert len(message) < 1000
+    return None
+
+
+def outputs(path):
+    found = read_outputs(str(path), Keys(), where="val")
+    assert found.logits.dtype == np.float32
+    assert np.isfinite(found.logits).all()
+    assert len(found.labels) == len(found.logits) >= 30
+    assert found.labels.min() >= 0
+    assert found.labels.max() < found.logits.shape[1]
+    return found
+
+
+NUMBERS = st.floats(-1e6, 1e6).map(repr)
+TEXTS = st.sampled_from(
+    ["", "nan", "1_0", "0x1", "１", "1,5", '"', '"1', '1"', "1e", "#", " 1 ", "-0", "1e-400", "\0", "\r"]
+)
+CELLS = st.one_of(NUMBERS, TEXTS, st.text(max_size=4))
+COLUMNS = st.sampled_from(["labels", "logits_0", "logits_1", "logits_2", "group", "logits_10", "logits", "probs_0", ""])
+
+
+@tried(150)
+@given(
+    st.lists(COLUMNS, min_size=1, max_size=5),
+    st.dictionaries(st.integers(0, N - 1), st.lists(CELLS, max_size=6), max_size=3),
+    st.sampled_from(["\n", "\r\n", "\r", "\n\n"]),
+    st.sampled_from([",", ";", "\t"]),
+)
+def test_csv_of_random_headers_and_rows(columns, rows, end, mark):
+    lines = [["0" if k % 2 else "1"] + ["0.5"] * (len(columns) - 1) for k in range(N)]
+    for row, cells in rows.items():
+        lines[row] = cells
+    text = end.join(mark.join(cells) for cells in [columns, *lines])
+    attempted("val.csv", text.encode(errors="surrogatepass"), outputs)
+
+
+@tried(60)
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=N * CLASSES, max_size=N * CLASSES),
+    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+    st.sampled_from(["utf-8", "utf-8-sig"]),
+    st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1), min_size=N, max_size=N),
+)
+def test_a_right_csv_is_read_as_it_was_written(numbers, quoting, encoding, groups):
+    logits, file = np.reshape(numbers, (N, CLASSES)), io.StringIO(newline="")
+    writer = csv.writer(file, quoting=quoting)
+    writer.writerow(["group", "labels", *(f"logits_{k}" for k in range(CLASSES))])
+    writer.writerows([group, label, *map(float, row)] for group, label, row in zip(groups, LABELS, logits, strict=True))
+    found = attempted("val.csv", file.getvalue().encode(encoding), outputs)
+    np.testing.assert_array_equal(found.logits, logits.astype(np.float32))
+    np.testing.assert_array_equal(found.labels, LABELS)
+    assert found.group.tolist() == groups
+
+
+DESCRIPTIONS = st.one_of(
+    st.sampled_from(
+        ["<f4", ">f8", "<f2", "|b1", "<i8", ">u8", "|O", "<c8", "<U3", "|S0", "<U0", "<M8[s]", "|V0", "<f16"]
+    ),
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["<f4", "|O"])), max_size=2),
+    st.text(max_size=6),
+)
+SHAPES = st.one_of(
+    st.just((N, CLASSES)),
+    st.lists(st.integers(-1, 10**20) | st.sampled_from([0, 1, CLASSES, N]), max_size=4).map(tuple),
+    st.text(max_size=4),
+)
+
+
+@tried(150)
+@given(DESCRIPTIONS, SHAPES, st.sampled_from([True, False, 1, None]), st.sampled_from([(1, 0), (2, 0), (3, 0), (9, 1)]))
+def test_npy_of_random_headers(descr, shape, order, version):
+    text = repr({"descr": descr, "fortran_order": order, "shape": shape}).encode() + b"\n"
+    length = struct.pack("<H" if version == (1, 0) else "<I", len(text))
+    body = LOGITS.astype("<f8").tobytes()
+    of_pair = lambda path: outputs(f"logits={path},labels={path.with_name('y.npy')}")  # noqa: E731
+
+    def read(path):
+        path.with_name("y.npy").write_bytes(npy(LABELS))
+        return of_pair(path)
+
+    attempted("z.npy", b"\x93NUMPY" + bytes(version) + length + text + body, read)
+
+
+def whole(write, **options):
+    file = io.BytesIO()
+    write(file, logits=LOGITS, labels=LABELS, **options)
+    return file.getvalue()
+
+
+def as_safetensors():
+    head = {"logits": tensor("F32", [N, CLASSES], 0, 720), "labels": tensor("I64", [N], 720, 1200)}
+    text = json.dumps(head).encode()
+    return struct.pack("<Q", len(text)) + text + LOGITS.tobytes() + LABELS.astype("<i8").tobytes()
+
+
+GOOD = {
+    "a.npz": whole(np.savez),
+    "b.npz": whole(np.savez_compressed),
+    "c.safetensors": as_safetensors(),
+}
+
+
+@tried(200)
+@given(st.sampled_from(sorted(GOOD)), st.data())
+def test_a_good_file_with_bytes_changed_or_cut(name, data):
+    content = bytearray(GOOD[name])
+    for _ in range(data.draw(st.integers(0, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.one_of(st.just(0), st.integers(0, len(content))))
+    changed = bytes(content[: len(content) - cut])
+    found = attempted(name, changed, outputs)
+    if found is not None and name != "c.safetensors":  # which has no checksums
+        np.testing.assert_array_equal(found.logits, LOGITS)
+        np.testing.assert_array_equal(found.labels, LABELS)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+OFFSETS = st.lists(st.integers(-1, 2**64), max_size=3)
+
+
+@tried(100)
+@given(
+    st.dictionaries(
+        st.sampled_from(["logits", "labels", "group", "__metadata__"]),
+        st.fixed_dictionaries(
+            {
+                "dtype": st.sampled_from(["F32", "I64", "BOOL", "F8_E5M2", "x"]),
+                "shape": OFFSETS,
+                "data_offsets": OFFSETS,
+            }
+        )
+        | JSON,
+    ),
+    st.integers(-9, 9),
+)
+def test_safetensors_of_random_headers(head, more):
+    text = json.dumps(head).encode()
+    attempted("a.safetensors", struct.pack("<Q", max(0, len(text) + more)) + text + bytes(720), outputs)
+
+
+@tried(150)
+@given(
+    st.dictionaries(st.sampled_from(sorted(CALIBRATOR)), JSON, max_size=2),
+    st.dictionaries(st.sampled_from(["gamma", "temperature"]), JSON),
+)
+def test_calibrators_of_random_values(changed, parameters):
+    value = {**CALIBRATOR, "parameters": {**CALIBRATOR["parameters"], **parameters}, **changed}
+    found = attempted("calibrator.json", json.dumps(value).encode(), read_calibrator)
+    if found is not None:
+        log_probs = np.asarray(found.log_probs(np.zeros((4, found.num_classes))))
+        np.testing.assert_allclose(np.exp(log_probs).sum(1), 1, atol=1e-4)
+
+
+@tried(60)
+@given(JSON | st.binary(max_size=40))
+def test_calibrators_that_are_none(value):
+    content = value if isinstance(value, bytes) else json.dumps(value).encode()
+    assert attempted("calibrator.json", content, read_calibrator) is None
+
+
+def test_a_hangup_leaves_complete_files_and_the_same_command_makes_them_whole(tmp_path):
+    np.savez(tmp_path / "val.npz", logits=LOGITS, labels=LABELS)
+    arguments = [f"--val={tmp_path}/val.npz", f"--out={tmp_path}/out", "--num-resamples=20", "--folds=2"]
+    command = [sys.executable, "-m", "focalgeo.calibrate", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        next(line for line in running.stderr if "measuring" in line)
+        running.send_signal(signal.SIGHUP)
+    assert running.returncode == -signal.SIGHUP
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["config"]["folds"] == 2
+    with np.load(tmp_path / "out" / "search.npz") as found:
+        assert found["ece"].shape == found["nll"].shape
+    assert main(arguments) == 0
+    assert read_calibrator(tmp_path / "out" / "calibrator.json").num_classes == CLASSES
