@@ -220,7 +220,7 @@ def test_memory_for_curvature_in_training_is_what_the_training_examples_leave(mo
     state = preparation.initial_state(prepared, [member])
     monkeypatch.setattr(parallel, "free_memory", lambda: 10**9)
     monkeypatch.setattr(measurement.evaluation, "check_memory", lambda forecast, free: asked.append(free))
-    measurement.check_memory(member, prepared, state)
+    measurement.check_curvature(member, prepared, state)
     assert asked == [10**9 - (prepared.dataset.train.x.nbytes + prepared.dataset.train.y.nbytes if every else 0)]
 
 

@@ -5,6 +5,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from reference.curvature import MLP
 
+from focalgeo import trees
 from focalgeo.curvature import diagonal, leaf_traces, trace
 from focalgeo.types import InputError, RunError
 
@@ -48,6 +49,16 @@ def test_a_diagonal_matrix_is_exact():
     result = diagonal(lambda v: jnp.arange(5.0) * v, jnp.zeros(5), jax.random.key(0), 2)
     np.testing.assert_array_equal(result.value, np.arange(5.0))
     np.testing.assert_array_equal(result.stderr, np.zeros(5))
+
+
+def test_the_error_is_that_of_the_mean_of_the_samples():
+    key, matrix = jax.random.key(3), jnp.float32([[2, 1], [1, 3]])
+    result = diagonal(lambda v: jnp.matmul(matrix, v, precision="highest"), jnp.zeros(2), key, 5)
+    probes = [trees.rademacher(jax.random.fold_in(key, index), jnp.zeros(2)) for index in range(5)]
+    samples = np.stack([v * (matrix @ v) for v in probes])
+    assert (samples.std(0) > 0).all()
+    np.testing.assert_allclose(result.value, samples.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(result.stderr, samples.std(0, ddof=1) / 5**0.5, rtol=1e-5)
 
 
 def test_leaf_traces_sum_to_a_trace_and_entries_to_the_leaves():

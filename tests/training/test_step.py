@@ -286,6 +286,21 @@ def test_two_boundaries_in_one_step_drop_twice():
     np.testing.assert_allclose([schedule(count) for count in (2, 4, 6)], [1, 1e-2, 1e-3], rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["adam", "adagrad"])
+def test_adaptive_optimisers_follow_pytorch(name):
+    settings = dict(momentum=0.9, nesterov=False, weight_decay=0.0, clip_norm=0.0)
+    tx = optimiser.make_optimiser(name, optimiser.step_schedule([], 0.1), **settings)
+    weight, expected, first, second, total = jnp.zeros(2), np.zeros(2), 0.0, 0.0, 0.0
+    opt_state = tx.init(weight)
+    for step, gradient in enumerate(np.random.default_rng(0).normal(size=(5, 2)), 1):
+        updates, opt_state = tx.update(jnp.float32(gradient), opt_state, weight)
+        weight = weight + updates
+        first, second, total = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2, total + gradient**2
+        adam = first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+        expected -= adam if name == "adam" else gradient / np.sqrt(total)
+        np.testing.assert_allclose(weight, expected, rtol=1e-4)
+
+
 def test_the_norm_is_clipped_before_weight_decay():
     tx = make_tx(weight_decay=0.1, clip_norm=1.0, momentum=0.0)
     weight = jnp.array([1.0, 2.0])
