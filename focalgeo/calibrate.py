@@ -7,8 +7,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once; every file on disk is complete at any moment
 
 import argparse
-import re
-import unicodedata
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -35,15 +33,19 @@ class _Parser(argparse.ArgumentParser):
 
 def _whole(text: str) -> int:
     """A whole number in ASCII digits; int() takes 1_000 and the digits of every script too."""
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         raise argparse.ArgumentTypeError(f"invalid int value: {text[:40]!r}, give a whole number")
     return int(text)
 
 
 def _number(text: str) -> float:
-    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", text):
-        raise argparse.ArgumentTypeError(f"invalid float value: {text[:40]!r}, give a number such as 2.5")
-    return float(text)
+    try:
+        if text.isascii() and "_" not in text:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"invalid float value: {text[:40]!r}, give a number such as 2.5")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -100,7 +102,7 @@ def parse(arguments: Sequence[str]) -> Options:
 def _check_texts(arguments: Sequence[str]) -> None:
     """Refuses a flag without a value or given twice, and text that neither a line nor a file in UTF-8 can hold."""
     for argument in arguments:
-        strange = next((each for each in argument if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp")), None)
+        strange = next(filter(_is_strange, argument), None)
         if strange is not None:
             shown = ascii(argument)[1:-1][:100]
             raise InputError(f"{shown} holds {strange!a}, no character of UTF-8 text on one line: rename it")
@@ -114,6 +116,11 @@ def _check_texts(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if not argument.strip():
             raise InputError(f"an argument is empty: flags are given as in {EXAMPLE}")
+
+
+def _is_strange(letter: str) -> bool:
+    """Whether it is a control character, ends a line, or stands for a byte that is no UTF-8."""
+    return letter < " " or "\x7f" <= letter <= "\x9f" or letter in "\u2028\u2029" or "\ud800" <= letter <= "\udfff"
 
 
 def _check(options: Options) -> None:

@@ -146,16 +146,14 @@ def write_json(path: Workdir, value: Any) -> None:
 
 
 def read_json(path: Workdir) -> Any:
-    """Read one JSON value: UTF-8, numbers finite, of at most 20 levels.
+    """Read one JSON value: UTF-8, all numbers finite.
 
     Raises:
         InputError: it is missing or corrupt.
     """
     with _opened(Path(path)) as file:
         value = _DECODER.decode(file.read().decode())
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # refuses 1e999 and half a character
-        if _levels(value) > _MOST_LEVELS:
-            raise ValueError("nested too deep")
+        json.dumps(value, allow_nan=False)  # refuses 1e999
     return value
 
 
@@ -216,15 +214,20 @@ def read_manifest(workdir: Workdir) -> dict[str, Any]:
     """Read manifest.json.
 
     Raises:
-        InputError: it is missing, it is not a JSON object, or a field is of another type than was written.
+        InputError: it is missing, or it is not a JSON object.
     """
-    check_name(workdir)
     path = Path(workdir) / MANIFEST
     manifest = read_json(path)
-    misfit = _misfit(manifest, _SHAPE, "it")
+    if not isinstance(manifest, dict):
+        raise _corrupt(path, ": it is not an object")
+    return manifest
+
+
+def _check_shape(path: Path, manifest: dict[str, Any]) -> None:
+    """Refuse a manifest of which a job cannot be sure, as it goes on by it."""
+    misfit = "it is nested too deep" if _levels(manifest) > _MOST_LEVELS else _misfit(manifest, _SHAPE, "it")
     if misfit:
         raise _corrupt(path, f": {misfit}")
-    return manifest
 
 
 def _misfit(value: Any, shape: Any, name: str) -> str:
@@ -430,10 +433,11 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "")
         raise InputError(
             f"{named} was written by an older focalgeo, whose runs this one does not go on with; {_ELSEWHERE}"
         )
-    here, there = json.loads(json.dumps(config, default=_plain)), read_manifest(path).get("config")
-    if there is None:
+    manifest, here = read_manifest(path), json.loads(json.dumps(config, default=_plain))
+    if "config" not in manifest:
         raise InputError(f"{named} is not a focalgeo workdir: its {MANIFEST} holds no config; {_ELSEWHERE}")
-    differences = _differences(*({k: v for k, v in each.items() if k != but} for each in (there, here)))
+    _check_shape(path / MANIFEST, manifest)
+    differences = _differences(*({k: v for k, v in each.items() if k != but} for each in (manifest["config"], here)))
     if differences:
         more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
         what = f"{'; '.join(differences[:3])}{more}"

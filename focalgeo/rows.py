@@ -5,9 +5,7 @@ the file, never 0 or NaN. Every kind ends with `tags`: which run of a sweep the 
 A program that reads the file itself finds all fields, tags included, side by side in one JSON object.
 """
 
-import functools
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -258,36 +256,22 @@ _TYPES = {
     kind: {field: get_args(hint) or (hint,) for field, hint in get_type_hints(kind).items() if field != "tags"}
     for kind in (*KINDS.values(), Tags)
 }
-_FREE_TEXTS = ("group", "run")  # of a user's data and of folders; every other text is a name
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,=+-]{0,127}")
 _LARGEST = 2**63 - 1  # arrays hold no larger whole number
 _WORDS = {float: "finite number", int: "whole number", str: "text", bool: "truth value"}
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_name(text: str) -> bool:
-    """Whether a text may be part of a file's name and of a page: letters, digits and .,=+-_ alone."""
-    return _NAME.fullmatch(text) is not None
-
-
-def _is_text(text: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)  # half a character: no file can hold it
-
-
-def _checks(field: str, types: tuple[type, ...]) -> dict[type, Callable[[Any], bool]]:
-    """What a value must hold, by the type that JSON gives it; a whole number is a number too."""
+def _checks(types: tuple[type, ...]) -> dict[type, Callable[[Any], bool]]:
+    """What a value must be, by the type that JSON gives it; a whole number is a number too. A text may be anything."""
     of_type: dict[type, Callable[[Any], bool]] = {
         float: math.isfinite,
         int: lambda value: 0 <= value <= _LARGEST,
-        str: _is_text if field in _FREE_TEXTS else _is_name,
-        bool: lambda value: True,
-        NoneType: lambda value: True,
+        **dict.fromkeys((str, bool, NoneType), lambda value: True),
     }
     of_number = {int: lambda value: -_LARGEST <= value <= _LARGEST} if float in types else {}
     return {each: of_type[each] for each in types} | of_number
 
 
-_CHECKS = {kind: [(field, _checks(field, types)) for field, types in _TYPES[kind].items()] for kind in _TYPES}
+_CHECKS = {kind: [(field, _checks(types)) for field, types in _TYPES[kind].items()] for kind in _TYPES}
 _NO_TAGS = Tags()
 
 
@@ -340,8 +324,6 @@ def to_json(row: Row) -> dict[str, Any]:
 def from_json(found: Mapping[str, Any]) -> Row:
     """The row that `to_json` wrote; fields that no kind has are ignored.
 
-    Names of methods, splits, losses and the like hold letters, digits and .,=+-_ alone: they become names of files.
-
     Raises:
         InputError: an unknown kind, a field that is missing or of another type, a number that is not finite.
     """
@@ -377,13 +359,13 @@ def _misfit(found: Mapping[str, Any], field: str, value: Any, types: tuple[type,
     if value is None:
         return InputError(f"{row} has no {field}")
     what = next(_WORDS[each] for each in types if each in _WORDS)
-    if what == "text" and isinstance(value, str):
-        what = "text that a file can hold" if field in _FREE_TEXTS else "name of letters, digits and .,=+-_"
     return InputError(f"{row} has {field} {_shown(value)}, which is no {what}")
 
 
 def _shown(value: Any) -> str:
     """The value as text of 40 characters at most."""
-    if isinstance(value, list | dict) or (isinstance(value, int) and abs(value) > _LARGEST):
-        return {list: "a list", dict: "an object"}.get(type(value), "a number of more than 19 digits")
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return f"{value:.3g}" if abs(value) < 10**300 else "a number of hundreds of digits"
     return repr(value[:37] + "..." if isinstance(value, str) and len(value) > 40 else value)

@@ -37,3 +37,11 @@ def test_examples_that_do_not_fit_are_sent_and_change_nothing(monkeypatch, seeds
         ended.append(program.gather(groups))
     assert int(ended[0].step[0]) == 3
     jax.tree.map(np.testing.assert_array_equal, *(states.params for states in ended))
+
+
+def test_absent_classes_and_shared_examples_are_said(monkeypatch, capsys):
+    config = config_file(CONFIG, "quick")
+    monkeypatch.setattr(preparation.data, "gaps", lambda dataset: [f"train of {len(dataset.train.y)} is odd"])
+    config.data.train_size = 7
+    preparation.prepare(config)
+    assert capsys.readouterr().err == "digits: train of 7 is odd\n"

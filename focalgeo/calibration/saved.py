@@ -139,7 +139,7 @@ def _checked_logits(logits: Array, num_classes: int) -> np.ndarray:
 
 
 def _works(calibrator: SavedCalibrator) -> bool:
-    """Whether it gives finite log-probabilities, and keeps the predicted class where the method promises that.
+    """Whether it gives log-probabilities, and keeps the predicted class where the method promises that.
 
     Its parameters are numbers, or arrays of which each axis has an entry for each class.
     """
@@ -155,8 +155,10 @@ def _works(calibrator: SavedCalibrator) -> bool:
             log_probs = np.asarray(calibrator.log_probs(logits))
     except (KeyError, TypeError, ValueError, OverflowError):  # one is missing, or is no number, or has another shape
         return False
+    if log_probs.shape != (2, num_classes) or not np.isfinite(log_probs).all():
+        return False
     kept = not METHODS[calibrator.method].keeps_class or log_probs[1].max() == log_probs[1, 0]
-    return log_probs.shape == (2, num_classes) and bool(np.isfinite(log_probs).all()) and bool(kept)
+    return bool(kept and np.allclose(np.exp(np.float64(log_probs)).sum(axis=1), 1, atol=1e-3))
 
 
 def _is_numeric(value: Any) -> bool:

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import trees
+from focalgeo.config import shown
 from focalgeo.types import Array, InputError, PyTree, RunError
 
+LARGEST = float(np.finfo(np.float64).max)  # whole numbers beyond it are no floats
 MOST_PRODUCTS = 100_000  # the standard error of so many samples is 1/300 of a sample's
 
 
@@ -79,7 +81,7 @@ def check_callable(function: Any, *, name: str) -> None:
         )
 
 
-def check_whole(value: Any, *, name: str, least: int, most: int | None = None, why: str = "") -> int:
+def check_whole(value: Any, *, name: str, least: int, most: int = 2**31 - 1, why: str = "") -> int:
     """Python's int of a whole number from `least` to `most`, known outside jit; why: said of the least.
 
     Raises:
@@ -88,22 +90,23 @@ def check_whole(value: Any, *, name: str, least: int, most: int | None = None, w
     if not isinstance(value, Integral) or isinstance(value, bool | np.bool_):
         raise InputError(f"{name} is {_shown(value)}; give a whole number of {least} or more")
     if value < least:
-        raise InputError(f"{name} is {value}; use {least} or more{why}")
-    if most is not None and value > most:
-        raise InputError(f"{name} is {value}; use at most {most}")
+        raise InputError(f"{name} is {shown(value)}; use {least} or more{why}")
+    if value > most:
+        raise InputError(f"{name} is {shown(value)}; use at most {most}")
     return int(value)
 
 
-def check_positive(value: Any, *, name: str, of: str, zero: bool = False) -> None:
-    """Refuses what is not a finite number above 0 (or 0, if `zero`), known outside jit; of: what the number is.
+def check_positive(value: Any, *, name: str, of: str, zero: bool = False) -> float:
+    """Python's float of a finite number above 0 (or 0, if `zero`), known outside jit; of: what the number is.
 
     Raises:
         InputError: naming the argument, its value and what it may be.
     """
     number = value.item() if isinstance(value, np.ndarray | jax.Array) and _is_known_scalar(value) else value
     is_number = isinstance(number, Real) and not isinstance(number, bool | np.bool_)
-    if not is_number or not 0 <= number < math.inf or (number == 0 and not zero):
+    if not is_number or not 0 <= number <= LARGEST or (number == 0 and not zero):
         raise InputError(f"{name} is {_shown(value)}; use {'0 or ' if zero else ''}a positive {of}")
+    return float(number)
 
 
 def _is_known_scalar(value: Array) -> bool:
@@ -124,7 +127,7 @@ def _shown(value: Any) -> str:
     """The value in one line: an array by dtype and shape."""
     if isinstance(value, np.ndarray | jax.Array):
         return described(value) + (" known only inside jit" if is_traced(value) else "")
-    return f"{' '.join(repr(value).split()):.80}"
+    return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
 
 
 def check_key(key: Any, *, name: str = "key") -> None:

@@ -221,7 +221,7 @@ def smoothed_density(density: SpectralDensity, points: Array, *, width: float) -
     """
     points = _checked(density, points, name="points")
     if not is_traced(width):
-        check_positive(width, name="width", of="number in the unit of the eigenvalues")
+        width = check_positive(width, name="width", of="number in the unit of the eigenvalues")
     return _smoothed(density, points, jnp.asarray(width, density.nodes.dtype))
 
 

@@ -111,7 +111,7 @@ def extreme_eigenvalues(
     check_params(like, name="like")
     check_key(key)
     layout = layout_of(like)
-    k, max_products = _checked_options(layout, k, which, max_products, tolerance)
+    k, max_products, tolerance = _checked_options(layout, k, which, max_products, tolerance)
     sign = 1 if which == "largest" else -1
     product = flat_matvec(matvec, layout, sign=sign)
 
@@ -128,8 +128,8 @@ def extreme_eigenvalues(
     return pairs
 
 
-def _checked_options(layout: Layout, k: int, which: str, max_products: int, tolerance: float) -> tuple[int, int]:
-    """Both whole numbers, k and max_products."""
+def _checked_options(layout: Layout, k: int, which: str, max_products: int, tolerance: float) -> tuple[int, int, float]:
+    """As Python's numbers: k, max_products and tolerance."""
     dimension = layout.size
     k = check_whole(k, name="k", least=1)
     if k > dimension:
@@ -138,10 +138,10 @@ def _checked_options(layout: Layout, k: int, which: str, max_products: int, tole
     max_products = check_whole(max_products, name="max_products", least=1)
     if max_products < 2 * k:
         raise InputError(f"max_products is {max_products}; {k} eigenvalues and their residuals take at least {2 * k}")
-    check_positive(tolerance, name="tolerance", of="fraction of the eigenvalue, such as 1e-3")
+    tolerance = check_positive(tolerance, name="tolerance", of="fraction of the eigenvalue, such as 1e-3")
     vectors = min(max_products - k, dimension) + 3 * k
     check_bytes(vectors * layout.nbytes, what=f"{vectors} vectors of {dimension} numbers for max_products and k")
-    return k, max_products
+    return k, max_products, tolerance
 
 
 class _Search(NamedTuple):

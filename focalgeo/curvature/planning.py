@@ -88,7 +88,7 @@ def trace_to(
     check_params(like, name="like")
     check_key(key)
     layout = layout_of(like)
-    max_products, max_rows = _checked_options(layout, relative_error, max_products, max_rows)
+    relative_error, max_products, max_rows = _checked_options(layout, relative_error, max_products, max_rows)
     sketch_key, sample_key = jax.random.split(key)
     product = _concrete(flat_matvec(matvec, layout), like, key)
     rows = min(FIRST_ROWS, layout.size)
@@ -184,9 +184,9 @@ def _concrete(product, like: PyTree, key: Array):
     return checked
 
 
-def _checked_options(layout: Layout, relative_error: float, max_products: int, max_rows: int) -> tuple[int, int]:
-    """Both whole numbers, max_products and max_rows."""
-    check_positive(relative_error, name="relative_error", of="fraction of the trace, such as 0.02")
+def _checked_options(layout: Layout, relative_error: float, max_products: int, max_rows: int) -> tuple[float, int, int]:
+    """As Python's numbers: relative_error, max_products and max_rows."""
+    relative_error = check_positive(relative_error, name="relative_error", of="fraction of the trace, such as 0.02")
     least = 2 * FIRST_ROWS + FEWEST_SAMPLES
     max_products = check_whole(max_products, name="max_products", least=1, most=MOST_PRODUCTS)
     if max_products < least:
@@ -196,4 +196,4 @@ def _checked_options(layout: Layout, relative_error: float, max_products: int, m
         raise InputError(f"max_rows is {max_rows}; the plan takes at least {FIRST_ROWS}")
     rows = min(max_rows, layout.size, max_products // 2)
     check_bytes(4 * rows * layout.nbytes, what=f"{rows} rows of {layout.size} numbers for max_rows")
-    return max_products, max_rows
+    return relative_error, max_products, max_rows

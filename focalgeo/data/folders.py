@@ -37,7 +37,7 @@ UNREAD = frozenset(
         ".ico",
         ".jfif",
     }
-    | {".jp2", ".jpe", ".nef", ".npy", ".pbm", ".pcx", ".pnm", ".psd", ".raw", ".svg", ".tga"}
+    | {".jp2", ".jpe", ".nef", ".pbm", ".pcx", ".pnm", ".psd", ".svg", ".tga"}
 )
 SPLITS = ("train", "val", "test")
 TRAINING = frozenset({"train", "training"})

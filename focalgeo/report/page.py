@@ -71,7 +71,6 @@ def write_report(workdir: records.Workdir) -> Path:
     folder = Path(workdir)
     manifest, rows, search = _readable_manifest(read_manifest(folder)), read_rows(folder), _read_search(folder)
     rows = _readable_rows(rows)
-    records.check_links(folder, "figures")
     if "calibration" in manifest:  # of python -m focalgeo.calibrate
         panels, render = calibration_panels(rows, manifest, search), render_calibration
     elif is_sweep(manifest):

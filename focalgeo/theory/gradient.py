@@ -11,7 +11,6 @@ from focalgeo.arguments import (
     Batch,
     Numbers,
     broadcast,
-    check_above,
     check_interval,
     floats,
     in_interval,
@@ -39,7 +38,7 @@ def gradient_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = N
         gamma > 0, 1 for gamma = 0 and infinity for gamma < 0. Traced arguments outside the ranges give NaN.
 
     Raises:
-        InputError: p outside [0, 1] or gamma not above -1, where they are concrete; traced, they give NaN.
+        InputError: p outside [0, 1] or gamma below -1, where they are concrete; traced, they give NaN.
 
     Source: Mukhoti et al., arXiv 2002.09437, Proposition 1 (there g(p, gamma)).
     """
@@ -60,7 +59,7 @@ def gradient_ratio_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | No
         once, from plus to minus: G has one peak.
 
     Raises:
-        InputError: p outside [0, 1] or gamma not above -1, where they are concrete; traced, they give NaN.
+        InputError: p outside [0, 1] or gamma below -1, where they are concrete; traced, they give NaN.
 
     Source: Mukhoti et al., arXiv 2002.09437, Appendix B, Eq. 7.
     """
@@ -83,7 +82,7 @@ def focal_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None
         [...] float32, accuracy as `gradient_ratio`; tested in tests/theory/test_gradient.py.
 
     Raises:
-        InputError: p outside [0, 1] or gamma not above -1, where they are concrete; traced, they give NaN.
+        InputError: p outside [0, 1] or gamma below -1, where they are concrete; traced, they give NaN.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Eqs. 30-32.
     """
@@ -107,7 +106,7 @@ def focal_curvature(p: Numbers, gamma: Numbers, *, complement: Numbers | None = 
         [...] float32, relative error below 1e-5 for gamma >= 0; tested in tests/theory/test_gradient.py.
 
     Raises:
-        InputError: p outside [0, 1] or gamma not above -1, where they are concrete; traced, they give NaN.
+        InputError: p outside [0, 1] or gamma below -1, where they are concrete; traced, they give NaN.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 1; Kimura & Naganuma, arXiv 2405.00442, section 3.2.
     """
@@ -131,7 +130,7 @@ def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | N
         [...] float32, absolute error 1e-5 of the largest term; tested in tests/theory/test_gradient.py.
 
     Raises:
-        InputError: p outside [0, 1] or gamma not above -1, where they are concrete; traced, they give NaN.
+        InputError: p outside [0, 1] or gamma below -1, where they are concrete; traced, they give NaN.
 
     The factor is not (1-p)^gamma, as Kimura & Naganuma, arXiv 2405.00442, Eq. 28 has it with the modulating factor
     held fixed. For gamma = 2 it is negative below p = 0.058 and above 1 on (0.093, 0.628): the focal loss flattens the
@@ -146,7 +145,7 @@ def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | N
 def _arguments(p: Array, gamma: Array, complement: Array | None) -> tuple[Array, Array, Array, Array]:
     """The probability, its complement and gamma, checked and broadcast, and whether all of them are in range."""
     check_interval("p", p, 0, 1)
-    check_above("gamma", gamma, -1)
+    check_interval("gamma", gamma, -1, float("inf"))
     if complement is None:
         p, gamma = broadcast(p=p, gamma=gamma)
         complement = 1 - p
@@ -156,7 +155,7 @@ def _arguments(p: Array, gamma: Array, complement: Array | None) -> tuple[Array,
     if not is_traced(p, complement) and jnp.any(jnp.abs(p + complement - 1) > 1e-5):
         raise InputError("complement is not 1 - p: give that, or leave it out")
     valid = in_interval(p, 0, 1) & in_interval(complement, 0, 1) & (jnp.abs(p + complement - 1) <= 1e-5)
-    return p, complement, gamma, valid & (gamma > -1) & (gamma < jnp.inf)
+    return p, complement, gamma, valid & in_interval(gamma, -1, jnp.inf)
 
 
 def _log(p: Array, c: Array) -> Array:

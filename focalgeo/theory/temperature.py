@@ -50,13 +50,13 @@ def focal_slope_at_zero(gamma: Numbers) -> Batch:
         at gamma = -0.885 and below 1 between them only: past -0.885 a negative gamma sharpens predictions near 1/2.
 
     Raises:
-        InputError: gamma not above -1, where it is concrete; traced, it gives NaN.
+        InputError: gamma below -1, where it is concrete; traced, it gives NaN.
 
     Source: derived from Komisarenko & Kull, arXiv 2408.11598, Proposition 2.
     """
-    check_above("gamma", gamma, -1)
+    check_interval("gamma", gamma, -1, float("inf"))
     (gamma,) = floats(gamma)
-    return marked((gamma > -1) & (gamma < jnp.inf), _slope_at_zero(gamma))
+    return marked(in_interval(gamma, -1, jnp.inf), _slope_at_zero(gamma))
 
 
 def _slope_at_zero(gamma: Array) -> Array:

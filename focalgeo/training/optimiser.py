@@ -1,6 +1,6 @@
 """Optimisers and learning-rate schedules, built from optax."""
 
-import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from focalgeo.config import shown
 from focalgeo.types import InputError, PyTree
 
 
@@ -20,7 +21,7 @@ def step_schedule(boundaries: Sequence[int], factor: float) -> Callable:
         InputError: a boundary or the factor is no finite number, or below 0.
     """
     if not isinstance(boundaries, Iterable) or isinstance(boundaries, str):
-        raise InputError(f"boundaries is {boundaries!r}: it must hold numbers of steps")
+        raise InputError(f"boundaries is {shown(boundaries)}: it must hold numbers of steps")
     boundaries = list(boundaries)
     for boundary in boundaries:
         _check("boundaries", boundary, _is_number(boundary), "hold finite numbers of steps, 0 or more")
@@ -74,12 +75,12 @@ def make_optimiser(
 
 def _check(name: str, value: Any, holds: bool, words: str) -> None:
     if not holds:
-        raise InputError(f"{name} is {' '.join(str(value).split()):.80}: it must {words}")
+        raise InputError(f"{name} is {shown(value)}: it must {words}")
 
 
 def _is_number(value: Any) -> bool:
     """Whether it is a finite number of 0 or more."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
 def _is_whole(value: Any) -> bool:

@@ -1,5 +1,6 @@
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -37,6 +38,7 @@ def test_the_calibrator_reads_back_and_another_file_does_not(tmp_path):
         ({"parameters": {"gamma": 1.0, "temperature": -1}}, "out of range"),
         ({"parameters": {"gamma": 1.0, "temperature": [1.0]}}, "out of range"),
         ({"parameters": {"gamma": 10**400, "temperature": 1}}, "out of range"),
+        ({"parameters": {"gamma": 1e17, "temperature": 1}}, "out of range"),
         ({"parameters": {"gamma": float("nan"), "temperature": 1}}, "is no JSON"),
         ({"criterion": ["ece"]}, "criterion is"),
         ({"num_classes": 1}, "num_classes is 1, out of range"),
@@ -92,12 +94,15 @@ def test_every_method_is_saved_by_its_parameters_and_applied_as_it_was_fitted(tm
 
 
 def test_parameters_may_be_arrays_and_logits_of_other_classes_are_refused(monkeypatch, tmp_path):
-    scaling = METHODS["uncalibrated"]._replace(name="vector_scaling", apply=lambda p, z: z * p["weight"][None])
+    scaling = METHODS["uncalibrated"]._replace(
+        name="vector_scaling", apply=lambda p, z: jax.nn.log_softmax(z * p["weight"][None])
+    )
     monkeypatch.setitem(METHODS, "vector_scaling", scaling)
     calibrator = saved_calibrator(Fitted(scaling, "nll", {"weight": np.float32([1, 0.1, 2])}), 3)
     assert calibrator.parameters == {"weight": [1, 0.1, 2]}
     write(tmp_path / "calibrator.json", calibrator)
     found = read_calibrator(tmp_path / "calibrator.json")
-    np.testing.assert_allclose(found.log_probs(np.ones((1, 3))), [[1, 0.1, 2]])
+    wanted = np.float32([1, 0.1, 2]) - np.log(np.exp([1, 0.1, 2]).sum())
+    np.testing.assert_allclose(found.log_probs(np.ones((1, 3), np.float32))[0], wanted, rtol=1e-6)
     with pytest.raises(InputError, match=r"logits have shape \(1, 4\): give \[examples, 3\]"):
         found.log_probs(np.ones((1, 4)))

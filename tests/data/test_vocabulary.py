@@ -185,7 +185,7 @@ def test_texts_beyond_memory_are_refused_with_a_length_that_fits(monkeypatch):
 def test_vectors_beyond_memory_are_refused(tmp_path, monkeypatch):
     (tmp_path / "v.txt").write_text(TEXT, encoding="utf-8")
     monkeypatch.setattr("focalgeo.data.archives.free_memory", lambda: 100)
-    assert "a table of its vectors declares" in refused(tmp_path / "v.txt")
+    assert "a table of its vectors needs" in refused(tmp_path / "v.txt")
 
 
 @pytest.mark.parametrize("name", ["gone/\0.txt", "a" * 5000, "gone.zip/" + "b" * 300, "~nobody-of-this-name/x"])

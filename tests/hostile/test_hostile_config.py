@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import re
-import string
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ NAMES = sorted(name for name in FIELDS if name != "model.options")
 SECTIONS = sorted({name.rpartition(".")[0] for name in NAMES if "." in name} | {"model.options"})
 OPTIONS = [f"model.options.{name}" for name in ("hidden", "widths", "blocks", "depth", "dropout", "x", "né", "")]
 DIGITS = f"{ROOT}/configs/digits.py"
-TEXT = st.text(max_size=8) | st.text("\n\x00\udcff\u2028 'é", max_size=4) | st.just("x" * 10_000)
+TEXT = st.text(max_size=8) | st.text("\n\x00\udcff\u2028 'é", max_size=4) | st.builds(lambda: "x" * 10_000)
 NUMBERS = (
     st.integers()
     | st.floats()
@@ -48,17 +47,15 @@ class Odd:
 
 
 SCALARS = st.none() | st.booleans() | NUMBERS | TEXT | NAMED | st.binary(max_size=4)
-OBJECTS = st.builds(Odd) | st.sampled_from(
-    [object(), print, Odd, np.eye(3), np.arange(3), range(3), NotImplemented, FIELDS]
-)
+OBJECTS = st.builds(Odd) | st.sampled_from([object(), print, Odd, np.eye(3), np.arange(3), range(3), NotImplemented])
 VALUES = st.recursive(
     SCALARS | OBJECTS | st.builds(config_dict.placeholder, st.just(int)),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.tuples(inner, inner)
         | st.sets(st.integers(), max_size=2)
-        | st.dictionaries(st.text(string.ascii_letters, max_size=3), inner, max_size=2)
-        | st.dictionaries(st.text(string.ascii_letters, max_size=3), inner, max_size=2).map(ConfigDict)
+        | st.dictionaries(st.text("abc", max_size=3), inner, max_size=2)
+        | st.dictionaries(st.text("abc", max_size=3), inner, max_size=2).map(ConfigDict)
     ),
     max_leaves=4,
 )

@@ -78,7 +78,7 @@ def in_role(path: PurePosixPath) -> str:
     return next((part for part in reversed(path.parts[:-2]) if part in ("train", "val", "test")), "train")
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(parents=LAYOUT, entries=st.lists(ENTRY, max_size=3))
 def test_folders(parents, entries):
     with tempfile.TemporaryDirectory() as temporary:
@@ -111,7 +111,7 @@ def picture_value(path: Path) -> int:
         return int(np.asarray(image)[0, 0, 0])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(text=st.text("()()()01234 5ab-\n\r\t\xa0\x00é", max_size=40), trees=st.lists(st.integers(1, 400), max_size=3))
 def test_trees(text, trees):
     lines = [f"{'(1 (2 a) ' * (leaves - 1)}(3 b){')' * (leaves - 1)}" for leaves in trees]
@@ -143,7 +143,7 @@ def whole() -> tuple[dict[str, bytes], Dataset]:
 CHANGES = st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), max_size=3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     ending=st.sampled_from(["tar", "tar.gz", "tar.bz2", "tar.xz", "zip"]),
     changes=CHANGES,
@@ -185,7 +185,7 @@ SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.integers(-2, 200
 OPTIONS = ("split_seed", "val_size", "test_size", "train_size", "image_size", "max_words", "max_length")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     name=st.one_of(
         st.sampled_from(["digits", "clusters:0.5"]), SCALARS, st.text(":~/\x00\udcffabclusters0e9-.", max_size=20)

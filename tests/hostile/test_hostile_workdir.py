@@ -23,9 +23,14 @@ SCALARS = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats
 JSON = st.recursive(
     SCALARS, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=6), each, max_size=3)
 )
-NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.,=+-]{0,20}", fullmatch=True)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-VALUES = {float: FINITE, int: st.integers(0, 2**63 - 1), str: NAMES, bool: st.booleans(), type(None): st.none()}
+VALUES = {
+    float: FINITE,
+    int: st.integers(0, 2**63 - 1),
+    str: st.text(max_size=20),
+    bool: st.booleans(),
+    type(None): st.none(),
+}
 
 
 def refused_or(read, path):
@@ -134,7 +139,7 @@ def test_a_manifest_with_any_part_replaced_is_read_or_refused(data):
         path = Path(folder) / "manifest.json"
         path.write_text(json.dumps(found))
         read = refused_or(lambda: records.read_manifest(folder), path)
-        assert read is None or isinstance(read["config"], dict)
+        assert read is None or isinstance(read, dict)
         how = refused_or(lambda: records.check_workdir(folder, MANIFEST["config"], but="sweep"), folder)
         assert how in (None, "resume")
 

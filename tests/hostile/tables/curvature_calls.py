@@ -103,7 +103,8 @@ def words(name="gp_cnn", shape=(2, 5), dtype=np.int32):
 def applied(shape):
     """The small network applied to images that its variables do not fit."""
     model = models.build("cnn", 3, widths=(4,))
-    return model.apply(model.init(KEY, np.zeros((2, 8, 8, 3), np.float32)), np.zeros(shape, np.float32))
+    variables = jax.eval_shape(model.init, KEY, np.zeros((2, 8, 8, 3), np.float32))
+    return jax.eval_shape(model.apply, variables, np.zeros(shape, np.float32))
 
 
 def optimiser_with(**changes):
@@ -586,7 +587,26 @@ CASES = [
         lambda: evaluation.seconds_of_product(problem([])),
         "batches hold no example",
     ),
+    Call(
+        "traceback",
+        "probes of five thousand digits",
+        lambda: c.trace(product, LIKE, KEY, 10**5000),
+        "^num_probes is a value of type int",
+    ),
+    Call(
+        "traceback",
+        "a tolerance of five thousand digits",
+        lambda: c.lambda_max(product, LIKE, KEY, tolerance=10**5000),
+        "^tolerance is",
+    ),
+    Call(
+        "traceback",
+        "a momentum of five thousand digits",
+        lambda: optimiser_with(momentum=10**5000),
+        "momentum is a value",
+    ),
 ]
+CASES = [case._replace(seconds=60.0) for case in CASES]  # most compile a program, for seconds on a busy machine
 
 
 def noisy(size):

@@ -217,6 +217,13 @@ def zeros_in_bzip2(path: Path) -> Path:
     return path
 
 
+def with_zeros(path: Path) -> Path:
+    """An archive of some kilobytes with 2 GiB of zeros at its end."""
+    whole = tar(path.with_suffix(""), WHOLE).read_bytes()
+    path.write_bytes(bz2.compress(whole) + bz2.compress(bytes(64 << 20)) * 32)
+    return path
+
+
 def with_long_name(path: Path) -> Path:
     """An archive whose first header declares a name of a terabyte."""
     member = tarfile.TarInfo("././@LongLink")
@@ -324,6 +331,12 @@ GUESSED_ROLES = [
         "test has the class talk",
         "newsgroups",
     ),
+    roles(
+        "tiny: two folders train",
+        TINY | {f"b/{n}": d for n, d in TINY.items() if "n01" in n},
+        "copies, in",
+        "tiny_imagenet",
+    ),
     roles("tiny: two copies", {f"{c}/{n}": d for c in "ab" for n, d in TINY.items()}, "two copies", "tiny_imagenet"),
     roles(
         "tiny: an image elsewhere",
@@ -416,6 +429,12 @@ HOSTILE_FILES = [
     ),
     loads("traceback", "a name of a terabyte", lambda f: with_long_name(f / "x.tar.gz"), "corrupt"),
     loads("no end", "zeros in bzip2", lambda f: zeros_in_bzip2(f / "x.tar.bz2"), "times its own size"),
+    loads(
+        "no end",
+        "zeros behind an archive",
+        lambda f: with_zeros(f / "x.tar.bz2"),
+        "more than 67,108,864 bytes of zeros",
+    ),
     loads("traceback", "a zip member beyond memory", lambda f: oversized(f / "x.zip", WHOLE), "declares|times its own"),
     loads(
         "traceback", "another compression", lambda f: strange_compression(f / "x.zip", WHOLE), "corrupt or cut short"
@@ -476,6 +495,9 @@ STRANGE_NAMES = [
     Call("traceback", "a fraction for a size", lambda: load_dataset("digits", val_size=1.5), "val_size is 1.5"),
     Call("traceback", "text for a size", lambda: load_dataset("digits", train_size="9"), "train_size is '9'"),
     Call("wrong result", "True for a size", lambda: load_dataset("digits", test_size=True), "test_size is True"),
+    Call(
+        "traceback", "a size of 400 digits", lambda: load_dataset("digits", train_size=10**400), "train_size is out of"
+    ),
     Call("traceback", "NaN for a seed", lambda: load_dataset("digits", split_seed=float("nan")), "split_seed is nan"),
     Call("traceback", "a seed too large", lambda: load_dataset("digits", split_seed=2**40), "out of range"),
     Call(
