@@ -232,6 +232,7 @@ def test_the_same_command_on_a_finished_run_changes_no_number(finished):
     by_text = lambda rows: sorted(json.dumps(to_json(row)) for row in rows if not evaluated(row))  # noqa: E731
     assert by_text(after) == by_text(before)
     assert sum(map(evaluated, after)) == 1
+    assert {row.phase for row in select(after, Seconds)} == {"prepare", "compile", "train", "evaluate"}
 
 
 def test_the_page_is_rebuilt_byte_for_byte(finished):

@@ -228,6 +228,15 @@ def test_the_best_value_is_bold_and_what_prints_alike_is_alike():
     assert metric_table([], NAMES, "test") is None
 
 
+def test_the_highest_accuracy_is_the_best():
+    rows = [
+        Metric("accuracy", value, split="test", method=method)
+        for value, method in ((0.9, "uncalibrated"), (0.92, "temperature_scaling"))
+    ]
+    (line,) = metric_table(rows, NAMES, "test").lines
+    assert [(cell.text, cell.best) for cell in line.cells] == [("90.00%", False), ("92.00%", True)]
+
+
 def test_fitted_numbers_stand_on_top_and_temperature_scaling_has_no_gamma():
     temperature, gamma = metric_table(calibration_rows(), MANIFEST, "test").lines[:2]
     assert (temperature.title, gamma.title) == ("Temperature T", "Calibration γ")
