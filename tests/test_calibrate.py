@@ -398,7 +398,7 @@ def test_files_without_faults_have_no_warnings():
             "7 of 2,000 examples of test have a probability of exactly",
         ),
         (outputs(SAME[0][0], SAME[0][1] % 3), None, "No example of val has label 3"),
-        (outputs(*SAME[0]), outputs(*SAME[0]), "Val and test are the same file"),
+        (outputs(*SAME[0]), outputs(*SAME[0]), "Val and test hold the same examples"),
         (outputs(*SAME[0]), outputs(SAME[1][0], np.minimum(SAME[1][1], 2)), "differ in their class shares"),
         (outputs(*SAME[0]), outputs(*draw(2000, 4, sharpness=3.0)), "differ in mean confidence beyond noise"),
         (outputs(*SAME[0]), outputs(SAME[1][0], SAME[1][1][::-1]), "differ in accuracy beyond noise"),

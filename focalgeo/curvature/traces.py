@@ -24,7 +24,9 @@ from focalgeo.types import Array, Estimate, InputError, PyTree
 
 # a standard error takes two samples of 1, 1 or 2 products
 LEAST_PRODUCTS = {"hutchinson": 2, "hutch++": 4, "xtrace": 4}
-MOST_XTRACE_SAMPLES = 500  # its standard error takes operations with the fourth power of them, memory with the third
+MOST_XTRACE_SAMPLES = (
+    500  # two products each; its standard error takes operations with the fourth power of them, memory with the third
+)
 
 
 def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "hutchinson") -> Estimate:

@@ -15,6 +15,7 @@ from ml_collections import FrozenConfigDict
 from focalgeo import calibration, curvature, data, evaluation, losses, models, parallel
 from focalgeo.config import Known, check, describe
 from focalgeo.job import say
+from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES
 from focalgeo.job.members import Member
 from focalgeo.training import best_epoch, loop, optimiser, penalties
 from focalgeo.training.step import make_step, stack
@@ -42,6 +43,12 @@ def check_config(config) -> FrozenConfigDict:
     """
     config = check(config, KNOWN)
     models.check_options(config.model.name, config.model.options)
+    measured, most = config.curvature, 2 * MOST_XTRACE_SAMPLES
+    if measured.trace_method == "xtrace" and measured.num_probes > most:
+        raise InputError(
+            f"config.curvature.num_probes is {measured.num_probes}: xtrace takes at most {most:,}; lower it, or set "
+            "config.curvature.trace_method to hutch++"
+        )
     return config
 
 

@@ -84,6 +84,12 @@ def many(count, first=0):
 
 NO_GET_CONFIG = r"own\.py has no get_config"
 FILES = [
+    Case(
+        "wrong result",
+        "more products than xtrace takes",
+        flags("--config.curvature.trace_method=xtrace", "--config.curvature.num_probes=1002"),
+        r"config\.curvature\.num_probes is 1002: xtrace takes at most 1,000",
+    ),
     Case("unhelpful line", "an empty config file", source(""), NO_GET_CONFIG),
     Case("unhelpful line", "a config file without get_config", source("def get_job():\n    pass\n"), NO_GET_CONFIG),
     Case("unhelpful line", "a get_config that is no function", source("get_config = 3\n"), NO_GET_CONFIG),
