@@ -14,8 +14,8 @@ from ml_collections import FrozenConfigDict
 
 from focalgeo import calibration, curvature, data, evaluation, losses, models, parallel
 from focalgeo.config import Known, check, describe
-from focalgeo.job import say
 from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES
+from focalgeo.job import say
 from focalgeo.job.members import Member
 from focalgeo.training import best_epoch, loop, optimiser, penalties
 from focalgeo.training.step import make_step, stack
