@@ -83,7 +83,8 @@ def _of_labels(val: Outputs) -> list[str]:
 def _of_shift(val: Outputs, test: Outputs) -> list[str]:
     if _alike(val, test):
         return [
-            "Val and test hold the same examples: the methods are measured on what they were fitted on, which flatters them."
+            "Val and test hold the same examples: the methods are measured on what they were fitted on, which flatters "
+            "them."
         ]
     found = []
     table = np.stack([np.bincount(each.labels, minlength=val.logits.shape[1]) for each in (val, test)])
