@@ -148,7 +148,8 @@ def test_whole_numbers_are_numbers_and_lists_are_tuples():
 def test_values_of_numpy_become_python_s_own():
     given = {
         "seed": np.int64(3),
-        "loss.gamma": np.float32(0.5),
+        "loss.gamma": np.array(0.5),
+        "sweep.gamma": np.array([0.0, 1.5]),
         "loss.gammas": [np.float64(-0.0), 3],
         "data.name": np.str_("a"),
     }

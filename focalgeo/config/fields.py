@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from focalgeo.types import MOST_BINS, MOST_RESAMPLES, InputError, shown
@@ -354,10 +353,14 @@ def _elements(value: Any) -> tuple:
 
 
 def _plain(value: Any) -> Any:
-    """The value, or each of a list, as Python's own bool, int, float (0 for -0) or str; what is none of these stays."""
+    """The value, or each of a list, as Python's own bool, int, float (0 for -0) or str; what is none of these stays.
+
+    An array is a list of its numbers, or one number.
+    """
+    value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, tuple | list):
         return tuple(each if isinstance(each, tuple | list) else _plain(each) for each in value)
-    kinds = ((bool | np.bool_, bool), (Integral, int), (Real, lambda number: float(number) + 0.0), (str, str))
+    kinds = ((bool, bool), (Integral, int), (Real, lambda number: float(number) + 0.0), (str, str))
     return next((convert(value) for kind, convert in kinds if isinstance(value, kind)), value)
 
 

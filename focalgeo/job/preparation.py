@@ -235,8 +235,8 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     """
     forecast(prepared, members[0])
     x, seeds = few_examples(prepared, members[0].config).x, stream_seeds(members)
-    init = jax.jit(prepared.model.init)
-    variables = {member.config.seed: init(member.keys["init"], x) for member in members}
+    init, keys = jax.jit(prepared.model.init), {member.config.seed: member.keys["init"] for member in members}
+    variables = {seed: init(key, x) for seed, key in keys.items()}  # once a seed
     return stack(
         _state(prepared, member, dict(variables[member.config.seed]), stream=seeds.index(member.config.seed))
         for member in members

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ml_collections import ConfigDict, FrozenConfigDict, config_dict
 
 from focalgeo import job, run
-from focalgeo.config import FIELDS, default_config, load_config, shown
-from focalgeo.types import InputError
+from focalgeo.config import FIELDS, default_config, load_config
+from focalgeo.types import InputError, shown
 
 pytestmark = pytest.mark.long
 NAMES = sorted(name for name in FIELDS if name != "model.options")
