@@ -95,12 +95,17 @@ _THRESHOLDS = _each(lambda each: 0 < each < 1, "ascend, above 0 and below 1", as
 _BOUNDARIES = _each(lambda each: 0 < each <= _INT32, "ascend, in epochs above 0, at most 2^31 - 1", ascending=True)
 _GAMMA = _number(-100, 100, "be a finite number, from -100 to 100")
 _GAMMAS = _each(lambda each: 0 <= each <= 100, "hold finite numbers, 0 or more, at most 100")
-_ALPHA = _each(lambda each: 0 <= each <= _LARGEST, "hold finite weights, 0 or more, at most 1e30")
+_ALPHA = Range(
+    float,
+    lambda values: all(0 <= each <= _LARGEST for each in values) and (not values or any(values)),
+    "hold finite weights, 0 or more, at most 1e30, and one above 0",
+    many=True,
+)
 _EPOCHS = _each(lambda each: 0 < each <= _INT32, "all be greater than 0, at most 2^31 - 1")
 _GRID = Range(
     float,
-    lambda values: all(-1 < each <= 100 for each in values) and 0 in values,
-    "hold numbers above -1, at most 100, and must hold 0, the plain temperature scaling to compare with",
+    lambda values: all(-1 < each <= 100 for each in values) and 0 in values and list(values) == sorted(set(values)),
+    "ascend, above -1, at most 100, and must hold 0, the plain temperature scaling to compare with",
     many=True,
 )
 _TEMPERATURE = _number(1, 1000, "be a finite number, from 1 to 1000: softer ones predict every class alike")
@@ -358,7 +363,7 @@ def _plain(value: Any) -> Any:
     An array is a list of its numbers, or one number.
     """
     value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | range):
         return tuple(each if isinstance(each, tuple | list) else _plain(each) for each in value)
     kinds = ((bool, bool), (Integral, int), (Real, lambda number: float(number) + 0.0), (str, str))
     return next((convert(value) for kind, convert in kinds if isinstance(value, kind)), value)

@@ -214,10 +214,14 @@ def _parsed(name: str, text: str) -> Any:
         value = text
     if range_ is None:
         return typed(name, value)
+    if range_.kind is int and not range_.many and isinstance(value, int) and not re.fullmatch(r"[+-]?[0-9]+", text):
+        value = text  # 1_000 and 0x10, which other programs read otherwise
     if isinstance(value, str) and range_.kind is float and not range_.many:
         value = _as_float(value)
     if range_.kind is bool and text.lower() in _TRUTHS:
         value = _TRUTHS[text.lower()]
     if range_.many and not isinstance(value, tuple | list | dict | set):
-        value = tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else (value,)
+        value = (
+            tuple(filter(None, map(str.strip, value.strip("()[]").split(",")))) if isinstance(value, str) else (value,)
+        )
     return typed(name, value)
