@@ -189,6 +189,7 @@ def test_curvature_between_epochs_where_it_is_asked_for_and_the_rate_of_the_row_
     rows = records.read_rows(tmp_path / "run")
     epochs = [row.tags.epoch for row in select(rows, Trace, name="trace", loss="focal_loss")]
     assert epochs == [2.0, 4.0, None]
+    assert {row.n for row in select(rows, Trace)} == {8}  # examples
     rates = {row.tags.epoch: row.value for row in select(rows, Scalar, name="learning_rate")}
     assert rates == pytest.approx({1.0: 0.1, 2.0: 0.1, 3.0: 0.1, 4.0: 0.1, 5.0: 0.01})
     assert (tmp_path / "run" / "figures" / "training_trace.svg").exists()
