@@ -18,7 +18,7 @@ from focalgeo import job, parallel, records, report
 from focalgeo.config import load_config as config_file
 from focalgeo.job import calibration, measurement, members, preparation, training
 from focalgeo.report.__main__ import main as report_main
-from focalgeo.rows import to_json
+from focalgeo.rows import Scalar, tagged, to_json
 from focalgeo.training.step import member_state
 from focalgeo.types import InputError, Predictions, RunError
 
@@ -188,6 +188,13 @@ def test_members_of_a_seed_begin_alike_and_see_the_same_batches():
     spec = next(preparation.make_pipeline(config, prepared.dataset, [0, 1]).specs(0, 0))
     assert spec.indices.shape[0] == 2
     assert np.any(spec.indices[0] != spec.indices[1])
+
+
+def test_a_row_belongs_to_the_one_member_that_has_all_its_tags():
+    run_members = members.make_members(swept())
+    for member in run_members:
+        (row,) = tagged([Scalar("loss", 0.5)], **member.tags, step=3)
+        assert [each.name for each in run_members if members.belongs(row, each)] == [member.name]
 
 
 def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path):
