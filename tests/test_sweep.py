@@ -464,6 +464,15 @@ def test_numbers_of_members_at_once_that_are_tried_divide_them():
     assert training.candidates(1) == [1]
 
 
+@pytest.mark.parametrize(("count", "expected"), [(4, 2), (3, 1), (1, 1)])
+def test_a_shard_trains_as_many_at_once_as_divide_it(count, expected):
+    config = load_config(gamma=(0.0, 1.0, 2.0, 3.0), at_once=2)
+    prepared, run_members = preparation.prepare(config), members.make_members(config)[:count]
+    state = preparation.initial_state(prepared, run_members)
+    pipeline = preparation.make_pipeline(config, prepared.dataset, [0])
+    assert training.choose_program(config, prepared, 0, state, pipeline)[1] == expected
+
+
 def test_memory_is_forecast_before_more_members_are_tried_at_once(monkeypatch, capsys):
     config = load_config(gamma=(0.0, 1.0, 2.0, 3.0))
     prepared, run_members = preparation.prepare(config), members.make_members(config)
