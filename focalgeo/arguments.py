@@ -13,16 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.types import Array, InputError, PyTree
+from focalgeo.types import MOST_BINS, Array, InputError, PyTree
 
 Scalar = Float[Array, ""] | float
 Numbers = Float[Array, "*#batch"] | float  # scalars or arrays that broadcast against one another, results [*batch]
 Rows = Float[Array, "*#batch classes"] | Sequence  # a last axis of classes, or (nested) lists of numbers
 Batch = Float[Array, "*batch"]
 
-MOST_BINS = 10_000  # a table [bins, examples] is made of them
-MOST_RESAMPLES = 100_000  # a minute or so for 10,000 examples on two cores
-MOST_POINTS = 100_000  # of a grid: half a minute for 10,000 examples of 100 classes on two cores
 MOST_NUMBERS = 2**32  # in one table, 16 GB of float32
 
 _OFF_ONE = 1e-2  # by which the probabilities of a row may sum to something else than 1: they were rounded

@@ -10,8 +10,9 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
+from focalgeo.files import UNUSABLE
 from focalgeo.job.inputs import Options, read_inputs
-from focalgeo.types import InputError, RunError
+from focalgeo.types import MOST_BINS, MOST_RESAMPLES, InputError, RunError, shown
 
 DESCRIPTION = """\
 Fit calibration methods to a classifier's outputs and say, on other examples, which to use: calibrated probabilities,
@@ -22,7 +23,6 @@ Each split is one file with logits or probs [examples, classes], labels [example
   .csv                      a header: labels,logits_0,logits_1,... (or probs_0,...), perhaps group
   two .npy files            --val=logits=z.npy,labels=y.npy (or probs=p.npy,labels=y.npy)
 """
-_LONGEST = 500  # characters of an error's line
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
 
 
@@ -101,11 +101,8 @@ def parse(arguments: Sequence[str]) -> Options:
 
 def _check_texts(arguments: Sequence[str]) -> None:
     """Refuses a flag without a value or given twice, and text that neither a line nor a file in UTF-8 can hold."""
-    for argument in arguments:
-        strange = next(filter(_is_strange, argument), None)
-        if strange is not None:
-            shown = ascii(argument)[1:-1][:100]
-            raise InputError(f"{shown} holds {strange!a}, no character of UTF-8 text on one line: rename it")
+    for argument in filter(UNUSABLE.search, arguments):
+        raise InputError(f"{shown(argument, most=100)} holds what is no UTF-8 text on one line: rename it")
     names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -131,8 +128,8 @@ def _check(options: Options) -> None:
         raise InputError("--logits-key and --probs-key are both given: a file is read as logits or as probs, give one")
     ranges = (
         ("folds", 2, 100),
-        ("num_bins", 1, 10_000),
-        ("num_resamples", 2, 100_000),
+        ("num_bins", 1, MOST_BINS),
+        ("num_resamples", 2, MOST_RESAMPLES),
         ("seed", 0, 2**31 - 1),
     )
     for name, least, most in ranges:
@@ -156,17 +153,11 @@ def main(arguments: Sequence[str]) -> int:
         calibration.run_and_print(options, val, test, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
-        print(f"focalgeo: {_one_line(error)}", file=sys.stderr)
+        print(f"focalgeo: {str(error).replace('--workdir', '--out')}", file=sys.stderr)
         return error.exit_code
     except MemoryError:
         print("focalgeo: the files need more memory than is free: give fewer examples", file=sys.stderr)
         return RunError.exit_code
-
-
-def _one_line(error: Exception) -> str:
-    """The message in one line of bounded length, whatever names it holds; its middle goes first."""
-    text = " ".join(str(error).replace("--workdir", "--out").split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ Curvature alone uses `spread`: its products over batches are plain functions und
 partitions by the layout of the examples; code that names no device axis also runs where there is none.
 """
 
+import math
 import operator
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -21,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from focalgeo import files
 from focalgeo.types import Array, Batch, PyTree, RunError, TrainState
 
 AXIS = "devices"
@@ -42,20 +42,8 @@ def free_memory() -> int | None:
     stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats["bytes_in_use"]
-    free = [_number_after("MemAvailable:", Path("/proc/meminfo"), unit=1024)]
-    limit, used = (_number_after("", Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
-    cached = _number_after("inactive_file", Path("/sys/fs/cgroup/memory.stat")) or 0  # given back when it is needed
-    free.append(None if limit is None or used is None else limit - used + cached)
-    return min((each for each in free if each is not None), default=None)
-
-
-def _number_after(label: str, path: Path, *, unit: int = 1) -> int | None:
-    """The integer that follows `label` at the start of a line; None if there is no such file, line or number."""
-    try:
-        found = re.search(rf"^{label}\s*(\d+)", path.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return None if found is None else unit * int(found[1])
+    free = files.free_memory()
+    return None if free == math.inf else int(free)
 
 
 def replicated(tree: PyTree) -> PyTree:

@@ -6,8 +6,6 @@ import fcntl
 import json
 import math
 import os
-import re
-import secrets
 import stat
 import struct
 import warnings
@@ -20,8 +18,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from focalgeo import files
 from focalgeo.rows import Row, Title, from_json, to_json
-from focalgeo.types import InputError, Predictions, RunError
+from focalgeo.types import InputError, Predictions, RunError, shown
 
 Workdir = str | os.PathLike[str]
 
@@ -46,14 +45,6 @@ _CORRUPTION = (
     *(ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError, OverflowError),  # RecursionError is one
     *(struct.error, zlib.error, zipfile.BadZipFile, UserWarning),
 )
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_TEMPORARY = re.compile(r"\.(?P<file>.+)\.(?P<process>\d+)-[0-9a-f]{16}\.tmp")
-
-
-def shown(value: Any, *, most: int = 24) -> str:
-    """A value, or a path, as text of `most` characters at most that fits on a line."""
-    text = _UNPRINTABLE.sub("?", str(value))
-    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @contextlib.contextmanager
@@ -93,38 +84,8 @@ def _corrupt(path: Path, why: str = "") -> InputError:
 
 
 def _replace(path: Path, write: Callable[[Any], None]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(8)}.tmp")
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
-def _sweep_temporaries(workdir: Path) -> None:
-    """Remove what processes that were killed have left behind."""
-    for folder, below, names in os.walk(workdir):
-        below[:] = [name for name in below if not name.startswith(("checkpoints", "tensorboard"))]
-        for name in names:
-            found = _TEMPORARY.fullmatch(name)
-            if found and not _runs(found["process"]):
-                Path(folder, name).unlink(missing_ok=True)
-
-
-def _runs(process: str) -> bool:
-    try:
-        os.kill(int(process), 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # somebody else's
-        pass
-    return True
+        files.replace(path, write)
 
 
 def _plain(value: Any) -> Any:
@@ -152,16 +113,9 @@ def read_json(path: Workdir) -> Any:
         InputError: it is missing or corrupt.
     """
     with _opened(Path(path)) as file:
-        value = _DECODER.decode(file.read().decode())
-        json.dumps(value, allow_nan=False)  # refuses 1e999
-    return value
+        return files.parse_json(file.read())
 
 
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
 _MOST_LEVELS = 20
 
 
@@ -234,7 +188,7 @@ def _misfit(value: Any, shape: Any, name: str) -> str:
     """What of a JSON value is not of its shape, in words; "" if all is."""
     kind = dict if isinstance(shape, dict) else list if isinstance(shape, list) else shape
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        return f"{shown(name, most=60)} is not {_WORDS.get(kind, 'of its type')}"
+        return f"{shown(name)} is not {_WORDS.get(kind, 'of its type')}"
     if kind is list and isinstance(shape, list):
         found = (_misfit(each, shape[0], f"each of {name}") for each in value)
     elif isinstance(shape, dict):
@@ -252,7 +206,7 @@ def check_name(workdir: Workdir) -> None:
     Raises:
         InputError: it holds a control character, or bytes that are no UTF-8.
     """
-    if _UNPRINTABLE.search(os.fspath(workdir)):
+    if files.UNUSABLE.search(os.fspath(workdir)):
         what = "control characters or bytes that are no UTF-8"
         raise InputError(f"the path {shown(workdir, most=200)} holds {what}: {_ELSEWHERE}")
 
@@ -311,7 +265,7 @@ def _lines(path: Path) -> list[tuple[bytes, Row]]:
 
 def _decode(path: Path, number: int, line: bytes) -> Row:
     try:
-        fields = _DECODER.decode(line.decode())
+        fields = files.parse_json_line(line)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
@@ -406,8 +360,8 @@ def _differences(there: Any, here: Any) -> list[str]:
     left, right = _flat(there), _flat(here)
     names = [*left, *(name for name in right if name not in left)]
     different = [name for name in names if left.get(name, _ABSENT) != right.get(name, _ABSENT)]
-    sides = ((name, shown(left.get(name, "absent")), shown(right.get(name, "absent"))) for name in different[:3])
-    listed = [f"{shown(name, most=60)}: {there} there, {here} here" for name, there, here in sides]
+    sides = ((name, *(shown(side.get(name, "absent"), most=24) for side in (left, right))) for name in different[:3])
+    listed = [f"{shown(name)}: {there} there, {here} here" for name, there, here in sides]
     return [*listed, *different[3:]]
 
 
@@ -465,7 +419,7 @@ def _listed(path: Path) -> set[str]:
 
 def _is_left_over(name: str) -> bool:
     """Whether a name is all that a kill during the very first write leaves behind."""
-    found = _TEMPORARY.fullmatch(name)
+    found = files.TEMPORARY.fullmatch(name)
     return name in (LOCK, f".{MANIFEST}.tmp") or (found is not None and found["file"] == MANIFEST)
 
 
@@ -505,7 +459,7 @@ def locked(workdir: Workdir) -> Iterator[None]:
             except BlockingIOError as error:
                 named = shown(folder, most=200)
                 raise InputError(f"another run is writing {named}; wait for it, or {_ELSEWHERE}") from error
-            _sweep_temporaries(folder)
+            files.sweep_temporaries(folder, but=("checkpoints", "tensorboard"))
         yield
     finally:
         os.close(descriptor)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from focalgeo.config import load_config, shown, split_arguments, split_flags, with_values
+from focalgeo.config import load_config, split_arguments, split_flags, with_values
 from focalgeo.types import InputError, Interrupted, RunError
 
 FLAGS = {"config": "configs/digits.py", "workdir": "runs/digits", "shard": "0/2"}  # with an example of each
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
             job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
         return 0
     except (InputError, RunError, Interrupted) as error:
-        print(f"focalgeo: {shown(error, most=500)}", file=sys.stderr)
+        print(f"focalgeo: {error}", file=sys.stderr)
         return error.exit_code
 
 

@@ -15,10 +15,38 @@ else:
 PyTree = Any
 
 
+# Limits that config fields, flags and library functions share.
+MOST_BINS = 10_000  # a table [bins, examples] is made of them, and a report of no more still opens
+MOST_RESAMPLES = 100_000  # of a bootstrap: a minute or so for 10,000 examples on two cores
+MOST_PAIRS = 100_000  # of gamma and temperature: half a minute for 10,000 examples of 100 classes on two cores
+
+_LONGEST = 500  # characters of an error's line
+
+
+def shown(value: object, *, most: int = 60) -> str:
+    """The value as a message shows it: on one line of at most so many letters, with escapes for what has no shape."""
+    try:
+        text = str(value)
+    except Exception:  # of a class that cannot be shown, or of a whole number of too many digits
+        text = f"a value of type {type(value).__name__}"
+    text = text if len(text) <= most else f"{text[: most - 3]}..."
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _line(message: str) -> str:
+    """The message on one line of bounded length, whatever names it holds; its middle goes first."""
+    text = shown(message, most=10 * _LONGEST)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+
+
 class InputError(ValueError):
     """The user's input is wrong; the message is one line: what, where, how to correct it."""
 
     exit_code = 2
+
+    def __init__(self, message: str):
+        """An error of one line, whatever the names in it hold."""
+        super().__init__(_line(message))
 
     @classmethod
     def of_choice(cls, field: str, name: str, choices: Iterable[str]) -> "InputError":
@@ -33,6 +61,10 @@ class RunError(RuntimeError):
     """A run cannot go on (a loss that is not finite, say); the message is one line."""
 
     exit_code = 3
+
+    def __init__(self, message: str):
+        """An error of one line, whatever the names in it hold."""
+        super().__init__(_line(message))
 
 
 class Interrupted(BaseException):

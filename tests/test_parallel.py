@@ -1,5 +1,6 @@
 """Devices: the noise and the place of members, what is compared, and how much memory is free."""
 
+import math
 from types import SimpleNamespace
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from focalgeo import parallel
+from focalgeo import files, parallel
 from focalgeo.types import RunError, TrainState
 
 
@@ -54,11 +55,21 @@ def test_memory_that_a_device_has_in_use_is_not_free(monkeypatch):
     assert parallel.free_memory() == 70
 
 
+@pytest.mark.parametrize(("machine", "free"), [(1000.0, 1000), (math.inf, None)])
+def test_free_memory_of_a_cpu_is_the_machine_s(monkeypatch, machine, free):
+    monkeypatch.setattr(files, "free_memory", lambda: machine)
+    monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: None)])
+    assert parallel.free_memory() == free
+
+
 @pytest.mark.parametrize(
-    ("machine", "limit", "free"), [(1000, 500, 280), (200, 500, 200), (None, 500, 280), (1000, None, 1000)]
+    ("machine", "limit", "free"), [(1000, 500, 280), (200, 500, 200), (math.inf, 500, 280), (1000, math.inf, 1000)]
 )
 def test_free_memory_is_the_machine_s_or_the_container_s_whichever_is_less(monkeypatch, machine, limit, free):
     numbers = {"meminfo": machine, "memory.max": limit, "memory.current": 300, "memory.stat": 80}
-    monkeypatch.setattr(parallel, "_number_after", lambda label, path, unit=1: numbers[path.name])
-    monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: None)])
-    assert parallel.free_memory() == free
+
+    def number_in(path, pattern="", *, unit=1, absent=math.inf):
+        return numbers.get(path.rpartition("/")[2], absent)
+
+    monkeypatch.setattr(files, "_number_in", number_in)
+    assert files.free_memory() == free

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from focalgeo.arguments import (
-    MOST_RESAMPLES,
     array_of,
     broadcast,
     check_interval,
@@ -22,7 +21,7 @@ from focalgeo.arguments import (
     marked,
 )
 from focalgeo.calibration.binning import Labels, Scalar
-from focalgeo.types import Array, Estimate, InputError, PyTree
+from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError, PyTree
 
 Counts = Shaped[Array, "*batch"] | float
 Shares = Float[Array, "*batch"]

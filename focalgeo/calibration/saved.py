@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import jax
 import numpy as np
 
 from focalgeo.calibration.methods import METHODS, Fitted
+from focalgeo.files import check_regular, parse_json
 from focalgeo.types import Array, InputError
 
 FORMAT, VERSION = "focalgeo-calibrator", 2
@@ -99,24 +99,17 @@ def read_calibrator(path: str | os.PathLike[str]) -> SavedCalibrator:
 
 
 def _read_json(path: Path) -> Any:
-    """The JSON value of a file, which is no pipe or device that has no end, and has no NaN and no infinity."""
+    check_regular(path)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
-            raise InputError(f"{path} is no file of a calibrator's size: give a calibrator.json")
-        text = path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name that no system takes
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}; check the path") from error
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"{path} is larger than any calibrator: give a calibrator.json")
+        return parse_json(path.read_bytes())
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}; check the path") from error
     except (ValueError, RecursionError, MemoryError) as error:  # nested too deep, or an integer of too many digits
         raise InputError(f"{path} is no JSON: {_AGAIN}") from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _short(value: Any) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from focalgeo.arguments import (
-    MOST_POINTS,
     Examples,
     PredictedLogits,
     check_bins,
@@ -27,7 +26,7 @@ from focalgeo.calibration import fast_search
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.metrics import ece_of, nll_of
-from focalgeo.types import Array, InputError
+from focalgeo.types import MOST_PAIRS, Array, InputError
 
 GAMMAS = (0.0, -0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # temperature scaling before the paper's nine
 TEMPERATURES = tuple(i / 100 for i in range(1, 501))  # the paper's 0.01, 0.02, ..., 5.00
@@ -304,9 +303,9 @@ def _checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: in
         ends = f"{temperatures.min()} to {temperatures.max()}"
         raise InputError(f"temperatures run from {ends}: give values above 0 and at most {_LARGEST_TEMPERATURE:g}")
     points = gammas.size * temperatures.size
-    if points > MOST_POINTS:
+    if points > MOST_PAIRS:
         raise InputError(
-            f"gammas and temperatures make {points} points: give at most {MOST_POINTS}, half a minute of search"
+            f"gammas and temperatures make {points} points: give at most {MOST_PAIRS}, half a minute of search"
         )
     check_bins(num_bins, points)
     return gammas, temperatures

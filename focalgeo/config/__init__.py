@@ -4,7 +4,7 @@ A config file's `get_config` starts from `default_config()` and sets what differ
 the command line, and `python -m focalgeo.run --fields` prints them all.
 """
 
-from focalgeo.config.fields import FIELDS, MOST_BINS, MOST_RESAMPLES, default_config, describe, shown
+from focalgeo.config.fields import FIELDS, default_config, describe
 from focalgeo.config.reading import chosen, load_config, split_arguments, split_flags
 from focalgeo.config.validation import (
     SWEPT_FIELDS,
@@ -19,8 +19,6 @@ from focalgeo.config.validation import (
 
 __all__ = [
     "FIELDS",
-    "MOST_BINS",
-    "MOST_RESAMPLES",
     "SWEPT_FIELDS",
     "Known",
     "axes",
@@ -32,7 +30,6 @@ __all__ = [
     "load_config",
     "member_config",
     "member_name",
-    "shown",
     "split_arguments",
     "split_flags",
     "with_values",

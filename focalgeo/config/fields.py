@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from focalgeo.types import InputError
+from focalgeo.types import MOST_BINS, MOST_RESAMPLES, InputError, shown
 
 
 class Range(NamedTuple):
@@ -32,9 +32,6 @@ class Field(NamedTuple):
 # float32 holds 3e38, and 1e-38 as well as 1: what a network makes of a value has room within these
 _LARGEST, _SMALLEST = 1e30, 1e-30
 _INT32 = 2**31 - 1  # JAX counts in int32
-MOST_BINS = 10_000  # of which a report still opens
-MOST_RESAMPLES = 100_000  # minutes on 10,000 examples
-MOST_PAIRS = 100_000  # of gamma and temperature, twenty times the default's
 MOST_MEMBERS = 1000  # each is measured on its own
 _MOST_PRODUCTS = 10_000  # each is a pass over all examples
 
@@ -379,13 +376,3 @@ def named(error: BaseException) -> str:
     """The error as a message shows it: its type, and the first line of what it says if it says something."""
     said = shown(error, most=300).partition("\\n")[0].strip()
     return f"{type(error).__name__}: {said}".removesuffix(": ")
-
-
-def shown(value: Any, *, most: int = 60) -> str:
-    """The value as a message shows it: on one line of at most so many letters, whatever it is."""
-    try:
-        text = str(value)
-    except Exception:  # of a class that cannot be shown, or of a whole number of too many digits
-        text = f"a value of type {type(value).__name__}"
-    text = text if len(text) <= most else f"{text[: most - 3]}..."
-    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

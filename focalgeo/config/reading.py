@@ -16,8 +16,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from focalgeo.config.fields import FIELDS, is_field, named, shown, typed, unknown
-from focalgeo.types import InputError
+from focalgeo.config.fields import FIELDS, is_field, named, typed, unknown
+from focalgeo.types import InputError, shown
 
 
 def load_config(file: str | Path, words: str = "") -> ConfigDict:

@@ -10,15 +10,13 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from focalgeo.config.fields import (
     FIELDS,
     MOST_MEMBERS,
-    MOST_PAIRS,
     is_field,
     nested,
-    shown,
     typed,
     unknown,
     values_of,
 )
-from focalgeo.types import InputError
+from focalgeo.types import MOST_PAIRS, InputError, shown
 
 # what a sweep may sweep -> the field that it sets
 SWEPT_FIELDS = {

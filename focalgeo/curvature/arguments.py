@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import trees
-from focalgeo.config import shown
-from focalgeo.types import Array, InputError, PyTree, RunError
+from focalgeo.types import Array, InputError, PyTree, RunError, shown
 
 LARGEST = float(np.finfo(np.float64).max)  # whole numbers beyond it are no floats
 MOST_PRODUCTS = 100_000  # the standard error of so many samples is 1/300 of a sample's

@@ -7,7 +7,6 @@ import io
 import lzma
 import math
 import os
-import re
 import stat
 import struct
 import tarfile
@@ -19,7 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from focalgeo.types import InputError
+from focalgeo.files import UNUSABLE, check_regular, free_memory
+from focalgeo.types import InputError, shown
 
 OPENERS: MappingProxyType[str, Callable] = MappingProxyType(
     {
@@ -45,26 +45,12 @@ _ZIP_END_BYTES = 22 + 2**16  # the last record of a zip archive, with the longes
 MOST_ZEROS = 64 << 20  # bytes at the end of a tar archive
 # A compressed archive may unpack to LEAST + RATIO times its size: images hardly shrink, texts at most twentyfold.
 UNPACKED_LEAST, UNPACKED_RATIO = 1 << 30, 200
-# Control characters, ends of lines, and the parts of a name that are not UTF-8.
-UNUSABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _DEFLATE_RATIO = 1032  # the most bytes that one byte of a deflated member can stand for
-_KINDS = (
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISDIR, "a folder"),
-)
 
 
 def one_line(error: Exception) -> str:
     """The error's message, or its type where it has none, on one line of at most 200 characters."""
     return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def printable(name: str) -> str:
-    """A name from a file as messages show it: as it is, or quoted with escapes where it would not stand on one line."""
-    return name if name.isprintable() else ascii(name)
 
 
 def corrupt_file(path: Path, why: object) -> InputError:
@@ -78,26 +64,6 @@ def corrupt_file(path: Path, why: object) -> InputError:
         return InputError(f"{path} declares more than memory holds: it is corrupt, or needs a larger machine")
     text = " ".join(str(why).split())[:200] or type(why).__name__
     return InputError(f"{path} is corrupt, cut short or no {path.suffix} file ({text}): write it again")
-
-
-def check_regular(path: Path) -> None:
-    """Refuse what is no file that can be read to its end: a pipe, a device, a folder, a link to nothing.
-
-    Nothing is opened, since opening a pipe waits for its writer.
-
-    Raises:
-        InputError: what stands there instead, or why the system does not find it.
-    """
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError) as error:  # ValueError: a name that no system takes
-        if os.path.islink(path) and isinstance(error, FileNotFoundError):
-            raise InputError(f"{path} is a link to {os.readlink(path)}, where nothing is: mend the link") from error
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {path}: {why}; check the path") from error
-    if not stat.S_ISREG(mode):
-        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
-        raise InputError(f"{path} is {kind}: give a file")
 
 
 def check_declared(path: Path, name: str, declared: int, *, held: float = math.inf) -> None:
@@ -127,29 +93,10 @@ def check_zip_member(path: Path, member: zipfile.ZipInfo) -> None:
         InputError: the member and what is wrong.
     """
     if member.flag_bits & 1:
-        raise InputError(f"{path}: {printable(member.filename)} is encrypted: pack it without a password")
+        raise InputError(f"{path}: {shown(member.filename)} is encrypted: pack it without a password")
     ratios = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: _DEFLATE_RATIO}
     held = ratios.get(member.compress_type, math.inf) * min(member.compress_size, path.stat().st_size)
-    check_declared(path, printable(member.filename), member.file_size, held=held)
-
-
-def free_memory() -> float:
-    """Bytes that the machine, or its container, can still give; infinite where neither is known."""
-    found = [_number_in("/proc/meminfo", r"^MemAvailable:\s*(\d+)", unit=1024)]
-    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        folder = "/sys/fs/cgroup" if limit == "memory.max" else "/sys/fs/cgroup/memory"
-        cached = _number_in(f"{folder}/memory.stat", r"^(?:total_)?inactive_file (\d+)", absent=0)  # is given back
-        found.append(_number_in(f"{folder}/{limit}") - _number_in(f"{folder}/{used}", absent=0) + cached)
-    return min(found)
-
-
-def _number_in(path: str, pattern: str = r"^(\d+)", *, unit: int = 1, absent: float = math.inf) -> float:
-    """The number that the pattern finds in a file of the system; `absent` where it has none."""
-    try:
-        found = re.search(pattern, Path(path).read_text(), re.MULTILINE)
-    except OSError:
-        return absent
-    return unit * int(found[1]) if found else absent
+    check_declared(path, shown(member.filename), member.file_size, held=held)
 
 
 def _size(count: float) -> str:
@@ -191,10 +138,10 @@ def list_files(folder: Path) -> list[str]:
         for child in (os.path.join(parent, name) for name in folders):
             own = _identity(child)
             if own in around:
-                raise InputError(f"{printable(child)} is a link that leads back to a folder around it: remove it")
+                raise InputError(f"{shown(child)} is a link that leads back to a folder around it: remove it")
             met[own] += 1
             if met[own] > MOST_PATHS:
-                raise InputError(f"{printable(child)} is reached through more than {MOST_PATHS} links: remove some")
+                raise InputError(f"{shown(child)} is reached through more than {MOST_PATHS} links: remove some")
             above[child] = around | {own}
         inside = Path(parent).relative_to(folder).as_posix()
         below = "" if inside == "." else f"{inside}/"

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 
-from focalgeo.data.archives import free_memory
 from focalgeo.data.splits import RawDataset, Sizes
+from focalgeo.files import free_memory
 from focalgeo.types import InputError, Split
 
 CENTRES = np.array([(-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, 1.0)])

@@ -2,7 +2,6 @@
 
 import os
 import stat
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from focalgeo.data.archives import one_line
 from focalgeo.data.splits import RawDataset
+from focalgeo.files import replace
 from focalgeo.types import InputError, Split
 
 # Part of every file's name: raise it when what is stored, or how images are decoded, changes.
@@ -104,14 +104,7 @@ def _write(path: Path, raw: RawDataset) -> None:
     for part, split in raw.splits.items():
         arrays |= {f"{part}_x": split.x, f"{part}_y": split.y}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".tmp", delete=False) as file:
-            try:
-                np.savez(file, **arrays)
-                file.close()
-                os.replace(file.name, path)
-            finally:
-                Path(file.name).unlink(missing_ok=True)
+        replace(path, lambda file: np.savez(file, **arrays))
     except OSError as error:
         raise InputError(
             f"the decoded images cannot be kept in {path.parent} ({one_line(error)}): free some space or name another "

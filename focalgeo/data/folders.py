@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from focalgeo.data.archives import Tell, check_regular, checksum, is_hidden, list_files, one_line, read_files
+from focalgeo.data.archives import Tell, checksum, is_hidden, list_files, one_line, read_files
 from focalgeo.data.cache import cached_dataset
 from focalgeo.data.images import check_memory, decode_files
 from focalgeo.data.splits import RawDataset
+from focalgeo.files import check_regular
 from focalgeo.types import InputError, Split
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})

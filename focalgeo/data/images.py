@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 from PIL import Image
 
-from focalgeo.data.archives import Tell, counter, free_memory
+from focalgeo.data.archives import Tell, counter
+from focalgeo.files import free_memory
 from focalgeo.types import Array, InputError, Split
 
 # What Pillow turns into RGB without loss of range; "I;16", "I" and "F" it would clip at 255.

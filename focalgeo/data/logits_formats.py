@@ -17,15 +17,9 @@ import numpy as np
 from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
 from safetensors import SafetensorError, safe_open
 
-from focalgeo.data.archives import (
-    CORRUPT_FILE,
-    check_declared,
-    check_regular,
-    check_zip_member,
-    corrupt_file,
-    printable,
-)
-from focalgeo.types import InputError
+from focalgeo.data.archives import CORRUPT_FILE, check_declared, check_zip_member, corrupt_file
+from focalgeo.files import check_regular
+from focalgeo.types import InputError, shown
 
 Arrays = Mapping[str, Callable[[], np.ndarray]]  # name -> a function that reads the array
 
@@ -70,7 +64,7 @@ def _open_npz(path: Path) -> Arrays:
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name in found:
-            raise InputError(f"{path} holds {printable(name)} twice: write it again with one array of each name")
+            raise InputError(f"{path} holds {shown(name)} twice: write it again with one array of each name")
         found[name] = partial(_load_member, path, member)
     return found
 
@@ -109,7 +103,7 @@ def _load_member(path: Path, member: zipfile.ZipInfo) -> np.ndarray:
     try:
         with zipfile.ZipFile(path) as archive:
             with archive.open(member) as file:
-                _check_header(path, printable(member.filename), file, member.file_size)
+                _check_header(path, shown(member.filename), file, member.file_size)
             with archive.open(member) as file:
                 found = np.lib.format.read_array(file, allow_pickle=False)
                 file.read()  # to the end, where the checksum is compared
@@ -296,8 +290,8 @@ def _torch_array(path: Path, name: str, tensor) -> np.ndarray:
         tensor = tensor.detach()
         found = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
     except CORRUPT_FILE as error:  # sparse, quantised, or without storage
-        raise corrupt_file(path, f"{printable(name)}: {_without_advice(error)}") from error
-    check_declared(path, printable(name), found.nbytes)  # a view of one number may declare any shape
+        raise corrupt_file(path, f"{shown(name)}: {_without_advice(error)}") from error
+    check_declared(path, shown(name), found.nbytes)  # a view of one number may declare any shape
     return found
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from focalgeo.data.archives import UNUSABLE
 from focalgeo.data.builtin import make_clusters, read_digits
 from focalgeo.data.folders import read_folder
 from focalgeo.data.newsgroups import MAX_WORDS, fetch_newsgroups, read_newsgroups
@@ -18,6 +17,7 @@ from focalgeo.data.tfds import read_tfds
 from focalgeo.data.tiny_imagenet import read_tiny_imagenet
 from focalgeo.data.treebank import read_treebank
 from focalgeo.data.vocabulary import encode_dataset
+from focalgeo.files import UNUSABLE
 from focalgeo.types import Dataset, InputError
 
 

@@ -12,8 +12,9 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int, Int32
 
-from focalgeo.data.archives import CORRUPT_FILE, check_declared, check_regular, corrupt_file, free_memory, printable
-from focalgeo.types import Dataset, InputError, Split
+from focalgeo.data.archives import CORRUPT_FILE, check_declared, corrupt_file
+from focalgeo.files import check_regular, free_memory
+from focalgeo.types import Dataset, InputError, Split, shown
 
 PADDING, UNKNOWN = "", "<unk>"
 SPECIAL = (PADDING, UNKNOWN)
@@ -217,8 +218,7 @@ def _vector(values: bytes, where: str) -> np.ndarray:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     archive = next((p for p in (path, *path.parents) if p.suffix.lower() == ".zip" and os.path.isfile(p)), None)
     if archive is None and not os.path.lexists(path):
-        shown = printable(str(path))[:200]
-        raise InputError(f"there is no file {shown}: check the path, relative to {Path.cwd()}")
+        raise InputError(f"there is no file {shown(path, most=200)}: check the path, relative to {Path.cwd()}")
     if archive is None:
         check_regular(path)
     try:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from focalgeo import records
-from focalgeo.data.archives import free_memory
 from focalgeo.data.logits_files import Keys, Outputs, read_outputs
+from focalgeo.files import free_memory
 from focalgeo.types import InputError
 
 MOST_GROUPS = 100

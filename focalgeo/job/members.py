@@ -9,9 +9,9 @@ import jax
 from ml_collections import FrozenConfigDict
 
 from focalgeo import losses, records
-from focalgeo.config import axes, combinations, member_config, member_name, shown
+from focalgeo.config import axes, combinations, member_config, member_name
 from focalgeo.rows import Row, Seconds
-from focalgeo.types import InputError
+from focalgeo.types import InputError, shown
 
 EXTENSIONS = "extensions.json"
 

@@ -18,7 +18,7 @@ from focalgeo import calibration, losses, records, trees
 from focalgeo.config import axes
 from focalgeo.job import preparation
 from focalgeo.job.members import Member, make_members, of_shard
-from focalgeo.types import Dataset, InputError, TrainState
+from focalgeo.types import Dataset, InputError, TrainState, shown
 
 
 def make_manifest(config, dataset: Dataset, state: TrainState, shard: str | None) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str |
     manifest = records.read_manifest(workdir)
     if manifest.get("shard") != shard:
         there, here = (
-            f"shard {records.shown(each)}" if each else "all of the sweep" for each in (manifest.get("shard"), shard)
+            f"shard {shown(each, most=24)}" if each else "all of the sweep" for each in (manifest.get("shard"), shard)
         )
         raise InputError(f"{workdir} holds {there}, this run is {here}; choose another --workdir")
     before = of_shard(_members_before(workdir, config, manifest), shard)
@@ -123,7 +123,7 @@ def check_data(workdir: Path, dataset: Dataset) -> None:
     """Refuse to go on with other data than the run began with."""
     began_with = records.read_manifest(workdir).get("data", {}).get("checksum")
     if began_with != dataset.checksum:
-        there, here = records.shown(str(began_with)[:12]), dataset.checksum[:12]
+        there, here = shown(str(began_with)[:12]), dataset.checksum[:12]
         raise InputError(
             f"{dataset.name} has changed since the run in {workdir} began (checksum {there} there, "
             f"{here} now); restore the data or choose another --workdir"

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
-from focalgeo.config import shown
 from focalgeo.models.cnn import CNN, VGG
 from focalgeo.models.densenet import DenseNet
 from focalgeo.models.mlp import MLP, Logistic
@@ -22,7 +21,7 @@ from focalgeo.models.mobilenet import MobileNetV2
 from focalgeo.models.resnet import Bottleneck, ResNet
 from focalgeo.models.text import GPCNN, TreeLSTM
 from focalgeo.models.vit import ViT
-from focalgeo.types import InputError, Model
+from focalgeo.types import InputError, Model, shown
 
 MODELS = {
     "linear": partial(MLP, hidden=()),

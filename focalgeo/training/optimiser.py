@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from focalgeo.config import shown
-from focalgeo.types import InputError, PyTree
+from focalgeo.types import InputError, PyTree, shown
 
 
 def step_schedule(boundaries: Sequence[int], factor: float) -> Callable:

@@ -59,7 +59,7 @@ def test_the_calibrator_reads_back_and_another_file_does_not(tmp_path):
         read_calibrator(path)
     with pytest.raises(InputError, match="No such file"):
         read_calibrator(tmp_path / "nowhere.json")
-    with pytest.raises(InputError, match="is no file of a calibrator's size"):
+    with pytest.raises(InputError, match="is a folder: give a file"):
         read_calibrator(tmp_path)
 
 

@@ -92,7 +92,8 @@ def test_folders(parents, entries):
         data = loaded(f"folder:{folder}", folder)
         if data is None:
             return
-        found = [PurePosixPath(name) for name in tree(folder) if re.search(r"\.(png|jpg)$", name)]
+        files = [name for name, content in tree(folder).items() if content != "folder"]
+        found = [PurePosixPath(name) for name in files if re.search(r"\.(png|jpg)$", name)]
         found = [path for path in found if not re.search(r"(^|/)(\.|__MACOSX)", str(path))]
         splits = (data.train, data.val, data.test)
         assert sum(len(split.y) for split in splits) == len(found)

@@ -37,7 +37,8 @@ def test_call(case):
 
 
 @pytest.mark.parametrize("case", named(COMMANDS[::EVERY]))
-def test_as_a_person_runs_it(case, tmp_path):
+def test_as_a_person_runs_it(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     command, *rest = map(str, case.make(tmp_path))
     before, began = tree(tmp_path), time.perf_counter()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -645,14 +645,14 @@ CALLS = [
     Call("wrong result", "calibrator with NaN", parameters(other=float("nan")), "is no JSON"),
     Call("unhelpful line", "calibrator that is a list", text_of("[]"), "is no calibrator"),
     Call("unhelpful line", "calibrator of a long version", calibrator(version="9\n" * 900), "is of version 9"),
-    Call("no end", "calibrator that is a pipe", at(os.mkfifo), "is no file of a calibrator's size"),
+    Call("no end", "calibrator that is a pipe", at(os.mkfifo), "is a pipe: give a file"),
     Call(
         "no end",
         "calibrator that is a device",
         lambda: read_calibrator("/dev/zero"),
-        "is no file of a calibrator's size",
+        "is a device: give a file",
     ),
-    Call("unhelpful line", "calibrator that is a folder", at(Path.mkdir), "is no file of a calibrator's size"),
+    Call("unhelpful line", "calibrator that is a folder", at(Path.mkdir), "is a folder: give a file"),
     Call("unhelpful line", "calibrator with a zero byte in its name", lambda: read_calibrator("a\0"), "cannot read"),
 ]
 
