@@ -101,6 +101,11 @@ def test_the_table_holds_means_and_marks_differences_whose_interval_leaves_out_0
     assert difference.best
     low, high = stats.t.interval(0.95, 2, loc=61 / 30, scale=stats.sem([2.0, 1.9, 2.2]))
     assert difference.note == f"[{low:.1f},\u00a0{high:.1f}]"
+    unlike = [
+        row._replace(value=0.01 + 0.001 * row.tags.seed * (row.tags.gamma - 1)) for row in rows if row.name == "ece"
+    ]
+    _, difference = sweep_table(unlike, manifest(), sweep, ()).lines[:2]
+    assert (difference.cells[1].text, difference.cells[1].best) == ("+0.300", False)  # 0, 0.3 and 0.6
     accuracy = lines[1].cells[1]  # the same in all members: no difference, and none is marked
     assert (accuracy.text, accuracy.best) == ("0", False)
 
