@@ -26,7 +26,7 @@ from focalgeo.job.members import make_members
 from focalgeo.job.warnings import input_warnings, noise_floor
 from focalgeo.report.calibration_page import SNIPPET
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
-from focalgeo.types import Predictions
+from focalgeo.types import InputError, Predictions
 
 ROOT = Path(__file__).parent.parent
 FEW = "--num-resamples=20"
@@ -413,6 +413,14 @@ def test_each_fault_has_its_warning(val, test, says):
 def test_a_small_test_set_that_differs_by_chance_is_not_warned_of(seed):
     logits, labels = draw(60, 4, seed=seed)
     assert not any("differ" in warning for warning in warnings_of(outputs(*SAME[0]), outputs(logits, labels)))
+
+
+def test_as_many_folds_as_examples_are_taken_and_no_more(tmp_path):
+    write_samples(tmp_path, n=40)
+    options = parse([f"--val={tmp_path / 'val.npz'}", f"--out={tmp_path / 'out'}", "--folds=40"])
+    inputs.read_inputs(options)
+    with pytest.raises(InputError, match="--folds is 41, but val has 40 examples"):
+        inputs.read_inputs(options._replace(folds=41))
 
 
 def test_a_fit_at_the_end_of_the_grid_has_a_warning():

@@ -180,7 +180,7 @@ def test_the_shares_of_eigenvalues_sum_to_1_and_their_mean_to_the_trace(finished
 
 def test_curvature_between_epochs_where_it_is_asked_for_and_the_rate_of_the_row_s_own_step(tmp_path):
     config = tiny(load_config("digits", "quick"))
-    config.optimizer.epochs = 5
+    config.optimizer.epochs = 6  # the last of which is measured after training, once
     config.optimizer.decay_epochs = (4,)
     config.log_every = 17  # an epoch
     config.curvature.every = 2
@@ -189,8 +189,9 @@ def test_curvature_between_epochs_where_it_is_asked_for_and_the_rate_of_the_row_
     rows = records.read_rows(tmp_path / "run")
     epochs = [row.tags.epoch for row in select(rows, Trace, name="trace", loss="focal_loss")]
     assert epochs == [2.0, 4.0, None]
+    assert {row.n for row in select(rows, Trace)} == {8}  # examples
     rates = {row.tags.epoch: row.value for row in select(rows, Scalar, name="learning_rate")}
-    assert rates == pytest.approx({1.0: 0.1, 2.0: 0.1, 3.0: 0.1, 4.0: 0.1, 5.0: 0.01})
+    assert rates == pytest.approx({1.0: 0.1, 2.0: 0.1, 3.0: 0.1, 4.0: 0.1, 5.0: 0.01, 6.0: 0.01})
     assert (tmp_path / "run" / "figures" / "training_trace.svg").exists()
     assert not list((tmp_path / "run" / "figures").glob("spectral*"))
 

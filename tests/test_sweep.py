@@ -18,7 +18,7 @@ from focalgeo import job, parallel, records, report
 from focalgeo.config import load_config as config_file
 from focalgeo.job import calibration, measurement, members, preparation, training
 from focalgeo.report.__main__ import main as report_main
-from focalgeo.rows import to_json
+from focalgeo.rows import Scalar, tagged, to_json
 from focalgeo.training.step import member_state
 from focalgeo.types import InputError, Predictions, RunError
 
@@ -188,6 +188,13 @@ def test_members_of_a_seed_begin_alike_and_see_the_same_batches():
     spec = next(preparation.make_pipeline(config, prepared.dataset, [0, 1]).specs(0, 0))
     assert spec.indices.shape[0] == 2
     assert np.any(spec.indices[0] != spec.indices[1])
+
+
+def test_a_row_belongs_to_the_one_member_that_has_all_its_tags():
+    run_members = members.make_members(swept())
+    for member in run_members:
+        (row,) = tagged([Scalar("loss", 0.5)], **member.tags, step=3)
+        assert [each.name for each in run_members if members.belongs(row, each)] == [member.name]
 
 
 def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path):
@@ -455,6 +462,15 @@ def test_numbers_of_members_at_once_that_are_tried_divide_them():
     assert training.candidates(16) == [16, 4, 1]
     assert training.candidates(7) == [7, 1]
     assert training.candidates(1) == [1]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(4, 2), (3, 1), (1, 1)])
+def test_a_shard_trains_as_many_at_once_as_divide_it(count, expected):
+    config = load_config(gamma=(0.0, 1.0, 2.0, 3.0), at_once=2)
+    prepared, run_members = preparation.prepare(config), members.make_members(config)[:count]
+    state = preparation.initial_state(prepared, run_members)
+    pipeline = preparation.make_pipeline(config, prepared.dataset, [0])
+    assert training.choose_program(config, prepared, 0, state, pipeline)[1] == expected
 
 
 def test_memory_is_forecast_before_more_members_are_tried_at_once(monkeypatch, capsys):

@@ -92,7 +92,7 @@ def test_the_table_holds_means_and_marks_differences_whose_interval_leaves_out_0
     rows = []
     for seed, (small, large) in enumerate([(0.010, 0.030), (0.012, 0.031), (0.011, 0.033)]):
         rows += [*member_rows(small, gamma=0.0, seed=seed), *member_rows(large, gamma=3.0, seed=seed)]
-    sweep = sweep_of(manifest(gamma=[0.0, 3.0], seed=[0, 1, 2]), rows)
+    sweep = sweep_of(manifest(gamma=[3.0, 0.0], seed=[0, 1, 2]), rows)  # in the order of the numbers
     lines = sweep_table(rows, manifest(), sweep, ()).lines
     index = next(number for number, line in enumerate(lines) if line.title == "ECE as trained, %")
     assert [cell.text for cell in lines[index].cells] == ["1.100", "3.133"]
@@ -101,6 +101,11 @@ def test_the_table_holds_means_and_marks_differences_whose_interval_leaves_out_0
     assert difference.best
     low, high = stats.t.interval(0.95, 2, loc=61 / 30, scale=stats.sem([2.0, 1.9, 2.2]))
     assert difference.note == f"[{low:.1f},\u00a0{high:.1f}]"
+    unlike = [
+        row._replace(value=0.01 + 0.001 * row.tags.seed * (row.tags.gamma - 1)) for row in rows if row.name == "ece"
+    ]
+    _, difference = sweep_table(unlike, manifest(), sweep, ()).lines[:2]
+    assert (difference.cells[1].text, difference.cells[1].best) == ("+0.300", False)  # 0, 0.3 and 0.6
     accuracy = lines[1].cells[1]  # the same in all members: no difference, and none is marked
     assert (accuracy.text, accuracy.best) == ("0", False)
 

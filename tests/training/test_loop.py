@@ -323,6 +323,13 @@ def test_a_checkpoint_of_another_network_is_one_line(workshop, tmp_path):
         checkpoint.restore_latest(manager, other)
 
 
+def test_a_checkpoint_under_the_number_of_another_step_is_refused(workshop, tmp_path):
+    saved_run(workshop, tmp_path)
+    (tmp_path / "12").rename(tmp_path / "99")
+    with pytest.raises(InputError, match="does not fit this network"):
+        checkpoint.restore_latest(checkpoint.make_manager(tmp_path, keep=3), workshop.start.state)
+
+
 def test_a_checkpoint_that_cannot_be_written_is_one_line(workshop, tmp_path):
     manager = checkpoint.make_manager(tmp_path / "checkpoints", keep=3)
     (tmp_path / "checkpoints").rmdir()
