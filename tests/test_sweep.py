@@ -426,11 +426,11 @@ def test_a_member_stays_in_its_shard_when_an_axis_grows():
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"gamma": (0.0, 0.0)}, r"config\.sweep\.gamma is \(0\.0, 0\.0\): it must hold numbers, each once"),
+        ({"gamma": (0.0, 0.0)}, r"config\.sweep\.gamma is \(0\.0, 0\.0\): it must hold finite numbers, each once"),
         ({"gamma": (-1.0,)}, r"config\.sweep, member gamma=-1: config\.loss\.gamma is -1\.0: it must be 0 or more"),
         ({"seed": (0.5,)}, "must hold whole numbers"),
         ({"gamma": "abc"}, "must hold numbers"),
-        ({"trace_penalty": (float("nan"),)}, "must be a finite number"),
+        ({"trace_penalty": (float("nan"),)}, "must hold finite numbers"),
         ({"seed": (0, 1, 2), "at_once": 2}, r"at_once is 2: it must divide the 3 members"),
     ],
 )

@@ -207,9 +207,9 @@ FIELDS: dict[str, Field] = {
     "diagnostics.splits": Field(("train", "val"), _SPLITS, "splits on which training is diagnosed"),
     "diagnostics.examples": Field(0, _whole(0, words="be 0 (all) or more"), "examples from the start of each split"),
     "diagnostics.num_bins": Field(25, _BINS, "number of bins of the diagnostics' reliability diagrams"),
-    "sweep.gamma": Field((), _axis(float, "numbers"), "values of loss.gamma to sweep"),
-    "sweep.trace_penalty": Field((), _axis(float, "numbers"), "values of loss.trace_penalty to sweep"),
-    "sweep.learning_rate": Field((), _axis(float, "numbers"), "values of optimizer.learning_rate to sweep"),
+    "sweep.gamma": Field((), _axis(float, "finite numbers"), "values of loss.gamma to sweep"),
+    "sweep.trace_penalty": Field((), _axis(float, "finite numbers"), "values of loss.trace_penalty to sweep"),
+    "sweep.learning_rate": Field((), _axis(float, "finite numbers"), "values of optimizer.learning_rate to sweep"),
     "sweep.seed": Field((), _axis(int, "whole numbers"), "values of seed to sweep"),
     "sweep.at_once": Field(0, _AT_ONCE, "number of members of a sweep that train at once"),
 }
