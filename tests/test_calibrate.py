@@ -475,7 +475,7 @@ def one_line(arguments, capsys):
         (["--val=a", "--out=o", "--test="], "--test= has no value: give one or leave the flag out"),
         (["--val=a", "--out=o", ""], "an argument is empty"),
         (["--val=a", "--out=o", "--val=b"], "--val is given 2 times: give it once"),
-        (["--val=a\nb", "--out=o"], r"--val=a\nb holds '\n'"),
+        (["--val=a\nb", "--out=o"], r"--val=a\nb holds what is no UTF-8 text on one line"),
         (["--val=a", "--out=o", "--num-bins=1_0"], "--num-bins: invalid int value: '1_0', give a whole number"),
         (["--val=a", "--out=o", "--trained-gamma=1_0"], "--trained-gamma: invalid float value: '1_0'"),
         (["--val=a", "--out=o", "--num-resamples=1000000"], "--num-resamples is 1000000: it must be from 2 to 100000"),

@@ -234,7 +234,7 @@ def test_what_does_not_fit_the_data_is_named(small_files):
         job.preparation.prepare(config)
     config.data.embeddings, config.model.name = None, "cnn"
     prepared = job.preparation.prepare(config)
-    with pytest.raises(InputError, match=r"cnn does not fit clusters:0\.5: conv_general_dilated lhs and rhs must"):
+    with pytest.raises(InputError, match=r"cnn does not fit clusters:0\.5: x has 2 axes: cnn reads images"):
         job.preparation.initial_state(prepared, job.members.make_members(config))
     config = load_config("newsgroups", "quick")
     config.data.name = f"newsgroups:{small_files / 'newsgroups'}"

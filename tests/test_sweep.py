@@ -294,6 +294,9 @@ def test_shards_merge_to_the_rows_and_the_page_of_the_whole(whole, tmp_path):
 
 def test_what_cannot_be_merged_is_one_line(whole, tmp_path, capsys):
     assert report_main([str(whole), str(whole), f"--out={tmp_path / 'new'}"]) == 2
+    assert "is named twice; give each workdir once" in capsys.readouterr().err
+    shutil.copytree(whole, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints", "figures"))
+    assert report_main([str(whole), str(tmp_path / "copy"), f"--out={tmp_path / 'new'}"]) == 2
     assert "both hold the run with gamma 0.0, seed 0; leave one of them out" in capsys.readouterr().err
     assert report_main([str(whole), f"--out={whole}"]) == 2
     assert "is one of the workdirs" in capsys.readouterr().err

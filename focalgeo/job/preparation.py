@@ -269,9 +269,7 @@ def forecast(prepared: Prepared, member: Member) -> Shapes:
     try:
         variables = jax.jit(prepared.model.init).eval_shape(member.keys["init"], example.x)
         forward = evaluation.forecast_forward(prepared.model.apply, variables, example.x)
-    except InputError:
-        raise
-    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+    except (ArithmeticError, IndexError, TypeError, ValueError) as error:  # InputError is a ValueError
         said = str(error).splitlines() or [type(error).__name__]
         raise InputError(f"{misfit}: {said[0]}") from error
     found, wanted = [*forward.logits.shape], [*example.y.shape, len(dataset.class_names)]
