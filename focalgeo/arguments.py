@@ -37,12 +37,13 @@ def array_of(name: str, value: object) -> Array:
         InputError: it is no array of numbers or truth values.
     """
     if not isinstance(value, jax.Array | np.ndarray | np.generic):
+        library = jnp if is_traced(value) else np
         try:
-            value = np.asarray(value)
-        except jax.errors.TracerArrayConversionError:
-            value = jnp.asarray(value)
+            value = library.asarray(value)
         except (ValueError, TypeError, OverflowError) as error:
             raise InputError(f"{name} are no array: give numbers, in lists of one length") from error
+    if value.dtype == np.longdouble:  # NumPy's long double, which JAX does not have
+        value = value.astype(np.float64)
     if value.dtype != bool and not jnp.issubdtype(value.dtype, jnp.number):
         raise InputError(f"{name} are {value.dtype}: give numbers")
     return value
@@ -81,7 +82,9 @@ def score_table(name: str, scores: object) -> Array:
 
 
 def label_array(labels: object, scores: Array, name: str, *, counted: Array | None = None) -> Array:
-    """Class numbers, one for each row of `scores`, which messages call `name`.
+    """Class numbers, one for each row of `scores`, which messages call `name`, of 32 bits or more.
+
+    XLA compares integers in the array's own type, where 8 bits do not hold the number of classes 300.
 
     Args:
         labels: Integers; their values are checked where they are concrete.
@@ -100,8 +103,12 @@ def label_array(labels: object, scores: Array, name: str, *, counted: Array | No
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"labels are {array.dtype}: give class numbers as integers")
     if not is_traced(array, counted):
-        _check_labels(np.asarray(array), classes, counted)
-    return array
+        _check_labels(_of_32_bits(np.asarray(array)), classes, counted)
+    return _of_32_bits(array)
+
+
+def _of_32_bits(labels: Array) -> Array:
+    return labels.astype(np.int32) if jnp.iinfo(labels.dtype).bits < 32 else labels
 
 
 def _mend_of(shape: tuple[int, ...], rows: tuple[int, ...]) -> str:

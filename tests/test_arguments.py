@@ -12,7 +12,7 @@ LOG_PROBS = np.log(np.float32([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8], [1 / 3, 1 / 3
 LABELS = np.int32([0, 1, 2])
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [np.longdouble, np.float64, np.float32, jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("classes", [2, 10, 1000])
 def test_log_probabilities_of_every_float_type_are_let_through(dtype, classes):
     logits = 10 * np.random.default_rng(0).normal(size=(50, classes))

@@ -264,7 +264,8 @@ def _shares(density, edges):
 @jax.jit
 def _smoothed(density, points, width):
     # in units of the width, whose square may leave the dtype's range
-    apart = (points[None, None, :] - density.nodes[:, :, None]) / jnp.where(width > 0, width, jnp.nan)
+    width = jnp.where((width > 0) & jnp.isfinite(width), width, jnp.nan)
+    apart = (points[None, None, :] - density.nodes[:, :, None]) / width
     return sample_mean(_weighted(density, jax.scipy.stats.norm.pdf(apart) / width))
 
 

@@ -230,6 +230,12 @@ OF_LOSSES += [
               losses.adafocal_state(), np.ones(5), np.ones(4, bool)),
     unhelpful("a loss without its gamma", "loss_values have no 'gamma'", losses.make_loss("focal_loss"), LOGITS, LABELS,
               {}),
+    unhelpful("the gradient of cross_entropy of uneven labels", "labels are no array", jax.grad(
+        lambda z: losses.cross_entropy(z, [[0], [1, 2]]).sum()), LOGITS),
+    unhelpful("weighted_by_class of uneven labels", "labels are no array", jax.jit(
+        lambda v: losses.weighted_by_class(v, [[0], [1, 2]], np.ones(3))), np.ones(2)),
+    unhelpful("cross_entropy of uneven lists of traced numbers", "logits are no array", jax.jit(
+        lambda a: losses.cross_entropy([[a, a], [a]], [0, 1])), 1.0),
     unhelpful("mmce of nothing", "logits and labels are empty", losses.mmce, LOGITS[:0], LABELS[:0]),
 ]  # fmt: skip
 
