@@ -85,7 +85,7 @@ def test_whole_numbers_keys_and_choices():
     for key in (jax.random.key(0), jax.random.PRNGKey(0), np.asarray(jax.random.PRNGKey(0))):
         arguments.check_key(key)
     for key in (0, None, np.int32([0, 1]), jax.random.split(jax.random.key(0))):
-        with pytest.raises(InputError, match=r"key is .*: give one PRNG key"):
+        with pytest.raises(InputError, match=r"key is .*, not a PRNG key|several keys"):
             arguments.check_key(key)
     with pytest.raises(InputError, match=r"num_classes is 2\.0: choose one of 2, 3"):
         arguments.check_choice("num_classes", 2.0, (2, 3))
