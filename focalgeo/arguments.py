@@ -4,8 +4,9 @@ Shapes and types are checked while a function is traced too. Values are checked 
 traced, what cannot be right becomes NaN (`marked`, the weights of `examples`), so that a result is NaN and no number.
 """
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
+from functools import cache, partial
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.types import MOST_BINS, Array, InputError, PyTree
+from focalgeo.types import MOST_BINS, Array, InputError, PyTree, shown
 
 Scalar = Float[Array, ""] | float
 Numbers = Float[Array, "*#batch"] | float  # scalars or arrays that broadcast against one another, results [*batch]
@@ -37,12 +38,13 @@ def array_of(name: str, value: object) -> Array:
         InputError: it is no array of numbers or truth values.
     """
     if not isinstance(value, jax.Array | np.ndarray | np.generic):
+        library = jnp if is_traced(value) else np
         try:
-            value = np.asarray(value)
-        except jax.errors.TracerArrayConversionError:
-            value = jnp.asarray(value)
+            value = library.asarray(value)
         except (ValueError, TypeError, OverflowError) as error:
             raise InputError(f"{name} are no array: give numbers, in lists of one length") from error
+    if value.dtype == np.longdouble:  # NumPy's long double, which JAX does not have
+        value = value.astype(np.float64)
     if value.dtype != bool and not jnp.issubdtype(value.dtype, jnp.number):
         raise InputError(f"{name} are {value.dtype}: give numbers")
     return value
@@ -81,7 +83,9 @@ def score_table(name: str, scores: object) -> Array:
 
 
 def label_array(labels: object, scores: Array, name: str, *, counted: Array | None = None) -> Array:
-    """Class numbers, one for each row of `scores`, which messages call `name`.
+    """Class numbers, one for each row of `scores`, which messages call `name`, of 32 bits or more.
+
+    XLA compares integers in the array's own type, where 8 bits do not hold the number of classes 300.
 
     Args:
         labels: Integers; their values are checked where they are concrete.
@@ -100,8 +104,12 @@ def label_array(labels: object, scores: Array, name: str, *, counted: Array | No
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"labels are {array.dtype}: give class numbers as integers")
     if not is_traced(array, counted):
-        _check_labels(np.asarray(array), classes, counted)
-    return array
+        _check_labels(_of_32_bits(np.asarray(array)), classes, counted)
+    return _of_32_bits(array)
+
+
+def _of_32_bits(labels: Array) -> Array:
+    return labels.astype(np.int32) if jnp.iinfo(labels.dtype).bits < 32 else labels
 
 
 def _mend_of(shape: tuple[int, ...], rows: tuple[int, ...]) -> str:
@@ -258,26 +266,39 @@ def _check_finite_rows(logits: np.ndarray, counted: np.ndarray | None) -> None:
         )
 
 
-def count(name: str, value: object, low: int, high: int, *, because: str = "") -> int:
+def count(name: str, value: object, low: int, high: int = 2**31 - 1, *, because: str = "", why: str = "") -> int:
     """A whole number from `low` to `high` that is known while tracing.
 
     Raises:
-        InputError: anything else; `because` says why no more than `high`.
+        InputError: anything else; `why` is said of the least, `because` says why no more than `high`.
     """
     if is_traced(value):
         raise InputError(f"{name} is traced: give a plain int, as a static argument of jit")
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise InputError(f"{name} is {_shown(value)}: give a whole number")
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+        raise InputError(f"{name} is {shown_value(value)}: give a whole number of {low} or more")
     if value < low:
-        raise InputError(f"{name} is {value}: give {low} or more")
+        raise InputError(f"{name} is {shown(value)}: give {low} or more{why}")
     if value > high:
-        raise InputError(f"{name} is {value}: give at most {high}{because and f', {because}'}")
+        raise InputError(f"{name} is {shown(value)}: give at most {high}{because and f', {because}'}")
     return int(value)
 
 
-def _shown(value: object) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) < 60 else f"a {type(value).__name__}"
+def shown_value(value: object) -> str:
+    """The value in one line: an array by dtype and shape, text in quotes."""
+    if isinstance(value, np.ndarray | jax.Array):
+        return described(value) + (" known only inside jit" if is_traced(value) else "")
+    return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
+
+
+def described(leaf: object) -> str:
+    """The dtype and shape of an array in words, "float32[3, 4]", or the name of another type."""
+    if not hasattr(leaf, "dtype") and not isinstance(leaf, Real):
+        return type(leaf).__name__
+    try:
+        dtype = jnp.result_type(leaf)
+    except TypeError:  # text, say
+        dtype = leaf.dtype
+    return f"{dtype}{list(np.shape(leaf))}"
 
 
 def check_bins(num_bins: int, num_examples: int = 1) -> None:
@@ -291,17 +312,28 @@ def check_bins(num_bins: int, num_examples: int = 1) -> None:
 
 
 def check_key(key: object) -> None:
-    """Refuse what is no single PRNG key, old or new.
+    """Refuse what is not one PRNG key, of jax.random.key or jax.random.PRNGKey.
 
     Raises:
-        InputError: it is none.
+        InputError: it is none, or several.
     """
-    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
-    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ():
-        return
-    if dtype != np.uint32 or shape != jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape:
-        what = type(key).__name__ if dtype is None else f"{dtype}{list(shape)}"
-        raise InputError(f"key is {what}: give one PRNG key, jax.random.key(0)")
+    dtype = getattr(key, "dtype", None)
+    is_new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    is_raw = dtype == np.uint32 and np.shape(key)[-1:] == _raw_key_shape()
+    if not (is_new or is_raw):
+        raise InputError(f"key is {shown_value(key)}, not a PRNG key: give jax.random.key(seed)")
+    if key.ndim != (0 if is_new else 1):
+        raise InputError(f"key holds several keys, shape {list(key.shape)}: give one, or map over them by jax.vmap")
+
+
+def _raw_key_shape() -> tuple[int, ...]:
+    """Shape of a key of jax.random.PRNGKey; functions that draw numbers know no other implementation's."""
+    return _key_shape(jax.config.jax_default_prng_impl)
+
+
+@cache
+def _key_shape(implementation: str) -> tuple[int, ...]:
+    return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=implementation))).shape
 
 
 def number_array(name: str, value: object, shape: tuple[int, ...] | None = None) -> Array:
@@ -429,11 +461,11 @@ def check_finite(name: str, value: Array) -> None:
         raise InputError(f"{name} holds NaN or infinite numbers: give finite ones")
 
 
-def check_choice(name: str, value: object, choices: Sequence) -> None:
+def check_choice(name: str, value: object, choices: Collection) -> None:
     """Refuse what is none of the choices.
 
     Raises:
         InputError: it is none.
     """
     if isinstance(value, bool) or not isinstance(value, int | str | np.integer) or value not in choices:
-        raise InputError(f"{name} is {_shown(value)}: choose one of {', '.join(map(str, choices))}")
+        raise InputError(f"{name} is {shown_value(value)}: choose one of {', '.join(map(str, choices))}")

@@ -12,7 +12,7 @@ LOG_PROBS = np.log(np.float32([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8], [1 / 3, 1 / 3
 LABELS = np.int32([0, 1, 2])
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [np.longdouble, np.float64, np.float32, jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("classes", [2, 10, 1000])
 def test_log_probabilities_of_every_float_type_are_let_through(dtype, classes):
     logits = 10 * np.random.default_rng(0).normal(size=(50, classes))
@@ -85,7 +85,7 @@ def test_whole_numbers_keys_and_choices():
     for key in (jax.random.key(0), jax.random.PRNGKey(0), np.asarray(jax.random.PRNGKey(0))):
         arguments.check_key(key)
     for key in (0, None, np.int32([0, 1]), jax.random.split(jax.random.key(0))):
-        with pytest.raises(InputError, match=r"key is .*: give one PRNG key"):
+        with pytest.raises(InputError, match=r"key is .*, not a PRNG key|several keys"):
             arguments.check_key(key)
     with pytest.raises(InputError, match=r"num_classes is 2\.0: choose one of 2, 3"):
         arguments.check_choice("num_classes", 2.0, (2, 3))

@@ -17,6 +17,7 @@ from focalgeo.arguments import (
     Examples,
     PredictedLogits,
     check_bins,
+    check_choice,
     is_traced,
     marked,
     number_array,
@@ -288,8 +289,7 @@ def _checked_examples(
 
 
 def _checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    if criterion not in CRITERIA:
-        raise InputError(f"unknown criterion {criterion!r}: choose one of {', '.join(CRITERIA)}")
+    check_choice("criterion", criterion, CRITERIA)
     given = {"gammas": gammas, "temperatures": temperatures}
     if is_traced(gammas, temperatures):
         raise InputError("gammas or temperatures are traced: give plain numbers, the grid is static")
@@ -307,5 +307,5 @@ def _checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: in
         raise InputError(
             f"gammas and temperatures make {points} points: give at most {MOST_PAIRS}, half a minute of search"
         )
-    check_bins(num_bins, points)
+    check_bins(num_bins)
     return gammas, temperatures

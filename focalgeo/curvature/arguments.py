@@ -5,8 +5,7 @@ Each raises an error of one line, and costs nothing once a function is compiled.
 
 import math
 import os
-from collections.abc import Collection
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import trees
-from focalgeo.types import Array, InputError, PyTree, RunError, shown
+from focalgeo.arguments import described, is_traced, shown_value
+from focalgeo.types import Array, InputError, PyTree, RunError
 
 LARGEST = float(np.finfo(np.float64).max)  # whole numbers beyond it are no floats
 MOST_PRODUCTS = 100_000  # the standard error of so many samples is 1/300 of a sample's
@@ -49,6 +49,8 @@ def check_matches(vector: PyTree, params: PyTree, *, name: str = "vector", other
     if left != right:
         found, wanted = (" ".join(str(each).split()) for each in (left, right))
         raise InputError(f"{name} has structure {found:.200} and {other} {wanted:.200}; they must be the same")
+    if all(map(_are_alike, jax.tree.leaves(vector), jax.tree.leaves(params))):
+        return
     pairs = zip(jax.tree_util.tree_leaves_with_path(vector), jax.tree.leaves(params), strict=True)
     for (path, a), b in pairs:
         found, wanted = described(a), described(b)
@@ -57,15 +59,9 @@ def check_matches(vector: PyTree, params: PyTree, *, name: str = "vector", other
             raise InputError(f"{name}{where} is {found}, {other}{where} {wanted}; they must be the same")
 
 
-def described(leaf: Any) -> str:
-    """The dtype and shape of an array in words, "float32[3, 4]", or the name of another type."""
-    if not hasattr(leaf, "dtype") and not isinstance(leaf, Real):
-        return type(leaf).__name__
-    try:
-        dtype = jnp.result_type(leaf)
-    except TypeError:  # text, say
-        dtype = leaf.dtype
-    return f"{dtype}{list(np.shape(leaf))}"
+def _are_alike(a: Any, b: Any) -> bool:
+    """Whether two leaves are arrays of one shape and dtype; false also of some that are alike, as Python's numbers."""
+    return hasattr(a, "dtype") and hasattr(b, "dtype") and a.shape == b.shape and a.dtype == b.dtype
 
 
 def check_callable(function: Any, *, name: str) -> None:
@@ -80,21 +76,6 @@ def check_callable(function: Any, *, name: str) -> None:
         )
 
 
-def check_whole(value: Any, *, name: str, least: int, most: int = 2**31 - 1, why: str = "") -> int:
-    """Python's int of a whole number from `least` to `most`, known outside jit; why: said of the least.
-
-    Raises:
-        InputError: naming the argument, its value and what it may be.
-    """
-    if not isinstance(value, Integral) or isinstance(value, bool | np.bool_):
-        raise InputError(f"{name} is {_shown(value)}; give a whole number of {least} or more")
-    if value < least:
-        raise InputError(f"{name} is {shown(value)}; use {least} or more{why}")
-    if value > most:
-        raise InputError(f"{name} is {shown(value)}; use at most {most}")
-    return int(value)
-
-
 def check_positive(value: Any, *, name: str, of: str, zero: bool = False) -> float:
     """Python's float of a finite number above 0 (or 0, if `zero`), known outside jit; of: what the number is.
 
@@ -104,44 +85,12 @@ def check_positive(value: Any, *, name: str, of: str, zero: bool = False) -> flo
     number = value.item() if isinstance(value, np.ndarray | jax.Array) and _is_known_scalar(value) else value
     is_number = isinstance(number, Real) and not isinstance(number, bool | np.bool_)
     if not is_number or not 0 <= number <= LARGEST or (number == 0 and not zero):
-        raise InputError(f"{name} is {_shown(value)}; use {'0 or ' if zero else ''}a positive {of}")
+        raise InputError(f"{name} is {shown_value(value)}; use {'0 or ' if zero else ''}a positive {of}")
     return float(number)
 
 
 def _is_known_scalar(value: Array) -> bool:
     return not is_traced(value) and value.ndim == 0
-
-
-def check_choice(value: Any, choices: Collection[str], *, name: str) -> None:
-    """Refuses what is none of the choices.
-
-    Raises:
-        InputError: naming the argument, its value and the choices.
-    """
-    if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{name} is {_shown(value)}; use one of " + ", ".join(f'"{each}"' for each in choices))
-
-
-def _shown(value: Any) -> str:
-    """The value in one line: an array by dtype and shape."""
-    if isinstance(value, np.ndarray | jax.Array):
-        return described(value) + (" known only inside jit" if is_traced(value) else "")
-    return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
-
-
-def check_key(key: Any, *, name: str = "key") -> None:
-    """Refuses what is not one PRNG key, of jax.random.key or jax.random.PRNGKey.
-
-    Raises:
-        InputError: naming the argument and what it is.
-    """
-    dtype = getattr(key, "dtype", None)
-    is_new = dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
-    is_raw = dtype == np.uint32 and key.ndim > 0 and key.shape[-1] in (2, 4)
-    if not (is_new or is_raw):
-        raise InputError(f"{name} is {_shown(key)}, not a PRNG key; pass jax.random.key(seed)")
-    if key.ndim != (0 if is_new else 1):
-        raise InputError(f"{name} holds several keys, shape {list(key.shape)}; pass one, or map over them by jax.vmap")
 
 
 def check_bytes(needed: int, *, what: str) -> None:
@@ -187,12 +136,7 @@ def scalar(loss):
     return checked
 
 
-def is_traced(tree: PyTree) -> bool:
-    """Whether any leaf is a tracer, whose value is known only when a compiled function runs."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
-
-
-def check_finite(tree: PyTree, *, name: str) -> None:
+def check_finite_tree(tree: PyTree, *, name: str) -> None:
     """Refuses NaN and infinities in concrete arrays; does nothing while traced.
 
     Raises:
@@ -252,8 +196,8 @@ def check_deterministic(loss, params: PyTree, *, tolerance: float = 1e-5) -> Non
         raise InputError("check_deterministic compares values; call it outside jit, vmap and grad")
     evaluate = jax.value_and_grad(scalar(loss))
     first, second = evaluate(params), evaluate(params)
-    check_finite(first[0], name="loss")
-    check_finite(first[1], name="gradient")
+    check_finite_tree(first[0], name="loss")
+    check_finite_tree(first[1], name="gradient")
     _refuse_difference("loss", first[0], second[0], tolerance)
     _refuse_difference("gradient", first[1], second[1], tolerance)
 

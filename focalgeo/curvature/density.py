@@ -12,17 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.curvature.arguments import (
-    MOST_PRODUCTS,
-    check_bytes,
-    check_finite,
-    check_key,
-    check_params,
-    check_positive,
-    check_whole,
-    described,
-    is_traced,
-)
+from focalgeo.arguments import check_key, count, described, is_traced
+from focalgeo.curvature.arguments import MOST_PRODUCTS, check_bytes, check_finite_tree, check_params, check_positive
 from focalgeo.curvature.lanczos import (
     Krylov,
     check_symmetric,
@@ -83,8 +74,8 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
     """
     check_params(like, name="like")
     check_key(key)
-    num_probes = check_whole(num_probes, name="num_probes", least=2, most=MOST_PRODUCTS, why=", for a standard error")
-    steps = check_whole(steps, name="steps", least=1, why=" products for each probe")
+    num_probes = count("num_probes", num_probes, 2, MOST_PRODUCTS, why=", for a standard error")
+    steps = count("steps", steps, 1, why=" products for each probe")
     layout = layout_of(like)
     rows = min(steps, layout.size)
     needed = (rows + 3) * layout.nbytes + 2 * num_probes * rows * layout.dtype.itemsize
@@ -98,7 +89,7 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
         return _with_probe(found, krylov)
 
     found = iterate(lambda found: found.count < num_probes, body, _none_found(num_probes, rows, layout.dtype))
-    check_finite(found.nodes, name="a node of the density")
+    check_finite_tree(found.nodes, name="a node of the density")
     return SpectralDensity(found.nodes, found.weights, found.num_matvecs, np.int32(layout.size))
 
 
@@ -264,7 +255,8 @@ def _shares(density, edges):
 @jax.jit
 def _smoothed(density, points, width):
     # in units of the width, whose square may leave the dtype's range
-    apart = (points[None, None, :] - density.nodes[:, :, None]) / jnp.where(width > 0, width, jnp.nan)
+    width = jnp.where((width > 0) & jnp.isfinite(width), width, jnp.nan)
+    apart = (points[None, None, :] - density.nodes[:, :, None]) / width
     return sample_mean(_weighted(density, jax.scipy.stats.norm.pdf(apart) / width))
 
 

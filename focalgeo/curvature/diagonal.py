@@ -6,14 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo import trees
-from focalgeo.curvature.arguments import (
-    MOST_PRODUCTS,
-    check_finite,
-    check_key,
-    check_params,
-    check_whole,
-    tree_unit,
-)
+from focalgeo.arguments import check_key, count
+from focalgeo.curvature.arguments import MOST_PRODUCTS, check_finite_tree, check_params, tree_unit
 from focalgeo.curvature.matvec import checked_matvec, iterate
 from focalgeo.curvature.traces import with_interval
 from focalgeo.types import Array, Estimate, PyTree
@@ -75,7 +69,7 @@ def leaf_traces(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
 def _sampled(samples_of, matvec, like, key, num_probes):
     check_params(like, name="like")
     check_key(key)
-    num_probes = check_whole(num_probes, name="num_probes", least=2, most=MOST_PRODUCTS, why=", for a standard error")
+    num_probes = count("num_probes", num_probes, 2, MOST_PRODUCTS, why=", for a standard error")
     product = checked_matvec(matvec)
 
     def body(state):
@@ -86,7 +80,7 @@ def _sampled(samples_of, matvec, like, key, num_probes):
     start = (jnp.int32(0), jnp.float32(1), zeros, zeros)
     _, unit, mean, spread = iterate(lambda state: state[0] < num_probes, body, start)
     found = _estimated(unit, mean, spread, count=num_probes)
-    check_finite(found.stderr, name="the standard error")
+    check_finite_tree(found.stderr, name="the standard error")
     return found
 
 

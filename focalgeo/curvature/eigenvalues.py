@@ -6,15 +6,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from focalgeo.curvature.arguments import (
-    check_bytes,
-    check_choice,
-    check_finite,
-    check_key,
-    check_params,
-    check_positive,
-    check_whole,
-)
+from focalgeo.arguments import check_choice, check_key, count
+from focalgeo.curvature.arguments import check_bytes, check_finite_tree, check_params, check_positive
 from focalgeo.curvature.lanczos import (
     ROUNDING,
     Krylov,
@@ -124,18 +117,18 @@ def extreme_eigenvalues(
     values, vectors = _ritz_pairs(found)
     products = map_rows(product, vectors)
     pairs = _measured(found._replace(basis=None), values, vectors, products, tolerance, sign=sign, layout=layout)
-    check_finite(pairs.value, name="the eigenvalue")
+    check_finite_tree(pairs.value, name="the eigenvalue")
     return pairs
 
 
 def _checked_options(layout: Layout, k: int, which: str, max_products: int, tolerance: float) -> tuple[int, int, float]:
     """As Python's numbers: k, max_products and tolerance."""
     dimension = layout.size
-    k = check_whole(k, name="k", least=1)
+    k = count("k", k, 1)
     if k > dimension:
         raise InputError(f"k is {k}, but there are {dimension} eigenvalues; ask for 1 to {dimension}")
-    check_choice(which, ("largest", "smallest"), name="which")
-    max_products = check_whole(max_products, name="max_products", least=1)
+    check_choice("which", which, ("largest", "smallest"))
+    max_products = count("max_products", max_products, 1)
     if max_products < 2 * k:
         raise InputError(f"max_products is {max_products}; {k} eigenvalues and their residuals take at least {2 * k}")
     tolerance = check_positive(tolerance, name="tolerance", of="fraction of the eigenvalue, such as 1e-3")

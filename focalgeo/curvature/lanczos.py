@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from focalgeo.curvature.arguments import is_traced, power_of_two
+from focalgeo.arguments import is_traced
+from focalgeo.curvature.arguments import power_of_two
 from focalgeo.types import Array, InputError
 
 # In units of the machine epsilon times the matrix norm: what is shorter, of a new direction or a residual, is rounding

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Float
 
-from focalgeo.curvature.arguments import check_callable, check_finite, check_matches, is_traced
+from focalgeo.arguments import is_traced
+from focalgeo.curvature.arguments import check_callable, check_finite_tree, check_matches
 from focalgeo.types import Array, PyTree
 
 
@@ -71,7 +72,7 @@ def checked_matvec(matvec):
     def product(vector):
         tree = matvec(vector)
         check_matches(tree, vector, name="the product of matvec", other="its vector")
-        check_finite(tree, name="product")
+        check_finite_tree(tree, name="product")
         return tree
 
     return product

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from focalgeo import trees
-from focalgeo.curvature.arguments import check_callable, check_choice, check_key, check_params, check_whole, scalar
+from focalgeo.arguments import check_choice, check_key, count
+from focalgeo.curvature.arguments import check_callable, check_params, scalar
 from focalgeo.curvature.taylor import second_order
 from focalgeo.types import Array, InputError, PyTree
 
@@ -44,7 +45,7 @@ def value_and_trace(
     """
     check_params(params)
     check_key(key)
-    num_probes = check_whole(num_probes, name="num_probes", least=1, most=MOST_PROBES)
+    num_probes = count("num_probes", num_probes, 1, MOST_PROBES)
     curvature_of, checked = _form(form), scalar(loss)
 
     def measured(point: PyTree) -> tuple[Array, tuple]:
@@ -139,7 +140,7 @@ FORMS: dict[str, Callable] = {
 
 
 def _form(name: str) -> Callable:
-    check_choice(name, FORMS, name="form")
+    check_choice("form", name, FORMS)
     return FORMS[name]
 
 

@@ -6,16 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.curvature.arguments import (
-    MOST_PRODUCTS,
-    check_bytes,
-    check_finite,
-    check_key,
-    check_params,
-    check_positive,
-    check_whole,
-    is_traced,
-)
+from focalgeo.arguments import check_key, count, is_traced
+from focalgeo.curvature.arguments import MOST_PRODUCTS, check_bytes, check_finite_tree, check_params, check_positive
 from focalgeo.curvature.lanczos import orthogonalise
 from focalgeo.curvature.matvec import Layout, flat_matvec, layout_of, map_rows
 from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES, sample_mean
@@ -103,7 +95,7 @@ def trace_to(
     probes = (_probe(sample_key, np.int32(index), space.basis) for index in range(count))
     samples = jax.device_get([_dot(probe, product(probe)) for probe in probes])
     estimate = sample_mean(np.stack(samples) + jax.device_get(_dot(space.basis, space.basis_products)))
-    check_finite(estimate[:2], name="the trace")
+    check_finite_tree(estimate[:2], name="the trace")
     reached = bool(estimate.stderr <= relative_error * abs(estimate.value))
     return TraceTo(estimate, 2 * rows + count, reached)
 
@@ -146,7 +138,7 @@ def _joined(space, added):
 def _samples_needed(space: Subspace, relative_error: float) -> float:
     """Samples of what the subspace leaves out that the request will take, by XTrace's scatter of as many as rows."""
     value, stderr = jax.device_get(value_and_stderr(*space))
-    check_finite((value, stderr), name="the trace")
+    check_finite_tree((value, stderr), name="the trace")
     if stderr == 0:
         return 0.0
     wanted = relative_error * abs(float(value))
@@ -188,10 +180,10 @@ def _checked_options(layout: Layout, relative_error: float, max_products: int, m
     """As Python's numbers: relative_error, max_products and max_rows."""
     relative_error = check_positive(relative_error, name="relative_error", of="fraction of the trace, such as 0.02")
     least = 2 * FIRST_ROWS + FEWEST_SAMPLES
-    max_products = check_whole(max_products, name="max_products", least=1, most=MOST_PRODUCTS)
+    max_products = count("max_products", max_products, 1, MOST_PRODUCTS)
     if max_products < least:
         raise InputError(f"max_products is {max_products}; a plan and its samples take at least {least}")
-    max_rows = check_whole(max_rows, name="max_rows", least=1, most=MOST_XTRACE_SAMPLES)
+    max_rows = count("max_rows", max_rows, 1, MOST_XTRACE_SAMPLES)
     if max_rows < FIRST_ROWS:
         raise InputError(f"max_rows is {max_rows}; the plan takes at least {FIRST_ROWS}")
     rows = min(max_rows, layout.size, max_products // 2)

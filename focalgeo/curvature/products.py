@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from focalgeo.curvature.arguments import check_callable, check_key, check_matches, check_params, described, scalar
+from focalgeo.arguments import check_key, described
+from focalgeo.curvature.arguments import check_callable, check_matches, check_params, scalar
 from focalgeo.curvature.matvec import layout_of, ravel, unravel
 from focalgeo.types import Array, InputError, PyTree
 

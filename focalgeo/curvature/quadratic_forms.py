@@ -8,17 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from focalgeo.arguments import check_key, count, described, is_traced
 from focalgeo.curvature.arguments import (
     MOST_PRODUCTS,
     check_bytes,
     check_callable,
-    check_finite,
-    check_key,
+    check_finite_tree,
     check_matches,
     check_params,
-    check_whole,
-    described,
-    is_traced,
     scalar,
 )
 from focalgeo.curvature.matvec import flat_matvec, layout_of, unravel
@@ -123,7 +120,7 @@ def trace_samples(
     check_params(like, name="like")
     check_key(key)
     check_callable(form, name="form")
-    num_samples = check_whole(num_samples, name="num_samples", least=1, most=MOST_PRODUCTS)
+    num_samples = count("num_samples", num_samples, 1, MOST_PRODUCTS)
     layout = layout_of(like)
     if basis is not None and (np.ndim(basis) != 2 or np.shape(basis)[1] != layout.size):
         raise InputError(f"basis is {described(basis)}; give rows of {layout.size} numbers, as dominant_basis does")
@@ -161,7 +158,7 @@ def dominant_basis(
     """
     check_params(like, name="like")
     check_key(key)
-    num_products = check_whole(num_products, name="num_products", least=1, most=MOST_PRODUCTS)
+    num_products = count("num_products", num_products, 1, MOST_PRODUCTS)
     if not isinstance(matvecs, Sequence) or not matvecs:
         raise InputError(f"matvecs is {type(matvecs).__name__}; give a list of at least one function")
     layout = layout_of(like)
@@ -183,7 +180,7 @@ def _checked_form(form: Callable) -> Callable:
                 raise InputError(f"form returns {described(leaf)}{f' at {where}' if where else ''}, not one number")
         if is_traced(values):
             raise InputError("trace_samples gathers values; call it outside jit, vmap and grad, or use trace there")
-        check_finite(values, name="a value of form")
+        check_finite_tree(values, name="a value of form")
         return values
 
     return checked

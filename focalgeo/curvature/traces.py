@@ -7,17 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.curvature.arguments import (
-    MOST_PRODUCTS,
-    check_bytes,
-    check_choice,
-    check_finite,
-    check_key,
-    check_params,
-    check_whole,
-    described,
-    power_of_two,
-)
+from focalgeo.arguments import check_choice, check_key, count, described
+from focalgeo.curvature.arguments import MOST_PRODUCTS, check_bytes, check_finite_tree, check_params, power_of_two
 from focalgeo.curvature.matvec import Layout, flat_matvec, iterate, layout_of, map_rows
 from focalgeo.curvature.xtrace import start_vectors, value_and_stderr
 from focalgeo.types import Array, Estimate, InputError, PyTree
@@ -74,14 +65,14 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
         found = _xtrace(product, key, num_probes, layout)
     else:
         found = _hutch_plus_plus(product, key, num_probes, layout)
-    check_finite(found[:2], name="the trace")
+    check_finite_tree(found[:2], name="the trace")
     return found
 
 
 def _checked_probes(num_probes: int, layout: Layout, method: str) -> int:
-    check_choice(method, LEAST_PRODUCTS, name="method")
+    check_choice("method", method, LEAST_PRODUCTS)
     least = LEAST_PRODUCTS[method]
-    num_probes = check_whole(num_probes, name="num_probes", least=1, most=MOST_PRODUCTS)
+    num_probes = count("num_probes", num_probes, 1, MOST_PRODUCTS)
     if num_probes < least:
         raise InputError(f"num_probes is {num_probes}; {method} takes at least {least} for a standard error")
     samples = min(num_probes // 2, layout.size)

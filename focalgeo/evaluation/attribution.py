@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from numbers import Integral
 from typing import NamedTuple
 
 import jax
@@ -12,6 +11,7 @@ from jax.tree_util import Partial
 from jaxtyping import Float, Int
 
 from focalgeo import curvature
+from focalgeo.arguments import count
 from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
 from focalgeo.types import Array, Batch, InputError, PyTree
@@ -52,8 +52,7 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
     """
     if REFERENCE not in problem.losses:
         raise InputError(f'losses lack "{REFERENCE}", to which the others are compared')
-    if isinstance(num_probes, bool) or not isinstance(num_probes, Integral) or num_probes < 4:
-        raise InputError(f"num_probes is {num_probes}: give a whole number of 4 or more")
+    num_probes = count("num_probes", num_probes, 4)
     of_split = {"split": split, "n": count_examples(problem)}
     problem = on_device(problem)
     found = compare_examples(problem, REFERENCE)

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from focalgeo.arguments import (
+    array_of,
     check_interval,
     in_classes,
     in_interval,
@@ -141,7 +142,7 @@ def weighted_by_class(
     if alpha.ndim != 1:
         raise InputError(f"alpha has shape {alpha.shape}: give one weight for each class")
     rows = jax.ShapeDtypeStruct((*losses.shape, *alpha.shape), losses.dtype)
-    padding = np.asarray(labels) != -1 if is_traced(losses) and not is_traced(labels) else None
+    padding = np.asarray(array_of("labels", labels)) != -1 if is_traced(losses) and not is_traced(labels) else None
     labels = jnp.asarray(label_array(labels, rows, "losses and alpha", counted=padding))
     weight = jnp.take(alpha, labels.astype(jnp.int32), mode="clip")
     return marked(in_classes(labels, alpha.size) & in_interval(weight, 0, jnp.inf), losses * weight)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from focalgeo.arguments import in_classes, is_traced, label_array, score_rows
+from focalgeo.arguments import array_of, in_classes, is_traced, label_array, score_rows
 from focalgeo.types import Array
 
 
@@ -39,7 +39,7 @@ def labelled_rows(logits: Array, labels: Array) -> LabelledRows:
             in a gradient, -1 stands for no label and is let through: its loss is NaN and its gradient 0.
     """
     logits = score_rows("logits", logits)
-    padding = np.asarray(labels) != -1 if is_traced(logits) and not is_traced(labels) else None
+    padding = np.asarray(array_of("labels", labels)) != -1 if is_traced(logits) and not is_traced(labels) else None
     return valid_rows(logits, label_array(labels, logits, "logits", counted=padding))
 
 

@@ -104,6 +104,16 @@ def test_masked_examples_count_for_nothing_and_counts_repeat_examples(name):
     np.testing.assert_allclose(got, metric(log_probs[repeated], labels[repeated]), rtol=1e-5)
 
 
+def test_labels_of_8_bits_serve_more_classes_than_8_bits_hold():
+    log_probs = jax.nn.log_softmax(np.random.default_rng(0).normal(size=(2, 256)).astype(np.float32))
+    labels = np.array([255, 3])
+    expected = calibration.nll(log_probs, labels)
+    for function in (calibration.nll, jax.jit(calibration.nll)):
+        np.testing.assert_allclose(function(log_probs, labels.astype(np.uint8)), expected, rtol=1e-6)
+    searched = jax.jit(lambda y: calibration.grid_search(log_probs, y, [0.0], [1.0]).nll)(labels.astype(np.uint8))
+    np.testing.assert_allclose(searched, expected, rtol=1e-5)
+
+
 def test_nan_that_counts_is_not_hidden():
     log_probs, labels = predictions(30)
     log_probs = np.where(np.arange(30)[:, None] == 7, np.nan, log_probs)

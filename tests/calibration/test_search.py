@@ -241,7 +241,7 @@ def test_bad_predictions_give_one_line(logits, labels, message):
         ({"gammas": ()}, "give two non-empty lists"),
         ({"temperatures": (0.0, 1.0)}, "temperatures run from 0.0 to 1.0: give values above 0"),
         ({"temperatures": (float("nan"),)}, "give values above 0"),
-        ({"criterion": "acc"}, "unknown criterion 'acc': choose one of ece, nll, adaptive_ece"),
+        ({"criterion": "acc"}, "criterion is 'acc': choose one of ece, nll, adaptive_ece"),
         ({"mask": np.zeros(6, bool)}, "the mask leaves no example"),
         ({"mask": np.full(6, 0.3), "criterion": "adaptive_ece"}, "the mask leaves no example"),
         ({"num_bins": 0, "criterion": "adaptive_ece"}, "num_bins is 0: give 1 or more"),

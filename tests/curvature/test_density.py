@@ -232,7 +232,7 @@ def test_a_product_that_is_not_finite_names_its_leaf():
     ("options", "message"),
     [
         ({"num_probes": 0}, "num_probes is 0"),
-        ({"num_probes": 1}, "num_probes is 1; use 2 or more"),
+        ({"num_probes": 1}, "num_probes is 1: give 2 or more"),
         ({"steps": 0}, "steps is 0"),
     ],
 )

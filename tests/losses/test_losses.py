@@ -5,7 +5,7 @@ import pytest
 from reference.losses import directional_third
 from reference.losses import focal_loss as oracle
 
-from focalgeo.losses import cross_entropy, focal_loss, hyperparameters, make_loss
+from focalgeo.losses import cross_entropy, focal_loss, hyperparameters, make_loss, weighted_by_class
 from focalgeo.types import InputError
 
 GAPS = (0.0, 5.0, 17.0, 60.0, 100.0)
@@ -89,6 +89,15 @@ def test_bfloat16_and_unsigned_labels_are_computed_in_float32():
     loss = focal_loss(logits, np.zeros(1, np.uint8), 0.5)
     assert loss.dtype == jnp.float32
     np.testing.assert_allclose(loss, 1.3476e-11, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "classes"), [(np.uint8, 256), (np.uint8, 300), (np.int8, 200)])
+def test_labels_of_8_bits_serve_more_classes_than_8_bits_hold(dtype, classes):
+    logits = np.random.default_rng(0).normal(size=(2, classes)).astype(np.float32)
+    labels = np.array([127, 3])
+    for function in (cross_entropy, jax.jit(cross_entropy)):
+        np.testing.assert_array_equal(function(logits, labels.astype(dtype)), function(logits, labels))
+    np.testing.assert_array_equal(weighted_by_class(np.ones(2), labels.astype(dtype), np.ones(classes)), 1)
 
 
 def test_mean_losses_of_the_papers_example():

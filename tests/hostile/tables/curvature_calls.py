@@ -338,6 +338,7 @@ CASES = [
     ],
     *of_each("traceback", "a key that is a number", "key is 0, not a PRNG key", key=0),
     *of_each("traceback", "several keys", "key holds several keys", key=jax.random.split(KEY, 3)),
+    *of_each("traceback", "a key of four numbers", "key is uint32.4., not a PRNG key", key=np.uint32([1, 2, 3, 4])),
     *of_each("traceback", "a key of floats", "key is float32.* not a PRNG key", key=jnp.zeros(2)),
     *of_each("traceback", "like is of whole numbers", "like is int32", like=jnp.arange(4)),
     *of_each("traceback", "like is a list of numbers", r"like\[0\] is float", like=[1.0, 2.0]),

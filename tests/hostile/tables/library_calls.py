@@ -118,7 +118,7 @@ RESAMPLED = [
             calibration.ece, LOG_PROBS, LABELS, KEY, 10**8),
     unhelpful("bootstrap with a half resample", "num_resamples is 2.5", calibration.bootstrap, calibration.ece,
               LOG_PROBS, LABELS, KEY, 2.5),
-    unhelpful("bootstrap with a seed for a key", r"key is int: give one PRNG key, jax.random.key\(0\)",
+    unhelpful("bootstrap with a seed for a key", r"key is 0, not a PRNG key: give jax.random.key\(seed\)",
               calibration.bootstrap, calibration.ece, LOG_PROBS, LABELS, 0, 10),
     wrong("bootstrap of logits", "log_probs .*: of logits give", calibration.bootstrap, calibration.ece, 4 * LOGITS,
           LABELS, KEY, 10),
@@ -129,6 +129,14 @@ RESAMPLED = [
           LOG_PROBS, LOG_PROBS, LABELS + 1, KEY, 10),
     wrong("paired_bootstrap of probabilities", "of probabilities the log", calibration.paired_bootstrap,
           calibration.nll, LOG_PROBS, np.exp(LOG_PROBS), LABELS, KEY, 10),
+    unhelpful("bootstrap with a key of four numbers", "key is uint32.4., not a PRNG key", calibration.bootstrap,
+              calibration.ece, LOG_PROBS, LABELS, np.uint32([1, 2, 3, 4]), 10),
+    unhelpful("bootstrap with 10^5000 resamples", "num_resamples is a value of type int: give at most",
+              calibration.bootstrap, calibration.ece, LOG_PROBS, LABELS, KEY, 10**5000),
+    unhelpful("ece with 10^5000 bins", "num_bins is a value of type int: give at most", calibration.ece, LOG_PROBS,
+              LABELS, num_bins=10**5000),
+    unhelpful("grid_search by criterion 10^5000", "criterion is a value of type int: choose one of ece",
+              calibration.grid_search, LOGITS, LABELS, criterion=10**5000),
     wrong("wilson_interval of 7 out of 5", "successes are up to 7 out of n = 5", calibration.wilson_interval, 7, 5),
     wrong("wilson_interval of -1", "successes is -1", calibration.wilson_interval, -1, 5),
     traced("wilson_interval of 7 out of 5", calibration.wilson_interval, 7.0, 5.0),
@@ -230,6 +238,12 @@ OF_LOSSES += [
               losses.adafocal_state(), np.ones(5), np.ones(4, bool)),
     unhelpful("a loss without its gamma", "loss_values have no 'gamma'", losses.make_loss("focal_loss"), LOGITS, LABELS,
               {}),
+    unhelpful("the gradient of cross_entropy of uneven labels", "labels are no array", jax.grad(
+        lambda z: losses.cross_entropy(z, [[0], [1, 2]]).sum()), LOGITS),
+    unhelpful("weighted_by_class of uneven labels", "labels are no array", jax.jit(
+        lambda v: losses.weighted_by_class(v, [[0], [1, 2]], np.ones(3))), np.ones(2)),
+    unhelpful("cross_entropy of uneven lists of traced numbers", "logits are no array", jax.jit(
+        lambda a: losses.cross_entropy([[a, a], [a]], [0, 1])), 1.0),
     unhelpful("mmce of nothing", "logits and labels are empty", losses.mmce, LOGITS[:0], LABELS[:0]),
 ]  # fmt: skip
 
