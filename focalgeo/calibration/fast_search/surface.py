@@ -170,5 +170,6 @@ def _bin_sums(confidence: Array, weight: Array, correct: Array, num_bins: int) -
     edges = jnp.asarray(bin_edges(num_bins, confidence.dtype)[1:-1])
     above = (confidence[:, None, :] > edges[None, :, None]).astype(confidence.dtype)
     beyond = jnp.einsum("gen,gn->ge", above, excess, precision="highest")
-    beyond = jnp.concatenate([jnp.sum(excess, axis=1, keepdims=True), beyond, jnp.zeros_like(beyond[:, :1])], axis=1)
+    total = jnp.sum(excess, axis=1, keepdims=True)
+    beyond = jnp.concatenate([total, beyond, jnp.zeros_like(total)], axis=1)
     return beyond[:, :-1] - beyond[:, 1:]
