@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import stat
 import struct
 import warnings
@@ -162,32 +163,35 @@ _SHAPE = {
     **dict.fromkeys(("git", "platform", "created"), str),
 }
 _WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", _NUMBER: "a number"}
+_WORDS |= {(str, NoneType): "a text"}
 
 
 def read_manifest(workdir: Workdir) -> dict[str, Any]:
     """Read manifest.json.
 
     Raises:
-        InputError: it is missing, or it is not a JSON object.
+        InputError: it is missing, it is not a JSON object, or a field that is read is of another type (names it).
     """
-    path = Path(workdir) / MANIFEST
-    manifest = read_json(path)
-    if not isinstance(manifest, dict):
-        raise _corrupt(path, ": it is not an object")
+    manifest = read_json(Path(workdir) / MANIFEST)
+    check_manifest(Path(workdir) / MANIFEST, manifest)
     return manifest
 
 
-def _check_shape(path: Path, manifest: dict[str, Any]) -> None:
-    """Refuse a manifest of which a job cannot be sure, as it goes on by it."""
+def check_manifest(path: Path, manifest: Any) -> None:
+    """Refuse a manifest, that of the file `path`, with a field of another type than a job or a report reads.
+
+    Raises:
+        InputError: names the field.
+    """
     misfit = "it is nested too deep" if _levels(manifest) > _MOST_LEVELS else _misfit(manifest, _SHAPE, "it")
     if misfit:
         raise _corrupt(path, f": {misfit}")
 
 
 def _misfit(value: Any, shape: Any, name: str) -> str:
-    """What of a JSON value is not of its shape, in words; "" if all is."""
+    """The field of a JSON value that is not of its shape, in words; "" if all are."""
     kind = dict if isinstance(shape, dict) else list if isinstance(shape, list) else shape
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
         return f"{shown(name)} is not {_WORDS.get(kind, 'of its type')}"
     if kind is list and isinstance(shape, list):
         found = (_misfit(each, shape[0], f"each of {name}") for each in value)
@@ -372,14 +376,14 @@ _OLDER = "rounds.json"  # a file of the first version's runs
 def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "") -> str:
     """Say whether a run with `config` starts "fresh" in `workdir` (missing or empty) or goes on there ("resume").
 
-    `but` names a part of the config that may differ.
+    A folder in which each name `is_nothing` is empty. `but` names a part of the config that may differ.
 
     Raises:
         InputError: the folder holds something else, or a run of another config (names the first fields that differ).
     """
     path, named = Path(workdir), shown(workdir, most=200)
     names = _listed(path)
-    if all(map(_is_left_over, names)):
+    if all(map(is_nothing, names)):
         return "fresh"
     if MANIFEST not in names:
         raise InputError(f"{named} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {_ELSEWHERE}")
@@ -390,7 +394,6 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "")
     manifest, here = read_manifest(path), json.loads(json.dumps(config, default=_plain))
     if "config" not in manifest:
         raise InputError(f"{named} is not a focalgeo workdir: its {MANIFEST} holds no config; {_ELSEWHERE}")
-    _check_shape(path / MANIFEST, manifest)
     differences = _differences(*({k: v for k, v in each.items() if k != but} for each in (manifest["config"], here)))
     if differences:
         more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
@@ -417,10 +420,18 @@ def _listed(path: Path) -> set[str]:
             raise
 
 
-def _is_left_over(name: str) -> bool:
-    """Whether a name is all that a kill during the very first write leaves behind."""
+_BY_SYSTEMS = re.compile(  # what file browsers, notebooks, disks and Git put into folders unasked
+    r"\.DS_Store|\._.*|\.localized|\.Spotlight-V100|\.Trashes|\.fseventsd|\.directory|\.Trash-\d+|\.nfs[0-9a-f]+"
+    r"|(?i:thumbs\.db|ehthumbs\.db|desktop\.ini)|lost\+found|\.ipynb_checkpoints|\.(?:git)?keep|\.gitignore"
+)
+
+
+def is_nothing(name: str) -> bool:
+    """Whether a folder that holds this name alone is empty: a system's file, or left by a kill at the first write."""
+    if name in (LOCK, f".{MANIFEST}.tmp") or _BY_SYSTEMS.fullmatch(name):
+        return True
     found = files.TEMPORARY.fullmatch(name)
-    return name in (LOCK, f".{MANIFEST}.tmp") or (found is not None and found["file"] == MANIFEST)
+    return found is not None and found["file"] == MANIFEST
 
 
 def check_links(workdir: Workdir, *folders: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from focalgeo import records
+from focalgeo.config import default_config
 from focalgeo.rows import Eigenvalue, Metric, Scalar, Tags
 from focalgeo.types import InputError, RunError
 
@@ -182,9 +183,22 @@ def test_a_workdir_is_fresh_then_resumes_for_the_same_config(tmp_path):
     assert records.check_workdir(run, CONFIG) == "fresh"
     run.mkdir(parents=True)
     (run / ".manifest.json.tmp").write_text("{")  # a kill during the very first write
+    (run / ".ipynb_checkpoints").mkdir()
+    for name in (".DS_Store", "._.DS_Store", "Thumbs.db", "desktop.ini", ".gitkeep"):
+        (run / name).touch()
     assert records.check_workdir(run, CONFIG) == "fresh"
     records.write_manifest(run, {"config": CONFIG})
     assert records.check_workdir(run, CONFIG) == "resume"
+
+
+def test_a_truth_value_is_of_every_field_that_no_shape_names(tmp_path):
+    config = default_config().to_dict()
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        part["new"] = True
+    config["sweep"].pop("new")  # its fields are axes, lists all
+    records.write_manifest(tmp_path, {"config": config, "new": True})
+    assert records.read_manifest(tmp_path)["config"]["loss"]["new"] is True
+    assert records.check_workdir(tmp_path, config) == "resume"
 
 
 def test_a_part_of_the_config_may_differ_where_that_is_said(tmp_path):

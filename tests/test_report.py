@@ -190,7 +190,7 @@ def test_a_workdir_of_the_wrong_shape_is_one_line_and_exit_code_2(tmp_path, caps
 
 
 def test_a_search_of_another_shape_is_one_line(tmp_path):
-    records.write_manifest(tmp_path, {"config": {"loss": 3, "evaluation": None}})
+    records.write_manifest(tmp_path, {"config": {}})
     records.append_rows(tmp_path, [])
     assert write_report(tmp_path).exists()
     records.write_arrays(

@@ -44,7 +44,7 @@ def is_sweep(manifest: Manifest) -> bool:
 
 def _axes(manifest: Manifest) -> dict[str, list]:
     swept = {name: setting(manifest, f"sweep.{name}") for name in AXIS_TITLES}
-    axes = {name: list(dict.fromkeys(values)) for name, values in swept.items() if isinstance(values, list) and values}
+    axes = {name: list(dict.fromkeys(values)) for name, values in swept.items() if values}
     runs = list(dict.fromkeys(manifest.get("runs", ())))
     return ({"run": runs} if len(runs) > 1 else {}) | axes
 

@@ -134,8 +134,7 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
 
 
 def _inputs(manifest: Manifest) -> list[Mapping[str, Any]]:
-    found = setting(manifest, "inputs")
-    return [value for value in found.values() if isinstance(value, Mapping)] if isinstance(found, Mapping) else []
+    return list((setting(manifest, "inputs") or {}).values())
 
 
 def class1_table(rows: Sequence[Row], manifest: Manifest, columns: Sequence[Column], split: str) -> Table | None:

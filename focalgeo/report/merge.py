@@ -1,7 +1,7 @@
 """Several workdirs merged into a new one: shards of a sweep become one sweep, other runs stand side by side."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def _check_out(folders: Sequence[Path], out: Path) -> None:
     if inside is not None:
         raise InputError(f"--out={name} lies inside the workdir {short(str(inside), 200)}; name a folder elsewhere")
     with records.writing(name):
-        used = out.exists() and any(out.iterdir())
+        used = out.exists() and not all(records.is_nothing(path.name) for path in out.iterdir())
     if used and not ((out / records.MANIFEST).is_file() and _MERGED in records.read_manifest(out)):
         raise InputError(f"--out={name} holds something else; name a new folder")
 
@@ -134,8 +134,7 @@ def _one_config(manifests: Sequence[Manifest]) -> bool:
 
 def _union(manifests: Sequence[Manifest]) -> dict[str, Any]:
     """The axes of all sweeps with their values, in the order in which they come first."""
-    sweeps = [setting(manifest, "sweep") for manifest in manifests]
-    sweeps = [sweep for sweep in sweeps if isinstance(sweep, Mapping)]
+    sweeps = [setting(manifest, "sweep") or {} for manifest in manifests]
     axes = [axis for axis in AXIS_TITLES if any(axis in sweep for sweep in sweeps)]
     return {axis: list(dict.fromkeys(value for sweep in sweeps for value in sweep.get(axis) or ())) for axis in axes}
 

@@ -140,7 +140,7 @@ def _read_search(folder: Path) -> dict[str, np.ndarray] | None:
 
 
 def _is_search(search: Mapping[str, np.ndarray]) -> bool:
-    """Whether arrays are a search: numbers in the order of both axes, T above 0, and on each surface one above 0."""
+    """Whether arrays are a search: numbers in the order of both axes, T above 0, and a number on each surface."""
     found = [search.get(name) for name in ("gammas", "temperatures", "ece", "nll")]
     if any(each is None or each.dtype.kind not in "fiu" for each in found):
         return False
@@ -148,7 +148,7 @@ def _is_search(search: Mapping[str, np.ndarray]) -> bool:
     if gammas.ndim != 1 or temperatures.ndim != 1 or any(s.shape != (gammas.size, temperatures.size) for s in surfaces):
         return False
     ordered = all(np.isfinite(axis).all() and (axis[1:] > axis[:-1]).all() for axis in (gammas, temperatures))
-    filled = all(((each > 0) & (each < LARGEST)).any() for each in surfaces)
+    filled = all(((each >= 0) & (each < LARGEST)).any() for each in surfaces)
     return ordered and filled and 0 < surfaces[0].size <= _MOST_PAIRS and bool(temperatures[0] > 0)
 
 

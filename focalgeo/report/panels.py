@@ -144,7 +144,9 @@ def loss_implied_panels(rows: Sequence[Row], manifest: Manifest, split: str) -> 
 
 
 def search_panels(rows: Sequence[Row], search: Mapping[str, np.ndarray] | None) -> Iterator[Panel]:
-    """Yield the surface of each criterion over (gamma, T); none without a search."""
+    """Yield the surface of each criterion over (gamma, T); none without a search, nor where all of it is 0."""
     for criterion in ("ece", "nll") if search is not None else ():
+        if not (np.isfinite(search[criterion]) & (search[criterion] > 0)).any():
+            continue  # nothing to see, and no logarithm
         figure = surface_figure(rows, search, criterion)
         yield Panel("search", f"search_{criterion}", f"{criterion.upper()} over γ and T", figure)

@@ -44,21 +44,10 @@ class Column(NamedTuple):
 
 AS_TRAINED = Column(UNCALIBRATED)
 _PARAMETERS = {"calibration_gamma": ("Calibration γ", "γ"), "temperature": ("Temperature T", "T")}
-_NUMBER = (int, float)
-_KINDS = {"config": dict, "data": dict, "command": list, "calibration": dict, "methods": dict, "metrics": dict}
-_KINDS |= {"runs": list, "loss_values": list}
-_CALIBRATION_KINDS = {"split": str, "criterion": str, "choice": dict, "warnings": list, "trained_gamma": _NUMBER}
-_CHOICE_KINDS = {"method": str, "criterion": (str, type(None))}
-_ENTRY_KINDS = {
-    "methods": {"title": str, "criteria": list},
-    "metrics": {name: _NUMBER if kind is float else kind for name, kind in Title.__annotations__.items()},
-}
-_WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", _NUMBER: "a number"}
-_WORDS |= {(str, type(None)): "a text"}
-
 # Each of these is a column, a line or a figure of its own, so more of them make no page that a person reads.
 _MOST_NAMES = {"split": 12, "method": 20, "criterion": 8, "against": 20, "loss": 40, "phase": 40, "run": 400}
 _MOST_ENTRIES = {"methods": 20, "metrics": 100, "runs": 400}
+_MEND = "restore it or choose another workdir"
 _MOST_MEMBERS = 2000  # combinations of the values of a sweep's axes
 LARGEST = 3.4028235e38  # of float32, in which everything is measured
 _COUNT, _SHARE, _FROM_0 = (0, 2**53), (-1e-3, 1 + 1e-3), (0, LARGEST)  # float32 rounds a share of all
@@ -88,22 +77,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_manifest(path: str, manifest: Manifest) -> None:
-    """Raise an InputError that names the field if a manifest holds what a report cannot show."""
+    """Raise an InputError that names the field if a manifest holds more than a page can show, or numbers beyond use.
+
+    The types of its fields are those of `records.check_manifest`.
+    """
     where = f"{path} is corrupt: "
-    _check_kinds(where, manifest, _KINDS)
     for part, most in _MOST_ENTRIES.items():
         if len(manifest.get(part, ())) > most:
-            raise InputError(f"{where}{part} has more than {most} entries; restore it or choose another workdir")
-    for part, kinds in _ENTRY_KINDS.items():
-        entries = manifest.get(part, {})
-        _check_kinds(f"{where}{part}.", entries, dict.fromkeys(entries, dict))
-        for name, entry in entries.items():
-            _check_kinds(f"{where}{part}.{short(name)}.", entry, kinds)
+            raise InputError(f"{where}{part} has more than {most} entries; {_MEND}")
     for name, entry in manifest.get("metrics", {}).items():
         _check_metric(f"{where}metrics.{short(name)}.", entry)
-    calibration = manifest.get("calibration", {})
-    _check_kinds(f"{where}calibration.", calibration, _CALIBRATION_KINDS)
-    _check_kinds(f"{where}calibration.choice.", calibration.get("choice", {}), _CHOICE_KINDS)
+    gamma = manifest.get("calibration", {}).get("trained_gamma", 0)
+    if as_number(gamma) is None:
+        raise InputError(f"{where}calibration.trained_gamma is not a number within float32; {_MEND}")
     _check_sweep(where, manifest)
 
 
@@ -120,45 +106,31 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"cannot read {name}: {error}; give a workdir") from error
 
 
-def _check_kinds(where: str, found: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    for name, kind in kinds.items():
-        if name in found and (not isinstance(found[name], kind) or _is_no_number(found[name])):
-            raise InputError(f"{where}{short(name)} is not {_WORDS[kind]}; restore it or choose another workdir")
-
-
-def _is_no_number(value: Any) -> bool:
-    """Whether it is a truth value, or a number beyond float32."""
-    return isinstance(value, bool) or (isinstance(value, int | float) and not -LARGEST <= value <= LARGEST)
-
-
 def _check_metric(where: str, entry: Mapping[str, Any]) -> None:
-    mend = "restore it or choose another workdir"
     if not 0 <= entry.get("digits", 0) <= 12:
-        raise InputError(f"{where}digits is not from 0 to 12; {mend}")
+        raise InputError(f"{where}digits is not from 0 to 12; {_MEND}")
     if not 1e-12 <= entry.get("scale", 1) <= 1e12:
-        raise InputError(f"{where}scale is not from 1e-12 to 1e12; {mend}")
+        raise InputError(f"{where}scale is not from 1e-12 to 1e12; {_MEND}")
     if entry.get("best", "low") not in ("low", "high"):
-        raise InputError(f"{where}best is neither low nor high; {mend}")
+        raise InputError(f"{where}best is neither low nor high; {_MEND}")
 
 
 def _check_sweep(where: str, manifest: Manifest) -> None:
-    """Refuse axes that are no lists of numbers, or have too many combinations for one page."""
-    mend = "restore it or choose another workdir"
-    if any(not isinstance(name, str) for name in manifest.get("runs", ())):
-        raise InputError(f"{where}runs is not a list of texts; {mend}")
-    swept = setting(manifest, "sweep")
+    """Refuse axes of numbers beyond float32, or with too many combinations for one page."""
+    swept = setting(manifest, "sweep") or {}
     members = max(len(manifest.get("runs", ())), 1)
-    for axis in (name for name in SWEPT_FIELDS if isinstance(swept, Mapping) and swept.get(name)):
-        if not isinstance(swept[axis], list) or any(as_number(value) is None for value in swept[axis]):
-            raise InputError(f"{where}config.sweep.{axis} is not a list of numbers; {mend}")
+    for axis in (name for name in SWEPT_FIELDS if swept.get(name)):
+        if any(as_number(value) is None for value in swept[axis]):
+            raise InputError(f"{where}config.sweep.{axis} holds a number beyond float32; {_MEND}")
         members *= len(swept[axis])
     if members > _MOST_MEMBERS:
-        raise InputError(f"{where}config.sweep has more than {_MOST_MEMBERS:,} combinations; {mend}")
+        raise InputError(f"{where}config.sweep has more than {_MOST_MEMBERS:,} combinations; {_MEND}")
 
 
 def as_number(value: Any) -> float | None:
     """Return a finite number within float32 as it is, None for anything else."""
-    return value if isinstance(value, int | float) and not _is_no_number(value) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and -LARGEST <= value <= LARGEST else None
 
 
 def read_rows(folder: Path) -> list[Row]:

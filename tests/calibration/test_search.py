@@ -103,6 +103,15 @@ def test_one_bin_holds_the_difference_of_accuracy_and_mean_confidence():
 
 
 @pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])
+def test_one_bin_is_the_gap_between_accuracy_and_mean_confidence(criterion):
+    logits, labels = predictions(100)
+    got = grid_search(logits, labels, (0.0,), (1.0,), num_bins=1, criterion=criterion).ece[0, 0]
+    accuracy = np.mean(logits.argmax(axis=1) == labels)
+    confidence = jax.nn.softmax(logits).max(axis=1).mean()
+    np.testing.assert_allclose(got, abs(accuracy - confidence), atol=1e-5)
+
+
+@pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])
 def test_weights_count_examples_as_often_as_they_say(criterion):
     logits, labels = predictions(100)
     times = np.arange(100) % 4

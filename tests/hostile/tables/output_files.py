@@ -52,6 +52,11 @@ def arrays(*more, **changed):
     return make
 
 
+def has_ece(folder):
+    """The surface of the ECE is not 0 everywhere."""
+    assert np.load(folder / "out" / "search.npz")["ece"].max() > 0.1
+
+
 def probs(array):
     def make(folder):
         np.savez(folder / "val.npz", probs=array, labels=LABELS)
@@ -491,6 +496,8 @@ COMMAND = [
     WRONG("--trained-gamma=1_0", given("--trained-gamma=1_0"), "--trained-gamma: invalid float value: '1_0'"),
     LINE("--trained-gamma=inf", given("--trained-gamma=inf"), "--trained-gamma is inf: it must be from 0 to 100"),
     LINE("--num-bins=1e6", given("--num-bins=1e6"), "--num-bins: invalid int value: '1e6', give a whole number"),
+    Case("wrong result", "one bin", given("--num-bins=1"), "report: ", 0, check=has_ece),
+    Case("unhelpful line", "sure and right", arrays(logits=1e6 * np.eye(CLASSES)[LABELS]), "report: ", 0),
     NO_END("--num-bins=1000000", given("--num-bins=1000000"), "it must be from 1 to 10000"),
     NO_END("more bins than examples", given("--num-bins=10000"), "but val has 60 examples: give fewer bins than"),
     NO_END(

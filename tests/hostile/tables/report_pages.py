@@ -191,6 +191,13 @@ HUGE = [
     ("an epoch below 0", "has epoch -1", {"epoch": -1.0}),
     ("low above high", "has low above high", {"low": 0.9, "high": 0.1}),
 ]
+
+
+def nested(levels):
+    """A manifest with a config of so many objects, and as many lists, inside each other."""
+    return {**NAMES, "config": {"x": json.loads('{"a":' * levels + "[" * levels + "]" * levels + "}" * levels)}}
+
+
 MANIFESTS = [
     ("10^9 digits", "metrics.ece.digits is not from 0 to 12", metric_entry(digits=10**9)),
     ("digits below 0", "metrics.ece.digits is not from 0 to 12", metric_entry(digits=-1)),
@@ -200,13 +207,17 @@ MANIFESTS = [
     ("a scale that is a truth", "metrics.ece.scale is not a number", metric_entry(scale=True)),
     ("neither low nor high is best", "metrics.ece.best is neither", metric_entry(best="__class__")),
     ("a metric's title that is a list", "metrics.ece.title is not a text", metric_entry(title=["ECE"])),
-    ("a sweep of texts", "sweep.gamma is not a list of numbers", config(gamma=["x", 1])),
-    ("a sweep of lists", "sweep.gamma is not a list of numbers", config(gamma=[[1], [2]])),
-    ("a sweep of nothing but 1e308", "sweep.gamma is not a list of numbers", config(gamma=[1e308])),
-    ("runs that are numbers", "runs is not a list of texts", {**NAMES, "runs": [1, 2]}),
+    ("a sweep of texts", "each of config.sweep.gamma is not a number", config(gamma=["x", 1])),
+    ("a sweep of lists", "each of config.sweep.gamma is not a number", config(gamma=[[1], [2]])),
+    ("a sweep of nothing but 1e308", "config.sweep.gamma holds a number beyond float32", config(gamma=[1e308])),
+    ("runs that are numbers", "each of runs is not a text", {**NAMES, "runs": [1, 2]}),
     ("a choice that is a list", "calibration.choice is not an object", {**NAMES, "calibration": {"choice": []}}),
     ("warnings that are a number", "warnings is not a list", {**NAMES, "calibration": {"warnings": 3}}),
     ("a trained gamma of text", "trained_gamma is not a number", {**NAMES, "calibration": {"trained_gamma": "x"}}),
+    ("a gamma of text", "config.loss.gamma is not a number", {"config": {"loss": {"gamma": "3"}}}),
+    ("a command of objects", "each of command is not a text", {**NAMES, "command": [{"x": []}]}),
+    ("a commit that is an object", "git is not a text", {**NAMES, "git": {"x": 1}}),
+    ("a config nested too deep", "it is nested too deep", nested(200)),
     ("a method chosen by number", "choice.method is not a text", {**NAMES, "calibration": {"choice": {"method": 1}}}),
 ]
 IN_MANIFEST = {
@@ -214,21 +225,20 @@ IN_MANIFEST = {
     "methods": {"uncalibrated": {"title": EVIL}},
     "metrics": {"ece": {"title": EVIL, "unit": "%d{0}", "note": "</small><script>"}},
     "data": {"name": EVIL},
-    "config": {EVIL: EVIL, "loss": {"name": EVIL, "gamma": EVIL}, "evaluation": {"num_bins": EVIL}, "sweep": None},
-    "command": [EVIL, 3, None, {"x": []}],
-    "git": {EVIL: [EVIL]},
-    "loss_values": ["gamma", [3]],
+    "config": {EVIL: {EVIL: [EVIL, None, {}]}, "loss": {"name": EVIL}, "model": [EVIL, True]},
+    "command": [EVIL, ""],
+    "git": EVIL,
+    "loss_values": ["gamma", EVIL],
 }
 CALIBRATED = {
     **IN_MANIFEST,
     "calibration": {
         "split": "test",
         "choice": {"method": EVIL, "criterion": EVIL, "parameters": {EVIL: [EVIL, "</code><script>"]}},
-        "warnings": ["</li><script>", 3, None],
+        "warnings": ["</li><script>", ""],
         "trained_gamma": 1e-300,
     },
 }
-DEEP = {**NAMES, "config": {"x": json.loads('{"a":' * 200 + "[" * 200 + "]" * 200 + "}" * 200)}}
 
 CASES = [
     shown("a split of markup in a file name", of_one("split", EVIL, wrong), SWEPT),
@@ -263,7 +273,7 @@ CASES = [
         [*few_rows(), Metric("group_ece", 0.1, split="test", method=EVIL, group="g")],
         CALIBRATED,
     ),
-    shown("a config deeper than a page", few_rows(), DEEP, kind="traceback"),
+    shown("a config deeper than a page", few_rows(), nested(8), kind="traceback"),
     shown("a config of 10,000 fields", few_rows(), {**NAMES, "config": {f"f{n}": [n] * 50 for n in range(10_000)}}),
     shown(
         "names of the object itself",
@@ -352,8 +362,7 @@ CASES = [
         "traceback",
         "a sweep that is a list",
         merged("a", "b", "--out=m", b={"config": {"sweep": [1]}}),
-        "m/report.html",
-        0,
+        "config.sweep is not an object",
     ),
     Case(
         "unhelpful line", "an unknown flag of report", alone("--what", "w"), "--what is no argument: give one workdir"
