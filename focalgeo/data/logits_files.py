@@ -11,7 +11,7 @@ from jaxtyping import Float32, Int32
 
 from focalgeo.data.archives import checksum
 from focalgeo.data.logits_formats import Arrays, open_arrays
-from focalgeo.types import InputError
+from focalgeo.types import InputError, expanded
 
 PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
@@ -90,11 +90,11 @@ def _open(source: str, where: str) -> tuple[list[Path], Arrays]:
         raise InputError(f"--{where}={source} says the same array twice: give one file of each")
     _check_roles(source, parts, where)
     if not parts:
-        path = Path(source)
+        path = Path(expanded(source))
         if path.suffix.lower() == ".npy":
             raise InputError(f"--{where}={source}: an .npy file has no names; give --{where}=logits=z.npy,labels=y.npy")
         return [path], open_arrays(path)
-    paths = {role: Path(text) for role, text in parts.items()}
+    paths = {role: Path(expanded(text)) for role, text in parts.items()}
     for role, path in paths.items():
         if path.suffix.lower() != ".npy":
             raise InputError(f"--{where}: {role}={path} is no .npy file; give other formats as --{where}=PATH")

@@ -463,7 +463,11 @@ FILES = [
     LINE("a loop of links", special(lambda path: path.symlink_to(path.name)), "symbolic links"),
     LINE("a name that is too long", lambda folder: calibrate(f"--val={'x' * 300}.npz"), "File name too long"),
     LINE("a path that is too long", lambda folder: calibrate(f"--val={'x/' * 3000}a.npz"), "File name too long"),
-    TRACEBACK("a name with a zero byte", lambda folder: calibrate("--val=a\0.npz"), r"a\\x00.npz holds '\\x00'"),
+    TRACEBACK(
+        "a name with a zero byte",
+        lambda folder: calibrate("--val=a\0.npz"),
+        r"a\\x00.npz holds what is no UTF-8 text on one line",
+    ),
     TRACEBACK("a name with a line break", lambda folder: calibrate("--val=a\nb.npz"), r"--val=a\\nb.npz holds"),
     TRACEBACK("a name that is not UTF-8", lambda folder: calibrate("--val=a\udcff.npz"), r"--val=a\\udcff.npz holds"),
     TRACEBACK("an output folder that is not UTF-8", out("a\udcff"), r"--out=a\\udcff holds"),
