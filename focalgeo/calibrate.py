@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from focalgeo.files import UNUSABLE
 from focalgeo.job.inputs import Options, read_inputs
-from focalgeo.types import MOST_BINS, MOST_RESAMPLES, InputError, RunError, shown
+from focalgeo.types import MOST_BINS, MOST_RESAMPLES, InputError, RunError, expanded, shown
 
 DESCRIPTION = """\
 Fit calibration methods to a classifier's outputs and say, on other examples, which to use: calibrated probabilities,
@@ -94,7 +94,7 @@ def parse(arguments: Sequence[str]) -> Options:
     for name in ("val", "out"):
         if not getattr(found, name):
             raise InputError(f"--{name} is missing: for example {EXAMPLE}")
-    options = Options(**vars(found))
+    options = Options(**{**vars(found), "out": expanded(found.out)})
     _check(options)
     return options
 
@@ -113,11 +113,6 @@ def _check_texts(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if not argument.strip():
             raise InputError(f"an argument is empty: flags are given as in {EXAMPLE}")
-
-
-def _is_strange(letter: str) -> bool:
-    """Whether it is a control character, ends a line, or stands for a byte that is no UTF-8."""
-    return letter < " " or "\x7f" <= letter <= "\x9f" or letter in "\u2028\u2029" or "\ud800" <= letter <= "\udfff"
 
 
 def _check(options: Options) -> None:

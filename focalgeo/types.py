@@ -1,6 +1,7 @@
 """Types that several packages share: errors, batches, data sets, the training state, estimates."""
 
 import difflib
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +32,19 @@ def shown(value: object, *, most: int = 60) -> str:
         text = f"a value of type {type(value).__name__}"
     text = text if len(text) <= most else f"{text[: most - 3]}..."
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def expanded(path: str) -> str:
+    """The path with ~ or ~name at its beginning as that home folder: behind the = of a flag no shell does so.
+
+    Raises:
+        InputError: there is no such home folder; a folder called ~ is never made.
+    """
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        name = shown(path)
+        raise InputError(f"{name} begins with ~, and no home folder is known for it: give the whole path, or ./{name}")
+    return found
 
 
 def _line(message: str) -> str:

@@ -15,15 +15,17 @@ import pytest
 
 from configs import digits
 from focalgeo import calibrate as command
-from focalgeo import calibration, job, records, report
+from focalgeo import calibration, job, records, report, run
 from focalgeo.calibrate import main, parse
 from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrator
 from focalgeo.calibration.saved import SavedCalibrator, calibrator_json
+from focalgeo.config import default_config, load_config
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job import calibration as job_calibration
 from focalgeo.job import inputs
 from focalgeo.job.members import make_members
 from focalgeo.job.warnings import input_warnings, noise_floor
+from focalgeo.report.__main__ import main as report_main
 from focalgeo.report.calibration_page import SNIPPET
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
 from focalgeo.types import InputError, Predictions
@@ -486,13 +488,38 @@ def test_wrong_flags_are_one_line(arguments, says, capsys):
     assert says in one_line(arguments, capsys)
 
 
+def test_a_tilde_is_the_home_folder_in_every_command(tmp_path, monkeypatch, capsys):
+    home = tmp_path / "home"
+    home.mkdir()
+    write_samples(home, n=60)
+    (home / "job.py").write_text("from focalgeo.config import default_config as get_config\n")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    options = parse(["--val=~/val.npz", "--test=~/test.npz", "--out=~/out"])
+    assert options.out == f"{home}/out"
+    val, test = inputs.read_inputs(options)
+    assert len(val.labels) == len(test.labels) == 60
+    with np.load(home / "val.npz") as arrays:
+        for name in arrays:
+            np.save(home / f"{name}.npy", arrays[name])
+    pair = inputs.read_inputs(parse(["--val=logits=~/logits.npy,labels=~/labels.npy", "--out=~/o"]))[0]
+    np.testing.assert_array_equal(pair.logits, val.logits)
+    assert run.parse(["--config=~/job.py", "--workdir=~/work"]).workdir == f"{home}/work"
+    assert load_config("~/job.py").seed == default_config().seed
+    for arguments in (["~/gone"], ["~/gone", "~/away", "--out=~/together"]):
+        assert report_main(arguments) == 2
+        assert f"{home}/gone" in capsys.readouterr().err
+    assert "~no-such-user/out begins with ~" in one_line(["--val=~/val.npz", "--out=~no-such-user/out"], capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
         ({"logits": np.full((60, 3), np.nan)}, "val: logits of 60 examples are NaN or infinite, the first in row 0"),
         ({"logits": None, "probs": np.full((60, 3), 0.3)}, "60 rows of probs do not sum to 1"),
         ({"logits": None, "probs": np.full((60, 3), -3.0)}, "no probability: if these are logits, say --logits-key"),
-        ({"labels": np.zeros(60)}, "labels are float64"),
+        ({"labels": np.full(60, 0.5)}, "labels"),
         ({"labels": np.full(60, 3)}, "labels[0] is 3"),
         ({"labels": np.zeros(59, int)}, "labels have shape (59,)"),
         ({"labels": np.array([None] * 60)}, "holds pickled objects, which could run code"),

@@ -17,7 +17,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from focalgeo.config.fields import FIELDS, is_field, named, typed, unknown
-from focalgeo.types import InputError, shown
+from focalgeo.types import InputError, expanded, shown
 
 
 def load_config(file: str | Path, words: str = "") -> ConfigDict:
@@ -31,7 +31,7 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
       InputError: there is no such file, it has no get_config, or its code raised, with the line.
     """
     file, _, after_colon = str(file).partition(":")
-    words, path = words or after_colon, Path(file)
+    words, path = words or after_colon, Path(expanded(file))
     _check_file(path)
     where = shown(file)
     specification = importlib.util.spec_from_file_location(f"{path.resolve().parent.name}.{path.stem}", path)
@@ -170,6 +170,8 @@ def split_arguments(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]
 def split_flags(arguments: Sequence[str], examples: Mapping[str, str]) -> dict[str, str]:
     """The values of the flags that `examples` names, each given once at most, as --NAME=VALUE or --NAME VALUE.
 
+    ~ at the beginning of a value is the home folder.
+
     Raises:
       InputError: an unknown flag or argument; a flag that is given twice, is empty or has no value, with its example.
     """
@@ -187,7 +189,7 @@ def split_flags(arguments: Sequence[str], examples: Mapping[str, str]) -> dict[s
         text = next(rest, "") if value is None else value[1:]
         if not text or (value is None and text.startswith("--")):
             raise InputError(f"--{name} is empty: for example --{name}={examples[name]}")
-        values[name] = text
+        values[name] = expanded(text)
     return values
 
 

@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
@@ -48,9 +49,9 @@ UNPACKED_LEAST, UNPACKED_RATIO = 1 << 30, 200
 _DEFLATE_RATIO = 1032  # the most bytes that one byte of a deflated member can stand for
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: object) -> str:
     """The error's message, or its type where it has none, on one line of at most 200 characters."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return shown(" ".join(str(error).split()), most=200) or type(error).__name__
 
 
 def corrupt_file(path: Path, why: object) -> InputError:
@@ -62,8 +63,7 @@ def corrupt_file(path: Path, why: object) -> InputError:
         return why
     if isinstance(why, MemoryError):
         return InputError(f"{path} declares more than memory holds: it is corrupt, or needs a larger machine")
-    text = " ".join(str(why).split())[:200] or type(why).__name__
-    return InputError(f"{path} is corrupt, cut short or no {path.suffix} file ({text}): write it again")
+    return InputError(f"{path} is corrupt, cut short or no {path.suffix} file ({one_line(why)}): write it again")
 
 
 def check_declared(path: Path, name: str, declared: int, *, held: float = math.inf) -> None:
@@ -205,8 +205,10 @@ def _check_size(path: Path, name: str, size: int) -> None:
         )
 
 
-def read_files(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes]]:
+def read_files(path: Path, suffixes: frozenset[str], *, others: list[str] | None = None) -> Iterator[tuple[str, bytes]]:
     """(relative path, content) of every file with one of the suffixes, in the archive's order or sorted by path.
+
+    The paths of all files with other suffixes but hidden ones are appended to `others`.
 
     Nothing is unpacked to the disk, so a name may be absolute; one that leads out of the archive is refused.
 
@@ -215,21 +217,25 @@ def read_files(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, byte
             `UNPACKED_RATIO` times its size; or as `checksum`.
         OSError: a file that cannot be read.
     """
+    others = [] if others is None else others
     if not path.is_dir():
-        yield from _read_archive(path, suffixes)
+        yield from _read_archive(path, suffixes, others)
         return
     for name in list_files(path):
         if PurePosixPath(name).suffix.lower() in suffixes:
             yield name, _content(os.path.join(path, name))
+        else:
+            others.append(name)
 
 
-def _read_archive(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes]]:
+def _read_archive(path: Path, suffixes: frozenset[str], others: list[str]) -> Iterator[tuple[str, bytes]]:
     ending = next((ending for ending in (*OPENERS, ".zip") if path.name.lower().endswith(ending)), None)
     if ending is None:
         choices = ", ".join((*OPENERS, ".zip"))
         raise InputError(f"{path} is neither a folder nor an archive: give a folder or one of {choices}")
     try:
-        yield from _read_zip(path, suffixes) if ending == ".zip" else _read_tar(path, suffixes, OPENERS[ending])
+        read = _read_zip if ending == ".zip" else partial(_read_tar, opener=OPENERS[ending])
+        yield from read(path, suffixes, others)
     except CORRUPT_FILE as error:
         of_the_system = isinstance(error, OSError) and error.errno is not None
         if isinstance(error, InputError) or of_the_system:
@@ -246,7 +252,9 @@ class _Stream(io.BufferedReader):
         return super().read(size)
 
 
-def _read_tar(path: Path, suffixes: frozenset[str], opener: Callable) -> Iterator[tuple[str, bytes]]:
+def _read_tar(
+    path: Path, suffixes: frozenset[str], others: list[str], *, opener: Callable
+) -> Iterator[tuple[str, bytes]]:
     # Buffered "r:" reads as far ahead as "r|" but spends a third of its time on each small member.
     packed = path.stat().st_size
     with (
@@ -258,7 +266,10 @@ def _read_tar(path: Path, suffixes: frozenset[str], opener: Callable) -> Iterato
             name = _member_name(member.name, path)
             archive.members = []  # else every header stays in memory
             _check_unpacked(path, archive.offset, packed)  # up to the next header, before what is between is read
-            if is_hidden(name) or PurePosixPath(name).suffix.lower() not in suffixes or member.isdir():
+            if is_hidden(name) or member.isdir():
+                continue
+            if PurePosixPath(name).suffix.lower() not in suffixes:
+                others.append(name)
                 continue
             if member.issym() or member.islnk():
                 raise InputError(f"{path}: {name} is a link: pack it with tar --dereference --hard-dereference")
@@ -269,22 +280,24 @@ def _read_tar(path: Path, suffixes: frozenset[str], opener: Callable) -> Iterato
         _check_end(stream)
 
 
-def _read_zip(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes]]:
+def _read_zip(path: Path, suffixes: frozenset[str], others: list[str]) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
         wanted = []
         for member in archive.infolist():
             name = _member_name(member.filename, path)
-            if not (member.is_dir() or is_hidden(name)) and PurePosixPath(name).suffix.lower() in suffixes:
+            is_file = not (member.is_dir() or is_hidden(name))
+            if is_file and PurePosixPath(name).suffix.lower() in suffixes:
                 wanted.append((name, member))
-            elif not member.flag_bits & 1:
-                archive.open(member).close()  # has it the same name there? Else a damaged one is passed over
+                continue
+            others += [name] if is_file else []
+            if not member.flag_bits & 1:
+                archive.open(member).close()  # has it the same name there? Else a corrupt one is passed over
         _check_count(path, len(archive.infolist()))
         _check_unpacked(path, sum(member.file_size for _, member in wanted), path.stat().st_size)
         for name, member in wanted:
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise InputError(f"{path}: {name} is a link: pack it without zip's option --symlinks")
-            if member.flag_bits & 1:
-                raise InputError(f"{path}: {name} is encrypted: pack it without a password")
+            check_zip_member(path, member)
             _check_size(path, name, member.file_size)
             yield name, archive.read(member)
 
@@ -292,7 +305,7 @@ def _read_zip(path: Path, suffixes: frozenset[str]) -> Iterator[tuple[str, bytes
 def _check_count(path: Path, count: int) -> None:
     """Compares the members found with their number at the end of a zip archive, which zipfile does not.
 
-    A damaged length would hide the members behind it.
+    A corrupt length would hide the members behind it.
     """
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _ZIP_END_BYTES))

@@ -17,7 +17,7 @@ from focalgeo.data.cache import cached_dataset
 from focalgeo.data.images import check_memory, decode_files
 from focalgeo.data.splits import RawDataset
 from focalgeo.files import check_regular
-from focalgeo.types import InputError, Split
+from focalgeo.types import InputError, Split, shown
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 # Images too, as their endings say, but of formats that are not read: passing them over would lose examples in silence.
@@ -40,6 +40,13 @@ UNREAD = frozenset(
     }
     | {".jp2", ".jpe", ".nef", ".pbm", ".pcx", ".pnm", ".psd", ".svg", ".tga"}
 )
+# No images, so that they may lie among them; any other file there is refused, lest it is an image by another name.
+NOTES = frozenset(
+    {".bib", ".csv", ".db", ".doc", ".docx", ".htm", ".html", ".info", ".ini", ".ipynb", ".json", ".jsonl", ".log"}
+    | {".md", ".md5", ".pdf", ".py", ".rst", ".rtf", ".sh", ".sha256", ".toml", ".tsv", ".txt", ".url", ".xls"}
+    | {".xlsx", ".xml", ".yaml", ".yml"}
+)
+_NOTES_BY_NAME = frozenset({"readme", "license", "licence", "copying", "notice", "authors", "changelog", "makefile"})
 SPLITS = ("train", "val", "test")
 TRAINING = frozenset({"train", "training"})
 HELD_OUT = frozenset({"val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "holdout"})
@@ -66,7 +73,7 @@ def read_folder(
     Args:
         location: a folder or .tar, .tar.gz, .tar.bz2, .tar.xz or .zip archive that holds
             {train,val,test}/<class>/<image>, val and test optional, or <class>/<image>; folders around it all, hidden
-            files and files that are no images are passed over. Relative to the working directory; ~ is the home folder.
+            files and texts are passed over. Relative to the working directory; ~ is the home folder.
         image_size: resize every image to this height and width; None asks that all have one size.
         cache_dir: where the decoded images are kept, see focalgeo.data.cache.
         tell: gets a line of progress every few seconds.
@@ -88,8 +95,9 @@ def _check_folder(path: Path, where: str, image_size: int | None) -> None:
     Raises:
         InputError: the first of them.
     """
-    names = [name for name in list_files(path) if is_image(name, where)]
-    layout(names, where=where)
+    files = list_files(path)
+    names = [name for name in files if is_image(name, where)]
+    layout(names, where=where, others=sorted({*files} - {*names}))
     check_memory(len(names), image_size, where=where)
     classes = {PurePosixPath(name).parent for name in names}
     splits = {folder.parent for folder in classes}
@@ -116,12 +124,15 @@ def is_image(name: str, where: str) -> bool:
     return suffix in SUFFIXES
 
 
-def layout(names: Sequence[str], *, where: str) -> Layout:
-    """Splits and labels from relative paths; class folders in alphabetical order are labels 0, 1, ...
+def layout(names: Sequence[str], *, where: str, others: Sequence[str] = ()) -> Layout:
+    """Splits and labels from relative paths of images; class folders in alphabetical order are labels 0, 1, ...
+
+    `others` are the paths of all other files.
 
     Raises:
         InputError: no images, one class, an image in no class folder or deeper than one, a name twice, a folder beside
-            train, val and test, no train folder, class folders named as splits, or a class that train has not.
+            train, val and test, no train folder, class folders named as splits, a class that train has not, or among
+            the class folders a file that is neither an image nor a text.
     """
     if not names:
         raise InputError(f"{where} holds no images: give class folders with files that end in {_suffixes()}")
@@ -136,6 +147,7 @@ def layout(names: Sequence[str], *, where: str) -> Layout:
         raise InputError(f"{where} holds {'/'.join((*outer, *path))} twice: pack it again")
     if not has_splits:
         _check_roles(outer, sorted({class_name for class_name, _ in members["train"]}), where)
+    _check_others(others, outer, has_splits=has_splits, where=where)
     return _labelled(members, where)
 
 
@@ -156,7 +168,7 @@ def find_path(location: str, *, where: str, hint: str = "") -> Path:
         raise _nothing_at(where, hint) from error
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: ~ of no user
         why = getattr(error, "strerror", None) or one_line(error)
-        raise InputError(f"{_shortened(where)} cannot be read ({why}): check the path") from error
+        raise InputError(f"{shown(where, most=200)} cannot be read ({why}): check the path") from error
     if not location:
         raise _nothing_at(where, hint)
     if not stat.S_ISDIR(mode):
@@ -167,11 +179,7 @@ def find_path(location: str, *, where: str, hint: str = "") -> Path:
 def _nothing_at(where: str, hint: str) -> InputError:
     hint = f"; {hint}" if hint else ""
     path = f"check the path, relative to {Path.cwd()}"
-    return InputError(f"{_shortened(where)}: there is no such folder or archive: {path}{hint}")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:100]}...{text[-80:]}"
+    return InputError(f"{shown(where, most=200)}: there is no such folder or archive: {path}{hint}")
 
 
 @contextmanager
@@ -254,6 +262,23 @@ def _check_roles(outer: Sequence[str], class_names: Sequence[str], where: str) -
     if len(splits) > 1:
         names = f"{splits[0]} and {splits[-1]}"
         raise InputError(f"{where}: {names} are names of splits and hold no class folders: give train/<class>/<image>")
+    if len(class_names) > 1 and set(map(str.lower, class_names)) & HELD_OUT:
+        held_out, classes = exact[0], [name for name in class_names if name not in exact]
+        mend = "give train/<class>/<image>, or rename it if it is a class"
+        raise InputError(f"{where}: {held_out} is the name of a split and stands beside the class {classes[0]}: {mend}")
+
+
+def _check_others(others: Sequence[str], outer: Sequence[str], *, has_splits: bool, where: str) -> None:
+    """Refuse a file in or beside the class folders that may be an image by another name, which would be lost."""
+    depth = len(outer) + has_splits
+    for name in others:
+        path = PurePosixPath(name)
+        inside = path.parts[: len(outer)] == tuple(outer) and len(path.parts) > depth + 1
+        if not inside or (has_splits and path.parts[len(outer)] not in SPLITS):
+            continue
+        if path.suffix.lower() not in NOTES and path.name.lower() not in _NOTES_BY_NAME:
+            mend = f"remove it, or if it is an image give it one of the endings {_suffixes()}"
+            raise InputError(f"{where}: {name} has no ending that is known: {mend}")
 
 
 _OWN_CLASSES = "or name the folder otherwise if it is what to train on"
@@ -278,9 +303,11 @@ def _labelled(members: dict[str, list[tuple[str, int]]], where: str) -> Layout:
 
 
 def _decode(path: Path, where: str, digest: str, image_size: int | None, tell: Tell | None) -> RawDataset:
-    files = ((name, data) for name, data in read_files(path, SUFFIXES | UNREAD) if is_image(name, where))
+    others: list[str] = []
+    found = read_files(path, SUFFIXES | UNREAD, others=others)
+    files = ((name, data) for name, data in found if is_image(name, where))
     names, images = decode_files(files, where=where, image_size=image_size, tell=tell)
-    plan = layout(names, where=where)
+    plan = layout(names, where=where, others=others)
     splits = {part: Split(images[rows], np.array(plan.labels[part], np.int32)) for part, rows in plan.rows.items()}
     return RawDataset(splits, plan.class_names, digest)
 

@@ -1,8 +1,8 @@
 """Classifier outputs with their labels, read from files of any framework: logits or probabilities, as the user says."""
 
 import difflib
+import os
 import re
-import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,11 +11,14 @@ from jaxtyping import Float32, Int32
 
 from focalgeo.data.archives import checksum
 from focalgeo.data.logits_formats import Arrays, open_arrays
-from focalgeo.types import InputError
+from focalgeo.files import UNUSABLE
+from focalgeo.types import InputError, expanded
 
 PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
+_LARGE_LOGIT = 1e3  # float32 holds what is less to 4 decimal places
 _FEWEST_EXAMPLES = 30
+_LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
 _NEGATIVE_ROUNDING = 1e-6  # a probability this far below 0 counts as 0
 _SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}  # by bytes of the type: what rounding leaves of a sum of 1
 _ROLES = ("logits", "probs", "labels", "group")
@@ -75,7 +78,7 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         source=source,
         checksum=" ".join(f"sha256:{checksum(path)}" for path in files),
         given=given,
-        logits=_log(scores) if given == "probs" else scores.astype(np.float32),
+        logits=_log(scores) if given == "probs" else _as_float32(scores),
         labels=labels.astype(np.int32),
         group=group,
         saturated=int(((scores <= 0) | (scores >= 1)).any(axis=1).sum()) if given == "probs" else 0,
@@ -84,17 +87,21 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
 
 
 def _open(source: str, where: str) -> tuple[list[Path], Arrays]:
-    found = re.findall(rf"(?:^|,)({'|'.join(_ROLES)})=(.+?)(?=,(?:{'|'.join(_ROLES)})=|$)", source)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", source):
+        raise InputError(f"--{where}={source} is an address: fetch the file and give its path")
+    names = "|".join(_ROLES)
+    is_file = os.path.isfile(expanded(source))  # whatever its name looks like
+    found = [] if is_file else re.findall(rf"(?:^|, *)({names})=(.+?)(?=, *(?:{names})=|$)", source)
     parts = dict(found)
     if len(parts) < len(found):
         raise InputError(f"--{where}={source} says the same array twice: give one file of each")
     _check_roles(source, parts, where)
     if not parts:
-        path = Path(source)
+        path = Path(expanded(source))
         if path.suffix.lower() == ".npy":
             raise InputError(f"--{where}={source}: an .npy file has no names; give --{where}=logits=z.npy,labels=y.npy")
         return [path], open_arrays(path)
-    paths = {role: Path(text) for role, text in parts.items()}
+    paths = {role: Path(expanded(text)) for role, text in parts.items()}
     for role, path in paths.items():
         if path.suffix.lower() != ".npy":
             raise InputError(f"--{where}: {role}={path} is no .npy file; give other formats as --{where}=PATH")
@@ -103,10 +110,12 @@ def _open(source: str, where: str) -> tuple[list[Path], Arrays]:
 
 def _check_roles(source: str, parts: dict[str, str], where: str) -> None:
     """Refuses "logit=z.npy" and a list of .npy files without labels or without logits."""
-    for name in re.findall(r"(?:^|,)(\w+)=", source):
-        if name not in _ROLES and source.count(".npy") and not Path(source).exists():
-            nearest = difflib.get_close_matches(name, _ROLES, n=1, cutoff=0.0)[0]
+    for name in re.findall(r"(?:^|[,;] *)(\w+)=", source):
+        if name not in _ROLES and source.count(".npy") and not os.path.isfile(expanded(source)):
+            nearest = difflib.get_close_matches(name.lower(), _ROLES, n=1, cutoff=0.0)[0]
             raise InputError(f"--{where}={source}: {name}= is not known; did you mean {nearest}=?")
+    if parts and re.search(rf"; *({'|'.join(_ROLES)})=", source):
+        raise InputError(f"--{where}={source}: put a comma between the files, as in logits=z.npy,labels=y.npy")
     if parts and "labels" not in parts:
         raise InputError(f"--{where}={source} has no labels: add ,labels=y.npy")
     if parts and not {"logits", "probs"} & set(parts):
@@ -140,14 +149,21 @@ def _names(arrays: Arrays) -> str:
 
 
 def _whole_numbers(labels: np.ndarray, where: str) -> np.ndarray:
-    """Labels as integers; text, as a csv file holds it, is read as whole numbers and nothing else."""
+    """Labels as integers; text, as a csv file holds it, and floats are taken if they are whole, as 2 or 2.0."""
     if labels.dtype.kind in "iu":
         return labels
+    if labels.dtype.kind == "f":
+        labels = labels.astype(np.promote_types(labels.dtype, np.float64))
+        strange = np.flatnonzero(~(np.abs(labels) < _LARGEST_LABEL) | (labels != np.round(labels)))
+        if strange.size:
+            first = strange[0]
+            raise InputError(f"{where}: labels[{first}] is {labels[first]}, no class number: give 0, 1, 2 ...")
+        return labels.astype(np.int64)
     if labels.dtype.kind == "U":
         texts = _texts(labels, "labels", where)
-        wrong = next((i for i, text in enumerate(texts) if not re.fullmatch(r"[+-]?[0-9]{1,18}", text)), None)
+        wrong = next((i for i, text in enumerate(texts) if not re.fullmatch(r"[+-]?[0-9]{1,18}(\.0*)?", text)), None)
         if wrong is None:
-            return labels.astype(np.int64)
+            return np.array([int(text.partition(".")[0]) for text in texts], np.int64)
         raise InputError(f"{where}: labels[{wrong}] is {texts[wrong][:40]!r}: give class numbers 0, 1, 2 ...")
     raise InputError(f"{where}: labels are {_type(labels)}: give class numbers as integers, labels.astype(int)")
 
@@ -159,6 +175,14 @@ def _type(array: np.ndarray) -> str:
 def _log(probs: np.ndarray) -> np.ndarray:
     """Log-probabilities, those below PROBABILITY_FLOOR (log: -87.3) as that, whatever the type: 0 has no logarithm."""
     return np.log(np.maximum(probs.astype(np.float64), PROBABILITY_FLOOR)).astype(np.float32)
+
+
+def _as_float32(logits: np.ndarray) -> np.ndarray:
+    """Logits as float32; of wider types each row less its maximum, if they are large, lest differences round away."""
+    if logits.dtype.itemsize > 4 and np.abs(logits).max() > _LARGE_LOGIT:
+        wide = logits.astype(np.promote_types(logits.dtype, np.float64))  # integers without sign cannot be subtracted
+        logits = wide - wide.max(axis=1, keepdims=True)
+    return logits.astype(np.float32)
 
 
 def _check_shapes(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, given: str, where: str) -> None:
@@ -174,9 +198,11 @@ def _check_shapes(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | No
     if labels.ndim == 2:
         hint = "labels[:, 0]" if labels.shape[1] == 1 else "labels.argmax(1) of one-hot"
         raise InputError(f"{where}: labels have shape {labels.shape}: give class numbers, {hint}")
-    for name, array in (("labels", labels), ("group", group)):
+    if group is not None and group.shape == (len(scores), 1):
+        raise InputError(f"{where}: group has shape {group.shape}: give group[:, 0]")
+    for name, array, has in (("labels", labels, "have"), ("group", group, "has")):
         if array is not None and array.shape != scores.shape[:1]:
-            shapes = f"{name} have shape {array.shape}, {given} {scores.shape}"
+            shapes = f"{name} {has} shape {array.shape}, {given} {scores.shape}"
             raise InputError(f"{where}: {shapes}: give one for each row of {given}")
     if len(scores) < _FEWEST_EXAMPLES:
         few = f"{where} has {len(scores)} examples, too few to fit or to measure calibration"
@@ -204,7 +230,7 @@ def _check_values(scores: np.ndarray, labels: np.ndarray, given: str, where: str
 
 
 def _off_by_one(labels: np.ndarray, num_classes: int) -> str:
-    """What to do with labels that are counted from 1, or with the -1 that stands for no label."""
+    """The mend for labels that are counted from 1, or with the -1 that stands for no label."""
     least, most = int(labels.min()), int(labels.max())
     if (least, most) == (1, num_classes):
         return f"; these run from 1 to {num_classes}: give labels - 1"
@@ -240,7 +266,7 @@ def _group_names(group: np.ndarray, where: str) -> np.ndarray:
     if missing.any():
         first = int(np.flatnonzero(missing)[0])
         raise InputError(f"{where}: group of {missing.sum()} examples is missing, the first in row {first}: name them")
-    wrong = next((name for name in np.unique(names).tolist() if not _is_line(name)), None)
+    wrong = next(filter(UNUSABLE.search, np.unique(names).tolist()), None)
     if wrong is not None:
         raise InputError(f"{where}: group {ascii(wrong)[:60]} is no text of one line: give plain names")
     return names
@@ -251,10 +277,6 @@ def _texts(array: np.ndarray, name: str, where: str) -> list[str]:
         return array.astype(str).tolist()
     except (ValueError, SystemError) as error:  # bytes, or code points, that are no text
         raise InputError(f"{where}: {name} hold bytes that are no text: give numbers or plain names") from error
-
-
-def _is_line(name: str) -> bool:
-    return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name)
 
 
 def _tolerance(probs: np.ndarray) -> float:

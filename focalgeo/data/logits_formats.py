@@ -7,7 +7,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -124,13 +124,8 @@ def _check_header(path: Path, name: str, file: BinaryIO, size: int) -> None:
         declared *= max(length, -1)
     held = size - file.tell()
     if min(shape, default=0) < 0 or declared != held:
-        raise corrupt_file(path, f"{name} declares shape {_short(shape)} of {dtype.str}, and {held:,} bytes follow")
+        raise corrupt_file(path, f"{name} declares shape {shown(shape)} of {dtype.str}, and {held:,} bytes follow")
     check_declared(path, name, _COPIES * declared)
-
-
-def _short(shape: tuple[int, ...]) -> str:
-    text = str(shape)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _open_safetensors(path: Path) -> Arrays:
@@ -154,7 +149,7 @@ def _safetensors(path: Path) -> Iterator[safe_open]:
 
 
 class _Table(NamedTuple):
-    """A csv file: its header, and its other lines that are not blank, each with its number, counted from 1."""
+    """A csv file: its header, and its other rows that are not blank, each with the number of its line, from 1."""
 
     path: Path
     header: list[str]
@@ -166,7 +161,8 @@ class _Table(NamedTuple):
 def _open_csv(path: Path) -> Arrays:
     """Columns `name_0`, `name_1`, ... are one float array `name` [rows, columns], any other column an array of text.
 
-    A line is a row, so that a quote which is not closed ends with it; every row has as many cells as the header.
+    A cell in quotes may hold line breaks, unless what the quotes embrace looks like rows; every row has as many cells
+    as the header.
 
     Raises:
         InputError: no UTF-8, no header, columns not separated by commas, a row of another length; when an array is
@@ -185,10 +181,11 @@ def _read_table(path: Path) -> _Table:
     check_declared(path, "the text", _COPIES * path.stat().st_size)
     try:
         data = path.read_bytes()
-        if b"\0" in data:
-            raise corrupt_file(path, "it holds zero bytes: UTF-16 should be UTF-8")
+        why = next((why for start, why in _PACKED if data.startswith(start)), None)
+        if why or b"\0" in data:
+            raise corrupt_file(path, why or "it holds zero bytes: UTF-16 should be UTF-8")
         text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-        found = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line and not line.isspace()]
+        found = [(number, row) for number, row in _rows(text.split("\n"), path) if row and not row.isspace()]
     except (UnicodeDecodeError, MemoryError) as error:
         raise corrupt_file(path, error) from error
     number, first = found[0] if found else (1, "")
@@ -198,14 +195,39 @@ def _read_table(path: Path) -> _Table:
     return _Table(path, header, [line for _, line in found[1:]], [number for number, _ in found[1:]], plain)
 
 
+_PACKED = ((b"\x1f\x8b", "it is packed by gzip: unpack it"), (b"PK\3\4", "it is a zip archive or a workbook"))
+
+
+def _rows(lines: list[str], path: Path) -> Iterator[tuple[int, str]]:
+    """Each row with the number of its first line; a cell in quotes may hold line breaks.
+
+    Lines that would each be a row, were it not for the quotes, are rows with a stray quote.
+    """
+    at = 0
+    while at < len(lines):
+        first, count = lines[at], 1
+        if first.count('"') % 2:
+            reader = _reader(f"{lines[below]}\n" for below in range(at, len(lines)))
+            with _quotes(path, at + 1):
+                next(reader)
+            count = reader.line_num
+        row = lines[at : at + count]
+        if count > 1 and {line.count(",") for line in row} == {first.count(",")}:
+            raise InputError(f"{path}, line {at + 1} {_OPEN}")
+        yield at + 1, "\n".join(row)
+        at += count
+
+
 def _check_table(table: _Table) -> None:
     """Refuses a header that is none, and rows that are longer or shorter than it."""
     path, header = table.path, table.header
     for mark, name in ((";", "semicolons"), ("\t", "tabs")) if len(header) == 1 else ():
         if mark in header[0]:
             raise InputError(f"{path}: columns are separated by {name}: write it with commas")
-    if all(_NUMBER.fullmatch(name) for name in header):
-        raise InputError(f"{path} has no header: begin it with a line such as labels,logits_0,logits_1")
+    above = header[0].startswith(("# ", "sep=")) or (len(header) == 1 and table.lines and "," in table.lines[0])
+    if above or all(_NUMBER.fullmatch(name) for name in header):
+        what = f"{path} has no header" if not above else f"{path}: its first line is {header[0][:60]!r} and no header"
+        raise InputError(f"{what}: begin it with a line such as labels,logits_0,logits_1")
     for number, line in zip(table.numbers, table.lines, strict=True):
         count = len(_cells(line, path, number)) if '"' in line else line.count(",") + 1
         if count != len(header):
@@ -220,10 +242,25 @@ def _cells(line: str, path: Path, number: int, last: int = -1) -> list[str]:
     """The cells of a line, at least those up to the position `last`; -1 for all."""
     if '"' not in line:
         return line.split(",", last + 1) if last >= 0 else line.split(",")
+    with _quotes(path, number):
+        return next(_reader([line]))
+
+
+def _reader(lines: Iterable[str]) -> Iterator[list[str]]:
+    return csv.reader(lines, strict=True, skipinitialspace=True)
+
+
+_OPEN = "has a quote that is not closed: close or remove it"
+
+
+@contextlib.contextmanager
+def _quotes(path: Path, number: int) -> Iterator[None]:
+    """Turns what csv says of the quotes in a row into one line."""
     try:
-        return next(csv.reader([line], strict=True))
+        yield
     except csv.Error as error:
-        raise InputError(f"{path}, line {number} has a quote that is not closed: close or remove it") from error
+        behind = "has text behind a cell in quotes: write a quote inside a cell twice"
+        raise InputError(f"{path}, line {number} {behind if 'expected after' in str(error) else _OPEN}") from error
 
 
 def _csv_array(table: _Table, stem: str, columns: list[int]) -> np.ndarray:
@@ -277,7 +314,7 @@ def _check_members(path: Path) -> None:
 
 
 def _without_advice(error: Exception) -> object:
-    """What torch says, but for its advice to switch weights_only off, which lets a file run code."""
+    """The message of torch, but for its advice to switch weights_only off, which lets a file run code."""
     if isinstance(error, InputError | MemoryError):
         return error
     if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from focalgeo.report.merge import merge_workdirs
 from focalgeo.report.page import write_report
 from focalgeo.report.style import printable, short
-from focalgeo.types import InputError
+from focalgeo.types import InputError, expanded
 
 _USAGE = "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="
 
@@ -45,7 +45,8 @@ def _workdir(arguments: Sequence[str]) -> str:
         raise InputError("the name of a workdir is empty; give its folder")
     if not outs and len(folders) > 1:
         raise InputError("several workdirs need a new folder for the report: --out=runs/together")
-    return str(merge_workdirs(folders, outs[0])) if outs else folders[0]
+    folders = [expanded(folder) for folder in folders]
+    return str(merge_workdirs(folders, expanded(outs[0]))) if outs else folders[0]
 
 
 if __name__ == "__main__":

@@ -356,3 +356,20 @@ def test_metadata_that_pillow_warns_of_is_passed_over(folder):
     whole = (folder / "train/cat/20.tif").read_bytes()
     (folder / "train/cat/20.tif").write_bytes(whole + b"trailing")
     load(folder)
+
+
+def test_notes_may_lie_among_images_and_anything_above_or_beside_them(folder):
+    plain = load(folder)
+    for name in ("notes", "train/labels.mat", "train/bee/README", "train/bee/Thumbs.db", "train/bee/x.txt", "doc/a.b"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("words")
+    assert_same(plain, load(folder))
+
+
+def test_train_may_be_a_class(folder):
+    for name in ("bee", "cat"):
+        (folder / "train" / name).rename(folder / name)
+    shutil.rmtree(folder / "test")
+    shutil.rmtree(folder / "train")
+    (folder / "cat").rename(folder / "train")
+    assert load(folder).class_names == ("bee", "train")

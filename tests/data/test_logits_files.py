@@ -164,6 +164,52 @@ def test_quotes_blank_lines_and_other_line_ends_of_a_csv_change_nothing(tmp_path
         np.testing.assert_array_equal(found.group, GROUP)
 
 
+def test_a_cell_in_quotes_may_hold_line_breaks_and_spaces_may_follow_commas(tmp_path):
+    write_csv(tmp_path / "a.csv")
+    header, *rows = (tmp_path / "a.csv").read_text().splitlines()
+    spaced = ['"' + each.replace(",", '", "') + '"' for each in [header, *rows]]
+    last = [f"{header},text", *(f'{row},"line, one\r\nline ""two""\n\n{row[:9]}"' for row in rows)]
+    first = [f"text,{header}", *(f'"line one\nline two",{row}' for row in rows)]
+    for name, lines in (("b", spaced), ("c", last), ("d", first)):
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines), newline="")
+        found = read(tmp_path / f"{name}.csv")
+        np.testing.assert_array_equal(found.logits, LOGITS)
+        np.testing.assert_array_equal(found.labels, LABELS)
+        np.testing.assert_array_equal(found.group, GROUP)
+    (tmp_path / "e.csv").write_text("\n".join([*last[:-1], rows[-1]]))
+    assert "e.csv, line 158 has 5 cells, the header 6" in line(tmp_path / "e.csv")
+
+
+def test_labels_may_be_whole_floats(tmp_path):
+    given = (
+        write_npz(tmp_path / "a.npz", labels=LABELS.astype(np.float64)),
+        write_npz(tmp_path / "b.npz", labels=LABELS.astype(np.float16)),
+        write_csv(tmp_path / "c.csv", label=lambda label: f"{label}.0"),
+        write_csv(tmp_path / "d.csv", label=lambda label: f"+{label}."),
+    )
+    for path in given:
+        np.testing.assert_array_equal(read(path).labels, LABELS)
+        assert read(path).labels.dtype == np.int32
+
+
+def test_logits_far_from_0_keep_their_differences(tmp_path):
+    for number, offset in enumerate((1e5, -1e12)):
+        found = read(write_npz(tmp_path / f"{number}.npz", logits=LOGITS.astype(np.float64) + offset)).logits
+        np.testing.assert_allclose(found, LOGITS - LOGITS.max(1, keepdims=True), atol=1e-3)
+    whole = np.round(LOGITS).astype(np.int64) - 10
+    found = read(write_npz(tmp_path / "u.npz", logits=whole.astype(np.uint64))).logits  # from 2^64 downwards
+    assert found.max() == 0
+    exact = read(write_npz(tmp_path / "f.npz", logits=LOGITS.astype(np.float64))).logits
+    np.testing.assert_array_equal(exact, LOGITS)
+
+
+def test_a_file_s_name_may_look_like_a_list_of_files(tmp_path):
+    assert len(read(write_csv(tmp_path / "a,labels=2.csv")).labels) == N
+    for name, array in (("z", LOGITS), ("y", LABELS)):
+        np.save(tmp_path / f"{name}.npy", array)
+    np.testing.assert_array_equal(read(f"logits={tmp_path}/z.npy, labels={tmp_path}/y.npy").labels, LABELS)
+
+
 def test_what_is_no_regular_file_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "a.npz")
     (tmp_path / "b.npz").symlink_to("gone.npz")
@@ -384,7 +430,7 @@ BAD = {
         "logits have shape (40,): give [examples, classes]; of two classes give both, np.stack([0 * z, z], 1)",
     ),
     "one class": ({"logits": LOGITS[:, :1], "labels": 0 * LABELS}, "logits have 1 class: give two or more"),
-    "float labels": ({"labels": LABELS.astype(float)}, "labels are float64: give class numbers as integers"),
+    "float labels": ({"labels": LABELS + 0.5}, "no class number: give 0, 1, 2 ..."),
     "label too large": ({"labels": with_value(LABELS, 3, 5)}, "labels[5] is 3: with 3 classes give labels from 0 to 2"),
     "label below 0": ({"labels": with_value(LABELS, -1, 5)}, "if -1 stands for no label, leave these examples out"),
     "labels from 1": ({"labels": LABELS + 1}, "these run from 1 to 3: give labels - 1"),
@@ -394,7 +440,7 @@ BAD = {
     "group of other bytes": ({"group": np.array([b"\xff"] * N)}, "group hold bytes that are no text"),
     "length": ({"labels": LABELS[:-1]}, "labels have shape (39,), logits (40, 3): give one for each row of logits"),
     "one-hot": ({"labels": np.eye(3, dtype=int)[LABELS]}, "labels have shape (40, 3)"),
-    "group": ({"group": GROUP[:-1]}, "group have shape (39,)"),
+    "group": ({"group": GROUP[:-1]}, "group has shape (39,)"),
     "10 examples": ({"logits": LOGITS[:10], "labels": LABELS[:10]}, "val has 10 examples, too few to fit"),
     "no examples": ({"logits": LOGITS[:0], "labels": LABELS[:0]}, "val has 0 examples"),
     "both": ({"probs": PROBS}, "val has logits and probs: say which by --logits-key=logits or --probs-key=probs"),

@@ -291,6 +291,28 @@ GUESSED_ROLES = [
     roles("train and test without classes", flat("train", "test"), "test and train are names of splits"),
     roles("train, val and other without classes", flat("train", "val", "other"), "train and val are names of splits"),
     roles("train-images and test-images", flat("train-images", "test-images"), "are names of splits"),
+    roles(
+        "test beside a class", flat("other", "test"), "test is the name of a split and stands beside the class other"
+    ),
+    roles("validation beside classes", flat("negative", "positive", "Validation"), "Validation is the name of a split"),
+    roles("holdout in a folder", flat("x/bee", "x/holdout"), "holdout is the name of a split.*rename it"),
+    roles("only test, without classes", flat("test"), "one class, test"),
+    roles("images without an ending", {**WHOLE, "train/cat/9": picture()}, "train/cat/9 has no ending that is known"),
+    roles("images numbered by wget", {**WHOLE, "test/cat/3.png.1": picture()}, "3.png.1 has no ending that is known"),
+    roles("a class of another format", {**MANY, "train/dog/1.jxl": b"x"}, "train/dog/1.jxl has no ending"),
+    roles("arrays in a class", {**flat("a", "b"), "b/9.npy": b"x"}, "b/9.npy has no ending that is known"),
+    loads(
+        "wrong result",
+        "images without an ending in a tar",
+        lambda f: tar(f / "x.tar", {**WHOLE, "train/cat/9": picture()}),
+        "train/cat/9 has no ending that is known: remove it",
+    ),
+    loads(
+        "wrong result",
+        "images without an ending in a zip, in a folder",
+        lambda f: archived(f / "x.zip", {f"out/{name}": b for name, b in {**WHOLE, "train/cat/9": picture()}.items()}),
+        "out/train/cat/9 has no ending that is known",
+    ),
     roles("test has classes, train has none", {**flat("train"), **images("test")}, "train/0.png is in no class folder"),
     roles("a class that train has not", {**WHOLE, "test/dog/0.png": picture()}, "test has the class dog, which train"),
     roles("one class", {f"train/bee/{i}.png": picture(i) for i in range(5)}, "one class, bee"),

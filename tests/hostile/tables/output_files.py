@@ -1,5 +1,6 @@
 """Files of a classifier's outputs, and flags of the calibrate command, that are wrong in one thing each."""
 
+import gzip
 import io
 import json
 import os
@@ -252,7 +253,27 @@ CSV = [
         ),
         "line 11 has a quote that is not closed",
     ),
-    WRONG("csv: text behind a quote", line('"0"1,1.0,2.0,3.0'), "line 9 has a quote that is not closed"),
+    WRONG("csv: text behind a quote", line('"0"1,1.0,2.0,3.0'), "line 9 has text behind a cell in quotes: write a"),
+    LINE(
+        "csv: a title above the header", csv("made by x", [HEADER, *LINES]), "first line is 'made by x' and no header"
+    ),
+    LINE("csv: a comment above the header", csv("# a, b", [HEADER, *LINES]), "first line is '# a' and no header"),
+    LINE("csv: Excel's separator", csv("sep=,", [HEADER, *LINES]), "first line is 'sep=' and no header: begin"),
+    LINE("csv: gzip", data("val.csv", gzip.compress(HEADER.encode())), "it is packed by gzip: unpack it"),
+    LINE("csv: a workbook", data("val.csv", b"PK\3\4\0\0"), "it is a zip archive or a workbook"),
+    WRONG(
+        "csv: a line break inside quotes, which embraces a row",
+        csv(HEADER + ",x", ['0,1,2,3,"a', '1,2,1,3,a"', *(f"{x},b" for x in LINES)]),
+        "line 2 has a quote that is not closed",
+    ),
+    LINE("an address", lambda folder: calibrate("--val=https://x.org/a.npz"), "is an address: fetch the file"),
+    LINE(
+        "arrays after a semicolon", lambda folder: calibrate("--val=logits=z.npy;labels=y.npy"), "put a comma between"
+    ),
+    LINE("arrays in capitals", lambda folder: calibrate("--val=LOGITS=z.npy"), "did you mean logits="),
+    LINE(
+        "a home that is none", lambda folder: calibrate("--val=~no-such-user/a.npz"), "no home folder is known for it"
+    ),
     *(
         WRONG(f"csv: a cell {text!r}", cell(text), "line 9, column 'logits_0' is .*, no number: mend the cell")
         for text in ("1_000", "１.5", "0x1p3", "1e", "+-1", "1.2.3", "1 000", "--1", "1e5.5")
@@ -302,7 +323,10 @@ ARRAYS = [
     LINE("labels (n, 1, 1)", arrays(labels=LABELS[:, None, None]), r"labels have shape \(60, 1, 1\), logits \(60, 3\)"),
     LINE("labels 0-d", arrays(labels=np.int32(1)), r"labels have shape \(\)"),
     LINE("labels beyond int64", arrays(labels=np.full(N, 2**64 - 1, np.uint64)), "is 18446744073709551615: with 3"),
-    LINE("labels as numbers with fractions", arrays(labels=LABELS + 0.5), "give class numbers as integers"),
+    LINE("labels as numbers with fractions", arrays(labels=LABELS + 0.5), r"labels\[0\] is \d.5, no class number"),
+    LINE("labels of NaN", arrays(labels=LABELS * np.nan), r"labels\[0\] is nan, no class number: give"),
+    LINE("labels of infinity", arrays(labels=np.full(N, np.inf)), r"labels\[0\] is inf, no class number: give"),
+    LINE("group (n, 1)", arrays(group=LABELS[:, None]), r"group has shape \(60, 1\): give group\[:, 0\]"),
     LINE("labels of truth values", arrays(labels=LABELS > 0), "labels are bool: give class numbers as integers"),
     LINE("labels of dates", arrays(labels=LABELS.astype("M8[D]")), r"labels are datetime64\[D\]: give class numbers"),
     LINE("labels of bytes", arrays(labels=LABELS.astype("S")), r"labels are \|S\d+: give class numbers"),
@@ -468,7 +492,11 @@ FILES = [
     LINE("a loop of links", special(lambda path: path.symlink_to(path.name)), "symbolic links"),
     LINE("a name that is too long", lambda folder: calibrate(f"--val={'x' * 300}.npz"), "File name too long"),
     LINE("a path that is too long", lambda folder: calibrate(f"--val={'x/' * 3000}a.npz"), "File name too long"),
-    TRACEBACK("a name with a zero byte", lambda folder: calibrate("--val=a\0.npz"), r"a\\x00.npz holds '\\x00'"),
+    TRACEBACK(
+        "a name with a zero byte",
+        lambda folder: calibrate("--val=a\0.npz"),
+        r"a\\x00.npz holds what is no UTF-8 text on one line",
+    ),
     TRACEBACK("a name with a line break", lambda folder: calibrate("--val=a\nb.npz"), r"--val=a\\nb.npz holds"),
     TRACEBACK("a name that is not UTF-8", lambda folder: calibrate("--val=a\udcff.npz"), r"--val=a\\udcff.npz holds"),
     TRACEBACK("an output folder that is not UTF-8", out("a\udcff"), r"--out=a\\udcff holds"),
