@@ -94,14 +94,6 @@ def test_a_confidence_at_an_edge_belongs_to_the_bin_below():
     np.testing.assert_allclose((plain[0, 0], fast.ece[0, 0]), expected, rtol=1e-6)
 
 
-def test_one_bin_holds_the_difference_of_accuracy_and_mean_confidence():
-    logits, labels = np.float32([[0, 0], [3, 0]]), np.int32([0, 1])
-    expected = abs(0.5 - (0.5 + 1 / (1 + np.exp(-3))) / 2)
-    for criterion in ("ece", "adaptive_ece"):
-        found = grid_search(logits, labels, (0.0,), (1.0,), num_bins=1, criterion=criterion)
-        np.testing.assert_allclose(found.ece[0, 0], expected, rtol=1e-6)
-
-
 @pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])
 def test_one_bin_is_the_gap_between_accuracy_and_mean_confidence(criterion):
     logits, labels = predictions(100)
