@@ -337,13 +337,13 @@ CASES = [
         "no end",
         "rows are a pipe",
         changed(both(gone("metrics.jsonl"), lambda w: os.mkfifo(w / "metrics.jsonl")), "report"),
-        "metrics.jsonl is no file",
+        "metrics.jsonl is a pipe: give a file, or choose",
     ),
     Case(
         "no end",
         "the manifest is a device",
         changed(both(gone("manifest.json"), lambda w: (w / "manifest.json").symlink_to("/dev/zero"))),
-        "manifest.json is no file",
+        "manifest.json is a device: give a file, or choose",
     ),
     Case("unhelpful line", "the root", given(*run_in("/")), f"/ is not a focalgeo workdir: .*; {ELSEWHERE}$"),
     Case(
