@@ -416,7 +416,7 @@ def _listed(path: Path) -> set[str]:
             return set(os.listdir(path))
         except FileNotFoundError as error:
             if path.is_symlink():
-                what = f"{shown(path, most=200)} is a link to {shown(os.readlink(path), most=200)}, which is not there"
+                what = f"{shown(path, most=200)} is a link to {shown(os.readlink(path), most=200)}, where nothing is"
                 raise InputError(f"{what}; make that folder or {_ELSEWHERE}") from error
             return set()
         except NotADirectoryError as error:
