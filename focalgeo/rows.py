@@ -261,7 +261,7 @@ _WORDS = {float: "finite number", int: "whole number from 0 to 2^63 - 1", str: "
 
 
 def _checks(types: tuple[type, ...]) -> dict[type, Callable[[Any], bool]]:
-    """What a value must be, by the type that JSON gives it; a whole number is a number too. A text may be anything."""
+    """The check of a value by the type that JSON gives it; a whole number is a number too. A text may be anything."""
     of_type: dict[type, Callable[[Any], bool]] = {
         float: math.isfinite,
         int: lambda value: 0 <= value <= _LARGEST,
