@@ -8,7 +8,7 @@ import secrets
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from focalgeo.types import InputError, shown
 
@@ -40,9 +40,31 @@ def check_regular(path: Path) -> None:
             where = shown(os.readlink(path), most=200)
             raise InputError(f"{name} is a link to {where}, where nothing is: mend the link") from error
         raise InputError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}; check the path") from error
+    _check_kind(path, mode)
+
+
+def _check_kind(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no regular file")
-        raise InputError(f"{name} is {kind}: give a file")
+        raise InputError(f"{shown(path, most=200)} is {kind}: give a file")
+
+
+def opened(path: Path, *, own: bool = False) -> BinaryIO:
+    """A regular file, to be read, whoever put it there: opening it waits for no writer of a pipe.
+
+    With `own` it is not one that a link leads to.
+
+    Raises:
+        InputError: it is a pipe, a device or a folder.
+        OSError: it cannot be opened; ELOOP for a link where `own` is given.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if own else 0))
+    try:
+        _check_kind(path, os.fstat(number).st_mode)
+    except InputError:
+        os.close(number)
+        raise
+    return os.fdopen(number, "rb")
 
 
 def parse_json(data: bytes) -> Any:

@@ -65,11 +65,9 @@ def writing(path: Workdir) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file, to be read; a pipe or a device, which may have no end, is refused."""
+    """The file, to be read, or one line on why it cannot be."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise InputError(f"{shown(path, most=200)} is no file; move it away or {_ELSEWHERE}")
+        with _regular(path) as file:
             yield file
     except InputError:
         raise
@@ -78,6 +76,13 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise InputError(f"cannot read {shown(path, most=200)}: {error.strerror or error}; {mend}") from error
     except _CORRUPTION as error:
         raise _corrupt(path) from error
+
+
+def _regular(path: Path) -> IO[bytes]:
+    try:
+        return files.opened(path)
+    except InputError as error:
+        raise InputError(f"{error}, or {_ELSEWHERE}") from error
 
 
 def _corrupt(path: Path, why: str = "") -> InputError:
@@ -411,7 +416,7 @@ def _listed(path: Path) -> set[str]:
             return set(os.listdir(path))
         except FileNotFoundError as error:
             if path.is_symlink():
-                what = f"{shown(path, most=200)} is a link to {shown(os.readlink(path), most=200)}, which is not there"
+                what = f"{shown(path, most=200)} is a link to {shown(os.readlink(path), most=200)}, where nothing is"
                 raise InputError(f"{what}; make that folder or {_ELSEWHERE}") from error
             return set()
         except NotADirectoryError as error:

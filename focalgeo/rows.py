@@ -257,11 +257,11 @@ _TYPES = {
     for kind in (*KINDS.values(), Tags)
 }
 _LARGEST = 2**63 - 1  # arrays hold no larger whole number
-_WORDS = {float: "finite number", int: "whole number", str: "text", bool: "truth value"}
+_WORDS = {float: "finite number", int: "whole number from 0 to 2^63 - 1", str: "text", bool: "truth value"}
 
 
 def _checks(types: tuple[type, ...]) -> dict[type, Callable[[Any], bool]]:
-    """What a value must be, by the type that JSON gives it; a whole number is a number too. A text may be anything."""
+    """The check of a value by the type that JSON gives it; a whole number is a number too. A text may be anything."""
     of_type: dict[type, Callable[[Any], bool]] = {
         float: math.isfinite,
         int: lambda value: 0 <= value <= _LARGEST,
@@ -325,7 +325,8 @@ def from_json(found: Mapping[str, Any]) -> Row:
     """The row that `to_json` wrote; fields that no kind has are ignored.
 
     Raises:
-        InputError: an unknown kind, a field that is missing or of another type, a number that is not finite.
+        InputError: an unknown kind, a field that is missing or of another type, a number that is not finite, a whole
+            number that is negative or above 2^63 - 1.
     """
     if not isinstance(found, Mapping) or "name" not in found:
         raise InputError("a row must be an object with a name")

@@ -55,6 +55,10 @@ def main(arguments: list[str]) -> int:
     except (InputError, RunError, Interrupted) as error:
         print(f"focalgeo: {error}", file=sys.stderr)
         return error.exit_code
+    except MemoryError:
+        line = "the run needs more memory than is free: free some, then give the same command again to go on"
+        print(f"focalgeo: {line}", file=sys.stderr)
+        return RunError.exit_code
 
 
 if __name__ == "__main__":

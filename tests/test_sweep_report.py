@@ -7,7 +7,7 @@ from synthetic_workdir import NAMES
 
 from focalgeo import records
 from focalgeo.report import merge_workdirs, sweep_text, write_report
-from focalgeo.report.axes import Quantity, by_seed, is_sweep, line_title, mean, paired, sweep_of
+from focalgeo.report.axes import Quantity, by_member, is_sweep, line_title, mean, paired, sweep_of
 from focalgeo.report.sweep_page import sweep_table
 from focalgeo.report.tables import phases
 from focalgeo.rows import Eigenvalue, Fit, Metric, ReliabilityBin, Seconds, Tags, Trace, select, tagged
@@ -123,7 +123,7 @@ def test_rows_of_training_are_no_result():
     during = Trace(value=9.0, low=8.0, high=10.0, stderr=0.5, probes=6, n=50, **where)
     during = during._replace(tags=Tags(gamma=0.0, seed=0, epoch=3.0))
     sweep = sweep_of(manifest(gamma=[0.0]), rows)
-    assert by_seed([*rows, during], sweep, (), 0.0, Quantity(Trace, where)) == {0: 1.0}
+    assert by_member([*rows, during], sweep, Quantity(Trace, where))[(), 0.0] == {0: 1.0}
 
 
 def test_a_run_without_axes_is_no_sweep():

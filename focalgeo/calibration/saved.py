@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from focalgeo.calibration.methods import METHODS, Fitted
-from focalgeo.files import check_regular, parse_json
+from focalgeo.files import check_regular, opened, parse_json
 from focalgeo.types import Array, InputError
 
 FORMAT, VERSION = "focalgeo-calibrator", 2
@@ -101,9 +101,11 @@ def read_calibrator(path: str | os.PathLike[str]) -> SavedCalibrator:
 def _read_json(path: Path) -> Any:
     check_regular(path)
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        with opened(path) as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
             raise InputError(f"{path} is larger than any calibrator: give a calibrator.json")
-        return parse_json(path.read_bytes())
+        return parse_json(data)
     except InputError:
         raise
     except OSError as error:

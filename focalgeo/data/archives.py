@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from focalgeo.files import UNUSABLE, check_regular, free_memory
+from focalgeo.files import UNUSABLE, check_regular, free_memory, opened
 from focalgeo.types import InputError, shown
 
 OPENERS: MappingProxyType[str, Callable] = MappingProxyType(
@@ -185,16 +185,14 @@ def checksum(path: Path) -> str:
 
 
 def _content(path: str | Path) -> bytes:
+    path = Path(path)
     try:
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe does not wait for its writer
+        file = opened(path)
     except OSError:
-        check_regular(Path(path))
+        check_regular(path)  # says so of a socket, or of a link to nothing
         raise
-    with os.fdopen(number, "rb") as file:
-        found = os.fstat(number)
-        if not stat.S_ISREG(found.st_mode):
-            check_regular(Path(path))
-        _check_size(Path(path), "it", found.st_size)
+    with file:
+        _check_size(path, "it", os.fstat(file.fileno()).st_size)
         return file.read()
 
 

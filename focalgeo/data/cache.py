@@ -1,7 +1,6 @@
 """Cache of decoded data sets: one file each, written atomically, verified whenever it is read."""
 
 import os
-import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 
 from focalgeo.data.archives import one_line
 from focalgeo.data.splits import RawDataset
-from focalgeo.files import replace
+from focalgeo.files import opened, replace
 from focalgeo.types import InputError, Split
 
 # Part of every file's name: raise it when what is stored, or how images are decoded, changes.
@@ -52,7 +51,8 @@ def cached_dataset(key: str, build: Callable[[], RawDataset], *, cache_dir: str 
 
 def _read(path: Path) -> RawDataset | None:
     try:
-        with _opened(path) as file:
+        with opened(path, own=True) as file:
+            _check_owner(file)
             _check_members(file)
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
@@ -65,15 +65,9 @@ def _read(path: Path) -> RawDataset | None:
         return None
 
 
-def _opened(path: Path) -> BinaryIO:
-    """A regular file of our own, no link; a pipe does not block."""
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = os.fdopen(number, "rb")
-    found = os.fstat(number)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.geteuid(), 0):
-        file.close()
-        raise InputError(f"{path} is not a file of this user")
-    return file
+def _check_owner(file: BinaryIO) -> None:
+    if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
+        raise InputError("it is not a file of this user")
 
 
 def _check_members(file: BinaryIO) -> None:

@@ -93,7 +93,7 @@ def _forget_incomplete(workdir: Path, members: list[Member], prepared: Prepared)
 
 
 def _incomplete(folder: Path, member: Member, rows: list[Row], dataset: Dataset) -> str:
-    """What is gone of a member that was evaluated, in words; "" for nothing. One that has stopped has no files."""
+    """The file or rows that an evaluated member lacks, in words; "" for none. One that has stopped has no files."""
     measured = [row for row in rows if _is_final(row, member)]
     if any(row.rows not in (None, len(measured)) for row in select(measured, Seconds)):
         return f"rows of {member.name or 'the evaluation'} are gone from {records.METRICS_FILE}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from focalgeo.report.merge import merge_workdirs
 from focalgeo.report.page import write_report
 from focalgeo.report.style import printable, short
-from focalgeo.types import InputError, expanded
+from focalgeo.types import InputError, RunError, expanded
 
 _USAGE = "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="
 
@@ -25,8 +25,11 @@ def main(arguments: Sequence[str]) -> int:
     except InputError as error:
         merged = any(argument.startswith("--out=") for argument in arguments)
         line = str(error).replace("another --workdir", "another --out" if merged else "another workdir")
-        print(f"focalgeo: {printable(line)}", file=sys.stderr)
+        print(f"focalgeo: {line}", file=sys.stderr)
         return error.exit_code
+    except MemoryError:
+        print("focalgeo: the report needs more memory than is free: give fewer workdirs", file=sys.stderr)
+        return RunError.exit_code
     return 0
 
 

@@ -84,21 +84,16 @@ def axis_values(row: Row) -> tuple[tuple[str, Any], ...]:
     return tuple((name, value) for name, value in values if value is not None)
 
 
-def by_seed(rows: Sequence[Row], sweep: Sweep, line: tuple, value: Any, quantity: Quantity) -> dict[int, float]:
-    """Return seed -> the quantity, of the members at one value of the axis after training; the last row counts."""
-    return by_member(rows, sweep, quantity).get((line, value), {})
-
-
 def by_member(rows: Sequence[Row], sweep: Sweep, quantity: Quantity) -> dict[tuple[tuple, Any], dict[int, float]]:
     """Return (line, value) -> seed -> the quantity after training, of all members at once; the last row counts."""
     found: dict[tuple[tuple, Any], dict[int, float]] = {}
     for row in select(rows, quantity.kind, **{"epoch": None, **quantity.fields}):
         if row.tags.seed is not None:
-            found.setdefault(place(row, sweep), {})[row.tags.seed] = row.value
+            found.setdefault(point_of(row, sweep), {})[row.tags.seed] = row.value
     return found
 
 
-def place(row: Row, sweep: Sweep) -> tuple[tuple, Any]:
+def point_of(row: Row, sweep: Sweep) -> tuple[tuple, Any]:
     """Return the line of a row's member and its value on the axis."""
     return tuple(getattr(row.tags, name) for name in sweep.others), getattr(row.tags, sweep.axis)
 

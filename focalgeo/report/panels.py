@@ -26,7 +26,6 @@ from focalgeo.report.selection import (
 )
 from focalgeo.report.style import COLOURS, drawing, percent, points, printable, to_svg
 from focalgeo.rows import ReliabilityBin, Row, select
-from focalgeo.types import InputError
 
 _VARIABLES = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
 
@@ -65,8 +64,7 @@ def write_panels(folder: Path, figures: Mapping[str, str]) -> None:
     Raises:
         InputError: a figure cannot be written, or the folder is a link to another.
     """
-    if (folder / "figures").is_symlink():
-        raise InputError(f"{folder / 'figures'} is a link, and figures are written into no other folder; remove it")
+    records.check_links(folder, "figures")
     for name, svg in figures.items():
         records.write_text(folder / "figures" / f"{name}.svg", svg)
 

@@ -17,7 +17,7 @@ from focalgeo.report.axes import (
     by_member,
     line_title,
     mean,
-    place,
+    point_of,
     value_text,
 )
 from focalgeo.report.curves import epoch_marker
@@ -145,7 +145,7 @@ def reliability_grid(rows: Sequence[Row], sweep: Sweep, line: tuple) -> Figure:
     columns = min(len(sweep.values), 4)
     bins: dict[tuple, list[ReliabilityBin]] = {}
     for row in select(rows, ReliabilityBin, name="reliability", method=UNCALIBRATED, split="test"):
-        bins.setdefault(place(row, sweep), []).append(row)
+        bins.setdefault(point_of(row, sweep), []).append(row)
     lines = -(-len(sweep.values) // columns)
     with styled():
         figure = Figure(figsize=(2.05 * columns, 2.15 * lines))
@@ -208,7 +208,7 @@ def epochs_figure(rows: Sequence[Diagnostic], sweep: Sweep, label: str) -> Figur
     marker = epoch_marker(rows)
     members: dict[tuple, list[Diagnostic]] = {}
     for row in rows:
-        members.setdefault(place(row, sweep), []).append(row)
+        members.setdefault(point_of(row, sweep), []).append(row)
     with styled():
         figure = Figure(figsize=(4.6, 3.4))
         axes = figure.subplots()
