@@ -140,17 +140,17 @@ def in_classes(labels: Array, classes: int) -> Array:
     return (labels >= 0) & (labels < classes)
 
 
-def mask_array(mask: object, labels: Array) -> Array | None:
+def mask_array(mask: object, labels: Array, name: str = "labels") -> Array | None:
     """A mask as an array: truth values, or how often each example counts; None stays None.
 
     Raises:
-        InputError: another shape than the labels', or a concrete number below 0 or not finite.
+        InputError: another shape than the labels, which messages call `name`; a concrete number below 0 or not finite.
     """
     if mask is None:
         return None
     array = array_of("mask", mask)
     if array.shape != labels.shape:
-        raise InputError(f"mask has shape {array.shape}, labels {labels.shape}: give one entry for each label")
+        raise InputError(f"mask has shape {array.shape}, {name} {labels.shape}: give one entry for each")
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise InputError(f"mask is {array.dtype}: give truth values, or how often each example counts")
     if array.dtype != bool and not is_traced(array):

@@ -45,13 +45,13 @@ def check_matches(vector: PyTree, params: PyTree, *, name: str = "vector", other
     Raises:
         InputError: naming both structures, or the leaf whose shape or dtype differs.
     """
-    left, right = jax.tree.structure(vector), jax.tree.structure(params)
+    (leaves, left), (wanted_leaves, right) = jax.tree.flatten(vector), jax.tree.flatten(params)
     if left != right:
         found, wanted = (" ".join(str(each).split()) for each in (left, right))
         raise InputError(f"{name} has structure {found:.200} and {other} {wanted:.200}; they must be the same")
-    if all(map(_are_alike, jax.tree.leaves(vector), jax.tree.leaves(params))):
+    if all(map(_are_alike, leaves, wanted_leaves)):
         return
-    pairs = zip(jax.tree_util.tree_leaves_with_path(vector), jax.tree.leaves(params), strict=True)
+    pairs = zip(jax.tree_util.tree_leaves_with_path(vector), wanted_leaves, strict=True)
     for (path, a), b in pairs:
         found, wanted = described(a), described(b)
         if found != wanted:

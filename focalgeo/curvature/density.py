@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.arguments import check_key, count, described, is_traced
+from focalgeo.arguments import check_key, count, described, is_traced, number_array
 from focalgeo.curvature.arguments import MOST_PRODUCTS, check_bytes, check_finite_tree, check_params, check_positive
 from focalgeo.curvature.lanczos import (
     Krylov,
@@ -220,7 +220,8 @@ def _checked(density: SpectralDensity, points: Array, *, name: str) -> Array:
     """`points` in the dtype of the nodes, on the host if they are known; refuses all but a vector of numbers."""
     if not isinstance(density, SpectralDensity):
         raise InputError(f"density is {described(density)}; give what spectral_density returns")
-    points = points if is_traced(points) else _as_array(points, name)
+    points = number_array(name, points)
+    points = points if is_traced(points) else np.asarray(points, np.float64)
     if points.ndim != 1:
         raise InputError(f"{name} have {points.ndim} axes; give a vector of numbers")
     if not is_traced(points) and np.isnan(points).any():
@@ -228,13 +229,6 @@ def _checked(density: SpectralDensity, points: Array, *, name: str) -> Array:
     needed = 3 * density.nodes.size * points.size * density.nodes.dtype.itemsize
     check_bytes(needed, what=f"{points.size} {name} for {density.nodes.size} nodes")
     return points.astype(density.nodes.dtype)
-
-
-def _as_array(points: Array, name: str) -> np.ndarray:
-    try:
-        return np.asarray(points, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} are {described(points)}; give a vector of numbers") from error
 
 
 @jax.jit

@@ -245,7 +245,7 @@ def _checked_state(state: AdaFocalState) -> AdaFocalState:
 def _checked_validation(confidence: Array, correct: Array, mask: Array | None) -> tuple[Array, Array, Array]:
     """Confidence, correctness and mask [examples] of the validation examples as float32 and bool."""
     confidence = number_array("confidence", confidence)
-    correct, mask = array_of("correct", correct), mask_array(mask, confidence)
+    correct, mask = array_of("correct", correct), mask_array(mask, confidence, "confidence")
     if confidence.ndim != 1 or correct.shape != confidence.shape or confidence.size == 0:
         shapes = f"confidence has shape {confidence.shape}, correct {correct.shape}"
         raise InputError(f"{shapes}: give one of each for every example, and one example or more")

@@ -200,7 +200,7 @@ def _option_fields(constructor) -> dict:
 
 
 def _too_large(option: str, values: Sequence[Any]) -> str | None:
-    """What an option must do that asks for too much; None for one that does not."""
+    """Words for the mend of an option that asks for too much; None for others."""
     if any(isinstance(each, Integral) and each >= 2**31 for each in values):
         return "stay below 2^31"
     layers = sum(values) if option in COUNT_LAYERS else len(values)

@@ -216,8 +216,8 @@ CASES = [
     ),
     Call(
         "wrong result",
-        "width -1, traced",
-        lambda: jax.jit(lambda w: c.smoothed_density(DENSITY, [0.0], width=w)[:2])(-1.0),
+        "width -1 and an infinite one, traced",
+        lambda: jax.jit(jax.vmap(lambda w: c.smoothed_density(DENSITY, [0.0], width=w)[:2]))(np.array([-1, np.inf])),
         None,
     ),
     Call(
@@ -427,7 +427,9 @@ CASES = [
     Call("traceback", "one number is no sample", lambda: c.sample_mean(np.float32(1)), "sample has no standard error"),
     Call("traceback", "no samples", lambda: c.sample_mean(np.zeros(0, np.float32)), "0 sample has no standard error"),
     Call("traceback", "a density that is none", lambda: c.share_in_bins(LIKE, [0.0, 1.0]), "density is float32"),
-    Call("traceback", "points as text", lambda: c.cumulative_distribution(DENSITY, ["a"]), "points are list"),
+    Call(
+        "traceback", "points as text", lambda: c.cumulative_distribution(DENSITY, ["a"]), "points are <U1: give numbers"
+    ),
     Call("traceback", "a width as text", lambda: c.smoothed_density(DENSITY, [0.0], width="1"), "width is '1'"),
     Call("traceback", "no matvecs", lambda: c.dominant_basis([], LIKE, KEY, 2), "matvecs is list"),
     Call(
@@ -587,6 +589,12 @@ CASES = [
         "the time of no batches",
         lambda: evaluation.seconds_of_product(problem([])),
         "batches hold no example",
+    ),
+    Call(
+        "wrong result",
+        "edges that are complex",
+        lambda: c.share_in_bins(DENSITY, np.array([1j, 2])),
+        "^edges is complex128: give real numbers",
     ),
     Call(
         "traceback",

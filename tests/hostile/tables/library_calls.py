@@ -236,6 +236,8 @@ OF_LOSSES += [
           np.full(5, 50.0), np.ones(5, bool)),
     unhelpful("adafocal_update of two shapes", r"confidence has shape \(5,\), correct \(4,\)", losses.adafocal_update,
               losses.adafocal_state(), np.ones(5), np.ones(4, bool)),
+    unhelpful("adafocal_update with a mask of one", r"mask has shape \(1,\), confidence \(5,\)", losses.adafocal_update,
+              losses.adafocal_state(), np.ones(5), np.ones(5, bool), mask=[True]),
     unhelpful("a loss without its gamma", "loss_values have no 'gamma'", losses.make_loss("focal_loss"), LOGITS, LABELS,
               {}),
     unhelpful("the gradient of cross_entropy of uneven labels", "labels are no array", jax.grad(
