@@ -294,6 +294,13 @@ GUESSED_ROLES = [
     roles(
         "test beside a class", flat("other", "test"), "test is the name of a split and stands beside the class other"
     ),
+    *(
+        roles(f"only {name}", images(name), NO_TRAIN)
+        for name in ("testdata", "evalset", "TestImages", "tests", "held_out")
+    ),
+    roles("trainset and testset without classes", flat("trainset", "testset"), "are names of splits"),
+    roles("TrainImages and TestImages without classes", flat("TrainImages", "TestImages"), "are names of splits"),
+    roles("Kaggle's test", flat("cat", "dog", "test"), "test is the name of a split and stands beside the class cat"),
     roles("validation beside classes", flat("negative", "positive", "Validation"), "Validation is the name of a split"),
     roles("holdout in a folder", flat("x/bee", "x/holdout"), "holdout is the name of a split.*rename it"),
     roles("only test, without classes", flat("test"), "one class, test"),
