@@ -4,7 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.installed
 TESTS := $(VENV)/.installed-test
-PYTEST_FLAGS ?= -n auto --dist loadfile --durations=15
+# The random cases of bad input are those of this seed, in CI too.
+SEED ?= 0
+PYTEST_FLAGS ?= -n auto --dist loadfile --durations=15 --hypothesis-seed=$(SEED)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SHARED_DATA := $(wildcard ../shared/data)
 export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
@@ -30,9 +32,8 @@ test-all: test
 quick-test: $(TESTS)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow and not long"
 
-SEED ?= 0
 fuzz: $(TESTS)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) --dist worksteal -m "long or not long" --hypothesis-seed=$(SEED) tests/hostile
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) --dist worksteal -m "long or not long" tests/hostile
 
 lint: $(TESTS)
 	$(BIN)/ruff check .

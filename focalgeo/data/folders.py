@@ -248,8 +248,10 @@ def _without_outer_folders(paths: list[tuple[str, ...]]) -> tuple[tuple[str, ...
 
 def _role(name: str) -> str | None:
     """The split that a folder's name says it holds, by one of its words: train, held out, or None."""
-    words = set(re.split(r"[^a-z]+", name.lower()))
-    return "train" if words & TRAINING else "held out" if words & HELD_OUT else None
+    spaced = re.sub(r"([a-z])(?=[A-Z])", r"\1 ", name).lower()  # TestImages is of two words
+    words = {word.removesuffix("s").removesuffix("set").removesuffix("data") for word in re.split(r"[^a-z]+", spaced)}
+    held_out = words & HELD_OUT or "held_out" in name.lower()
+    return "train" if words & TRAINING else "held out" if held_out else None
 
 
 def _check_roles(outer: Sequence[str], class_names: Sequence[str], where: str) -> None:

@@ -16,7 +16,7 @@ from focalgeo.types import InputError, expanded
 
 PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
-_LARGE_LOGIT = 1e3  # float32 holds what is less to 4 decimal places
+_LARGE_LOGIT = 1e6  # float32 rounds what is less by 0.03 at the most
 _FEWEST_EXAMPLES = 30
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
 _NEGATIVE_ROUNDING = 1e-6  # a probability this far below 0 counts as 0

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,13 @@ TABLES = sorted(path.stem for path in (Path(__file__).parent / "tables").glob("*
 CASES = {table: importlib.import_module(f"hostile.tables.{table}").CASES for table in TABLES}
 COMMANDS = [(table, case) for table, cases in CASES.items() for case in cases if isinstance(case, Case)]
 CALLS = [(table, case) for table, cases in CASES.items() for case in cases if isinstance(case, Call)]
+LINES = (  # of the commands and the library: what a case says is of it alone
+    "focalgeo: cannot read val.npz: No such file or directory; check the path",
+    "focalgeo: w/manifest.json is corrupt: it is not an object; restore it or choose another --workdir",
+    "focalgeo: config.data.train_size is 5: it must be at most 10",
+    "focalgeo: unknown argument 'x': fields are set as --config.loss.gamma=3",
+    "labels have shape (5, 1), logits (5, 3): give one label for each row",
+)
 EVERY = 15  # one of so many commands is run as a person runs it too
 
 pytestmark = pytest.mark.long
@@ -53,6 +61,12 @@ def test_as_a_person_runs_it(case, tmp_path, monkeypatch):
     starting = 30  # seconds that a process may take to start on a busy machine
     outcome = Outcome(found.returncode, found.stdout, found.stderr, time.perf_counter() - began - starting)
     check_case(case, outcome, before, tmp_path)
+
+
+def test_what_a_case_says_is_not_said_of_everything():
+    said = [(table, case.name, case.says) for table, case in COMMANDS + CALLS if case.says is not None]
+    assert [each for each in said if re.search(each[2], "")] == []
+    assert [each for each in said if sum(bool(re.search(each[2], line)) for line in LINES) > 1] == []
 
 
 def test_the_tables_are_large_and_each_row_stands_once():

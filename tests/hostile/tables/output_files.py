@@ -188,6 +188,11 @@ def out(name, make_out=lambda path: None):
     return make
 
 
+def below_a_file(folder):
+    (folder / "a").touch()
+    return calibrate("--val=a/b.npz")
+
+
 def torch_file(folder):
     (folder / "val.pt").write_bytes(pickle.dumps({"logits": 1}))
     return calibrate("--val=val.pt")
@@ -505,10 +510,11 @@ FILES = [
         lambda folder: calibrate("--val=val.npz"),
         "No such file or directory; check the path",
     ),
-    LINE("a file below a file", data("a", b"", "--test=a/b.npz"), "val|a is of no known format"),
+    LINE("a file without a suffix", data("a", b"x"), "focalgeo: a is of no known format: give one of"),
+    LINE("a file below a file", below_a_file, "cannot read a/b.npz"),
     LINE("an empty file", data("val.npz", b""), "val.npz is empty"),
     LINE("a suffix that is none", data("val.txt", b"x"), "is of no known format"),
-    HOSTILE("a torch file that holds more than tensors", torch_file, "needs torch|more than tensors|is corrupt"),
+    HOSTILE("a torch file that holds more than tensors", torch_file, "needs torch|it holds more than tensors"),
 ]
 
 COMMAND = [
@@ -688,7 +694,12 @@ CALLS = [
         "is a device: give a file",
     ),
     Call("unhelpful line", "calibrator that is a folder", at(Path.mkdir), "is a folder: give a file"),
-    Call("unhelpful line", "calibrator with a zero byte in its name", lambda: read_calibrator("a\0"), "cannot read"),
+    Call(
+        "unhelpful line",
+        "calibrator with a zero byte in its name",
+        lambda: read_calibrator("a\0"),
+        "cannot read a.x00",
+    ),
 ]
 
 CASES = [*CSV, *ARRAYS, *FILES, *COMMAND, *CALLS]
