@@ -16,6 +16,7 @@ from focalgeo.types import InputError, expanded
 
 PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
+_ROUNDED = 0.01  # share of the examples whose predicted class rounding alone may change
 _LARGE_LOGIT = 1e6  # float32 rounds what is less by 0.03 at the most
 _FEWEST_EXAMPLES = 30
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
@@ -78,7 +79,7 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         source=source,
         checksum=" ".join(f"sha256:{checksum(path)}" for path in files),
         given=given,
-        logits=_log(scores) if given == "probs" else _as_float32(scores),
+        logits=_log(scores) if given == "probs" else _as_float32(scores, where),
         labels=labels.astype(np.int32),
         group=group,
         saturated=int(((scores <= 0) | (scores >= 1)).any(axis=1).sum()) if given == "probs" else 0,
@@ -177,12 +178,22 @@ def _log(probs: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(probs.astype(np.float64), PROBABILITY_FLOOR)).astype(np.float32)
 
 
-def _as_float32(logits: np.ndarray) -> np.ndarray:
-    """Logits as float32; of wider types each row less its maximum, if they are large, lest differences round away."""
-    if logits.dtype.itemsize > 4 and np.abs(logits).max() > _LARGE_LOGIT:
-        wide = logits.astype(np.promote_types(logits.dtype, np.float64))  # integers without sign cannot be subtracted
-        logits = wide - wide.max(axis=1, keepdims=True)
-    return logits.astype(np.float32)
+def _as_float32(logits: np.ndarray, where: str) -> np.ndarray:
+    """Logits as float32; of wider types each row less its maximum, if they are large, lest differences round away.
+
+    Refuses those of which float32 does not hold what class is predicted, as tiny ones.
+    """
+    found = logits.astype(np.float32)
+    if logits.dtype.itemsize > 4 and np.abs(found).max() > _LARGE_LOGIT:
+        top = logits.max(axis=1, keepdims=True)
+        whole = logits.dtype.kind in "iu"  # differences modulo 2^64 are exact, with sign and without
+        below = top.astype(np.uint64) - logits.astype(np.uint64) if whole else top - logits
+        found = -below.astype(np.float32)
+    lost = np.flatnonzero(logits.argmax(axis=1) != found.argmax(axis=1))
+    if lost.size > _ROUNDED * len(logits):
+        what = f"{where}: float32 does not hold which of the logits of {lost.size} examples is the largest"
+        raise InputError(f"{what}, the first in row {lost[0]}: scale tiny ones up, subtract each row's largest")
+    return found
 
 
 def _check_shapes(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, given: str, where: str) -> None:

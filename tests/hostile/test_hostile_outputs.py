@@ -75,7 +75,7 @@ def test_csv_of_random_headers_and_rows(columns, rows, end, mark):
 
 @tried(60)
 @given(
-    st.lists(st.floats(-1e6, 1e6), min_size=N * CLASSES, max_size=N * CLASSES),
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=N * CLASSES, max_size=N * CLASSES),
     st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
     st.sampled_from(["utf-8", "utf-8-sig"]),
     st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1), min_size=N, max_size=N),

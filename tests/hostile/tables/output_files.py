@@ -336,6 +336,11 @@ ARRAYS = [
     LINE("labels of dates", arrays(labels=LABELS.astype("M8[D]")), r"labels are datetime64\[D\]: give class numbers"),
     LINE("labels of bytes", arrays(labels=LABELS.astype("S")), r"labels are \|S\d+: give class numbers"),
     LINE("labels of names", arrays(labels=np.array(["cat", "dog", "cow"])[LABELS]), r"labels\[0\] is"),
+    LINE(
+        "logits that float32 takes for 0",
+        arrays(logits=LOGITS.astype(np.float64) * 1e-50),
+        "float32 does not hold which of the logits of",
+    ),
     LINE("logits 1-d", arrays(logits=LOGITS[:, 0]), r"of two classes give both, np.stack\(\[0 \* z, z\], 1\)"),
     LINE("probs 1-d", probs(PROBS[:, 0]), r"of two classes give both, np.stack\(\[1 - p, p\], 1\)"),
     LINE(
