@@ -28,6 +28,9 @@ class Compressed(NamedTuple):
     left_out: Array  # [samples, basis], the direction of the basis that only product i reaches
 
 
+_LEAST = 1e-5  # of a squared length: what is left of less is rounding alone
+
+
 @jax.jit
 def value_and_stderr(
     vectors: Float[Array, "samples size"],
@@ -41,7 +44,8 @@ def value_and_stderr(
     its subspace would be. The samples share their subspaces, so their scatter understates the error of their mean, and
     the jackknife (the estimates without each vector in turn) overstates it, both up to twofold and more with many
     vectors; the standard error is their geometric mean. On the spectra of tests/curvature/test_xtrace.py two of it
-    cover as they should.
+    cover as they should. Where a vector hardly leaves Q_i, the second term divides rounding by a small length: how far
+    that may go is added to the error.
 
     Args:
         vectors: the w.
@@ -73,7 +77,8 @@ def value_and_stderr(
 
     values = jax.lax.map(without, jnp.arange(count, dtype=jnp.int32))
     scatter, jackknife = samples.std(ddof=1) / count**0.5, (count - 1) ** 0.5 * values.std()
-    return samples.mean() * unit, jnp.sqrt(scatter * jackknife) * unit
+    stderr = jnp.hypot(jnp.sqrt(scatter * jackknife), _rounding(small, size - count + 1).mean())
+    return samples.mean() * unit, stderr * unit
 
 
 def _samples(small: Compressed, other: Array, dimension: int) -> Array:
@@ -82,7 +87,16 @@ def _samples(small: Compressed, other: Array, dimension: int) -> Array:
     exact = jnp.trace(small.inner) - _quadratic(small.inner, small.left_out) - _quadratic(small.inner, other)
     outside = small.forms - 2 * jnp.sum(inside * small.coupled, axis=1) + _quadratic(small.inner, inside)
     length = small.lengths - jnp.sum(inside**2, axis=1)
-    return exact + jnp.where(length > 1e-5 * small.lengths, dimension * outside / length, 0)
+    return exact + jnp.where(length > _LEAST * small.lengths, dimension * outside / length, 0)
+
+
+def _rounding(small: Compressed, dimension: int) -> Array:
+    """[samples]: size of the rounding errors in the second terms of `_samples`, differences of numbers as large."""
+    inside = small.projected - _along(small.projected, small.left_out)
+    terms = jnp.abs(small.forms) + 2 * jnp.abs(jnp.sum(inside * small.coupled, axis=1))
+    length = small.lengths - jnp.sum(inside**2, axis=1)
+    errors = 2 * float(jnp.finfo(length.dtype).eps) * dimension * terms / length
+    return jnp.where(length > _LEAST * small.lengths, errors, 0)
 
 
 def _along(rows: Array, units: Array) -> Array:
