@@ -16,7 +16,7 @@ help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
 	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
-	@echo "make fuzz   bad input alone: the tables and random cases of tests/hostile, SEED=... chooses which (5 minutes)"
+	@echo "make fuzz   bad input alone: the tables and random cases of tests/hostile, SEED=... chooses which (2 minutes)"
 	@echo "make quick-test   the tests marked neither slow nor long"
 
 run: $(RUNS)
