@@ -86,17 +86,20 @@ def _samples(small: Compressed, other: Array, dimension: int) -> Array:
     inside = small.projected - _along(small.projected, small.left_out) - _along(small.projected, other)
     exact = jnp.trace(small.inner) - _quadratic(small.inner, small.left_out) - _quadratic(small.inner, other)
     outside = small.forms - 2 * jnp.sum(inside * small.coupled, axis=1) + _quadratic(small.inner, inside)
-    length = small.lengths - jnp.sum(inside**2, axis=1)
-    return exact + jnp.where(length > _LEAST * small.lengths, dimension * outside / length, 0)
+    return exact + _per_length(dimension * outside, small, inside)
 
 
 def _rounding(small: Compressed, dimension: int) -> Array:
     """[samples]: size of the rounding errors in the second terms of `_samples`, differences of numbers as large."""
     inside = small.projected - _along(small.projected, small.left_out)
     terms = jnp.abs(small.forms) + 2 * jnp.abs(jnp.sum(inside * small.coupled, axis=1))
+    return _per_length(2 * float(jnp.finfo(terms.dtype).eps) * dimension * terms, small, inside)
+
+
+def _per_length(values: Array, small: Compressed, inside: Array) -> Array:
+    """[samples]: values divided by the squared length of what is left of each vector; 0 where that is rounding."""
     length = small.lengths - jnp.sum(inside**2, axis=1)
-    errors = 2 * float(jnp.finfo(length.dtype).eps) * dimension * terms / length
-    return jnp.where(length > _LEAST * small.lengths, errors, 0)
+    return jnp.where(length > _LEAST * small.lengths, values / length, 0)
 
 
 def _along(rows: Array, units: Array) -> Array:
