@@ -17,16 +17,7 @@ from ml_collections import ConfigDict
 from focalgeo.config import load_config, split_arguments, split_flags, with_values
 from focalgeo.types import InputError, Interrupted, RunError
 
-FLAGS = {
-    "config": "configs/digits.py",
-    "workdir": "runs/digits",
-    "shard": "0/2",
-    "coordinator": "127.0.0.1:1234",
-    "processes": "2",
-    "process": "0",
-    "heartbeat": "100",
-    "join_timeout": "300",
-}  # with an example of each
+FLAGS = {"config": "configs/digits.py", "workdir": "runs/digits", "shard": "0/2"}  # with an example of each
 
 
 class Job(NamedTuple):
@@ -35,7 +26,6 @@ class Job(NamedTuple):
     config: ConfigDict
     workdir: str
     shard: str | None
-    cluster: dict
 
 
 def parse(arguments: list[str]) -> Job:
@@ -45,16 +35,7 @@ def parse(arguments: list[str]) -> Job:
     for name in ("config", "workdir"):
         if name not in given:
             raise InputError(f"--{name} is missing: for example --{name}={FLAGS[name]}")
-    return Job(
-        with_values(load_config(given["config"]), values),
-        given["workdir"],
-        given.get("shard"),
-        {
-            k: given[k] if k == "coordinator" else int(given[k])
-            for k in ("coordinator", "processes", "process", "heartbeat", "join_timeout")
-            if k in given
-        },
-    )
+    return Job(with_values(load_config(given["config"]), values), given["workdir"], given.get("shard"))
 
 
 def main(arguments: list[str]) -> int:
@@ -63,20 +44,17 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        from focalgeo import processes
-
         asked = None if "--fields" in arguments else parse(arguments[1:])
-        if asked:
-            processes.join(**asked.cluster)
         from focalgeo import job  # after the flags, so that a typo is answered at once
 
         if asked is None:
             print(job.describe_config())
         else:
             job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
-        return processes.end("", 0)
+        return 0
     except (InputError, RunError, Interrupted) as error:
-        return processes.end(error, error.exit_code)
+        print(f"focalgeo: {error}", file=sys.stderr)
+        return error.exit_code
     except MemoryError:
         line = "the run needs more memory than is free: free some, then give the same command again to go on"
         print(f"focalgeo: {line}", file=sys.stderr)
