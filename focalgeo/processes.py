@@ -44,6 +44,8 @@ class _Cluster(NamedTuple):
 
 
 _cluster: _Cluster | None = None
+_answered = [0.0]  # when process 0's store last answered
+_given_up = threading.Event()  # the runtime has lost process 0
 _calls = 0  # of `told` and the like: the same in all processes
 
 
@@ -159,9 +161,9 @@ def _enter(heartbeat: float) -> None:
 
     state = distributed.global_state
     _cluster = _Cluster(state.client, state.num_processes, state.process_id, heartbeat, [], {})
-    began = [time.monotonic()]
+    _answered[0] = time.monotonic()
     for loop in (_live, _heed):
-        threading.Thread(target=loop, args=(_cluster, began), daemon=True).start()
+        threading.Thread(target=loop, args=(_cluster,), daemon=True).start()
 
 
 def _introduce() -> None:
@@ -318,14 +320,14 @@ def _named(number: int) -> str:
     return f"process {number} of {count()}{host}"
 
 
-def _live(cluster: _Cluster, answered: list[float]) -> None:
+def _live(cluster: _Cluster) -> None:
     """Give a sign of life each second, and note when process 0's store last took one."""
     every, signs = min(1.0, cluster.heartbeat / 10), 0
     while True:
         signs += 1
         with contextlib.suppress(Exception):
             cluster.client.key_value_set(f"{_ALIVE}{cluster.index}", str(signs), allow_overwrite=True)
-            answered[0] = time.monotonic()
+            _answered[0] = time.monotonic()
         time.sleep(every)
 
 
@@ -345,7 +347,7 @@ def _silent(cluster: _Cluster, seconds: float) -> list[int]:
     return [number for number, (_, when) in sorted(cluster.seen.items()) if time.monotonic() - when >= 0.9 * seconds]
 
 
-def _heed(cluster: _Cluster, answered: list[float]) -> None:
+def _heed(cluster: _Cluster) -> None:
     """Wait for the end, and watch over the other processes meanwhile."""
     most = 0.75 * cluster.heartbeat
     fails = 0
@@ -359,7 +361,7 @@ def _heed(cluster: _Cluster, answered: list[float]) -> None:
         if found is not None:
             _leave(cluster, *json.loads(found))
         if cluster.index:
-            if fails > 3 or time.monotonic() - answered[0] > most:
+            if fails > 3 or _given_up.is_set() or time.monotonic() - _answered[0] > most:
                 _leave(cluster, _line_of_lost([0]), 3)
             continue
         _look(cluster)
@@ -371,6 +373,9 @@ def _heed(cluster: _Cluster, answered: list[float]) -> None:
 
 def _leave(cluster: _Cluster, line: str, code: int) -> NoReturn:
     """Write the line and end this process; process 0, which holds the store, waits until the others have read it."""
+    limit = threading.Timer(2 if cluster.index else 7, os._exit, (code,))  # calls without an answer wait for ever
+    limit.daemon = True
+    limit.start()
     with contextlib.suppress(Exception):  # a terminal that is gone
         sys.stdout.flush()
         if line:
@@ -398,9 +403,10 @@ def _let_threads_speak_before_an_abort() -> None:
 
 
 _NOISE = re.compile(
-    rb"\[Gloo\] |[IWEF]\d{4} .*(coordination|distributed|client\.h|service\.(h|cc)|gloo|recoverable)|"
-    rb"\*\*\* Check failure stack trace|    @ +(0x)?[0-9a-f]|RPC: /|Additional GRPC error"
+    rb"\[Gloo\] |[IWE]\d{4} .*(coordination|distributed|recoverable)|RPC: /|Additional GRPC error|:UN[A-Z]+:|"
+    rb"=== Source Location Trace|external/xla"
 )
+_FATAL = re.compile(rb"F\d{4} .*JAX distributed service")
 
 
 def _hide_native_lines() -> None:
@@ -409,7 +415,8 @@ def _hide_native_lines() -> None:
         old = getattr(sys, name)
         old.flush()
         real = os.dup(number)
-        new = open(real, "w", encoding=old.encoding, errors=old.errors, buffering=1, closefd=False)
+        kind = {"encoding": old.encoding, "errors": old.errors, "closefd": False}
+        new = open(real, "w", buffering=1 if old.line_buffering else -1, **kind)  # noqa: SIM115
         setattr(sys, name, new)
         readable, writable = os.pipe()
         os.dup2(writable, number)
@@ -418,10 +425,15 @@ def _hide_native_lines() -> None:
 
 
 def _pass_on(readable: int, real: int) -> None:
-    rest = b""
+    """Write to `real` what others than Python write; the runtime's word that it gives up ends this process."""
+    rest, fatal, noise = b"", False, False
     while chunk := os.read(readable, 65536):
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            if not _NOISE.match(line):
+            if _FATAL.match(line):
+                fatal = True
+                _given_up.set()
+            noise = fatal or _NOISE.match(line) or (noise and not line)
+            if not noise:
                 with contextlib.suppress(OSError):
                     os.write(real, line + b"\n")
