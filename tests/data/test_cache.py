@@ -173,13 +173,20 @@ print(hashlib.sha256(b"".join(array.tobytes() for array in raw.splits["train"]))
 """
 
 
-def start(folder, seconds):
-    return subprocess.Popen(
-        [sys.executable, "-c", BUILD, str(folder), str(seconds)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def start(tmp_path):
+    """start(seconds): a process that needs the data set, and takes so long to build it; none is left running."""
+    running = []
+
+    def begin(seconds):
+        command = [sys.executable, "-c", BUILD, str(tmp_path), str(seconds)]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
 
 
 def wait_until(condition, seconds=60):
@@ -193,42 +200,39 @@ def started(folder, count, what="started"):
     wait_until(lambda: len(list(folder.glob(f"{what}-*"))) == count)
 
 
-def test_processes_that_start_at_once_build_once(tmp_path):
-    running = [start(tmp_path, 0.5) for _ in range(4)]
+def test_processes_that_start_at_once_build_once(start, tmp_path):
+    running = [start(0.5) for _ in range(4)]
     started(tmp_path, 4)
     (tmp_path / "go").touch()
     outputs = [process.communicate(timeout=60)[0] for process in running]
     assert len(list(tmp_path.glob("built-*"))) == 1
-    assert len(set(outputs)) == 1  # and nobody has waited long enough to say so
+    assert len({output.splitlines()[-1] for output in outputs}) == 1
     assert visible(tmp_path / "cache") == [f"key-v{cache.FORMAT}.npz"]
 
 
-def test_waiting_is_said_once_and_a_killed_process_lets_go(tmp_path):
+def test_waiting_is_said_once_and_a_killed_process_lets_go(start, tmp_path):
     (tmp_path / "go").touch()
-    first = start(tmp_path, 600)
+    first = start(600)
     started(tmp_path, 1, "built")
-    second = start(tmp_path, 0)
+    second = start(0)
     line = second.stdout.readline()
     assert line == f"another process is making {tmp_path}/cache/key-v{cache.FORMAT}.npz: waiting for it\n"
     assert second.poll() is None
     first.kill()
     out, err = second.communicate(timeout=30)
-    first.communicate()
     assert (second.returncode, err) == (0, "")
     assert len(out.splitlines()) == 1  # the checksum: the line above came once
     assert len(list(tmp_path.glob("built-*"))) == 2
 
 
-def test_waiting_heeds_ctrl_c(tmp_path):
+def test_waiting_heeds_ctrl_c(start, tmp_path):
     (tmp_path / "go").touch()
-    first = start(tmp_path, 600)
+    first = start(600)
     started(tmp_path, 1, "built")
-    second = start(tmp_path, 0)
+    second = start(0)
     second.stdout.readline()
     second.send_signal(signal.SIGINT)
     _, err = second.communicate(timeout=10)
-    first.kill()
-    first.communicate()
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert len(list(tmp_path.glob("built-*"))) == 1
 
