@@ -175,7 +175,7 @@ print(hashlib.sha256(b"".join(array.tobytes() for array in raw.splits["train"]))
 
 @pytest.fixture
 def start(tmp_path):
-    """start(seconds): a process that needs the data set, and takes so long to build it; none is left running."""
+    """Starts a process that needs the data set and takes so many seconds to build it; none is left running."""
     running = []
 
     def begin(seconds):
@@ -227,7 +227,7 @@ def test_waiting_is_said_once_and_a_killed_process_lets_go(start, tmp_path):
 
 def test_waiting_heeds_ctrl_c(start, tmp_path):
     (tmp_path / "go").touch()
-    first = start(600)
+    start(600)
     started(tmp_path, 1, "built")
     second = start(0)
     second.stdout.readline()
