@@ -410,10 +410,10 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "")
     manifest, here = read_manifest(path), json.loads(json.dumps(config, default=_plain))
     if "config" not in manifest:
         raise InputError(f"{named} is not a focalgeo workdir: its {MANIFEST} holds no config; {_ELSEWHERE}")
-    differences = differences(*({k: v for k, v in each.items() if k != but} for each in (manifest["config"], here)))
-    if differences:
-        more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
-        what = f"{'; '.join(differences[:3])}{more}"
+    different = differences(*({k: v for k, v in each.items() if k != but} for each in (manifest["config"], here)))
+    if different:
+        more = f" and {len(different) - 3} more" if len(different) > 3 else ""
+        what = f"{'; '.join(different[:3])}{more}"
         raise InputError(f"{named} belongs to another config ({what}); {_ELSEWHERE}, or delete this one")
     check_links(path)
     return "resume"

@@ -1,5 +1,6 @@
 """Training examples on the devices or sent batch by batch: the same steps, for one run and for a sweep."""
 
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -36,7 +37,8 @@ def test_examples_that_do_not_fit_are_sent_and_change_nothing(monkeypatch, seeds
         assert int(np.ravel(metrics[0]["count"])[0]) == 140 - 2 * config.optimizer.batch_size
         ended.append(program.gather(groups))
     assert int(ended[0].step[0]) == 3
-    jax.tree.map(np.testing.assert_array_equal, *(states.params for states in ended))
+    # one array holds all gradients for the sum over devices, and the compiler fuses it with what comes before
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-8), *(states.params for states in ended))
 
 
 def test_absent_classes_and_shared_examples_are_said(monkeypatch, capsys):

@@ -43,12 +43,6 @@ def test_fingerprints_of_groups_may_differ_and_those_of_devices_may_not():
             parallel.check_replicas(np.uint32(parted))
 
 
-def test_several_processes_are_refused(monkeypatch):
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(RunError, match="jax runs in 2 processes: start one process"):
-        parallel.device_count()
-
-
 def test_memory_that_a_device_has_in_use_is_not_free(monkeypatch):
     stats = {"bytes_limit": 100, "bytes_in_use": 30}
     monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: stats)])
