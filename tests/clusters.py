@@ -107,7 +107,7 @@ class Cluster:
 def cluster(
     processes: int,
     devices: int,
-    arguments: Sequence[str],
+    arguments: Sequence[str] | Callable[[int], Sequence[str]],
     folder: Path,
     *,
     env: Mapping[str, str | None] | None = None,
@@ -120,8 +120,9 @@ def cluster(
     Process 0 runs in `folder`, the others in empty folders beside it, which they have no business to write to: give a
     relative --workdir, and it is one that only process 0 can see.
 
-    env: variables beside this process' own; None takes one away. own: variables of process i, by which it finds the
-    others; the flags are then left out. largest_file: bytes at which process 0's disk is full.
+    arguments: of all, or index -> those of a process. env: variables beside this process' own; None takes one away.
+    own: index -> variables by which a process finds the others; the flags are then left out.
+    largest_file: bytes at which process 0's disk is full.
     """
     folder = Path(folder)
     folders = [folder] + [folder.with_name(f"{folder.name}.process{i}") for i in range(1, processes)]
@@ -135,11 +136,11 @@ def cluster(
             flags = [] if own or processes == 1 else flags_of(port, processes, index)
             variables = environment(devices, {**(env or {}), **(own(index) if own else {})})
             limit = str(largest_file if index == 0 else -1)
-            command = [sys.executable, "-S", "-E", "-c", _LAUNCH, limit, sys.executable, *program, *arguments, *flags]
+            command = [sys.executable, *program, *(arguments(index) if callable(arguments) else arguments), *flags]
             written.append(tuple(outputs / f"{index}.{name}" for name in ("out", "err")))
             with written[-1][0].open("wb") as out, written[-1][1].open("wb") as err:
                 process = subprocess.Popen(
-                    command,
+                    [sys.executable, "-S", "-E", "-c", _LAUNCH, limit, *command],
                     cwd=cwd,
                     env=variables,
                     stdin=subprocess.DEVNULL,
@@ -154,7 +155,13 @@ def cluster(
 
 
 def run_cluster(
-    processes: int, devices: int, arguments: Sequence[str], folder: Path, *, limit: float = 240, **options
+    processes: int,
+    devices: int,
+    arguments: Sequence[str] | Callable[[int], Sequence[str]],
+    folder: Path,
+    *,
+    limit: float = 240,
+    **options,
 ) -> list[Ended]:
     """Run a cluster to its end; options: those of `cluster`.
 
