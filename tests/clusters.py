@@ -223,8 +223,8 @@ def differences(first: Path, second: Path, tolerance: float = 0.0) -> dict[str, 
     """The largest relative difference of two workdirs by kind of row or file, where it is above the tolerance.
 
     Tolerance 0 compares bit for bit, and rows in their order. A number's difference is relative to itself, but to no
-    less than a thousandth of the largest of its name; an array's to its largest value. What only one of them has is
-    infinitely different.
+    less than a thousandth of the largest of its name; that of two metrics, or a part of a whole, is relative to the
+    largest of those; an array's to its largest value. What only one of them has is infinitely different.
     """
     found = _of_rows(rows_of(first), rows_of(second), ordered=tolerance == 0)
     arrays = [_arrays(Path(workdir)) for workdir in (first, second)]
@@ -253,16 +253,17 @@ def _of_rows(first: list[dict], second: list[dict], *, ordered: bool) -> dict[st
         return found
     largest: dict[tuple, float] = {}
     pairs = [
-        (_kind(one), name, one[name], other[name])
+        (_kind(one), one[name], other[name])
         for (_, one), (_, other) in zip(*sides, strict=True)
         for name in sorted(_NUMBERS & one.keys())
     ]
-    for kind, _, a, b in pairs:
+    for kind, a, b in pairs:
         largest[kind] = max(largest.get(kind, 0.0), abs(a), abs(b))
-    for kind, _, a, b in pairs:
+    for kind, a, b in pairs:
         if a != b:
-            difference = abs(a - b) / max(abs(a), abs(b), 1e-3 * largest[kind])
-            found[kind] = max(found.get(kind, 0.0), difference)
+            of = max(largest[kind], largest.get(kind.replace("difference", "metric", 1).removesuffix("_difference"), 0))
+            least = of if kind.startswith(("difference", "attribution")) else 1e-3 * of
+            found[kind] = max(found.get(kind, 0.0), abs(a - b) / max(abs(a), abs(b), least))
     return found
 
 
