@@ -6,49 +6,76 @@ devices would be silent under that layout, so every compiled step also returns o
 device, and `check_replicas` compares them. Where the members that advance together divide evenly, they are spread over
 the devices instead: members never wait for each other.
 
-Curvature alone uses `spread`: its products over batches are plain functions under jax.jit, which XLA
-partitions by the layout of the examples; code that names no device axis also runs where there is none.
+The devices may be those of several processes. Every process runs the same calls; what it passes in and gets back are
+arrays of its own devices, and the devices of process i are a block of all of them, in the order of the processes.
+
+Curvature alone uses `spread` and `everywhere`: its products over batches are plain functions under jax.jit, which XLA
+partitions by the layout of the examples over all devices; code that names no device axis also runs where there is none.
 """
 
-import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.experimental import multihost_utils
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from focalgeo import files
+from focalgeo import files, processes
 from focalgeo.types import Array, Batch, PyTree, RunError, TrainState
 
 AXIS = "devices"
+_MEMBERS = "members"
+_UNKNOWN = 2**62  # bytes
 
 
 def device_count() -> int:
-    """Number of devices; batches are padded to a multiple of it.
-
-    Raises:
-        RunError: jax runs in several processes, which the files that a run writes are not made for.
-    """
-    if jax.process_count() > 1:
-        raise RunError(f"jax runs in {jax.process_count()} processes: start one process that sees all devices")
+    """Number of devices of all processes; batches are padded to a multiple of it."""
     return jax.device_count()
 
 
 def free_memory() -> int | None:
-    """Bytes that the first device can still give: its own memory, or on a CPU the machine's; None if not known."""
+    """Bytes that a device can still give, the least of all processes' first ones; None if not known.
+
+    On a CPU they are the machine's, of which each process on it has an equal part. All processes must call it together.
+    """
     stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
-        return stats["bytes_limit"] - stats["bytes_in_use"]
-    free = files.free_memory()
-    return None if free == math.inf else int(free)
+        free = stats["bytes_limit"] - stats["bytes_in_use"]
+    else:
+        free = files.free_memory() / processes.on_this_host()
+    least = processes.least("free memory", min(free, _UNKNOWN))
+    return None if least == _UNKNOWN else int(least)
+
+
+def _devices() -> list[jax.Device]:
+    """All devices in the order of pmap: those of one process are a block."""
+    return [device for index in range(processes.count()) for device in jax.local_devices(process_index=index)]
+
+
+def _own() -> Mesh:
+    """The devices of this process."""
+    return Mesh(np.asarray(jax.local_devices()), (AXIS,))
 
 
 def replicated(tree: PyTree) -> PyTree:
-    """The tree on all devices, in the layout that a compiled step returns: its second call then compiles nothing."""
-    return jax.device_put(tree, jax.sharding.NamedSharding(_mesh(), PartitionSpec()))
+    """The tree on each device of this process, laid out as a compiled step returns it: its next call compiles nothing."""
+    return jax.device_put(tree, NamedSharding(_own(), PartitionSpec()))
+
+
+def _cut(tree: PyTree) -> PyTree:
+    """Leaves [devices of this process, ...], one part on each."""
+    return jax.device_put(tree, NamedSharding(_own(), PartitionSpec(AXIS)))
+
+
+def everywhere(tree: PyTree) -> PyTree:
+    """The tree on each device of all processes, for functions under jax.jit that read what `spread` gives."""
+    sharding = NamedSharding(Mesh(np.asarray(_devices()), (AXIS,)), PartitionSpec())
+    return jax.tree.map(lambda leaf: _put(leaf, sharding), tree)
 
 
 def spread(tree: PyTree) -> PyTree:
@@ -56,27 +83,64 @@ def spread(tree: PyTree) -> PyTree:
 
     A function under jax.jit then computes with all devices and gives the result that one device gives.
     """
-    mesh = _mesh()
+    mesh = Mesh(np.asarray(_devices()), (AXIS,))
 
-    def layout(leaf):
+    def laid_out(leaf):
         divides = np.ndim(leaf) > 0 and np.shape(leaf)[0] % mesh.size == 0
-        return jax.sharding.NamedSharding(mesh, PartitionSpec(AXIS) if divides else PartitionSpec())
+        return _put(leaf, NamedSharding(mesh, PartitionSpec(AXIS) if divides else PartitionSpec()))
 
-    return jax.device_put(tree, jax.tree.map(layout, tree))
-
-
-def like(tree: PyTree, laid_out: PyTree) -> PyTree:
-    """The leaves of `tree` on the devices, in the shapes and the layout of those of `laid_out`."""
-    return jax.tree.map(lambda leaf, there: jax.device_put(leaf.reshape(there.shape), there.sharding), tree, laid_out)
+    return jax.tree.map(laid_out, tree)
 
 
-def _mesh() -> jax.sharding.Mesh:
-    return jax.sharding.Mesh(np.asarray(jax.devices()), (AXIS,))
+def _put(leaf: Array, sharding: NamedSharding) -> jax.Array:
+    """The leaf, equal in all processes, in a layout over devices of all of them."""
+    if sharding.is_fully_addressable or not getattr(leaf, "is_fully_addressable", True):
+        return jax.device_put(leaf, sharding)
+    leaf = np.asarray(leaf)  # jax.device_put would compare those of all processes
+    return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
+
+
+def to_host(tree: PyTree) -> PyTree:
+    """NumPy arrays of leaves that may lie on devices of all processes."""
+    return jax.tree.map(lambda leaf: np.asarray(_complete(leaf)), tree)
+
+
+def _complete(leaf: Array) -> Array:
+    if getattr(leaf, "is_fully_addressable", True) or leaf.is_fully_replicated:
+        return leaf
+    return multihost_utils.process_allgather(leaf, tiled=True)
+
+
+def from_first(tree: PyTree) -> PyTree:
+    """NumPy arrays of process 0, bit for bit, in all processes; the others give arrays of the same shapes and types."""
+    if processes.count() == 1:
+        return tree
+    leaves, treedef = jax.tree.flatten(jax.tree.map(np.asarray, tree))
+    sent = multihost_utils.broadcast_one_to_all(np.frombuffer(b"".join(map(np.ndarray.tobytes, leaves)), np.uint8))
+    ends = np.cumsum([leaf.nbytes for leaf in leaves])
+    parts = [sent[end - leaf.nbytes : end] for leaf, end in zip(leaves, ends, strict=True)]
+    received = [part.view(leaf.dtype).reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(treedef, received)
+
+
+def of_all_processes(tree: PyTree) -> PyTree:
+    """Leaves [n of this process, ...] -> [n of all, ...] in the order of the processes, as NumPy arrays if several."""
+    return tree if processes.count() == 1 else multihost_utils.process_allgather(tree, tiled=True)
 
 
 def reduce_sum(tree: PyTree) -> PyTree:
-    """Sum of every leaf over all devices, inside `pmapped` only; sums and counts are reduced first, divided after."""
-    return jax.lax.psum(tree, AXIS)
+    """Sum of every leaf over all devices, inside `pmapped` only; sums and counts are reduced first, divided after.
+
+    The leaves of one type go as one array: a CPU sums every array by a message of its own to the other processes.
+    """
+    leaves, treedef = jax.tree.flatten(jax.tree.map(jnp.asarray, tree))
+    summed = list(leaves)
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):  # in the same order in all processes
+        chosen = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        flat, unravel = ravel_pytree([leaves[index] for index in chosen])
+        for index, leaf in zip(chosen, unravel(jax.lax.psum(flat, AXIS)), strict=True):
+            summed[index] = leaf
+    return jax.tree.unflatten(treedef, summed)
 
 
 def gather(tree: PyTree) -> PyTree:
@@ -90,11 +154,16 @@ def from_first_device(tree: PyTree) -> PyTree:
 
 
 def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
-    """Cut an axis of every leaf into one part per device, [..., n, ...] -> [devices, ..., n / devices, ...]."""
-    devices = jax.device_count()
+    """Cut an axis of every leaf into one part per device: [..., n, ...] -> [own devices, ..., n / all devices, ...].
+
+    Of several processes each takes the parts of its own devices.
+    """
+    own = slice(processes.index() * jax.local_device_count(), (processes.index() + 1) * jax.local_device_count())
 
     def cut(leaf: Array) -> Array:
-        return np.moveaxis(leaf.reshape(*leaf.shape[:axis], devices, -1, *leaf.shape[axis + 1 :]), axis, 0)
+        parts = leaf.reshape(*leaf.shape[:axis], device_count(), -1, *leaf.shape[axis + 1 :])
+        chosen = parts[(slice(None),) * axis + (own,)]
+        return np.moveaxis(chosen, axis, 0) if axis else chosen
 
     return jax.tree.map(cut, tree)
 
@@ -102,56 +171,76 @@ def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
 class Program(NamedTuple):
     """A compiled step of a sweep's members, one group at a time, and the way of their states to devices and back.
 
-    step: (groups, host batch) -> (groups, metrics, fingerprints), each a list with one entry per group. A batch is any
-    tree with leaves [streams, examples, ...]. The groups given are donated.
+    step: (groups, host batch, stop) -> (groups, metrics, fingerprints), each a list with one entry per group. A batch is
+    any tree with leaves [streams, examples, ...]. Metrics are of all members and the same in all processes; "stop" among
+    them counts the devices of the processes that asked to stop. The groups given are donated.
     place: TrainState [members, ...] -> groups, on the devices.
+    put: a TrainState [members of the group, ...] -> the group.
     states: groups -> a TrainState [members of the group, ...] of each, still on the devices.
     gather: groups -> TrainState [members, ...] in host memory.
     temporary: (TrainState, host batch) -> bytes that a device needs for one call beside states and batch.
     """
 
-    step: Callable[[list, PyTree], tuple[list, list, list]]
+    step: Callable[..., tuple[list, list, list]]
     place: Callable[[TrainState], list]
+    put: Callable[[TrainState], TrainState]
     states: Callable[[list], list[TrainState]]
     gather: Callable[[list], TrainState]
     temporary: Callable[[TrainState, PyTree], int]
 
 
-def make_program(step: Callable, *, at_once: int, shared: tuple[PyTree, ...] = ()) -> Program:
+def make_program(
+    step: Callable,
+    *,
+    at_once: int,
+    shared: tuple[PyTree, ...] = (),
+    fetch: Callable[[PyTree], PyTree] = lambda spec: spec,
+) -> Program:
     """The program that advances `at_once` members in one call of step(states, batches, *shared) -> (states, metrics).
+
+    Where there are several processes the step also takes stop=1 from a process that was asked to stop, and 0 from the
+    others, and adds it to its sums over devices as the metric "stop".
 
     The members of a group are spread over the devices where they divide evenly, else the examples of a batch are.
     Members on several devices each (axis_index_groups) would be a third layout, in which every network's batch norm had
     to be told its group: 4 members on 8 devices share each batch instead.
     shared: trees that are complete on each device, such as all training examples.
+    fetch: makes of what a process needs of a batch, the example axis the last that leaves share, what its devices get.
     """
     apart = device_count() > 1 and at_once % device_count() == 0
     compiled = (pmapped_members if apart else pmapped)(step, num_shared=len(shared))
     shared = replicated(shared)
 
     def on_devices(batch: PyTree) -> PyTree:
-        return replicated(batch) if apart else spread(shard(batch, axis=1))
+        return replicated(fetch(batch)) if apart else _cut(fetch(shard(batch, axis=1)))
 
-    def step_all(groups: list, batch: PyTree) -> tuple[list, list, list]:
-        batch = on_devices(batch)
-        return tuple(map(list, zip(*(_in_turn(compiled(group, batch, *shared)) for group in groups), strict=True)))
+    def of_process(stop: bool) -> dict[str, np.ndarray]:
+        return {"stop": np.full(jax.local_device_count(), stop, np.int32)} if processes.count() > 1 else {}
+
+    def step_all(groups: list, batch: PyTree, stop: bool = False) -> tuple[list, list, list]:
+        batch, asked = on_devices(batch), of_process(stop)
+        results = (in_turn(compiled(group, batch, *shared, **asked)) for group in groups)
+        return tuple(map(list, zip(*results, strict=True)))
+
+    def put(group: TrainState) -> TrainState:
+        return _cut(shard(group)) if apart else replicated(group)
 
     def place(states: TrainState) -> list:
         chosen = (slice(start, start + at_once) for start in range(0, len(states.step), at_once))
-        groups = [jax.tree.map(operator.itemgetter(some), states) for some in chosen]
-        return [spread(shard(group)) if apart else replicated(group) for group in groups]
+        return [put(jax.tree.map(operator.itemgetter(some), states)) for some in chosen]
 
     def states(groups: list) -> list[TrainState]:
-        return list(map(_one_axis, groups)) if apart else groups
+        return [replicated(of_all_processes(_one_axis(group))) for group in groups] if apart else groups
 
     def gather(groups: list) -> TrainState:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(states(groups)))
 
     def temporary(states: TrainState, batch: PyTree) -> int:
-        found = compiled.lower(place(states)[0], on_devices(batch), *shared).compile().memory_analysis()
+        lowered = compiled.lower(place(states)[0], on_devices(batch), *shared, **of_process(False))
+        found = lowered.compile().memory_analysis()
         return 0 if found is None else found.temp_size_in_bytes  # not every backend says
 
-    return Program(step_all, place, states, gather, temporary)
+    return Program(step_all, place, put, states, gather, temporary)
 
 
 @jax.jit
@@ -160,7 +249,7 @@ def _one_axis(states: TrainState) -> TrainState:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
 
 
-def _in_turn(results: PyTree) -> PyTree:
+def in_turn(results: PyTree) -> PyTree:
     """The results, after waiting for them where several devices are one CPU's.
 
     Its devices take independent programs in any order, and wait for each other for ever in the sums of different ones.
@@ -172,13 +261,14 @@ def _in_turn(results: PyTree) -> PyTree:
 def pmapped(step: Callable, *, num_shared: int = 0) -> Callable:
     """Compile step(state, batch, *shared) -> (state, metrics) for all devices; shared: `num_shared` trees, never cut.
 
-    The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints [devices]).
+    The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints [devices]). What it takes by name,
+    [devices], goes to the step.
 
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
     """
 
-    def replica(state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
-        return _one_step(step, jax.lax.axis_index(AXIS), state, batch, *shared)
+    def replica(state: TrainState, batch: PyTree, *shared: PyTree, **named: Array) -> tuple:
+        return _one_step(partial(step, **named), jax.lax.axis_index(AXIS), state, batch, *shared)
 
     axes = {"in_axes": (None, 0) + (None,) * num_shared, "out_axes": (None, None, 0)}
     return jax.pmap(replica, axis_name=AXIS, donate_argnums=0, **axes)
@@ -189,18 +279,28 @@ def pmapped_members(step: Callable, *, num_shared: int = 0) -> Callable:
 
     The result maps (states [devices, members / devices, ...], batch, *shared) to (states, metrics, fingerprints
     [devices, 1]); every device sees the complete batch. The states are donated. A step's sums over `AXIS` then run over
-    an axis of length 1, so that a member's numbers are those of a run on one device.
+    an axis of length 1, so that a member's numbers are those of a run on one device. Of several processes each gets the
+    metrics of all members.
     """
 
-    def on_one_device(*arguments: PyTree) -> tuple:
-        results = jax.vmap(step, in_axes=None, axis_name=AXIS, axis_size=1)(*arguments)
+    def on_one_device(*arguments: PyTree, **named: Array) -> tuple:
+        results = jax.vmap(partial(step, **named), in_axes=None, axis_name=AXIS, axis_size=1)(*arguments)
         return jax.tree.map(operator.itemgetter(0), results)
 
-    def replica(states: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
-        states, metrics, fingerprint = _one_step(on_one_device, 0, states, batch, *shared)
-        return states, metrics, fingerprint[None]
+    def replica(states: TrainState, batch: PyTree, *shared: PyTree, **named: Array) -> tuple:
+        states, metrics, fingerprint = _one_step(partial(on_one_device, **named), 0, states, batch, *shared)
+        return states, _of_all_members(metrics) if several else metrics, fingerprint[None]
 
-    return jax.pmap(replica, donate_argnums=0, in_axes=(0, None) + (None,) * num_shared)
+    several = processes.count() > 1
+    axes = {"in_axes": (0, None) + (None,) * num_shared, "out_axes": (0, None if several else 0, 0)}
+    return jax.pmap(replica, axis_name=_MEMBERS, donate_argnums=0, **axes)
+
+
+def _of_all_members(metrics: dict[str, Array]) -> dict[str, Array]:
+    """Every member's metrics on each device, as float32 in one message; "stop" is summed over devices."""
+    gathered = jax.lax.all_gather(jnp.stack([each.astype(jnp.float32) for each in metrics.values()]), _MEMBERS)
+    found = dict(zip(metrics, jnp.moveaxis(gathered, 1, 0).reshape(len(metrics), -1), strict=True))
+    return found | {"stop": jnp.full_like(found["stop"], jnp.sum(found["stop"]))} if "stop" in found else found
 
 
 def _one_step(step: Callable, index: Array | int, state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
@@ -215,20 +315,24 @@ def _one_step(step: Callable, index: Array | int, state: TrainState, batch: PyTr
 def pmapped_forward(forward: Callable) -> Callable:
     """Compile forward(variables, x) -> outputs for all devices.
 
-    The result maps (variables, batch) to the outputs [examples, ...] on the host.
+    The result maps (variables, batch) to the outputs [examples, ...] on the host, of all processes' examples.
     """
     compiled = jax.pmap(forward, axis_name=AXIS, in_axes=(None, 0))
 
     def outputs(variables: PyTree, batch: Batch) -> np.ndarray:
-        sharded = np.asarray(jax.device_get(compiled(replicated(variables), shard(batch).x)))
+        own = compiled(replicated(variables), _cut(shard(batch.x)))
+        sharded = np.asarray(jax.device_get(of_all_processes(own)))
         return sharded.reshape(-1, *sharded.shape[2:])
 
     return outputs
 
 
 def check_replicas(fingerprints: Array) -> None:
-    """Raise RunError unless the states of the last axis' devices agree bit for bit (fingerprints: uint32)."""
-    seen = np.asarray(jax.device_get(fingerprints))
+    """Raise RunError unless the states of the last axis' devices agree bit for bit (fingerprints: uint32).
+
+    All processes call it together, each with the fingerprints of its own devices.
+    """
+    seen = np.moveaxis(of_all_processes(np.moveaxis(np.asarray(jax.device_get(fingerprints)), -1, 0)), 0, -1)
     if np.any(seen != seen[..., :1]):
         raise RunError("the devices hold different parameters: a reduction over devices is missing in the step")
 

@@ -1,4 +1,7 @@
-"""The workdir: manifest.json, rows in metrics.jsonl, predictions, arrays. A file is complete, or it is not there."""
+"""The workdir: manifest.json, rows in metrics.jsonl, predictions, arrays. A file is complete, or it is not there.
+
+Of several processes the first alone writes: on the others every function that writes does nothing.
+"""
 
 import contextlib
 import errno
@@ -19,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from focalgeo import files
+from focalgeo import files, processes
 from focalgeo.rows import Row, Title, from_json, to_json
 from focalgeo.types import InputError, Predictions, RunError, shown
 
@@ -90,6 +93,8 @@ def _corrupt(path: Path, why: str = "") -> InputError:
 
 
 def _replace(path: Path, write: Callable[[Any], None]) -> None:
+    if not processes.is_first():
+        return
     with writing(path):
         files.replace(path, write)
 
@@ -156,6 +161,7 @@ _SHAPE = {
     "shard": str,
     "data": {"classes": [str], "train": int, "val": int, "test": int, "*": str},
     "devices": [str],
+    "processes": int,
     "loss_values": [str],
     "parameters": int,
     "versions": {"*": str},
@@ -241,6 +247,8 @@ def append_rows(workdir: Workdir, rows: Sequence[Row]) -> None:
         RunError: a number is not finite; nothing is written.
     """
     path, data = Path(workdir) / METRICS_FILE, b"".join(_encode(row) for row in rows)
+    if not processes.is_first():
+        return
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -302,6 +310,8 @@ def replace_rows(workdir: Workdir, rows: Sequence[Row], *, where: Callable[[Row]
         RunError: a number is not finite; the file stays as it was.
     """
     path = Path(workdir) / METRICS_FILE
+    if not processes.is_first():
+        return
     kept = [line for line, row in _lines(path) if not where(row)] if path.exists() else []
     data = b"".join([*kept, *(_encode(row) for row in rows)])
     _replace(path, lambda file: file.write(data))
@@ -465,6 +475,9 @@ def locked(workdir: Workdir) -> Iterator[None]:
         InputError: another process holds it.
     """
     folder = Path(workdir)
+    if not processes.is_first():
+        yield
+        return
     with writing(folder / LOCK):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _open_own(folder / LOCK, os.O_RDWR | os.O_CREAT)

@@ -10,7 +10,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Float, Int
 
-from focalgeo import curvature
+from focalgeo import curvature, parallel
 from focalgeo.arguments import count
 from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
@@ -216,9 +216,10 @@ def compare_examples(problem: Problem, reference: str) -> dict[str, Examples]:
     """`Examples` of every loss, unmasked, in the order of the batches, as NumPy arrays; `reference`: cross-entropy."""
     network = (as_argument(problem.apply), problem.params, problem.model_state)
     found = [
-        jax.device_get(_compare_all(problem.losses, *network, batch, reference=reference)) for batch in problem.batches
+        parallel.to_host(_compare_all(problem.losses, *network, batch, reference=reference))
+        for batch in problem.batches
     ]
-    mask = np.concatenate([batch.mask for batch in problem.batches])
+    mask = np.concatenate([parallel.to_host(batch.mask) for batch in problem.batches])
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[mask], *found)
 
 

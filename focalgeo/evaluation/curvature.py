@@ -51,7 +51,7 @@ def on_device(problem: Problem) -> Problem:
     batches = problem.batches
     batches = parallel.spread(batches) if isinstance(batches, list) else batches
     losses = {name: as_argument(loss) for name, loss in problem.losses.items()}
-    params, model_state, losses = parallel.replicated((problem.params, problem.model_state, losses))
+    params, model_state, losses = parallel.everywhere((problem.params, problem.model_state, losses))
     return Problem(as_argument(problem.apply), losses, params, model_state, batches)
 
 
@@ -63,7 +63,7 @@ def count_examples(problem: Problem) -> int:
     """
     if not problem.losses:
         raise InputError("losses is empty: a problem holds one loss or more by name")
-    count = sum(int(np.sum(batch.mask)) for batch in problem.batches)
+    count = sum(int(np.sum(parallel.to_host(batch.mask))) for batch in problem.batches)
     if count == 0:
         raise InputError("batches hold no example that counts: curvature is a mean over one or more")
     return count
@@ -100,7 +100,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
         total = zeros
         for batch in batches:
             total = add_product(total, vector, *arguments, batch)
-        return total
+        return parallel.in_turn(total)
 
     return matvec
 

@@ -4,6 +4,8 @@ import importlib
 import sys
 from typing import Any
 
+from focalgeo import processes
+
 # they import jax: on first use, so that bad input is answered without
 _MODULES = {"run": "main", "run_and_print": "main", "check_config": "preparation", "describe_config": "preparation"}
 
@@ -11,8 +13,9 @@ __all__ = ["check_config", "describe_config", "run", "run_and_print", "say"]
 
 
 def say(what: str) -> None:
-    """Write a line to standard error, where it does not mix with results."""
-    print(what, file=sys.stderr, flush=True)
+    """Write a line to standard error, where it does not mix with results; of several processes, process 0 alone."""
+    if processes.is_first():
+        print(what, file=sys.stderr, flush=True)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from focalgeo import records, report
+from focalgeo import processes, records, report
 from focalgeo.config import axes
 from focalgeo.job import calibration, measurement, preparation, provenance, say, training
 from focalgeo.job.members import (
@@ -41,22 +42,19 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     began = time.perf_counter()
     config, workdir = preparation.check_config(config), Path(workdir)
     members = of_shard(make_members(config), shard)
-    fresh = provenance.check_workdir(workdir, config, members, shard) == "fresh"
+    asked = {"config": config.to_dict(), "shard": shard}
+    processes.same("config", asked, mend="give the same command, config file and code on every host")
+    found = processes.told("workdir", lambda: provenance.check_workdir(workdir, config, members, shard))
     prepared = preparation.prepare(config)
+    processes.same("data", prepared.dataset.checksum, mend="give every host the same data")
     measurement.check_memory(members, prepared)
     state = preparation.initial_state(prepared, members[:1])
     measurement.check_curvature(members[0], prepared, state)
     measurement.check_network(config, prepared, state)
-    if not fresh:
-        provenance.check_data(workdir, prepared.dataset)
     with records.locked(workdir):
-        if fresh:
-            records.write_manifest(workdir, provenance.make_manifest(config, prepared.dataset, state, shard))
-        else:
-            provenance.update_manifest(workdir, config)
-            _forget_incomplete(workdir, members, prepared)
+        processes.told("begin", lambda: _begin(workdir, found, config, members, prepared, state, shard))
         predict = training.make_prediction(config, prepared.model)
-        while (current := next_extension(workdir, members)) is not None:
+        while (current := _next(workdir, members)) is not None:
             seconds = {"prepare": time.perf_counter() - began}
             outcome, current = training.train(config, workdir, prepared, current, predict)
             seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
@@ -64,6 +62,8 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
                 _write_seconds(workdir, current, prepared.plan.steps, seconds)
             _evaluate(workdir, prepared, current, outcome.state, predict)
             began = time.perf_counter()
+        if not processes.is_first():  # what is left to do reads and writes files
+            return []
         say("drawing the report")
         report.write_report(workdir)
     rows = records.read_rows(workdir)
@@ -75,6 +75,30 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
             "or set config.optimizer.clip_norm, in a new --workdir"
         )
     return [row for row in rows if row.tags.epoch is None]
+
+
+def _begin(
+    workdir: Path, found: str, config, members: list[Member], prepared: Prepared, state: TrainState, shard: str | None
+) -> None:
+    """Write the manifest of a workdir that was `found` "fresh", or bring one that goes on up to date."""
+    if found == "fresh":
+        records.write_manifest(workdir, provenance.make_manifest(config, prepared.dataset, state, shard))
+        return
+    provenance.check_data(workdir, prepared.dataset)
+    provenance.update_manifest(workdir, config)
+    _forget_incomplete(workdir, members, prepared)
+
+
+def _next(workdir: Path, members: list[Member]) -> Extension | None:
+    """The extension to train next as process 0 finds it in the workdir, or None."""
+
+    def find() -> dict[str, Any] | None:
+        found = next_extension(workdir, members)
+        return found and found._replace(members=[member.name for member in found.members])._asdict()
+
+    found = processes.told("extension", find)
+    by_name = {member.name: member for member in members}
+    return found and Extension(**{**found, "members": [by_name[name] for name in found["members"]]})
 
 
 def _forget_incomplete(workdir: Path, members: list[Member], prepared: Prepared) -> None:
@@ -174,7 +198,7 @@ def _evaluate(workdir: Path, prepared: Prepared, current: Extension, states: Tra
     Members that are frozen have none.
     """
     began = time.perf_counter()
-    names = {member.name for member in unfinished(workdir, current.members)}
+    names = processes.told("unfinished", lambda: [member.name for member in unfinished(workdir, current.members)])
     left = [index for index, member in enumerate(current.members) if member.name in names]
     trained = [index for index in left if not states.frozen[index]]
     splits = {"val": prepared.dataset.val, "test": prepared.dataset.test} if trained else {}
@@ -236,6 +260,8 @@ def folder_of(workdir: Path, member: Member) -> Path:
 def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> None:
     """Run the main job and say on standard output what came out and where the report is."""
     rows = run(config, workdir, shard=shard)
+    if not processes.is_first():
+        return
     manifest = records.read_manifest(workdir)
     print(report.sweep_text(rows, manifest) if axes(config) else report.results_text(rows, manifest, "test"))
     seconds = select(rows, Seconds)

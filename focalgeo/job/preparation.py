@@ -304,10 +304,12 @@ class Pipeline(NamedTuple):
     """The input pipeline of training: what stays on the devices, and the specs that batches are made from.
 
     specs(epoch, start): those of an epoch from number `start` on, leaves [streams, examples, ...], padded for all
-    devices. make_batch: (spec, *resident) -> Batch, inside the compiled step.
+    devices. fetch: some examples' specs -> what is sent of them. make_batch: (that, *resident) -> Batch, inside the
+    compiled step.
     """
 
     specs: Callable[[int, int], Iterator[PyTree]]
+    fetch: Callable[[PyTree], PyTree]
     make_batch: Callable[..., Batch]
     resident: tuple[Split, ...]
 
@@ -326,12 +328,11 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
         each = {"batch_size": size, "epoch": epoch, "start": start, "augmentation": augmentation}
         streams = [data.batch_specs(train, seed=seed, multiple_of=multiple_of, **each) for seed in seeds]
         for of_streams in zip(*streams, strict=True):
-            sent = of_streams if fits else [data.fetch(train, spec) for spec in of_streams]
-            yield jax.tree.map(lambda *leaves: np.stack(leaves), *sent)
+            yield jax.tree.map(lambda *leaves: np.stack(leaves), *of_streams)
 
     if fits:
-        return Pipeline(specs, lambda spec, split: data.make_batch(split, spec, **options), (train,))
-    return Pipeline(specs, lambda fetched: data.make_batch(*fetched, **options), ())
+        return Pipeline(specs, lambda spec: spec, lambda spec, split: data.make_batch(split, spec, **options), (train,))
+    return Pipeline(specs, partial(data.fetch, train), lambda fetched: data.make_batch(*fetched, **options), ())
 
 
 def resident_bytes(dataset: Dataset) -> int:

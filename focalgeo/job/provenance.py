@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from focalgeo import calibration, losses, records, trees
+from focalgeo import calibration, losses, processes, records, trees
 from focalgeo.config import axes
 from focalgeo.job import preparation
 from focalgeo.job.members import Member, make_members, of_shard
@@ -29,6 +29,7 @@ def make_manifest(config, dataset: Dataset, state: TrainState, shard: str | None
         **({"shard": shard} if shard else {}),
         "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": list(dataset.class_names), **splits},
         "devices": [str(device.device_kind) for device in jax.devices()],
+        "processes": processes.count(),
         "loss_values": list(losses.hyperparameters(losses.FUNCTIONS[config.loss.name])),
         "parameters": trees.size(state.params),
         **of_program(_command()),

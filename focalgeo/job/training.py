@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo import evaluation, losses, parallel, records
+from focalgeo import evaluation, losses, parallel, processes, records
 from focalgeo.job import interruption, measurement, preparation, say
 from focalgeo.job.members import Extension, Member, belongs, write_extension
 from focalgeo.job.preparation import Pipeline, Prepared
@@ -34,9 +34,7 @@ def train(
     """
     members = current.members
     state = preparation.initial_state(prepared, members)
-    with records.writing(workdir / current.checkpoints):
-        manager = checkpoint.make_manager(workdir / current.checkpoints, keep=config.checkpoint.keep)
-    start = checkpoint.restore_latest(manager, state) or checkpoint.Checkpoint(state, {})
+    start, save = _checkpoints(workdir / current.checkpoints, config.checkpoint.keep, state)
     first = int(np.max(start.state.step))
     _forget_rows(workdir, members, after=first)
     pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(members))
@@ -65,13 +63,30 @@ def train(
             adapt=make_adapt(predict_val),
             learning_rate=lambda index: rates * float(prepared.schedule(index)),
             write=write,
-            save=functools.partial(checkpoint.save, manager),
+            save=save,
             interrupted=interrupted,
         )
     if config.optimizer.select == "best_val":
         outcome = outcome._replace(state=_best_states(program, outcome.state, config.optimizer.epochs, predict_val))
     compiled_in = outcome.compile_seconds and outcome.compile_seconds + chosen_in  # 0: nothing was left to train
     return outcome._replace(compile_seconds=compiled_in), current
+
+
+def _checkpoints(folder: Path, keep: int, state: TrainState) -> tuple[checkpoint.Checkpoint, Callable]:
+    """The checkpoint to begin with, the newest or else `state`, and a function that saves one; process 0 does both."""
+    found = []
+
+    def restore() -> dict | None:
+        with records.writing(folder):
+            manager = checkpoint.make_manager(folder, keep=keep)
+        newest = checkpoint.restore_latest(manager, state)
+        found.extend([manager, newest])
+        return newest and newest.sums
+
+    sums = processes.told("sums of the checkpoint", restore)
+    saved = found[1].state if processes.is_first() and found[1] else state
+    start = checkpoint.Checkpoint(state if sums is None else parallel.from_first(saved), sums or {})
+    return start, lambda made: processes.told("saved", lambda: checkpoint.save(found[0], made))
 
 
 @contextlib.contextmanager
@@ -86,6 +101,8 @@ def tensorboard_writer(workdir: Path, *, step: int = 0) -> Iterator[Callable[...
         from tensorboardX import record_writer, summary  # optional, and slow to import
         from tensorboardX.proto.event_pb2 import Event, SessionLog
     except ImportError:
+        record_writer = None
+    if record_writer is None or not processes.is_first():
         yield lambda row, member="": None
         return
     folder = (Path(workdir) / "tensorboard").absolute()
@@ -131,7 +148,7 @@ def tensorboard_writer(workdir: Path, *, step: int = 0) -> Iterator[Callable[...
 
 def _forget_rows(workdir: Path, members: list[Member], *, after: int) -> None:
     """Drop the members' rows of later steps than that of the checkpoint, which are trained again."""
-    if (workdir / records.METRICS_FILE).exists():
+    if processes.is_first() and (workdir / records.METRICS_FILE).exists():
 
         def later(row: Row) -> bool:
             return (row.tags.step or 0) > after and any(belongs(row, member) for member in members)
@@ -158,11 +175,11 @@ def choose_program(
     """
     members = len(state.step)
 
-    def step(state: TrainState, spec: PyTree, *resident: Split) -> tuple[TrainState, dict]:
-        return prepared.step(state, pipeline.make_batch(spec, *resident))
+    def step(state: TrainState, spec: PyTree, *resident: Split, **named: Array) -> tuple[TrainState, dict]:
+        return prepared.step(state, pipeline.make_batch(spec, *resident), **named)
 
-    resident = parallel.replicated(pipeline.resident)  # once for all programs
-    make = functools.partial(parallel.make_program, make_members_step(step), shared=resident)
+    shared = parallel.replicated(pipeline.resident)  # once for all programs
+    make = functools.partial(parallel.make_program, make_members_step(step), shared=shared, fetch=pipeline.fetch)
     given = at_once or (config.sweep.at_once and math.gcd(config.sweep.at_once, members))  # a shard may be smaller
     numbers = [given] if given else candidates(members)
     if len(numbers) == 1:
@@ -172,7 +189,7 @@ def choose_program(
     programs = {number: alone if number == 1 else make(at_once=number) for number in fitting}
     took = {number: _seconds(program, state, batch) for number, program in programs.items()}
     shown = ", ".join(f"{number} at once {1e3 * seconds / members:.3g} ms" for number, seconds in took.items())
-    best = min(took, key=took.get)
+    best = processes.told("members at once", lambda: min(took, key=took.get))
     say(f"a step of one of {members} members: {shown}; taking {best}")
     return programs[best], best
 

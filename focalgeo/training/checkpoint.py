@@ -37,6 +37,8 @@ class Checkpoint(NamedTuple):
 def make_manager(directory: Path, *, keep: int) -> ocp.CheckpointManager:
     """The orbax manager of `directory` (created if missing), which keeps the newest `keep` checkpoints.
 
+    Of several processes process 0 alone makes one, saves and restores.
+
     Corrupt checkpoints newer than all valid ones are removed, so that the run can write these steps again; which, is
     said on standard error.
 
@@ -46,7 +48,11 @@ def make_manager(directory: Path, *, keep: int) -> ocp.CheckpointManager:
     directory = Path(directory).absolute()
     if directory.is_dir():
         _remove_corrupt(directory)
-    options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+    directory.mkdir(parents=True, exist_ok=True)  # orbax would wait there for the other processes
+    alone = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="focalgeo")
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=keep, enable_async_checkpointing=False, create=False, multiprocessing_options=alone
+    )
     try:
         with _silent_orbax():
             return ocp.CheckpointManager(directory, options=options)

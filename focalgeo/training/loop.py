@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from focalgeo import parallel
+from focalgeo import parallel, processes
 from focalgeo.rows import Row, tagged
 from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.meter import Meter, Progress
@@ -68,7 +68,8 @@ def run(
         learning_rate: (number of a step) -> that of each member.
         write: appends rows.
         save: writes a checkpoint; all rows up to its step are written by then.
-        interrupted: () -> the number of a signal that asks to stop, or None.
+        interrupted: () -> the number of a signal that asks this process to stop, or None. Of several processes each
+            learns from the metrics of a step, which are read one step later, that any of them was asked to.
 
     Raises:
         RunError: loss or gradient of a run alone is not finite (the last checkpoint is from before), or devices
@@ -80,20 +81,22 @@ def run(
     groups = program.place(start.state)
     progress = Progress(plan.steps, first)
     began, compile_seconds, signum, done = time.perf_counter(), 0.0, None, first
+    several = processes.count() > 1
     try:
         for index, batch in _from(first, plan, batches):
             if index % plan.steps_per_epoch == 0:
                 with meter.paused():
-                    adapted = adapt(program.states(groups), index // plan.steps_per_epoch)
-                    groups = list(map(parallel.like, adapted, groups))
-            groups, metrics, fingerprints = program.step(groups, batch)
+                    groups = list(map(program.put, adapt(program.states(groups), index // plan.steps_per_epoch)))
+            groups, metrics, fingerprints = program.step(groups, batch, several and interrupted() is not None)
             done = index + 1
             if index == first:
                 parallel.check_replicas(np.stack(jax.device_get(fingerprints)))  # waits for the first step
                 compile_seconds = time.perf_counter() - began
                 meter.restart_clock()
             meter.add(done, metrics)
-            signum, last, epoch = interrupted(), done == plan.steps, done / plan.steps_per_epoch
+            signum = None if several else interrupted()
+            stop = meter.stop if several else signum is not None
+            last, epoch = done == plan.steps, done / plan.steps_per_epoch
             if done % plan.log_every == 0 or last:
                 meter.settle()
                 parallel.check_replicas(np.stack(jax.device_get(fingerprints)))
@@ -102,17 +105,17 @@ def run(
             if done % plan.steps_per_epoch == 0:
                 with meter.paused():
                     write(tagged(validate(program.states(groups)), step=done, epoch=epoch))
-            if done % plan.checkpoint_every == 0 or last or signum is not None:
+            if done % plan.checkpoint_every == 0 or last or stop:
                 with meter.paused():
                     write(meter.stops(plan.steps_per_epoch))
                     save(Checkpoint(program.gather(groups), meter.sums))
             progress.advance(done)
-            if signum is not None and not last:
+            if stop and not last:
                 break
     finally:
         progress.close()
-    signum = signum or interrupted()
-    if signum is not None:
+    signum = -processes.least("signal", -(signum or interrupted() or 0))
+    if signum:
         where = f"stopped at step {done} of {plan.steps} and saved"
         raise Interrupted(signum, f"{where}; the same command goes on from there")
     return Outcome(program.gather(groups), compile_seconds, time.perf_counter() - began - compile_seconds)

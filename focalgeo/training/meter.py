@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from focalgeo import processes
 from focalgeo.rows import Scalar, Tags
 from focalgeo.training.step import FINITE
 from focalgeo.types import RunError
@@ -29,6 +30,7 @@ class Meter:
         self._sums = {name: np.asarray(sums.get(name, zeros)) for name in (*SUMMED, "seen")}
         self._tags, self._frozen = tags, np.array(frozen, bool)
         self._pending, self._stops = None, []
+        self.stop = False  # whether a process was asked to stop, as of the last step that was read
         self.restart_clock()
 
     @property
@@ -65,6 +67,7 @@ class Meter:
         groups = jax.device_get(on_device)
         metrics = {name: np.concatenate([np.ravel(group[name]) for group in groups]) for name in groups[0]}
         metrics = {name: values.astype(float) for name, values in metrics.items()}
+        self.stop = bool(np.any(metrics.get("stop", 0)))
         self._pending = None
         self._stop(step, metrics)
         running = ~self._frozen
@@ -86,7 +89,8 @@ class Meter:
                     "config.optimizer.clip_norm, in a new --workdir"
                 )
             who = ", ".join(f"{key} {value}" for key, value in self._tags[index].items())
-            print(f"member {who} stops, the others go on: {what}", file=sys.stderr, flush=True)
+            if processes.is_first():
+                print(f"member {who} stops, the others go on: {what}", file=sys.stderr, flush=True)
             self._stops.append((step, self._tags[index]))
 
     def text(self) -> str:
@@ -140,7 +144,8 @@ class Progress:
         """A display of the progress from step `first` to step `total`."""
         self._total = total
         self._tenth = first * 10 // max(total, 1)
-        terminal = sys.stderr.isatty()
+        self._shown = processes.is_first()
+        terminal = self._shown and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True) if terminal else None
         self._text = ""
 
@@ -154,7 +159,7 @@ class Progress:
         """Show that `step` steps are done."""
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
-        elif step * 10 // self._total > self._tenth and self._text:
+        elif self._shown and step * 10 // self._total > self._tenth and self._text:
             self._tenth = step * 10 // self._total
             print(f"step {step}/{self._total}: {self._text}", file=sys.stderr, flush=True)
             self._text = ""

@@ -1,6 +1,7 @@
 """The training step: of one run, and of all members of a sweep side by side."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import optax
 
 from focalgeo import trees
 from focalgeo.training.penalties import plain_outputs
-from focalgeo.types import Batch, PyTree, TrainState
+from focalgeo.types import Array, Batch, PyTree, TrainState
 
 FINITE = ("loss", "penalty", "gradient_norm", "parameter_norm")  # the metrics that must stay finite
 
@@ -37,10 +38,10 @@ def make_step(
         mean: False leaves out the division by n, as the published code of Mukhoti et al. does.
 
     Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the
-    gradient and of the new parameters and batch statistics.
+    gradient and of the new parameters and batch statistics; "stop" is the sum of what the devices give as `stop`.
     """
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+    def step(state: TrainState, batch: Batch, stop: Array | None = None) -> tuple[TrainState, dict]:
         noise = jax.random.fold_in(state.key, state.step)
 
         def network(params):
@@ -56,7 +57,7 @@ def make_step(
             return total + penalty, (sums, model_state)
 
         gradient, (sums, model_state) = jax.grad(objective, has_aux=True)(state.params)
-        gradient, sums = reduce((gradient, sums))
+        gradient, sums = reduce((gradient, sums if stop is None else sums | {"stop": stop}))
         if mean:
             gradient = jax.tree.map(lambda leaf: leaf / sums["count"].astype(leaf.dtype), gradient)
 
@@ -73,24 +74,25 @@ def make_step(
 def make_members_step(step: Callable) -> Callable:
     """All members' step: (states [members, ...], batches [streams, examples, ...]) -> (states, metrics [members]).
 
-    `step` takes (state, the batch of its own stream, *shared), where what is shared is the same for all.
+    `step` takes (state, the batch of its own stream, *shared), where what is shared is the same for all, and what is
+    given by name.
 
     A member whose loss, penalty, gradient or new parameters are not finite keeps its state from before that step, but
     for the step's number, and is frozen from then on; the others go on. Metrics gain "frozen".
     """
 
-    def of_member(state: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
+    def of_member(named: dict, state: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
         # The batch of an only stream does not depend on the member: what is made of it is computed once for all.
         own = jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[state.stream], batch)
-        new, metrics = step(state, own, *shared)
+        new, metrics = step(state, own, *shared, **named)
         finite = jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
         frozen = state.frozen | ~finite
         kept = jax.tree.map(lambda after, before: jnp.where(frozen, before, after), new, state)
         # The number of the step goes on for all, as checkpoints are named by it.
         return kept._replace(step=new.step, frozen=frozen), metrics | {"frozen": frozen}
 
-    def members_step(states: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
-        return jax.vmap(of_member, (0, None, *(None for _ in shared)))(states, batch, *shared)
+    def members_step(states: TrainState, batch: PyTree, *shared: PyTree, **named: Array) -> tuple[TrainState, dict]:
+        return jax.vmap(partial(of_member, named), (0, None, *(None for _ in shared)))(states, batch, *shared)
 
     return members_step
 
