@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
+PROGRAM = ("/tmp/wb/frun.py",)
 TIMES = ("seconds", "examples_per_second")  # names of rows that no two runs share
 DEVICES = "--xla_force_host_platform_device_count"
 # argv: largest bytes of a file or -1, the command. As a program of its own: a fork of this process, which has threads,
@@ -112,7 +113,7 @@ def cluster(
     *,
     env: Mapping[str, str | None] | None = None,
     own: Callable[[int], Mapping[str, str]] | None = None,
-    program: Sequence[str] = ("-m", "focalgeo.run"),
+    program: Sequence[str] = PROGRAM,
     largest_file: int = -1,
 ) -> Iterator[Cluster]:
     """Start `processes` processes of `devices` CPU devices each; N = 1 is a plain command without flags.

@@ -9,7 +9,7 @@ import time
 import clusters
 import numpy as np
 import pytest
-from clusters import ROOT, cluster, differences, run_cluster, steps_done
+from clusters import PROGRAM, ROOT, cluster, differences, run_cluster, steps_done
 from PIL import Image
 
 pytestmark = pytest.mark.long
@@ -140,7 +140,7 @@ def finished(job, tmp_path_factory):
         key = name, processes, devices
         if key not in done:
             folder = tmp_path_factory.mktemp(f"{name}-{processes}x{devices}")
-            program = ("-c", SENT) if "sent" in name else ("-m", "focalgeo.run")
+            program = ("-c", SENT) if "sent" in name else PROGRAM
             began = time.perf_counter()
             ended = run_cluster(processes, devices, job(name), folder / "cwd", program=program)
             print(f"{name} {processes}x{devices}: {time.perf_counter() - began:.1f} s", file=sys.stderr)
