@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
+from focalgeo import processes
 from focalgeo.files import UNUSABLE
 from focalgeo.job.inputs import Options, read_inputs
 from focalgeo.types import MOST_BINS, MOST_RESAMPLES, InputError, RunError, expanded, shown
@@ -143,6 +144,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         options = parse(arguments)
         val, test = read_inputs(options)
+        if processes.detected() > 1:
+            raise InputError(f"{processes.detected()} processes are started and this command is one: start it alone")
         from focalgeo.job import calibration  # jax after flags and files, so that their errors are answered at once
 
         calibration.run_and_print(options, val, test, command=["python", "-m", "focalgeo.calibrate", *arguments])

@@ -10,6 +10,7 @@ the heartbeat ends all too, before the runtime itself would abort the others.
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import importlib.metadata
 import json
@@ -21,12 +22,20 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from focalgeo.types import InputError, RunError, shown
 
+FLAGS = {  # with an example of each
+    "coordinator": "10.0.0.1:1234",
+    "processes": "2",
+    "process": "0",
+    "join_timeout": "300",
+    "heartbeat": "100",
+}
+_MOST_PROCESSES, _LONGEST = 1_000_000, 86_400  # seconds: a day
 _END, _ALIVE, _LEFT = "focalgeo/end", "focalgeo/alive/", "focalgeo/left/"
 _SILENT = 3.0  # seconds without a sign of life, of which there is one each second, after a collective has failed
 _GO_ON = "what was saved is whole: give the same command on every host again to go on from there"
@@ -64,6 +73,41 @@ def is_first() -> bool:
     return index() == 0
 
 
+def asked(flags: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of `join` that flags among FLAGS ask for; JAX_COORDINATOR_ADDRESS stands for --coordinator.
+
+    Raises:
+        InputError: a flag is no address or no whole number in its range, or of the first three some are missing.
+    """
+    ranges = {"processes": (1, _MOST_PROCESSES), "process": (0, _MOST_PROCESSES - 1)}
+    ranges |= {"join_timeout": (1, _LONGEST), "heartbeat": (1, _LONGEST)}
+    found: dict[str, Any] = {}
+    for name, (low, high) in ranges.items():
+        if name in flags:
+            text = flags[name]
+            if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
+                raise InputError(f"--{name} is {shown(text)}: it must be a whole number from {low} to {high}")
+            found[name] = int(text)
+    if not {"coordinator", "processes", "process"} & set(flags):
+        return found
+    where = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    address = flags.get("coordinator", where)
+    if address is not None:
+        matched = re.fullmatch(r"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._-]+):([0-9]{1,5})", address)
+        if not matched or not 1 <= int(matched[2]) <= 65535:
+            name = "--coordinator" if "coordinator" in flags else "JAX_COORDINATOR_ADDRESS"
+            raise InputError(f"{name} is {shown(address)}: it must be HOST:PORT, {FLAGS['coordinator']} for example")
+        found["coordinator"] = address
+    for name in ("coordinator", "processes", "process"):
+        if name not in found:
+            example = " ".join(f"--{name}={FLAGS[name]}" for name in ("coordinator", "processes", "process"))
+            raise InputError(f"--{name} is missing: three flags go together, for example {example}")
+    if found["process"] >= found["processes"]:
+        most = found["processes"] - 1
+        raise InputError(f"--process is {found['process']}: of {most + 1} processes the last is {most}")
+    return found
+
+
 def detected() -> int:
     """The number of processes that a launcher has started, as jax finds it (SLURM, Open MPI, GKE, TPU); else 1."""
     from jax._src import clusters
@@ -95,6 +139,8 @@ def join(
     """
     found = processes or detected()
     if found == 1:
+        if processes is None and "JAX_COORDINATOR_ADDRESS" in os.environ:
+            _say("JAX_COORDINATOR_ADDRESS is set without --processes and --process: this process runs alone")
         return
     import jax
 
@@ -103,36 +149,24 @@ def join(
     _hide_native_lines()
     _let_threads_speak_before_an_abort()
     where = [coordinator, found, process]
-    _in_thread(lambda: _initialize(where, join_timeout, heartbeat), where, join_timeout)
+    try:
+        _in_thread(lambda: _initialize(where, join_timeout, heartbeat), join_timeout)
+    except TimeoutError:
+        raise RunError(_why_not(*where, join_timeout)) from None
+    except RunError:
+        raise
+    except Exception as error:
+        raise RunError(f"{_number(*where)} cannot join {where[0]}: {error}") from error
     _enter(heartbeat)
-    _in_thread(jax.local_devices, where, join_timeout)
+    try:
+        _in_thread(jax.local_devices)
+    except RuntimeError as error:
+        raise RunError(f"jax finds no devices: {error}") from error
     _introduce()
 
 
-def _initialize(where: list[Any], join_timeout: int, heartbeat: int) -> None:
-    """Join as jax does; fills `where` with the coordinator, the number of processes and that of this one."""
-    import jax
-    from jax._src import clusters
-
-    local = None
-    if where[2] is None:
-        detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
-        asked = os.environ.get("JAX_COORDINATOR_ADDRESS")
-        *where[:], local = detect(asked, where[1], None, None, None, join_timeout)
-    host, _, port = where[0].rpartition(":")
-    loopback = host in ("localhost", "[::1]") or host.startswith("127.")
-    jax.distributed.initialize(
-        *where,
-        local_device_ids=local,
-        cluster_detection_method="deactivate",
-        initialization_timeout=join_timeout,
-        heartbeat_timeout_seconds=heartbeat,
-        coordinator_bind_address=f"{'[::1]' if host == '[::1]' else '127.0.0.1'}:{port}" if loopback else None,
-    )
-
-
-def _in_thread(act: Callable[[], Any], where: list[Any], join_timeout: int) -> None:
-    """Run `act` so that signals are heeded while it waits; what it raises becomes one line."""
+def _in_thread(act: Callable[[], Any], seconds: float = float("inf")) -> None:
+    """Run `act` in a thread, as it may wait in compiled code, where no signal is heeded."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -143,15 +177,76 @@ def _in_thread(act: Callable[[], Any], where: list[Any], join_timeout: int) -> N
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    last = time.monotonic() + join_timeout + 10
-    while thread.is_alive() and time.monotonic() < last:
+    last = time.monotonic() + seconds
+    while thread.is_alive() and not _given_up.is_set():
+        if time.monotonic() > last:
+            raise TimeoutError
         thread.join(0.1)
-    if errors or thread.is_alive():
-        raise RunError(_why_not(where, join_timeout, str(errors[0]) if errors else "")) from None
+    if errors:
+        raise errors[0]
+    if _given_up.is_set():
+        raise RuntimeError("process 0 left or refused it; all need the same --processes, each its own --process")
 
 
-def _why_not(where: list[Any], join_timeout: int, error: str) -> str:
-    return f"process {where[2]} of {where[1]} could not join {where[0]} in {join_timeout} s: {error}"
+def _initialize(where: list[Any], join_timeout: int, heartbeat: int) -> None:
+    """Join as jax does; `where` is the coordinator, the number of processes and this one's, filled in where None."""
+    import jax
+    from jax._src import clusters
+
+    local = None
+    if where[2] is None:
+        address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+        detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
+        *where[:], local = detect(address, where[1], None, None, None, join_timeout)
+    host, _, port = where[0].rpartition(":")
+    loopback = host in ("localhost", "[::1]") or host.startswith("127.")
+    own = ("[::1]" if host == "[::1]" else "127.0.0.1") if loopback else "[::]"
+    if where[2] == 0 and not _is_free(own.strip("[]"), int(port)):  # the runtime may crash
+        raise RunError(f"port {port} of --coordinator is in use on this host: choose another one, on every host")
+    jax.distributed.initialize(
+        *where,
+        local_device_ids=local,
+        cluster_detection_method="deactivate",
+        initialization_timeout=join_timeout + 60,  # it would abort
+        heartbeat_timeout_seconds=heartbeat,
+        coordinator_bind_address=f"{own}:{port}" if loopback else None,
+    )
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((host, port))
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    return True
+
+
+def _number(coordinator: str, processes: int, process: int | None) -> str:
+    return f"process {'?' if process is None else process} of {processes}"
+
+
+def _why_not(coordinator: str | None, processes: int, process: int | None, seconds: int) -> str:
+    """The line for others that did not come in time."""
+    why = "not all of them came"
+    try:
+        host, _, port = (coordinator or "").rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+    except socket.gaierror:
+        why = "no such host is known here"
+    except ConnectionRefusedError:
+        why = "nothing listens there, as process 0 does once it runs"
+    except (OSError, ValueError):
+        why = "it cannot be reached from here"
+    return (
+        f"{_number(coordinator, processes, process)} waited {seconds} s for the others at {coordinator}: {why}; start "
+        "the same command on every host, with the same --coordinator and --processes, within --join_timeout seconds"
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _enter(heartbeat: float) -> None:
@@ -172,16 +267,13 @@ def _introduce() -> None:
     import jaxlib
     import numpy as np
 
+    same("the number of processes", count(), "give the same --processes on every host")
     boot = Path("/proc/sys/kernel/random/boot_id")
     _cluster.hosts.extend(_gathered("host", [socket.gethostname(), boot.read_text() if boot.exists() else ""]))
     devices, own = jax.devices(), jax.local_devices()
     kind = own[0].platform
-    print(
-        f"process {index()} of {count()} on {shown(_cluster.hosts[index()][0])}: "
-        f"{len(own)} of all {len(devices)} {kind} devices",
-        file=sys.stderr,
-        flush=True,
-    )
+    own_ones = f"{len(own)} {kind} device{'s' if len(own) > 1 else ''}"
+    _say(f"process {index()} of {count()} on {shown(_cluster.hosts[index()][0])}: {own_ones} of {len(devices)}")
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -266,23 +358,25 @@ def on_this_host() -> int:
     return 1 if _cluster is None else _cluster.hosts.count(_cluster.hosts[index()])
 
 
-def end(line: str, code: int, *, at_once: bool = False) -> NoReturn:
+def end(line: str, code: int) -> NoReturn:
     """End all processes with "focalgeo: {line}" on standard error, nothing for "", and this exit code; the first wins.
 
-    What all processes come to alike, success and a stop that was agreed on, ends when process 0 comes to it. An error of
-    another process waits a second for one of process 0, which may be the same; else the line names the process.
+    What all processes come to alike, success and a stop that was agreed on, ends when process 0 comes to it. An error
+    of another process waits a second for one of process 0, which may be the same; else the line names the process.
     """
-    if not is_first() and not at_once:
-        time.sleep(1 if code in (1, 2, 3) else float(2**20))
+    if not is_first():
+        time.sleep(1)
+        while code not in (1, 2, 3):
+            time.sleep(1)
         line = f"{_named(index())}: {line}"
-    _publish(line, code)
+    stop(line, code)
 
 
-def _publish(line: str, code: int) -> NoReturn:
-    """Let the thread that waits for the end end this process too; a signal that comes now changes nothing."""
-    with contextlib.suppress(Exception):  # another has ended all, or process 0 is gone: the thread sees that as well
+def stop(line: str, code: int) -> NoReturn:
+    """End all processes at once, as `end` does on process 0."""
+    with contextlib.suppress(Exception):  # another has ended all, or process 0 is gone: `_heed` sees that too
         _cluster.client.key_value_set(_END, json.dumps([line, code]))
-    while True:
+    while True:  # in `_heed`'s thread the process ends, whatever signals come
         time.sleep(1)
 
 
@@ -295,8 +389,7 @@ def lost(error: BaseException | None) -> bool:
 
 
 _COLLECTIVE = re.compile(
-    r"gloo|nccl|connection (reset|closed|refused)|socket closed|broken pipe|coordination|UNAVAILABLE|all-?reduce failed",
-    re.IGNORECASE,
+    r"gloo|nccl|connection (reset|closed|refused)|socket closed|broken pipe|coordination|unavailable", re.IGNORECASE
 )
 
 
@@ -305,7 +398,7 @@ def end_lost() -> NoReturn:
     _look(_cluster)
     time.sleep(_SILENT)
     _look(_cluster)
-    _publish(_line_of_lost(_silent(_cluster, _SILENT)), 3)
+    stop(_line_of_lost(_silent(_cluster, _SILENT)), 3)
 
 
 def _line_of_lost(gone: list[int]) -> str:

@@ -1,6 +1,8 @@
 """The main job: python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits [--config.loss.gamma=3 ...].
 
 --shard=i/n runs the i-th of n parts of a sweep; --fields shows all fields of the config.
+On several hosts give the same command on each: under SLURM, Open MPI, GKE and on TPU pods without more flags, elsewhere
+with --coordinator=HOST:PORT --processes=N --process=I [--join_timeout=300 --heartbeat=100, in seconds].
 """
 
 import sys
@@ -10,14 +12,15 @@ from focalgeo.job import interruption
 if __name__ == "__main__":
     interruption.stop_at_once()  # before the imports that take time
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from focalgeo import processes
 from focalgeo.config import load_config, split_arguments, split_flags, with_values
-from focalgeo.types import InputError, Interrupted, RunError
+from focalgeo.types import InputError, Interrupted, RunError, shown
 
-FLAGS = {"config": "configs/digits.py", "workdir": "runs/digits", "shard": "0/2"}  # with an example of each
+FLAGS = {"config": "configs/digits.py", "workdir": "runs/digits", "shard": "0/2", **processes.FLAGS}  # with examples
 
 
 class Job(NamedTuple):
@@ -26,6 +29,7 @@ class Job(NamedTuple):
     config: ConfigDict
     workdir: str
     shard: str | None
+    cluster: dict[str, Any]  # what processes.join is given
 
 
 def parse(arguments: list[str]) -> Job:
@@ -35,30 +39,53 @@ def parse(arguments: list[str]) -> Job:
     for name in ("config", "workdir"):
         if name not in given:
             raise InputError(f"--{name} is missing: for example --{name}={FLAGS[name]}")
-    return Job(with_values(load_config(given["config"]), values), given["workdir"], given.get("shard"))
+    cluster = processes.asked(given)
+    return Job(with_values(load_config(given["config"]), values), given["workdir"], given.get("shard"), cluster)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the job; returns the exit code: 0, 2 (bad input), 3 (the run cannot go on) or 128 + signal."""
+    """Run the job; returns the exit code: 0, 2 (bad input), 3 (the run cannot go on) or 128 + signal.
+
+    Of several processes none returns: all end together, with one line and one code.
+    """
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
+    line, code = "", 0
     try:
         asked = None if "--fields" in arguments else parse(arguments[1:])
+        if asked is not None:
+            processes.join(**asked.cluster)
+            if processes.count() > 1:
+                interruption.stop_at_once(processes.stop)
         from focalgeo import job  # after the flags, so that a typo is answered at once
 
         if asked is None:
             print(job.describe_config())
         else:
             job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
-        return 0
     except (InputError, RunError, Interrupted) as error:
-        print(f"focalgeo: {error}", file=sys.stderr)
-        return error.exit_code
-    except MemoryError:
+        line, code = _of(error, str(error), error.exit_code)
+    except MemoryError as error:
         line = "the run needs more memory than is free: free some, then give the same command again to go on"
+        line, code = _of(error, line, RunError.exit_code)
+    except Exception as error:
+        if processes.count() == 1:
+            raise
+        line, code = _of(error, f"{type(error).__name__}: {shown(error, most=200)}", 1)
+        sys.excepthook(type(error), error, error.__traceback__)
+    if processes.count() > 1:
+        processes.end(line, code)
+    if line:
         print(f"focalgeo: {line}", file=sys.stderr)
-        return RunError.exit_code
+    return code
+
+
+def _of(error: BaseException, line: str, code: int) -> tuple[str, int]:
+    """The line and code; an error that is of another process' leaving ends all processes here."""
+    if processes.lost(error):
+        processes.end_lost()
+    return line, code
 
 
 if __name__ == "__main__":
