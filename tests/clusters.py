@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-PROGRAM = ("/tmp/wb/frun.py",)
+PROGRAM = ("-m", "focalgeo.run")  # as Python starts it
 TIMES = ("seconds", "examples_per_second")  # names of rows that no two runs share
 DEVICES = "--xla_force_host_platform_device_count"
 # argv: largest bytes of a file or -1, the command. As a program of its own: a fork of this process, which has threads,
