@@ -215,7 +215,7 @@ def make_program(
         return replicated(fetch(batch)) if apart else _cut(fetch(shard(batch, axis=1)))
 
     def of_process(stop: bool) -> dict[str, np.ndarray]:
-        return {"stop": np.full(jax.local_device_count(), stop, np.int32)} if processes.count() > 1 else {}
+        return {"stop": np.full(jax.local_device_count(), stop, np.float32)} if processes.count() > 1 else {}
 
     def step_all(groups: list, batch: PyTree, stop: bool = False) -> tuple[list, list, list]:
         batch, asked = on_devices(batch), of_process(stop)
@@ -328,11 +328,14 @@ def pmapped_forward(forward: Callable) -> Callable:
 
 
 def check_replicas(fingerprints: Array) -> None:
-    """Raise RunError unless the states of the last axis' devices agree bit for bit (fingerprints: uint32).
+    """Raise RunError unless the devices hold the same states, bit for bit; all processes call it together.
 
-    All processes call it together, each with the fingerprints of its own devices.
+    fingerprints: uint32, [groups, devices of this process] of `pmapped`, [groups, devices, 1] of `pmapped_members`,
+    where each device has members of its own.
     """
-    seen = np.moveaxis(of_all_processes(np.moveaxis(np.asarray(jax.device_get(fingerprints)), -1, 0)), 0, -1)
+    seen = np.asarray(jax.device_get(fingerprints))
+    if seen.ndim == 2:
+        seen = of_all_processes(seen.T).T
     if np.any(seen != seen[..., :1]):
         raise RunError("the devices hold different parameters: a reduction over devices is missing in the step")
 

@@ -375,7 +375,8 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     }
 
 
-def _differences(there: Any, here: Any) -> list[str]:
+def differences(there: Any, here: Any) -> list[str]:
+    """The fields in which two JSON objects differ, the first three with their values."""
     left, right = _flat(there), _flat(here)
     names = [*left, *(name for name in right if name not in left)]
     different = [name for name in names if left.get(name, _ABSENT) != right.get(name, _ABSENT)]
@@ -409,7 +410,7 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "")
     manifest, here = read_manifest(path), json.loads(json.dumps(config, default=_plain))
     if "config" not in manifest:
         raise InputError(f"{named} is not a focalgeo workdir: its {MANIFEST} holds no config; {_ELSEWHERE}")
-    differences = _differences(*({k: v for k, v in each.items() if k != but} for each in (manifest["config"], here)))
+    differences = differences(*({k: v for k, v in each.items() if k != but} for each in (manifest["config"], here)))
     if differences:
         more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
         what = f"{'; '.join(differences[:3])}{more}"

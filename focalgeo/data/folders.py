@@ -221,7 +221,10 @@ def read_images(
     with file_errors(where):
         digest = checksum(path)
         return cached_dataset(
-            f"{kind}-{digest}-{size}", lambda: decode(path, where, digest, image_size, tell), cache_dir=cache_dir
+            f"{kind}-{digest}-{size}",
+            lambda: decode(path, where, digest, image_size, tell),
+            cache_dir=cache_dir,
+            tell=tell,
         )
 
 

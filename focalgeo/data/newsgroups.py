@@ -3,12 +3,13 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
 
 from focalgeo.data.archives import Tell, checksum, counter, one_line, read_files
+from focalgeo.data.cache import one_at_a_time
 from focalgeo.data.folders import file_errors, find_path, layout
 from focalgeo.data.splits import RawDataset, Sizes
 from focalgeo.data.vocabulary import number_words, pad_texts
@@ -56,23 +57,26 @@ def read_newsgroups(location: str, *, max_length: int | None = None, tell: Tell 
         return _dataset(posts, checksum(path), where, max_length)
 
 
-def fetch_newsgroups(*, max_length: int | None = None) -> RawDataset:
+def fetch_newsgroups(*, max_length: int | None = None, tell: Tell | None = None) -> RawDataset:
     """The "bydate" posts that scikit-learn downloads once and keeps: the same as `read_newsgroups` gives.
+
+    Of several processes one downloads and the others wait. Reading takes the lock too: scikit-learn writes in place.
 
     Raises:
         InputError: the posts cannot be downloaded.
     """
-    from sklearn.datasets import fetch_20newsgroups  # heavy, and only this data set needs it
+    from sklearn.datasets import fetch_20newsgroups, get_data_home  # heavy, and only this data set needs them
 
+    try:
+        with one_at_a_time(Path(get_data_home(), "20news-bydate"), tell):
+            bunches = {part: fetch_20newsgroups(subset=part, shuffle=False) for part in ("train", "test")}
+    except OSError as error:
+        raise InputError(
+            f"newsgroups: scikit-learn cannot download the posts ({one_line(error)}): fetch 20news-bydate.tar.gz "
+            "by hand and give newsgroups:<path of the folder or archive>"
+        ) from error
     posts, digest = [], hashlib.sha256()
-    for part in ("train", "test"):
-        try:
-            bunch = fetch_20newsgroups(subset=part, shuffle=False)
-        except OSError as error:
-            raise InputError(
-                f"newsgroups: scikit-learn cannot download the posts ({one_line(error)}): fetch 20news-bydate.tar.gz "
-                "by hand and give newsgroups:<path of the folder or archive>"
-            ) from error
+    for part, bunch in bunches.items():
         groups = [bunch.target_names[label] for label in bunch.target]
         for file, group, text in zip(bunch.filenames, groups, bunch.data, strict=True):
             name = f"{part}/{group}/{PurePosixPath(str(file)).name}"

@@ -88,7 +88,8 @@ def load_dataset(
             that is returned; by default 20,000, and all for sst.
         max_length: words kept from the start of each post of newsgroups, by default 1000.
         cache_dir: by default $XDG_CACHE_HOME/focalgeo or ~/.cache/focalgeo.
-        tell: gets a line of progress every few seconds of reading.
+        tell: gets a line of progress every few seconds of reading, and one where another process is waited for that
+            decodes the same images.
 
     Returns:
         Images uint8 [examples, height, width, channels], posts int32 [examples, length] of token ids (0 is padding, 1
@@ -148,7 +149,7 @@ def _read(name: str, asked: dict[str, int | None], settings: dict[str, Any]) -> 
     if name == "digits":
         return read_digits()
     if name == "newsgroups":
-        return fetch_newsgroups(max_length=asked["max_length"])
+        return fetch_newsgroups(max_length=asked["max_length"], tell=settings["tell"])
     known = asked | settings
     return READERS[kind].read(argument, **{option: known[option] for option in READERS[kind].keywords})
 

@@ -45,7 +45,10 @@ def read_tfds(
     try:
         digest = checksum(Path(builder.data_path))
         return cached_dataset(
-            f"tfds-{digest}-{size}", lambda: _decode(builder, where, digest, image_size, tell), cache_dir=cache_dir
+            f"tfds-{digest}-{size}",
+            lambda: _decode(builder, where, digest, image_size, tell),
+            cache_dir=cache_dir,
+            tell=tell,
         )
     except OSError as error:
         raise InputError(f"{where} cannot be read ({one_line(error)}): prepare it again") from error

@@ -42,8 +42,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     began = time.perf_counter()
     config, workdir = preparation.check_config(config), Path(workdir)
     members = of_shard(make_members(config), shard)
-    asked = {"config": config.to_dict(), "shard": shard}
-    processes.same("config", asked, mend="give the same command, config file and code on every host")
+    provenance.check_processes(config, shard)
     found = processes.told("workdir", lambda: provenance.check_workdir(workdir, config, members, shard))
     prepared = preparation.prepare(config)
     processes.same("data", prepared.dataset.checksum, mend="give every host the same data")

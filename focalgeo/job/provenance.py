@@ -60,6 +60,19 @@ def _command() -> list[str]:
     return ["python", "-m", "focalgeo.run", *(word.encode(errors="replace").decode() for word in sys.argv[1:])]
 
 
+def check_processes(config, shard: str | None) -> None:
+    """Refuse to run with another config or shard than process 0 has.
+
+    Raises:
+        InputError: the first fields that differ.
+    """
+    here = json.loads(json.dumps({**config.to_dict(), "shard": shard}))
+    there = processes.told("config", lambda: here)
+    if there != here:
+        what = "; ".join(records.differences(there, here)[:3])
+        raise InputError(f"process 0 has another config ({what}): give the same command and config on every host")
+
+
 def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str | None) -> str:
     """Whether a run starts "fresh" in `workdir` or goes on there ("resume"); a sweep may gain members.
 

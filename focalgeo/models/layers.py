@@ -80,10 +80,11 @@ class BatchNorm(nn.Module):
         weight = mask.astype(jnp.float32).reshape((-1,) + (1,) * (x.ndim - 1))
         axes = tuple(range(x.ndim - 1))
         positions = jnp.float32(x[0, ..., 0].size)
-        sums = (jnp.sum(weight * x, axes), jnp.sum(weight * x * x, axes), jnp.sum(weight) * positions)
+        count = jnp.sum(weight) * positions
+        sums = jnp.concatenate([jnp.sum(weight * x, axes), jnp.sum(weight * x * x, axes), count[None]])
         if self.axis_name is not None and not self.is_initializing():
             sums = jax.lax.psum(sums, self.axis_name)
-        total, total_of_squares, count = sums
+        (total, total_of_squares), count = jnp.split(sums[:-1], 2), sums[-1]
         mean = total / count
         return mean, jnp.maximum(total_of_squares / count - mean * mean, 0.0), count
 

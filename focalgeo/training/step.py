@@ -52,8 +52,9 @@ def make_step(
         def objective(params):
             logits, model_state, penalty = outputs(network, params, batch, noise, state.loss_values)
             total = jnp.sum(jnp.where(batch.mask, loss(logits, batch.y, state.loss_values), 0.0))
-            correct = jnp.sum((jnp.argmax(logits, -1) == batch.y) & batch.mask)
-            sums = {"loss": total, "penalty": penalty, "correct": correct, "count": jnp.sum(batch.mask)}
+            correct = jnp.sum((jnp.argmax(logits, -1) == batch.y) & batch.mask, dtype=jnp.float32)
+            count = jnp.sum(batch.mask, dtype=jnp.float32)  # exact to 2^24; of one type all is reduced at once
+            sums = {"loss": total, "penalty": penalty, "correct": correct, "count": count}
             return total + penalty, (sums, model_state)
 
         gradient, (sums, model_state) = jax.grad(objective, has_aux=True)(state.params)

@@ -1,16 +1,22 @@
 """The cache of decoded images: used when whole, rebuilt when damaged, never trusted."""
 
+import errno
+import fcntl
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import focalgeo.data.cache as cache
 import focalgeo.data.folders as folders
 from focalgeo.data import load_dataset
 from focalgeo.data.cache import cache_directory, cached_dataset
@@ -33,6 +39,11 @@ def assert_same(left, right):
             assert one.dtype == other.dtype
 
 
+def visible(path):
+    """Names in a folder, but for the lock file."""
+    return [each.name for each in path.iterdir() if not (each.name.startswith(".") and each.suffix == ".lock")]
+
+
 def never():
     raise AssertionError("decoded again")
 
@@ -42,7 +53,11 @@ def test_second_load_decodes_nothing(folder, monkeypatch, private_cache):
     monkeypatch.setattr(folders, "decode_files", never)
     second = load_dataset(f"folder:{folder}")
     np.testing.assert_array_equal(first.train.x, second.train.x)
-    assert [path.suffix for path in private_cache.iterdir()] == [".npz"]
+    (name,) = visible(private_cache)
+    assert name.endswith(".npz")
+    (lock,) = set(private_cache.iterdir()) - {private_cache / name}
+    assert lock.name == f".{name}.lock"
+    assert lock.read_bytes() == b""
 
 
 def test_changed_content_is_decoded_anew(folder):
@@ -91,7 +106,7 @@ def test_truncated_cache_is_rebuilt(tmp_path, share):
 def test_failed_build_leaves_nothing(tmp_path):
     with pytest.raises(AssertionError):
         cached_dataset("key", never, cache_dir=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert visible(tmp_path) == []
 
 
 def test_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
@@ -102,7 +117,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(np, "savez", fail)
     with pytest.raises(InputError, match=r"No space left.*XDG_CACHE_HOME"):
         cached_dataset("key", make_raw, cache_dir=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert visible(tmp_path) == []
 
 
 def test_cache_dir_that_cannot_be(tmp_path):
@@ -131,7 +146,151 @@ def test_two_processes_at_once(folder, tmp_path):
     outputs = [process.communicate()[0] for process in running]
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) == 65
-    assert len(list((tmp_path / "shared").iterdir())) == 1
+    assert len(visible(tmp_path / "shared")) == 1
+
+
+BUILD = """
+import hashlib, os, sys, time
+from pathlib import Path
+import numpy as np
+from focalgeo.data.cache import cached_dataset
+from focalgeo.data.splits import RawDataset
+from focalgeo.types import Split
+
+folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+
+def build():
+    (folder / f"built-{os.getpid()}").touch()
+    time.sleep(seconds)
+    split = Split(np.zeros((4, 2, 2, 3), np.uint8), np.arange(4, dtype=np.int32) % 2)
+    return RawDataset({"train": split}, ("a", "b"), "abc")
+
+(folder / f"started-{os.getpid()}").touch()
+while not (folder / "go").exists():
+    time.sleep(0.001)
+raw = cached_dataset("key", build, cache_dir=folder / "cache", tell=lambda line: print(line, flush=True))
+print(hashlib.sha256(b"".join(array.tobytes() for array in raw.splits["train"])).hexdigest())
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a process that needs the data set and takes so many seconds to build it; none is left running."""
+    running = []
+
+    def begin(seconds):
+        command = [sys.executable, "-c", BUILD, str(tmp_path), str(seconds)]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def wait_until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def started(folder, count, what="started"):
+    wait_until(lambda: len(list(folder.glob(f"{what}-*"))) == count)
+
+
+def test_processes_that_start_at_once_build_once(start, tmp_path):
+    running = [start(0.5) for _ in range(4)]
+    started(tmp_path, 4)
+    (tmp_path / "go").touch()
+    outputs = [process.communicate(timeout=60)[0] for process in running]
+    assert len(list(tmp_path.glob("built-*"))) == 1
+    assert len({output.splitlines()[-1] for output in outputs}) == 1
+    assert visible(tmp_path / "cache") == [f"key-v{cache.FORMAT}.npz"]
+
+
+def test_waiting_is_said_once_and_a_killed_process_lets_go(start, tmp_path):
+    (tmp_path / "go").touch()
+    first = start(600)
+    started(tmp_path, 1, "built")
+    second = start(0)
+    line = second.stdout.readline()
+    assert line == f"another process is making {tmp_path}/cache/key-v{cache.FORMAT}.npz: waiting for it\n"
+    assert second.poll() is None
+    first.kill()
+    out, err = second.communicate(timeout=30)
+    assert (second.returncode, err) == (0, "")
+    assert len(out.splitlines()) == 1  # the checksum: the line above came once
+    assert len(list(tmp_path.glob("built-*"))) == 2
+
+
+def test_waiting_heeds_ctrl_c(start, tmp_path):
+    (tmp_path / "go").touch()
+    start(600)
+    started(tmp_path, 1, "built")
+    second = start(0)
+    second.stdout.readline()
+    second.send_signal(signal.SIGINT)
+    _, err = second.communicate(timeout=10)
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert len(list(tmp_path.glob("built-*"))) == 1
+
+
+def hold(folder):
+    """Hold the lock of "key", as another process would; returns what lets go."""
+    descriptor = os.open(folder / f".key-v{cache.FORMAT}.npz.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return lambda: os.close(descriptor)
+
+
+def test_who_finds_the_data_stored_does_not_wait(tmp_path):
+    filled(tmp_path)
+    let_go = hold(tmp_path)
+    assert_same(cached_dataset("key", never, cache_dir=tmp_path), make_raw())
+    let_go()
+
+
+def test_who_has_waited_reads_what_the_other_stored(tmp_path):
+    stored = filled(tmp_path)
+    aside = stored.rename(tmp_path / "aside")
+    let_go = hold(tmp_path)
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(cached_dataset("key", never, cache_dir=tmp_path)))
+    waiting.start()
+    time.sleep(3 * cache.POLL)
+    assert got == []
+    aside.rename(stored)
+    let_go()
+    waiting.join(30)
+    assert_same(got[0], make_raw())
+
+
+@pytest.mark.parametrize("reason", [errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS])
+def test_where_the_file_system_has_no_locks_each_builds(tmp_path, monkeypatch, reason):
+    def fail(descriptor, flags):
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    assert_same(cached_dataset("key", make_raw, cache_dir=tmp_path), make_raw())
+    assert_same(cached_dataset("key", never, cache_dir=tmp_path), make_raw())
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_lock_that_is_no_file_is_not_taken(tmp_path, kind):
+    lock, other = tmp_path / f".key-v{cache.FORMAT}.npz.lock", tmp_path / "other"
+    {"link": lambda: lock.symlink_to(other), "pipe": lambda: os.mkfifo(lock), "folder": lock.mkdir}[kind]()
+    assert_same(cached_dataset("key", make_raw, cache_dir=tmp_path), make_raw())
+    assert not other.exists()
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    whose = f".key-v{cache.FORMAT}.npz", f".other-v{cache.FORMAT}.npz"
+    names = [f"{name}.1-0123456789abcdef.tmp" for name in whose]
+    for name in names:
+        (tmp_path / name).write_bytes(b"half")
+    cached_dataset("key", make_raw, cache_dir=tmp_path)
+    assert sorted(visible(tmp_path)) == sorted([names[1], f"key-v{cache.FORMAT}.npz"])  # the other may be running
 
 
 def filled(tmp_path, raw=None):

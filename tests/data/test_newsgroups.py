@@ -1,5 +1,7 @@
 """20 Newsgroups: layouts, header, words, sizes; the real archive when FOCALGEO_DATA names its folder."""
 
+import fcntl
+import os
 import time
 from types import SimpleNamespace
 
@@ -169,7 +171,14 @@ def test_options_out_of_range_or_place(posts, options):
     assert next(iter(options)) in refused(f"newsgroups:{posts}", **options)
 
 
-def test_scikit_learns_posts_are_the_same(posts, monkeypatch):
+@pytest.fixture
+def downloads(tmp_path, monkeypatch):
+    """The folder that scikit-learn downloads to."""
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "downloads"))
+    return tmp_path / "downloads"
+
+
+def test_scikit_learns_posts_are_the_same(posts, downloads, monkeypatch):
     def fetch(*, subset, shuffle):
         assert not shuffle
         members = [(name, text) for name, text in bydate().items() if f"-{subset}/" in name][::-1]
@@ -186,7 +195,26 @@ def test_scikit_learns_posts_are_the_same(posts, monkeypatch):
     assert load_dataset("newsgroups", max_length=2).train.x.shape[1] == 2
 
 
-def test_no_network_says_how_to_give_a_folder(monkeypatch):
+def test_processes_download_one_at_a_time(downloads, monkeypatch):
+    downloads.mkdir()
+    holder = os.open(downloads / ".20news-bydate.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    monkeypatch.setattr("focalgeo.data.cache.PATIENCE", 0)
+    lines = []
+
+    def tell(line):
+        lines.append(line)
+        os.close(holder)
+
+    def fail(**options):
+        assert lines == [f"another process is making {downloads}/20news-bydate: waiting for it"]
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("sklearn.datasets.fetch_20newsgroups", fail)
+    assert "no route to host" in refused("newsgroups", tell=tell)
+
+
+def test_no_network_says_how_to_give_a_folder(downloads, monkeypatch):
     def fail(**options):
         raise OSError("no route\nto host")
 

@@ -1,0 +1,55 @@
+"""What the runtime's compiled code does to a process when another is gone: it writes to the descriptors and aborts."""
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+
+given_up = threading.Event()  # the runtime has lost process 0, and aborts
+
+
+def delay_aborts() -> None:
+    """Let the runtime's own abort sleep for six seconds, the signal's number, in which `_heed` ends the process."""
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
+
+
+_NOISE = re.compile(
+    rb"\[Gloo\] |[IWE]\d{4} .*(coordination|distributed|recoverable)|RPC: /|Additional GRPC error|:UN[A-Z]+:|"
+    rb"=== Source Location Trace|external/xla"
+)
+_FATAL = re.compile(rb"F\d{4} .*JAX distributed service")
+
+
+def hide_lines() -> None:
+    """Keep the runtime's own lines about lost processes, and gloo's greetings, from standard output and error."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        old = getattr(sys, name)
+        old.flush()
+        real = os.dup(number)
+        kind = {"encoding": old.encoding, "errors": old.errors, "closefd": False}
+        new = open(real, "w", buffering=1 if old.line_buffering else -1, **kind)  # noqa: SIM115
+        setattr(sys, name, new)
+        readable, writable = os.pipe()
+        os.dup2(writable, number)
+        os.close(writable)
+        threading.Thread(target=_pass_on, args=(readable, real), daemon=True).start()
+
+
+def _pass_on(readable: int, real: int) -> None:
+    """Write to `real` what others than Python write; the runtime's word that it gives up ends this process."""
+    rest, fatal, noise = b"", False, False
+    while chunk := os.read(readable, 65536):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if _FATAL.match(line):
+                fatal = True
+                given_up.set()
+            noise = fatal or _NOISE.match(line) or (noise and not line)
+            if not noise:
+                with contextlib.suppress(OSError):
+                    os.write(real, line + b"\n")
