@@ -58,13 +58,7 @@ JOBS = {
     "sent": ("digits.py:quick", {"data.augment": "crop_flip", "data.train_size": 300, "optimizer.epochs": 3}),
     "gammas": (
         "digits_gamma.py:quick",
-        {
-            **CURVED,
-            "model.options.hidden": (16,),
-            "curvature.splits": ("val",),
-            "optimizer.select": "best_val",
-            "sweep.at_once": 4,  # else it is measured
-        },
+        {"model.options.hidden": (16,), "optimizer.select": "best_val", "sweep.at_once": 4},  # else it is measured
     ),
     "gammas_in_turn": (
         "digits_gamma.py:quick",  # three members, which no number of devices here divides: batches are spread
