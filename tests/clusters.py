@@ -225,7 +225,7 @@ def differences(first: Path, second: Path, tolerance: float = 0.0) -> dict[str, 
 
     Tolerance 0 compares bit for bit, and rows in their order. A number's difference is relative to itself, but to no
     less than a thousandth of the largest of its name; that of two metrics, or a part of a whole, is relative to the
-    largest of those; an array's to its largest value. What only one of them has is infinitely different.
+    largest of those; a metric's to 1, and a p-value's to 100; an array's to its largest value. What only one of them has is infinitely different.
     """
     found = _of_rows(rows_of(first), rows_of(second), ordered=tolerance == 0)
     arrays = [_arrays(Path(workdir)) for workdir in (first, second)]
@@ -254,16 +254,18 @@ def _of_rows(first: list[dict], second: list[dict], *, ordered: bool) -> dict[st
         return found
     largest: dict[tuple, float] = {}
     pairs = [
-        (_kind(one), one[name], other[name])
+        (_kind(one), name, one[name], other[name])
         for (_, one), (_, other) in zip(*sides, strict=True)
         for name in sorted(_NUMBERS & one.keys())
     ]
-    for kind, a, b in pairs:
+    for kind, _, a, b in pairs:
         largest[kind] = max(largest.get(kind, 0.0), abs(a), abs(b))
-    for kind, a, b in pairs:
+    for kind, name, a, b in pairs:
         if a != b:
             of = max(largest[kind], largest.get(kind.replace("difference", "metric", 1).removesuffix("_difference"), 0))
             least = of if kind.startswith(("difference", "attribution")) else 1e-3 * of
+            if kind.startswith("metric") or name == "p_value":  # sums that cancel, of shares; the latter by its error
+                least = 100 if name == "p_value" else 1
             found[kind] = max(found.get(kind, 0.0), abs(a - b) / max(abs(a), abs(b), least))
     return found
 
