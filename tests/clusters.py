@@ -225,7 +225,8 @@ def differences(first: Path, second: Path, tolerance: float = 0.0) -> dict[str, 
 
     Tolerance 0 compares bit for bit, and rows in their order. A number's difference is relative to itself, but to no
     less than a thousandth of the largest of its name; that of two metrics, or a part of a whole, is relative to the
-    largest of those; a metric's to 1, and a p-value's to 100; an array's to its largest value. What only one of them has is infinitely different.
+    largest of those; a metric's to 1, and a p-value's to 100; an array's to its largest value. What only one of them
+    has is infinitely different.
     """
     found = _of_rows(rows_of(first), rows_of(second), ordered=tolerance == 0)
     arrays = [_arrays(Path(workdir)) for workdir in (first, second)]
