@@ -22,8 +22,8 @@ except InputError as error:
     processes.end(str(error), 2)
 interruption.stop_at_once(processes.stop)
 
-import jax
-import numpy as np
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
 
 summed = jax.pmap(lambda values: jax.lax.psum(values, "devices"), axis_name="devices")
 ones = np.ones((jax.local_device_count(), 4), np.float32)

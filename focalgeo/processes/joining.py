@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import socket
@@ -25,6 +26,7 @@ FLAGS = {  # with an example of each
     "join_timeout": "300",
     "heartbeat": "100",
 }
+_LAUNCHERS = ("SLURM_", "OMPI_", "KUBERNETES_")  # what their variables begin with
 _MOST_PROCESSES, _LONGEST = 1_000_000, 86_400  # seconds: a day
 
 
@@ -65,6 +67,8 @@ def asked(flags: Mapping[str, str]) -> dict[str, Any]:
 
 def detected() -> int:
     """The number of processes that a launcher has started, as jax finds it (SLURM, Open MPI, GKE, TPU); else 1."""
+    if not any(name.startswith(_LAUNCHERS) for name in os.environ) and importlib.util.find_spec("libtpu") is None:
+        return 1
     from jax._src import clusters
 
     with warnings.catch_warnings(), contextlib.suppress(Exception):  # a launcher that is none of a cluster says so so
