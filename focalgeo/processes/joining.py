@@ -1,4 +1,4 @@
-"""How a process joins the others of its job: by flags, or as jax detects a launcher's processes."""
+"""Joining the other processes of a job: by flags, or as jax detects a launcher's processes."""
 
 import contextlib
 import errno
@@ -26,7 +26,7 @@ FLAGS = {  # with an example of each
     "join_timeout": "300",
     "heartbeat": "100",
 }
-_LAUNCHERS = ("SLURM_", "OMPI_", "KUBERNETES_")  # what their variables begin with
+_LAUNCHERS = ("SLURM_", "OMPI_", "KUBERNETES_", "TPU_", "JAX_FORCE_TPU")  # what their variables begin with
 _MOST_PROCESSES, _LONGEST = 1_000_000, 86_400  # seconds: a day
 
 
