@@ -215,10 +215,10 @@ def test_a_signal_ends_a_process_that_waits_for_others(tmp_path):
     flags = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--process=1"]
     command = ["-m", "focalgeo.run", f"--config={ROOT / 'configs' / 'digits.py'}:quick", "--workdir=w", *flags]
     with Processes(tmp_path, [command], [{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}]) as found:
-        time.sleep(5)
+        time.sleep(8)  # it joins after two
         found.all[0].send_signal(signal.SIGTERM)
         assert found.codes(5) == [143]
-        assert "stopped" in found.files[0][1].read_text()
+        assert "\nfocalgeo: stopped; the same command" in found.files[0][1].read_text()
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,12 @@ def join(
     *,
     join_timeout: int = 300,
     heartbeat: int = 100,
+    then: Callable[[], None] = lambda: None,
 ) -> None:
     """Join the cluster that the arguments name or jax detects, if it is of more than one process; says so in a line.
 
     coordinator: HOST:PORT of process 0; the first three go together. Times are in seconds.
+    then: is called once this process is one of several, before what may take long.
 
     Raises:
         InputError: the processes differ in devices or versions. RunError: they cannot be joined.
@@ -117,6 +119,7 @@ def join(
     except Exception as error:
         raise RunError(f"{_number(*where)} cannot join {where[0]}: {error}") from error
     cluster.enter(heartbeat)
+    then()
     try:
         _in_thread(jax.local_devices)
     except RuntimeError as error:
