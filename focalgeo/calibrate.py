@@ -143,9 +143,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         options = parse(arguments)
-        val, test = read_inputs(options)
         if processes.detected() > 1:
             raise InputError(f"{processes.detected()} processes are started and this command is one: start it alone")
+        val, test = read_inputs(options)
         from focalgeo.job import calibration  # jax after flags and files, so that their errors are answered at once
 
         calibration.run_and_print(options, val, test, command=["python", "-m", "focalgeo.calibrate", *arguments])

@@ -55,9 +55,7 @@ def main(arguments: list[str]) -> int:
     try:
         asked = None if "--fields" in arguments else parse(arguments[1:])
         if asked is not None:
-            processes.join(**asked.cluster)
-            if processes.count() > 1:
-                interruption.stop_at_once(processes.stop)
+            processes.join(**asked.cluster, then=lambda: interruption.stop_at_once(processes.stop))
         from focalgeo import job  # after the flags, so that a typo is answered at once
 
         if asked is None:
@@ -84,7 +82,7 @@ def main(arguments: list[str]) -> int:
 def _of(error: BaseException, line: str, code: int) -> tuple[str, int]:
     """The line and code; an error that is of another process' leaving ends all processes here."""
     if processes.lost(error):
-        processes.end_lost()
+        processes.end_lost(error)
     return line, code
 
 

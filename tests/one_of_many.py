@@ -17,13 +17,12 @@ flags = (
     {} if "SLURM_JOB_ID" in os.environ else {"coordinator": f"127.0.0.1:{port}", "processes": count, "process": index}
 )
 try:
-    processes.join(**flags, join_timeout=60, heartbeat=10)
+    processes.join(**flags, join_timeout=60, heartbeat=10, then=lambda: interruption.stop_at_once(processes.stop))
 except InputError as error:
     processes.end(str(error), 2)
-interruption.stop_at_once(processes.stop)
 
-import jax
-import numpy as np
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
 
 summed = jax.pmap(lambda values: jax.lax.psum(values, "devices"), axis_name="devices")
 ones = np.ones((jax.local_device_count(), 4), np.float32)
@@ -58,6 +57,7 @@ try:
         found += [processes.least("number", count - index), processes.on_this_host(), processes.index()]
         processes.same("thing", {"a": [1, 2.5, None]}, "mend")
         found += [processes.told(f"number {i}", lambda i=i: i * index) for i in range(20)][-1:]
+        assert [processes.least("step", step + index) for step in range(250)] == list(range(250))
         print(*found, float(summed(ones)[0, 0]), flush=True)
         os.system("echo of another program")
     if act == "differ":
@@ -74,6 +74,6 @@ except InputError as error:
     line, code = str(error), 2
 except Exception as error:
     if processes.lost(error):
-        processes.end_lost()
+        processes.end_lost(error)
     line, code = f"{type(error).__name__}: {error}", 1
 processes.end(line, code)

@@ -86,9 +86,8 @@ def start(folder, what, count=2, devices=None, environments=None):
     flags = [{"XLA_FLAGS": f"{FLAGS} --xla_force_host_platform_device_count={each}"} for each in devices]
     more = environments or [{}] * count
     commands = [[ROOT / "tests" / "one_of_many.py", what, port, count, i] for i in range(count)]
-    return Processes(
-        folder, commands, [{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **a, **b} for a, b in zip(flags, more)]
-    )
+    both = [{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **a, **b} for a, b in zip(flags, more, strict=True)]
+    return Processes(folder, commands, both)
 
 
 @pytest.mark.long
@@ -216,10 +215,10 @@ def test_a_signal_ends_a_process_that_waits_for_others(tmp_path):
     flags = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--process=1"]
     command = ["-m", "focalgeo.run", f"--config={ROOT / 'configs' / 'digits.py'}:quick", "--workdir=w", *flags]
     with Processes(tmp_path, [command], [{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}]) as found:
-        time.sleep(5)
+        time.sleep(8)  # it joins after two
         found.all[0].send_signal(signal.SIGTERM)
         assert found.codes(5) == [143]
-        assert "stopped" in found.files[0][1].read_text()
+        assert "\nfocalgeo: stopped; the same command" in found.files[0][1].read_text()
 
 
 @pytest.mark.parametrize(
@@ -316,7 +315,7 @@ def test_reading_flags_and_config_touches_no_backend():
 def test_the_runtime_s_own_lines_are_known():
     noise = (
         b"[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1",
-        b"W1122 14:28:14.414508    9959 coordination_service.cc:185] [167] Using experimental recoverable task feature.",
+        b"W1122 14:28:14.414508    9959 coordination_service.cc:185] [1] Using experimental recoverable task feature.",
         b"E1122 14:28:17.345334    9958 coordination_service_agent.cc:289] Polled an error from coordination service",
         b"RPC: /xla.coordination.CoordinationService/PollForError",
         b"Additional GRPC error information from remote target coordination_service while calling /xla.coordination",

@@ -34,8 +34,10 @@ def stop_at_once(end: Callable[[str, int], object] | None = None) -> None:
     def stop(signum, frame):
         if end is not None:
             end(STOPPED, 128 + signum)
-        with contextlib.suppress(OSError):  # of a terminal that is gone
-            os.write(2, f"\nfocalgeo: {STOPPED}\n".encode())
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # a terminal that is gone, a stream that is closed
+            os.write(sys.stderr.fileno(), f"\nfocalgeo: {STOPPED}\n".encode())
         os._exit(128 + signum)
 
     for signum in _heeded():

@@ -36,6 +36,7 @@ class _Cluster(NamedTuple):
 
 _cluster: _Cluster | None = None
 _answered = [0.0]  # when process 0's store last answered
+_kept = 1  # the first call whose keys are in the store
 _calls = 0  # of `told` and the like: the same in all processes
 
 
@@ -80,7 +81,22 @@ def told(name: str, decide: Callable[[], Any]) -> Any:
 
 def gathered(name: str, value: Any) -> list[Any]:
     """The JSON values of all processes, in their order."""
-    return _agreed(name, value, lambda call: [value, *(_get(f"{call}/{i}", name) for i in range(1, count()))])
+
+    def all_of(call: int) -> list[Any]:
+        found = [value, *(_get(f"{call}/{i}", name) for i in range(1, count()))]
+        _forget(call)  # which all have reached
+        return found
+
+    return _agreed(name, value, all_of)
+
+
+def _forget(call: int) -> None:
+    """Remove from the store what calls before this one left there, a hundred at a time."""
+    global _kept
+    while call - _kept >= 100:
+        for each in range(_kept, _kept + 99):
+            _cluster.client.key_value_delete(f"focalgeo/{each}")
+        _kept += 99
 
 
 def _agreed(name: str, value: Any, decide: Callable[[int], Any]) -> Any:
@@ -169,31 +185,31 @@ def stop(line: str, code: int) -> NoReturn:
 
 
 def lost(error: BaseException | None) -> bool:
-    """Whether an exception is, or comes from, a collective that another process has left."""
+    """Whether an exception is, or comes from, a collective that failed, as it does when another process is gone."""
     if _cluster is None or error is None:
         return False
-    text = f"{type(error).__name__}: {error}"
-    return bool(_COLLECTIVE.search(text)) or lost(error.__cause__ or error.__context__)
+    of_runtime = type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
+    pattern = _OF_RUNTIME if of_runtime else _COLLECTIVE
+    return bool(pattern.search(str(error))) or lost(error.__cause__ or error.__context__)
 
 
-_COLLECTIVE = re.compile(
-    r"gloo|nccl|connection (reset|closed|refused)|socket closed|broken pipe|coordination|unavailable", re.IGNORECASE
-)
+_COLLECTIVE = re.compile("gloo|nccl|coordination", re.IGNORECASE)
+_OF_RUNTIME = re.compile("gloo|nccl|coordination|connection|socket|broken pipe|unavailable", re.IGNORECASE)
 
 
-def end_lost() -> NoReturn:
-    """End all because another process has left a collective; an end of its own explains it better, and comes first."""
+def end_lost(error: BaseException) -> NoReturn:
+    """End all because a collective failed; an end that another process had time to write explains it, and is first."""
     _look(_cluster)
     time.sleep(_SILENT)
     _look(_cluster)
-    stop(_line_of_lost(_silent(_cluster, _SILENT)), 3)
+    gone = _silent(_cluster, _SILENT)
+    stop(_line_of_lost(gone) if gone else f"{_named(index())} lost another: {shown(error, most=150)}; {_GO_ON}", 3)
 
 
 def _line_of_lost(gone: list[int]) -> str:
-    """The line for processes that are gone; [] where it is not known which."""
-    who = _named(gone[0]) if gone else "another process"
-    more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-    return f"{who}{more} {'are' if more else 'is'} gone or {'do' if more else 'does'} not answer; {_GO_ON}"
+    if len(gone) == 1:
+        return f"{_named(gone[0])} is gone or does not answer; {_GO_ON}"
+    return f"{_named(gone[0])} and {len(gone) - 1} more are gone or do not answer; {_GO_ON}"
 
 
 def _named(number: int) -> str:
@@ -259,6 +275,7 @@ def _leave(cluster: _Cluster, line: str, code: int) -> NoReturn:
     limit.start()
     with contextlib.suppress(Exception):  # a terminal that is gone
         sys.stdout.flush()
+    with contextlib.suppress(Exception):
         if line:
             start = "\n" if sys.stderr.isatty() else ""
             sys.stderr.write(f"{start}focalgeo: {line}\n")

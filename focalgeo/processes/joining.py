@@ -1,9 +1,10 @@
-"""How a process joins the others of its job: by flags, or as jax detects a launcher's processes."""
+"""Joining the other processes of a job: by flags, or as jax detects a launcher's processes."""
 
 import contextlib
 import errno
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import socket
@@ -25,6 +26,7 @@ FLAGS = {  # with an example of each
     "join_timeout": "300",
     "heartbeat": "100",
 }
+_LAUNCHERS = ("SLURM_", "OMPI_", "KUBERNETES_", "TPU_", "JAX_FORCE_TPU")  # what their variables begin with
 _MOST_PROCESSES, _LONGEST = 1_000_000, 86_400  # seconds: a day
 
 
@@ -65,6 +67,8 @@ def asked(flags: Mapping[str, str]) -> dict[str, Any]:
 
 def detected() -> int:
     """The number of processes that a launcher has started, as jax finds it (SLURM, Open MPI, GKE, TPU); else 1."""
+    if not any(name.startswith(_LAUNCHERS) for name in os.environ) and importlib.util.find_spec("libtpu") is None:
+        return 1
     from jax._src import clusters
 
     with warnings.catch_warnings(), contextlib.suppress(Exception):  # a launcher that is none of a cluster says so so
@@ -84,10 +88,12 @@ def join(
     *,
     join_timeout: int = 300,
     heartbeat: int = 100,
+    then: Callable[[], None] = lambda: None,
 ) -> None:
     """Join the cluster that the arguments name or jax detects, if it is of more than one process; says so in a line.
 
     coordinator: HOST:PORT of process 0; the first three go together. Times are in seconds.
+    then: is called once this process is one of several, before what may take long.
 
     Raises:
         InputError: the processes differ in devices or versions. RunError: they cannot be joined.
@@ -113,6 +119,7 @@ def join(
     except Exception as error:
         raise RunError(f"{_number(*where)} cannot join {where[0]}: {error}") from error
     cluster.enter(heartbeat)
+    then()
     try:
         _in_thread(jax.local_devices)
     except RuntimeError as error:

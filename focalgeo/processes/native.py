@@ -1,4 +1,4 @@
-"""What the runtime's compiled code does to a process when another is gone: it writes to the descriptors and aborts."""
+"""The runtime's compiled code when another process is gone: it writes to the descriptors and aborts."""
 
 import contextlib
 import ctypes
