@@ -63,7 +63,7 @@ def _own() -> Mesh:
 
 
 def replicated(tree: PyTree) -> PyTree:
-    """The tree on each device of this process, laid out as a compiled step returns it: its next call compiles nothing."""
+    """The tree on each device of this process, laid out as compiled steps return it: their next call compiles nothing."""
     return jax.device_put(tree, NamedSharding(_own(), PartitionSpec()))
 
 
@@ -173,9 +173,9 @@ def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
 class Program(NamedTuple):
     """A compiled step of a sweep's members, one group at a time, and the way of their states to devices and back.
 
-    step: (groups, host batch, stop) -> (groups, metrics, fingerprints), each a list with one entry per group. A batch is
-    any tree with leaves [streams, examples, ...]. Metrics are of all members and the same in all processes; "stop" among
-    them counts the devices of the processes that asked to stop. The groups given are donated.
+    step: (groups, host batch, stop) -> (groups, metrics, fingerprints), each a list with one entry per group. A batch
+    is any tree with leaves [streams, examples, ...]. Metrics are of all members and the same in all processes; "stop"
+    among them counts the devices of the processes that asked to stop. The groups given are donated.
     place: TrainState [members, ...] -> groups, on the devices.
     put: a TrainState [members of the group, ...] -> the group.
     states: groups -> a TrainState [members of the group, ...] of each, still on the devices.
