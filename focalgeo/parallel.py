@@ -63,7 +63,7 @@ def _own() -> Mesh:
 
 
 def replicated(tree: PyTree) -> PyTree:
-    """The tree on each device of this process, laid out as compiled steps return it: their next call compiles nothing."""
+    """The tree on each device of this process, laid out as compiled steps return it: no call compiles again."""
     return jax.device_put(tree, NamedSharding(_own(), PartitionSpec()))
 
 
