@@ -1,5 +1,6 @@
 """One process of several, for test_processes.py: python one_of_many.py WHAT PORT PROCESSES PROCESS [heartbeat]."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -45,7 +46,7 @@ def fail():
         processes.end("its own error", 2)
     if act == "raise":
         raise KeyError("wrong")
-    if act == "sleep":  # the others wait in compiled code meanwhile
+    if act in ("sleep", "hold"):  # the others wait in compiled code meanwhile
         print("asleep", flush=True)
         time.sleep(60)
 
@@ -68,8 +69,9 @@ try:
     if act == "alike":
         time.sleep(0.5 * (index == 0))
         raise InputError("the same everywhere")
-    for _ in work(100 if act == "agree" else 10**6):
-        fail()
+    with interruption.deferred_signals() if act == "hold" else contextlib.nullcontext():
+        for _ in work(100 if act == "agree" else 10**6):
+            fail()
 except InputError as error:
     line, code = str(error), 2
 except Exception as error:

@@ -172,6 +172,18 @@ def test_a_signal_to_one_ends_all(tmp_path, to, signum):
 
 
 @pytest.mark.long
+def test_a_signal_that_is_held_back_ends_a_process_that_hangs_when_it_comes_twice(tmp_path):
+    with start(tmp_path, "hold:0") as found:
+        found.wait_for(0, "asleep")
+        time.sleep(0.5)
+        found.all[1].send_signal(signal.SIGTERM)
+        assert found.codes(3) == [None, None]
+        found.all[1].send_signal(signal.SIGTERM)
+        assert found.codes(10) == [143, 143]
+        assert found.lines() == [["focalgeo: stopped; the same command goes on from what is saved"]] * 2
+
+
+@pytest.mark.long
 def test_unequal_numbers_of_devices_are_one_line(tmp_path):
     with start(tmp_path, "agree", devices=[1, 2]) as found:
         assert found.codes(90) == [2, 2]

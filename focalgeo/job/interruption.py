@@ -34,9 +34,7 @@ def stop_at_once(end: Callable[[str, int], object] | None = None) -> None:
     def stop(signum, frame):
         if end is not None:
             end(STOPPED, 128 + signum)
-        with contextlib.suppress(
-            OSError, ValueError, AttributeError
-        ):  # a terminal that is gone, a stream that is closed
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a terminal that is gone
             os.write(sys.stderr.fileno(), f"\nfocalgeo: {STOPPED}\n".encode())
         os._exit(128 + signum)
 
