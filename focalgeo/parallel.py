@@ -48,7 +48,7 @@ def free_memory() -> int | None:
         free = stats["bytes_limit"] - stats["bytes_in_use"]
     else:
         free = files.free_memory() / processes.on_this_host()
-    least = processes.least("free memory", min(free, _UNKNOWN))
+    least = processes.all_min("free memory", min(free, _UNKNOWN))
     return None if least == _UNKNOWN else int(least)
 
 

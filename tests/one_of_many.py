@@ -54,18 +54,18 @@ def fail():
 line, code = "", 0
 try:
     if act == "agree":
-        found = [processes.told("who", lambda: {"pid": os.getpid(), "index": index})["index"]]
-        found += [processes.least("number", count - index), processes.on_this_host(), processes.index()]
-        processes.same("thing", {"a": [1, 2.5, None]}, "mend")
-        found += [processes.told(f"number {i}", lambda i=i: i * index) for i in range(20)][-1:]
-        assert [processes.least("step", step + index) for step in range(250)] == list(range(250))
+        found = [processes.broadcast("who", lambda: {"pid": os.getpid(), "index": index})["index"]]
+        found += [processes.all_min("number", count - index), processes.on_this_host(), processes.index()]
+        processes.check_equal("thing", {"a": [1, 2.5, None]}, "mend")
+        found += [processes.broadcast(f"number {i}", lambda i=i: i * index) for i in range(20)][-1:]
+        assert [processes.all_min("step", step + index) for step in range(250)] == list(range(250))
         print(*found, float(summed(ones)[0, 0]), flush=True)
         os.system("echo of another program")
     if act == "differ":
-        processes.same("thing", index == int(who), "make them equal")
+        processes.check_equal("thing", index == int(who), "make them equal")
     if act == "astray":
-        processes.least("one", 1) if index == int(who) else processes.told("other", lambda: 1)
-        processes.told("last", lambda: time.sleep(60))
+        processes.all_min("one", 1) if index == int(who) else processes.broadcast("other", lambda: 1)
+        processes.broadcast("last", lambda: time.sleep(60))
     if act == "alike":
         time.sleep(0.5 * (index == 0))
         raise InputError("the same everywhere")

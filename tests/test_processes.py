@@ -275,9 +275,9 @@ def test_flags_are_what_join_takes(monkeypatch):
 
 def test_one_process_agrees_with_itself():
     assert (processes.count(), processes.index(), processes.is_first(), processes.on_this_host()) == (1, 0, True, 1)
-    assert processes.told("x", lambda: (1, 2)) == (1, 2)
-    assert processes.least("x", 3) == 3
-    processes.same("x", object(), "mend")
+    assert processes.broadcast("x", lambda: (1, 2)) == (1, 2)
+    assert processes.all_min("x", 3) == 3
+    processes.check_equal("x", object(), "mend")
     assert not processes.lost(ValueError("Gloo all-reduce failed: Connection reset by peer"))
 
 

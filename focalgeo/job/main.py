@@ -43,15 +43,15 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     config, workdir = preparation.check_config(config), Path(workdir)
     members = of_shard(make_members(config), shard)
     provenance.check_processes(config, shard)
-    found = processes.told("workdir", lambda: provenance.check_workdir(workdir, config, members, shard))
+    found = processes.broadcast("workdir", lambda: provenance.check_workdir(workdir, config, members, shard))
     prepared = preparation.prepare(config)
-    processes.same("data", prepared.dataset.checksum, mend="give every host the same data")
+    processes.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     measurement.check_memory(members, prepared)
     state = preparation.initial_state(prepared, members[:1])
     measurement.check_curvature(members[0], prepared, state)
     measurement.check_network(config, prepared, state)
     with records.locked(workdir):
-        processes.told("begin", lambda: _begin(workdir, found, config, members, prepared, state, shard))
+        processes.broadcast("begin", lambda: _begin(workdir, found, config, members, prepared, state, shard))
         predict = training.make_prediction(config, prepared.model)
         while (current := _next(workdir, members)) is not None:
             seconds = {"prepare": time.perf_counter() - began}
@@ -95,7 +95,7 @@ def _next(workdir: Path, members: list[Member]) -> Extension | None:
         found = next_extension(workdir, members)
         return found and found._replace(members=[member.name for member in found.members])._asdict()
 
-    found = processes.told("extension", find)
+    found = processes.broadcast("extension", find)
     by_name = {member.name: member for member in members}
     return found and Extension(**{**found, "members": [by_name[name] for name in found["members"]]})
 
@@ -197,7 +197,7 @@ def _evaluate(workdir: Path, prepared: Prepared, current: Extension, states: Tra
     Members that are frozen have none.
     """
     began = time.perf_counter()
-    names = processes.told("unfinished", lambda: [member.name for member in unfinished(workdir, current.members)])
+    names = processes.broadcast("unfinished", lambda: [member.name for member in unfinished(workdir, current.members)])
     left = [index for index, member in enumerate(current.members) if member.name in names]
     trained = [index for index in left if not states.frozen[index]]
     splits = {"val": prepared.dataset.val, "test": prepared.dataset.test} if trained else {}

@@ -67,7 +67,7 @@ def check_processes(config, shard: str | None) -> None:
         InputError: the first fields that differ.
     """
     here = json.loads(json.dumps({**config.to_dict(), "shard": shard}))
-    there = processes.told("config", lambda: here)
+    there = processes.broadcast("config", lambda: here)
     if there != here:
         what = "; ".join(records.differences(there, here)[:3])
         raise InputError(f"process 0 has another config ({what}): give the same command and config on every host")

@@ -83,10 +83,10 @@ def _checkpoints(folder: Path, keep: int, state: TrainState) -> tuple[checkpoint
         found.extend([manager, newest])
         return newest and newest.sums
 
-    sums = processes.told("sums of the checkpoint", restore)
+    sums = processes.broadcast("sums of the checkpoint", restore)
     saved = found[1].state if processes.is_first() and found[1] else state
     start = checkpoint.Checkpoint(state if sums is None else parallel.from_first(saved), sums or {})
-    return start, lambda made: processes.told("saved", lambda: checkpoint.save(found[0], made))
+    return start, lambda made: processes.broadcast("saved", lambda: checkpoint.save(found[0], made))
 
 
 @contextlib.contextmanager
@@ -189,7 +189,7 @@ def choose_program(
     programs = {number: alone if number == 1 else make(at_once=number) for number in fitting}
     took = {number: _seconds(program, state, batch) for number, program in programs.items()}
     shown = ", ".join(f"{number} at once {1e3 * seconds / members:.3g} ms" for number, seconds in took.items())
-    best = processes.told("members at once", lambda: min(took, key=took.get))
+    best = processes.broadcast("members at once", lambda: min(took, key=took.get))
     say(f"a step of one of {members} members: {shown}; taking {best}")
     return programs[best], best
 

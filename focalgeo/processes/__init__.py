@@ -8,23 +8,26 @@ heartbeat ends all too, before the runtime itself would abort the others.
 """
 
 from focalgeo.processes.cluster import (
+    all_min,
+    broadcast,
+    check_equal,
     count,
     end,
     end_lost,
     index,
     is_first,
-    least,
     lost,
     on_this_host,
-    same,
     stop,
-    told,
 )
 from focalgeo.processes.joining import FLAGS, asked, detected, join
 
 __all__ = [
     "FLAGS",
+    "all_min",
     "asked",
+    "broadcast",
+    "check_equal",
     "count",
     "detected",
     "end",
@@ -32,10 +35,7 @@ __all__ = [
     "index",
     "is_first",
     "join",
-    "least",
     "lost",
     "on_this_host",
-    "same",
     "stop",
-    "told",
 ]

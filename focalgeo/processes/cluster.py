@@ -37,7 +37,7 @@ class _Cluster(NamedTuple):
 _cluster: _Cluster | None = None
 _answered = [0.0]  # when process 0's store last answered
 _kept = 1  # the first call whose keys are in the store
-_calls = 0  # of `told` and the like: the same in all processes
+_calls = 0  # of `broadcast` and the like: the same in all processes
 
 
 def count() -> int:
@@ -69,17 +69,17 @@ def enter(heartbeat: float) -> None:
 
 def meet(host: list[str]) -> None:
     """Tell all processes this one's host: its name and boot."""
-    _cluster.hosts.extend(gathered("host", host))
+    _cluster.hosts.extend(all_gather("host", host))
 
 
-def told(name: str, decide: Callable[[], Any]) -> Any:
+def broadcast(name: str, decide: Callable[[], Any]) -> Any:
     """The JSON value that `decide` gives on process 0, which alone calls it; all processes must ask for it in turn."""
     if _cluster is None:
         return decide()
     return _agreed(name, None, lambda call: decide())
 
 
-def gathered(name: str, value: Any) -> list[Any]:
+def all_gather(name: str, value: Any) -> list[Any]:
     """The JSON values of all processes, in their order."""
 
     def all_of(call: int) -> list[Any]:
@@ -135,12 +135,12 @@ def _waited(key: str, seconds: float) -> str | None:
         raise
 
 
-def least(name: str, number: float) -> float:
+def all_min(name: str, number: float) -> float:
     """The least of all processes' numbers."""
-    return number if _cluster is None else min(gathered(name, number))
+    return number if _cluster is None else min(all_gather(name, number))
 
 
-def same(name: str, value: Any, mend: str) -> None:
+def check_equal(name: str, value: Any, mend: str) -> None:
     """Check that all processes hold the same JSON value, called `name`.
 
     Raises:
@@ -149,7 +149,7 @@ def same(name: str, value: Any, mend: str) -> None:
     if _cluster is None:
         return
     text = json.dumps(value, sort_keys=True)
-    held = gathered(name, [hashlib.sha256(text.encode()).hexdigest(), shown(value, most=120)])
+    held = all_gather(name, [hashlib.sha256(text.encode()).hexdigest(), shown(value, most=120)])
     other = next((i for i, each in enumerate(held) if each[0] != held[0][0]), None)
     if other is not None:
         raise InputError(

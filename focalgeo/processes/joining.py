@@ -217,7 +217,7 @@ def _introduce() -> None:
     import jaxlib
     import numpy as np
 
-    cluster.same("the number of processes", cluster.count(), "give the same --processes on every host")
+    cluster.check_equal("the number of processes", cluster.count(), "give the same --processes on every host")
     boot = Path("/proc/sys/kernel/random/boot_id")
     cluster.meet([socket.gethostname(), boot.read_text() if boot.exists() else ""])
     devices, own = jax.devices(), jax.local_devices()
@@ -231,5 +231,5 @@ def _introduce() -> None:
         digest.update(path.read_bytes())
     versions = [f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, numpy {np.__version__}"]
     versions += [f"focalgeo {importlib.metadata.version('focalgeo')} ({digest.hexdigest()[:8]})"]
-    cluster.same("versions", ", ".join(versions), "install the same on every host")
-    cluster.same("devices", f"{len(own)} {kind}", "give every process equally many")
+    cluster.check_equal("versions", ", ".join(versions), "install the same on every host")
+    cluster.check_equal("devices", f"{len(own)} {kind}", "give every process equally many")

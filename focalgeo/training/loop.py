@@ -114,7 +114,7 @@ def run(
                 break
     finally:
         progress.close()
-    signum = -processes.least("signal", -(signum or interrupted() or 0))
+    signum = -processes.all_min("signal", -(signum or interrupted() or 0))
     if signum:
         where = f"stopped at step {done} of {plan.steps} and saved"
         raise Interrupted(signum, f"{where}; the same command goes on from there")
