@@ -143,8 +143,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         options = parse(arguments)
-        if processes.detected() > 1:
-            raise InputError(f"{processes.detected()} processes are started and this command is one: start it alone")
+        if processes.launched() > 1:
+            raise InputError(f"{processes.launched()} processes are started and this command is one: start it alone")
         val, test = read_inputs(options)
         from focalgeo.job import calibration  # jax after flags and files, so that their errors are answered at once
 

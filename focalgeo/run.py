@@ -43,6 +43,35 @@ def parse(arguments: list[str]) -> Job:
     return Job(with_values(load_config(given["config"]), values), given["workdir"], given.get("shard"), cluster)
 
 
+def _parse_or_tell(arguments: list[str]) -> Job:
+    """`parse`; if this is one of several processes the others, which wait for it, are told of its error."""
+    try:
+        return parse(arguments)
+    except InputError as error:
+        try:
+            cluster = _cluster_of(arguments)
+        except InputError:  # nobody can be told
+            raise error from None
+        try:
+            if cluster.get("processes") or processes.detected() > 1:
+                processes.join(**cluster, trouble=str(error))
+        except RunError as other:
+            raise error if str(other) else other from None
+        raise
+
+
+def _cluster_of(arguments: list[str]) -> dict[str, Any]:
+    """What the flags of the cluster ask for, whatever is wrong with the other arguments."""
+    found: dict[str, str] = {}
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and name in processes.FLAGS:
+            if name in found:
+                raise InputError(f"--{name} is given twice: give it once")
+            found[name] = value if equals else following
+    return processes.asked(found)
+
+
 def main(arguments: list[str]) -> int:
     """Run the job; returns the exit code: 0, 2 (bad input), 3 (the run cannot go on) or 128 + signal.
 
@@ -53,7 +82,7 @@ def main(arguments: list[str]) -> int:
         return 0
     line, code = "", 0
     try:
-        asked = None if "--fields" in arguments else parse(arguments[1:])
+        asked = None if "--fields" in arguments else _parse_or_tell(arguments[1:])
         if asked is not None:
             processes.join(**asked.cluster, then=lambda: interruption.stop_at_once(processes.stop))
         from focalgeo import job  # after the flags, so that a typo is answered at once

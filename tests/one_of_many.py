@@ -20,6 +20,8 @@ flags = (
 try:
     processes.join(**flags, join_timeout=60, heartbeat=10, then=lambda: interruption.stop_at_once(processes.stop))
 except InputError as error:
+    if processes.count() == 1:
+        sys.exit(f"focalgeo: {error}" * bool(str(error)) or 2)
     processes.end(str(error), 2)
 
 import jax  # noqa: E402

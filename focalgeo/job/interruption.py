@@ -15,7 +15,7 @@ _holding: list[None] = []  # one element within `deferred_signals`
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _heeded() -> list[signal.Signals]:
+def _handled() -> list[signal.Signals]:
     """The signals that stop a run; not SIGHUP where `nohup` has it ignored."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [each for each in SIGNALS if not (ignored and each is signal.SIGHUP)]
@@ -38,7 +38,7 @@ def stop_at_once(end: Callable[[str, int], object] | None = None) -> None:
             os.write(sys.stderr.fileno(), f"\nfocalgeo: {STOPPED}\n".encode())
         os._exit(128 + signum)
 
-    for signum in _heeded():
+    for signum in _handled():
         signal.signal(signum, stop)
     if end is not None:
         readable, writable = os.pipe()
@@ -77,7 +77,7 @@ def deferred_signals() -> Iterator[Callable[[], int | None]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    before = {signum: signal.getsignal(signum) for signum in _heeded()}
+    before = {signum: signal.getsignal(signum) for signum in _handled()}
 
     def note(signum, frame):
         _let_go_of_terminal()

@@ -20,7 +20,7 @@ from focalgeo.processes.cluster import (
     on_this_host,
     stop,
 )
-from focalgeo.processes.joining import FLAGS, asked, detected, join
+from focalgeo.processes.joining import FLAGS, asked, detected, join, launched
 
 __all__ = [
     "FLAGS",
@@ -35,6 +35,7 @@ __all__ = [
     "index",
     "is_first",
     "join",
+    "launched",
     "lost",
     "on_this_host",
     "stop",

@@ -1,6 +1,6 @@
 """The processes of one job as one of them sees them: how they agree, and how they end.
 
-Two threads watch in each process. One gives signs of life to the runtime's store; the other waits for the end, which
+Two threads run in each process. One sends heartbeats to the runtime's store; the other watches for the end, which
 whoever ends first writes there, and ends its own process with that line and code, whatever the main thread waits for.
 """
 
@@ -16,10 +16,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from focalgeo.processes import native
-from focalgeo.types import InputError, shown
+from focalgeo.types import InputError, Interrupted, RunError, shown
 
 _END, _ALIVE, _LEFT = "focalgeo/end", "focalgeo/alive/", "focalgeo/left/"
-_SILENT = 3.0  # seconds without a sign of life, of which there is one each second, after a collective has failed
+_SILENT = 3.0  # seconds without a heartbeat, of which there is one each second, after a collective has failed
+_PATIENCE = 5.0  # seconds without an answer of process 0's store: a connection between hosts may be reset
+_SLOW = 8.0  # seconds in which a process that holds Python's lock may not read the end
 _GO_ON = "what was saved is whole: give the same command on every host again to go on from there"
 
 
@@ -30,12 +32,14 @@ class _Cluster(NamedTuple):
     count: int
     index: int
     heartbeat: float  # seconds
-    hosts: list[list[str]]  # name and boot of each process' machine; filled once all have said theirs
-    seen: dict[int, tuple[str, float]]  # the last sign of life of each process, and when it was new
+    hosts: list[list[str]]  # name and machine of each process' host; filled once all have said theirs
+    heard: dict[int, tuple[str, float]]  # the last heartbeat of each process, and when it was new
+    pauses: list[float]  # when this process last went on after it stood still, and for how many seconds at most
+    own_end: list[tuple[str, int]]  # line and code of this process' end, once all are known to end so
 
 
 _cluster: _Cluster | None = None
-_answered = [0.0]  # when process 0's store last answered
+_last_answer = [0.0]  # of process 0's store
 _kept = 1  # the first call whose keys are in the store
 _calls = 0  # of `broadcast` and the like: the same in all processes
 
@@ -56,20 +60,20 @@ def is_first() -> bool:
 
 
 def enter(heartbeat: float) -> None:
-    """From here on this process is one of a cluster: it gives signs of life and heeds the end."""
+    """From here on this process is one of a cluster: it sends heartbeats and watches for the end."""
     global _cluster
     from jax._src import distributed
 
     state = distributed.global_state
-    _cluster = _Cluster(state.client, state.num_processes, state.process_id, heartbeat, [], {})
-    _answered[0] = time.monotonic()
-    for loop in (_live, _heed):
+    _cluster = _Cluster(state.client, state.num_processes, state.process_id, heartbeat, [], {}, [0.0, 0.0], [])
+    _last_answer[0] = time.monotonic()
+    for loop in (_send_heartbeats, _watch):
         threading.Thread(target=loop, args=(_cluster,), daemon=True).start()
 
 
-def meet(host: list[str]) -> None:
-    """Tell all processes this one's host: its name and boot."""
-    _cluster.hosts.extend(all_gather("host", host))
+def share_host(name: str, machine: str) -> None:
+    """Tell all processes this one's host: its name, and what only processes of the same machine have."""
+    _cluster.hosts.extend(all_gather("host", [name, machine]))
 
 
 def broadcast(name: str, decide: Callable[[], Any]) -> Any:
@@ -159,7 +163,10 @@ def check_equal(name: str, value: Any, mend: str) -> None:
 
 def on_this_host() -> int:
     """Processes of this run on this machine, which share its memory."""
-    return 1 if _cluster is None else _cluster.hosts.count(_cluster.hosts[index()])
+    if _cluster is None:
+        return 1
+    machines = [machine for _, machine in _cluster.hosts]
+    return machines.count(machines[index()])
 
 
 def end(line: str, code: int) -> NoReturn:
@@ -170,6 +177,8 @@ def end(line: str, code: int) -> NoReturn:
     """
     if not is_first():
         time.sleep(1)
+        if code > 128:  # agreed on by all: holds even if process 0 goes before this one has read it
+            _cluster.own_end.append((line, code))
         while code not in (1, 2, 3):
             time.sleep(1)
         line = f"{_named(index())}: {line}"
@@ -178,9 +187,10 @@ def end(line: str, code: int) -> NoReturn:
 
 def stop(line: str, code: int) -> NoReturn:
     """End all processes at once, as `end` does on process 0."""
-    with contextlib.suppress(Exception):  # another has ended all, or process 0 is gone: `_heed` sees that too
+    with contextlib.suppress(Exception):  # another has ended all, or process 0 is gone: `_watch` sees that too
         _cluster.client.key_value_set(_END, json.dumps([line, code]))
-    while True:  # in `_heed`'s thread the process ends, whatever signals come
+        _cluster.own_end.append((line, code))
+    while True:  # in `_watch`'s thread the process ends, whatever signals come
         time.sleep(1)
 
 
@@ -190,18 +200,20 @@ def lost(error: BaseException | None) -> bool:
         return False
     of_runtime = type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
     pattern = _OF_RUNTIME if of_runtime else _COLLECTIVE
-    return bool(pattern.search(str(error))) or lost(error.__cause__ or error.__context__)
+    said = not isinstance(error, (InputError, RunError, Interrupted, OSError)) and pattern.search(str(error))
+    return bool(said) or lost(error.__cause__ or error.__context__)
 
 
-_COLLECTIVE = re.compile("gloo|nccl|coordination", re.IGNORECASE)
+_STATUS = "(UNKNOWN|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|FAILED_PRECONDITION): "
+_COLLECTIVE = re.compile(f"{_STATUS}.*(?i:gloo|nccl|coordination)", re.DOTALL)
 _OF_RUNTIME = re.compile("gloo|nccl|coordination|connection|socket|broken pipe|unavailable", re.IGNORECASE)
 
 
 def end_lost(error: BaseException) -> NoReturn:
     """End all because a collective failed; an end that another process had time to write explains it, and is first."""
-    _look(_cluster)
+    _read_heartbeats(_cluster)
     time.sleep(_SILENT)
-    _look(_cluster)
+    _read_heartbeats(_cluster)
     gone = _silent(_cluster, _SILENT)
     stop(_line_of_lost(gone) if gone else f"{_named(index())} lost another: {shown(error, most=150)}; {_GO_ON}", 3)
 
@@ -217,51 +229,67 @@ def _named(number: int) -> str:
     return f"process {number} of {count()}{host}"
 
 
-def _live(cluster: _Cluster) -> None:
-    """Give a sign of life each second, and note when process 0's store last took one."""
-    every, signs = min(1.0, cluster.heartbeat / 10), 0
+def _send_heartbeats(cluster: _Cluster) -> None:
+    """Send a heartbeat each second, and note when process 0's store last took one."""
+    every, sent = min(1.0, cluster.heartbeat / 10), 0
     while True:
-        signs += 1
+        sent += 1
         with contextlib.suppress(Exception):
-            cluster.client.key_value_set(f"{_ALIVE}{cluster.index}", str(signs), allow_overwrite=True)
-            _answered[0] = time.monotonic()
+            cluster.client.key_value_set(f"{_ALIVE}{cluster.index}", str(sent), allow_overwrite=True)
+            _last_answer[0] = time.monotonic()
         time.sleep(every)
 
 
-def _look(cluster: _Cluster) -> None:
-    """Note the newest signs of life."""
+def _read_heartbeats(cluster: _Cluster) -> None:
+    """Note the newest heartbeats."""
     now, found = time.monotonic(), {}
     with contextlib.suppress(Exception):
         found = dict(cluster.client.key_value_dir_get(_ALIVE))
     for number in range(cluster.count):
-        sign = found.get(f"{_ALIVE}{number}", "")
-        if number not in cluster.seen or (sign and cluster.seen[number][0] != sign):
-            cluster.seen[number] = (sign, now)
+        beat = found.get(f"{_ALIVE}{number}", "")
+        if number not in cluster.heard or (beat and cluster.heard[number][0] != beat):
+            cluster.heard[number] = (beat, now)
 
 
 def _silent(cluster: _Cluster, seconds: float) -> list[int]:
-    """The processes without a new sign of life for so long."""
-    return [number for number, (_, when) in sorted(cluster.seen.items()) if time.monotonic() - when >= 0.9 * seconds]
+    """The other processes without a new heartbeat for so long, in which this one has not stood still."""
+    now, resumed = time.monotonic(), cluster.pauses[0]
+    found = {number: now - max(when, resumed) for number, (_, when) in sorted(cluster.heard.items())}
+    return [number for number, silence in found.items() if number != cluster.index and silence >= 0.9 * seconds]
 
 
-def _heed(cluster: _Cluster) -> None:
-    """Wait for the end, and watch over the other processes meanwhile."""
+def _note_pause(cluster: _Cluster, since: float) -> None:
+    """Note that this process has stood still since then, if it has, as when a whole job is suspended."""
+    now = time.monotonic()
+    if now - since > max(3.0, 0.25 * cluster.heartbeat):
+        cluster.pauses[:] = [now, max(now - since, cluster.pauses[1])]
+
+
+def _watch(cluster: _Cluster) -> None:
+    """Watch for the end, and over the other processes meanwhile."""
     most = 0.75 * cluster.heartbeat
-    fails = 0
+    answered = turn = time.monotonic()
     while True:
+        _note_pause(cluster, turn)
+        turn = time.monotonic()
         try:
             found = _waited(_END, min(1.0, cluster.heartbeat / 10))
-            fails = 0
+            answered = time.monotonic()
         except Exception:  # process 0 is gone, or its answer is lost
-            found, fails = None, fails + 1
+            found = None
             time.sleep(0.2)
         if found is not None:
             _leave(cluster, *json.loads(found))
         if cluster.index:
-            if fails > 3 or native.given_up.is_set() or time.monotonic() - _answered[0] > most:
-                _leave(cluster, _line_of_lost([0]), 3)
+            _note_pause(cluster, turn)
+            now, resumed = time.monotonic(), cluster.pauses[0]
+            unanswered = now - max(answered, resumed) > min(_PATIENCE, 0.5 * cluster.heartbeat)
+            if unanswered or now - max(_last_answer[0], resumed) > most or native.given_up.is_set():
+                gone = cluster.index if cluster.pauses[1] > most else 0  # so the others said of it
+                _leave(cluster, *(cluster.own_end or [(_line_of_lost([gone]), 3)])[0])
             continue
-        _look(cluster)
+        _note_pause(cluster, turn)
+        _read_heartbeats(cluster)
         gone = _silent(cluster, most)
         if gone:
             with contextlib.suppress(Exception):
@@ -270,7 +298,8 @@ def _heed(cluster: _Cluster) -> None:
 
 def _leave(cluster: _Cluster, line: str, code: int) -> NoReturn:
     """Write the line and end this process; process 0, which holds the store, waits until the others have read it."""
-    limit = threading.Timer(2 if cluster.index else 7, os._exit, (code,))  # calls without an answer wait for ever
+    patience = _SILENT if code == 3 else _SLOW  # 3: a process may be gone
+    limit = threading.Timer(2 if cluster.index else _SLOW + 4, os._exit, (code,))  # calls may wait for ever
     limit.daemon = True
     limit.start()
     with contextlib.suppress(Exception):  # a terminal that is gone
@@ -283,11 +312,11 @@ def _leave(cluster: _Cluster, line: str, code: int) -> NoReturn:
     with contextlib.suppress(Exception):
         if cluster.index:
             cluster.client.key_value_set(f"{_LEFT}{cluster.index}", "")
-        last = time.monotonic() + 5
+        last = time.monotonic() + _SLOW + 2
         while not cluster.index and time.monotonic() < last:
-            _look(cluster)
+            _read_heartbeats(cluster)
             left = {int(key.rpartition("/")[2]) for key, _ in cluster.client.key_value_dir_get(_LEFT)}
-            if left | set(_silent(cluster, _SILENT)) | {0} == set(range(cluster.count)):
+            if left | set(_silent(cluster, patience)) | {0} == set(range(cluster.count)):
                 break
             time.sleep(0.05)
     os._exit(code)

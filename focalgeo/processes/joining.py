@@ -1,7 +1,6 @@
 """Joining the other processes of a job: by flags, or as jax detects a launcher's processes."""
 
 import contextlib
-import errno
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -10,13 +9,12 @@ import re
 import socket
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from focalgeo.processes import cluster, native
+from focalgeo.processes import cluster, native, rendezvous
 from focalgeo.types import InputError, RunError, shown
 
 FLAGS = {  # with an example of each
@@ -27,6 +25,7 @@ FLAGS = {  # with an example of each
     "heartbeat": "100",
 }
 _LAUNCHERS = ("SLURM_", "OMPI_", "KUBERNETES_", "TPU_", "JAX_FORCE_TPU")  # what their variables begin with
+_STARTED = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _MOST_PROCESSES, _LONGEST = 1_000_000, 86_400  # seconds: a day
 
 
@@ -81,6 +80,15 @@ def detected() -> int:
     return 1
 
 
+def launched() -> int:
+    """The number of processes that a launcher has started of this very command, by its variables; else 1.
+
+    A TPU pod's hosts and a pod of GKE have none of them: what is started there once is one process.
+    """
+    found = [os.environ.get(name, "") for name in _STARTED]
+    return max([1, *(int(text) for text in found if re.fullmatch("[0-9]{1,9}", text))])
+
+
 def join(
     coordinator: str | None = None,
     processes: int | None = None,
@@ -89,17 +97,25 @@ def join(
     join_timeout: int = 300,
     heartbeat: int = 100,
     then: Callable[[], None] = lambda: None,
+    trouble: str = "",
 ) -> None:
     """Join the cluster that the arguments name or jax detects, if it is of more than one process; says so in a line.
 
     coordinator: HOST:PORT of process 0; the first three go together. Times are in seconds.
     then: is called once this process is one of several, before what may take long.
+    trouble: the line for which this process cannot go on: the others are told, and none goes on.
 
     Raises:
-        InputError: the processes differ in devices or versions. RunError: they cannot be joined.
+        InputError: a process has trouble, or they differ in devices, versions or settings; without a text if all has
+            been said. RunError: they cannot be joined.
     """
     found = processes or detected()
     if found == 1:
+        if processes is None and launched() > 1:  # as Open MPI 5 does
+            raise InputError(
+                f"{launched()} processes are started, of which jax finds none: give each --coordinator=HOST:PORT, "
+                f"--processes={launched()} and its own --process"
+            )
         if processes is None and "JAX_COORDINATOR_ADDRESS" in os.environ:
             _say("JAX_COORDINATOR_ADDRESS is set without --processes and --process: this process runs alone")
         return
@@ -111,13 +127,11 @@ def join(
     native.delay_aborts()
     where = [coordinator, found, process]
     try:
-        _in_thread(lambda: _initialize(where, join_timeout, heartbeat), join_timeout)
-    except TimeoutError:
-        raise RunError(_why_not(*where, join_timeout)) from None
-    except RunError:
+        _in_thread(lambda: _meet_and_initialize(where, join_timeout, heartbeat, trouble))
+    except (InputError, RunError):
         raise
     except Exception as error:
-        raise RunError(f"{_number(*where)} cannot join {where[0]}: {error}") from error
+        raise RunError(f"{_number(*where)} cannot join {where[0]}: {shown(error, most=200)}") from error
     cluster.enter(heartbeat)
     then()
     try:
@@ -127,7 +141,7 @@ def join(
     _introduce()
 
 
-def _in_thread(act: Callable[[], Any], seconds: float = float("inf")) -> None:
+def _in_thread(act: Callable[[], Any]) -> None:
     """Run `act` in a thread, as it may wait in compiled code, where no signal is heeded."""
     errors: list[BaseException] = []
 
@@ -139,18 +153,15 @@ def _in_thread(act: Callable[[], Any], seconds: float = float("inf")) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    last = time.monotonic() + seconds
     while thread.is_alive() and not native.given_up.is_set():
-        if time.monotonic() > last:
-            raise TimeoutError
         thread.join(0.1)
     if errors:
         raise errors[0]
     if native.given_up.is_set():
-        raise RuntimeError("process 0 left or refused it; all need the same --processes, each its own --process")
+        raise RunError("process 0 is gone while the others joined it: give the same command on every host again")
 
 
-def _initialize(where: list[Any], join_timeout: int, heartbeat: int) -> None:
+def _meet_and_initialize(where: list[Any], join_timeout: int, heartbeat: int, trouble: str) -> None:
     """Join as jax does; `where` is the coordinator, the number of processes and this one's, filled in where None."""
     import jax
     from jax._src import clusters
@@ -162,49 +173,22 @@ def _initialize(where: list[Any], join_timeout: int, heartbeat: int) -> None:
         *where[:], local = detect(address, where[1], None, None, None, join_timeout)
     host, _, port = where[0].rpartition(":")
     loopback = host in ("localhost", "[::1]") or host.startswith("127.")
-    own = ("[::1]" if host == "[::1]" else "127.0.0.1") if loopback else "[::]"
-    if where[2] == 0 and not _is_free(own.strip("[]"), int(port)):  # the runtime may crash
-        raise RunError(f"port {port} of --coordinator is in use on this host: choose another one, on every host")
+    bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", f"[::]:{port}")
+    if loopback:
+        bind = f"{'[::1]' if host == '[::1]' else '127.0.0.1'}:{port}"
+    rendezvous.attend(rendezvous.Attendance(where[0], bind, where[1], where[2], join_timeout, trouble))
     jax.distributed.initialize(
         *where,
         local_device_ids=local,
         cluster_detection_method="deactivate",
-        initialization_timeout=join_timeout + 60,  # it would abort
-        heartbeat_timeout_seconds=heartbeat,
-        coordinator_bind_address=f"{own}:{port}" if loopback else None,
+        initialization_timeout=max(60, join_timeout),  # all are there
+        heartbeat_timeout_seconds=10 * heartbeat,  # `cluster` is quicker; a job may be suspended as a whole
+        coordinator_bind_address=bind,
     )
-
-
-def _is_free(host: str, port: int) -> bool:
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind((host, port))
-    except OSError as error:
-        return error.errno != errno.EADDRINUSE
-    return True
 
 
 def _number(coordinator: str, processes: int, process: int | None) -> str:
     return f"process {'?' if process is None else process} of {processes}"
-
-
-def _why_not(coordinator: str | None, processes: int, process: int | None, seconds: int) -> str:
-    """The line for others that did not come in time."""
-    why = "not all of them came"
-    try:
-        host, _, port = (coordinator or "").rpartition(":")
-        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
-    except socket.gaierror:
-        why = "no such host is known here"
-    except ConnectionRefusedError:
-        why = "nothing listens there, as process 0 does once it runs"
-    except (OSError, ValueError):
-        why = "it cannot be reached from here"
-    return (
-        f"{_number(coordinator, processes, process)} waited {seconds} s for the others at {coordinator}: {why}; start "
-        "the same command on every host, with the same --coordinator and --processes, within --join_timeout seconds"
-    )
 
 
 def _say(line: str) -> None:
@@ -217,19 +201,49 @@ def _introduce() -> None:
     import jaxlib
     import numpy as np
 
-    cluster.check_equal("the number of processes", cluster.count(), "give the same --processes on every host")
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    cluster.meet([socket.gethostname(), boot.read_text() if boot.exists() else ""])
+    host, boot = socket.gethostname(), Path("/proc/sys/kernel/random/boot_id")
+    cluster.share_host(host, boot.read_text().strip() if boot.exists() else host)
     devices, own = jax.devices(), jax.local_devices()
-    kind = own[0].platform
-    own_ones = f"{len(own)} {kind} device{'s' if len(own) > 1 else ''}"
-    _say(
-        f"process {cluster.index()} of {cluster.count()} on {shown(socket.gethostname())}: {own_ones} of {len(devices)}"
-    )
+    platform = own[0].platform
+    own_ones = f"{len(own)} {platform} device{'s' if len(own) > 1 else ''}"
+    _say(f"process {cluster.index()} of {cluster.count()} on {shown(host)}: {own_ones} of {len(devices)}")
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
         digest.update(path.read_bytes())
     versions = [f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, numpy {np.__version__}"]
     versions += [f"focalgeo {importlib.metadata.version('focalgeo')} ({digest.hexdigest()[:8]})"]
     cluster.check_equal("versions", ", ".join(versions), "install the same on every host")
-    cluster.check_equal("devices", f"{len(own)} {kind}", "give every process equally many")
+    cluster.check_equal("devices", f"{len(own)} {own[0].device_kind}", "give every process equally many of one kind")
+    for name, value in _settings().items():
+        cluster.check_equal(name, value, "set it alike on every host")
+    _check_order(jax.process_index(), [device.process_index for device in devices])
+
+
+_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_disable_jit",
+)
+_OF_ONE_HOST = ("--xla_force_host_platform_device_count", "--xla_dump", "--xla_gpu_cuda_data_dir")
+
+
+def _settings() -> dict[str, Any]:
+    """The settings by which programs or their numbers differ."""
+    import jax
+
+    found = {name: getattr(jax.config, name) for name in _SETTINGS}
+    for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE"):
+        given = os.environ.get(name, "").split()
+        found[name] = " ".join(each for each in given if not each.startswith(_OF_ONE_HOST))
+    return found
+
+
+def _check_order(index: int, of_devices: list[int]) -> None:
+    """Check that the devices' own numbers of the processes are those of the runtime, which data are cut by."""
+    if index != cluster.index() or of_devices != sorted(of_devices):
+        raise RunError(
+            f"this is process {cluster.index()} to the launcher and {index} to the devices, which come in the order "
+            f"{shown(of_devices, most=60)}: give --coordinator, --processes and --process in the devices' order"
+        )

@@ -12,7 +12,7 @@ given_up = threading.Event()  # the runtime has lost process 0, and aborts
 
 
 def delay_aborts() -> None:
-    """Let the runtime's own abort sleep for six seconds, the signal's number, in which `_heed` ends the process."""
+    """Let the runtime's own abort sleep for six seconds, the signal's number, in which `_watch` ends the process."""
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
