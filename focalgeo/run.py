@@ -5,6 +5,7 @@ On several hosts give the same command on each: under SLURM, Open MPI, GKE and o
 with --coordinator=HOST:PORT --processes=N --process=I [--join_timeout=300 --heartbeat=100, in seconds].
 """
 
+import contextlib
 import sys
 
 from focalgeo.job import interruption
@@ -104,7 +105,8 @@ def main(arguments: list[str]) -> int:
     if processes.count() > 1:
         processes.end(line, code)
     if line:
-        print(f"focalgeo: {line}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # of a terminal that is gone, or a full disk
+            print(f"focalgeo: {line}", file=sys.stderr)
     return code
 
 

@@ -26,6 +26,7 @@ FLAGS = {  # with an example of each
 }
 _LAUNCHERS = ("SLURM_", "OMPI_", "KUBERNETES_", "TPU_", "JAX_FORCE_TPU")  # what their variables begin with
 _STARTED = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_SHORTEST_HEARTBEAT = 5  # seconds: of 2 a busy host of 2 cores lets pass more without a sign
 _MOST_PROCESSES, _LONGEST = 1_000_000, 86_400  # seconds: a day
 
 
@@ -36,7 +37,7 @@ def asked(flags: Mapping[str, str]) -> dict[str, Any]:
         InputError: a flag is no address or no whole number in its range, or of the first three some are missing.
     """
     ranges = {"processes": (1, _MOST_PROCESSES), "process": (0, _MOST_PROCESSES - 1)}
-    ranges |= {"join_timeout": (1, _LONGEST), "heartbeat": (1, _LONGEST)}
+    ranges |= {"join_timeout": (1, _LONGEST), "heartbeat": (_SHORTEST_HEARTBEAT, _LONGEST)}
     found: dict[str, Any] = {}
     for name, (low, high) in ranges.items():
         if name in flags:
@@ -111,11 +112,8 @@ def join(
     """
     found = processes or detected()
     if found == 1:
-        if processes is None and launched() > 1:  # as Open MPI 5 does
-            raise InputError(
-                f"{launched()} processes are started, of which jax finds none: give each --coordinator=HOST:PORT, "
-                f"--processes={launched()} and its own --process"
-            )
+        if processes is None:
+            _check_alone()
         if processes is None and "JAX_COORDINATOR_ADDRESS" in os.environ:
             _say("JAX_COORDINATOR_ADDRESS is set without --processes and --process: this process runs alone")
         return
@@ -139,6 +137,18 @@ def join(
     except RuntimeError as error:
         raise RunError(f"jax finds no devices: {error}") from error
     _introduce()
+
+
+def _check_alone() -> None:
+    """Refuse to run the whole job in each of several processes whose launcher jax does not know."""
+    for name in ("SLURM_NTASKS", *_STARTED):
+        if not re.fullmatch("[0-9]{1,9}", os.environ.get(name, "1")):
+            raise InputError(f"{name} is {shown(os.environ[name])}: it must be the launcher's number of processes")
+    if launched() > 1:  # Open MPI 5, MPICH
+        raise InputError(
+            f"a launcher has started {launched()} processes, and jax does not know it: give each --coordinator="
+            f"HOST:PORT --processes={launched()} and its own --process, as of $OMPI_COMM_WORLD_RANK or $PMI_RANK"
+        )
 
 
 def _in_thread(act: Callable[[], Any]) -> None:
@@ -192,7 +202,8 @@ def _number(coordinator: str, processes: int, process: int | None) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # of a terminal that is gone, or a full disk
+        print(line, file=sys.stderr, flush=True)
 
 
 def _introduce() -> None:

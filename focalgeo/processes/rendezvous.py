@@ -1,10 +1,11 @@
 """The rendezvous of a job's processes before jax's runtime connects them: who is there, and whether all can go on.
 
-Process 0 listens at the coordinator's address until all others have come, and only then makes way for the runtime, which
-listens there in its place. The runtime itself takes whoever comes last for a process, and ends the one that had its
-number; it tells nobody of an error before joining either.
+Process 0 listens at the coordinator's address until all others have come, and then makes way for the runtime, which
+listens there in its place. The runtime alone would take whoever comes last for a process, and end the one that had the
+number before; and nobody would hear of an error before joining.
 """
 
+import contextlib
 import errno
 import json
 import selectors
@@ -60,7 +61,8 @@ def _taken(process: int, processes: int) -> str:
 
 
 def _say(line: str) -> None:
-    print(f"focalgeo: {line}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # of a terminal that is gone, or a full disk
+        print(f"focalgeo: {line}", file=sys.stderr, flush=True)
 
 
 class _Reception:
@@ -106,19 +108,15 @@ class _Reception:
         elif buffer.endswith(b"\n"):
             try:
                 message = json.loads(buffer)
-                found = (
-                    int(message["process"]),
-                    int(message["processes"]),
-                    str(message["host"]),
-                    str(message["trouble"]),
-                )
+                numbers = int(message["process"]), int(message["processes"])
+                texts = str(message["host"]), str(message["trouble"])
             except (ValueError, KeyError, TypeError):
                 return self._drop(connection)
-            self._admit(connection, *found)
+            self._admit(connection, *numbers, *texts)
 
     def _admit(self, connection: socket.socket, process: int, processes: int, host: str, trouble: str) -> None:
         count = self.own.processes
-        if process in self.present:
+        if process in self.present and not self.trouble:
             _send(connection, _taken(process, count), 2)
             return self._drop(connection)
         if 0 < process < count:
@@ -170,10 +168,8 @@ def _listening(bind: str) -> socket.socket:
 
 
 def _send(connection: socket.socket, line: str, code: int) -> None:
-    try:
+    with contextlib.suppress(OSError):  # it has gone
         connection.sendall(json.dumps({"line": line, "code": code}).encode() + b"\n")
-    except OSError:
-        pass  # it has gone
 
 
 def _visit(own: Attendance) -> None:
@@ -234,5 +230,7 @@ def _answer(own: Attendance, connection: socket.socket, last: float) -> tuple[st
 def _of_stranger(own: Attendance, received: bytes) -> tuple[str, int]:
     """What is wrong where another program than process 0 answers; the runtime begins with HTTP/2's settings."""
     if received[3:4] == b"\x04":
-        return _taken(own.process, own.processes), 2
+        who = _named(own.process, own.processes)
+        mend = "each host needs a --process of its own, and all the same --processes"
+        return f"{who} comes too late, all at {own.address} have already joined: {mend}", 2
     return f"another program listens at {own.address}: choose another port, on every host", 3
