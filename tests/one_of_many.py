@@ -1,6 +1,7 @@
 """One process of several, for test_processes.py: python one_of_many.py WHAT PORT PROCESSES PROCESS [heartbeat]."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -71,6 +72,16 @@ try:
     if act == "alike":
         time.sleep(0.5 * (index == 0))
         raise InputError("the same everywhere")
+    if act == "slow":
+        summed(ones)
+        if str(index) == who:
+            ctypes.PyDLL(None).sleep(5)
+        time.sleep(1)
+        if str(index) != who:
+            processes.end("its own error", 2)
+        time.sleep(60)
+    if act == "work":
+        print("at work", flush=True)
     with interruption.deferred_signals() if act == "hold" else contextlib.nullcontext():
         for _ in work(100 if act == "agree" else 10**6):
             fail()

@@ -1,10 +1,12 @@
 """Several processes of one job on this host: they join, agree, end together, and none waits for one that is gone."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -13,14 +15,14 @@ import numpy as np
 import pytest
 
 from focalgeo import calibrate, processes
-from focalgeo.processes import native
-from focalgeo.types import InputError
+from focalgeo.processes import cluster, joining, native, rendezvous
+from focalgeo.types import InputError, RunError
 
 ROOT = Path(__file__).parent.parent
 FLAGS = os.environ["XLA_FLAGS"].replace("--xla_force_host_platform_device_count=2", "")
 GO_ON = "what was saved is whole: give the same command on every host again to go on from there"
 SLURM = {"SLURM_JOB_ID": "4000", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost"}
-LAUNCHERS = ("SLURM_", "OMPI_", "KUBERNETES_", "JAX_COORDINATOR", "JAX_LOCAL", "TPU_")
+LAUNCHERS = ("SLURM_", "OMPI_", "PMI_", "KUBERNETES_", "JAX_COORDINATOR", "JAX_LOCAL", "TPU_")
 
 
 def slurm(process, count):
@@ -191,6 +193,320 @@ def test_unequal_numbers_of_devices_are_one_line(tmp_path):
         assert found.lines() == [[f"{line}give every process equally many"]] * 2
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "given", "first", "second"),
+    [("jax_enable_x64", {"JAX_ENABLE_X64": "1"}, "False", "True"), ("XLA_FLAGS", {"XLA_FLAGS": "FAST"}, "", "FAST")],
+)
+def test_settings_that_differ_are_one_line(tmp_path, name, given, first, second):
+    fast = "--xla_cpu_enable_fast_math=true"
+    given = {key: value.replace("FAST", f"{FLAGS} {fast}") for key, value in given.items()}
+    with start(tmp_path, "agree", environments=[{"XLA_FLAGS": FLAGS}, {"XLA_FLAGS": FLAGS, **given}]) as found:
+        assert found.codes(90) == [2, 2]
+        lines = found.lines()
+        assert lines[0] == lines[1]
+        assert lines[0][0].startswith(f"focalgeo: the processes differ in {name}: ")
+        assert lines[0][0].endswith(": set it alike on every host")
+        assert second.replace("FAST", fast) in lines[0][0]
+
+
+@pytest.mark.long
+def test_a_slow_process_hears_the_end(tmp_path):
+    """It holds Python's lock for longer than a process that is gone is waited for."""
+    with start(tmp_path, "slow:1") as found:
+        assert found.codes(60) == [2, 2]
+        assert found.lines() == [["focalgeo: its own error"]] * 2
+
+
+@pytest.mark.long
+def test_processes_that_are_suspended_together_go_on(tmp_path):
+    with start(tmp_path, "work") as found:
+        found.wait_for(0, "at work")
+        found.wait_for(1, "at work")
+        for signum, seconds in ((signal.SIGSTOP, 15), (signal.SIGCONT, 12)):
+            for process in found.all:
+                process.send_signal(signum)
+            time.sleep(seconds)
+        assert found.codes(0) == [None, None]
+        found.all[0].send_signal(signal.SIGTERM)
+        assert found.codes(15) == [143, 143]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_process_that_was_suspended_alone_is_named_by_all(tmp_path, number):
+    with start(tmp_path, "work") as found:
+        found.wait_for(0, "at work")
+        found.wait_for(1, "at work")
+        found.all[number].send_signal(signal.SIGSTOP)
+        time.sleep(20)
+        found.all[number].send_signal(signal.SIGCONT)
+        assert found.codes(30) == [3, 3]
+        line = f"focalgeo: process {number} of 2 ({socket.gethostname()}) is gone or does not answer; {GO_ON}"
+        assert found.lines()[1 - number] == [line]
+        if number:  # process 0 is the store: what it says of others is what it knows
+            assert found.lines() == [[line]] * 2
+
+
+@pytest.mark.long
+def test_a_second_process_of_a_number_ends_alone(tmp_path):
+    port = free_port()
+    program = [ROOT / "tests" / "one_of_many.py", "work", port, 2]
+    commands = [[*program, 0], [*program, 1], [*program, 1]]
+    environment = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS}
+    (tmp_path / "late").mkdir()
+    with Processes(tmp_path, commands, [environment] * 3) as found:
+        found.wait_for(0, "at work")
+        last = time.monotonic() + 30
+        while sum(process.poll() is not None for process in found.all) < 1:
+            assert time.monotonic() < last
+            time.sleep(0.1)
+        codes = found.codes(0)
+        assert codes[0] is None
+        refused = codes.index(2)
+        text = found.files[refused][1].read_text()
+        assert text.startswith("focalgeo: process 1 of 2 ")
+        assert "already joined" in text
+        assert "each host needs a --process of its own" in text
+        with Processes(tmp_path / "late", commands[1:2], [environment]) as late:
+            assert late.codes(30) == [2]
+            line = (
+                f"process 1 of 2 comes too late, all at 127.0.0.1:{port} have already joined: each host needs a --pro"
+            )
+            assert late.files[0][1].read_text().startswith(f"focalgeo: {line}")
+        time.sleep(12)
+        both = [process for i, process in enumerate(found.all) if i != refused]
+        assert [process.poll() for process in both] == [None, None]
+        both[0].send_signal(signal.SIGTERM)
+        assert found.codes(15, but=[refused]) == [143, 143]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("wrong", [[0], [1], [0, 1]])
+def test_a_config_that_one_host_lacks_ends_all(tmp_path, wrong):
+    port = free_port()
+    configs = [tmp_path / "none.py" if i in wrong else f"{ROOT / 'configs' / 'digits.py'}:quick" for i in range(2)]
+    flags = [f"--coordinator=127.0.0.1:{port}", "--processes", "2", "--workdir=w"]
+    commands = [["-m", "focalgeo.run", f"--config={configs[i]}", f"--process={i}", *flags] for i in range(2)]
+    with Processes(tmp_path, commands, [{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}] * 2) as found:
+        assert found.codes(60) == [2, 2]
+        texts = [err.read_text() for _, err in found.files]
+        who = "" if 0 in wrong else f"process 1 of 2 ({socket.gethostname()}): "
+        assert texts[0] == texts[1]
+        assert texts[0].startswith(f"focalgeo: {who}no config file: No such file or directory: ")
+        assert texts[0].count("\n") == 1
+
+
+class Meeting:
+    """Processes at the rendezvous, as threads."""
+
+    def __init__(self, capsys=None):
+        self.address, self.ends, self.threads = f"127.0.0.1:{free_port()}", {}, []
+
+    def come(self, key, process, processes=3, trouble="", seconds=10):
+        own = rendezvous.Attendance(self.address, self.address, processes, process, seconds, trouble)
+
+        def attend():
+            try:
+                self.ends[key] = rendezvous.attend(own)
+            except Exception as error:
+                self.ends[key] = error
+
+        self.threads.append(threading.Thread(target=attend, daemon=True))
+        self.threads[-1].start()
+
+    def ended(self):
+        for thread in self.threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        return {key: "" if end is None else f"{type(end).__name__}: {end}" for key, end in self.ends.items()}
+
+
+def test_all_go_on_once_all_have_come():
+    meeting = Meeting()
+    for process in (2, 0, 1):
+        time.sleep(0.3)
+        assert meeting.ends == {}
+        meeting.come(process, process)
+    assert meeting.ended() == {0: "", 1: "", 2: ""}
+
+
+def test_the_second_of_a_number_is_refused_and_the_first_goes_on():
+    meeting = Meeting()
+    meeting.come(0, 0)
+    meeting.come(1, 1)
+    time.sleep(0.5)
+    meeting.come("second", 1)
+    time.sleep(0.5)
+    meeting.come(2, 2)
+    taken = "InputError: process 1 of 3 has already joined: each host needs a --process of its own"
+    assert meeting.ended() == {0: "", 1: "", 2: "", "second": taken}
+
+
+def test_a_process_that_left_the_rendezvous_can_come_again():
+    meeting = Meeting()
+    meeting.come(0, 0, 2)
+    time.sleep(0.3)
+    host, _, port = meeting.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as gone:
+        message = {"process": 1, "processes": 2, "host": "h", "trouble": ""}
+        gone.sendall(json.dumps(message).encode())  # its end is missing
+    meeting.come(1, 1, 2)
+    assert meeting.ended() == {0: "", 1: ""}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1), (2, 1, 0)])
+def test_an_error_of_one_is_heard_by_all_those_who_come_later_too(order, capsys):
+    meeting = Meeting()
+    for process in order:
+        meeting.come(process, process, trouble="no config" * (process == 1))
+        time.sleep(0.3)
+    line = f"process 1 of 3 ({socket.gethostname()}): no config"
+    assert meeting.ended() == {0: "InputError: ", 1: f"InputError: {line}", 2: f"InputError: {line}"}
+    assert capsys.readouterr().err == f"focalgeo: {line}\n"  # of process 0
+
+
+def test_an_error_of_process_0_is_said_at_once_and_heard_by_all(capsys):
+    meeting = Meeting()
+    meeting.come(0, 0, trouble="no config")
+    time.sleep(0.5)
+    assert capsys.readouterr().err == "focalgeo: no config\n"
+    meeting.come(1, 1, trouble="no config either")
+    meeting.come(2, 2)
+    assert meeting.ended() == {0: "InputError: ", 1: "InputError: no config", 2: "InputError: no config"}
+
+
+def test_differing_numbers_of_processes_end_all(capsys):
+    meeting = Meeting()
+    meeting.come(0, 0, 2)
+    meeting.come(2, 2, 3)
+    time.sleep(0.5)
+    meeting.come(1, 1, 3)
+    line = (
+        "the processes differ in the number of processes: 2 of process 0, 3 of process 2: give the same on every host"
+    )
+    assert meeting.ended() == {0: "InputError: ", 1: f"InputError: {line}", 2: f"InputError: {line}"}
+
+
+def test_who_has_not_come_in_time_is_named():
+    meeting = Meeting()
+    meeting.come(0, 0, 4, seconds=1)
+    meeting.come(2, 2, 4)
+    line = f"process 0 of 4 waited 1 s for the others at {meeting.address}: not all of them came, process 1 and 1 more "
+    ends = meeting.ended()
+    assert ends[0] == ends[2]
+    assert ends[0].startswith(f"RunError: {line}are missing; start the same command")
+
+
+@pytest.mark.parametrize(
+    ("greeting", "line"),
+    [
+        (
+            b"SSH-2.0-OpenSSH_9.2\r\n",
+            "RunError: another program listens at ADDRESS: choose another port, on every host",
+        ),
+        (b"\0\0\x18\x04\0\0\0\0\0", "InputError: process 1 of 2 comes too late, all at ADDRESS have already joined: "),
+    ],
+)
+def test_another_program_at_the_coordinator_s_address_is_one_line(greeting, line):
+    meeting = Meeting()
+    host, _, port = meeting.address.rpartition(":")
+    with socket.create_server((host, int(port))) as server:
+        meeting.come(1, 1, 2)
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(greeting)
+            assert meeting.ended()[1].startswith(line.replace("ADDRESS", meeting.address))
+
+
+@pytest.fixture
+def second_of_two(monkeypatch):
+    """This process as process 1 of 2; the test's own client."""
+    found = cluster._Cluster(None, 2, 1, 10.0, [["a", "boot"], ["b", "boot"]], {}, [0.0, 0.0], [])
+    monkeypatch.setattr(cluster, "_cluster", found)
+    return found
+
+
+def test_processes_of_one_boot_share_a_host_whatever_their_names(second_of_two):
+    assert processes.on_this_host() == 2
+
+
+def test_only_the_runtime_s_errors_are_of_another_s_leaving(second_of_two):
+    gloo = ValueError("UNKNOWN: Gloo all-reduce failed: [external/gloo/pair.cc] Connection reset by peer")
+    caused = RunError("no step")
+    caused.__cause__ = gloo
+    assert processes.lost(gloo)
+    assert processes.lost(caused)
+    for error in (InputError("gloo-x is not a focalgeo workdir"), OSError("coordination"), KeyError("gloo"), caused):
+        error.__cause__ = None
+        assert not processes.lost(error)
+
+
+class Left(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("lost_for", "expected"), [(1.5, "the end"), (60, "process 0 of 2 (a) is gone or does not")])
+def test_an_answer_that_is_lost_for_a_second_ends_nothing(second_of_two, monkeypatch, lost_for, expected):
+    began = time.monotonic()
+
+    class Client:
+        def blocking_key_value_get(self, key, milliseconds):
+            if time.monotonic() - began < lost_for:
+                raise RuntimeError("UNAVAILABLE: Connection reset by peer")
+            return json.dumps(["the end", 2])
+
+    def leave(found, line, code):
+        raise Left(line)
+
+    monkeypatch.setattr(cluster, "_leave", leave)
+    monkeypatch.setattr(cluster, "_cluster", second_of_two._replace(client=Client()))
+    monkeypatch.setattr(cluster, "_last_answer", [time.monotonic()])
+    with pytest.raises(Left, match=expected.replace("(", "[(]").replace(")", "[)]")):
+        cluster._watch(cluster._cluster)
+
+
+@pytest.mark.parametrize("of_devices", [[0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 0, 0]])
+@pytest.mark.parametrize("index", [0, 1])
+def test_devices_must_count_the_processes_as_the_runtime_does(second_of_two, index, of_devices):
+    if index == 1 and of_devices == [0, 0, 1, 1]:
+        joining._check_order(index, of_devices)
+        return
+    with pytest.raises(RunError, match=f"this is process 1 to the launcher and {index} to the devices, which come in"):
+        joining._check_order(index, of_devices)
+
+
+def test_lines_that_cannot_be_written_are_no_error(monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        joining._say("process 0 of 2")
+        rendezvous._say("stopped")
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="No space"):
+            full.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        (
+            {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+            "a launcher has started 2 processes, and jax does",
+        ),
+        ({"PMI_SIZE": "3"}, "a launcher has started 3 processes, and jax does not know it: give each --coordinator="),
+        ({**slurm(0, 2), "SLURM_STEP_NUM_TASKS": "x"}, "SLURM_STEP_NUM_TASKS is x: it must be the launcher's number"),
+    ],
+)
+def test_a_launcher_that_jax_does_not_know_is_one_line(environment, line, monkeypatch):
+    for name in [name for name in os.environ if name.startswith(LAUNCHERS)]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=line):
+        processes.join()
+
+
 def run(folder, *flags, environment=None, count=1):
     command = ["-m", "focalgeo.run", f"--config={ROOT / 'configs' / 'digits.py'}:quick", "--workdir=w", *flags]
     environment = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **(environment or {})}
@@ -204,7 +520,9 @@ def run(folder, *flags, environment=None, count=1):
 def test_others_that_do_not_come_are_one_line(tmp_path, process):
     address = f"127.0.0.1:{free_port()}"
     flags = [f"--coordinator={address}", "--processes=2", f"--process={process}", "--join_timeout=2"]
-    why = ["not all of them came", "nothing listens there, as process 0 does once it runs"][process]
+    why = ["not all of them came, process 1 is missing", "nothing listens there, as process 0 does once it runs"][
+        process
+    ]
     code, text = run(tmp_path, *flags)
     assert code == 3
     assert text.startswith(f"focalgeo: process {process} of 2 waited 2 s for the others at {address}: {why}; start")
@@ -248,8 +566,9 @@ def test_a_signal_ends_a_process_that_waits_for_others(tmp_path):
         ({"coordinator": "h:1", "processes": "1000001", "process": "0"}, "--processes is 1000001: it must be a whole"),
         ({"coordinator": "h:1", "processes": "٢", "process": "0"}, "--processes is ٢: it must be a whole number"),
         ({"join_timeout": "0"}, "--join_timeout is 0: it must be a whole number from 1 to 86400"),
-        ({"heartbeat": "86401"}, "--heartbeat is 86401: it must be a whole number from 1 to 86400"),
-        ({"heartbeat": "1.5"}, "--heartbeat is 1.5: it must be a whole number from 1 to 86400"),
+        ({"heartbeat": "86401"}, "--heartbeat is 86401: it must be a whole number from 5 to 86400"),
+        ({"heartbeat": "1.5"}, "--heartbeat is 1.5: it must be a whole number from 5 to 86400"),
+        ({"heartbeat": "4"}, "--heartbeat is 4: it must be a whole number from 5 to 86400"),
     ],
 )
 def test_wrong_flags_are_one_line(flags, message, monkeypatch):
@@ -311,6 +630,16 @@ def test_calibrate_is_one_process(tmp_path, monkeypatch, capsys):
     assert calibrate.main([f"--val={tmp_path / 'val.npz'}", f"--out={tmp_path / 'out'}"]) == 2
     assert capsys.readouterr().err == "focalgeo: 4 processes are started and this command is one: start it alone\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_calibrate_runs_where_only_the_machine_is_one_of_several(tmp_path, monkeypatch, capsys):
+    """On a host of a TPU pod, say."""
+    np.savez(tmp_path / "val.npz", logits=np.random.default_rng(0).normal(size=(40, 3)), labels=np.arange(40) % 3)
+    for name in [name for name in os.environ if name.startswith(LAUNCHERS)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(processes, "detected", lambda: 4)
+    flags = [f"--val={tmp_path / 'val.npz'}", f"--out={tmp_path / 'out'}", "--num-resamples=2", "--folds=2"]
+    assert calibrate.main(flags) == 0, capsys.readouterr().err
 
 
 def test_reading_flags_and_config_touches_no_backend():
