@@ -29,7 +29,7 @@ CURVED = {
     "curvature.batch_size": 8,
     "curvature.max_products": 2,
     "curvature.num_probes": 4,
-    "curvature.density_probes": 1,
+    "curvature.density_probes": 2,
     "curvature.density_steps": 2,
 }
 DIAGNOSED = {"diagnostics.every": 1, "diagnostics.examples": 100, "diagnostics.num_bins": 5}
