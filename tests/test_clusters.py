@@ -53,6 +53,7 @@ TREES = {
 # name -> config, and what is set beside CHEAP; "sent" in the name: the training examples do not stay on the devices
 JOBS = {
     "digits": ("digits.py:quick", {**CURVED, "evaluation.methods": ()}),
+    "digits_uncurved": ("digits.py:quick", {}),
     "gammas": (
         "digits_gamma.py:quick",
         {"model.options.hidden": (16,), "optimizer.select": "best_val", "sweep.at_once": 4},  # else it is measured
@@ -161,12 +162,14 @@ def ends_alike(ended, code, line):
         assert "stack trace" not in each.err
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("long", "small")])
+@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("digits_uncurved", "small", "long")])
 def test_two_processes_give_the_bits_of_one_with_two_devices(finished, name):
     assert differences(finished(name, 2, 1), finished(name, 1, 2)) == {}
 
 
-@pytest.mark.parametrize(("name", "processes", "devices"), [("digits", 2, 2), ("digits", 4, 1), ("gammas", 4, 1)])
+@pytest.mark.parametrize(
+    ("name", "processes", "devices"), [("digits", 2, 2), ("digits_uncurved", 4, 1), ("gammas", 4, 1)]
+)
 def test_four_devices_of_several_processes_give_the_numbers_of_one(finished, name, processes, devices):
     assert differences(finished(name, processes, devices), finished(name, 1, 4), ROUNDING) == {}
 
