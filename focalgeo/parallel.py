@@ -34,8 +34,28 @@ _UNKNOWN = 2**62  # bytes
 
 
 def device_count() -> int:
-    """Number of devices of all processes; batches are padded to a multiple of it."""
+    """Number of devices of all processes; batches are padded to a multiple of it.
+
+    Raises:
+        RunError: jax runs in several processes that have not joined by `processes.join`, and so do not agree.
+    """
+    if jax.process_count() != processes.count():
+        raise RunError(
+            f"jax runs in {jax.process_count()} processes that focalgeo has not joined: start them by "
+            "python -m focalgeo.run with --coordinator, --processes and --process"
+        )
     return jax.device_count()
+
+
+def connect() -> None:
+    """Let all devices meet: at their first sum a CPU's wait for each other for half a minute only, later for long.
+
+    Raises:
+        RunError: as `device_count`.
+    """
+    if device_count() > 1 and processes.count() > 1:
+        jax.block_until_ready(jax.pmap(partial(jax.lax.psum, axis_name=AXIS), AXIS)(np.zeros(jax.local_device_count())))
+        of_all_processes(np.zeros(1))
 
 
 def free_memory() -> int | None:
@@ -175,15 +195,16 @@ class Program(NamedTuple):
 
     step: (groups, host batch, stop) -> (groups, metrics, fingerprints), each a list with one entry per group. A batch
     is any tree with leaves [streams, examples, ...]. Metrics are of all members and the same in all processes; "stop"
-    among them counts the devices of the processes that asked to stop. The groups given are donated.
+    among them is above 0 if a process asked to stop. The groups given are donated.
     place: TrainState [members, ...] -> groups, on the devices.
     put: a TrainState [members of the group, ...] -> the group.
-    states: groups -> a TrainState [members of the group, ...] of each, still on the devices.
+    states: groups -> a TrainState [members of the group, ...] of each, still on the devices but where members are
+    spread over those of several processes: then in host memory.
     gather: groups -> TrainState [members, ...] in host memory.
     temporary: (TrainState, host batch) -> bytes that a device needs for one call beside states and batch.
     """
 
-    step: Callable[..., tuple[list, list, list]]
+    step: Callable[..., tuple[list, list, list]]  # stop by name
     place: Callable[[TrainState], list]
     put: Callable[[TrainState], TrainState]
     states: Callable[[list], list[TrainState]]
@@ -219,7 +240,7 @@ def make_program(
     def of_process(stop: bool) -> dict[str, np.ndarray]:
         return {"stop": np.full(jax.local_device_count(), stop, np.float32)} if processes.count() > 1 else {}
 
-    def step_all(groups: list, batch: PyTree, stop: bool = False) -> tuple[list, list, list]:
+    def step_all(groups: list, batch: PyTree, *, stop: bool = False) -> tuple[list, list, list]:
         batch, asked = on_devices(batch), of_process(stop)
         results = (in_turn(compiled(group, batch, *shared, **asked)) for group in groups)
         return tuple(map(list, zip(*results, strict=True)))
@@ -232,7 +253,7 @@ def make_program(
         return [put(jax.tree.map(operator.itemgetter(some), states)) for some in chosen]
 
     def states(groups: list) -> list[TrainState]:
-        return [replicated(of_all_processes(_one_axis(group))) for group in groups] if apart else groups
+        return [of_all_processes(_one_axis(group)) for group in groups] if apart else groups
 
     def gather(groups: list) -> TrainState:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(states(groups)))
@@ -263,14 +284,14 @@ def in_turn(results: PyTree) -> PyTree:
 def pmapped(step: Callable, *, num_shared: int = 0) -> Callable:
     """Compile step(state, batch, *shared) -> (state, metrics) for all devices; shared: `num_shared` trees, never cut.
 
-    The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints [devices]). What it takes by name,
-    [devices], goes to the step.
+    The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints [devices]); `stop` [devices], where
+    it is given by name, goes to the step.
 
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
     """
 
-    def replica(state: TrainState, batch: PyTree, *shared: PyTree, **named: Array) -> tuple:
-        return _one_step(partial(step, **named), jax.lax.axis_index(AXIS), state, batch, *shared)
+    def replica(state: TrainState, batch: PyTree, *shared: PyTree, stop: Array | None = None) -> tuple:
+        return _one_step(_with_stop(step, stop), jax.lax.axis_index(AXIS), state, batch, *shared)
 
     axes = {"in_axes": (None, 0) + (None,) * num_shared, "out_axes": (None, None, 0)}
     return jax.pmap(replica, axis_name=AXIS, donate_argnums=0, **axes)
@@ -285,17 +306,21 @@ def pmapped_members(step: Callable, *, num_shared: int = 0) -> Callable:
     metrics of all members.
     """
 
-    def on_one_device(*arguments: PyTree, **named: Array) -> tuple:
-        results = jax.vmap(partial(step, **named), in_axes=None, axis_name=AXIS, axis_size=1)(*arguments)
-        return jax.tree.map(operator.itemgetter(0), results)
+    def replica(states: TrainState, batch: PyTree, *shared: PyTree, stop: Array | None = None) -> tuple:
+        def on_one_device(*arguments: PyTree) -> tuple:
+            alone = jax.vmap(_with_stop(step, stop), in_axes=None, axis_name=AXIS, axis_size=1)
+            return jax.tree.map(operator.itemgetter(0), alone(*arguments))
 
-    def replica(states: TrainState, batch: PyTree, *shared: PyTree, **named: Array) -> tuple:
-        states, metrics, fingerprint = _one_step(partial(on_one_device, **named), 0, states, batch, *shared)
+        states, metrics, fingerprint = _one_step(on_one_device, 0, states, batch, *shared)
         return states, _of_all_members(metrics) if several else metrics, fingerprint[None]
 
     several = processes.count() > 1
     axes = {"in_axes": (0, None) + (None,) * num_shared, "out_axes": (0, None if several else 0, 0)}
     return jax.pmap(replica, axis_name=_MEMBERS, donate_argnums=0, **axes)
+
+
+def _with_stop(step: Callable, stop: Array | None) -> Callable:
+    return step if stop is None else partial(step, stop=stop)
 
 
 def _of_all_members(metrics: dict[str, Array]) -> dict[str, Array]:

@@ -36,6 +36,18 @@ def test_each_member_keeps_its_place_and_takes_the_noise_of_the_first_device(at_
     np.testing.assert_array_equal(found.key, keys)
 
 
+def test_members_that_are_spread_stay_on_their_own_devices():
+    program = parallel.make_program(lambda states, batch: (states, {}), at_once=4)
+    (states,) = program.states(program.place(members_of(jax.vmap(jax.random.PRNGKey)(jnp.arange(4)))))
+    assert {shard.data.shape for shard in states.params.addressable_shards} == {(4 // jax.device_count(),)}
+
+
+def test_jax_s_processes_that_have_not_joined_are_refused(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(RunError, match="jax runs in 2 processes that focalgeo has not joined: start them by"):
+        parallel.device_count()
+
+
 def test_fingerprints_of_groups_may_differ_and_those_of_devices_may_not():
     parallel.check_replicas(np.uint32([[1, 1, 1], [2, 2, 2]]))
     for parted in ([[1, 1, 2]], [[1, 1, 1], [2, 3, 2]]):

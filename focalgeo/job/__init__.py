@@ -1,5 +1,6 @@
 """The composition of both commands; the only package outside config that reads config fields."""
 
+import contextlib
 import importlib
 import sys
 from typing import Any
@@ -13,9 +14,13 @@ __all__ = ["check_config", "describe_config", "run", "run_and_print", "say"]
 
 
 def say(what: str) -> None:
-    """Write a line to standard error, where it does not mix with results; of several processes, process 0 alone."""
-    if processes.is_first():
-        print(what, file=sys.stderr, flush=True)
+    """Write a line to standard error, where it does not mix with results; of several processes, process 0 alone.
+
+    A line that cannot be written, on a full disk, is lost; the run goes on.
+    """
+    with contextlib.suppress(OSError):
+        if processes.is_first():
+            print(what, file=sys.stderr, flush=True)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from focalgeo import processes, records, report
+from focalgeo import parallel, processes, records, report
 from focalgeo.config import axes
 from focalgeo.job import calibration, measurement, preparation, provenance, say, training
 from focalgeo.job.members import (
@@ -46,6 +46,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     found = processes.broadcast("workdir", lambda: provenance.check_workdir(workdir, config, members, shard))
     prepared = preparation.prepare(config)
     processes.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
+    parallel.connect()
     measurement.check_memory(members, prepared)
     state = preparation.initial_state(prepared, members[:1])
     measurement.check_curvature(members[0], prepared, state)
@@ -204,7 +205,7 @@ def _evaluate(workdir: Path, prepared: Prepared, current: Extension, states: Tra
     say("predicting val and test")
     predictions = {name: _predict(split, states, predict, trained, current.at_once) for name, split in splits.items()}
     say("calibrating")
-    found = calibration.calibrate_members([current.members[index] for index in trained], predictions)
+    found = _calibrate([current.members[index] for index in trained], predictions)
     each = (time.perf_counter() - began) / len(left)
     for index in left:
         began, member = time.perf_counter(), current.members[index]
@@ -228,6 +229,18 @@ def _evaluate(workdir: Path, prepared: Prepared, current: Extension, states: Tra
         records.replace_rows(workdir, rows, where=lambda row: _is_final(row, member))  # noqa: B023
         if len(current.members) > 1:
             say(f"measured {member.name} ({index + 1} of {len(current.members)}) in {took:.1f} s")
+
+
+def _calibrate(members: list[Member], predictions: dict[str, Predictions]) -> list[calibration.Calibration | RunError]:
+    """Calibration of the members by process 0, which writes it; the others learn of which members there is none."""
+    found: list[calibration.Calibration | RunError] = []
+
+    def errors() -> list[str | None]:
+        found.extend(calibration.calibrate_members(members, predictions))
+        return [str(each) if isinstance(each, RunError) else None for each in found]
+
+    wrong = processes.broadcast("calibrated", errors)
+    return found or [RunError(each) if each else calibration.Calibration([], {}) for each in wrong]
 
 
 def _predict(split: Split, states: TrainState, predict: Callable, chosen: list[int], at_once: int) -> Predictions:

@@ -85,7 +85,7 @@ def _checkpoints(folder: Path, keep: int, state: TrainState) -> tuple[checkpoint
 
     sums = processes.broadcast("sums of the checkpoint", restore)
     saved = found[1].state if processes.is_first() and found[1] else state
-    start = checkpoint.Checkpoint(state if sums is None else parallel.from_first(saved), sums or {})
+    start = checkpoint.Checkpoint(parallel.from_first(saved), sums or {})
     return start, lambda made: processes.broadcast("saved", lambda: checkpoint.save(found[0], made))
 
 
@@ -175,8 +175,8 @@ def choose_program(
     """
     members = len(state.step)
 
-    def step(state: TrainState, spec: PyTree, *resident: Split, **named: Array) -> tuple[TrainState, dict]:
-        return prepared.step(state, pipeline.make_batch(spec, *resident), **named)
+    def step(state: TrainState, spec: PyTree, *resident: Split, stop: Array | None = None) -> tuple[TrainState, dict]:
+        return prepared.step(state, pipeline.make_batch(spec, *resident), stop)
 
     shared = parallel.replicated(pipeline.resident)  # once for all programs
     make = functools.partial(parallel.make_program, make_members_step(step), shared=shared, fetch=pipeline.fetch)
@@ -185,7 +185,8 @@ def choose_program(
     if len(numbers) == 1:
         return make(at_once=numbers[0]), numbers[0]
     batch, alone = next(pipeline.specs(0, 0)), make(at_once=1)
-    fitting = _that_fit(numbers, state, alone.temporary(state, batch), parallel.free_memory())
+    each = -processes.all_min("bytes of a member's step", -alone.temporary(state, batch))
+    fitting = _that_fit(numbers, state, each, parallel.free_memory())
     programs = {number: alone if number == 1 else make(at_once=number) for number in fitting}
     took = {number: _seconds(program, state, batch) for number, program in programs.items()}
     shown = ", ".join(f"{number} at once {1e3 * seconds / members:.3g} ms" for number, seconds in took.items())

@@ -87,7 +87,7 @@ def run(
             if index % plan.steps_per_epoch == 0:
                 with meter.paused():
                     groups = list(map(program.put, adapt(program.states(groups), index // plan.steps_per_epoch)))
-            groups, metrics, fingerprints = program.step(groups, batch, several and interrupted() is not None)
+            groups, metrics, fingerprints = program.step(groups, batch, stop=several and interrupted() is not None)
             done = index + 1
             if index == first:
                 parallel.check_replicas(np.stack(jax.device_get(fingerprints)))  # waits for the first step

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import jax
 import numpy as np
@@ -89,8 +89,7 @@ class Meter:
                     "config.optimizer.clip_norm, in a new --workdir"
                 )
             who = ", ".join(f"{key} {value}" for key, value in self._tags[index].items())
-            if processes.is_first():
-                print(f"member {who} stops, the others go on: {what}", file=sys.stderr, flush=True)
+            _say(f"member {who} stops, the others go on: {what}")
             self._stops.append((step, self._tags[index]))
 
     def text(self) -> str:
@@ -137,6 +136,13 @@ class Meter:
         return self._timed / max(time.perf_counter() - self._began, 1e-9)
 
 
+def _say(line: str) -> None:
+    """Write a line to standard error, of several processes from process 0 alone; one that cannot be written is lost."""
+    with suppress(OSError):
+        if processes.is_first():
+            print(line, file=sys.stderr, flush=True)
+
+
 class Progress:
     """A bar on a terminal (loss, accuracy, images per second, time left); elsewhere one line per tenth of the steps."""
 
@@ -144,8 +150,7 @@ class Progress:
         """A display of the progress from step `first` to step `total`."""
         self._total = total
         self._tenth = first * 10 // max(total, 1)
-        self._shown = processes.is_first()
-        terminal = self._shown and sys.stderr.isatty()
+        terminal = processes.is_first() and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True) if terminal else None
         self._text = ""
 
@@ -159,9 +164,9 @@ class Progress:
         """Show that `step` steps are done."""
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
-        elif self._shown and step * 10 // self._total > self._tenth and self._text:
+        elif step * 10 // self._total > self._tenth and self._text:
             self._tenth = step * 10 // self._total
-            print(f"step {step}/{self._total}: {self._text}", file=sys.stderr, flush=True)
+            _say(f"step {step}/{self._total}: {self._text}")
             self._text = ""
 
     def close(self) -> None:

@@ -75,25 +75,28 @@ def make_step(
 def make_members_step(step: Callable) -> Callable:
     """All members' step: (states [members, ...], batches [streams, examples, ...]) -> (states, metrics [members]).
 
-    `step` takes (state, the batch of its own stream, *shared), where what is shared is the same for all, and what is
-    given by name.
+    `step` takes (state, the batch of its own stream, *shared), where what is shared is the same for all, and `stop`
+    by name where it is given.
 
     A member whose loss, penalty, gradient or new parameters are not finite keeps its state from before that step, but
     for the step's number, and is frozen from then on; the others go on. Metrics gain "frozen".
     """
 
-    def of_member(named: dict, state: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
+    def of_member(step: Callable, state: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
         # The batch of an only stream does not depend on the member: what is made of it is computed once for all.
         own = jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[state.stream], batch)
-        new, metrics = step(state, own, *shared, **named)
+        new, metrics = step(state, own, *shared)
         finite = jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
         frozen = state.frozen | ~finite
         kept = jax.tree.map(lambda after, before: jnp.where(frozen, before, after), new, state)
         # The number of the step goes on for all, as checkpoints are named by it.
         return kept._replace(step=new.step, frozen=frozen), metrics | {"frozen": frozen}
 
-    def members_step(states: TrainState, batch: PyTree, *shared: PyTree, **named: Array) -> tuple[TrainState, dict]:
-        return jax.vmap(partial(of_member, named), (0, None, *(None for _ in shared)))(states, batch, *shared)
+    def members_step(
+        states: TrainState, batch: PyTree, *shared: PyTree, stop: Array | None = None
+    ) -> tuple[TrainState, dict]:
+        own = step if stop is None else partial(step, stop=stop)
+        return jax.vmap(partial(of_member, own), (0, None, *(None for _ in shared)))(states, batch, *shared)
 
     return members_step
 
