@@ -5,7 +5,6 @@ On several hosts give the same command on each: under SLURM, Open MPI, GKE and o
 with --coordinator=HOST:PORT --processes=N --process=I [--join_timeout=300 --heartbeat=100, in seconds].
 """
 
-import contextlib
 import sys
 
 from focalgeo.job import interruption
@@ -105,8 +104,7 @@ def main(arguments: list[str]) -> int:
     if processes.count() > 1:
         processes.end(line, code)
     if line:
-        with contextlib.suppress(OSError):  # of a terminal that is gone, or a full disk
-            print(f"focalgeo: {line}", file=sys.stderr)
+        processes.say(line)
     return code
 
 

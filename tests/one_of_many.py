@@ -22,7 +22,9 @@ try:
     processes.join(**flags, join_timeout=60, heartbeat=10, then=lambda: interruption.stop_at_once(processes.stop))
 except InputError as error:
     if processes.count() == 1:
-        sys.exit(f"focalgeo: {error}" * bool(str(error)) or 2)
+        if str(error):
+            processes.say(str(error))
+        os._exit(2)
     processes.end(str(error), 2)
 
 import jax  # noqa: E402

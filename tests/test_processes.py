@@ -190,7 +190,7 @@ def test_unequal_numbers_of_devices_are_one_line(tmp_path):
     with start(tmp_path, "agree", devices=[1, 2]) as found:
         assert found.codes(90) == [2, 2]
         line = "focalgeo: the processes differ in devices: 1 cpu of process 0, 2 cpu of process 1: "
-        assert found.lines() == [[f"{line}give every process equally many"]] * 2
+        assert found.lines() == [[f"{line}give every process equally many of one kind"]] * 2
 
 
 @pytest.mark.long
@@ -200,8 +200,8 @@ def test_unequal_numbers_of_devices_are_one_line(tmp_path):
 )
 def test_settings_that_differ_are_one_line(tmp_path, name, given, first, second):
     fast = "--xla_cpu_enable_fast_math=true"
-    given = {key: value.replace("FAST", f"{FLAGS} {fast}") for key, value in given.items()}
-    with start(tmp_path, "agree", environments=[{"XLA_FLAGS": FLAGS}, {"XLA_FLAGS": FLAGS, **given}]) as found:
+    given = {key: value.replace("FAST", fast) for key, value in given.items()}
+    with start(tmp_path, "agree", environments=[{"XLA_FLAGS": ""}, {"XLA_FLAGS": "", **given}]) as found:
         assert found.codes(90) == [2, 2]
         lines = found.lines()
         assert lines[0] == lines[1]
@@ -480,7 +480,7 @@ def test_lines_that_cannot_be_written_are_no_error(monkeypatch):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
         joining._say("process 0 of 2")
-        rendezvous._say("stopped")
+        rendezvous.say("stopped")
         monkeypatch.undo()
         with pytest.raises(OSError, match="No space"):
             full.flush()

@@ -21,6 +21,7 @@ from focalgeo.processes.cluster import (
     stop,
 )
 from focalgeo.processes.joining import FLAGS, asked, detected, join, launched
+from focalgeo.processes.rendezvous import say
 
 __all__ = [
     "FLAGS",
@@ -38,5 +39,6 @@ __all__ = [
     "launched",
     "lost",
     "on_this_host",
+    "say",
     "stop",
 ]

@@ -73,7 +73,7 @@ def enter(heartbeat: float) -> None:
 
 def share_host(name: str, machine: str) -> None:
     """Tell all processes this one's host: its name, and what only processes of the same machine have."""
-    _cluster.hosts.extend(all_gather("host", [name, machine]))
+    _cluster.hosts.extend(gather("host", [name, machine]))
 
 
 def broadcast(name: str, decide: Callable[[], Any]) -> Any:
@@ -83,7 +83,7 @@ def broadcast(name: str, decide: Callable[[], Any]) -> Any:
     return _agreed(name, None, lambda call: decide())
 
 
-def all_gather(name: str, value: Any) -> list[Any]:
+def gather(name: str, value: Any) -> list[Any]:
     """The JSON values of all processes, in their order."""
 
     def all_of(call: int) -> list[Any]:
@@ -141,7 +141,7 @@ def _waited(key: str, seconds: float) -> str | None:
 
 def all_min(name: str, number: float) -> float:
     """The least of all processes' numbers."""
-    return number if _cluster is None else min(all_gather(name, number))
+    return number if _cluster is None else min(gather(name, number))
 
 
 def check_equal(name: str, value: Any, mend: str) -> None:
@@ -153,7 +153,7 @@ def check_equal(name: str, value: Any, mend: str) -> None:
     if _cluster is None:
         return
     text = json.dumps(value, sort_keys=True)
-    held = all_gather(name, [hashlib.sha256(text.encode()).hexdigest(), shown(value, most=120)])
+    held = gather(name, [hashlib.sha256(text.encode()).hexdigest(), shown(value, most=120)])
     other = next((i for i, each in enumerate(held) if each[0] != held[0][0]), None)
     if other is not None:
         raise InputError(

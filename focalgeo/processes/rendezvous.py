@@ -20,7 +20,7 @@ _LONGEST = 10_000  # bytes of a message
 
 
 class Attendance(NamedTuple):
-    """What a process brings to the rendezvous."""
+    """One process at the rendezvous."""
 
     address: str  # HOST:PORT of process 0
     bind: str  # where process 0 listens
@@ -60,7 +60,8 @@ def _taken(process: int, processes: int) -> str:
     return f"{_named(process, processes)} has already joined: each host needs a --process of its own"
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Write a line of the command's own on standard error, if that takes one."""
     with contextlib.suppress(OSError):  # of a terminal that is gone, or a full disk
         print(f"focalgeo: {line}", file=sys.stderr, flush=True)
 
@@ -78,7 +79,7 @@ class _Reception:
             self.selector.register(server, selectors.EVENT_READ)
             last = time.monotonic() + self.own.seconds
             if self.trouble:
-                _say(self.trouble)
+                say(self.trouble)
             while len(self.present) < self.own.processes - 1 and time.monotonic() < last:
                 for key, _ in self.selector.select(0.1):
                     self._accept(server) if key.fileobj is server else self._read(key.fileobj, key.data)
@@ -134,7 +135,7 @@ class _Reception:
         """All end with this line, those that have yet to come too."""
         if not self.trouble:
             self.trouble = trouble
-            _say(trouble)
+            say(trouble)
             self._tell(trouble, 2)
 
     def _tell(self, line: str, code: int) -> None:
@@ -198,7 +199,7 @@ def _visit(own: Attendance) -> None:
             return
         if own.trouble and not said and time.monotonic() - began > 2:
             said = True
-            _say(f"{_named(own.process, own.processes)} ({shown(socket.gethostname())}): {own.trouble}")
+            say(f"{_named(own.process, own.processes)} ({shown(socket.gethostname())}): {own.trouble}")
         if time.monotonic() - began > own.seconds:
             raise InputError("") if said else RunError(_late(own, why))
         time.sleep(0.2)
