@@ -43,21 +43,21 @@ def parse(arguments: list[str]) -> Job:
     return Job(with_values(load_config(given["config"]), values), given["workdir"], given.get("shard"), cluster)
 
 
-def _parse_or_tell(arguments: list[str]) -> Job:
-    """`parse`; if this is one of several processes the others, which wait for it, are told of its error."""
+def _parse_and_join(arguments: list[str]) -> Job:
+    """`parse`, and join the others; an error of the arguments is raised once they are joined, and so ends them too."""
+    job, trouble = None, None
     try:
-        return parse(arguments)
+        job = parse(arguments)
     except InputError as error:
-        try:
-            cluster = _cluster_of(arguments)
-        except InputError:  # nobody can be told
-            raise error from None
-        try:
-            if cluster.get("processes") or processes.detected() > 1:
-                processes.join(**cluster, trouble=str(error))
-        except RunError as other:
-            raise error if str(other) else other from None
-        raise
+        trouble = error
+    try:
+        cluster = job.cluster if job else _cluster_of(arguments)
+        processes.join(**cluster, then=lambda: interruption.stop_at_once(processes.stop))
+    except (InputError, RunError) as error:
+        raise trouble or error from None
+    if trouble:
+        raise trouble
+    return job
 
 
 def _cluster_of(arguments: list[str]) -> dict[str, Any]:
@@ -82,9 +82,7 @@ def main(arguments: list[str]) -> int:
         return 0
     line, code = "", 0
     try:
-        asked = None if "--fields" in arguments else _parse_or_tell(arguments[1:])
-        if asked is not None:
-            processes.join(**asked.cluster, then=lambda: interruption.stop_at_once(processes.stop))
+        asked = None if "--fields" in arguments else _parse_and_join(arguments[1:])
         from focalgeo import job  # after the flags, so that a typo is answered at once
 
         if asked is None:
@@ -104,7 +102,7 @@ def main(arguments: list[str]) -> int:
     if processes.count() > 1:
         processes.end(line, code)
     if line:
-        processes.say(line)
+        processes.say(f"focalgeo: {line}")
     return code
 
 

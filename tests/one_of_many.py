@@ -22,8 +22,7 @@ try:
     processes.join(**flags, join_timeout=60, heartbeat=10, then=lambda: interruption.stop_at_once(processes.stop))
 except InputError as error:
     if processes.count() == 1:
-        if str(error):
-            processes.say(str(error))
+        processes.say(f"focalgeo: {error}")
         os._exit(2)
     processes.end(str(error), 2)
 

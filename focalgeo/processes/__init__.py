@@ -20,8 +20,7 @@ from focalgeo.processes.cluster import (
     on_this_host,
     stop,
 )
-from focalgeo.processes.joining import FLAGS, asked, detected, join, launched
-from focalgeo.processes.rendezvous import say
+from focalgeo.processes.joining import FLAGS, asked, detected, join, launched, say
 
 __all__ = [
     "FLAGS",

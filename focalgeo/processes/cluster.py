@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 from focalgeo.processes import native
 from focalgeo.types import InputError, Interrupted, RunError, shown
 
-_END, _ALIVE, _LEFT = "focalgeo/end", "focalgeo/alive/", "focalgeo/left/"
+_JOINED, _ALIVE, _END, _LEFT = "focalgeo/joined/", "focalgeo/alive/", "focalgeo/end", "focalgeo/left/"
 _SILENT = 3.0  # seconds without a heartbeat, of which there is one each second, after a collective has failed
 _PATIENCE = 5.0  # seconds without an answer of process 0's store: a connection between hosts may be reset
 _SLOW = 8.0  # seconds in which a process that holds Python's lock may not read the end
@@ -34,7 +34,7 @@ class _Cluster(NamedTuple):
     heartbeat: float  # seconds
     hosts: list[list[str]]  # name and machine of each process' host; filled once all have said theirs
     heard: dict[int, tuple[str, float]]  # the last heartbeat of each process, and when it was new
-    pauses: list[float]  # when this process last went on after it stood still, and for how many seconds at most
+    pauses: list[float]  # when this process last went on after it stood still, and for how many seconds
     own_end: list[tuple[str, int]]  # line and code of this process' end, once all are known to end so
 
 
@@ -60,11 +60,22 @@ def is_first() -> bool:
 
 
 def enter(heartbeat: float) -> None:
-    """From here on this process is one of a cluster: it sends heartbeats and watches for the end."""
+    """From here on this process is one of a cluster: it sends heartbeats and watches for the end.
+
+    Raises:
+        InputError: another process has joined under this one's number. It goes on, and this one is none of the cluster.
+    """
     global _cluster
     from jax._src import distributed
 
     state = distributed.global_state
+    try:
+        state.client.key_value_set(f"{_JOINED}{state.process_id}", "")
+    except Exception as error:
+        if "ALREADY_EXISTS" not in str(error):
+            raise
+        what = f"process {state.process_id} of {state.num_processes} has already joined"
+        raise InputError(f"{what}: each process needs a --process of its own") from None
     _cluster = _Cluster(state.client, state.num_processes, state.process_id, heartbeat, [], {}, [0.0, 0.0], [])
     _last_answer[0] = time.monotonic()
     for loop in (_send_heartbeats, _watch):
@@ -219,6 +230,11 @@ def end_lost(error: BaseException) -> NoReturn:
 
 
 def _line_of_lost(gone: list[int]) -> str:
+    """The line for processes that are gone; if this one has just stood still for too long, the others said so of it."""
+    resumed, seconds = _cluster.pauses
+    most = 0.75 * _cluster.heartbeat
+    if seconds > most and time.monotonic() - resumed < 2 * most:
+        gone = [index()]
     if len(gone) == 1:
         return f"{_named(gone[0])} is gone or does not answer; {_GO_ON}"
     return f"{_named(gone[0])} and {len(gone) - 1} more are gone or do not answer; {_GO_ON}"
@@ -262,7 +278,7 @@ def _note_pause(cluster: _Cluster, since: float) -> None:
     """Note that this process has stood still since then, if it has, as when a whole job is suspended."""
     now = time.monotonic()
     if now - since > max(3.0, 0.25 * cluster.heartbeat):
-        cluster.pauses[:] = [now, max(now - since, cluster.pauses[1])]
+        cluster.pauses[:] = [now, now - since]
 
 
 def _watch(cluster: _Cluster) -> None:
@@ -285,8 +301,7 @@ def _watch(cluster: _Cluster) -> None:
             now, resumed = time.monotonic(), cluster.pauses[0]
             unanswered = now - max(answered, resumed) > min(_PATIENCE, 0.5 * cluster.heartbeat)
             if unanswered or now - max(_last_answer[0], resumed) > most or native.given_up.is_set():
-                gone = cluster.index if cluster.pauses[1] > most else 0  # so the others said of it
-                _leave(cluster, *(cluster.own_end or [(_line_of_lost([gone]), 3)])[0])
+                _leave(cluster, *(cluster.own_end or [(_line_of_lost([0]), 3)])[0])
             continue
         _note_pause(cluster, turn)
         _read_heartbeats(cluster)

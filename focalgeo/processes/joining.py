@@ -1,6 +1,7 @@
 """Joining the other processes of a job: by flags, or as jax detects a launcher's processes."""
 
 import contextlib
+import errno
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -9,12 +10,13 @@ import re
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from focalgeo.processes import cluster, native, rendezvous
+from focalgeo.processes import cluster, native
 from focalgeo.types import InputError, RunError, shown
 
 FLAGS = {  # with an example of each
@@ -98,24 +100,22 @@ def join(
     join_timeout: int = 300,
     heartbeat: int = 100,
     then: Callable[[], None] = lambda: None,
-    trouble: str = "",
 ) -> None:
     """Join the cluster that the arguments name or jax detects, if it is of more than one process; says so in a line.
 
     coordinator: HOST:PORT of process 0; the first three go together. Times are in seconds.
     then: is called once this process is one of several, before what may take long.
-    trouble: the line for which this process cannot go on: the others are told, and none goes on.
 
     Raises:
-        InputError: a process has trouble, or they differ in devices, versions or settings; without a text if all has
-            been said. RunError: they cannot be joined.
+        InputError: another process has this one's number, or they differ in devices, versions or settings. RunError:
+            they cannot be joined.
     """
     found = processes or detected()
     if found == 1:
         if processes is None:
             _check_alone()
         if processes is None and "JAX_COORDINATOR_ADDRESS" in os.environ:
-            _say("JAX_COORDINATOR_ADDRESS is set without --processes and --process: this process runs alone")
+            say("JAX_COORDINATOR_ADDRESS is set without --processes and --process: this process runs alone")
         return
     import jax
 
@@ -125,8 +125,10 @@ def join(
     native.delay_aborts()
     where = [coordinator, found, process]
     try:
-        _in_thread(lambda: _meet_and_initialize(where, join_timeout, heartbeat, trouble))
-    except (InputError, RunError):
+        _in_thread(lambda: _initialize(where, join_timeout, heartbeat), join_timeout)
+    except TimeoutError:
+        raise RunError(_why_not(*where, join_timeout)) from None
+    except RunError:
         raise
     except Exception as error:
         raise RunError(f"{_number(*where)} cannot join {where[0]}: {shown(error, most=200)}") from error
@@ -151,7 +153,7 @@ def _check_alone() -> None:
         )
 
 
-def _in_thread(act: Callable[[], Any]) -> None:
+def _in_thread(act: Callable[[], Any], seconds: float = float("inf")) -> None:
     """Run `act` in a thread, as it may wait in compiled code, where no signal is heeded."""
     errors: list[BaseException] = []
 
@@ -163,7 +165,10 @@ def _in_thread(act: Callable[[], Any]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
+    last = time.monotonic() + seconds
     while thread.is_alive() and not native.given_up.is_set():
+        if time.monotonic() > last:
+            raise TimeoutError
         thread.join(0.1)
     if errors:
         raise errors[0]
@@ -171,7 +176,7 @@ def _in_thread(act: Callable[[], Any]) -> None:
         raise RunError("process 0 is gone while the others joined it: give the same command on every host again")
 
 
-def _meet_and_initialize(where: list[Any], join_timeout: int, heartbeat: int, trouble: str) -> None:
+def _initialize(where: list[Any], join_timeout: int, heartbeat: int) -> None:
     """Join as jax does; `where` is the coordinator, the number of processes and this one's, filled in where None."""
     import jax
     from jax._src import clusters
@@ -186,12 +191,13 @@ def _meet_and_initialize(where: list[Any], join_timeout: int, heartbeat: int, tr
     bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", f"[::]:{port}")
     if loopback:
         bind = f"{'[::1]' if host == '[::1]' else '127.0.0.1'}:{port}"
-    rendezvous.attend(rendezvous.Attendance(where[0], bind, where[1], where[2], join_timeout, trouble))
+    if where[2] == 0 and not _is_free(bind):  # the runtime may crash
+        raise RunError(f"port {port} of --coordinator is in use on this host: choose another one, on every host")
     jax.distributed.initialize(
         *where,
         local_device_ids=local,
         cluster_detection_method="deactivate",
-        initialization_timeout=max(60, join_timeout),  # all are there
+        initialization_timeout=join_timeout + 60,  # it would abort
         heartbeat_timeout_seconds=10 * heartbeat,  # `cluster` is quicker; a job may be suspended as a whole
         coordinator_bind_address=bind,
     )
@@ -201,7 +207,37 @@ def _number(coordinator: str, processes: int, process: int | None) -> str:
     return f"process {'?' if process is None else process} of {processes}"
 
 
-def _say(line: str) -> None:
+def _is_free(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET6 if "[" in host else socket.AF_INET) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((host.strip("[]"), int(port)))
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    return True
+
+
+def _why_not(coordinator: str | None, processes: int, process: int | None, seconds: int) -> str:
+    """The line for others that did not come in time."""
+    why = "not all of them came"
+    try:
+        host, _, port = (coordinator or "").rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+    except socket.gaierror:
+        why = "no such host is known here"
+    except ConnectionRefusedError:
+        why = "nothing listens there, as process 0 does once it runs"
+    except (OSError, ValueError):
+        why = "it cannot be reached from here"
+    return (
+        f"{_number(coordinator, processes, process)} waited {seconds} s for the others at {coordinator}: {why}; start "
+        "the same command on every host, with the same --coordinator and --processes, within --join_timeout seconds"
+    )
+
+
+def say(line: str) -> None:
+    """Write a line on standard error, if that takes one."""
     with contextlib.suppress(OSError):  # of a terminal that is gone, or a full disk
         print(line, file=sys.stderr, flush=True)
 
@@ -212,12 +248,13 @@ def _introduce() -> None:
     import jaxlib
     import numpy as np
 
+    cluster.check_equal("the number of processes", cluster.count(), "give the same --processes on every host")
     host, boot = socket.gethostname(), Path("/proc/sys/kernel/random/boot_id")
     cluster.share_host(host, boot.read_text().strip() if boot.exists() else host)
     devices, own = jax.devices(), jax.local_devices()
     platform = own[0].platform
     own_ones = f"{len(own)} {platform} device{'s' if len(own) > 1 else ''}"
-    _say(f"process {cluster.index()} of {cluster.count()} on {shown(host)}: {own_ones} of {len(devices)}")
+    say(f"process {cluster.index()} of {cluster.count()} on {shown(host)}: {own_ones} of {len(devices)}")
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
         digest.update(path.read_bytes())

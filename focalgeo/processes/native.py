@@ -19,7 +19,7 @@ def delay_aborts() -> None:
 
 
 _NOISE = re.compile(
-    rb"\[Gloo\] |[IWE]\d{4} .*(coordination|distributed|recoverable)|RPC: /|Additional GRPC error|:UN[A-Z]+:|"
+    rb"\[Gloo\] |\[external/.*gloo/|[IWE]\d{4} .*(coordination|distributed|recoverable)|RPC: /|Additional GRPC error|:UN[A-Z]+:|"
     rb"=== Source Location Trace|external/xla"
 )
 _FATAL = re.compile(rb"F\d{4} .*JAX distributed service")
