@@ -19,8 +19,8 @@ def delay_aborts() -> None:
 
 
 _NOISE = re.compile(
-    rb"\[Gloo\] |\[external/.*gloo/|[IWE]\d{4} .*(coordination|distributed|recoverable)|RPC: /|Additional GRPC error|:UN[A-Z]+:|"
-    rb"=== Source Location Trace|external/xla"
+    rb"\[Gloo\] |\[external/.*gloo/|[IWE]\d{4} .*(coordination|distributed|recoverable)|RPC: /|"
+    rb"Additional GRPC error|:UN[A-Z]+:|=== Source Location Trace|external/xla"
 )
 _FATAL = re.compile(rb"F\d{4} .*JAX distributed service")
 
