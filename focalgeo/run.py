@@ -63,7 +63,7 @@ def _parse_and_join(arguments: list[str]) -> Job:
 def _cluster_of(arguments: list[str]) -> dict[str, Any]:
     """What the flags of the cluster ask for, whatever is wrong with the other arguments."""
     found: dict[str, str] = {}
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         name, equals, value = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name in processes.FLAGS:
             if name in found:

@@ -528,6 +528,7 @@ def test_the_runtime_s_own_lines_are_known():
         b"E1122 14:28:17.345334    9958 coordination_service_agent.cc:289] Polled an error from coordination service",
         b"RPC: /xla.coordination.CoordinationService/PollForError",
         b"Additional GRPC error information from remote target coordination_service while calling /xla.coordination",
+        b"[external/xla++third_party_ext+gloo/gloo/transport/tcp/debug_logger.cc:25] ERROR failed to connect, retry=1",
     )
     other = (
         b"E1122 14:28:17.345334    9958 cuda_dnn.cc:1] Could not create cudnn handle",
