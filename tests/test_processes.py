@@ -536,5 +536,12 @@ def test_the_runtime_s_own_lines_are_known():
         b"focalgeo: stopped",
         b"",
     )
+    mingled = (
+        b"[Gloo] Rank [Gloo] Rank 23 is connected to  is connected to 3 peer ranks. Expected number of connected peer"
+    )
+    assert native._NOISE.match(mingled)
+    for rest in (b"3 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3", b"3", b""):
+        assert native._GREETING.fullmatch(rest)
+    assert not any(native._GREETING.fullmatch(line) for line in other if line)
     assert all(native._NOISE.match(line) for line in noise)
     assert not any(native._NOISE.match(line) for line in other)

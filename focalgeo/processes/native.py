@@ -22,6 +22,9 @@ _NOISE = re.compile(
     rb"\[Gloo\] |\[external/.*gloo/|[IWE]\d{4} .*(coordination|distributed|recoverable)|RPC: /|"
     rb"Additional GRPC error|:UN[A-Z]+:|=== Source Location Trace|external/xla"
 )
+_GREETING = re.compile(  # of gloo for each device, piece by piece, so that those of several devices mingle
+    rb"(\[Gloo\] Rank |\d+| is connected to | peer ranks\. |Expected number of connected peer ranks is : )*"
+)
 _FATAL = re.compile(rb"F\d{4} .*JAX distributed service")
 
 
@@ -42,14 +45,13 @@ def hide_lines() -> None:
 
 def _pass_on(readable: int, real: int) -> None:
     """Write to `real` what others than Python write; the runtime's word that it gives up ends this process."""
-    rest, fatal, noise = b"", False, False
+    rest, fatal = b"", False
     while chunk := os.read(readable, 65536):
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             if _FATAL.match(line):
                 fatal = True
                 given_up.set()
-            noise = fatal or _NOISE.match(line) or (noise and not line)
-            if not noise:
+            if not (fatal or _NOISE.match(line) or _GREETING.fullmatch(line)):
                 with contextlib.suppress(OSError):
                     os.write(real, line + b"\n")
