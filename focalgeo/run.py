@@ -1,8 +1,8 @@
 """The main job: python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits [--config.loss.gamma=3 ...].
 
 --shard=i/n runs the i-th of n parts of a sweep; --fields shows all fields of the config.
-On several hosts give the same command on each: under SLURM, Open MPI, GKE and on TPU pods without more flags, elsewhere
-with --coordinator=HOST:PORT --processes=N --process=I [--join_timeout=300 --heartbeat=100, in seconds].
+On several hosts give the same command on each: under SLURM, Open MPI 4, GKE and on TPU pods without more flags,
+elsewhere with --coordinator=HOST:PORT --processes=N --process=I [--join_timeout=300 --heartbeat=100, in seconds].
 """
 
 import sys
@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> int:
     if processes.count() > 1:
         processes.end(line, code)
     if line:
-        processes.say(f"focalgeo: {line}")
+        processes.write_line(f"focalgeo: {line}")
     return code
 
 

@@ -301,4 +301,5 @@ def _of_arrays(first: np.ndarray, second: np.ndarray) -> float:
     if first.dtype.kind not in "fiu":
         return np.inf
     first, second = first.astype(np.float64), second.astype(np.float64)
-    return float(np.nan_to_num(np.abs(first - second).max() / max(np.abs(first).max(), 1e-30), nan=np.inf))
+    largest = np.abs(first - second).max() / max(np.abs(first).max(), 1e-30)
+    return float(largest) if np.isfinite(largest) else np.inf  # NaN in one of them, or in both elsewhere

@@ -1,4 +1,4 @@
-"""One process of several, for test_processes.py: python one_of_many.py WHAT PORT PROCESSES PROCESS [heartbeat]."""
+"""One process of several, for test_processes.py: python one_of_many.py WHAT PORT PROCESSES PROCESS."""
 
 import contextlib
 import ctypes
@@ -22,7 +22,7 @@ try:
     processes.join(**flags, join_timeout=60, heartbeat=10, then=lambda: interruption.stop_at_once(processes.stop))
 except InputError as error:
     if processes.count() == 1:
-        processes.say(f"focalgeo: {error}")
+        processes.write_line(f"focalgeo: {error}")
         os._exit(2)
     processes.end(str(error), 2)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clusters import free_port
 
 from focalgeo import calibrate, processes
 from focalgeo.processes import cluster, joining, native
@@ -32,12 +33,6 @@ def slurm(process, count):
         "SLURM_PROCID": str(process),
         "SLURM_LOCALID": str(process),
     }
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 class Processes:
@@ -349,7 +344,7 @@ def test_devices_must_count_the_processes_as_the_runtime_does(second_of_two, ind
 def test_lines_that_cannot_be_written_are_no_error(monkeypatch):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
-        joining.say("process 0 of 2")
+        processes.write_line("process 0 of 2")
         processes.say("stopped")
         monkeypatch.undo()
         with pytest.raises(OSError, match="No space"):

@@ -18,9 +18,11 @@ from focalgeo.processes.cluster import (
     is_first,
     lost,
     on_this_host,
+    say,
     stop,
+    write_line,
 )
-from focalgeo.processes.joining import FLAGS, asked, detected, join, launched, say
+from focalgeo.processes.joining import FLAGS, asked, detected, join, launched
 
 __all__ = [
     "FLAGS",
@@ -40,4 +42,5 @@ __all__ = [
     "on_this_host",
     "say",
     "stop",
+    "write_line",
 ]

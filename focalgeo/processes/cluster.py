@@ -59,6 +59,18 @@ def is_first() -> bool:
     return index() == 0
 
 
+def say(line: str) -> None:
+    """Write a line on standard error, where it does not mix with results; of several processes, process 0 alone."""
+    if is_first():
+        write_line(line)
+
+
+def write_line(line: str) -> None:
+    """Write a line of this process on standard error; one that cannot be written, on a full disk, is lost."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
 def enter(heartbeat: float) -> None:
     """From here on this process is one of a cluster: it sends heartbeats and watches for the end.
 

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import re
 import socket
-import sys
 import threading
 import time
 import warnings
@@ -114,8 +113,10 @@ def join(
     if found == 1:
         if processes is None:
             _check_alone()
-        if processes is None and "JAX_COORDINATOR_ADDRESS" in os.environ:
-            say("JAX_COORDINATOR_ADDRESS is set without --processes and --process: this process runs alone")
+            if "JAX_COORDINATOR_ADDRESS" in os.environ:
+                cluster.write_line(
+                    "JAX_COORDINATOR_ADDRESS is set without --processes and --process: this process runs alone"
+                )
         return
     import jax
 
@@ -236,12 +237,6 @@ def _why_not(coordinator: str | None, processes: int, process: int | None, secon
     )
 
 
-def say(line: str) -> None:
-    """Write a line on standard error, if that takes one."""
-    with contextlib.suppress(OSError):  # of a terminal that is gone, or a full disk
-        print(line, file=sys.stderr, flush=True)
-
-
 def _introduce() -> None:
     """Say who this process is, and see that all are of one kind."""
     import jax
@@ -254,7 +249,7 @@ def _introduce() -> None:
     devices, own = jax.devices(), jax.local_devices()
     platform = own[0].platform
     own_ones = f"{len(own)} {platform} device{'s' if len(own) > 1 else ''}"
-    say(f"process {cluster.index()} of {cluster.count()} on {shown(host)}: {own_ones} of {len(devices)}")
+    cluster.write_line(f"process {cluster.index()} of {cluster.count()} on {shown(host)}: {own_ones} of {len(devices)}")
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
         digest.update(path.read_bytes())

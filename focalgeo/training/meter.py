@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import jax
 import numpy as np
@@ -89,7 +89,7 @@ class Meter:
                     "config.optimizer.clip_norm, in a new --workdir"
                 )
             who = ", ".join(f"{key} {value}" for key, value in self._tags[index].items())
-            _say(f"member {who} stops, the others go on: {what}")
+            processes.say(f"member {who} stops, the others go on: {what}")
             self._stops.append((step, self._tags[index]))
 
     def text(self) -> str:
@@ -136,13 +136,6 @@ class Meter:
         return self._timed / max(time.perf_counter() - self._began, 1e-9)
 
 
-def _say(line: str) -> None:
-    """Write a line to standard error, of several processes from process 0 alone; one that cannot be written is lost."""
-    with suppress(OSError):
-        if processes.is_first():
-            print(line, file=sys.stderr, flush=True)
-
-
 class Progress:
     """A bar on a terminal (loss, accuracy, images per second, time left); elsewhere one line per tenth of the steps."""
 
@@ -166,7 +159,7 @@ class Progress:
             self._bar.update(step - self._bar.n)
         elif step * 10 // self._total > self._tenth and self._text:
             self._tenth = step * 10 // self._total
-            _say(f"step {step}/{self._total}: {self._text}")
+            processes.say(f"step {step}/{self._total}: {self._text}")
             self._text = ""
 
     def close(self) -> None:
