@@ -184,9 +184,9 @@ def main(arguments: Sequence[str]) -> int:
         if processes.launched() > 1:
             raise InputError(f"{processes.launched()} processes are started and this command is one: start it alone")
         inputs = read_inputs(options)
-        from focalgeo.job import calibration  # jax after flags and files, so that their errors are answered at once
+        from focalgeo.job import calibrate  # jax after flags and files, so that their errors are answered at once
 
-        calibration.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
+        calibrate.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
         print(f"focalgeo: {str(error).replace('--workdir', '--out')}", file=sys.stderr)
