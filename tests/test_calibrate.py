@@ -31,7 +31,7 @@ from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
 from focalgeo.types import InputError, Predictions
 
 ROOT = Path(__file__).parent.parent
-FEW = "--num-resamples=20"
+FEW = "--num-resamples=100"
 NAMES = ("temperature_scaling", "focal_temperature_scaling")
 
 
