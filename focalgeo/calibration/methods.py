@@ -48,12 +48,10 @@ from focalgeo.calibration.temperature_variants import (
     fit_loss_implied_temperature,
     loss_implied_temperature_scaling,
 )
-from focalgeo.types import Array, InputError
+from focalgeo.types import CRITERIA, Array, InputError
 
 Params = dict[str, Array]
 
-# NLL first: it is proper, and the same examples settle it sooner than a binned error (experiments/posthoc).
-CRITERIA = ("nll", "ece", "adaptive_ece", "line_search")
 DEFAULT_CRITERIA = ("nll", "ece")
 
 
