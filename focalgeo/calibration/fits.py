@@ -19,9 +19,10 @@ GAMMA_BRACKET = (-0.9, 20.0)
 TEMPERATURE_BRACKET = (0.01, 100.0)
 
 _MOST_STEPS = 60
-_GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats that a further Newton step promises where a fit has converged
+_GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further Newton step where the last promised less
+_CONVERGED = 1000  # times that: a float32 mean is not known better, and a step that promises 1e-7 may not lower it
 _START_GAMMAS = (-0.75, -0.25, 0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
-_START_TEMPERATURES = tuple(2.0 ** (i / 2) for i in range(-8, 9))  # 1/16 to 16
+_START_FACTORS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)  # of the temperature fitted alone
 _AT_EDGE = 1e-4  # of gamma or log T
 _SHORTENINGS = tuple(2.0**-i for i in range(12))  # of a Newton step that does not lower the NLL
 
@@ -60,12 +61,12 @@ def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> Calibr
 
     Source: Guo et al., arXiv 1706.04599, section 4.2; their L-BFGS on T itself can diverge.
     """
-    return _marked_fit(_temperature_fit(*_checked(logits, labels, mask)))
+    return _marked_fit(_temperature_fit(*checked(logits, labels, mask)))
 
 
 @jax.jit
 def _temperature_fit(logits: Array, labels: Array, weight: Array) -> CalibrationFit:
-    """`fit_temperature` of what `_checked` returns."""
+    """`fit_temperature` of what `checked` returns."""
     objective, slopes = (partial(each, logits, labels, weight) for each in (_mean_nll, _temperature_slopes))
     low, high = jnp.log(jnp.asarray(TEMPERATURE_BRACKET, logits.dtype))
     slope_low, slope_high = slopes(low)[0], slopes(high)[0]
@@ -115,7 +116,7 @@ def _least_gain(dtype: jnp.dtype) -> float:
     return _GAIN[jnp.dtype(dtype).name]
 
 
-def _checked(logits: Logits, labels: Labels, mask: Mask) -> tuple[Array, Array, Array]:
+def checked(logits: Logits, labels: Labels, mask: Mask) -> tuple[Array, Array, Array]:
     """Logits, labels and weights ready to be traced: rows of weight 0 hold zeros, invalid ones have weight NaN."""
     given = predicted_logits(logits, labels, mask)
     weight = given.weight()
@@ -153,10 +154,9 @@ def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> 
 
     Source: the map is Komisarenko & Kull, arXiv 2408.11598, section 4.2, who search a grid; the fit is our own.
     """
-    given = _checked(logits, labels, mask)
-    return _marked_fit(
-        _fit_focal_temperature(*given, _temperature_fit(*given))
-    )  # apart: one that is compiled serves both
+    given = checked(logits, labels, mask)
+    alone = _temperature_fit(*given)  # apart: once compiled it serves both
+    return _marked_fit(_fit_focal_temperature(*given, alone))
 
 
 class _Descent(NamedTuple):
@@ -169,7 +169,7 @@ class _Descent(NamedTuple):
 
 @jax.jit
 def _fit_focal_temperature(logits: Array, labels: Array, weight: Array, alone: CalibrationFit) -> CalibrationFit:
-    """`fit_focal_temperature` of what `_checked` returns, from the fit of the temperature alone.
+    """`fit_focal_temperature` of what `checked` returns, from the fit of the temperature alone.
 
     Each derivative stands in the program once, and so takes half as long to compile.
     """
@@ -204,7 +204,7 @@ def _fit_focal_temperature(logits: Array, labels: Array, weight: Array, alone: C
     found = jax.lax.while_loop(lambda state: state.moved & (state.step < _MOST_STEPS), advance, first)
     at_bound = jnp.any((found.point <= low + _AT_EDGE) | (found.point >= high - _AT_EDGE))
     at_bound |= alone.at_bound & (found.step <= 1) & ~found.moved & (found.point[0] == 0)
-    converged = (found.gain <= 100 * tolerance) & ~at_bound
+    converged = (found.gain <= _CONVERGED * tolerance) & ~at_bound
     return CalibrationFit(found.point[0], jnp.exp(found.point[1]), found.nll, converged, at_bound, found.step)
 
 
@@ -251,9 +251,11 @@ def _eigenpairs(matrix: Array) -> tuple[Array, Array]:
 def _start(objective: Callable, alone: CalibrationFit) -> tuple[Array, Array]:
     """The best of the coarse grid, where that beats the temperature fitted alone, and its NLL."""
     dtype = alone.temperature.dtype
-    gammas, temperatures = np.meshgrid(_START_GAMMAS, np.log(_START_TEMPERATURES), indexing="ij")
-    grid = jnp.asarray(np.stack([gammas.ravel(), temperatures.ravel()], axis=1), dtype)
-    points = jnp.concatenate([jnp.stack([alone.gamma, jnp.log(alone.temperature)])[None], grid])
+    gammas, factors = np.meshgrid(_START_GAMMAS, np.log(_START_FACTORS), indexing="ij")
+    gammas, factors = (jnp.asarray(each.ravel(), dtype) for each in (gammas, factors))
+    log_temperatures = jnp.clip(jnp.log(alone.temperature) + factors, *np.log(TEMPERATURE_BRACKET).astype(dtype))
+    points = jnp.stack([gammas, log_temperatures], axis=1)
+    points = jnp.concatenate([jnp.stack([alone.gamma, jnp.log(alone.temperature)])[None], points])
     values = jax.lax.map(objective, points)
     better = jnp.min(values[1:]) < values[0] - _least_gain(dtype)
     best = jnp.where(better, jnp.argmin(values[1:]) + 1, 0)
