@@ -43,6 +43,7 @@ from focalgeo.calibration.methods import (
     usable,
 )
 from focalgeo.calibration.metrics import (
+    DEFAULT_METRICS,
     METRICS,
     HighConfidence,
     MetricEntry,
@@ -56,6 +57,7 @@ from focalgeo.calibration.metrics import (
     mce,
     nll,
 )
+from focalgeo.calibration.ranking import aurc, auroc
 from focalgeo.calibration.saved import (
     SavedCalibrator,
     calibrator_json,
@@ -76,6 +78,7 @@ from focalgeo.calibration.search import (
 _ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need scikit-learn, slow to import: on first use
 
 __all__ = [
+    "DEFAULT_METRICS",
     "GAMMAS",
     "METHODS",
     "METRICS",
@@ -99,6 +102,8 @@ __all__ = [
     "adaptive_ece",
     "adaptive_reliability",
     "all_metrics",
+    "aurc",
+    "auroc",
     "best_point",
     "binary_adaptive_ece",
     "binary_ece",

@@ -1,4 +1,4 @@
-"""Bins of confidence, of equal width and of equal mass, and the checks of predictions.
+"""Bins of confidence, of equal width and of equal mass, means over examples, and the checks of predictions.
 
 An example counts as often as its weight says: 1 and 0 for a mask, a whole number for a resample. A bin scheme is a
 table [bins, examples] of how often each example counts in each bin; its columns add up to the weights, so no example
@@ -135,6 +135,17 @@ def share_of(weight: Numbers, chosen: Bool[Array, " examples"]) -> Numbers:
 def expected_gap(bins: Reliability) -> Scalar:
     """Sum over bins of their share of the examples times |accuracy - confidence|."""
     return jnp.sum(bins.count * gap(bins)) / jnp.sum(bins.count)
+
+
+def weighted_mean(values: Numbers, weight: Numbers) -> Scalar:
+    """Mean of `values` [examples], each as often as its weight says; NaN where none counts, and where one is NaN."""
+    return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)
+
+
+def nll_of(given: Examples) -> Scalar:
+    """`nll` of what has been checked."""
+    true = jax.nn.one_hot(given.labels, given.log_probs.shape[-1], dtype=bool)
+    return weighted_mean(-jnp.sum(jnp.where(true, given.log_probs, 0), axis=-1), given.weight)
 
 
 def gap(bins: Reliability) -> Float[Array, " bins"]:

@@ -8,12 +8,11 @@ vmap the result is NaN (see `arguments.examples`).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
 
 from focalgeo.arguments import Examples, check_interval, examples, in_interval, marked, number_array
 from focalgeo.calibration.binning import (
@@ -26,13 +25,18 @@ from focalgeo.calibration.binning import (
     equal_width,
     expected_gap,
     gap,
+    nll_of,
     reliability,
     share_of,
     top_label,
     top_of,
+    weighted_mean,
 )
+from focalgeo.calibration.decomposition import brier_split, overconfidence, underconfidence
+from focalgeo.calibration.ece_variants import debiased_ece, smooth_ece
+from focalgeo.calibration.ranking import aurc, auroc
 from focalgeo.rows import Title
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 
 class HighConfidence(NamedTuple):
@@ -90,12 +94,6 @@ def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     return nll_of(examples(log_probs, labels, mask))
 
 
-def nll_of(given: Examples) -> Scalar:
-    """`nll` of what has been checked."""
-    true = jax.nn.one_hot(given.labels, given.log_probs.shape[-1], dtype=bool)
-    return weighted_mean(-jnp.sum(jnp.where(true, given.log_probs, 0), axis=-1), given.weight)
-
-
 def ece_of(given: Examples, num_bins: int, *, by_rank: bool) -> Scalar:
     """`ece`, or by rank `adaptive_ece`, of what has been checked."""
     return expected_gap((equal_mass if by_rank else equal_width)(*top_of(given), num_bins))
@@ -130,11 +128,6 @@ def high_confidence(
     return marked(in_interval(threshold, 0, 1), HighConfidence(size / jnp.sum(top.weight), accuracy))
 
 
-def weighted_mean(values: Float[Array, " examples"], weight: Float[Array, " examples"]) -> Scalar:
-    """Mean of `values` [examples], each as often as its weight says; NaN where none counts, and where one is NaN."""
-    return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)
-
-
 class MetricEntry(NamedTuple):
     """A metric of METRICS: its function, and how its numbers are shown and bounded."""
 
@@ -147,7 +140,9 @@ class MetricEntry(NamedTuple):
     best: str = "low"
     binned: bool = False  # takes num_bins
     largest: float = math.inf  # that it can be; the smallest is 0
-    share: bool = False  # of the examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
+    share: bool = False  # of examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
+    among: Callable[..., Array] | None = None  # among(log_probs, labels) -> the number of examples a share is of
+    may_lack: bool = False  # NaN where it has no meaning, as the accuracy of no example: no fault of the numbers
 
     @property
     def shown(self) -> Title:
@@ -155,20 +150,84 @@ class MetricEntry(NamedTuple):
         return Title(**{name: getattr(self, name) for name in Title._fields})
 
 
+def _part(function: Callable[..., NamedTuple], field: str) -> Callable[..., Array]:
+    """One field of what a function of log-probabilities and labels returns."""
+    return lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field)
+
+
+def _num_confident(log_probs: LogProbs, labels: Labels) -> Scalar:
+    """The number of examples that `high_confidence` takes the accuracy of."""
+    return jnp.sum(top_label(log_probs, labels).confidence >= 0.99)
+
+
+def _percent(function: Callable[..., Array], title: str, note: str = "", **fields: bool | str | Callable) -> MetricEntry:
+    return MetricEntry(function, title, "%", note, 100.0, 2, largest=1.0, **fields)
+
+
+DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
 METRICS: dict[str, MetricEntry] = {
-    "accuracy": MetricEntry(accuracy, "Accuracy", "%", "higher is better", 100.0, 2, "high", largest=1.0, share=True),
-    "ece": MetricEntry(ece, "ECE", "%", "equal-width bins", 100.0, 2, binned=True, largest=1.0),
-    "adaptive_ece": MetricEntry(
-        adaptive_ece, "Adaptive ECE", "%", "equal-mass bins", 100.0, 2, binned=True, largest=1.0
-    ),
+    "accuracy": _percent(accuracy, "Accuracy", "higher is better", best="high", share=True),
+    "ece": _percent(ece, "ECE", "equal-width bins", binned=True),
+    "adaptive_ece": _percent(adaptive_ece, "Adaptive ECE", "equal-mass bins", binned=True),
     "nll": MetricEntry(nll, "NLL", "nats"),
     "brier": MetricEntry(brier, "Brier score", largest=2.0),
+    "mce": _percent(mce, "MCE", "largest gap of a bin", binned=True),
+    "classwise_ece": _percent(classwise_ece, "Class-wise ECE", "mean over classes", binned=True),
+    "debiased_ece": _percent(debiased_ece, "Debiased ECE", "L2, equal-mass bins", binned=True),
+    "smooth_ece": _percent(smooth_ece, "Smooth ECE", "no bins"),
+    "overconfidence": _percent(overconfidence, "Overconfidence", "part of the ECE", binned=True),
+    "underconfidence": _percent(underconfidence, "Underconfidence", "part of the ECE", binned=True),
+    "brier_calibration": MetricEntry(
+        _part(brier_split, "calibration"), "Brier calibration", note="part of the Brier score", binned=True, largest=2.0
+    ),
+    "brier_refinement": MetricEntry(
+        _part(brier_split, "refinement"), "Brier refinement", note="part of the Brier score", binned=True, largest=1.0
+    ),
+    "high_confidence": _percent(
+        _part(high_confidence, "fraction"), "|S99|", "confidence of 0.99 or more", best="high", share=True
+    ),
+    "high_confidence_accuracy": _percent(
+        _part(high_confidence, "accuracy"),
+        "Accuracy of S99",
+        "confidence of 0.99 or more",
+        best="high",
+        share=True,
+        among=_num_confident,
+        may_lack=True,
+    ),
+    "auroc": _percent(auroc, "AUROC", "right from wrong by confidence", best="high", may_lack=True),
+    "aurc": _percent(aurc, "AURC", "area under risk-coverage"),
 }
 
 
-def all_metrics(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> dict[str, Scalar]:
-    """Every metric of METRICS by its name; with num_bins bound it is a metric for `bootstrap`."""
+def all_metrics(
+    log_probs: LogProbs,
+    labels: Labels,
+    *,
+    num_bins: int = 15,
+    mask: Mask = None,
+    names: Iterable[str] = DEFAULT_METRICS,
+) -> dict[str, Scalar]:
+    """The metrics of METRICS with these names; with num_bins and names bound it is a metric for `bootstrap`.
+
+    Raises:
+        InputError: a name that is not in METRICS; what the metrics refuse.
+    """
     return {
         name: entry.function(log_probs, labels, mask=mask, **({"num_bins": num_bins} if entry.binned else {}))
-        for name, entry in METRICS.items()
+        for name, entry in metric_entries(names).items()
     }
+
+
+def metric_entries(names: Iterable[str]) -> dict[str, MetricEntry]:
+    """The entries of METRICS with these names, each once, in the order given.
+
+    Raises:
+        InputError: a name that is not in METRICS, or one text in place of several names.
+    """
+    if isinstance(names, str):
+        raise InputError(f"metrics are {names!r}: give a list of names, [{names!r}]")
+    for name in (names := tuple(names)):
+        if name not in METRICS:
+            raise InputError.of_choice("a metric", str(name), METRICS)
+    return {name: METRICS[name] for name in names}
