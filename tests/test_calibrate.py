@@ -17,7 +17,7 @@ from configs import digits
 from focalgeo import calibrate as command
 from focalgeo import calibration, job, records, report, run
 from focalgeo.calibrate import main, parse
-from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrator
+from focalgeo.calibration import DEFAULT_METRICS, METHODS, METRICS, Fitted, Method, read_calibrator
 from focalgeo.calibration.saved import SavedCalibrator, calibrator_json
 from focalgeo.config import default_config, load_config
 from focalgeo.data.logits_files import Outputs
@@ -301,11 +301,9 @@ def apply_vector_scaling(params, logits):
 
 @pytest.fixture
 def extended(monkeypatch):
-    """A method and a metric more, each by one entry."""
+    """A method more, by one entry."""
     method = Method("vector_scaling", "Vector scaling", fit_vector_scaling, apply_vector_scaling, ("nll",))
     monkeypatch.setitem(METHODS, "vector_scaling", method._replace(keeps_class=False))
-    metric = METRICS["ece"]._replace(function=calibration.classwise_ece, title="Class-wise ECE", note="all classes")
-    monkeypatch.setitem(METRICS, "classwise_ece", metric)
 
 
 def biased(n, seed):
@@ -315,14 +313,13 @@ def biased(n, seed):
 
 
 def holds_the_method(rows, split):
-    """Metrics, differences and the new metric of vector scaling."""
+    """Metrics and differences of vector scaling."""
     found = select(rows, Metric, split=split, method="vector_scaling", criterion="nll", group=None)
-    assert [row.name for row in found] == [*METRICS]
-    assert "classwise_ece" in METRICS
+    assert [row.name for row in found] == [*DEFAULT_METRICS]
     for against, criterion in ((NAMES[0], "nll"), ("uncalibrated", None)):
         place = {"split": split, "method": "vector_scaling", "against": against, "against_criterion": None}
         found = {row.name: row for row in select(rows, Difference, **place)}
-        assert set(found) == {f"{name}_difference" for name in METRICS}, criterion
+        assert set(found) == {f"{name}_difference" for name in DEFAULT_METRICS}, criterion
         assert found["nll_difference"].high < 0
 
 

@@ -54,6 +54,7 @@ from focalgeo.calibration.metrics import (
     classwise_ece,
     ece,
     high_confidence,
+    log_probabilities,
     mce,
     nll,
 )
@@ -74,6 +75,7 @@ from focalgeo.calibration.search import (
     grid_search,
     line_search,
 )
+from focalgeo.probabilities import PROBABILITY_FLOOR, ProbabilityWarning
 
 _ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need scikit-learn, slow to import: on first use
 
@@ -82,6 +84,7 @@ __all__ = [
     "GAMMAS",
     "METHODS",
     "METRICS",
+    "PROBABILITY_FLOOR",
     "TEMPERATURES",
     "BrierSplit",
     "ByOutcome",
@@ -95,6 +98,7 @@ __all__ = [
     "Method",
     "MetricEntry",
     "PairedDifference",
+    "ProbabilityWarning",
     "Reliability",
     "SavedCalibrator",
     "TemperatureScaling",
@@ -136,6 +140,7 @@ __all__ = [
     "interpolated_adaptive_ece",
     "inverse_focal_calibration",
     "line_search",
+    "log_probabilities",
     "mce",
     "nll",
     "nll_by_outcome",

@@ -99,6 +99,17 @@ def equal_width(confidence: Numbers, correct: Bool[Array, " examples"], weight: 
     return Reliability(count, mean, accuracy, jnp.asarray(edges[:-1]), jnp.asarray(edges[1:]))
 
 
+def residual_sums(p: Numbers, event: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Float[Array, " bins"]:
+    """Sums of event - p in the bins of `equal_width`: their sizes over the weights' sum make an expected gap.
+
+    Many classes under many resamples ask for no more than these, in a third of the time of the bins' three means.
+    """
+    check_bins(num_bins, p.size)
+    inside = jax.nn.one_hot(bin_index(p, num_bins), num_bins, axis=0, dtype=p.dtype)
+    residual = _counted(weight, weight * (event.astype(p.dtype) - p))
+    return jnp.einsum("e,be->b", residual, inside, precision=jax.lax.Precision.HIGHEST)
+
+
 def bin_index(confidence: Numbers, num_bins: int) -> Int[Array, " examples"]:
     """Number from 0 of the equal-width bin that each confidence [examples] falls into, see `reliability`."""
     edges = bin_edges(num_bins, confidence.dtype)

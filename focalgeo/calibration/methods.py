@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_above, number_array, predicted_logits
+from focalgeo.arguments import check_above, number_array, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.search import (
@@ -176,6 +176,7 @@ def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[s
     return {name: method for name, method in methods.items() if known or "trained_gamma" not in method.options}
 
 
+@warns_of_probabilities
 def fit_methods(
     methods: Mapping[str, Method],
     logits: Logits,

@@ -13,8 +13,19 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
 
-from focalgeo.arguments import Examples, check_interval, examples, in_interval, marked, number_array
+from focalgeo.arguments import (
+    Examples,
+    check_interval,
+    examples,
+    in_interval,
+    is_traced,
+    marked,
+    number_array,
+    score_rows,
+)
 from focalgeo.calibration.binning import (
     Labels,
     LogProbs,
@@ -27,6 +38,7 @@ from focalgeo.calibration.binning import (
     gap,
     nll_of,
     reliability,
+    residual_sums,
     share_of,
     top_label,
     top_of,
@@ -35,6 +47,7 @@ from focalgeo.calibration.binning import (
 from focalgeo.calibration.decomposition import brier_split, overconfidence, underconfidence
 from focalgeo.calibration.ece_variants import debiased_ece, smooth_ece
 from focalgeo.calibration.ranking import aurc, auroc
+from focalgeo.probabilities import PROBABILITY_FLOOR, floored_log
 from focalgeo.rows import Title
 from focalgeo.types import Array, InputError
 
@@ -84,9 +97,10 @@ def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, ma
 
     def of_class(column: tuple[Array, Array]) -> Array:
         log_p, k = column
-        return expected_gap(equal_width(jnp.exp(log_p), labels == k, weight, num_bins))
+        return jnp.sum(jnp.abs(residual_sums(jnp.exp(log_p), labels == k, weight, num_bins)))
 
-    return jnp.mean(jax.lax.map(of_class, (log_probs.T, jnp.arange(log_probs.shape[-1], dtype=jnp.int32))))
+    sums = jax.lax.map(of_class, (log_probs.T, jnp.arange(log_probs.shape[-1], dtype=jnp.int32)))
+    return jnp.mean(sums) / jnp.sum(weight)
 
 
 def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
@@ -128,6 +142,31 @@ def high_confidence(
     return marked(in_interval(threshold, 0, 1), HighConfidence(size / jnp.sum(top.weight), accuracy))
 
 
+def log_probabilities(probs: Float[Array, "*batch classes"]) -> Float[Array, "*batch classes"]:
+    """Log max(p, PROBABILITY_FLOOR) in float32, as logits or log-probabilities of probabilities that may hold 0.
+
+    Args:
+        probs: Float [..., classes], rows that sum to 1 within 0.01. Where it is traced, other rows give NaN.
+
+    The floor, 1.2e-38, is the least number of full precision in float32: an NLL says no more than 87.3 of an example
+    whose true class has probability 0.
+
+    Raises:
+        InputError: no probabilities: negative, above 1, not finite, or rows that do not sum to 1.
+    """
+    rows = score_rows("probs", probs)
+    if not is_traced(rows):
+        check_interval("probs", rows, 0, 1 + 1e-2)
+        sums = np.sum(np.asarray(rows, np.float64), axis=-1)
+        if np.any(np.abs(sums - 1) > 1e-2):
+            worst = sums.flat[np.argmax(np.abs(sums - 1))]
+            raise InputError(f"probs have a row that sums to {worst:.4g}: give probabilities, of logits the softmax")
+        return jnp.asarray(floored_log(np.asarray(rows)))
+    wide = rows.astype(jnp.float32)
+    valid = jnp.all(wide >= 0, axis=-1, keepdims=True) & (jnp.abs(jnp.sum(wide, axis=-1, keepdims=True) - 1) <= 1e-2)
+    return marked(valid, jnp.log(jnp.maximum(wide, PROBABILITY_FLOOR)))
+
+
 class MetricEntry(NamedTuple):
     """A metric of METRICS: its function, and how its numbers are shown and bounded."""
 
@@ -160,7 +199,9 @@ def _num_confident(log_probs: LogProbs, labels: Labels) -> Scalar:
     return jnp.sum(top_label(log_probs, labels).confidence >= 0.99)
 
 
-def _percent(function: Callable[..., Array], title: str, note: str = "", **fields: bool | str | Callable) -> MetricEntry:
+def _percent(
+    function: Callable[..., Array], title: str, note: str = "", **fields: bool | str | Callable
+) -> MetricEntry:
     return MetricEntry(function, title, "%", note, 100.0, 2, largest=1.0, **fields)
 
 

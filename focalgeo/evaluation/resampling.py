@@ -13,10 +13,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from focalgeo import calibration
+from focalgeo.arguments import check_key
 from focalgeo.calibration.binning import weights
 from focalgeo.calibration.intervals import resampled
 from focalgeo.calibration.methods import Calibrated
-from focalgeo.calibration.metrics import METRICS, MetricEntry
+from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry, metric_entries
 from focalgeo.types import Array, InputError
 
 CLASS1_METRICS = {"class1_ece": MetricEntry(calibration.binary_ece, "Class-1 ECE", binned=True, largest=1.0)}
@@ -51,7 +52,9 @@ class Statistic(NamedTuple):
     bins: Callable[[Array, Array], calibration.Reliability] | None
 
 
-def measure_members(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Measured]]:
+def measure_members(
+    samples: Iterable[Sample], *, metrics: Sequence[str] = DEFAULT_METRICS
+) -> Iterator[tuple[Sample, Measured]]:
     """Each sample with what `calibration_rows` says of it; members that follow one another are measured together.
 
     Those that have the same methods are measured in one program, as many as memory holds. On the CPU each has a call of
@@ -61,6 +64,7 @@ def measure_members(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Measure
     Args:
         samples: Of the same examples, one for each member, with its own log-probabilities and key. They are taken as
             they are measured, so that an iterator need not hold all log-probabilities at once.
+        metrics: Names in METRICS.
 
     Raises:
         InputError: as `check_sample`.
@@ -69,11 +73,11 @@ def measure_members(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Measure
     for sample in samples:
         check_sample(sample)
         if waiting and not (_alike(waiting[0], sample) and len(waiting) < _members_at_once(sample)):
-            yield from _measured_together(waiting)
+            yield from _measured_together(waiting, metrics)
             waiting = []
         waiting.append(sample)
     if waiting:
-        yield from _measured_together(waiting)
+        yield from _measured_together(waiting, metrics)
 
 
 def check_sample(sample: Sample) -> None:
@@ -82,6 +86,7 @@ def check_sample(sample: Sample) -> None:
     Raises:
         InputError: naming the field.
     """
+    check_key(sample.key)
     if not sample.calibrated:
         raise InputError("calibrated holds no method: give log_probs of one or more")
     count = np.size(sample.labels)
@@ -108,8 +113,8 @@ def _on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _measured_together(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Measured]]:
-    statistic = every_metric(tuple(METRICS.items()), samples[0].num_bins)
+def _measured_together(samples: Sequence[Sample], metrics: Sequence[str]) -> Iterator[tuple[Sample, Measured]]:
+    statistic = every_metric(tuple(metric_entries(metrics).items()), samples[0].num_bins)
     if len(samples) == 1 or not _on_cpu():
         return zip(samples, measure(samples, statistic), strict=True)
     with ThreadPoolExecutor(len(samples)) as pool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
+from warnings import filterwarnings
 
 import jax
 import numpy as np
@@ -169,6 +170,7 @@ def run(
     Raises:
         InputError: a file cannot be written. RunError: a metric is not finite.
     """
+    filterwarnings("ignore", category=calibration.ProbabilityWarning)  # the command has its own line
     out = Path(options.out)
     with records.locked(out):
         manifest = {

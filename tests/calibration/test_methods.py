@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from focalgeo import calibration
-from focalgeo.calibration import DEFAULT_METRICS, METHODS, METRICS, Fitted, Method, configured, fit_methods, searched_members, usable
+from focalgeo.calibration import (
+    DEFAULT_METRICS,
+    METHODS,
+    METRICS,
+    Fitted,
+    Method,
+    configured,
+    fit_methods,
+    searched_members,
+    usable,
+)
 from focalgeo.calibration.search import TABLE_NUMBERS
 from focalgeo.types import InputError
 
@@ -159,8 +169,6 @@ def test_names_of_metrics_that_are_none_are_refused():
         calibration.all_metrics(log_probs, labels, names=["ece", "aucr"])
     with pytest.raises(InputError, match=r"metrics are 'ece': give a list of names, \['ece'\]"):
         calibration.all_metrics(log_probs, labels, names="ece")
-
-
 
 
 @pytest.mark.parametrize("binning", ["ece", "adaptive_ece"])

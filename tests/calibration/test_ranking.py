@@ -7,7 +7,7 @@ from focalgeo import calibration
 
 
 def predictions(num_examples, seed=0, *, digits=None):
-    """Two classes, confidences of a few digits where there should be ties; a confident prediction is right more often."""
+    """Two classes; confidences of a few digits where there should be ties, right as often as they say."""
     generator = np.random.default_rng(seed)
     confidence = 0.5 + 0.5 * generator.beta(2, 1, num_examples)
     confidence = np.float32(confidence if digits is None else np.round(confidence, digits))

@@ -10,10 +10,10 @@ import scipy.stats
 
 from focalgeo import calibration, evaluation
 from focalgeo.calibration.methods import METHODS, Calibrated, Fitted
-from focalgeo.calibration.metrics import METRICS
+from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS
 from focalgeo.evaluation.calibration import Sample
 from focalgeo.rows import Difference, Metric, ReliabilityBin, select
-from focalgeo.types import RunError
+from focalgeo.types import InputError, RunError
 
 NUM_BINS, NUM_RESAMPLES = 10, 40
 
@@ -48,8 +48,8 @@ def test_metric_rows_are_the_metrics_and_intervals_of_the_log_probabilities(samp
     rows = evaluation.calibration_rows(sampled(given, labels, key=4))
     assert {(row.split, row.method, row.criterion) for row in rows} == {("test", "focal_temperature_scaling", "ece")}
     metrics = [row for row in rows if isinstance(row, Metric)]
-    assert [row.name for row in metrics] == 2 * list(METRICS)
-    for row, each in zip(metrics, np.repeat(np.arange(2), len(METRICS)), strict=True):
+    assert [row.name for row in metrics] == 2 * list(DEFAULT_METRICS)
+    for row, each in zip(metrics, np.repeat(np.arange(2), len(DEFAULT_METRICS)), strict=True):
         entry = METRICS[row.name]
         metric = functools.partial(entry.function, num_bins=NUM_BINS) if entry.binned else entry.function
         log_probs = given[each].log_probs
@@ -143,7 +143,7 @@ def test_a_new_metric_has_rows_and_differences(sample, monkeypatch):
     entry = METRICS["nll"]._replace(function=mean_confidence, title="Confidence")
     monkeypatch.setitem(METRICS, "mean_confidence", entry)
     given = [calibrated(logits), calibrated(logits, temperature=2.0)]
-    rows = evaluation.calibration_rows(sampled(given, labels), pairs=[(1, 0)])
+    rows = evaluation.calibration_rows(sampled(given, labels), pairs=[(1, 0)], metrics=["mean_confidence"])
     found = select(rows, Metric, name="mean_confidence")
     for row, each in zip(found, given, strict=True):
         np.testing.assert_allclose(row.value, np.exp(np.max(each.log_probs, 1)).mean(), rtol=1e-5)
@@ -157,6 +157,43 @@ def test_a_number_that_is_not_finite_is_an_error_that_says_which():
     given = [calibrated(np.float32(1e37) * logits, method="temperature_scaling", criterion="nll")]
     with pytest.raises(RunError, match=r"name nll, .* criterion nll has (value|low) -?(inf|nan):"):
         evaluation.calibration_rows(sampled(given, labels))
+
+
+def test_every_metric_of_the_table_may_be_asked_for(sample):
+    logits, labels = sample
+    given = [calibrated(logits), calibrated(logits, temperature=1.1)]
+    rows = evaluation.calibration_rows(sampled(given, labels), pairs=[(1, 0)], metrics=list(METRICS))
+    assert [row.name for row in select(rows, Metric)] == 2 * list(METRICS)
+    for row in select(rows, Metric):
+        assert 0 <= row.low <= row.high <= METRICS[row.name].largest, row.name
+    share, of_share = calibration.high_confidence(given[0].log_probs, labels)
+    (confident,) = select(rows[: len(METRICS)], Metric, name="high_confidence_accuracy")
+    size = round(150 * float(share))
+    assert 10 < size < 140
+    low, high = calibration.wilson_interval(np.round(size * of_share), size)
+    np.testing.assert_allclose((confident.value, confident.low, confident.high), (of_share, low, high), rtol=1e-5)
+    assert (confident.n, rows[0].n) == (size, 150)
+    with pytest.raises(InputError, match="a metric is 'auc': did you mean 'aurc'"):
+        evaluation.calibration_rows(sampled(given, labels), metrics=["auc"])
+    with pytest.raises(InputError, match="key is 3, not a PRNG key"):
+        evaluation.calibration_rows(sampled(given, labels)._replace(key=3))
+
+
+def test_a_metric_without_meaning_has_no_row_and_such_a_resample_does_not_count():
+    logits, _ = draw(60, 3, sharpness=0.5)
+    right = logits.argmax(axis=1).astype(np.int32)
+    once = np.where(np.arange(60) == 7, (right + 1) % 3, right).astype(np.int32)
+    names = ["nll", "auroc", "high_confidence", "high_confidence_accuracy"]
+    given = [calibrated(logits), calibrated(logits, gamma=1.0)]
+    rows = evaluation.calibration_rows(sampled(given, right), pairs=[(1, 0)], metrics=names)
+    assert [row.name for row in select(rows, Metric)] == 2 * ["nll", "high_confidence"]
+    assert {row.name for row in select(rows, Difference)} == {"nll_difference", "high_confidence_difference"}
+    rows = evaluation.calibration_rows(sampled(given[:1], once), metrics=names)
+    (area,) = select(rows, Metric, name="auroc")  # a third of the resamples have nothing wrong
+    assert area.low < area.value < area.high
+    broken = given[0]._replace(log_probs=np.full((60, 3), np.nan, np.float32))
+    with pytest.raises(RunError, match=r"name auroc, .* has value nan"):
+        evaluation.calibration_rows(sampled([broken], once), metrics=["auroc"])
 
 
 def numpy_ece(logits, labels, temperature):
