@@ -122,14 +122,20 @@ def equal_mass(confidence: Numbers, correct: Bool[Array, " examples"], weight: N
     order = jnp.argsort(confidence, stable=True)
     times, valid = whole_times(weight)
     times = times[order]
-    confidence, correct = _counted(times, confidence[order]), correct[order].astype(confidence.dtype)
-    last = jnp.cumsum(times)[None, :]
-    bounds = _rank_bounds(last[0, -1], num_bins)[:, None]
-    inside = jnp.minimum(last, bounds[1:]) - jnp.maximum(last - times[None, :], bounds[:-1])
-    lower = jnp.min(jnp.where(inside > 0, confidence[None, :], jnp.inf), axis=1)
-    upper = jnp.max(jnp.where(inside > 0, confidence[None, :], -jnp.inf), axis=1)
-    values = jnp.stack([jnp.ones_like(confidence), confidence, correct])
-    means = _means(jnp.maximum(inside, 0).astype(confidence.dtype), values)
+    confidence, correct = _counted(times, confidence[order]), correct[order].astype(times.dtype)
+    last = jnp.cumsum(times)
+    bounds = _rank_bounds(last[-1], num_bins)
+    # Sums up to each bound, whose differences are those of the bins: a table [bins, examples] takes five times as long
+    # under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
+    excess = confidence - correct.astype(confidence.dtype)
+    ends = jnp.searchsorted(last, bounds, side="left")
+    beyond = last[ends] - bounds
+    sums = jnp.cumsum(excess * times.astype(excess.dtype))[ends] - excess[ends] * beyond.astype(excess.dtype)
+    right = jnp.cumsum(correct * times)[ends] - correct[ends] * beyond
+    count, sums, right = (jnp.diff(each).astype(confidence.dtype) for each in (bounds, sums, right))
+    means = count, (sums + right) / count, right / count
+    lower = jnp.where(count > 0, confidence[jnp.searchsorted(last, bounds[:-1], side="right")], jnp.inf)
+    upper = jnp.where(count > 0, confidence[ends[1:]], -jnp.inf)
     return Reliability(*marked(valid, means), lower, upper)
 
 
