@@ -24,6 +24,7 @@ from focalgeo.calibration.ece_variants import (
     smooth_ece,
 )
 from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
+from focalgeo.calibration.fitted import Calibrated, Fitted, Method, calibrator_json, plain_numbers
 from focalgeo.calibration.intervals import PairedDifference, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.inverse import inverse_focal_calibration
 from focalgeo.calibration.maps import (
@@ -37,9 +38,6 @@ from focalgeo.calibration.methods import (
     DEFAULT_CRITERIA,
     DEFAULT_METHODS,
     METHODS,
-    Calibrated,
-    Fitted,
-    Method,
     configured,
     fit,
     fit_methods,
@@ -75,13 +73,7 @@ from focalgeo.calibration.metrics import (
     nll,
 )
 from focalgeo.calibration.resampling import Measured, Sample, measure_members
-from focalgeo.calibration.saved import (
-    SavedCalibrator,
-    calibrator_json,
-    plain_numbers,
-    read_calibrator,
-    saved_calibrator,
-)
+from focalgeo.calibration.saved import read_calibrator
 from focalgeo.calibration.search import (
     GAMMAS,
     TEMPERATURES,
@@ -121,7 +113,6 @@ __all__ = [
     "PairedDifference",
     "Reliability",
     "Sample",
-    "SavedCalibrator",
     "TemperatureScaling",
     "accuracy",
     "adaptive_ece",
@@ -179,7 +170,6 @@ __all__ = [
     "read_calibrator",
     "reliability",
     "reliability_rows",
-    "saved_calibrator",
     "searched",
     "searched_criteria",
     "searched_members",

@@ -5,9 +5,9 @@ tables and the saved calibrator take those of any method. A new method is a func
 tests/calibration/test_methods.py has one of ten lines.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from focalgeo.arguments import check_above, check_choice, number_array, predicted_logits
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
 from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature
+from focalgeo.calibration.fitted import Fitted, Method, Params
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.search import (
     GAMMAS,
@@ -31,59 +32,9 @@ from focalgeo.calibration.search import (
 )
 from focalgeo.types import Array, InputError
 
-Params = dict[str, Array]
-
 # NLL first: it is proper, and the same examples settle it sooner than a binned error (experiments/posthoc).
 CRITERIA = ("nll", "ece", "adaptive_ece", "line_search")
 DEFAULT_CRITERIA = ("nll", "ece")
-
-
-class Method(NamedTuple):
-    """A calibration method: its fit, its application, and its name in rows and reports.
-
-    fit(logits, labels, *, criterion, mask=None, <options>) -> params, a dict of arrays; its scalars are shown in
-    reports, and "converged", where it is among them, says whether the best values lie inside the range searched.
-    apply(params, logits) -> log_probs [examples, classes].
-    """
-
-    name: str  # its key in METHODS, and in rows
-    title: str  # in tables and figures
-    fit: Callable[..., Params]
-    apply: Callable[[Params, Array], Array]
-    criteria: tuple[str, ...] = ("nll",)  # that it can be fitted by, the usual one first; () where nothing is fitted
-    options: tuple[str, ...] = ()  # keyword options of `fit` beyond criterion and mask
-    keeps_class: bool = True  # False: it may change the predicted class
-    most_classes: int | None = None  # beyond which it is refused
-
-
-class Fitted(NamedTuple):
-    """A fitted method: the method, the criterion it was fitted by, and the parameters found."""
-
-    method: Method
-    criterion: str | None  # None where nothing is fitted
-    params: Params
-    num_classes: int | None = None  # of the logits it was fitted on; None for any
-
-    def predict_log_proba(self, logits: Logits) -> LogProbs:
-        """Calibrated log-probabilities [examples, classes] of the logits; they keep what probabilities round to 0."""
-        return self.method.apply(self.params, logits)
-
-    def calibrated(self, logits: Logits) -> "Calibrated":
-        """The log-probabilities with the method and criterion that they are from."""
-        return Calibrated(self.method, self.criterion, self.predict_log_proba(logits))
-
-    @property
-    def converged(self) -> bool:
-        """False where the fit ended at the end of its range."""
-        return bool(self.params.get("converged", True))
-
-
-class Calibrated(NamedTuple):
-    """Log-probabilities of examples by a method, with the method and the criterion it was fitted by."""
-
-    method: Method
-    criterion: str | None
-    log_probs: LogProbs
 
 
 # One compiled program for all methods of the focal map: two of them with the same gamma and temperature then agree to

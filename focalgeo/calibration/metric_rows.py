@@ -13,8 +13,8 @@ import numpy as np
 
 from focalgeo.calibration.binning import Reliability
 from focalgeo.calibration.crossfit import candidates
+from focalgeo.calibration.fitted import Calibrated, Fitted
 from focalgeo.calibration.intervals import Z95, PairedDifference, compared, estimated, wilson_interval
-from focalgeo.calibration.methods import Calibrated, Fitted
 from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry
 from focalgeo.calibration.resampling import (
     CLASS1_METRICS,
