@@ -72,7 +72,7 @@ class Fitted(NamedTuple):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What `apply` of the method takes, in plain numbers and nested lists: 0.51 for the float32 next to it."""
+        """The params but "converged", in plain numbers and nested lists: 0.51 for the float32 next to it."""
         return {name: value for name, value in plain_numbers(self.params).items() if name != "converged"}
 
     def to_json(self) -> str:

@@ -183,8 +183,8 @@ def fit(
         options: The options that METHODS names for it, such as `gammas` and `temperatures`, the grid of an ECE.
 
     Raises:
-        InputError: an unknown method, criterion or option; predictions that `check_predictions` refuses; more classes
-            than the method takes.
+        InputError: an unknown method, criterion or option; a grid for a fit by NLL; predictions that
+            `check_predictions` refuses; more classes than the method takes.
     """
     check_choice("the method", name, tuple(METHODS))
     method = METHODS[name]
@@ -195,8 +195,17 @@ def fit(
     given = predicted_logits(logits, labels, mask)
     check_classes(method, given.logits.shape[-1])
     chosen = criterion or next(iter(method.criteria), None)
+    _check_grid(options, chosen)
     params = method.fit(logits, labels, criterion=chosen, mask=mask, **options)
     return Fitted(method, chosen, params, given.logits.shape[-1])
+
+
+def _check_grid(options: Mapping[str, Any], criterion: str | None) -> None:
+    """Refuse a grid where the fit is continuous, which would leave it unused."""
+    unused = [name for name in ("gammas", "temperatures") if name in options]
+    if criterion == "nll" and unused:
+        what = f"{unused[0]} are given, but a fit by NLL is continuous and takes no grid"
+        raise InputError(f"{what}: leave them out, or give criterion='ece'")
 
 
 def check_classes(method: Method, num_classes: int) -> None:
