@@ -11,7 +11,6 @@ from focalgeo.arguments import check_choice, count
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method
 from focalgeo.calibration.methods import (
-    CRITERIA,
     DEFAULT_CRITERIA,
     DEFAULT_METHODS,
     METHODS,
@@ -33,7 +32,7 @@ from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS
 from focalgeo.calibration.resampling import Sample
 from focalgeo.calibration.search import GAMMAS, Grid
 from focalgeo.rows import Difference, Row, select
-from focalgeo.types import MOST_BINS, MOST_RESAMPLES, Array, InputError
+from focalgeo.types import CRITERIA, MOST_BINS, MOST_RESAMPLES, Array, InputError
 
 # the paper's grid, and coarsely on from there: outputs of other programs may be scaled by anything
 TEMPERATURES = tuple(np.float32([*(np.arange(1, 501) / 100), *np.geomspace(5.1, 100, 60)]).tolist())
@@ -132,6 +131,9 @@ def compare(
         "gammas": np.sort(np.float32(gammas)),
         "temperatures": np.float32(temperatures),
     }
+    taken = next((name for name in also or {} if name in METHODS), None)
+    if taken is not None:
+        raise InputError(f"also names {taken}, a method of focalgeo's own: give it another name")
     chosen = _methods(names, settings, np.shape(val.logits)[-1], given=methods is not None)
     return _compared(
         val, test, _Plan(chosen, settings, criterion, metrics, num_resamples, num_folds, seed), dict(also or {})

@@ -12,9 +12,9 @@ from jaxtyping import Float, Integer
 
 from focalgeo.arguments import array_of, check_choice, count, predicted_logits
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method
-from focalgeo.calibration.methods import CRITERIA, fit_methods
+from focalgeo.calibration.methods import fit_methods
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
-from focalgeo.types import Array, InputError
+from focalgeo.types import CRITERIA, Array, InputError
 
 LEVEL = 0.05  # of all comparisons together
 METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits are compared, where the names differ

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from focalgeo.calibration.fitted import FORMAT, VERSION, Fitted, Params
-from focalgeo.calibration.methods import CRITERIA, METHODS
+from focalgeo.calibration.methods import METHODS
 from focalgeo.files import check_regular, opened, parse_json
-from focalgeo.types import InputError
+from focalgeo.types import CRITERIA, InputError
 
 MOST_CLASSES = 10_000_000
 _FIELDS = ("method", "criterion", "num_classes", "parameters")
