@@ -84,7 +84,16 @@ from focalgeo.calibration.search import (
 )
 from focalgeo.types import CRITERIA
 
-_ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need scikit-learn, slow to import: on first use
+_ESTIMATORS = (  # they need scikit-learn, slow to import: on first use
+    "EnsembleTemperatureScaling",
+    "FocalTemperatureScaling",
+    "FocalVectorScaling",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "StructuredMatrixScaling",
+    "TemperatureScaling",
+    "VectorScaling",
+)
 
 __all__ = [
     "CRITERIA",
@@ -101,10 +110,14 @@ __all__ = [
     "CalibrationFit",
     "Choice",
     "Comparison",
+    "EnsembleTemperatureScaling",
     "Fitted",
     "FocalTemperatureScaling",
+    "FocalVectorScaling",
     "GridSearch",
     "HighConfidence",
+    "HistogramBinning",
+    "IsotonicCalibration",
     "LineSearch",
     "Measured",
     "Method",
@@ -113,7 +126,9 @@ __all__ = [
     "PairedDifference",
     "Reliability",
     "Sample",
+    "StructuredMatrixScaling",
     "TemperatureScaling",
+    "VectorScaling",
     "accuracy",
     "adaptive_ece",
     "adaptive_reliability",

@@ -148,6 +148,102 @@ class FocalTemperatureScaling(_Calibrator):
         self.temperatures = temperatures
 
 
+class EnsembleTemperatureScaling(_Calibrator):
+    """A mixture of softmax(logits / T), softmax(logits) and 1 / classes, T and the shares by least NLL.
+
+    Parameters:
+        classes: All classes; None takes those among the labels.
+
+    Attributes: `params_` with "shares" [3], `temperature_`, `converged_`, `classes_`, `n_features_in_`.
+
+    Source: Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2. Tested in tests/calibration/test_estimators.py.
+    """
+
+    _method = "ensemble_temperature_scaling"
+
+
+class VectorScaling(_Calibrator):
+    """Vector scaling: temperature scaling, then a scale and a bias for each class, by least NLL with a ridge.
+
+    Parameters:
+        classes: All classes; None takes those among the labels.
+
+    Attributes: `params_` with "scales" and "biases" [classes], `temperature_`, `converged_`, `classes_`,
+    `n_features_in_`. It may change the predicted class.
+
+    Source: Guo et al., arXiv 1706.04599, section 4.2; ridge: Berta et al., arXiv 2511.03685. Tested in
+    tests/calibration/test_estimators.py.
+    """
+
+    _method = "vector_scaling"
+
+
+class FocalVectorScaling(_Calibrator):
+    """Focal temperature scaling, then a scale and a bias for each class, by least NLL with a ridge.
+
+    Parameters:
+        classes: All classes; None takes those among the labels.
+
+    Attributes: `params_` with "scales" and "biases" [classes], `gamma_`, `temperature_`, `converged_`, `classes_`,
+    `n_features_in_`. It may change the predicted class.
+
+    Source: our own, see `focal_vector_scaling`. Tested in tests/calibration/test_estimators.py.
+    """
+
+    _method = "focal_vector_scaling"
+
+
+class StructuredMatrixScaling(_Calibrator):
+    """Temperature scaling, then a matrix and a bias, by least NLL with ridges on diagonal, other entries and bias.
+
+    Parameters:
+        classes: All classes, up to 200; None takes those among the labels.
+
+    Attributes: `params_` with "weights" [classes, classes] and "biases" [classes], `temperature_`, `converged_`,
+    `classes_`, `n_features_in_`. It may change the predicted class.
+
+    Source: Berta et al., arXiv 2511.03685. Tested in tests/calibration/test_estimators.py.
+    """
+
+    _method = "structured_matrix_scaling"
+
+
+class HistogramBinning(_Calibrator):
+    """The accuracy of its bin for the top class, bins of equal mass in its confidence; the others share the rest.
+
+    Parameters:
+        num_bins: 1 or more.
+        classes: All classes; None takes those among the labels.
+
+    Attributes: `params_` with "edges" [num_bins - 1] and "accuracies" [num_bins], `converged_`, `classes_`,
+    `n_features_in_`. It may change the predicted class.
+
+    Source: Zadrozny & Elkan, ICML 2001; Gupta & Ramdas, arXiv 2107.08353. Tested in
+    tests/calibration/test_estimators.py.
+    """
+
+    _method = "histogram_binning"
+
+    def __init__(self, *, num_bins: int = 15, classes: Array | None = None):
+        super().__init__(classes=classes)
+        self.num_bins = num_bins
+
+
+class IsotonicCalibration(_Calibrator):
+    """Isotonic regression of "k is the label" on log p_k over all classes together, rows divided by their sum.
+
+    Parameters:
+        classes: All classes; None takes those among the labels.
+
+    Attributes: `params_` with "thresholds" and "probabilities", `converged_`, `classes_`, `n_features_in_`.
+
+    Source: Zadrozny & Elkan, KDD 2002; Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2. Tested in
+    tests/calibration/test_estimators.py.
+    """
+
+    _method = "isotonic"
+
+
 def _validated(estimator: BaseEstimator, logits: Array, *labels: Array, reset: bool):
     """The result of validate_data, whose errors of several lines become one line."""
     try:
