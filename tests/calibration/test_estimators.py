@@ -142,9 +142,10 @@ def test_the_temperature_found_is_the_one_put_in(overconfident):
 
 def test_probabilities_are_those_of_the_map_and_predictions_those_of_the_logits(overconfident):
     logits, labels = overconfident
-    fitted = FocalTemperatureScaling(criterion="ece", temperatures=np.arange(1, 40) / 10).fit(logits, labels)
+    options = {"temperatures": np.arange(1, 40) / 10, "num_bins": 3}
+    fitted = FocalTemperatureScaling(criterion="ece", **options).fit(logits, labels)
     index = np.searchsorted(NAMES, labels).astype(np.int32)
-    found = calibration.grid_search(np.float32(logits), index, calibration.GAMMAS, np.arange(1, 40) / 10)
+    found = calibration.grid_search(np.float32(logits), index, calibration.GAMMAS, **options)
     assert (fitted.gamma_, fitted.temperature_) == (float(found.gamma), float(found.temperature))
     expected = calibration.focal_temperature_scaling(np.float32(logits), found.gamma, found.temperature)
     np.testing.assert_allclose(fitted.predict_log_proba(logits), expected, rtol=1e-6)
@@ -168,6 +169,18 @@ def test_clone_pickle_and_repr_keep_the_parameters_and_the_fit(estimator, option
     assert not hasattr(clone(fitted), "params_")
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict_proba(overconfident[0]), fitted.predict_proba(overconfident[0]))
+
+
+def test_bins_are_those_asked_for(overconfident):
+    assert HistogramBinning(num_bins=7).fit(*overconfident).params_["accuracies"].shape == (7,)
+
+
+def test_probabilities_taken_for_logits_are_warned_of(overconfident):
+    logits, labels = overconfident
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    with pytest.warns(UserWarning, match="logits look like probabilities: every row is in .0, 1. and sums to 1"):
+        TemperatureScaling().fit(probs, labels)
+    TemperatureScaling().fit(np.log(probs), labels)
 
 
 def test_they_end_a_pipeline(overconfident):

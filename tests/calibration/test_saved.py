@@ -1,5 +1,6 @@
 """calibrator.json: what is written is read back and predicts the same, and what is corrupt is one line."""
 
+import functools
 import json
 
 import numpy as np
@@ -104,6 +105,49 @@ def test_every_method_is_saved_by_its_parameters_and_applied_as_it_was_fitted(tm
     assert listed == {"method": name, "criterion": fitted.criterion, "parameters": {**found.parameters, **converged}}
 
 
+@pytest.mark.parametrize(
+    ("name", "parameter", "change"),
+    [
+        ("vector_scaling", "scales", lambda x: x[:2]),
+        ("vector_scaling", "biases", lambda x: [x, x]),
+        ("focal_vector_scaling", "scales", lambda x: [*x, 1]),
+        ("structured_matrix_scaling", "weights", lambda x: x[0]),
+        ("structured_matrix_scaling", "weights", lambda x: x[:2]),
+        ("structured_matrix_scaling", "weights", lambda x: [x[0][:2], *x[1:]]),
+        ("structured_matrix_scaling", "biases", lambda x: [1e39] * 3),
+        ("ensemble_temperature_scaling", "shares", lambda x: [0.5, 0.5]),
+        ("ensemble_temperature_scaling", "shares", lambda x: [1.5, -0.5, 0]),
+        ("ensemble_temperature_scaling", "shares", lambda x: [1, 1, 1]),
+        ("histogram_binning", "edges", lambda x: x[:-1]),
+        ("histogram_binning", "edges", lambda x: [9, *x[1:]]),
+        ("histogram_binning", "accuracies", lambda x: [*x, 0.5]),
+        ("histogram_binning", "accuracies", lambda x: [*x[:5], 1.5, *x[6:]]),
+        ("histogram_binning", "accuracies", lambda x: 0.5),
+        ("isotonic", "thresholds", lambda x: x[:-1]),
+        ("isotonic", "thresholds", lambda x: x[::-1]),
+        ("isotonic", "probabilities", lambda x: [0, *x[1:]]),
+        ("isotonic", "probabilities", lambda x: [*x[:-1], 1.5]),
+        ("isotonic", "probabilities", lambda x: [*x[1:-1], "a"]),
+        ("loss_implied_temperature_scaling", "gamma", lambda x: [x]),
+    ],
+)
+def test_arrays_of_another_shape_or_out_of_range_are_one_line(tmp_path, name, parameter, change):
+    found = json.loads(drawn_fit(name).to_json())
+    write(tmp_path / "calibrator.json", drawn_fit(name))
+    assert read_calibrator(tmp_path / "calibrator.json").method.name == name
+    changed = {**found["parameters"], parameter: change(found["parameters"][parameter])}
+    refused(tmp_path / "calibrator.json", {**found, "parameters": changed}, "holds parameters out of range")
+    del changed[parameter]
+    refused(tmp_path / "calibrator.json", {**found, "parameters": changed}, "holds parameters out of range")
+
+
+def test_more_classes_than_a_method_takes_are_refused_before_their_matrix_is_made(tmp_path):
+    found = json.loads(drawn_fit("structured_matrix_scaling").to_json())
+    found["parameters"] = {"temperature": 1, "weights": 1, "biases": 0}
+    refused(tmp_path / "calibrator.json", {**found, "num_classes": 300}, "must be from 2 to 200;")
+
+
+@functools.cache
 def drawn_fit(name):
     """A method fitted on drawn examples of three classes."""
     rng = np.random.default_rng(0)
