@@ -75,6 +75,7 @@ from focalgeo.calibration.metrics import (
     classwise_ece,
     ece,
     high_confidence,
+    log_probabilities,
     mce,
     nll,
 )
@@ -84,6 +85,7 @@ from focalgeo.calibration.nonparametric import (
     histogram_binning,
     isotonic_calibration,
 )
+from focalgeo.calibration.ranking import aurc, auroc
 from focalgeo.calibration.resampling import Measured, Sample, measure_members
 from focalgeo.calibration.saved import read_calibrator
 from focalgeo.calibration.search import (
@@ -101,6 +103,7 @@ from focalgeo.calibration.temperature_variants import (
     fit_loss_implied_temperature,
     loss_implied_temperature_scaling,
 )
+from focalgeo.probabilities import PROBABILITY_FLOOR, ProbabilityWarning
 from focalgeo.types import CRITERIA
 
 _ESTIMATORS = (  # they need scikit-learn, slow to import: on first use
@@ -122,6 +125,7 @@ __all__ = [
     "GAMMAS",
     "METHODS",
     "METRICS",
+    "PROBABILITY_FLOOR",
     "TEMPERATURES",
     "BrierSplit",
     "ByOutcome",
@@ -143,6 +147,7 @@ __all__ = [
     "MetricEntry",
     "Outputs",
     "PairedDifference",
+    "ProbabilityWarning",
     "Reliability",
     "Sample",
     "StructuredMatrixScaling",
@@ -152,6 +157,8 @@ __all__ = [
     "adaptive_ece",
     "adaptive_reliability",
     "all_metrics",
+    "aurc",
+    "auroc",
     "best_point",
     "binary_adaptive_ece",
     "binary_ece",
@@ -207,6 +214,7 @@ __all__ = [
     "inverse_focal_calibration",
     "isotonic_calibration",
     "line_search",
+    "log_probabilities",
     "loss_implied_temperature_scaling",
     "mce",
     "measure_members",

@@ -5,7 +5,6 @@ tables and the saved calibrator take those of any method. A new method is a func
 tests/calibration/test_methods.py has one of ten lines.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_above, check_choice, is_traced, number_array, predicted_logits
+from focalgeo.arguments import check_above, check_choice, number_array, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
 from focalgeo.calibration.classwise import focal_matrix_scaling, focal_vector_scaling
 from focalgeo.calibration.classwise_fits import (
@@ -274,6 +273,7 @@ def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[s
     return {name: method for name, method in methods.items() if known or "trained_gamma" not in method.options}
 
 
+@warns_of_probabilities
 def fit(
     name: str, logits: Logits, labels: Labels, *, criterion: str | None = None, mask: Mask = None, **options: Any
 ) -> Fitted:
@@ -302,7 +302,6 @@ def fit(
     check_classes(method, given.logits.shape[-1])
     chosen = criterion or next(iter(method.criteria), None)
     _check_grid(options, chosen)
-    _warn_of_probabilities(given.logits)
     params = method.fit(logits, labels, criterion=chosen, mask=mask, **options)
     return Fitted(method, chosen, params, given.logits.shape[-1])
 
@@ -313,16 +312,6 @@ def _check_grid(options: Mapping[str, Any], criterion: str | None) -> None:
     if criterion == "nll" and unused:
         what = f"{unused[0]} are given, but a fit by NLL is continuous and takes no grid"
         raise InputError(f"{what}: leave them out, or give criterion='ece'")
-
-
-def _warn_of_probabilities(logits: Array) -> None:
-    """Warn where every row is in [0, 1] and sums to 1: such logits are possible, and hardly ever meant."""
-    if is_traced(logits):
-        return
-    rows = np.asarray(logits)
-    if (rows >= 0).all() and (rows <= 1).all() and (abs(rows.sum(axis=1, dtype=np.float64) - 1) < 1e-3).all():
-        text = "logits look like probabilities: every row is in [0, 1] and sums to 1; of probabilities give the log"
-        warnings.warn(text, stacklevel=3)
 
 
 def check_classes(method: Method, num_classes: int) -> None:
@@ -336,6 +325,7 @@ def check_classes(method: Method, num_classes: int) -> None:
         raise InputError(f"logits have {num_classes} classes, {most}: choose another method")
 
 
+@warns_of_probabilities
 def fit_methods(
     methods: Mapping[str, Method],
     logits: Logits,

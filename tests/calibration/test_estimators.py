@@ -175,14 +175,6 @@ def test_bins_are_those_asked_for(overconfident):
     assert HistogramBinning(num_bins=7).fit(*overconfident).params_["accuracies"].shape == (7,)
 
 
-def test_probabilities_taken_for_logits_are_warned_of(overconfident):
-    logits, labels = overconfident
-    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    with pytest.warns(UserWarning, match="logits look like probabilities: every row is in .0, 1. and sums to 1"):
-        TemperatureScaling().fit(probs, labels)
-    TemperatureScaling().fit(np.log(probs), labels)
-
-
 def test_they_end_a_pipeline(overconfident):
     """A pipeline whose last but one step gives logits: here those of a linear classifier as a transformer."""
     logits, labels = overconfident
