@@ -19,6 +19,7 @@ from focalgeo.report.axes import (
 from focalgeo.report.panels import Panel, template
 from focalgeo.report.selection import (
     AS_TRAINED,
+    CRITERION,
     FOCAL,
     PLAIN,
     UNCALIBRATED,
@@ -61,7 +62,6 @@ from focalgeo.rows import TITLES, Eigenvalue, Fit, Metric, Row, Scalar, Title, T
 from focalgeo.types import Estimate
 
 MOST_LINES = 12  # that figures show
-CRITERION = "nll"  # of the methods shown: their parameters are steadier than those fitted by ECE
 _CURVATURE = {
     "lambda_max": (Eigenvalue, "λmax"),  # in tables
     "trace": (Trace, TITLES["trace"].title),

@@ -1,0 +1,191 @@
+"""The verdict on calibration methods: which to use, what held-out parts of val say for it, and what the test set adds.
+
+A method is chosen on val and measured on test, and the sentences keep the two apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from focalgeo.report.selection import (
+    AS_TRAINED,
+    CRITERION,
+    PLAIN,
+    UNCALIBRATED,
+    Column,
+    Manifest,
+    as_number,
+    column_of_each,
+    columns_of,
+    difference,
+    differences,
+    fitted_title,
+    has_interval,
+    is_better,
+    method_title,
+    metric_entries,
+)
+from focalgeo.report.style import short
+from focalgeo.report.words import column_words, signed_words, value_words
+from focalgeo.rows import LEAST_EXAMPLES, Difference, Row, Title
+
+HELD_OUT = "cross_fit"  # the split of rows of val by fits of the other folds
+_METRIC_OF = {"line_search": "ece"}  # criterion -> its metric, where the names differ
+_MOST_REASONS = 20
+
+
+class Calibration(NamedTuple):
+    """Settings and results of a calibration, from the manifest; any of them may be missing there."""
+
+    split: str  # "test", or "cross_fit" without a test file
+    criterion: str
+    choice: Mapping[str, Any]
+    refused: Mapping[str, str]  # method -> why it was not to be chosen
+    beaten: Mapping[str, str]  # plainer method -> one better than it beyond noise
+    warnings: Sequence[str]
+    trained_gamma: float | None
+
+    @property
+    def chosen(self) -> Column:
+        """The column of the method to use."""
+        return Column(self.choice.get("method", UNCALIBRATED), self.choice.get("criterion"))
+
+    @property
+    def metric(self) -> str:
+        """The metric by which the method was chosen."""
+        return _METRIC_OF.get(self.criterion, self.criterion)
+
+
+def calibration_of(manifest: Manifest) -> Calibration:
+    """Return the manifest's entry on a calibration."""
+    found = manifest["calibration"]
+    return Calibration(
+        split=found.get("split", "test"),
+        criterion=found.get("criterion", CRITERION),
+        choice=found.get("choice", {}),
+        refused=_texts(found.get("refused")),
+        beaten=_texts(found.get("beaten")),
+        warnings=found.get("warnings", ()),
+        trained_gamma=as_number(found.get("trained_gamma")),
+    )
+
+
+def _texts(found: Any) -> dict[str, str]:
+    """The texts of an object by their names; {} of anything else."""
+    entries = list(found.items())[:_MOST_REASONS] if isinstance(found, Mapping) else []
+    return {short(name): short(value, 200) for name, value in entries if isinstance(value, str)}
+
+
+def verdict_words(rows: Sequence[Row], manifest: Manifest) -> str:
+    """Return the verdict, two sentences at the most: the method to use with its evidence, and what test adds."""
+    calibration = calibration_of(manifest)
+    if not calibration.choice:
+        return "This folder does not say which method to use."
+    against = _compared_with(rows, manifest, calibration)
+    sentences = [_on_val(rows, manifest, calibration, against), _on_test(rows, manifest, calibration, against)]
+    return " ".join(filter(None, sentences))
+
+
+def _compared_with(rows: Sequence[Row], manifest: Manifest, calibration: Calibration) -> Column:
+    """What the chosen method is held against: the last plainer one that is beaten; of no method the plainest fitted."""
+    columns = column_of_each(rows, manifest, HELD_OUT, criterion=calibration.criterion)
+    if calibration.chosen == AS_TRAINED:
+        return next((each for each in columns if each.criterion), AS_TRAINED)
+    beaten = [each for each in columns if each.method in calibration.beaten and each != calibration.chosen]
+    plain = [each for each in columns if each.method == PLAIN and each != calibration.chosen]
+    return (beaten or plain or [AS_TRAINED])[-1]
+
+
+def _on_val(rows: Sequence[Row], manifest: Manifest, calibration: Calibration, against: Column) -> str:
+    chosen, names = calibration.chosen, list(dict.fromkeys((calibration.metric, "nll")))
+    use = f"Use {column_words(rows, manifest, chosen)}" if chosen != AS_TRAINED else "Leave the outputs as they are"
+    found = {name: _row(rows, name, HELD_OUT, calibration, against) for name in names}
+    row = next((each for each in found.values() if each is not None), None)
+    if row is None:
+        return f"{use}."
+    if row.n < LEAST_EXAMPLES:
+        return (
+            f"{use} for want of evidence: {row.n:,} examples are too few to compare methods, and nothing is concluded."
+        )
+    numbers = _numbers(found, manifest)
+    if chosen == AS_TRAINED:
+        first = fitted_title(rows, manifest, against).lower()
+        return f"{use}: on held-out parts of val no method is better beyond noise ({first} less none: {numbers})."
+    other = _with_article(rows, manifest, against)
+    if is_better(row):
+        rest = "no other to choose from" if calibration.refused else "no other"
+        return f"{use}: on held-out parts of val it is better than {other} ({numbers}), and {rest} beats it."
+    by = calibration.beaten.get(against.method)
+    better = f"{method_title(manifest, by).lower()} is better than {other}" if by else f"{other} is not to be chosen"
+    return f"{use}: on held-out parts of val {better}, and none beats the plainer method named first ({numbers})."
+
+
+def _with_article(rows: Sequence[Row], manifest: Manifest, column: Column) -> str:
+    return "no calibration" if column == AS_TRAINED else fitted_title(rows, manifest, column).lower()
+
+
+def _row(rows: Sequence[Row], name: str, split: str, calibration: Calibration, against: Column) -> Difference | None:
+    """The chosen method's metric less that of the other; of no method chosen, the other's less none."""
+    first, second = calibration.chosen, against
+    first, second = (second, first) if first == AS_TRAINED else (first, second)
+    return difference(differences(rows, name, split), first, second)
+
+
+def _numbers(found: Mapping[str, Difference | None], manifest: Manifest) -> str:
+    entries = metric_entries(manifest)
+    return ", ".join(
+        signed_words(row, entries.get(name, Title(name.upper()))) for name, row in found.items() if row is not None
+    )
+
+
+def _on_test(rows: Sequence[Row], manifest: Manifest, calibration: Calibration, against: Column) -> str:
+    """What test says of the same pair, by NLL and by ECE; "" without rows."""
+    if calibration.split == HELD_OUT:
+        return "There was no test file, so no other examples check this."
+    found = {name: _row(rows, name, calibration.split, calibration, against) for name in ("nll", "ece")}
+    found = {name: row for name, row in found.items() if row is not None}
+    if not found:
+        return ""
+    n = next(iter(found.values())).n
+    if n < LEAST_EXAMPLES:
+        return f"The test set of {n:,} examples is too small to add to this."
+    if calibration.chosen != AS_TRAINED and fitted_title(rows, manifest, calibration.chosen) == fitted_title(
+        rows, manifest, against
+    ):
+        return ""
+    judged = {name: _judged(row, calibration.chosen == AS_TRAINED) for name, row in found.items()}
+    if len(set(judged.values())) == 1:
+        return f"The test set {judged[next(iter(judged))]} ({_numbers(found, manifest)})."
+    entries = metric_entries(manifest)
+    parts = [
+        f"{judged[name]} by {name.upper()} ({value_words(row, entries.get(name, Title(name)))})"
+        for name, row in found.items()
+    ]
+    return f"The test set {' and '.join(parts)}."
+
+
+def _judged(row: Difference, none_chosen: bool) -> str:
+    better, worse = is_better(row), is_better(row, "high")
+    if none_chosen:
+        better, worse = worse, better
+    return "agrees" if better else "speaks against it" if worse else "does not tell the two apart"
+
+
+def refused_words(rows: Sequence[Row], manifest: Manifest) -> str:
+    """Return the line on methods that were not to be chosen, and why; "" where there are none."""
+    calibration = calibration_of(manifest)
+    reasons = [f"{method_title(manifest, name).lower()}, because {why}" for name, why in calibration.refused.items()]
+    return f"Not recommended: {'; '.join(reasons)}." if reasons else ""
+
+
+def elsewhere_words(rows: Sequence[Row], manifest: Manifest) -> list[str]:
+    """Return a line for each method from elsewhere that is better than the chosen one beyond noise."""
+    calibration = calibration_of(manifest)
+    known, entries = manifest.get("methods", {}), metric_entries(manifest)
+    found = differences(rows, calibration.metric, calibration.split)
+    lines = []
+    for column in columns_of(rows, manifest, calibration.split):
+        row = difference(found, column, calibration.chosen) if column.method not in known else None
+        if row is not None and row.n >= LEAST_EXAMPLES and has_interval(row) and is_better(row):
+            numbers = signed_words(row, entries.get(calibration.metric, Title(calibration.metric)))
+            lines.append(f"{column.method}, from elsewhere, is better than the method to use: {numbers}.")
+    return lines
