@@ -33,7 +33,6 @@ from focalgeo.calibration.maps import (
     temperature_scaling,
 )
 from focalgeo.calibration.methods import (
-    CRITERIA,
     DEFAULT_CRITERIA,
     DEFAULT_METHODS,
     METHODS,
@@ -91,6 +90,7 @@ from focalgeo.calibration.search import (
     grid_search,
     line_search,
 )
+from focalgeo.types import CRITERIA
 
 _ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need scikit-learn, slow to import: on first use
 

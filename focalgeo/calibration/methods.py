@@ -29,12 +29,10 @@ from focalgeo.calibration.search import (
     is_plain,
     line_search,
 )
-from focalgeo.types import Array, InputError
+from focalgeo.types import CRITERIA, Array, InputError
 
 Params = dict[str, Array]
 
-# NLL first: it is proper, and the same examples settle it sooner than a binned error (experiments/posthoc).
-CRITERIA = ("nll", "ece", "adaptive_ece", "line_search")
 DEFAULT_CRITERIA = ("nll", "ece")
 
 
