@@ -143,7 +143,8 @@ def verdict(rows: Sequence[Row], manifest: Manifest) -> list[str]:
         f" and {with_interval(row)} after {column_words(rows, manifest, each)}" for each, row in shown.items() if row
     ]
     sentences.append(f"Its expected calibration error is {with_interval(before)} as trained{''.join(after)}.")
-    return sentences + [_against_first(rows, manifest, first[0], others)] * bool(others)
+    compared = [_against_first(rows, manifest, first[0], others)] if others else []
+    return [*sentences, *filter(None, compared)]
 
 
 def _against_first(rows: Sequence[Row], manifest: Manifest, first: Column, others: Sequence[Column]) -> str:
@@ -162,6 +163,10 @@ def _against_first(rows: Sequence[Row], manifest: Manifest, first: Column, other
     numbers = ", ".join(signed_words(each, title) for each, title in ((row, _NLL), (of_ece, _ECE)) if each is not None)
     better, worse = (sum(is_better(each, side) for each in found.values()) for side in ("low", "high"))
     name = column_words(rows, manifest, best)
+    if len(found) == 1:
+        finding = "has a lower NLL" if better else "has a higher NLL" if worse else "is not told apart"
+        rest = f"than {plain} beyond noise" if better or worse else f"from {plain}"
+        return f"On the same examples, {name} {finding} {rest} ({numbers})."
     if better:
         return f"{_of(better, len(found))} a lower NLL than {plain} beyond noise, {name} the lowest ({numbers})."
     higher = f"; {_of(worse, len(found))} a higher one" if worse else ""
