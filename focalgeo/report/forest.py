@@ -59,12 +59,12 @@ def difference_entries(rows: Sequence[Row], manifest: Manifest, split: str, crit
         own = {place: difference(each, column, against) for place, each in found.items()} if column != against else {}
         own = {place: row for place, row in own.items() if row is not None}
         if any(where == split for _, where in own):
-            entries.append(Entry(_title(rows, manifest, column, criterion), own))
+            entries.append(Entry(_title(rows, manifest, column, split, criterion), own))
     return entries
 
 
-def _title(rows: Sequence[Row], manifest: Manifest, column: Column, criterion: str) -> str:
-    own = {each.method: each for each in column_of_each(rows, manifest, criterion=criterion)}
+def _title(rows: Sequence[Row], manifest: Manifest, column: Column, split: str, criterion: str) -> str:
+    own = {each.method: each for each in column_of_each(rows, manifest, split, criterion=criterion)}
     by = f", by {criterion_title(column.criterion)}" if column.criterion not in (None, criterion) else ""
     return method_title(manifest, column.method) + (by if own.get(column.method) != column else "")
 
@@ -103,11 +103,11 @@ def _name_row(axes: Any, level: float, title: str) -> None:
 def _draw_panel(axes: Any, entries: Sequence[Entry], name: str, title: Title, split: str) -> None:
     found = [row for entry in entries for (metric, _), row in entry.rows.items() if metric == name]
     reach = _reach(found)
+    places = [(split, 0.06, None)] + ([] if split == _HELD_OUT else [(_HELD_OUT, -0.2, COLOURS["paper"])])
     for level, entry in enumerate(reversed(entries)):
-        for where, height, face in ((split, 0.06, None), (_HELD_OUT, -0.2, COLOURS["paper"])):
-            row = entry.rows.get((name, where)) if where == split or split != _HELD_OUT else None
-            if row is not None:
-                _draw_row(axes, level + height, row, title, reach, face)
+        for where, height, face in places:
+            if (name, where) in entry.rows:
+                _draw_row(axes, level + height, entry.rows[name, where], title, reach, face)
     axes.axvline(0, color=COLOURS["ink"], linewidth=1)
     axes.set(xlim=(-reach, reach))
     unit = {"%": "percentage points"}.get(title.unit, title.unit)
@@ -120,7 +120,7 @@ def _draw_panel(axes: Any, entries: Sequence[Entry], name: str, title: Title, sp
 
 def _reach(rows: Sequence[Difference]) -> float:
     """Half the width of a panel: to the farthest interval that is not far beyond the others."""
-    ends = [max(abs(row.low), abs(row.high)) for row in rows] or [1.0]
+    ends = [max(abs(row.low), abs(row.high)) for row in rows if row.low or row.high] or [1.0]
     near = _FAR * statistics.median_low(ends)
     return 1.12 * max((end for end in ends if end <= near), default=0.0) or 1e-6
 
