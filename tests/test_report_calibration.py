@@ -165,7 +165,7 @@ def test_the_page_has_each_part_and_one_verdict_alone(page):
     parts = ["Before and after calibration", "Is a method better than temperature scaling?", "Class by class"]
     places = [page.index(f"<h2>{heading}") for heading in [*parts, "Where γ and T were chosen", "How to apply it"]]
     assert places == sorted(places)
-    assert "<small>chosen, by NLL, T\u00a0=\u00a00.45</small>" in page
+    assert "<small><b>chosen</b>, by NLL, T\u00a0=\u00a00.45</small>" in page
     assert "Not recommended: focal temperature scaling, because its NLL is worse" in page
     assert page.count("to use") + page.count("Use ") == 2  # the verdict, and how it was chosen
     assert "1,000 numbers" in page

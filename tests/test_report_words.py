@@ -218,8 +218,8 @@ def test_gamma_0_is_called_temperature_scaling():
     manifest = chosen(BY_NLL[1])
     assert verdict_words(rows, manifest).startswith("Use temperature scaling (γ\u00a0=\u00a00): on held-out parts")
     table = metric_table(rows, manifest, "test", chosen=BY_NLL[1])
-    (line,) = [line for line in table.lines if line.note.startswith("chosen")]
-    assert line.note == "chosen, by NLL, γ\u00a0=\u00a00, that is temperature scaling"
+    (line,) = [line for line in table.lines if line.mark]
+    assert (line.mark, line.note) == ("chosen", "by NLL, γ\u00a0=\u00a00, that is temperature scaling")
 
 
 def test_without_a_test_file_nothing_checks_the_choice():

@@ -37,11 +37,12 @@ class Cell(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A row of a table: its heading, the unit or direction beneath, and its cells."""
+    """A row of a table: its heading, what stands in small type beneath, its cells, and a word that marks it."""
 
     title: str
     note: str
     cells: list[Cell]
+    mark: str = ""
 
 
 class Table(NamedTuple):
@@ -70,7 +71,7 @@ def metric_table(
     competing = column_of_each(rows, manifest, split, criterion=criterion)
     cells = [_metric_cells(rows, columns, competing, name, entry, split) for name, entry in entries.items()]
     lines = [
-        Line(method_title(manifest, column.method), _fit_note(rows, manifest, column, chosen), list(own))
+        Line(method_title(manifest, column.method), _fit_note(rows, manifest, column), list(own), _mark(column, chosen))
         for column, own in zip(columns, zip(*cells, strict=True), strict=True)
     ]
     return Table([(entry.title, entry.note or entry.unit) for entry in entries.values()], lines)
@@ -85,8 +86,12 @@ def _shown_metrics(rows: Sequence[Row], manifest: Manifest, split: str) -> dict[
     return {name: entry for name, entry in metric_entries(manifest).items() if name in names}
 
 
-def _fit_note(rows: Sequence[Row], manifest: Manifest, column: Column, chosen: Column | None) -> str:
-    """Whether the method is chosen, by what it was fitted, and the numbers found."""
+def _mark(column: Column, chosen: Column | None) -> str:
+    return "chosen" if column == chosen else ""
+
+
+def _fit_note(rows: Sequence[Row], manifest: Manifest, column: Column) -> str:
+    """By what a method was fitted, and the numbers found."""
     if column.criterion:
         by = f"by {criterion_title(column.criterion)}"
     elif column.method in manifest.get("methods", {}) or column == AS_TRAINED:
@@ -95,7 +100,7 @@ def _fit_note(rows: Sequence[Row], manifest: Manifest, column: Column, chosen: C
         by = "from elsewhere"
     plainer = fitted_title(rows, manifest, column)
     same = [f"that is {plainer.lower()}"] if plainer != method_title(manifest, column.method) else []
-    return ", ".join(["chosen"] * (column == chosen) + [by, *fitted_values(rows, column), *same])
+    return ", ".join([by, *fitted_values(rows, column), *same])
 
 
 def _metric_cells(
