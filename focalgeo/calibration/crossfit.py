@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Integer
 
-from focalgeo.arguments import array_of, check_choice, count, predicted_logits
+from focalgeo.arguments import array_of, check_choice, count, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.methods import Calibrated, Fitted, Method, fit_methods
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
 from focalgeo.types import CRITERIA, Array, InputError
@@ -41,6 +41,7 @@ def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
     return fold
 
 
+@warns_of_probabilities
 def cross_fit(
     methods: Mapping[str, Method],
     logits: Float[Array, "examples classes"],

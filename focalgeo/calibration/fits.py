@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from focalgeo.arguments import marked, predicted_logits
+from focalgeo.arguments import marked, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
 from focalgeo.calibration.maps import focal_temperature_scaling, scaled, temperature_scaling, wide
 from focalgeo.calibration.roots import newton_in_bracket
@@ -38,6 +38,7 @@ class CalibrationFit(NamedTuple):
     iterations: Int[Array, ""]
 
 
+@warns_of_probabilities
 def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
     """The T from 0.01 to 100 with the least mean of -log softmax(logits / T)[label], in nats.
 
@@ -130,6 +131,7 @@ def _marked_fit(found: CalibrationFit) -> CalibrationFit:
     return marked(valid, found)._replace(converged=found.converged & valid)
 
 
+@warns_of_probabilities
 def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
     """The (gamma, T) in [-0.9, 20] x [0.01, 100] with the least NLL of `focal_temperature_scaling`, in nats.
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_above, check_choice, number_array, predicted_logits
+from focalgeo.arguments import check_above, check_choice, number_array, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
 from focalgeo.calibration.classwise import focal_matrix_scaling, focal_vector_scaling
 from focalgeo.calibration.classwise_fits import (
@@ -318,6 +318,7 @@ def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[s
     return {name: method for name, method in methods.items() if known or "trained_gamma" not in method.options}
 
 
+@warns_of_probabilities
 def fit(
     name: str, logits: Logits, labels: Labels, *, criterion: str | None = None, mask: Mask = None, **options: Any
 ) -> Fitted:
@@ -359,6 +360,7 @@ def check_classes(method: Method, num_classes: int) -> None:
         raise InputError(f"logits have {num_classes} classes, {most}: choose another method")
 
 
+@warns_of_probabilities
 def fit_methods(
     methods: Mapping[str, Method],
     logits: Logits,
