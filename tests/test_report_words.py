@@ -229,10 +229,11 @@ def test_without_a_test_file_nothing_checks_the_choice():
 
 
 def test_methods_that_are_refused_or_better_and_from_elsewhere_are_named():
-    refused = {"focal_temperature_scaling": "its NLL is worse than temperature scaling's beyond noise"}
+    why = "its NLL is worse than temperature scaling's beyond noise"
+    refused = {"focal_temperature_scaling": why, "other": "its fit ended at the end of the range", "isotonic": why}
     rows, manifest = choice_rows(BY_NLL[0], AS_GIVEN, "better", "better"), chosen(BY_NLL[0], refused=refused)
     assert refused_words(rows, manifest) == (
-        "Not recommended: focal temperature scaling, because its NLL is worse than temperature scaling's beyond noise."
+        f"Not recommended: focal temperature scaling, isotonic ({why}); other (its fit ended at the end of the range)."
     )
     assert "no other to choose from beats it" in verdict_words(rows, manifest)
     theirs = Column("theirs")

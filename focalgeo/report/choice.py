@@ -173,7 +173,10 @@ def _judged(row: Difference, none_chosen: bool) -> str:
 def refused_words(rows: Sequence[Row], manifest: Manifest) -> str:
     """Return the line on methods that were not to be chosen, and why; "" where there are none."""
     calibration = calibration_of(manifest)
-    reasons = [f"{method_title(manifest, name).lower()}, because {why}" for name, why in calibration.refused.items()]
+    by_reason: dict[str, list[str]] = {}
+    for name, why in calibration.refused.items():
+        by_reason.setdefault(why, []).append(method_title(manifest, name).lower())
+    reasons = [f"{', '.join(names)} ({why})" for why, names in by_reason.items()]
     return f"Not recommended: {'; '.join(reasons)}." if reasons else ""
 
 

@@ -87,17 +87,17 @@ def differences_figure(rows: Sequence[Row], manifest: Manifest, split: str, *, c
         for axes, name in zip(both, PANELS, strict=True):
             _draw_panel(axes, entries, name, titles[name], split)
         for level, entry in enumerate(reversed(entries)):
-            _name_row(both[0], level, entry.title)
+            _name_row(*both, level, entry.title)
         both[0].set(ylim=(-0.5, len(entries) - 0.3))
     return figure
 
 
-def _name_row(axes: Any, level: float, title: str) -> None:
-    """A name above its row, over both panels, so that the figure keeps its width for the numbers."""
-    where = blended_transform_factory(axes.transAxes, axes.transData)
-    style = {"fontsize": 8.5, "va": "center", "fontweight": "bold", "clip_on": False}
-    style["bbox"] = {"facecolor": COLOURS["paper"], "edgecolor": "none", "pad": 1}
-    axes.text(0, level + 0.36, title, transform=where, **style)
+def _name_row(first: Any, last: Any, level: float, title: str) -> None:
+    """A name above its row, over all panels, so that the figure keeps its width for the numbers."""
+    where = blended_transform_factory(first.transAxes, first.transData)
+    style = {"fontsize": 8.5, "va": "center", "fontweight": "bold", "clip_on": False, "in_layout": False}
+    box = {"facecolor": COLOURS["paper"], "edgecolor": "none", "pad": 1}
+    last.text(0, level + 0.36, title, transform=where, zorder=5, bbox=box, **style)
 
 
 def _draw_panel(axes: Any, entries: Sequence[Entry], name: str, title: Title, split: str) -> None:
