@@ -242,7 +242,7 @@ def test_methods_that_are_refused_or_better_and_from_elsewhere_are_named():
         lines = elsewhere_words([*rows, nll(theirs, BY_NLL[0], *ends, against_criterion="nll")], manifest)
         assert bool(lines) == named, ends
     (line,) = elsewhere_words([*rows, nll(theirs, BY_NLL[0], *BETTER, against_criterion="nll")], manifest)
-    assert line.startswith("theirs, from elsewhere, is better than the method to use: NLL\u00a0−0.1500\u00a0nats")
+    assert line.startswith("Theirs, from elsewhere, is better than the method to use: NLL\u00a0−0.1500\u00a0nats")
 
 
 def test_a_choice_by_ece_is_told_with_its_nll():

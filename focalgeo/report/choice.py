@@ -190,5 +190,7 @@ def elsewhere_words(rows: Sequence[Row], manifest: Manifest) -> list[str]:
         row = difference(found, column, calibration.chosen) if column.method not in known else None
         if row is not None and row.n >= LEAST_EXAMPLES and has_interval(row) and is_better(row):
             numbers = signed_words(row, entries.get(calibration.metric, Title(calibration.metric)))
-            lines.append(f"{column.method}, from elsewhere, is better than the method to use: {numbers}.")
+            lines.append(
+                f"{method_title(manifest, column.method)}, from elsewhere, is better than the method to use: {numbers}."
+            )
     return lines

@@ -227,7 +227,8 @@ def method_colour(manifest: Manifest, method: str) -> str:
     colours = METHOD_COLOURS[2:]
     if method in names:
         return colours[names.index(method) % len(colours)]
-    return known.get(method, METHOD_COLOURS[1])  # the loss-implied map, which is in no figure with the others
+    others = {LOSS_IMPLIED: METHOD_COLOURS[1]}  # in no figure with the others
+    return (known | others).get(method, METHOD_COLOURS[-1])
 
 
 def columns_of(rows: Sequence[Row], manifest: Manifest, split: str) -> list[Column]:
