@@ -256,7 +256,7 @@ def predicted_logits(logits: object, labels: object, mask: object = None) -> Pre
         raise InputError("the mask leaves no example: give at least one")
     array = label_array(labels, table, "logits", counted=counted)
     if not is_traced(table, counted):
-        _check_finite_rows(np.asarray(table), None if counted is None else np.asarray(counted, bool))
+        check_finite_rows(np.asarray(table), None if counted is None else np.asarray(counted, bool))
     return PredictedLogits(table, array, counted)
 
 
@@ -297,7 +297,12 @@ def _are_probabilities(logits: object, mask: object) -> bool:
     return jnp.issubdtype(table.dtype, jnp.floating) and look_like_probabilities(table)
 
 
-def _check_finite_rows(logits: np.ndarray, counted: np.ndarray | None) -> None:
+def check_finite_rows(logits: np.ndarray, counted: np.ndarray | None = None) -> None:
+    """Refuse rows of concrete logits that float32 does not hold as finite numbers, those left out by `counted` aside.
+
+    Raises:
+        InputError: there are some; it names the first.
+    """
     with np.errstate(over="ignore"):  # of float64, beyond what float32 holds
         wrong = ~np.isfinite(logits.astype(np.float32, copy=False)).all(axis=1)
     bad = np.flatnonzero(wrong if counted is None else wrong & counted)

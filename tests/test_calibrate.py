@@ -17,8 +17,7 @@ from configs import digits
 from focalgeo import calibrate as command
 from focalgeo import calibration, job, records, report, run
 from focalgeo.calibrate import main, parse
-from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrator
-from focalgeo.calibration.saved import SavedCalibrator, calibrator_json
+from focalgeo.calibration import METHODS, METRICS, Fitted, Method, calibrator_json, read_calibrator
 from focalgeo.config import default_config, load_config
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job import calibrate as job_calibrate
@@ -199,8 +198,8 @@ def test_the_snippet_is_right_where_probabilities_saturate(tmp_path, gamma, temp
     logits = np.concatenate([np.float32(fixed), 20 * np.random.default_rng(1).standard_normal((50, 3))])
     logits = logits.astype(np.float32)
     parameters = {"gamma": gamma, "temperature": temperature}
-    calibrator = SavedCalibrator("focal_temperature_scaling", "ece", 3, parameters)
-    records.write_json(tmp_path / "calibrator.json", calibrator_json(calibrator, inputs={}))
+    calibrator = Fitted(METHODS["focal_temperature_scaling"], "ece", parameters, 3)
+    records.write_json(tmp_path / "calibrator.json", calibrator_json(calibrator))
     probs = apply_snippet(f'<pre id="snippet">{html.escape(SNIPPET)}</pre>', tmp_path, logits)
     log_probs = np.asarray(calibration.focal_temperature_scaling(logits, gamma, temperature))
     np.testing.assert_allclose(probs, np.exp(log_probs), atol=2e-6)
@@ -215,7 +214,7 @@ def test_two_classes_have_both_kinds_of_calibration_and_groups_are_named(binary)
         assert {row.method for row in found} >= {"uncalibrated", *NAMES}
     assert "<h2>Two classes: top-label and class-1 calibration</h2>" in page
     assert "<h2>Group by group</h2>" in page
-    groups = select(rows, Metric, name="group_ece", method=read_calibrator(binary / "calibrator.json").method)
+    groups = select(rows, Metric, name="group_ece", method=read_calibrator(binary / "calibrator.json").method.name)
     largest = max(groups, key=lambda row: row.value)
     assert all(row.low < row.high for row in select(rows, Metric, name="group_ece"))
     assert f"is group “{largest.group}”: ECE {100 * largest.value:.2f}% [" in page
@@ -230,7 +229,7 @@ def test_without_test_the_rows_are_of_held_out_examples(binary):
     found = records.read_arrays(binary / "probabilities", "cross_fit")
     choice = read_calibrator(binary / "calibrator.json")
     nll = -found["log_probs"][np.arange(600), found["labels"]].mean()
-    (row,) = select(rows, Metric, name="nll", method=choice.method, criterion="nll")
+    (row,) = select(rows, Metric, name="nll", method=choice.method.name, criterion="nll")
     np.testing.assert_allclose(row.value, nll, atol=1e-5)
     assert (
         "every example is measured with methods that were fitted without its fold"
@@ -282,7 +281,7 @@ def test_logits_eight_times_too_large_are_scaled_back(tmp_path, capsys):
     np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
     assert main([f"--val={tmp_path}/val.npz", f"--out={tmp_path}/out", FEW, "--criterion=nll"]) == 0
     found = read_calibrator(tmp_path / "out" / "calibrator.json")
-    assert found.method == "temperature_scaling"
+    assert found.method.name == "temperature_scaling"
     assert found.parameters["temperature"] == pytest.approx(8, rel=0.1)
 
 
@@ -346,7 +345,7 @@ def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_p
     printed = capsys.readouterr().out
     assert "to use: class scaling" in printed
     calibrator = read_calibrator(tmp_path / "out" / "calibrator.json")
-    assert (calibrator.method, calibrator.criterion, set(calibrator.parameters)) == (
+    assert (calibrator.method.name, calibrator.criterion, set(calibrator.parameters)) == (
         "class_scaling",
         "nll",
         {"scale", "bias"},

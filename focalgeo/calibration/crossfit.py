@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from focalgeo.arguments import array_of, check_choice, count, predicted_logits, warns_of_probabilities
-from focalgeo.calibration.methods import Calibrated, Fitted, Method, fit_methods
+from focalgeo.calibration.fitted import Calibrated, Fitted, Method
+from focalgeo.calibration.methods import fit_methods
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
 from focalgeo.types import CRITERIA, Array, InputError
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from focalgeo.calibration.binning import Reliability
 from focalgeo.calibration.crossfit import candidates
+from focalgeo.calibration.fitted import Calibrated, Fitted
 from focalgeo.calibration.intervals import (
     Z95,
     PairedDifference,
@@ -21,7 +22,6 @@ from focalgeo.calibration.intervals import (
     rounded_difference,
     wilson_interval,
 )
-from focalgeo.calibration.methods import Calibrated, Fitted
 from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry, metric_entries
 from focalgeo.calibration.resampling import (
     CLASS1_METRICS,
