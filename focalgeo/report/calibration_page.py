@@ -18,9 +18,6 @@ from focalgeo.report.panels import (
 )
 from focalgeo.report.selection import (
     AS_TRAINED,
-    FOCAL,
-    PLAIN,
-    UNCALIBRATED,
     Column,
     Manifest,
     as_number,
@@ -33,6 +30,7 @@ from focalgeo.report.selection import (
     metric,
     setting,
 )
+from focalgeo.report.snippets import SNIPPETS
 from focalgeo.report.style import short
 from focalgeo.report.tables import (
     NOTHING,
@@ -57,24 +55,7 @@ from focalgeo.report.words import (
 )
 from focalgeo.rows import Metric, Row, select
 
-# Plain NumPy for the page to show: it applies a calibrator.json of these methods on a machine without focalgeo.
-# Float64. 1 - q is summed over the other classes, so it keeps its digits where q rounds to 1.
-# tests/test_calibrate.py runs these lines and compares them with calibration.focal_temperature_scaling.
-SNIPPET_METHODS = (UNCALIBRATED, PLAIN, FOCAL)
 MOST_GROUPS = 500  # in the table of groups, the worst calibrated first
-SNIPPET = """\
-import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json").read_text())["parameters"]
-z = (logits - logits.max(-1, keepdims=True)).astype(float) / c.get("temperature", 1)  # logits: [examples, classes]
-log_q = z - np.log(np.exp(z).sum(-1, keepdims=True)); q = np.exp(log_q)
-r = np.maximum(q @ (1 - np.eye(q.shape[-1])), 1e-300); s = np.where(q > 0.5, np.log1p(-np.minimum(r, 0.5)), log_q)
-g = c.get("gamma", 0); w = log_q - g * np.log(r) - np.log1p(-g * q * s / r)
-probs = np.exp(w - w.max(-1, keepdims=True)); probs /= probs.sum(-1, keepdims=True)
-"""
-
-
-def snippet_of(method: str) -> str:
-    """Return lines of NumPy that apply a method's calibrator.json; "" where there are none."""
-    return SNIPPET if method in SNIPPET_METHODS else ""
 
 
 def _shown(rows: Sequence[Row], manifest: Manifest, calibration: Calibration) -> list[Column]:
@@ -109,7 +90,7 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
     columns = _shown(rows, manifest, calibration)
     split, chosen, gamma = calibration.split, calibration.chosen, calibration.trained_gamma
     gaps = class_gaps(rows, manifest, split, chosen, calibration.criterion)
-    snippet = snippet_of(chosen.method)
+    snippet = SNIPPETS.get(chosen.method, "")
     return template("calibration.html").render(
         title=f"Calibration of {short(str(manifest.get('data', {}).get('name', 'a classifier')), 200)}",
         verdict=verdict_words(rows, manifest),
