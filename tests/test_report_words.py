@@ -199,7 +199,10 @@ def test_a_method_that_is_chosen_for_what_another_beats_says_so():
     rows = choice_rows(BY_NLL[1], BY_NLL[0], "alike", "alike")
     manifest = chosen(BY_NLL[1], beaten={AS_GIVEN.method: "x", BY_NLL[0].method: "vector_scaling"})
     words = verdict_words(rows, manifest)
-    assert "on held-out parts of val vector scaling is better than temperature scaling, and none beats" in words
+    assert (
+        "on held-out parts of val vector scaling is better than temperature scaling, and no other beats this method, "
+        "whose own difference to temperature scaling is NLL\u00a0−0.0500\u00a0nats [−0.2000,\u00a00.1000]."
+    ) in words
     assert "it is better than" not in words
 
 
@@ -217,6 +220,9 @@ def test_gamma_0_is_called_temperature_scaling():
     rows = [*choice_rows(BY_NLL[1], AS_GIVEN, "better", "better"), Fit("calibration_gamma", 0.0, 9, "val", *BY_NLL[1])]
     manifest = chosen(BY_NLL[1])
     assert verdict_words(rows, manifest).startswith("Use temperature scaling (γ\u00a0=\u00a00): on held-out parts")
+    pair = nll(BY_NLL[1], BY_NLL[0], -0.02, -0.01, split="cross_fit")
+    beaten = dict.fromkeys([AS_GIVEN.method, BY_NLL[0].method], BY_NLL[1].method)
+    assert "better than no calibration" in verdict_words([*rows, pair], chosen(BY_NLL[1], beaten=beaten))
     table = metric_table(rows, manifest, "test", chosen=BY_NLL[1])
     (line,) = [line for line in table.lines if line.mark]
     assert (line.mark, line.note) == ("chosen", "by NLL, γ\u00a0=\u00a00, that is temperature scaling")

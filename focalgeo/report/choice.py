@@ -3,7 +3,7 @@
 A method is chosen on val and measured on test, and the sentences keep the two apart.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from focalgeo.report.selection import (
@@ -90,77 +90,78 @@ def _compared_with(rows: Sequence[Row], manifest: Manifest, calibration: Calibra
     columns = column_of_each(rows, manifest, HELD_OUT, criterion=calibration.criterion)
     if calibration.chosen == AS_TRAINED:
         return next((each for each in columns if each.criterion), AS_TRAINED)
-    beaten = [each for each in columns if each.method in calibration.beaten and each != calibration.chosen]
-    plain = [each for each in columns if each.method == PLAIN and each != calibration.chosen]
+    own = fitted_title(rows, manifest, calibration.chosen)  # gamma 0 is temperature scaling: not held against itself
+    others = [each for each in columns if fitted_title(rows, manifest, each) != own]
+    beaten = [each for each in others if each.method in calibration.beaten]
+    plain = [each for each in others if each.method == PLAIN]
     return (beaten or plain or [AS_TRAINED])[-1]
 
 
 def _on_val(rows: Sequence[Row], manifest: Manifest, calibration: Calibration, against: Column) -> str:
-    chosen, names = calibration.chosen, list(dict.fromkeys((calibration.metric, "nll")))
+    chosen, names = calibration.chosen, dict.fromkeys((calibration.metric, "nll"))
     use = f"Use {column_words(rows, manifest, chosen)}" if chosen != AS_TRAINED else "Leave the outputs as they are"
-    found = {name: _row(rows, name, HELD_OUT, calibration, against) for name in names}
-    row = next((each for each in found.values() if each is not None), None)
-    if row is None:
+    found = _pair(rows, names, HELD_OUT, calibration, against)
+    if not found:
         return f"{use}."
-    if row.n < LEAST_EXAMPLES:
-        return (
-            f"{use} for want of evidence: {row.n:,} examples are too few to compare methods, and nothing is concluded."
-        )
-    numbers = _numbers(found, manifest)
-    if chosen == AS_TRAINED:
-        first = fitted_title(rows, manifest, against).lower()
-        return f"{use}: on held-out parts of val no method is better beyond noise ({first} less none: {numbers})."
-    other = _with_article(rows, manifest, against)
-    if is_better(row):
-        rest = "no other to choose from" if calibration.refused else "no other"
-        return f"{use}: on held-out parts of val it is better than {other} ({numbers}), and {rest} beats it."
+    n = next(iter(found.values())).n
+    if n < LEAST_EXAMPLES:
+        return f"{use} for want of evidence: {n:,} examples are too few to compare methods, and nothing is concluded."
+    return f"{use}: on held-out parts of val {_evidence(rows, manifest, calibration, against, found)}."
+
+
+def _evidence(
+    rows: Sequence[Row],
+    manifest: Manifest,
+    calibration: Calibration,
+    against: Column,
+    found: Mapping[str, Difference],
+) -> str:
+    numbers, admitted = _numbers(found, manifest), " to choose from" if calibration.refused else ""
+    other = _other(rows, manifest, against)
+    if calibration.chosen == AS_TRAINED:
+        return f"no method{admitted} is better beyond noise ({other} less none: {numbers})"
+    if is_better(next(iter(found.values()))):
+        return f"it is better than {other} ({numbers}), and no other{admitted} beats it"
     by = calibration.beaten.get(against.method)
     better = f"{method_title(manifest, by).lower()} is better than {other}" if by else f"{other} is not to be chosen"
-    return f"{use}: on held-out parts of val {better}, and none beats the plainer method named first ({numbers})."
+    return f"{better}, and no other{admitted} beats this method, whose own difference to {other} is {numbers}"
 
 
-def _with_article(rows: Sequence[Row], manifest: Manifest, column: Column) -> str:
+def _other(rows: Sequence[Row], manifest: Manifest, column: Column) -> str:
     return "no calibration" if column == AS_TRAINED else fitted_title(rows, manifest, column).lower()
 
 
-def _row(rows: Sequence[Row], name: str, split: str, calibration: Calibration, against: Column) -> Difference | None:
-    """The chosen method's metric less that of the other; of no method chosen, the other's less none."""
+def _pair(
+    rows: Sequence[Row], names: Iterable[str], split: str, calibration: Calibration, against: Column
+) -> dict[str, Difference]:
+    """The chosen method's metrics less those of the other, by name; of no method chosen, the other's less none."""
     first, second = calibration.chosen, against
     first, second = (second, first) if first == AS_TRAINED else (first, second)
-    return difference(differences(rows, name, split), first, second)
+    found = {name: difference(differences(rows, name, split), first, second) for name in names}
+    return {name: row for name, row in found.items() if row is not None}
 
 
-def _numbers(found: Mapping[str, Difference | None], manifest: Manifest) -> str:
+def _numbers(found: Mapping[str, Difference], manifest: Manifest) -> str:
     entries = metric_entries(manifest)
-    return ", ".join(
-        signed_words(row, entries.get(name, Title(name.upper()))) for name, row in found.items() if row is not None
-    )
+    return ", ".join(signed_words(row, entries.get(name, Title(name.upper()))) for name, row in found.items())
 
 
 def _on_test(rows: Sequence[Row], manifest: Manifest, calibration: Calibration, against: Column) -> str:
     """What test says of the same pair, by NLL and by ECE; "" without rows."""
     if calibration.split == HELD_OUT:
         return "There was no test file, so no other examples check this."
-    found = {name: _row(rows, name, calibration.split, calibration, against) for name in ("nll", "ece")}
-    found = {name: row for name, row in found.items() if row is not None}
+    found = _pair(rows, ("nll", "ece"), calibration.split, calibration, against)
     if not found:
         return ""
     n = next(iter(found.values())).n
     if n < LEAST_EXAMPLES:
         return f"The test set of {n:,} examples is too small to add to this."
-    if calibration.chosen != AS_TRAINED and fitted_title(rows, manifest, calibration.chosen) == fitted_title(
-        rows, manifest, against
-    ):
-        return ""
     judged = {name: _judged(row, calibration.chosen == AS_TRAINED) for name, row in found.items()}
     if len(set(judged.values())) == 1:
         return f"The test set {judged[next(iter(judged))]} ({_numbers(found, manifest)})."
     entries = metric_entries(manifest)
-    parts = [
-        f"{judged[name]} by {name.upper()} ({value_words(row, entries.get(name, Title(name)))})"
-        for name, row in found.items()
-    ]
-    return f"The test set {' and '.join(parts)}."
+    values = {name: value_words(row, entries.get(name, Title(name))) for name, row in found.items()}
+    return f"The test set {' and '.join(f'{judged[name]} by {name.upper()} ({values[name]})' for name in found)}."
 
 
 def _judged(row: Difference, none_chosen: bool) -> str:

@@ -152,7 +152,7 @@ def _format_axes(axes: Any, scale: float) -> None:
 
 
 class ClassGaps(NamedTuple):
-    """What each class is given too much, by method: rows "class_gap" in the order as given, plain, chosen."""
+    """The gap of each class by method: rows "class_gap" as given, by the plainest fitted method, by the chosen one."""
 
     rows: Mapping[Column, Mapping[str, Metric]]
 
