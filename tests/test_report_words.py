@@ -206,6 +206,18 @@ def test_a_method_that_is_chosen_for_what_another_beats_says_so():
     assert "it is better than" not in words
 
 
+def test_an_interval_and_a_choice_that_counts_chances_do_not_contradict_each_other():
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "alike", "alike")
+    one_sided = verdict_words(rows, chosen(BY_NLL[0]))
+    assert (
+        "it is better than no calibration (NLL\u00a0−0.0500\u00a0nats [−0.2000,\u00a00.1000], "
+        "one-sided p\u00a0=\u00a00.25), and no other beats it."
+    ) in one_sided
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "alike")
+    counted = verdict_words(rows, chosen(AS_GIVEN, beaten={}))
+    assert "no method is better beyond noise when all of them are counted as chances (temperature scaling" in counted
+
+
 def test_few_examples_conclude_nothing():
     rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "better", n=(99, 99))
     assert verdict_words(rows, chosen(BY_NLL[0], beaten={})) == (

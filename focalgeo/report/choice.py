@@ -24,7 +24,7 @@ from focalgeo.report.selection import (
     method_title,
     metric_entries,
 )
-from focalgeo.report.style import short
+from focalgeo.report.style import rounded, short
 from focalgeo.report.words import column_words, signed_words, value_words
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Row, Title
 
@@ -118,11 +118,13 @@ def _evidence(
 ) -> str:
     numbers, admitted = _numbers(found, manifest), " to choose from" if calibration.refused else ""
     other = _other(rows, manifest, against)
+    row, by = next(iter(found.values())), calibration.beaten.get(against.method)
     if calibration.chosen == AS_TRAINED:
-        return f"no method{admitted} is better beyond noise ({other} less none: {numbers})"
-    if is_better(next(iter(found.values()))):
-        return f"it is better than {other} ({numbers}), and no other{admitted} beats it"
-    by = calibration.beaten.get(against.method)
+        chances = " when all of them are counted as chances" if is_better(row) else ""
+        return f"no method{admitted} is better beyond noise{chances} ({other} less none: {numbers})"
+    if is_better(row) or by == calibration.chosen.method:  # the choice's test is one-sided: its interval may hold 0
+        p = "" if is_better(row) else f", one-sided p\u00a0=\u00a0{rounded(row.p_value / 2, 2)}"
+        return f"it is better than {other} ({numbers}{p}), and no other{admitted} beats it"
     better = f"{method_title(manifest, by).lower()} is better than {other}" if by else f"{other} is not to be chosen"
     return f"{better}, and no other{admitted} beats this method, whose own difference to {other} is {numbers}"
 

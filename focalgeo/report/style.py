@@ -144,9 +144,9 @@ def plain(value: float) -> str:
     return significant(value, 2)
 
 
-def rounded(value: float) -> str:
-    """Return a fitted number with four significant digits and without needless zeros: 1.695, 0.8."""
-    text = significant(value)
+def rounded(value: float, digits: int = 4) -> str:
+    """Return a number with so many significant digits and without needless zeros: 1.695, 0.8."""
+    text = significant(value, digits)
     return text.rstrip("0").rstrip(".") if "." in text and "×" not in text else text
 
 
