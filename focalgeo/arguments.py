@@ -289,7 +289,7 @@ def warns_of_probabilities(function: Callable) -> Callable:
 
 def _are_probabilities(logits: object, mask: object) -> bool:
     """Whether they are a concrete table of what looks like probabilities where the mask counts; never an error."""
-    if is_traced(logits, mask) or np.ndim(logits) != 2 or not hasattr(logits, "dtype"):
+    if is_traced(logits, mask) or not hasattr(logits, "dtype") or np.ndim(logits) != 2:
         return False
     table = np.asarray(logits)
     if mask is not None and np.shape(mask) == table.shape[:1]:
