@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -205,11 +207,16 @@ def _fitted(
     logits: Array, labels: Array, plan: _Plan, *, all_criteria: bool
 ) -> tuple[dict[str, GridSearch], list[Fitted], list[Calibrated]]:
     """Searches, fits, and cross-fitted log-probabilities of the fits that compete, or by all criteria."""
-    searches = searched(plan.methods, logits, labels, settings=plan.settings)
-    fits = fit_methods(plan.methods, logits, labels, settings={**plan.settings, "searches": searches})
     settings = plan.settings if all_criteria else {**plan.settings, "criteria": (plan.criterion,)}
     folds = {"num_folds": plan.num_folds, "seed": plan.seed}
-    return searches, fits, cross_fit(plan.methods, logits, labels, settings=settings, **folds)
+    with ThreadPoolExecutor(1) as pool:  # the search of the grid beside the fits of the folds, warning once in all
+        search = pool.submit(
+            copy_context().run, partial(searched, plan.methods, logits, labels, settings=plan.settings)
+        )
+        held_out = cross_fit(plan.methods, logits, labels, settings=settings, **folds)
+        searches = search.result()
+    fits = fit_methods(plan.methods, logits, labels, settings={**plan.settings, "searches": searches})
+    return searches, fits, held_out
 
 
 def _of_choice(plan: _Plan) -> tuple[str, ...]:

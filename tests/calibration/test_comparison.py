@@ -117,3 +117,11 @@ def test_the_default_leaves_out_what_cannot_be_used(monkeypatch):
     assert "loss_implied_map" not in {each.method.name for each in found.fits}
     with pytest.raises(InputError, match="takes 3 at most"):
         compare(draw(100), None, ("focal_temperature_scaling",), **FEW)
+
+
+def test_probabilities_for_logits_are_warned_of_once():
+    logits, labels = draw(100)
+    probs = np.asarray(jax.nn.softmax(logits))
+    with pytest.warns(calibration.ProbabilityWarning) as told:
+        compare((probs, labels), None, NAMES, **FEW)
+    assert len(told) == 1

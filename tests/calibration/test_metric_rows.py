@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from focalgeo import calibration
-from focalgeo.calibration.methods import METHODS, Calibrated, Fitted
+from focalgeo.calibration import METHODS, Calibrated, Fitted
 from focalgeo.calibration.metric_rows import Sample
 from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS
 from focalgeo.rows import Difference, Metric, ReliabilityBin, select

@@ -18,7 +18,8 @@ HUGE = np.float32(3e38)
 METRICS: dict[str, Callable] = {
     name: getattr(calibration, name)
     for name in (
-        "accuracy", "adaptive_ece", "adaptive_reliability", "brier", "brier_split", "classwise_ece", "debiased_ece",
+        "accuracy", "adaptive_ece", "adaptive_reliability", "aurc", "auroc", "brier", "brier_split", "classwise_ece",
+        "debiased_ece",
         "debiased_squared_ece", "ece", "entropy", "entropy_by_outcome", "high_confidence", "interpolated_adaptive_ece",
         "mce", "nll", "nll_by_outcome", "overconfidence", "reliability", "smooth_ece", "underconfidence",
     )
@@ -190,6 +191,26 @@ MAPS_AND_FITS = [
     unhelpful("cross_fit with one fold", "num_folds is 1: give 2 or more", calibration.cross_fit, calibration.METHODS,
               LOGITS, LABELS, settings={}, num_folds=1),
     unhelpful("folds of a table", r"labels have shape \(5, 1\)", calibration.folds, LABELS[:, None], 2, 0),
+    *(
+        wrong(f"{fit.__name__} of labels from 1", "labels run from 1 to 3", fit, LOGITS, LABELS + 1)
+        for fit in (calibration.fit_vector_scaling, calibration.fit_focal_vector_scaling,
+                    calibration.fit_matrix_scaling, calibration.fit_ensemble_temperature,
+                    calibration.fit_histogram_binning, calibration.fit_isotonic)
+    ),
+    wrong("fit_matrix_scaling of 300 classes", "logits have 300 classes: matrix scaling is fitted for at most 200",
+          calibration.fit_matrix_scaling, np.zeros((5, 300), np.float32), LABELS),
+    wrong("fit of NaN", "logits of 5 examples are not finite", calibration.fit, "vector_scaling", LOGITS * np.nan,
+          LABELS),
+    unhelpful("fit of an unknown method", "the method is 'platt': choose one of uncalibrated", calibration.fit, "platt",
+              LOGITS, LABELS),
+    unhelpful("compare with 10 resamples", "num_resamples is 10: give 100 or more", calibration.compare,
+              (LOGITS, LABELS), num_resamples=10),
+    unhelpful("compare of labels from 1", "labels run from 1", calibration.compare, (LOGITS, LABELS + 1)),
+    wrong("focal_vector_scaling of infinite scales", "scales", calibration.focal_vector_scaling, LOGITS, 0.0, 1.0,
+          np.float32([1, np.inf, 1]), np.zeros(3, np.float32)),
+    unhelpful("focal_vector_scaling of two scales", "scales have shape", calibration.focal_vector_scaling, LOGITS, 0.0,
+              1.0, np.ones(2, np.float32), np.zeros(3, np.float32)),
+    wrong("log_probabilities of logits", "give probabilities|probs", calibration.log_probabilities, LOGITS),
     wrong("fit_methods of labels from 1", "labels run from 1", calibration.fit_methods, calibration.METHODS, LOGITS,
           LABELS + 1, settings={"trained_gamma": 2.0}),
 ]  # fmt: skip
