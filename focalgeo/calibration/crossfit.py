@@ -23,9 +23,11 @@ _WORDS = {"nll": "its NLL is", "brier": "its Brier score is", "accuracy": "its a
 
 
 def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
-    """The fold of each example, int32 [examples] from 0 to num_folds - 1, at random in `seed`.
+    """The fold of each example at random in `seed`, int32 [examples] from 0 to num_folds - 1; sizes differ by 1 at most.
 
-    Stratified: folds differ by at most one in size, and by at most one in the number of examples of any class.
+    The labels give their number alone. Folds with equal shares of each class would flatter methods that fit the
+    classes: each held-out part would have the very shares that they were fitted to. With 1,000 examples of 100 classes
+    that made structured matrix scaling 0.03 nats too good.
 
     Raises:
         InputError: labels of another shape than [examples]; a number of folds below 2 or above 10,000, a negative seed.
@@ -35,10 +37,8 @@ def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
         raise InputError(f"labels have shape {labels.shape}: give one label for each example, [examples]")
     count("num_folds", num_folds, 2, _MOST_FOLDS)
     count("seed", seed, 0, 2**63 - 1)
-    shuffled = np.random.default_rng(seed).permutation(len(labels))
-    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     fold = np.empty(len(labels), np.int32)
-    fold[by_label] = np.arange(len(labels)) % num_folds
+    fold[np.random.default_rng(seed).permutation(len(labels))] = np.arange(len(labels)) % num_folds
     return fold
 
 
