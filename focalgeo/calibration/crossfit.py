@@ -23,7 +23,7 @@ _WORDS = {"nll": "its NLL is", "brier": "its Brier score is", "accuracy": "its a
 
 
 def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
-    """The fold of each example at random in `seed`, int32 [examples] from 0 to num_folds - 1; sizes differ by 1 at most.
+    """The fold of each example at random in `seed`, int32 [examples] from 0 to num_folds - 1; of one size but for 1.
 
     The labels give their number alone. Folds with equal shares of each class would flatter methods that fit the
     classes: each held-out part would have the very shares that they were fitted to. With 1,000 examples of 100 classes
