@@ -1,0 +1,168 @@
+"""The README's tables, each from results.json alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.posthoc.collected import Interval, interval
+from experiments.posthoc.peers import PEERS
+from experiments.posthoc.simulation import KINDS
+from experiments.posthoc.splits import TITLES
+from focalgeo.calibration import METHODS
+
+PLAIN = "temperature_scaling"
+COUNTERPARTS = {
+    "probmetrics temperature": PLAIN,
+    "probmetrics ts-mix": PLAIN,
+    "probmetrics svs": "vector_scaling",
+    "probmetrics sms": "structured_matrix_scaling",
+    "scikit-learn temperature": PLAIN,
+    "scikit-learn isotonic": None,
+    "scikit-learn pooled isotonic": "isotonic",
+    "netcal temperature": PLAIN,
+    "netcal temperature float64": PLAIN,
+    "netcal histogram": None,
+}
+
+
+def all_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Every table by its name."""
+    return {
+        "methods": methods_table(results),
+        "choice": choice_table(results),
+        "simulation": simulation_table(results),
+        "excess": excess_table(results),
+        "criterion": criterion_table(results),
+        "peers": peers_table(results),
+    }
+
+
+def methods_table(results: dict[str, Any]) -> str:
+    """Each method less temperature scaling."""
+    rows = []
+    for network, methods in results["methods"].items():
+        recommended = [row["chosen"] for row in results["choice"].get(network, ())]
+        for name, own in methods.items():
+            cells = [_less(own, methods[PLAIN], score, scale) for score, scale in _SCORES.items()]
+            rows.append([TITLES[network], title(name), *cells, str(recommended.count(name)), _seconds(own)])
+    heads = ("network", "method", *(f"{_HEADS[score]}" for score in _SCORES), "recommended", "seconds")
+    return markdown(heads, rows)
+
+
+def choice_table(results: dict[str, Any]) -> str:
+    """How often the recommended method was beyond noise worse or better than the plain ones, by each metric."""
+    rows = []
+    for network, splits in results["choice"].items():
+        for against in ("uncalibrated", PLAIN):
+            compared = [row["against"][against] for row in splits if against in row["against"]]
+            cells = [_beyond(compared, metric) for metric in ("nll", "brier", "ece", "accuracy")]
+            rows.append([TITLES[network], title(against), f"{len(compared)} of {len(splits)}", *cells])
+    heads = ("network", "recommended against", "another method", "NLL", "Brier", "ECE", "accuracy")
+    return markdown(heads, rows)
+
+
+def simulation_table(results: dict[str, Any]) -> str:
+    """What was chosen, in hundredths of the repetitions."""
+    order = list(METHODS)
+    rows = []
+    for cell in results["simulation"]:
+        right = KINDS[cell["truth"]].right
+        sides = {"plainer": 0, "right": 0, "beyond": 0}
+        for name, count in cell["chosen"].items():
+            side = np.sign(order.index(name) - order.index(right))
+            sides[("plainer", "right", "beyond")[side + 1]] += count
+        shares = [f"{100 * sides[side] / cell['repetitions']:.0f}" for side in sides]
+        most = sorted(cell["chosen"].items(), key=lambda item: -item[1])
+        said = ", ".join(f"{title(name)} {100 * count / cell['repetitions']:.0f}" for name, count in most)
+        rows.append([*_cell_heads(cell), title(right), *shares, said])
+    heads = ("truth", "classes", "examples", "repetitions", "right", "plainer %", "right %", "more complex %", "chosen %")
+    return markdown(heads, rows)
+
+
+def excess_table(results: dict[str, Any]) -> str:
+    """The mean excess NLL over the truth, in thousandths of a nat."""
+    names = ("uncalibrated", PLAIN, "right", "chosen")
+    rows = []
+    for cell in results["simulation"]:
+        excess = cell["excess"] | {"right": cell["excess"][KINDS[cell["truth"]].right]}
+        rows.append([*_cell_heads(cell), *(f"{1000 * excess[name]:.1f}" for name in names)])
+    heads = ("truth", "classes", "examples", "repetitions", "as given", title(PLAIN), "right method", "chosen method")
+    return markdown(heads, rows)
+
+
+def criterion_table(results: dict[str, Any]) -> str:
+    """Fits by NLL and by ECE, less temperature scaling by NLL."""
+    rows = []
+    for network, fits in results["criterion"].items():
+        plain = fits[f"{PLAIN} by nll"]
+        for name, own in fits.items():
+            if own is plain:
+                continue
+            method, _, criterion = name.partition(" by ")
+            cells = [_less(own, plain, score, scale) for score, scale in _SCORES.items() if score != "accuracy"]
+            worse = sum(low > 0 for _, low, _ in own["nll_difference"])
+            better = sum(high < 0 for _, _, high in own["nll_difference"])
+            said = f"{worse} / {better} of {len(own['nll'])}"
+            rows.append([TITLES[network], title(method), criterion.upper(), *cells, said])
+    heads = ("network", "method", "fitted by", *(_HEADS[s] for s in _SCORES if s != "accuracy"), "NLL worse / better")
+    return markdown(heads, rows)
+
+
+def peers_table(results: dict[str, Any]) -> str:
+    """Other libraries' NLL less that of temperature scaling here, and less that of the same method here."""
+    rows = []
+    for network, peers in results["peers"].items():
+        methods = results["methods"].get(network, {})
+        for name, own in peers.items():
+            named = [TITLES[network], f"{PEERS[name].package} {own['version']}", PEERS[name].title]
+            if "nll" not in own:
+                rows.append([*named, own["error"], "", "", "", ""])
+                continue
+            same = COUNTERPARTS[name]
+            plain = _less(own, methods[PLAIN], "nll", 1000) if PLAIN in methods else ""
+            less = _less(own, methods[same], "nll", 1000) if same in methods else ""
+            ours = _seconds(methods[same]) if same in methods else ""
+            zeros = f"{100 * np.mean(own['zeros']):.1f}%" if max(own["zeros"]) else "none"
+            rows.append([*named, plain, less, zeros, _seconds(own), ours])
+    heads = ("network", "library", "method", "NLL less temperature scaling", "NLL less the same here", "labels given 0")
+    return markdown((*heads, "seconds", "here"), rows)
+
+
+def title(name: str) -> str:
+    """A method's title, as a part of a sentence."""
+    plain, comma, rest = name.partition(",")
+    return METHODS[plain].title.lower() + comma + rest if plain in METHODS else name
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+_SCORES = {"nll": 1000, "ece": 1000, "brier": 1000, "accuracy": 100}
+_HEADS = {"nll": "NLL, 1/1000 nat", "ece": "ECE, 1/1000", "brier": "Brier, 1/1000", "accuracy": "accuracy, points"}
+
+
+def _less(own: dict, against: dict, score: str, scale: float) -> str:
+    if own is against:
+        return "0"
+    found = Interval(*(scale * each for each in interval(np.subtract(own[score], against[score]))))
+    if found.low == found.high:
+        return f"{found.mean:+.1f}" if found.mean else "0"
+    return f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+
+
+def _beyond(compared: Sequence[dict], metric: str) -> str:
+    sign = -1 if metric == "accuracy" else 1
+    ends = [sorted((sign * each[metric][1], sign * each[metric][2])) for each in compared]
+    return f"{sum(low > 0 for low, _ in ends)} / {sum(high < 0 for _, high in ends)}"
+
+
+def _seconds(own: dict) -> str:
+    return f"{np.median(own['seconds']):.2g}"
+
+
+def _cell_heads(cell: dict) -> list[str]:
+    return [cell["truth"], f"{cell['classes']}", f"{cell['examples']:,}", f"{cell['repetitions']}"]
