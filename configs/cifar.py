@@ -31,7 +31,7 @@ Expected:  of Mukhoti et al., Tables 3, 1 and 4: test error, ECE (15 bins of equ
 
            of Komisarenko & Kull, Table 1, ResNet-50, means of five seeds: accuracy, ECE after temperature scaling and
            after focal temperature scaling, in %. Their bins are of equal mass: that is row adaptive_ece, and
-           --config.evaluation.binning=adaptive_ece fits by it in place of equal width:
+           --config.evaluation.criteria=nll,ece,adaptive_ece fits by it in place of equal width:
 
 | data     | ce             | fl1            | fl3            | fl7            | flsd53         | adafocal       |
 | cifar10  | 95.0 1.03 0.71 | 95.0 1.05 0.82 | 94.3 1.48 0.93 | 93.1 0.66 0.61 | 94.6 1.30 1.23 | 94.9 1.80 0.95 |

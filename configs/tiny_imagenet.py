@@ -12,7 +12,7 @@ Recipe:    SGD, momentum 0.9, weight decay 5e-4, batch 64, learning rate 0.1 for
 Time:      not yet measured on a GPU
 Expected:  Komisarenko & Kull, Table 1, ResNet-50, five seeds: accuracy, and ECE (equal mass, 15 bins) after temperature
            scaling and after focal temperature scaling, in % (row adaptive_ece; fitted by equal width here, unless
-           --config.evaluation.binning=adaptive_ece):
+           --config.evaluation.criteria=nll,ece,adaptive_ece):
            | ce             | fl1            | fl3            | fl7            | flsd53         | adafocal       |
            | 49.9 5.57 3.66 | 50.6 3.27 1.86 | 51.6 2.21 1.63 | 50.9 1.01 0.96 | 52.1 2.06 1.48 | 51.6 2.97 1.89 |
            Their published code fits the maps on the split it tests on.

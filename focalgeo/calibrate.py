@@ -27,6 +27,9 @@ Each split is one file with logits or probs [examples, classes], labels [example
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
 
 
+_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message.replace('argument ', '', 1)}; see --help")
@@ -49,6 +52,11 @@ def _number(text: str) -> float:
     raise argparse.ArgumentTypeError(f"invalid float value: {text[:40]!r}, give a number such as 2.5")
 
 
+def _names(text: str) -> tuple[str, ...]:
+    """Names with commas between them, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all flags; it raises InputError where argparse would exit."""
     parser = _Parser(
@@ -66,12 +74,39 @@ def make_parser() -> argparse.ArgumentParser:
     add("--probs-key", metavar="NAME", help="the array that holds probabilities, if its name is not probs")
     add("--labels-key", metavar="NAME", help="the array that holds labels, if its name is not labels")
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
-    add("--criterion", default="ece", help="fits that are compared and chosen from: those by ece (default) or by nll")
-    add("--binning", default="ece", help="the ECE that is searched: ece (equal width, default) or adaptive_ece")
+    add(
+        "--methods",
+        type=_names,
+        default=(),
+        metavar="NAMES",
+        help="methods to compare, such as vector_scaling,isotonic",
+    )
+    add("--criterion", default="nll", help="by which methods are fitted, compared and chosen: nll (default), ece, ...")
+    add("--criteria", type=_names, default=("nll", "ece"), metavar="NAMES", help="fits shown (default nll,ece)")
+    add(
+        "--metrics",
+        type=_names,
+        default=_METRICS,
+        metavar="NAMES",
+        help=f"metrics (default {','.join(_METRICS)})",
+    )
     add(
         "--trained-gamma", type=_number, metavar="GAMMA", help="gamma of the focal loss that the model was trained with"
     )
-    add("--folds", type=_whole, default=5, help="folds of the cross-fit of val by which a method is chosen (default 5)")
+    add(
+        "--also",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="probabilities by a method from elsewhere, to be compared: arrays val (held out, fold by fold) and test",
+    )
+    add(
+        "--folds",
+        dest="num_folds",
+        type=_whole,
+        default=5,
+        help="folds of the cross-fit of val by which a method is chosen (default 5)",
+    )
     add("--num-bins", type=_whole, default=15, help="bins of both ECEs (default 15)")
     add("--num-resamples", type=_whole, default=1000, help="resamples of the bootstrap (default 1000)")
     add("--seed", type=_whole, default=0, help="seed of the bootstrap and of the folds (default 0)")
@@ -95,7 +130,7 @@ def parse(arguments: Sequence[str]) -> Options:
     for name in ("val", "out"):
         if not getattr(found, name):
             raise InputError(f"--{name} is missing: for example {EXAMPLE}")
-    options = Options(**{**vars(found), "out": expanded(found.out)})
+    options = Options(**{**vars(found), "out": expanded(found.out), "also": tuple(found.also)})
     _check(options)
     return options
 
@@ -105,6 +140,7 @@ def _check_texts(arguments: Sequence[str]) -> None:
     for argument in filter(UNUSABLE.search, arguments):
         raise InputError(f"{shown(argument, most=100)} holds what is no UTF-8 text on one line: rename it")
     names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    names = [name for name in names if name != "--also"]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{twice[:60]} is given {names.count(twice)} times: give it once")
@@ -117,21 +153,19 @@ def _check_texts(arguments: Sequence[str]) -> None:
 
 
 def _check(options: Options) -> None:
-    for name, choices in (("criterion", ("ece", "nll")), ("binning", ("ece", "adaptive_ece"))):
-        if getattr(options, name) not in choices:
-            raise InputError.of_choice(f"--{name}", getattr(options, name), choices)
     if options.logits_key is not None and options.probs_key is not None:
         raise InputError("--logits-key and --probs-key are both given: a file is read as logits or as probs, give one")
     ranges = (
-        ("folds", 2, 100),
+        ("num_folds", 2, 100),
         ("num_bins", 1, MOST_BINS),
-        ("num_resamples", 2, MOST_RESAMPLES),
+        ("num_resamples", 100, MOST_RESAMPLES),
         ("seed", 0, 2**31 - 1),
     )
     for name, least, most in ranges:
         value = getattr(options, name)
         if not least <= value <= most:
-            raise InputError(f"--{name.replace('_', '-')} is {value}: it must be from {least} to {most}")
+            flag = name.removeprefix("num_") if name == "num_folds" else name.replace("_", "-")
+            raise InputError(f"--{flag} is {value}: it must be from {least} to {most}")
     if options.trained_gamma is not None and not 0 <= options.trained_gamma <= 100:
         raise InputError(f"--trained-gamma is {options.trained_gamma}: it must be from 0 to 100")
 
@@ -145,10 +179,10 @@ def main(arguments: Sequence[str]) -> int:
         options = parse(arguments)
         if processes.launched() > 1:
             raise InputError(f"{processes.launched()} processes are started and this command is one: start it alone")
-        val, test = read_inputs(options)
+        inputs = read_inputs(options)
         from focalgeo.job import calibration  # jax after flags and files, so that their errors are answered at once
 
-        calibration.run_and_print(options, val, test, command=["python", "-m", "focalgeo.calibrate", *arguments])
+        calibration.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
         print(f"focalgeo: {str(error).replace('--workdir', '--out')}", file=sys.stderr)

@@ -5,17 +5,20 @@ split alone says how a method does on examples that its fit has not seen.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Integer
 
 from focalgeo.arguments import array_of, check_choice, count, predicted_logits
-from focalgeo.calibration.methods import Calibrated, Fitted, Method, fit_methods
+from focalgeo.calibration.methods import CRITERIA, Calibrated, Fitted, Method, fit_methods
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
 from focalgeo.types import Array, InputError
 
+LEVEL = 0.05  # of all comparisons together
+METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits are compared, where the names differ
 _MOST_FOLDS = 10_000  # fits are made for each
+_WORDS = {"nll": "its NLL is", "brier": "its Brier score is", "accuracy": "its accuracy is"}
 
 
 def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
@@ -55,7 +58,7 @@ def cross_fit(
         methods: Some of METHODS, or others.
         logits: Float [examples, classes].
         labels: Int [examples].
-        settings: As of `fit_methods`; a "search" of all examples is not used.
+        settings: As of `fit_methods`; "searches" of all examples are not used.
         num_folds: 2 or more.
         seed: Of the folds.
 
@@ -64,11 +67,11 @@ def cross_fit(
     """
     predicted_logits(logits, labels)
     fold = folds(labels, num_folds, seed)
-    settings = {name: value for name, value in settings.items() if name != "search"}
+    settings = {name: value for name, value in settings.items() if name != "searches"}
     held_out: list[Calibrated] = []
     for index in range(num_folds):
         fits = fit_methods(methods, logits, labels, settings=settings, mask=fold != index)
-        parts = [np.asarray(fitted.log_probs(logits)) for fitted in fits]
+        parts = [np.asarray(fitted.predict_log_proba(logits)) for fitted in fits]
         if not held_out:
             empty = map(np.empty_like, parts)
             held_out = [Calibrated(each.method, each.criterion, part) for each, part in zip(fits, empty, strict=True)]
@@ -78,57 +81,97 @@ def cross_fit(
 
 
 def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]:
-    """Indices in `fits` of one fit of each fitted method: that by `criterion`, or else by its first criterion.
+    """Indices in `fits` of one fit of each fitted method: that by `criterion`, or else the first that there is.
 
     Raises:
         InputError: a criterion that is none.
     """
-    known = ("ece", "nll", *(name for each in fits for name in each.method.criteria))
-    check_choice("criterion", criterion, tuple(dict.fromkeys(known)))
+    check_choice("criterion", criterion, CRITERIA)
+    found: dict[str, int] = {}
+    for index, each in enumerate(fits):
+        if each.criterion is not None and (each.method.name not in found or each.criterion == criterion):
+            found[each.method.name] = index
+    return sorted(found.values())
 
-    def by(method: Method) -> str:
-        return criterion if criterion in method.criteria else method.criteria[0]
 
-    return [index for index, each in enumerate(fits) if each.criterion and each.criterion == by(each.method)]
+class Choice(NamedTuple):
+    """The method to use, and how it was chosen."""
+
+    fitted: Fitted
+    level: float  # p-value below which a difference in the criterion counted
+    refused: dict[str, str]  # method -> why it was not to be chosen, whatever its criterion
+    beaten: dict[str, str]  # plainer method -> one that is better than it beyond noise
 
 
-def choose(fits: Sequence[Fitted], differences: Sequence[Difference], *, criterion: str) -> Fitted:
-    """The method to use: the first fitted one, unless a later one beats it beyond noise; uncalibrated if neither helps.
+def choose(fits: Sequence[Fitted], differences: Sequence[Difference], *, criterion: str) -> Choice:
+    """The plainest method that no other beats beyond noise on held-out parts of the validation split.
 
-    Beyond noise is a 95% interval of the paired difference of cross-fitted log-probabilities that leaves out 0, from
-    100 examples on. Methods are compared in order by the criterion, each with the best so far. One that may change the
-    predicted class must not lose accuracy beyond noise. A fit that ended at the end of its range is not compared: the
-    range would decide. The best is used only where its ECE or its NLL is below that of the uncalibrated predictions
-    beyond noise, or where there are fewer than 100 examples to tell; both are asked, as the test of the ECE alone is
-    conservative.
+    Compared are the uncalibrated predictions and a fit of each fitted method, the `candidates`, in the order of
+    `fits`, plainest first. One is refused where its fit ended at the end of its range (the range would decide), and
+    where its NLL, its Brier score or its accuracy is worse than that of a plainer one: the 95% interval of the
+    difference leaves out 0. Of the others, the first is chosen that none beats in the criterion: p < 0.05 / the number
+    of pairs. Many methods are many chances, and so divided (Bonferroni) the chance that any of them passes for better
+    where all are alike is 5% at most. With fewer than 100 examples the first fitted method is taken.
 
     Args:
-        fits: Of `fit_methods` on all examples, "uncalibrated" first.
-        differences: Of `cross_fit` with the same methods, in ECE, NLL and, for methods that may change the predicted
-            class, accuracy: of each of the `candidates` less each earlier one, and less the uncalibrated predictions.
-        criterion: "ece" or "nll". A method that has no fit by it takes part with another of its fits.
+        fits: Of `fit_methods` on all examples, "uncalibrated" among them.
+        differences: Of `cross_fit` with the same methods: those of each of the `candidates` less each earlier one, and
+            less the uncalibrated predictions, in the criterion, NLL, Brier score and accuracy.
+        criterion: "nll", or the ECE that the methods are fitted by. A method that has no fit by it takes part with
+            another of its fits.
     """
     uncalibrated = next(fitted for fitted in fits if fitted.criterion is None)
-    compared = [fits[index] for index in candidates(fits, criterion)]
-    if not compared:
-        return uncalibrated
-    best = compared[0]
-    for later in compared[1:]:
-        if best.converged and later.converged and _better(differences, later, best, criterion):
-            best = later
-    found = [_difference(differences, metric, best, uncalibrated) for metric in ("ece", "nll")]
-    useless = all(row.n >= LEAST_EXAMPLES and row.high >= 0 for row in found)
-    return uncalibrated if useless else best
+    compared = [uncalibrated, *(fits[index] for index in candidates(fits, criterion))]
+    if len(compared) == 1:
+        return Choice(uncalibrated, LEVEL, {}, {})
+    level = LEVEL / (len(compared) * (len(compared) - 1) // 2)
+    if _difference(differences, "nll", compared[1], uncalibrated).n < LEAST_EXAMPLES:
+        return Choice(compared[1], level, {}, {})
+    refused: dict[str, str] = {}
+    admitted: list[Fitted] = []
+    for each in compared:
+        why = _why_refused(each, admitted, differences)
+        refused |= {each.method.name: why} if why else {}
+        admitted += [] if why else [each]
+    metric = METRIC_OF.get(criterion, criterion)
+    beaten: dict[str, str] = {}
+    for index, each in enumerate(admitted):
+        better = _better_than(index, admitted, differences, metric, level)
+        if better is None:
+            return Choice(each, level, refused, beaten)
+        beaten[each.method.name] = better.method.name
+    raise AssertionError("of several methods one has the least criterion, and none beats it")
 
 
-def _better(differences: Sequence[Difference], later: Fitted, best: Fitted, criterion: str) -> bool:
-    row = _difference(differences, criterion, later, best)
-    if row.n < LEAST_EXAMPLES or row.high >= 0:
-        return False
-    return later.method.keeps_class or _difference(differences, "accuracy", later, best).high >= 0
+def _why_refused(fitted: Fitted, plainer: Sequence[Fitted], differences: Sequence[Difference]) -> str:
+    """Why a method is not to be chosen, in words; "" where it may be."""
+    if not fitted.converged:
+        return "its fit ended at the end of the range searched"
+    for against in plainer:
+        for metric, sign in (("nll", 1), ("brier", 1), ("accuracy", -1)):
+            row = _difference(differences, metric, fitted, against)
+            if row is not None and min(sign * row.low, sign * row.high) > 0:
+                return f"{_WORDS[metric]} worse than {against.method.title.lower()}'s beyond noise"
+    return ""
 
 
-def _difference(differences: Sequence[Difference], metric: str, fitted: Fitted, against: Fitted) -> Difference:
+def _better_than(
+    index: int, admitted: Sequence[Fitted], differences: Sequence[Difference], metric: str, level: float
+) -> Fitted | None:
+    """The plainest of the admitted methods that is better than the one at `index` beyond noise."""
+    for other, each in enumerate(admitted):
+        later, earlier = max(other, index), min(other, index)
+        row = _difference(differences, metric, admitted[later], admitted[earlier]) if other != index else None
+        if row is not None and row.p_value < level and (row.value < 0) == (other > index):
+            return each
+    return None
+
+
+def _difference(differences: Sequence[Difference], metric: str, fitted: Fitted, against: Fitted) -> Difference | None:
+    """The row of one method less another; None for the accuracy of two that keep the class."""
     other = against.criterion if against.criterion != fitted.criterion else None
     pair = {"method": fitted.method.name, "criterion": fitted.criterion, "against": against.method.name}
-    return select(differences, Difference, name=f"{metric}_difference", **pair, against_criterion=other)[0]
+    found = select(differences, Difference, name=f"{metric}_difference", **pair, against_criterion=other)
+    if not found and not (metric == "accuracy" and fitted.method.keeps_class and against.method.keeps_class):
+        raise InputError(f"differences have no {metric} of {fitted.method.name} less {against.method.name}: give it")
+    return found[0] if found else None

@@ -13,8 +13,9 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_above, number_array, predicted_logits
+from focalgeo.arguments import check_above, check_choice, number_array, predicted_logits
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
+from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.search import (
     GAMMAS,
@@ -22,13 +23,19 @@ from focalgeo.calibration.search import (
     TEMPERATURES,
     Grid,
     GridSearch,
+    LineSearch,
     best_point,
     grid_search,
     is_plain,
+    line_search,
 )
 from focalgeo.types import Array, InputError
 
 Params = dict[str, Array]
+
+# NLL first: it is proper, and the same examples settle it sooner than a binned error (experiments/posthoc).
+CRITERIA = ("nll", "ece", "adaptive_ece", "line_search")
+DEFAULT_CRITERIA = ("nll", "ece")
 
 
 class Method(NamedTuple):
@@ -43,9 +50,10 @@ class Method(NamedTuple):
     title: str  # in tables and figures
     fit: Callable[..., Params]
     apply: Callable[[Params, Array], Array]
-    criteria: tuple[str, ...] = ("ece", "nll")  # that it can be fitted by; () where nothing is fitted
+    criteria: tuple[str, ...] = ("nll",)  # that it can be fitted by, the usual one first; () where nothing is fitted
     options: tuple[str, ...] = ()  # keyword options of `fit` beyond criterion and mask
     keeps_class: bool = True  # False: it may change the predicted class
+    most_classes: int | None = None  # beyond which it is refused
 
 
 class Fitted(NamedTuple):
@@ -54,14 +62,15 @@ class Fitted(NamedTuple):
     method: Method
     criterion: str | None  # None where nothing is fitted
     params: Params
+    num_classes: int | None = None  # of the logits it was fitted on; None for any
 
-    def log_probs(self, logits: Logits) -> LogProbs:
-        """Calibrated log-probabilities of the logits."""
+    def predict_log_proba(self, logits: Logits) -> LogProbs:
+        """Calibrated log-probabilities [examples, classes] of the logits; they keep what probabilities round to 0."""
         return self.method.apply(self.params, logits)
 
     def calibrated(self, logits: Logits) -> "Calibrated":
         """The log-probabilities with the method and criterion that they are from."""
-        return Calibrated(self.method, self.criterion, self.log_probs(logits))
+        return Calibrated(self.method, self.criterion, self.predict_log_proba(logits))
 
     @property
     def converged(self) -> bool:
@@ -88,37 +97,61 @@ def _fit_nothing(logits: Logits, labels: Labels, *, criterion: str | None = None
     return {}
 
 
-def _fit_on_grid(
+def _fit_temperature(
+    logits: Logits, labels: Labels, *, criterion: str = "nll", mask: Mask = None, **grid: Any
+) -> Params:
+    """The temperature of the least NLL, or by an ECE that of the grid."""
+    if criterion == "nll":
+        found = fit_temperature(logits, labels, mask)
+        return {"temperature": found.temperature, "converged": found.converged}
+    found = _best_on_grid(logits, labels, criterion, mask, gamma=0.0, **grid)
+    return {name: value for name, value in found.items() if name != "gamma"}
+
+
+def _fit_focal(logits: Logits, labels: Labels, *, criterion: str = "nll", mask: Mask = None, **grid: Any) -> Params:
+    """Gamma and temperature of the least NLL, or by an ECE those of the grid, or of a line through it."""
+    if criterion == "nll":
+        found = fit_focal_temperature(logits, labels, mask)
+        return {"gamma": found.gamma, "temperature": found.temperature, "converged": found.converged}
+    if criterion == "line_search":
+        grid.pop("searches", None)
+        best = line_search(logits, labels, mask=mask, **grid)
+        return _params(best, grid.get("gammas", GAMMAS), grid.get("temperatures", TEMPERATURES))
+    return _best_on_grid(logits, labels, criterion, mask, **grid)
+
+
+def _best_on_grid(
     logits: Logits,
     labels: Labels,
-    *,
     criterion: str,
-    mask: Mask = None,
+    mask: Mask,
+    *,
     gamma: float | None = None,
     gammas: Grid = GAMMAS,
     temperatures: Grid = TEMPERATURES,
-    binning: str = "ece",
     num_bins: int = 15,
-    search: GridSearch | None = None,
+    searches: Mapping[str, GridSearch] | None = None,
 ) -> Params:
     """The best point of the grid, or of its row of one gamma.
 
     Temperature scaling is the row gamma = 0, so that on these examples focal temperature scaling is never worse.
     """
+    search = (searches or {}).get(criterion)
     if search is None:
-        search = grid_search(logits, labels, gammas, temperatures, criterion=binning, num_bins=num_bins, mask=mask)
+        search = grid_search(logits, labels, gammas, temperatures, criterion=criterion, num_bins=num_bins, mask=mask)
     best = best_point(search, gammas, temperatures, criterion=criterion, gamma=gamma)
-    return _params(best, temperatures)
+    return _params(best, gammas if gamma is None else (gamma,), temperatures)
 
 
-_fit_temperature, _fit_focal = partial(_fit_on_grid, gamma=0.0), _fit_on_grid
+def _params(best: GridSearch | LineSearch, gammas: Grid, temperatures: Grid) -> Params:
+    """The best point; converged where neither its gamma nor its temperature is an end of its grid, or is all of it."""
+    inside = _inside(best.gamma, gammas) & _inside(best.temperature, temperatures)
+    return {"gamma": best.gamma, "temperature": best.temperature, "converged": inside}
 
 
-def _params(best: GridSearch, temperatures: Grid) -> Params:
-    """The best point; converged where its temperature is not an end of the grid, or is all of it."""
-    low, high = np.float32(np.min(temperatures)), np.float32(np.max(temperatures))
-    inside = (low < best.temperature) & (best.temperature < high)
-    return {"gamma": best.gamma, "temperature": best.temperature, "converged": inside | (low == high)}
+def _inside(value: Array, grid: Grid) -> Array:
+    low, high = np.float32(np.min(grid)), np.float32(np.max(grid))
+    return ((low < value) & (value < high)) | (low == high)
 
 
 def _fit_implied(
@@ -146,8 +179,8 @@ def _implied(params: Params, logits: Logits) -> LogProbs:
     return _MAP(logits, params["gamma"], _ONE)
 
 
-_GRID = ("gammas", "temperatures", "binning", "num_bins", "search")
-METHODS: dict[str, Method] = {  # simplest first; `choose` compares them in this order
+_GRID = ("gammas", "temperatures", "num_bins", "searches")
+METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that no other beats
     method.name: method
     for method in (
         Method("uncalibrated", "Uncalibrated", _fit_nothing, _uncalibrated, criteria=()),
@@ -156,12 +189,21 @@ METHODS: dict[str, Method] = {  # simplest first; `choose` compares them in this
             "Temperature scaling",
             _fit_temperature,
             _temperature_scaled,
+            criteria=("nll", "ece", "adaptive_ece"),
             options=_GRID,
         ),
-        Method("focal_temperature_scaling", "Focal temperature scaling", _fit_focal, _focal_scaled, options=_GRID),
+        Method(
+            "focal_temperature_scaling",
+            "Focal temperature scaling",
+            _fit_focal,
+            _focal_scaled,
+            criteria=CRITERIA,
+            options=_GRID,
+        ),
         Method("loss_implied_map", "Loss-implied map", _fit_implied, _implied, criteria=(), options=("trained_gamma",)),
     )
 }
+DEFAULT_METHODS = ("uncalibrated", "temperature_scaling", "focal_temperature_scaling", "loss_implied_map")
 
 
 def configured(method: Method, settings: Mapping[str, Any]) -> Method:
@@ -176,6 +218,47 @@ def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[s
     return {name: method for name, method in methods.items() if known or "trained_gamma" not in method.options}
 
 
+def fit(
+    name: str, logits: Logits, labels: Labels, *, criterion: str | None = None, mask: Mask = None, **options: Any
+) -> Fitted:
+    """A method of METHODS fitted to held-out logits, ready to predict.
+
+    Args:
+        name: Its key in METHODS, such as "focal_temperature_scaling".
+        logits: Float [examples, classes], of examples that the network was not trained on.
+        labels: Int [examples].
+        criterion: One of the method's criteria; None for the first of them, "nll" wherever something is fitted.
+        mask: Bool [examples], or how often each example counts; None counts each once.
+        options: The options that METHODS names for it, such as `gammas` and `temperatures`, the grid of an ECE.
+
+    Raises:
+        InputError: an unknown method, criterion or option; predictions that `check_predictions` refuses; more classes
+            than the method takes.
+    """
+    check_choice("the method", name, tuple(METHODS))
+    method = METHODS[name]
+    for option in options:
+        check_choice(f"the option of {name}", option, method.options)
+    if criterion is not None:
+        check_choice(f"criterion of {name}", criterion, method.criteria)
+    given = predicted_logits(logits, labels, mask)
+    check_classes(method, given.logits.shape[-1])
+    chosen = criterion or next(iter(method.criteria), None)
+    params = method.fit(logits, labels, criterion=chosen, mask=mask, **options)
+    return Fitted(method, chosen, params, given.logits.shape[-1])
+
+
+def check_classes(method: Method, num_classes: int) -> None:
+    """Refuse more classes than the method takes.
+
+    Raises:
+        InputError: naming the method and its largest number of classes.
+    """
+    if method.most_classes is not None and num_classes > method.most_classes:
+        most = f"{method.title.lower()} takes {method.most_classes} at most"
+        raise InputError(f"logits have {num_classes} classes, {most}: choose another method")
+
+
 def fit_methods(
     methods: Mapping[str, Method],
     logits: Logits,
@@ -184,41 +267,74 @@ def fit_methods(
     settings: Mapping[str, Any],
     mask: Mask = None,
 ) -> list[Fitted]:
-    """Every method fitted by each of its criteria, in the order of `methods`.
+    """Every method fitted by those of its criteria that `settings` names, in the order of `methods`.
 
     Args:
         methods: Some of METHODS, or others.
         logits: Float [examples, classes], of a validation split.
         labels: Int [examples].
-        settings: Options of the fits by name. Methods that search the grid of gamma and temperature share one
-            search: give its result as "search" where it is known, else it is made here.
+        settings: Options of the fits by name, and "criteria", ("nll", "ece") if it is missing; a method that has none
+            of them is fitted by its first. Methods that search the grid of gamma and temperature share one search for
+            each criterion: give the results by criterion as "searches" where they are known.
         mask: Bool [examples], or how often each example counts; None counts each once.
+
+    Raises:
+        InputError: predictions that `check_predictions` refuses, more classes than a method takes.
     """
-    predicted_logits(logits, labels, mask)
-    if "search" not in settings and any("search" in method.options for method in methods.values()):
-        settings = {**settings, "search": searched(logits, labels, settings=settings, mask=mask)}
+    num_classes = predicted_logits(logits, labels, mask).logits.shape[-1]
+    for method in methods.values():
+        check_classes(method, num_classes)
+    settings = {"searches": searched(methods, logits, labels, settings=settings, mask=mask), **settings}
     ready = [configured(method, settings) for method in methods.values()]
     return [
-        Fitted(method, criterion, method.fit(logits, labels, criterion=criterion, mask=mask))
+        Fitted(method, criterion, method.fit(logits, labels, criterion=criterion, mask=mask), num_classes)
         for method in ready
-        for criterion in method.criteria or (None,)
+        for criterion in _criteria(method, settings) or (None,)
     ]
 
 
-def searched(logits: Logits, labels: Labels, *, settings: Mapping[str, Any], mask: Mask = None) -> GridSearch:
-    """The `grid_search` that `fit_methods` makes for these settings."""
-    gammas, temperatures = settings.get("gammas", GAMMAS), settings.get("temperatures", TEMPERATURES)
-    options = {"criterion": settings.get("binning", "ece"), "num_bins": settings.get("num_bins", 15)}
-    return grid_search(logits, labels, gammas, temperatures, mask=mask, **options)
+def _criteria(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The criteria to fit the method by."""
+    asked = settings.get("criteria", DEFAULT_CRITERIA)
+    return tuple(name for name in method.criteria if name in asked) or method.criteria[:1]
+
+
+def searched_criteria(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The criteria by which a method is fitted on the grid of gamma and temperature."""
+    own = [_criteria(method, settings) for method in methods.values() if "searches" in method.options]
+    return tuple(name for name in ("ece", "adaptive_ece") if any(name in each for each in own))
+
+
+def searched(
+    methods: Mapping[str, Method], logits: Logits, labels: Labels, *, settings: Mapping[str, Any], mask: Mask = None
+) -> dict[str, GridSearch]:
+    """The searches of the grid that `fit_methods` makes for these settings, by criterion."""
+    grid = settings.get("gammas", GAMMAS), settings.get("temperatures", TEMPERATURES)
+    num_bins = settings.get("num_bins", 15)
+    return {
+        criterion: grid_search(logits, labels, *grid, criterion=criterion, num_bins=num_bins, mask=mask)
+        for criterion in searched_criteria(methods, settings)
+    }
+
+
+def surfaces(searches: Mapping[str, GridSearch], settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The grid and what was searched on it, by criterion, and the NLL; {} without a search by ECE."""
+    if "ece" not in searches:
+        return {}
+    grid = {"gammas": settings.get("gammas", GAMMAS), "temperatures": settings.get("temperatures", TEMPERATURES)}
+    found = {name: np.asarray(search.ece) for name, search in searches.items()}
+    nll = np.asarray(searches["ece"].nll)
+    return {name: np.float32(values) for name, values in grid.items()} | found | {"nll": nll}
 
 
 def searched_members(
+    methods: Mapping[str, Method],
     logits: Float[Array, "members examples classes"],
     labels: Labels,
     *,
     settings: Mapping[str, Any],
     mask: Mask = None,
-) -> list[GridSearch]:
+) -> list[dict[str, GridSearch]]:
     """`searched` of each member of a sweep: several in one program where the search is the plain one.
 
     On the CPU one after another: `fast_search` streams from the host, and uses all cores for each. Logits are finite.
@@ -226,10 +342,10 @@ def searched_members(
     if np.ndim(logits) != 3:
         raise InputError(f"logits have shape {np.shape(logits)}: give [members, examples, classes]")
 
-    def of_member(logits: Logits) -> GridSearch:
-        return searched(logits, labels, settings=settings, mask=mask)
+    def of_member(logits: Logits) -> dict[str, GridSearch]:
+        return searched(methods, logits, labels, settings=settings, mask=mask)
 
-    if not is_plain():
+    if not is_plain() or not searched_criteria(methods, settings):
         return [of_member(own) for own in logits]
     at_once = max(1, _MOST_NUMBERS // max(TABLE_NUMBERS, logits[0].size))
     together = jax.device_get(jax.lax.map(of_member, logits, batch_size=at_once))

@@ -164,6 +164,7 @@ METRICS: dict[str, MetricEntry] = {
     "nll": MetricEntry(nll, "NLL", "nats"),
     "brier": MetricEntry(brier, "Brier score", largest=2.0),
 }
+DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
 
 
 def all_metrics(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> dict[str, Scalar]:

@@ -179,10 +179,11 @@ FIELDS: dict[str, Field] = {
     "checkpoint.keep": Field(3, _KEEP, "number of checkpoints that are kept; older ones are deleted"),
     "evaluation.batch_size": Field(512, _COUNT, "examples per call of the network in evaluation"),
     "evaluation.num_bins": Field(15, _BINS, "number of bins of ECE and of reliability diagrams"),
-    "evaluation.binning": Field(
-        "ece", _choice("ece", "adaptive_ece"), "ECE by which methods are fitted: bins of equal width, or of equal mass"
+    "evaluation.methods": Field((), Range(str, many=True), "calibration methods beside uncalibrated; () for the usual"),
+    "evaluation.criteria": Field(("nll", "ece"), Range(str, many=True), "criteria by which methods are fitted"),
+    "evaluation.metrics": Field(
+        ("accuracy", "ece", "adaptive_ece", "nll", "brier"), Range(str, many=True), "calibration metrics measured"
     ),
-    "evaluation.methods": Field((), Range(str, many=True), "calibration methods beside uncalibrated; () for all"),
     "evaluation.gammas": Field(
         _CALIBRATION_GAMMAS, _GRID, "grid of the focal calibration map's gamma; 0 is plain temperature scaling"
     ),

@@ -1,15 +1,6 @@
-"""Trained state -> predictions -> calibration rows; state -> loss -> matvec -> curvature rows."""
+"""Trained state -> predictions; state -> loss -> matvec -> curvature rows; diagnostics of training."""
 
 from focalgeo.evaluation.attribution import attribution_rows
-from focalgeo.evaluation.calibration import (
-    calibration_rows,
-    class1_rows,
-    comparisons,
-    difference_rows,
-    fit_rows,
-    group_rows,
-    reliability_rows,
-)
 from focalgeo.evaluation.curvature import (
     Curvature,
     Problem,
@@ -29,37 +20,26 @@ from focalgeo.evaluation.forecast import (
     seconds_of_product,
     tree_bytes,
 )
-from focalgeo.evaluation.resampling import Measured, Sample, measure_members
 
 __all__ = [
     "Curvature",
     "Diagnosis",
     "Forecast",
     "Forward",
-    "Measured",
     "Problem",
-    "Sample",
     "attribution_rows",
-    "calibration_rows",
     "check_fits",
     "check_last_layer",
     "check_memory",
-    "class1_rows",
-    "comparisons",
     "data_matvec",
     "density_rows",
     "diagnose",
     "diagnosis_rows",
-    "difference_rows",
-    "fit_rows",
     "forecast_forward",
     "forecast_memory",
-    "group_rows",
     "make_batch_loss",
     "measure_curvature",
-    "measure_members",
     "predict",
-    "reliability_rows",
     "seconds_of_product",
     "tree_bytes",
 ]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from focalgeo import calibration, parallel
 from focalgeo.calibration.binning import equal_width
-from focalgeo.evaluation.calibration import reliability_rows
+from focalgeo.calibration.metric_rows import reliability_rows
 from focalgeo.evaluation.curvature import as_argument
 from focalgeo.rows import OUTCOMES, Diagnostic, HistogramBin, Row, finite
 from focalgeo.types import Array, Batch, InputError, Predictions, PyTree, TrainState

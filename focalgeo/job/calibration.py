@@ -5,27 +5,21 @@ The calibrate command fits and chooses on val, measures on test or by cross-fitt
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from focalgeo import calibration, evaluation, records, report
-from focalgeo.calibration import METHODS, Calibrated, Fitted, Method, SavedCalibrator
+from focalgeo import calibration, records, report
+from focalgeo.calibration import DEFAULT_METHODS, METHODS, Fitted, Method, Sample, SavedCalibrator
 from focalgeo.data.logits_files import Outputs
-from focalgeo.evaluation import Sample
 from focalgeo.job import preparation, provenance, say
-from focalgeo.job.inputs import Options, make_config
+from focalgeo.job.inputs import COMPARED, Inputs, Options, make_config
 from focalgeo.job.members import Member
 from focalgeo.job.warnings import input_warnings
-from focalgeo.rows import Difference, Row, Seconds, select
+from focalgeo.rows import Metric, Row, Seconds
 from focalgeo.types import Array, Predictions, RunError
 
-GAMMAS = np.sort(np.float32(calibration.GAMMAS))
-# the main job's grid, and coarsely on from there: outputs of other programs may be scaled by anything
-TEMPERATURES = np.float32([*calibration.TEMPERATURES, *np.geomspace(5.1, 100, 60)])
 # seconds of a core for a number alone, and for each bin: of an example at a pair of gamma and temperature, and of an
 # example in a resample
 _FIT, _RESAMPLE = (1.2e-8, 1.8e-10), (6e-8, 1e-8)
@@ -35,7 +29,7 @@ class Fits(NamedTuple):
     """The fits on val, and the search that they come from, as search.npz holds it."""
 
     fits: list[Fitted]
-    search: dict[str, np.ndarray]  # gammas, temperatures, ece and nll [gammas, temperatures]; {} where none was needed
+    search: dict[str, np.ndarray]  # gammas, temperatures, and on them ece, nll, ...; {} where none was needed
 
 
 def fit_on_val(
@@ -48,15 +42,14 @@ def fit_on_val(
 ) -> Fits:
     """Every method by each of its criteria, those that search the grid of gamma and temperature by one search.
 
-    settings: "gammas", "temperatures", "binning", "num_bins" and "trained_gamma", the options of methods, and "search"
-    where it is known.
+    settings: "criteria", "gammas", "temperatures", "num_bins" and "trained_gamma", the options of methods, and
+    "searches" where they are known.
     """
-    if not any("search" in method.options for method in methods.values()):
-        return Fits(calibration.fit_methods(methods, logits, labels, settings=settings, mask=mask), {})
-    search = settings.get("search") or calibration.searched(logits, labels, settings=settings, mask=mask)
-    fits = calibration.fit_methods(methods, logits, labels, settings={**settings, "search": search}, mask=mask)
-    surfaces = {"ece": np.asarray(search.ece), "nll": np.asarray(search.nll)}
-    return Fits(fits, {name: settings[name] for name in ("gammas", "temperatures")} | surfaces)
+    searches = settings.get("searches")
+    if searches is None:
+        searches = calibration.searched(methods, logits, labels, settings=settings, mask=mask)
+    fits = calibration.fit_methods(methods, logits, labels, settings={**settings, "searches": searches}, mask=mask)
+    return Fits(fits, calibration.surfaces(searches, settings))
 
 
 class Calibration(NamedTuple):
@@ -93,7 +86,7 @@ def _calibrate_finite(
     members: Sequence[Member], predictions: Mapping[str, Predictions]
 ) -> list[Calibration | RunError]:
     options, fits = members[0].config.evaluation, _fit_members(members, predictions["val"])
-    parts = [[_attempted(evaluation.fit_rows, each.fits, n=len(predictions["val"].labels))] for each in fits]
+    parts = [[_attempted(calibration.fit_rows, each.fits, n=len(predictions["val"].labels))] for each in fits]
     for split, outputs in predictions.items():
 
         def sample(index: int, split: str = split, outputs: Predictions = outputs) -> Sample:
@@ -101,10 +94,11 @@ def _calibrate_finite(
             key = members[index].keys["bootstrap"]
             return Sample(split, outputs.labels, calibrated, key, options.num_bins, options.num_resamples)
 
-        measured = evaluation.measure_members(sample(index) for index in range(len(members)))
+        samples = (sample(index) for index in range(len(members)))
+        measured = calibration.measure_members(samples, options.metrics)
         for part, (of_member, numbers) in zip(parts, measured, strict=True):
-            pairs = evaluation.comparisons(of_member.calibrated) if split == "test" else ()
-            part.append(_attempted(evaluation.calibration_rows, of_member, pairs, measured=numbers))
+            pairs = calibration.comparisons(of_member.calibrated, "nll") if split == "test" else ()
+            part.append(_attempted(calibration.calibration_rows, of_member, pairs, options.metrics, measured=numbers))
     return [_calibration(part, each.search) for part, each in zip(parts, fits, strict=True)]
 
 
@@ -122,7 +116,8 @@ def _calibration(parts: Sequence[list[Row] | RunError], search: dict[str, np.nda
 
 def searches(config) -> bool:
     """Whether a method of config.evaluation.methods searches a grid of gamma and temperature."""
-    return any("search" in METHODS[name].options for name in config.evaluation.methods or METHODS)
+    methods = {name: METHODS[name] for name in config.evaluation.methods or DEFAULT_METHODS}
+    return bool(calibration.searched_criteria(methods, {"criteria": config.evaluation.criteria}))
 
 
 def _fit_members(members: Sequence[Member], val: Predictions) -> list[Fits]:
@@ -132,158 +127,130 @@ def _fit_members(members: Sequence[Member], val: Predictions) -> list[Fits]:
     settings = {
         "gammas": np.asarray(options.gammas, np.float32),
         "temperatures": (np.arange(1, count + 1) * options.temperature_step).astype(np.float32),
-        "binning": options.binning,
+        "criteria": options.criteria,
         "num_bins": options.num_bins,
     }
     logits = np.ascontiguousarray(np.moveaxis(val.logits, 1, 0))
     mask = None if np.all(val.mask) else val.mask
-    methods = {
-        name: METHODS[name] for name in METHODS if name in (options.methods or METHODS) or name == "uncalibrated"
-    }
+    chosen = ("uncalibrated", *(options.methods or DEFAULT_METHODS))
+    methods = {name: method for name, method in METHODS.items() if name in chosen and _takes(method, logits.shape[-1])}
     own = [{**settings, "trained_gamma": preparation.trained_gamma(member.config)} for member in members]
-    if any("search" in method.options for method in methods.values()):
-        searches = calibration.searched_members(logits, val.labels, settings=settings, mask=mask)
-        own = [{**each, "search": search} for each, search in zip(own, searches, strict=True)]
+    searches = calibration.searched_members(methods, logits, val.labels, settings=settings, mask=mask)
+    own = [{**each, "searches": search} for each, search in zip(own, searches, strict=True)]
     return [
         fit_on_val(calibration.usable(methods, each), of_member, val.labels, settings=each, mask=mask)
         for of_member, each in zip(logits, own, strict=True)
     ]
 
 
-def run_and_print(options: Options, val: Outputs, test: Outputs | None, *, command: list[str]) -> None:
+def _takes(method: Method, num_classes: int) -> bool:
+    return method.most_classes is None or num_classes <= method.most_classes
+
+
+def run_and_print(options: Options, inputs: Inputs, *, command: list[str]) -> None:
     """Calibrate, and say on standard output what came out and where the report is."""
-    rows, choice = run(options, val, test, command=command)
+    rows, choice = run(options, inputs, command=command)
     out = Path(options.out)
-    print(report.results_text(rows, records.read_manifest(out), "cross_fit" if test is None else "test"))
+    print(report.results_text(rows, records.read_manifest(out), "cross_fit" if inputs.test is None else "test"))
     numbers = {name: value for name, value in choice.parameters.items() if isinstance(value, float)}
     fitted = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
     title = METHODS[choice.method].title.lower()
     print(f"to use: {title}{f' ({fitted})' if fitted else ''}\nreport: {out / 'report.html'}")
 
 
-def run(
-    options: Options, val: Outputs, test: Outputs | None, *, command: list[str]
-) -> tuple[list[Row], SavedCalibrator]:
+def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[Row], SavedCalibrator]:
     """Calibrate and write everything into --out; returns the rows and the method to use.
 
     Raises:
         InputError: a file cannot be written. RunError: a metric is not finite.
     """
-    out = Path(options.out)
+    out, val, test = Path(options.out), inputs.val, inputs.test
+    calibration.checked_names(options.methods, options.criterion, options.criteria, options.metrics)
     with records.locked(out):
         manifest = {
-            "config": make_config(options, val, test),
+            "config": make_config(options, inputs),
             "data": {"name": val.source.rpartition("/")[2]},
             "calibration": {},
             **provenance.of_program(command),
         }
         records.write_manifest(out, manifest)
         began = time.perf_counter()
-        settings = {name: getattr(options, name) for name in ("binning", "num_bins", "trained_gamma")}
-        settings |= {"gammas": GAMMAS, "temperatures": TEMPERATURES}
-        methods = calibration.usable(METHODS, settings)
         _say_how_long(options, val, test)
-        say(f"fitting {' and '.join(m.title.lower() for m in methods.values() if m.criteria)} on val")
-        fits, search = fit_on_val(methods, val.logits, val.labels, settings=settings)
-        if search:
-            records.write_arrays(out, "search", search)
-        folds = {"num_folds": options.folds, "seed": options.seed}
-        held_out = calibration.cross_fit(methods, val.logits, val.labels, settings=settings, **folds)
-        fitted = time.perf_counter()
-        say("measuring")
-        rows = [*evaluation.fit_rows(fits, n=len(val.labels)), *_measured(options, val, test, fits, held_out)]
-        differences = select(rows, Difference, split="cross_fit")
-        chosen = calibration.choose(fits, differences, criterion=options.criterion)
-        choice = calibration.saved_calibrator(chosen, val.logits.shape[1])
-        rows += [
-            Seconds("seconds", "fit", fitted - began),
-            Seconds("seconds", "evaluate", time.perf_counter() - fitted),
-        ]
+        say("fitting, cross-fitting and measuring")
+        found = calibration.compare(
+            _given(val),
+            None if test is None else _given(test),
+            options.methods or None,
+            also={name: (val_logits, test_logits) for name, val_logits, test_logits in inputs.also},
+            **{name: getattr(options, name) for name in COMPARED},
+        )
+        choice = calibration.saved_calibrator(found.choice.fitted, val.logits.shape[1])
+        rows = [*found.rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
         with records.writing(out):
             (out / records.METRICS_FILE).unlink(missing_ok=True)  # all its rows are made anew, whatever it holds
         records.replace_rows(out, rows, where=lambda row: True)
-        _write_probabilities(out, val, test, chosen, held_out[fits.index(chosen)])
-        saved = calibration.calibrator_json(
-            choice, inputs=manifest["config"]["inputs"], fits=[each for each in fits if each.criterion]
-        )
+        if found.search:
+            records.write_arrays(out, "search", found.search)
+        _write_probabilities(out, inputs, found)
+        fits = [each for each in found.fits if each.criterion]
+        saved = calibration.calibrator_json(choice, inputs=manifest["config"]["inputs"], fits=fits)
         records.write_json(out / "calibrator.json", saved)
-        warnings = input_warnings(options, val, test, fits)
+        warnings = input_warnings(options, val, test, found.fits)
         for warning in warnings:
             say(f"warning: {warning}")
-        found = {
-            "split": "cross_fit" if test is None else "test",
-            "criterion": options.criterion,
-            "choice": choice._asdict(),
-            "warnings": warnings,
-        }
-        found |= {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
-        records.write_manifest(out, {**manifest, "calibration": found})
+        records.write_manifest(out, {**manifest, "calibration": _summary(options, found, choice, warnings)})
         say("drawing the report")
         report.write_report(out)
     return rows, choice
 
 
+def _given(outputs: Outputs) -> calibration.Outputs:
+    return calibration.Outputs(outputs.logits, outputs.labels, outputs.group)
+
+
+def _summary(
+    options: Options, found: calibration.Comparison, choice: SavedCalibrator, warnings: Sequence[str]
+) -> dict[str, Any]:
+    """The manifest's entry on what was chosen, and how."""
+    held_out = {each.split for each in found.rows if isinstance(each, Metric)}
+    summary = {
+        "split": "test" if "test" in held_out else "cross_fit",
+        "criterion": options.criterion,
+        "choice": choice._asdict(),
+        "level": found.choice.level,
+        "refused": found.choice.refused,
+        "beaten": found.choice.beaten,
+        "warnings": warnings,
+    }
+    return summary | ({} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma})
+
+
 def _say_how_long(options: Options, val: Outputs, test: Outputs | None) -> None:
     """Say how many minutes of a core what is asked for takes, where these are two or more."""
-    pairs, n = GAMMAS.size * TEMPERATURES.size, len(val.labels)
-    fits = pairs * n * (1 + options.folds) * (_FIT[0] + _FIT[1] * options.num_bins)
-    measured = n if test is None else 2 * n + len(test.labels)
+    pairs, n = len(calibration.GAMMAS) * len(calibration.comparison.TEMPERATURES), len(val.labels)
+    fits = pairs * n * (_FIT[0] + _FIT[1] * options.num_bins)
+    fits *= 1 if test is not None and options.criterion == "nll" else 1 + options.num_folds
+    measured = n if test is None else n + len(test.labels)
     seconds = fits + measured * options.num_resamples * (_RESAMPLE[0] + _RESAMPLE[1] * options.num_bins)
     if seconds > 120:
-        what = f"{options.num_resamples:,} resamples, {options.num_bins:,} bins and {options.folds} folds"
+        what = f"{options.num_resamples:,} resamples, {options.num_bins:,} bins and {options.num_folds} folds"
         say(f"this takes about {seconds / 60:,.0f} minutes of one core: {what}")
 
 
-def _measured(
-    options: Options, val: Outputs, test: Outputs | None, fits: Sequence[Fitted], held_out: Sequence[Calibrated]
-) -> list[Row]:
-    """Rows of test, of val, and of the cross-fit by which a method is chosen; without test of the cross-fit alone."""
-    if test is None:
-        return _compared(options, _sample(options, "cross_fit", val, held_out), val.group)
-    competing = _competing(options, held_out)
-    on_test, on_val = ([fitted.calibrated(outputs.logits) for fitted in fits] for outputs in (test, val))
-    with ThreadPoolExecutor(2) as pool:  # two programs are compiled and run side by side
-        compared = pool.submit(_compared, options, _sample(options, "test", test, on_test), test.group)
-        pairs = evaluation.comparisons(competing, criterion=options.criterion)
-        by_folds = pool.submit(evaluation.difference_rows, _sample(options, "cross_fit", val, competing), pairs)
-        rows = compared.result() + by_folds.result()
-    return rows + evaluation.calibration_rows(_sample(options, "val", val, on_val))
-
-
-def _compared(options: Options, sample: Sample, group: np.ndarray | None) -> list[Row]:
-    """Rows of a split on which methods are compared: metrics, differences, and those of two classes and of groups."""
-    pairs = evaluation.comparisons(sample.calibrated, criterion=options.criterion)
-    rows = evaluation.calibration_rows(sample, pairs)
-    competing = sample._replace(calibrated=_competing(options, sample.calibrated))
-    if competing.calibrated[0].log_probs.shape[1] == 2:
-        rows += evaluation.class1_rows(competing)
-    if group is not None:
-        rows += evaluation.group_rows(competing, group)
-    return rows
-
-
-def _competing(options: Options, calibrated: Sequence[Calibrated]) -> list[Calibrated]:
-    """The uncalibrated predictions, and each fitted method by one criterion."""
-    positions = calibration.candidates(calibrated, options.criterion)
-    return [calibrated[0], *(calibrated[index] for index in positions)]
-
-
-def _sample(options: Options, split: str, outputs: Outputs, calibrated: Sequence[Calibrated]) -> Sample:
-    # the main job's bootstrap key of the same seed, so that its predictions give its own rows again
-    key = jax.random.split(jax.random.PRNGKey(options.seed), 4)[3]
-    return Sample(split, outputs.labels, calibrated, key, options.num_bins, options.num_resamples)
-
-
-def _write_probabilities(out: Path, val: Outputs, test: Outputs | None, chosen: Fitted, held_out: Calibrated) -> None:
+def _write_probabilities(out: Path, inputs: Inputs, found: calibration.Comparison) -> None:
     """Write probabilities/{val,test}.npz by the chosen method; without test cross_fit.npz, each fold by its own fit.
 
     Each holds probs and log_probs, float32 [examples, classes], and labels; log_probs keep what probs round to 0 or 1.
     """
-    found = {"val": (chosen.log_probs(val.logits), val)}
-    found |= (
-        {"cross_fit": (held_out.log_probs, val)} if test is None else {"test": (chosen.log_probs(test.logits), test)}
-    )
-    for split, (log_probs, outputs) in found.items():
+    chosen, val, test = found.choice.fitted, inputs.val, inputs.test
+    written = {"val": (chosen.predict_log_proba(val.logits), val)}
+    if test is None:
+        own = (chosen.method.name, chosen.criterion)
+        held_out = next(each for each in found.held_out if (each.method.name, each.criterion) == own)
+        written["cross_fit"] = (held_out.log_probs, val)
+    else:
+        written["test"] = (chosen.predict_log_proba(test.logits), test)
+    for split, (log_probs, outputs) in written.items():
         log_probs = np.asarray(log_probs)
         arrays = {"probs": np.exp(log_probs), "log_probs": log_probs, "labels": outputs.labels}
         records.write_arrays(out, f"probabilities/{split}", arrays)

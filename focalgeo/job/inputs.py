@@ -31,17 +31,31 @@ class Options(NamedTuple):
     probs_key: str | None
     labels_key: str | None
     group_key: str | None
+    methods: tuple[str, ...]  # () for the default
     criterion: str
-    binning: str
+    criteria: tuple[str, ...]
+    metrics: tuple[str, ...]
     trained_gamma: float | None
-    folds: int
+    also: tuple[str, ...]  # NAME=PATH
+    num_folds: int
     num_bins: int
     num_resamples: int
     seed: int
 
 
-def read_inputs(options: Options) -> tuple[Outputs, Outputs | None]:
-    """Read val and, if there is one, test, and check that --out can be written.
+COMPARED = ("criterion", "criteria", "metrics", "trained_gamma", "num_folds", "num_bins", "num_resamples", "seed")
+
+
+class Inputs(NamedTuple):
+    """Outputs of val, of test, and predictions from elsewhere, as read from files."""
+
+    val: Outputs
+    test: Outputs | None
+    also: tuple[tuple[str, np.ndarray, np.ndarray | None], ...]  # name, log-probabilities of val and of test
+
+
+def read_inputs(options: Options) -> Inputs:
+    """Read val, test and others' predictions, as far as they are given, and check that --out can be written.
 
     Raises:
         InputError: whatever is wrong with the files, with the two together, or with --out.
@@ -53,11 +67,12 @@ def read_inputs(options: Options) -> tuple[Outputs, Outputs | None]:
         classes = f"val has {val.logits.shape[1]} classes and test {test.logits.shape[1]}"
         raise InputError(f"{classes}: give two files of one classifier")
     _check_groups(val if test is None else test)
-    if options.folds > len(val.labels):
-        raise InputError(f"--folds is {options.folds}, but val has {len(val.labels)} examples: give fewer")
+    if options.num_folds > len(val.labels):
+        raise InputError(f"--folds is {options.num_folds}, but val has {len(val.labels)} examples: give fewer")
     _check_bins(options.num_bins, val, test)
-    _check_out(options, val, test)
-    return val, test
+    inputs = Inputs(val, test, ())
+    _check_out(options, inputs)
+    return inputs
 
 
 def _check_bins(num_bins: int, val: Outputs, test: Outputs | None) -> None:
@@ -80,10 +95,10 @@ def _check_groups(measured: Outputs) -> None:
         raise InputError(f"group has {count} different values: give at most {MOST_GROUPS}")
 
 
-def _check_out(options: Options, val: Outputs, test: Outputs | None) -> None:
+def _check_out(options: Options, inputs: Inputs) -> None:
     """Refuse a folder that cannot be written, or that holds something else than results of the same settings."""
     path = Path(options.out)
-    records.check_workdir(path, make_config(options, val, test))
+    records.check_workdir(path, make_config(options, inputs))
     for name in FILES:
         if (path / name).is_dir() or (path / name).parent.is_file():
             raise InputError(f"{path / name} cannot be written, something else stands there: choose another --out")
@@ -91,12 +106,13 @@ def _check_out(options: Options, val: Outputs, test: Outputs | None) -> None:
         pass
 
 
-def make_config(options: Options, val: Outputs, test: Outputs | None) -> dict[str, Any]:
+def make_config(options: Options, inputs: Inputs) -> dict[str, Any]:
     """The settings and inputs that the results depend on, for the manifest."""
-    inputs = {"val": _described(val)} | ({} if test is None else {"test": _described(test)})
-    names = ("num_bins", "num_resamples", "criterion", "binning")
+    given = {"val": inputs.val, "test": inputs.test}
+    described = {name: _described(outputs) for name, outputs in given.items() if outputs is not None}
+    names = ("num_bins", "num_resamples", "criterion", "criteria", "methods", "metrics")
     evaluation = {name: getattr(options, name) for name in names}
-    settings = {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.folds}
+    settings = {"inputs": described, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds}
     return settings | ({} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma})
 
 

@@ -29,6 +29,8 @@ KNOWN = Known(
         "loss.name": losses.FUNCTIONS,
         "optimizer.name": optimiser.OPTIMISERS,
         "evaluation.methods": calibration.METHODS,
+        "evaluation.criteria": calibration.CRITERIA,
+        "evaluation.metrics": calibration.METRICS,
     },
     losses_with_gamma=[name for name, base in losses.FUNCTIONS.items() if "gamma" in losses.hyperparameters(base)],
     boundaries={name: schedule.boundaries for name, schedule in losses.SCHEDULES.items()},

@@ -22,7 +22,7 @@ def input_warnings(options: Options, val: Outputs, test: Outputs | None, fits: S
     where, measured = ("val", val) if test is None else ("test", test)
     plainest = next(fitted for fitted in fits if fitted.criterion)
     found = [text for name, outputs in (("val", val), ("test", test)) if outputs for text in _of_file(name, outputs)]
-    found += _of_bins(where, plainest.log_probs(measured.logits), options.num_bins)
+    found += _of_bins(where, plainest.predict_log_proba(measured.logits), options.num_bins)
     found += _of_labels(val)
     found += [] if test is None else _of_shift(val, test)
     found += _of_groups(measured)
@@ -119,14 +119,15 @@ def _of_groups(outputs: Outputs) -> list[str]:
 
 
 def _of_fits(fits: Sequence[Fitted]) -> list[str]:
-    ended = [fitted for fitted in fits if not fitted.converged]
-    found, at = [], [float(fitted.params["temperature"]) for fitted in ended if "temperature" in fitted.params]
-    if at:
-        ends = " and ".join(dict.fromkeys(f"{temperature:g}" for temperature in at))
-        found.append(f"A fitted temperature is {ends}, the end of the range searched: look at the surface.")
-    for fitted in ended:
-        if "temperature" not in fitted.params:
-            found.append(f"{fitted.method.title} by {fitted.criterion.upper()} ended before its fit had converged.")
+    found = []
+    for fitted in (each for each in fits if not each.converged):
+        numbers = {name: float(fitted.params[name]) for name in ("gamma", "temperature") if name in fitted.params}
+        where = " and ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        which = f"{fitted.method.title} by {fitted.criterion.replace('_', ' ').upper()}"
+        if where:
+            found.append(f"{which} ended at {where}, an end of the range searched: it is not chosen.")
+        else:
+            found.append(f"{which} ended before its fit had converged: it is not chosen.")
     return found
 
 

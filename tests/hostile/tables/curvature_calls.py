@@ -127,7 +127,7 @@ def measured(batches):
 
 EMPTY_BATCH = Batch(np.zeros((2, 2), np.float32), np.zeros(2, np.int32), np.zeros(2, bool))
 DENSITY = c.SpectralDensity(jnp.array([[0.0, 1.0]] * 2), jnp.full((2, 2), 0.5), np.int32(4), np.int32(2))
-SAMPLE = evaluation.Sample("val", np.zeros(0, np.int32), (), KEY, 15, 10)
+SAMPLE = calibration.Sample("val", np.zeros(0, np.int32), (), KEY, 15, 10)
 
 CASES = [
     # an eigenvalue is never said to be found where it is not
@@ -574,7 +574,7 @@ CASES = [
     Call(
         "traceback",
         "metrics of no methods",
-        lambda: list(evaluation.measure_members([SAMPLE])),
+        lambda: list(calibration.measure_members([SAMPLE])),
         "calibrated holds no method",
     ),
     Call(

@@ -11,11 +11,12 @@ from functools import partial
 import jax
 import numpy as np
 
-from focalgeo import calibration
-from focalgeo.calibration.intervals import compared, estimated
+from focalgeo.calibration.binning import Reliability
+from focalgeo.calibration.crossfit import candidates
+from focalgeo.calibration.intervals import Z95, PairedDifference, compared, estimated, wilson_interval
 from focalgeo.calibration.methods import Calibrated, Fitted
-from focalgeo.calibration.metrics import METRICS, MetricEntry
-from focalgeo.evaluation.resampling import (
+from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry
+from focalgeo.calibration.resampling import (
     CLASS1_METRICS,
     GROUP_METRICS,
     Measured,
@@ -32,9 +33,13 @@ from focalgeo.types import Array, Estimate, PyTree
 
 
 def calibration_rows(
-    sample: Sample, pairs: Sequence[tuple[int, int]] = (), *, measured: Measured | None = None
+    sample: Sample,
+    pairs: Sequence[tuple[int, int]] = (),
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    *,
+    measured: Measured | None = None,
 ) -> list[Row]:
-    """Rows of every metric of METRICS with its 95% interval, and of every reliability bin that holds an example.
+    """Rows of these metrics of METRICS with 95% intervals, and of every reliability bin that holds an example.
 
     The interval is the bootstrap's, or Wilson's for a share, cut where the metric's range ends. `pairs`, such as
     `comparisons` names, have rows of their differences as well: see `difference_rows`. One program is compiled for each
@@ -44,13 +49,14 @@ def calibration_rows(
         RunError: a number is not finite.
     """
     if measured is None:
-        ((_, measured),) = measure_members([sample])
-    rows = _metric_rows(sample, measured, METRICS) + _all_reliability_rows(sample, measured, "reliability")
+        ((_, measured),) = measure_members([sample], metrics)
+    entries = {name: METRICS[name] for name in metrics}
+    rows = _metric_rows(sample, measured, entries) + _all_reliability_rows(sample, measured, "reliability")
     return rows + _difference_rows(sample, measured, pairs)
 
 
 def difference_rows(
-    sample: Sample, pairs: Sequence[tuple[int, int]], *, metrics: Sequence[str] = ("accuracy", "ece", "nll")
+    sample: Sample, pairs: Sequence[tuple[int, int]], *, metrics: Sequence[str] = ("accuracy", "nll", "brier", "ece")
 ) -> list[Difference]:
     """Rows of the metrics with one method less those with another, with paired 95% intervals and p-values.
 
@@ -111,8 +117,26 @@ def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fi
     return rows
 
 
+def class_gap_rows(sample: Sample) -> list[Metric]:
+    """Rows "class_gap" of each class k: the mean of p_k less the share of examples of class k; group is the class.
+
+    Above 0 the class is given too much probability. The interval is the normal one of the mean of p_k - [y = k]: of
+    many classes 1 in 20 leaves out 0 by chance.
+    """
+    rows = []
+    for each in sample.calibrated:
+        gaps = np.exp(np.asarray(each.log_probs, np.float64))
+        gaps[np.arange(len(gaps)), np.asarray(sample.labels)] -= 1
+        value, half = gaps.mean(axis=0), Z95 * gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
+        rows += [
+            finite(Metric("class_gap", *numbers, len(gaps), sample.split, each.method.name, each.criterion, str(k)))
+            for k, numbers in enumerate(zip(value, value - half, value + half, strict=True))
+        ]
+    return rows
+
+
 def reliability_rows(
-    bins: calibration.Reliability,
+    bins: Reliability,
     *,
     split: str,
     name: str = "reliability",
@@ -134,14 +158,14 @@ def reliability_rows(
     return rows
 
 
-def comparisons(calibrated: Sequence[Calibrated], *, criterion: str | None = None) -> list[tuple[int, int]]:
-    """Pairs (method, against) of positions in `calibrated`, which holds methods simplest first.
+def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[int, int]]:
+    """Pairs (method, against) of positions in `calibrated`, which holds methods plainest first.
 
-    Every fitted method against each earlier one that was fitted by the same criterion, and every method against the
-    first for which nothing is fitted. With `criterion` also the `calibration.candidates` among each other.
+    Every method against the first for which nothing is fitted, and against each earlier one fitted by the same
+    criterion; of the `candidates` by `criterion` each against each earlier one.
     """
     plainest = next((index for index, each in enumerate(calibrated) if each.criterion is None), None)
-    compete = [] if criterion is None else calibration.candidates(calibrated, criterion)
+    compete = candidates(calibrated, criterion)
     pairs = []
     for later, each in enumerate(calibrated):
         for earlier, other in enumerate(calibrated):
@@ -161,15 +185,15 @@ def _estimates(values: PyTree, draws: PyTree, *, num_examples: int) -> dict[str,
 @partial(jax.jit, static_argnames="num_examples")
 def _compared(
     values: PyTree, draws: PyTree, first: Array, second: Array, *, num_examples: int
-) -> dict[str, calibration.PairedDifference]:
+) -> dict[str, PairedDifference]:
     values, draws = (jax.tree.map(lambda leaf: leaf[first] - leaf[second], tree) for tree in (values, draws))
     each = jax.vmap(partial(compared, num_examples=num_examples))
     return {name: each(values[name], draws[name]) for name in values}
 
 
 @jax.jit
-def _bin_intervals(bins: calibration.Reliability) -> tuple[Array, Array]:
-    return calibration.wilson_interval(bins.accuracy * bins.count, bins.count)
+def _bin_intervals(bins: Reliability) -> tuple[Array, Array]:
+    return wilson_interval(bins.accuracy * bins.count, bins.count)
 
 
 def _metric_rows(sample: Sample, measured: Measured, entries: Mapping[str, MetricEntry]) -> list[Metric]:
@@ -179,7 +203,7 @@ def _metric_rows(sample: Sample, measured: Measured, entries: Mapping[str, Metri
         for name, entry in entries.items():
             value, low, high, n = (getattr(found[name], field)[index] for field in ("value", "low", "high", "n"))
             if entry.share:
-                low, high = jax.device_get(calibration.wilson_interval(value * n, n))
+                low, high = jax.device_get(wilson_interval(value * n, n))
             row = finite(Metric(name, value, low, high, int(n), sample.split, each.method.name, each.criterion))
             rows.append(row._replace(low=max(row.low, 0.0), high=min(row.high, entry.largest)))
     return rows

@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from focalgeo import calibration
-from focalgeo.calibration.binning import weights
+from focalgeo.calibration.binning import Reliability, reliability, weights
+from focalgeo.calibration.ece_variants import binary_ece, binary_reliability
 from focalgeo.calibration.intervals import resampled
 from focalgeo.calibration.methods import Calibrated
-from focalgeo.calibration.metrics import METRICS, MetricEntry
+from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry
 from focalgeo.types import Array, InputError
 
-CLASS1_METRICS = {"class1_ece": MetricEntry(calibration.binary_ece, "Class-1 ECE", binned=True, largest=1.0)}
+CLASS1_METRICS = {"class1_ece": MetricEntry(binary_ece, "Class-1 ECE", binned=True, largest=1.0)}
 GROUP_METRICS = ("ece", "accuracy")
 
 _MOST_NUMBERS = 2**25  # log-probabilities that one program holds: what is beyond that is measured by another call of it
@@ -41,17 +41,19 @@ class Measured(NamedTuple):
 
     values: dict[str, Array]  # by name, [methods], or [methods, groups]
     draws: dict[str, Array]  # [methods, resamples], or [methods, resamples, groups]
-    bins: calibration.Reliability | None  # [methods, bins]
+    bins: Reliability | None  # [methods, bins]
 
 
 class Statistic(NamedTuple):
     """Functions of log-probabilities and labels that are measured together."""
 
     metrics: Callable[..., dict[str, Array]]  # metrics(log_probs, labels, mask=None) -> scalars or [groups] by name
-    bins: Callable[[Array, Array], calibration.Reliability] | None
+    bins: Callable[[Array, Array], Reliability] | None
 
 
-def measure_members(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Measured]]:
+def measure_members(
+    samples: Iterable[Sample], metrics: Sequence[str] = DEFAULT_METRICS
+) -> Iterator[tuple[Sample, Measured]]:
     """Each sample with what `calibration_rows` says of it; members that follow one another are measured together.
 
     Those that have the same methods are measured in one program, as many as memory holds. On the CPU each has a call of
@@ -61,6 +63,7 @@ def measure_members(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Measure
     Args:
         samples: Of the same examples, one for each member, with its own log-probabilities and key. They are taken as
             they are measured, so that an iterator need not hold all log-probabilities at once.
+        metrics: Names in METRICS.
 
     Raises:
         InputError: as `check_sample`.
@@ -69,11 +72,11 @@ def measure_members(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Measure
     for sample in samples:
         check_sample(sample)
         if waiting and not (_alike(waiting[0], sample) and len(waiting) < _members_at_once(sample)):
-            yield from _measured_together(waiting)
+            yield from _measured_together(waiting, metrics)
             waiting = []
         waiting.append(sample)
     if waiting:
-        yield from _measured_together(waiting)
+        yield from _measured_together(waiting, metrics)
 
 
 def check_sample(sample: Sample) -> None:
@@ -108,8 +111,8 @@ def _on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _measured_together(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Measured]]:
-    statistic = every_metric(tuple(METRICS.items()), samples[0].num_bins)
+def _measured_together(samples: Sequence[Sample], metrics: Sequence[str]) -> Iterator[tuple[Sample, Measured]]:
+    statistic = every_metric(tuple((name, METRICS[name]) for name in metrics), samples[0].num_bins)
     if len(samples) == 1 or not _on_cpu():
         return zip(samples, measure(samples, statistic), strict=True)
     with ThreadPoolExecutor(len(samples)) as pool:
@@ -168,14 +171,14 @@ def _measured(
 def every_metric(entries: tuple[tuple[str, MetricEntry], ...], num_bins: int) -> Statistic:
     """The metrics of these entries by name, and reliability bins."""
     metrics = partial(_metrics, entries=dict(entries), num_bins=num_bins)
-    return Statistic(metrics, lambda log_probs, labels: calibration.reliability(log_probs, labels, num_bins=num_bins))
+    return Statistic(metrics, lambda log_probs, labels: reliability(log_probs, labels, num_bins=num_bins))
 
 
 @functools.lru_cache(maxsize=64)
 def class1_metrics(num_bins: int) -> Statistic:
     """ECE and reliability bins of the probability of class 1."""
     metrics = partial(_metrics, entries=CLASS1_METRICS, num_bins=num_bins)
-    return Statistic(metrics, partial(calibration.binary_reliability, num_bins=num_bins))
+    return Statistic(metrics, partial(binary_reliability, num_bins=num_bins))
 
 
 def group_metrics(inside: np.ndarray, num_bins: int) -> Callable[..., dict[str, Array]]:

@@ -11,7 +11,7 @@ import scipy.stats
 from focalgeo import calibration, evaluation
 from focalgeo.calibration.methods import METHODS, Calibrated, Fitted
 from focalgeo.calibration.metrics import METRICS
-from focalgeo.evaluation.calibration import Sample
+from focalgeo.calibration.metric_rows import Sample
 from focalgeo.rows import Difference, Metric, ReliabilityBin, select
 from focalgeo.types import RunError
 
@@ -45,7 +45,7 @@ def sample():
 def test_metric_rows_are_the_metrics_and_intervals_of_the_log_probabilities(sample):
     logits, labels = sample
     given = [calibrated(logits, temperature=0.7), calibrated(logits, gamma=0.5, temperature=1.5)]
-    rows = evaluation.calibration_rows(sampled(given, labels, key=4))
+    rows = calibration.calibration_rows(sampled(given, labels, key=4))
     assert {(row.split, row.method, row.criterion) for row in rows} == {("test", "focal_temperature_scaling", "ece")}
     metrics = [row for row in rows if isinstance(row, Metric)]
     assert [row.name for row in metrics] == 2 * list(METRICS)
@@ -65,7 +65,7 @@ def test_metric_rows_are_the_metrics_and_intervals_of_the_log_probabilities(samp
 
 def test_reliability_rows_are_the_bins_that_hold_examples(sample):
     logits, labels = sample
-    rows = evaluation.calibration_rows(sampled([calibrated(logits)], labels))
+    rows = calibration.calibration_rows(sampled([calibrated(logits)], labels))
     rows = select(rows, ReliabilityBin, name="reliability", split="test", method="focal_temperature_scaling")
     bins = calibration.reliability(jax.nn.log_softmax(logits), labels, num_bins=NUM_BINS)
     holding = np.flatnonzero(bins.count)
@@ -78,7 +78,7 @@ def test_reliability_rows_are_the_bins_that_hold_examples(sample):
     for name, column in {**columns, "low": low, "high": high}.items():
         np.testing.assert_allclose([getattr(row, name) for row in rows], column, rtol=1e-5)
     assert {row.share for row in rows} == {None}
-    shares = [row.share for row in evaluation.reliability_rows(bins, split="train", total=150)]
+    shares = [row.share for row in calibration.reliability_rows(bins, split="train", total=150)]
     np.testing.assert_allclose(shares, bins.count / 150)
 
 
@@ -93,7 +93,7 @@ def test_one_program_serves_all_splits_of_one_size(sample, monkeypatch):
     monkeypatch.setattr(calibration, "reliability", counted)
     for each, truth in ((logits, labels), (-logits, labels), (logits[:70], labels[:70])):
         given = [calibrated(each, gamma=gamma, temperature=t) for gamma, t in ((0.0, 1.0), (0.0, 2.0), (1.0, 0.5))]
-        evaluation.calibration_rows(sampled(given, truth, num_bins=4, num_resamples=2))
+        calibration.calibration_rows(sampled(given, truth, num_bins=4, num_resamples=2))
     assert traced == [(150, 3), (70, 3)]
 
 
@@ -101,9 +101,9 @@ def test_many_log_probabilities_are_measured_in_parts_with_the_same_result(sampl
     logits, labels = sample
     given = [calibrated(logits, temperature=t) for t in (0.5, 1.0, 2.0)]
     sample = sampled(given, labels)
-    together = evaluation.calibration_rows(sample, pairs=[(2, 0)])
-    monkeypatch.setattr("focalgeo.evaluation.resampling._MOST_NUMBERS", 2 * logits.size)
-    for row, other in zip(evaluation.calibration_rows(sample, pairs=[(2, 0)]), together, strict=True):
+    together = calibration.calibration_rows(sample, pairs=[(2, 0)])
+    monkeypatch.setattr("focalgeo.calibration.resampling._MOST_NUMBERS", 2 * logits.size)
+    for row, other in zip(calibration.calibration_rows(sample, pairs=[(2, 0)]), together, strict=True):
         assert (row.name, row.method) == (other.name, other.method)
         np.testing.assert_allclose((row.value, row.low, row.high), (other.value, other.low, other.high), rtol=1e-5)
 
@@ -116,18 +116,18 @@ def test_members_are_measured_together_as_they_are_alone(sample, monkeypatch, on
     members = [[plain(0.5), calibrated(logits, temperature=t)] for t in (0.8, 1.0, 2.0)]
     members.append([plain(0.5)])  # has one method less, and so is measured apart
     samples = [sampled(given, labels, key=key) for key, given in enumerate(members)]
-    alone = [evaluation.calibration_rows(each) for each in samples]
-    monkeypatch.setattr(evaluation.resampling, "_on_cpu", lambda: on_cpu)
-    monkeypatch.setattr(evaluation.resampling, "_MOST_NUMBERS", most)
-    programs, measure = [], evaluation.resampling.measure
+    alone = [calibration.calibration_rows(each) for each in samples]
+    monkeypatch.setattr(calibration.resampling, "_on_cpu", lambda: on_cpu)
+    monkeypatch.setattr(calibration.resampling, "_MOST_NUMBERS", most)
+    programs, measure = [], calibration.resampling.measure
     monkeypatch.setattr(
-        evaluation.resampling, "measure", lambda given, _: programs.append(len(given)) or measure(given, _)
+        calibration.resampling, "measure", lambda given, _: programs.append(len(given)) or measure(given, _)
     )
-    found = list(evaluation.measure_members(iter(samples)))
+    found = list(calibration.measure_members(iter(samples)))
     assert programs == ([1, 1, 1, 1] if on_cpu or most == 1000 else [3, 1])
     for own, (each, measured), expected in zip(samples, found, alone, strict=True):
         assert each is own
-        rows = evaluation.calibration_rows(each, measured=measured)
+        rows = calibration.calibration_rows(each, measured=measured)
         assert [row[0] for row in rows] == [row[0] for row in expected]
         for row, other in zip(rows, expected, strict=True):
             numbers, wanted = (row.value, row.low, row.high), (other.value, other.low, other.high)
@@ -143,7 +143,7 @@ def test_a_new_metric_has_rows_and_differences(sample, monkeypatch):
     entry = METRICS["nll"]._replace(function=mean_confidence, title="Confidence")
     monkeypatch.setitem(METRICS, "mean_confidence", entry)
     given = [calibrated(logits), calibrated(logits, temperature=2.0)]
-    rows = evaluation.calibration_rows(sampled(given, labels), pairs=[(1, 0)])
+    rows = calibration.calibration_rows(sampled(given, labels), pairs=[(1, 0)])
     found = select(rows, Metric, name="mean_confidence")
     for row, each in zip(found, given, strict=True):
         np.testing.assert_allclose(row.value, np.exp(np.max(each.log_probs, 1)).mean(), rtol=1e-5)
@@ -156,7 +156,7 @@ def test_a_number_that_is_not_finite_is_an_error_that_says_which():
     logits, labels = draw(20, 3)
     given = [calibrated(np.float32(1e37) * logits, method="temperature_scaling", criterion="nll")]
     with pytest.raises(RunError, match=r"name nll, .* criterion nll has (value|low) -?(inf|nan):"):
-        evaluation.calibration_rows(sampled(given, labels))
+        calibration.calibration_rows(sampled(given, labels))
 
 
 def numpy_ece(logits, labels, temperature):
@@ -174,7 +174,7 @@ def test_difference_rows_compare_two_methods_on_the_same_resamples():
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), 1).astype(np.int32)
     plain = calibrated(logits, method="temperature_scaling", criterion="nll")
     worse = calibrated(logits, criterion="nll", temperature=3.0)
-    row, of_nll = evaluation.difference_rows(sampled([plain, worse], labels, num_resamples=300), [(1, 0)])
+    row, of_nll = calibration.difference_rows(sampled([plain, worse], labels, num_resamples=300), [(1, 0)])
     log_probs = np.asarray(jax.nn.log_softmax(np.stack([logits / 3, logits])))[:, np.arange(400), labels]
     assert of_nll.name == "nll_difference"
     assert of_nll.value == pytest.approx(np.mean(log_probs[1] - log_probs[0]), abs=1e-5)
@@ -189,14 +189,14 @@ def test_difference_rows_compare_two_methods_on_the_same_resamples():
     assert row.p_value < 1e-6
     assert (row.name, row.split, row.criterion, row.n) == ("ece_difference", "test", "nll", 400)
     assert (row.method, row.against) == ("focal_temperature_scaling", "temperature_scaling")
-    same, _ = evaluation.difference_rows(sampled([plain, plain], labels), [(1, 0)])
+    same, _ = calibration.difference_rows(sampled([plain, plain], labels), [(1, 0)])
     assert (same.value, same.low, same.high, same.p_value) == (0, 0, 0, 1)
 
 
 def test_differences_are_those_of_a_paired_bootstrap(sample):
     logits, labels = sample
     given = [calibrated(logits, gamma=1.0, temperature=0.7), calibrated(logits, temperature=1.3)]
-    rows = evaluation.difference_rows(sampled(given, labels, key=3), [(0, 1)])
+    rows = calibration.difference_rows(sampled(given, labels, key=3), [(0, 1)])
     for row, metric in zip(rows, (functools.partial(calibration.ece, num_bins=NUM_BINS), calibration.nll), strict=True):
         pair = (each.log_probs for each in given)
         direct = calibration.paired_bootstrap(metric, *pair, labels, jax.random.key(3), NUM_RESAMPLES)
@@ -209,7 +209,7 @@ def test_accuracy_is_compared_where_a_method_may_change_the_predicted_class(samp
     logits, labels = sample
     turned = calibrated(-logits)
     turned = turned._replace(method=turned.method._replace(keeps_class=False))
-    rows = evaluation.difference_rows(sampled([calibrated(logits), turned], labels), [(1, 0)])
+    rows = calibration.difference_rows(sampled([calibrated(logits), turned], labels), [(1, 0)])
     assert [row.name for row in rows] == ["accuracy_difference", "ece_difference", "nll_difference"]
     right = [np.mean(np.argmax(z, 1) == labels) for z in (logits, -logits)]
     assert rows[0].value == pytest.approx(right[1] - right[0])
@@ -218,7 +218,7 @@ def test_accuracy_is_compared_where_a_method_may_change_the_predicted_class(samp
 def test_methods_are_compared_with_plainer_ones_of_their_criterion_and_with_none():
     places = [("uncalibrated", None), ("a", "ece"), ("a", "nll"), ("b", "ece"), ("b", "nll"), ("c", "ece"), ("d", None)]
     given = [Calibrated(METHODS["uncalibrated"]._replace(name=name), criterion, None) for name, criterion in places]
-    pairs = [(*places[index], places[against][0]) for index, against in evaluation.comparisons(given)]
+    pairs = [(*places[index], places[against][0]) for index, against in calibration.comparisons(given)]
     assert sorted(pairs, key=str) == sorted(
         [
             ("b", "ece", "a"),
@@ -238,7 +238,7 @@ def test_candidates_by_two_criteria_are_compared_too():
         Calibrated(method._replace(name=name, criteria=("nll",) if name == "c" else ("ece", "nll")), criterion, None)
         for name, criterion in names
     ]
-    assert set(evaluation.comparisons(given, criterion="ece")) - set(evaluation.comparisons(given)) == {(3, 1)}
+    assert set(calibration.comparisons(given, criterion="ece")) - set(calibration.comparisons(given)) == {(3, 1)}
 
 
 def test_the_choice_by_these_rows_scales_overconfident_predictions_and_leaves_calibrated_ones_alone():
@@ -248,8 +248,8 @@ def test_the_choice_by_these_rows_scales_overconfident_predictions_and_leaves_ca
         methods = {name: METHODS[name] for name in ("uncalibrated", "temperature_scaling", "focal_temperature_scaling")}
         fits = calibration.fit_methods(methods, logits, labels, settings=settings)
         held_out = calibration.cross_fit(methods, logits, labels, settings=settings)
-        pairs = evaluation.comparisons(held_out, criterion="nll")
-        rows = evaluation.difference_rows(sampled(held_out, labels, num_resamples=100), pairs)
+        pairs = calibration.comparisons(held_out, criterion="nll")
+        rows = calibration.difference_rows(sampled(held_out, labels, num_resamples=100), pairs)
         assert calibration.choose(fits, rows, criterion="nll").method.name == chosen
 
 
@@ -260,7 +260,7 @@ def test_fit_rows_are_the_numbers_worth_showing():
         Fitted(METHODS["focal_temperature_scaling"], "nll", params),
         Fitted(METHODS["loss_implied_map"], None, {"gamma": np.float32(3)}),
     ]
-    rows = evaluation.fit_rows(fits, n=150)
+    rows = calibration.fit_rows(fits, n=150)
     assert [(row.name, row.value) for row in rows] == [("calibration_gamma", 0.5), ("temperature", 1.5)]
     assert {(row.split, row.method, row.criterion, row.n) for row in rows} == {
         ("val", "focal_temperature_scaling", "nll", 150)
@@ -270,7 +270,7 @@ def test_fit_rows_are_the_numbers_worth_showing():
 def test_class_1_calibration_is_of_the_probability_of_class_1():
     logits, labels = draw(500, 2)
     given = [calibrated(logits, method="temperature_scaling", temperature=1.3)]
-    row, *bins = evaluation.class1_rows(sampled(given, labels))
+    row, *bins = calibration.class1_rows(sampled(given, labels))
     p = 1 / (1 + np.exp(-(logits[:, 1] - logits[:, 0]).astype(float) / 1.3))
     index = np.ceil(10 * p).astype(int) - 1
     gaps = [abs((labels[index == b] - p[index == b]).sum()) for b in range(10)]
@@ -286,7 +286,7 @@ def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
     logits, labels = draw(400, 3)
     group = np.random.default_rng(0).permutation(np.repeat(["few", "a", "b"], [99, 100, 201]))
     given = [calibrated(logits, method="uncalibrated", criterion=None)]
-    rows = evaluation.group_rows(sampled(given, labels), group)
+    rows = calibration.group_rows(sampled(given, labels), group)
     assert {(row.name, row.group) for row in rows} == {
         (f"group_{name}", group) for name in ("ece", "accuracy") for group in "ab"
     }
@@ -298,4 +298,4 @@ def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
         np.testing.assert_allclose(row.value, metric(log_probs, own, **options), atol=1e-6)
         assert row.low <= row.value <= row.high
         assert row.n == inside.sum()
-    assert evaluation.group_rows(sampled(given, labels), np.arange(400)) == []
+    assert calibration.group_rows(sampled(given, labels), np.arange(400)) == []

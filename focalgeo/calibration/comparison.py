@@ -1,0 +1,239 @@
+"""Calibration methods compared on a classifier's outputs: fitted and chosen on val, measured on test."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from focalgeo.arguments import check_choice, count
+from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
+from focalgeo.calibration.methods import (
+    CRITERIA,
+    DEFAULT_CRITERIA,
+    DEFAULT_METHODS,
+    METHODS,
+    Calibrated,
+    Fitted,
+    Method,
+    check_classes,
+    fit_methods,
+    searched,
+    surfaces,
+    usable,
+)
+from focalgeo.calibration.metric_rows import (
+    calibration_rows,
+    class1_rows,
+    class_gap_rows,
+    comparisons,
+    fit_rows,
+    group_rows,
+)
+from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS
+from focalgeo.calibration.resampling import Sample
+from focalgeo.calibration.search import GAMMAS, Grid
+from focalgeo.rows import Difference, Row, select
+from focalgeo.types import MOST_BINS, MOST_RESAMPLES, Array, InputError
+
+# the paper's grid, and coarsely on from there: outputs of other programs may be scaled by anything
+TEMPERATURES = tuple(np.float32([*(np.arange(1, 501) / 100), *np.geomspace(5.1, 100, 60)]).tolist())
+FEWEST_RESAMPLES = 100  # with fewer, the ends of an interval are chance, and methods are chosen by it
+
+
+class Outputs(NamedTuple):
+    """A classifier's outputs on one split; a plain pair (logits, labels) will do."""
+
+    logits: Array  # float [examples, classes]
+    labels: Array  # int [examples]
+    group: Array | None = None  # the name of each example's group
+
+
+class Comparison(NamedTuple):
+    """Methods compared: rows, fits, the choice and its evidence."""
+
+    rows: list[Row]  # fits, metrics, differences and reliability bins, as metrics.jsonl holds them
+    fits: list[Fitted]  # on val, plainest method first
+    choice: Choice  # of the method to use
+    held_out: list[Calibrated]  # val by fits of the other folds: uncalibrated, the candidates and `also`
+    search: dict[str, np.ndarray]  # gammas, temperatures and on them ece and nll of the focal map on val; {} without it
+
+
+class _Plan(NamedTuple):
+    """How outputs are compared."""
+
+    methods: Mapping[str, Method]
+    settings: Mapping[str, Any]  # of `fit_methods`
+    criterion: str
+    metrics: Sequence[str]
+    num_resamples: int
+    num_folds: int
+    seed: int
+
+    @property
+    def key(self) -> Array:
+        """The main job's bootstrap key of the same seed, so that its predictions give its own rows again."""
+        return jax.random.split(jax.random.PRNGKey(self.seed), 4)[3]
+
+    def sample(self, split: str, labels: Array, calibrated: Sequence[Calibrated]) -> Sample:
+        """Examples of one split by these methods."""
+        return Sample(split, labels, calibrated, self.key, self.settings["num_bins"], self.num_resamples)
+
+
+def compare(
+    val: tuple,
+    test: tuple | None = None,
+    methods: Sequence[str] | None = None,
+    *,
+    criterion: str = "nll",
+    criteria: Sequence[str] = DEFAULT_CRITERIA,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    num_bins: int = 15,
+    num_resamples: int = 1000,
+    num_folds: int = 5,
+    seed: int = 0,
+    trained_gamma: float | None = None,
+    gammas: Grid = GAMMAS,
+    temperatures: Grid = TEMPERATURES,
+    also: Mapping[str, tuple[Array, Array | None]] | None = None,
+) -> Comparison:
+    """Calibration methods fitted and chosen on val, and measured with intervals on test: the rows of the command.
+
+    Args:
+        val: (logits, labels), or `Outputs` where there are groups; float [examples, classes] and int [examples].
+        test: The same of other examples; without it, val is measured by fits of the other folds.
+        methods: Names in METHODS; "uncalibrated" takes part anyway. None takes DEFAULT_METHODS, without those that
+            need a gamma that is not given, or fewer classes.
+        criterion: By which methods are fitted where they can be, compared and chosen, see `choose`. NLL by default: it
+            is proper, so no miscalibration improves it, and the same examples settle it sooner than an ECE.
+        criteria: By which methods are fitted beside it; each is a fit of its own in the rows.
+        metrics: Names in METRICS.
+        num_bins: Bins of every binned metric.
+        num_resamples: Of the bootstrap, 100 or more.
+        num_folds: Of the cross-fit of val by which a method is chosen.
+        seed: Of the folds and of the bootstrap.
+        trained_gamma: Gamma of the focal loss that the model was trained with, if it was.
+        gammas: The grid on which the focal map is fitted by an ECE.
+        temperatures: The grid on which temperatures are fitted by an ECE.
+        also: Name -> log-probabilities (of val, of test) by a method from elsewhere: compared, never chosen. Those of
+            val are to be held out: each fold by a fit of the others.
+
+    Raises:
+        InputError: predictions that `check_predictions` refuses, an unknown name, fewer than 100 resamples.
+        RunError: a number is not finite.
+    """
+    val, test = Outputs(*val), None if test is None else Outputs(*test)
+    names = checked_names(methods, criterion, criteria, metrics)
+    count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES, why=": methods are chosen by them")
+    count("num_bins", num_bins, 1, MOST_BINS)
+    settings = {
+        "criteria": tuple(dict.fromkeys((criterion, *criteria))),
+        "num_bins": num_bins,
+        "trained_gamma": trained_gamma,
+        "gammas": np.sort(np.float32(gammas)),
+        "temperatures": np.float32(temperatures),
+    }
+    chosen = _methods(names, settings, np.shape(val.logits)[-1], given=methods is not None)
+    return _compared(
+        val, test, _Plan(chosen, settings, criterion, metrics, num_resamples, num_folds, seed), dict(also or {})
+    )
+
+
+def checked_names(
+    methods: Sequence[str] | None, criterion: str, criteria: Sequence[str], metrics: Sequence[str]
+) -> Sequence[str]:
+    """The methods' names; refuses what is none, and a text in place of a list."""
+    names = DEFAULT_METHODS if methods is None else methods
+    lists = (("methods", names, METHODS), ("criteria", criteria, CRITERIA), ("metrics", metrics, METRICS))
+    for what, given, known in lists:
+        if isinstance(given, str):
+            raise InputError(f"{what} is {given[:40]!r}: give a list of names")
+        for name in given:
+            if not isinstance(name, str) or name not in known:
+                raise InputError.of_choice(what, str(name)[:40], known)
+    check_choice("criterion", criterion, CRITERIA)
+    return names
+
+
+def _methods(names: Sequence[str], settings: Mapping[str, Any], num_classes: int, *, given: bool) -> dict[str, Method]:
+    """The methods of these names, plainest first; those left to the default only as far as they can be used."""
+    found = {name: METHODS[name] for name in METHODS if name in names or name == "uncalibrated"}
+    known = usable(found, settings)
+    if not given:
+        return {
+            name: method
+            for name, method in known.items()
+            if method.most_classes is None or num_classes <= method.most_classes
+        }
+    missing = next((name for name in found if name not in known), None)
+    if missing is not None:
+        raise InputError(f"{missing} needs the gamma that the model was trained with: give trained_gamma")
+    for method in found.values():
+        check_classes(method, num_classes)
+    return found
+
+
+def _compared(
+    val: Outputs, test: Outputs | None, plan: _Plan, also: Mapping[str, tuple[Array, Array | None]]
+) -> Comparison:
+    searches = searched(plan.methods, val.logits, val.labels, settings=plan.settings)
+    fits = fit_methods(plan.methods, val.logits, val.labels, settings={**plan.settings, "searches": searches})
+    others = {name: Method(name, name, _no_fit, _no_fit, criteria=(), keeps_class=False) for name in also}
+    held_out = _held_out(val, test, plan) + [Calibrated(others[name], None, also[name][0]) for name in also]
+    of_val = plan.sample("cross_fit", val.labels, held_out)
+    if test is None:
+        rows = _measured(of_val, plan, val.group)
+    else:
+        by_method = [fitted.calibrated(test.logits) for fitted in fits]
+        by_method += [Calibrated(others[name], None, also[name][1]) for name in also]
+        with ThreadPoolExecutor(2) as pool:  # two programs are compiled and run side by side
+            on_test = pool.submit(_measured, plan.sample("test", test.labels, by_method), plan, test.group)
+            rows = calibration_rows(of_val, comparisons(held_out, plan.criterion), _of_choice(plan))
+            rows = on_test.result() + rows
+    choice = choose(fits, select(rows, Difference, split="cross_fit"), criterion=plan.criterion)
+    measured = of_val if test is None else plan.sample("test", test.labels, by_method)
+    rows = [*fit_rows(fits, n=len(val.labels)), *rows, *class_gap_rows(_shown(measured, choice, plan))]
+    return Comparison(rows, fits, choice, held_out, surfaces(searches, plan.settings))
+
+
+def _no_fit(*_: Any, **__: Any) -> None:
+    raise InputError("log-probabilities from elsewhere are neither fitted nor applied here: they come as they are")
+
+
+def _held_out(val: Outputs, test: Outputs | None, plan: _Plan) -> list[Calibrated]:
+    """Cross-fitted log-probabilities: of the fits that compete, and without test of all."""
+    settings = {**plan.settings, "criteria": (plan.criterion,)} if test is not None else plan.settings
+    folds = {"num_folds": plan.num_folds, "seed": plan.seed}
+    return cross_fit(plan.methods, val.logits, val.labels, settings=settings, **folds)
+
+
+def _of_choice(plan: _Plan) -> tuple[str, ...]:
+    """The metrics that are asked for and those that a method is chosen by."""
+    criterion = {"line_search": "ece"}.get(plan.criterion, plan.criterion)
+    return tuple(name for name in METRICS if name in {*plan.metrics, criterion, "nll", "brier", "accuracy"})
+
+
+def _measured(sample: Sample, plan: _Plan, group: Array | None) -> list[Row]:
+    """Rows of a split on which methods are compared: metrics, differences, and those of two classes and of groups."""
+    pairs = comparisons(sample.calibrated, plan.criterion)
+    rows = calibration_rows(sample, pairs, _of_choice(plan))
+    compete = candidates(sample.calibrated, plan.criterion)
+    competing = sample._replace(calibrated=[sample.calibrated[0], *(sample.calibrated[index] for index in compete)])
+    if np.shape(competing.calibrated[0].log_probs)[1] == 2:
+        rows += class1_rows(competing)
+    if group is not None:
+        rows += group_rows(competing, np.asarray(group))
+    return rows
+
+
+def _shown(sample: Sample, choice: Choice, plan: _Plan) -> Sample:
+    """The sample as given, by the plainest fitted method, and by the chosen one."""
+    first = candidates(sample.calibrated, plan.criterion)[:1]
+    names = [(choice.fitted.method.name, choice.fitted.criterion)]
+    chosen = [
+        index
+        for index, each in enumerate(sample.calibrated)
+        if (each.method.name, each.criterion) in names or index in (0, *first)
+    ]
+    return sample._replace(calibrated=[sample.calibrated[index] for index in chosen])
