@@ -14,13 +14,6 @@ METHODS = ("temperature_scaling", "focal_temperature_scaling")
 NUM_RESAMPLES = 1000
 
 
-def fitted(split: Split) -> dict[tuple[str, str], calibration.Fitted]:
-    """The fits on a split's first half, by method and criterion."""
-    methods = {name: calibration.METHODS[name] for name in METHODS}
-    fits = calibration.fit_methods(methods, *split.val, settings={})
-    return {(each.method.name, each.criterion): each for each in fits}
-
-
 def less(log_probs: np.ndarray, against: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, float]:
     """The NLL with one method less that with another, and its 95% interval by the paired bootstrap."""
     found = calibration.paired_bootstrap(
@@ -31,13 +24,18 @@ def less(log_probs: np.ndarray, against: np.ndarray, labels: np.ndarray, seed: i
 
 def measured(split: Split) -> dict:
     """Scores of each fit on the second half, and NLL less that of temperature scaling by NLL."""
-    log_probs = {key: np.asarray(each.log_probs(split.test.logits)) for key, each in fitted(split).items()}
-    plain = log_probs["temperature_scaling", "nll"]
+    log_probs = {
+        f"{name} by {criterion}": np.asarray(
+            calibration.fit(name, *split.val, criterion=criterion).predict_log_proba(split.test.logits)
+        )
+        for name in METHODS
+        for criterion in CRITERIA
+    }
+    plain = log_probs[f"{METHODS[0]} by nll"]
     return {
-        f"{method} by {criterion}": scores(each, split.test.labels)
+        name: scores(each, split.test.labels)
         | {"nll_difference": less(each, plain, split.test.labels, split.seed)}
-        for (method, criterion), each in log_probs.items()
-        if criterion in CRITERIA
+        for name, each in log_probs.items()
     }
 
 
