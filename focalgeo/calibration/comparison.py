@@ -134,6 +134,9 @@ def compare(
         "gammas": np.sort(np.float32(gammas)),
         "temperatures": np.float32(temperatures),
     }
+    taken = next((name for name in also or {} if name in METHODS), None)
+    if taken is not None:
+        raise InputError(f"also names {taken}, a method of focalgeo's own: give it another name")
     chosen = _methods(names, settings, np.shape(val.logits)[-1], given=methods is not None)
     return _compared(
         val, test, _Plan(chosen, settings, criterion, metrics, num_resamples, num_folds, seed), dict(also or {})

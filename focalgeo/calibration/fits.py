@@ -19,7 +19,8 @@ GAMMA_BRACKET = (-0.9, 20.0)
 TEMPERATURE_BRACKET = (0.01, 100.0)
 
 _MOST_STEPS = 60
-_GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats that a further Newton step promises where a fit has converged
+_GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further Newton step where the last promised less
+_CONVERGED = 1000  # times that: a float32 mean is not known better, and a step that promises 1e-7 may not lower it
 _START_GAMMAS = (-0.75, -0.25, 0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 _START_TEMPERATURES = tuple(2.0 ** (i / 2) for i in range(-8, 9))  # 1/16 to 16
 _AT_EDGE = 1e-4  # of gamma or log T
@@ -60,12 +61,12 @@ def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> Calibr
 
     Source: Guo et al., arXiv 1706.04599, section 4.2; their L-BFGS on T itself can diverge.
     """
-    return _marked_fit(_temperature_fit(*_checked(logits, labels, mask)))
+    return _marked_fit(_temperature_fit(*checked(logits, labels, mask)))
 
 
 @jax.jit
 def _temperature_fit(logits: Array, labels: Array, weight: Array) -> CalibrationFit:
-    """`fit_temperature` of what `_checked` returns."""
+    """`fit_temperature` of what `checked` returns."""
     objective = partial(_mean_nll, logits, labels, weight)
 
     def slopes(log_temperature: Array) -> tuple[Array, Array]:
@@ -102,7 +103,7 @@ def _least_gain(dtype: jnp.dtype) -> float:
     return _GAIN[jnp.dtype(dtype).name]
 
 
-def _checked(logits: Logits, labels: Labels, mask: Mask) -> tuple[Array, Array, Array]:
+def checked(logits: Logits, labels: Labels, mask: Mask) -> tuple[Array, Array, Array]:
     """Logits, labels and weights ready to be traced: rows of weight 0 hold zeros, invalid ones have weight NaN."""
     given = predicted_logits(logits, labels, mask)
     weight = given.weight()
@@ -140,7 +141,7 @@ def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> 
 
     Source: the map is Komisarenko & Kull, arXiv 2408.11598, section 4.2, who search a grid; the fit is our own.
     """
-    return _marked_fit(_fit_focal_temperature(*_checked(logits, labels, mask)))
+    return _marked_fit(_fit_focal_temperature(*checked(logits, labels, mask)))
 
 
 class _Descent(NamedTuple):
@@ -186,7 +187,7 @@ def _fit_focal_temperature(logits: Array, labels: Array, weight: Array) -> Calib
     gain = _newton_direction(objective, found.point, low, high)[1]
     at_bound = jnp.any((found.point <= low + _AT_EDGE) | (found.point >= high - _AT_EDGE))
     at_bound |= alone.at_bound & (found.step <= 1) & ~found.moved & (found.point[0] == 0)
-    converged = (gain <= 100 * tolerance) & ~at_bound
+    converged = (gain <= _CONVERGED * tolerance) & ~at_bound
     return CalibrationFit(found.point[0], jnp.exp(found.point[1]), found.nll, converged, at_bound, found.step)
 
 

@@ -161,8 +161,8 @@ def reliability_rows(
 def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[int, int]]:
     """Pairs (method, against) of positions in `calibrated`, which holds methods plainest first.
 
-    Every method against the first for which nothing is fitted, and against each earlier one fitted by the same
-    criterion; of the `candidates` by `criterion` each against each earlier one.
+    Every method against the first for which nothing is fitted, against the first of the `candidates` by `criterion`,
+    and against each earlier one fitted by the same criterion; the candidates each against each earlier one.
     """
     plainest = next((index for index, each in enumerate(calibrated) if each.criterion is None), None)
     compete = candidates(calibrated, criterion)
@@ -171,7 +171,7 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
         for earlier, other in enumerate(calibrated):
             alike = each.criterion is not None and other.criterion == each.criterion
             compared = earlier < later and (alike or (later in compete and earlier in compete))
-            if compared or (earlier == plainest and later != plainest):
+            if later not in (plainest, earlier) and (compared or earlier in (plainest, *compete[:1])):
                 pairs.append((later, earlier))
     return pairs
 

@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,6 +86,33 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         saturated=int(((scores <= 0) | (scores >= 1)).any(axis=1).sum()) if given == "probs" else 0,
         looks_like_probs=given == "logits" and _sums_to_1(scores),
     )
+
+
+def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: str) -> dict[str, np.ndarray]:
+    """Log-probabilities by a method from elsewhere, an array of probabilities for each split.
+
+    Args:
+        path: A file with an array for each split, named as it.
+        shapes: Split -> [examples, classes] that its array must have.
+        where: The flag and name, for errors.
+
+    Raises:
+        InputError: a file that cannot be read, an array that is missing, of another shape, or no probabilities.
+    """
+    arrays = open_arrays(Path(expanded(path)))
+    found = {}
+    for split, shape in shapes.items():
+        if split not in arrays:
+            raise InputError(f"{where} has no array {split!r}, only {_names(arrays)}: give probabilities of {split}")
+        probs = arrays[split]()
+        if probs.dtype.kind not in "fiu" or probs.shape != shape:
+            what = f"{where}: {split} is {_type(probs)}{list(probs.shape)}"
+            raise InputError(f"{what}: give probabilities {list(shape)}, as --{split} has examples and classes")
+        if not np.isfinite(probs).all():
+            raise InputError(f"{where}: {split} holds NaN or infinite numbers: remove or mend them")
+        _check_probs(probs, f"{where}, {split}")
+        found[split] = _log(probs)
+    return found
 
 
 def _open(source: str, where: str) -> tuple[list[Path], Arrays]:

@@ -181,7 +181,7 @@ def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[R
             _given(val),
             None if test is None else _given(test),
             options.methods or None,
-            also={name: (val_logits, test_logits) for name, val_logits, test_logits in inputs.also},
+            also=inputs.also,
             **{name: getattr(options, name) for name in COMPARED},
         )
         choice = calibration.saved_calibrator(found.choice.fitted, val.logits.shape[1])

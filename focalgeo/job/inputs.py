@@ -3,17 +3,21 @@
 Nothing here needs jax, so that wrong input is answered at once.
 """
 
+import hashlib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from focalgeo import records
-from focalgeo.data.logits_files import Keys, Outputs, read_outputs
+from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.files import free_memory
-from focalgeo.types import InputError
+from focalgeo.types import InputError, shown
 
 MOST_GROUPS = 100
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _BYTES_OF_BIN = 40  # for each example: a float32 in each of five methods, and as many while they are made
 FILES = (  # what the command leaves in --out
     *(records.MANIFEST, records.METRICS_FILE, "search.npz", "calibrator.json", "report.html"),
@@ -51,7 +55,7 @@ class Inputs(NamedTuple):
 
     val: Outputs
     test: Outputs | None
-    also: tuple[tuple[str, np.ndarray, np.ndarray | None], ...]  # name, log-probabilities of val and of test
+    also: dict[str, tuple[np.ndarray, np.ndarray | None]]  # name -> log-probabilities of val and of test
 
 
 def read_inputs(options: Options) -> Inputs:
@@ -70,9 +74,28 @@ def read_inputs(options: Options) -> Inputs:
     if options.num_folds > len(val.labels):
         raise InputError(f"--folds is {options.num_folds}, but val has {len(val.labels)} examples: give fewer")
     _check_bins(options.num_bins, val, test)
-    inputs = Inputs(val, test, ())
+    inputs = Inputs(val, test, _read_also(options.also, val, test))
     _check_out(options, inputs)
     return inputs
+
+
+def _read_also(
+    also: Sequence[str], val: Outputs, test: Outputs | None
+) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
+    """Predictions of --also=NAME=PATH by name."""
+    shapes = {"val": val.logits.shape} | ({} if test is None else {"test": test.logits.shape})
+    found = {}
+    for text in also:
+        name, _, path = text.partition("=")
+        if not _NAME.fullmatch(name) or not path:
+            raise InputError(
+                f"--also={shown(text)} is no NAME=PATH: give a name in letters, digits, - and _, and a file"
+            )
+        if name in found:
+            raise InputError(f"--also names {name} twice: give each its own name")
+        arrays = read_calibrated(path, shapes, where=f"--also={name}")
+        found[name] = (arrays["val"], arrays.get("test"))
+    return found
 
 
 def _check_bins(num_bins: int, val: Outputs, test: Outputs | None) -> None:
@@ -112,8 +135,16 @@ def make_config(options: Options, inputs: Inputs) -> dict[str, Any]:
     described = {name: _described(outputs) for name, outputs in given.items() if outputs is not None}
     names = ("num_bins", "num_resamples", "criterion", "criteria", "methods", "metrics")
     evaluation = {name: getattr(options, name) for name in names}
+    described |= {name: {"checksum": _digest(arrays)} for name, arrays in inputs.also.items()}
     settings = {"inputs": described, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds}
     return settings | ({} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma})
+
+
+def _digest(arrays: tuple[np.ndarray | None, ...]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _described(outputs: Outputs) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import pytest
 from focalgeo.calibration import METHODS, Fitted, candidates, choose, cross_fit, fit_methods, folds
 from focalgeo.calibration.methods import Method
 from focalgeo.rows import Difference
+from focalgeo.types import InputError
 
 PLAIN, FOCAL = METHODS["temperature_scaling"], METHODS["focal_temperature_scaling"]
 SETTINGS = {"gammas": (0.0, 1.0), "temperatures": (0.5, 1.0, 1.5, 2.0), "num_bins": 10}
@@ -38,8 +39,8 @@ def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
     found = cross_fit({"a": shifting, "plain": PLAIN}, logits, labels, settings=SETTINGS, num_folds=4, seed=3)
     assert [(each.method.name, each.criterion) for each in found] == [
         ("shifting", "nll"),
-        ("temperature_scaling", "ece"),
         ("temperature_scaling", "nll"),
+        ("temperature_scaling", "ece"),
     ]
     assert len(seen) == 4
     for index, mask in enumerate(seen):
@@ -49,89 +50,131 @@ def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
 
 def test_cross_fitted_log_probs_are_those_of_the_fits_of_the_other_folds():
     logits, labels = predictions()
-    search = METHODS  # any object: a search of all examples must not be used
-    found = cross_fit(METHODS, logits, labels, settings={**SETTINGS, "trained_gamma": 1.0, "search": search})
+    searches = METHODS  # any object: searches of all examples must not be used
+    found = cross_fit(METHODS, logits, labels, settings={**SETTINGS, "trained_gamma": 1.0, "searches": searches})
     others = folds(labels, 5, 0) != 2
     fits = fit_methods(METHODS, logits, labels, settings={**SETTINGS, "trained_gamma": 1.0}, mask=others)
     for fitted, each in zip(fits, found, strict=True):
         assert (each.method.name, each.criterion) == (fitted.method.name, fitted.criterion)
-        np.testing.assert_array_equal(each.log_probs[~others], np.asarray(fitted.log_probs(logits))[~others])
+        np.testing.assert_array_equal(each.log_probs[~others], np.asarray(fitted.predict_log_proba(logits))[~others])
+
+
+OTHER = Method("other", "Other", None, None, keeps_class=False)
 
 
 def fits_of(*methods, converged=(True, True)):
-    """Uncalibrated, temperature scaling and focal temperature scaling by ECE, and other methods by what they have."""
+    """Uncalibrated, temperature scaling and focal temperature scaling by NLL, and other methods."""
     fits = [Fitted(METHODS["uncalibrated"], None, {})]
-    fits += [Fitted(method, "ece", {"converged": c}) for method, c in zip((PLAIN, FOCAL), converged, strict=True)]
-    return fits + [Fitted(method, method.criteria[0], {}) for method in methods]
+    fits += [Fitted(method, "nll", {"converged": c}) for method, c in zip((PLAIN, FOCAL), converged, strict=True)]
+    return fits + [Fitted(method, "nll", {}) for method in methods]
 
 
-def differences(fits, n=500, **highs):
-    """A row for each pair of the fits and each metric; `highs` are upper ends by names and metric, else 0.1."""
+def differences(fits, n=500, **given):
+    """A row for each pair of the fits and metric; `given` are (value, p-value) by names and metric, else (0, 1)."""
     rows = []
     for later, fitted in enumerate(fits):
         for against in fits[:later]:
-            for metric in ("ece", "nll", "accuracy"):
-                high = highs.get(f"{fitted.method.name}_less_{against.method.name}_{metric}", 0.1)
+            for metric in ("nll", "brier", "ece", "accuracy"):
+                value, p = given.get(f"{fitted.method.name}_less_{against.method.name}_{metric}", (0.0, 1.0))
+                half = abs(value) / 2 if p < 0.05 else abs(value) + 0.01
                 other = None if against.criterion == fitted.criterion else against.criterion
                 names = fitted.method.name, against.method.name, fitted.criterion, other
                 rows.append(
-                    Difference(f"{metric}_difference", high - 0.1, high - 0.2, high, 0.5, n, "cross_fit", *names)
+                    Difference(f"{metric}_difference", value, value - half, value + half, p, n, "cross_fit", *names)
                 )
     return rows
 
 
+BETTER, WORSE = (-0.02, 1e-4), (0.02, 1e-4)
+USEFUL = {f"{name}_less_uncalibrated_nll": BETTER for name in (PLAIN.name, FOCAL.name, "other")}
+
+
+def chosen_of(*methods, n=500, converged=(True, True), criterion="nll", **given):
+    fits = fits_of(*methods, converged=converged)
+    return choose(fits, differences(fits, n, **given), criterion=criterion)
+
+
 @pytest.mark.parametrize(
-    ("focal", "useful", "n", "chosen"),
+    ("given", "chosen"),
     [
-        (-0.01, -0.05, 500, "focal_temperature_scaling"),
-        (0.01, -0.05, 500, "temperature_scaling"),
-        (-0.01, -0.05, 99, "temperature_scaling"),
-        (0.01, 0.05, 500, "uncalibrated"),
-        (-0.01, 0.05, 500, "uncalibrated"),
-        (0.01, 0.05, 99, "temperature_scaling"),
+        ({}, "uncalibrated"),
+        ({"temperature_scaling_less_uncalibrated_nll": BETTER}, "temperature_scaling"),
+        (USEFUL, "temperature_scaling"),
+        ({**USEFUL, "focal_temperature_scaling_less_temperature_scaling_nll": BETTER}, "focal_temperature_scaling"),
+        ({**USEFUL, "focal_temperature_scaling_less_temperature_scaling_nll": (-0.02, 0.04)}, "temperature_scaling"),
+        ({"focal_temperature_scaling_less_uncalibrated_nll": BETTER}, "temperature_scaling"),
+        ({"temperature_scaling_less_uncalibrated_nll": WORSE}, "uncalibrated"),
     ],
 )
-def test_the_method_is_chosen_by_paired_differences_alone(focal, useful, n, chosen):
-    highs = {f"{name}_less_uncalibrated_ece": useful for name in (PLAIN.name, FOCAL.name)}
-    fits = fits_of()
-    rows = differences(fits, n, focal_temperature_scaling_less_temperature_scaling_ece=focal, **highs)
-    assert choose(fits, rows, criterion="ece").method.name == chosen
+def test_the_plainest_method_that_none_beats_beyond_noise_is_chosen(given, chosen):
+    assert chosen_of(**given).fitted.method.name == chosen
 
 
-def test_the_nll_alone_may_show_a_method_better_than_none():
-    fits = fits_of()
-    rows = differences(fits, temperature_scaling_less_uncalibrated_nll=-0.01)
-    assert choose(fits, rows, criterion="ece") is fits[1]
+def test_a_later_method_beats_the_plainest_and_is_taken_only_if_none_plainer_does_as_well():
+    beats = {f"other_less_{name}_nll": BETTER for name in ("uncalibrated", PLAIN.name)}
+    found = chosen_of(OTHER, **{**USEFUL, **beats})
+    assert found.fitted.method is FOCAL  # which OTHER does not beat
+    assert found.beaten == {"uncalibrated": PLAIN.name, PLAIN.name: "other"}
+    found = chosen_of(OTHER, **{**USEFUL, **beats, "other_less_focal_temperature_scaling_nll": BETTER})
+    assert found.fitted.method is OTHER
 
 
-@pytest.mark.parametrize("converged", [(True, False), (False, True)])
-def test_a_fit_at_the_end_of_its_range_is_not_compared(converged):
-    fits = fits_of(converged=converged)
-    names = ("focal_temperature_scaling_less_temperature_scaling", "temperature_scaling_less_uncalibrated")
-    rows = differences(fits, **{f"{name}_ece": -0.1 for name in names})
-    assert choose(fits, rows, criterion="ece") is fits[1]
+def test_the_level_of_a_difference_is_divided_by_the_number_of_pairs():
+    assert chosen_of().level == 0.05 / 3
+    assert chosen_of(OTHER).level == 0.05 / 6
+    barely = {"temperature_scaling_less_uncalibrated_nll": (-0.01, 0.012)}
+    assert chosen_of(**barely).fitted.method is PLAIN
+    assert chosen_of(OTHER, **barely).fitted.method.name == "uncalibrated"
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "keeps_class", "chosen"), [(0.01, False, "other"), (-0.01, False, "plain"), (-0.01, True, "other")]
-)
-def test_another_method_takes_part_by_a_criterion_it_has_and_must_not_lose_accuracy(accuracy, keeps_class, chosen):
-    other = Method("other", "", None, None, criteria=("nll",), keeps_class=keeps_class)
-    fits = fits_of(other)
-    assert candidates(fits, "ece") == [1, 2, 3]
-    assert candidates(fits, "nll") == [3]
-    highs = {f"{name}_less_uncalibrated_ece": -0.1 for name in ("other", PLAIN.name)}
-    highs |= {"other_less_temperature_scaling_ece": -0.1, "other_less_temperature_scaling_accuracy": accuracy}
-    found = choose(fits, differences(fits, **highs), criterion="ece")
-    assert found.method is {"other": other, "plain": PLAIN}[chosen]
+def test_with_few_examples_temperature_scaling_is_taken():
+    assert chosen_of(n=99).fitted.method is PLAIN
+    assert chosen_of(n=100).fitted.method.name == "uncalibrated"
 
 
-def test_each_method_is_compared_with_the_best_so_far():
-    other = Method("other", "", None, None, criteria=("ece",))
-    fits = fits_of(other)
-    pairs = [(FOCAL.name, PLAIN.name), (FOCAL.name, "uncalibrated"), ("other", "uncalibrated")]
-    highs = {f"{later}_less_{earlier}_ece": -0.1 for later, earlier in pairs}
-    rows = differences(fits, other_less_temperature_scaling_ece=-0.1, **highs)
-    assert choose(fits, rows, criterion="ece").method is FOCAL
-    rows = differences(fits, other_less_focal_temperature_scaling_ece=-0.1, **highs)
-    assert choose(fits, rows, criterion="ece").method is other
+@pytest.mark.parametrize("metric", ["nll", "brier"])
+def test_a_method_with_a_proper_score_worse_than_a_plainer_one_s_is_refused(metric):
+    """As the focal map fitted by ECE often is: its ECE is less and its NLL is worse."""
+    given = {
+        f"{name}_less_uncalibrated_{score}": BETTER for name in (PLAIN.name, FOCAL.name) for score in ("ece", "nll")
+    }
+    given["focal_temperature_scaling_less_temperature_scaling_ece"] = BETTER
+    fits = [each._replace(criterion=each.criterion and "ece") for each in fits_of()]
+    assert choose(fits, differences(fits, **given), criterion="ece").fitted.method is FOCAL
+    given[f"focal_temperature_scaling_less_temperature_scaling_{metric}"] = (0.02, 0.04)
+    found = choose(fits, differences(fits, **given), criterion="ece")
+    assert found.fitted.method is PLAIN
+    assert "worse than temperature scaling's beyond noise" in found.refused[FOCAL.name]
+
+
+def test_a_method_that_may_change_the_class_must_not_lose_accuracy():
+    beats = {f"other_less_{name}_nll": BETTER for name in ("uncalibrated", PLAIN.name, FOCAL.name)}
+    assert chosen_of(OTHER, **beats).fitted.method is OTHER
+    found = chosen_of(OTHER, **beats, other_less_temperature_scaling_accuracy=(-0.01, 0.01))
+    assert found.fitted.method is not OTHER
+    assert found.refused["other"].startswith("its accuracy is worse")
+
+
+@pytest.mark.parametrize(("converged", "chosen"), [((True, False), PLAIN), ((False, True), FOCAL)])
+def test_a_fit_at_the_end_of_its_range_is_refused(converged, chosen):
+    given = {**USEFUL, "focal_temperature_scaling_less_temperature_scaling_nll": BETTER}
+    found = chosen_of(converged=converged, **given)
+    assert found.fitted.method is chosen
+    assert list(found.refused.values()) == ["its fit ended at the end of the range searched"]
+
+
+def test_candidates_are_one_fit_of_each_fitted_method():
+    fits = [Fitted(METHODS["uncalibrated"], None, {})]
+    fits += [Fitted(method, each, {}) for method in (PLAIN, FOCAL) for each in ("nll", "ece")] + [
+        Fitted(OTHER, "nll", {})
+    ]
+    assert candidates(fits, "nll") == [1, 3, 5]
+    assert candidates(fits, "ece") == [2, 4, 5]
+    assert candidates(fits, "line_search") == [1, 3, 5]
+
+
+def test_differences_that_are_missing_are_named():
+    fits = fits_of(OTHER)
+    rows = [row for row in differences(fits) if row.name != "brier_difference"]
+    with pytest.raises(InputError, match="no brier of temperature_scaling less uncalibrated"):
+        choose(fits, rows, criterion="nll")

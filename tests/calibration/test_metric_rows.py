@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from focalgeo import calibration, evaluation
+from focalgeo import calibration
 from focalgeo.calibration.methods import METHODS, Calibrated, Fitted
-from focalgeo.calibration.metrics import METRICS
 from focalgeo.calibration.metric_rows import Sample
+from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS
 from focalgeo.rows import Difference, Metric, ReliabilityBin, select
 from focalgeo.types import RunError
 
@@ -48,8 +48,8 @@ def test_metric_rows_are_the_metrics_and_intervals_of_the_log_probabilities(samp
     rows = calibration.calibration_rows(sampled(given, labels, key=4))
     assert {(row.split, row.method, row.criterion) for row in rows} == {("test", "focal_temperature_scaling", "ece")}
     metrics = [row for row in rows if isinstance(row, Metric)]
-    assert [row.name for row in metrics] == 2 * list(METRICS)
-    for row, each in zip(metrics, np.repeat(np.arange(2), len(METRICS)), strict=True):
+    assert [row.name for row in metrics] == 2 * list(DEFAULT_METRICS)
+    for row, each in zip(metrics, np.repeat(np.arange(2), len(DEFAULT_METRICS)), strict=True):
         entry = METRICS[row.name]
         metric = functools.partial(entry.function, num_bins=NUM_BINS) if entry.binned else entry.function
         log_probs = given[each].log_probs
@@ -90,7 +90,7 @@ def test_one_program_serves_all_splits_of_one_size(sample, monkeypatch):
         traced.append(log_probs.shape)
         return reliability(log_probs, labels, **options)
 
-    monkeypatch.setattr(calibration, "reliability", counted)
+    monkeypatch.setattr("focalgeo.calibration.resampling.reliability", counted)
     for each, truth in ((logits, labels), (-logits, labels), (logits[:70], labels[:70])):
         given = [calibrated(each, gamma=gamma, temperature=t) for gamma, t in ((0.0, 1.0), (0.0, 2.0), (1.0, 0.5))]
         calibration.calibration_rows(sampled(given, truth, num_bins=4, num_resamples=2))
@@ -143,7 +143,7 @@ def test_a_new_metric_has_rows_and_differences(sample, monkeypatch):
     entry = METRICS["nll"]._replace(function=mean_confidence, title="Confidence")
     monkeypatch.setitem(METRICS, "mean_confidence", entry)
     given = [calibrated(logits), calibrated(logits, temperature=2.0)]
-    rows = calibration.calibration_rows(sampled(given, labels), pairs=[(1, 0)])
+    rows = calibration.calibration_rows(sampled(given, labels), [(1, 0)], ("nll", "mean_confidence"))
     found = select(rows, Metric, name="mean_confidence")
     for row, each in zip(found, given, strict=True):
         np.testing.assert_allclose(row.value, np.exp(np.max(each.log_probs, 1)).mean(), rtol=1e-5)
@@ -174,7 +174,8 @@ def test_difference_rows_compare_two_methods_on_the_same_resamples():
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), 1).astype(np.int32)
     plain = calibrated(logits, method="temperature_scaling", criterion="nll")
     worse = calibrated(logits, criterion="nll", temperature=3.0)
-    row, of_nll = calibration.difference_rows(sampled([plain, worse], labels, num_resamples=300), [(1, 0)])
+    sample = sampled([plain, worse], labels, num_resamples=300)
+    row, of_nll = calibration.difference_rows(sample, [(1, 0)], metrics=("ece", "nll"))
     log_probs = np.asarray(jax.nn.log_softmax(np.stack([logits / 3, logits])))[:, np.arange(400), labels]
     assert of_nll.name == "nll_difference"
     assert of_nll.value == pytest.approx(np.mean(log_probs[1] - log_probs[0]), abs=1e-5)
@@ -189,14 +190,14 @@ def test_difference_rows_compare_two_methods_on_the_same_resamples():
     assert row.p_value < 1e-6
     assert (row.name, row.split, row.criterion, row.n) == ("ece_difference", "test", "nll", 400)
     assert (row.method, row.against) == ("focal_temperature_scaling", "temperature_scaling")
-    same, _ = calibration.difference_rows(sampled([plain, plain], labels), [(1, 0)])
+    same, *_ = calibration.difference_rows(sampled([plain, plain], labels), [(1, 0)])
     assert (same.value, same.low, same.high, same.p_value) == (0, 0, 0, 1)
 
 
 def test_differences_are_those_of_a_paired_bootstrap(sample):
     logits, labels = sample
     given = [calibrated(logits, gamma=1.0, temperature=0.7), calibrated(logits, temperature=1.3)]
-    rows = calibration.difference_rows(sampled(given, labels, key=3), [(0, 1)])
+    rows = calibration.difference_rows(sampled(given, labels, key=3), [(0, 1)], metrics=("ece", "nll"))
     for row, metric in zip(rows, (functools.partial(calibration.ece, num_bins=NUM_BINS), calibration.nll), strict=True):
         pair = (each.log_probs for each in given)
         direct = calibration.paired_bootstrap(metric, *pair, labels, jax.random.key(3), NUM_RESAMPLES)
@@ -210,35 +211,20 @@ def test_accuracy_is_compared_where_a_method_may_change_the_predicted_class(samp
     turned = calibrated(-logits)
     turned = turned._replace(method=turned.method._replace(keeps_class=False))
     rows = calibration.difference_rows(sampled([calibrated(logits), turned], labels), [(1, 0)])
-    assert [row.name for row in rows] == ["accuracy_difference", "ece_difference", "nll_difference"]
+    assert [row.name for row in rows] == [f"{name}_difference" for name in ("accuracy", "ece", "nll", "brier")]
     right = [np.mean(np.argmax(z, 1) == labels) for z in (logits, -logits)]
     assert rows[0].value == pytest.approx(right[1] - right[0])
 
 
-def test_methods_are_compared_with_plainer_ones_of_their_criterion_and_with_none():
-    places = [("uncalibrated", None), ("a", "ece"), ("a", "nll"), ("b", "ece"), ("b", "nll"), ("c", "ece"), ("d", None)]
+def test_methods_are_compared_with_none_with_the_plainest_and_with_plainer_ones_of_their_criterion():
+    places = [("uncalibrated", None), ("a", "nll"), ("a", "ece"), ("b", "nll"), ("b", "ece"), ("c", "nll"), ("d", None)]
     given = [Calibrated(METHODS["uncalibrated"]._replace(name=name), criterion, None) for name, criterion in places]
-    pairs = [(*places[index], places[against][0]) for index, against in calibration.comparisons(given)]
-    assert sorted(pairs, key=str) == sorted(
-        [
-            ("b", "ece", "a"),
-            ("b", "nll", "a"),
-            ("c", "ece", "a"),
-            ("c", "ece", "b"),
-            *((*place, "uncalibrated") for place in places[1:]),
-        ],
-        key=str,
-    )
-
-
-def test_candidates_by_two_criteria_are_compared_too():
-    names = [("uncalibrated", None), ("a", "ece"), ("a", "nll"), ("c", "nll")]
-    method = METHODS["temperature_scaling"]
-    given = [
-        Calibrated(method._replace(name=name, criteria=("nll",) if name == "c" else ("ece", "nll")), criterion, None)
-        for name, criterion in names
-    ]
-    assert set(calibration.comparisons(given, criterion="ece")) - set(calibration.comparisons(given)) == {(3, 1)}
+    pairs = set(calibration.comparisons(given, "nll"))
+    with_none = {(index, 0) for index in range(1, 7)}
+    with_plainest = {(index, 1) for index in range(2, 7)}
+    assert pairs == with_none | with_plainest | {(4, 2), (5, 3)}
+    by_ece = set(calibration.comparisons(given, "ece"))
+    assert by_ece == with_none | {(index, 2) for index in (1, 3, 4, 5, 6)} | {(3, 1), (5, 1), (5, 3), (5, 4)}
 
 
 def test_the_choice_by_these_rows_scales_overconfident_predictions_and_leaves_calibrated_ones_alone():
@@ -250,7 +236,7 @@ def test_the_choice_by_these_rows_scales_overconfident_predictions_and_leaves_ca
         held_out = calibration.cross_fit(methods, logits, labels, settings=settings)
         pairs = calibration.comparisons(held_out, criterion="nll")
         rows = calibration.difference_rows(sampled(held_out, labels, num_resamples=100), pairs)
-        assert calibration.choose(fits, rows, criterion="nll").method.name == chosen
+        assert calibration.choose(fits, rows, criterion="nll").fitted.method.name == chosen
 
 
 def test_fit_rows_are_the_numbers_worth_showing():

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from hostile.cases import Call
 
+from focalgeo import calibration, evaluation, losses, models, trees
 from focalgeo import curvature as c
-from focalgeo import evaluation, losses, models, trees
 from focalgeo.training import optimiser
 from focalgeo.types import Batch, RunError
 

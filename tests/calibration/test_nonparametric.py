@@ -1,0 +1,141 @@
+import sys
+
+import jax
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from focalgeo.calibration.maps import temperature_scaling
+from focalgeo.calibration.nonparametric import (
+    fit_histogram_binning,
+    fit_isotonic,
+    histogram_binning,
+    isotonic_calibration,
+)
+from focalgeo.types import InputError
+
+
+def drawn(num_examples=600, classes=4):
+    rng = np.random.default_rng(0)
+    logits = (rng.normal(size=(num_examples, classes)) * 4).astype(np.float32)
+    return logits, np.argmax(logits * 0.4 + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
+
+
+def test_histogram_bins_have_equal_mass_and_the_accuracy_of_their_examples():
+    logits, labels = drawn()
+    params = fit_histogram_binning(logits, labels, num_bins=6)
+    order = np.argsort(special.softmax(logits.astype(float), axis=1).max(axis=1))
+    right = np.split((logits.argmax(axis=1) == labels)[order], 6)
+    np.testing.assert_allclose(params["accuracies"], [(part.sum() + 1) / 102 for part in right], rtol=1e-6)
+    out = np.asarray(histogram_binning(logits, params["edges"], params["accuracies"]))
+    for part, accuracy in zip(np.split(order, 6), params["accuracies"], strict=True):
+        top = out[part, logits[part].argmax(axis=1)]
+        np.testing.assert_allclose(np.exp(top), accuracy, rtol=1e-6)
+
+
+def test_histogram_shares_the_rest_in_proportion():
+    logits, _ = drawn(50)
+    out = np.exp(np.float64(histogram_binning(logits, np.float32([1.0]), np.float32([0.3, 0.8]))))
+    probs = special.softmax(logits.astype(float), axis=1)
+    rest = ~np.eye(4, dtype=bool)[logits.argmax(axis=1)]
+    top = probs.max(axis=1)
+    accuracy = np.where(np.log(top / (1 - top)) <= 1.0, 0.3, 0.8)
+    np.testing.assert_allclose(out.sum(axis=1), 1, atol=1e-5)
+    expected = probs[rest].reshape(50, 3) * ((1 - accuracy) / (1 - top))[:, None]
+    np.testing.assert_allclose(out[rest].reshape(50, 3), expected, rtol=2e-5)
+
+
+def test_histogram_counts_are_repeats_and_what_is_left_out_may_be_nan():
+    logits, labels = drawn()
+    count = np.arange(600) % 3
+    expected = fit_histogram_binning(np.repeat(logits, count, axis=0), np.repeat(labels, count), num_bins=5)
+    logits[count == 0] = np.nan
+    got = fit_histogram_binning(logits, labels, count, num_bins=5)
+    for name, value in got.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-6)
+
+
+def test_histogram_tells_saturated_confidences_apart_and_keeps_equal_ones_together():
+    gaps = np.float32([30, 40, 50, 60] * 25)
+    logits = np.stack([gaps, np.zeros_like(gaps)], axis=1)
+    labels = (gaps < 35).astype(np.int32)
+    params = fit_histogram_binning(logits, labels, num_bins=4)
+    np.testing.assert_allclose(params["edges"], [30, 40, 50])
+    np.testing.assert_allclose(params["accuracies"], [1 / 27, 26 / 27, 26 / 27, 26 / 27], rtol=1e-6)
+    same = fit_histogram_binning(np.repeat(logits[:1], 20, axis=0), np.zeros(20, np.int32), num_bins=4)
+    assert same["accuracies"][0] == np.float32(21 / 22)
+    assert np.isfinite(histogram_binning(logits * 300, params["edges"], params["accuracies"])).all()
+
+
+def test_histogram_in_jit_and_vmap():
+    logits, labels = drawn(200)
+    both = np.stack([logits, 2 * logits])
+    together = jax.jit(jax.vmap(fit_histogram_binning, in_axes=(0, None)))(both, labels)
+    out = jax.jit(jax.vmap(histogram_binning))(both, together["edges"], together["accuracies"])
+    for i in range(2):
+        apart = fit_histogram_binning(both[i], labels)
+        np.testing.assert_allclose(together["accuracies"][i], apart["accuracies"], rtol=1e-6)
+        np.testing.assert_allclose(out[i], histogram_binning(both[i], **apart), atol=2e-5)
+    invalid = jax.jit(fit_histogram_binning)(logits * np.float32(np.nan), labels)
+    assert np.isnan(invalid["accuracies"]).all()
+
+
+def test_isotonic_is_the_least_squares_of_the_pooled_pairs():
+    """Against the definition: ascending values with the least squared error, here by scipy's isotonic solver."""
+    logits, labels = drawn(80)
+    params = fit_isotonic(logits, labels)
+    log_probs = special.log_softmax(logits.astype(float), axis=1).ravel()
+    order = np.argsort(log_probs)
+    hits = (np.arange(4) == labels[:, None]).ravel()[order].astype(float)
+    oracle = np.maximum(optimize.isotonic_regression(hits).x, 1 / (320 + 2))
+    values = np.interp(log_probs[order], params["thresholds"], params["probabilities"])
+    np.testing.assert_allclose(values, oracle, atol=1e-4)
+    rows = oracle[np.argsort(order)].reshape(80, 4)
+    expected = np.log(rows / rows.sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(isotonic_calibration(logits, **params), expected, atol=1e-3)
+
+
+def test_isotonic_keeps_the_class_and_a_finite_nll():
+    logits, labels = drawn()
+    params = fit_isotonic(logits[:100], labels[:100])
+    out = np.asarray(jax.jit(isotonic_calibration)(logits * 100, **params))
+    assert np.isfinite(out).all()
+    np.testing.assert_array_equal(out.argmax(axis=1), logits.argmax(axis=1))
+    np.testing.assert_allclose(np.exp(out).sum(axis=1), 1, atol=1e-5)
+
+
+def test_isotonic_of_calibrated_steps_leaves_them():
+    steps = np.linspace(-9, 0, 2000, dtype=np.float32)
+    logits, _ = drawn(50)
+    out = isotonic_calibration(logits, steps, np.exp(steps))
+    expected = temperature_scaling(np.maximum(temperature_scaling(logits, 1.0), -9), 1.0)
+    np.testing.assert_allclose(out, expected, atol=1e-4)
+
+
+def test_isotonic_mask_is_a_subset_and_counts_are_repeats():
+    logits, labels = drawn(200)
+    count = np.arange(200) % 3
+    expected = fit_isotonic(np.repeat(logits, count, axis=0), np.repeat(labels, count))
+    rest = logits.copy()
+    rest[count == 0] = np.nan
+    got = fit_isotonic(rest, labels, count)
+    np.testing.assert_allclose(isotonic_calibration(logits, **got), isotonic_calibration(logits, **expected), atol=1e-4)
+
+
+def test_isotonic_refuses_jit_and_a_missing_library_in_one_line(monkeypatch):
+    logits, labels = drawn(20)
+    with pytest.raises(InputError, match="outside jit"):
+        jax.jit(fit_isotonic)(logits, labels)
+    monkeypatch.setitem(sys.modules, "sklearn.isotonic", None)
+    with pytest.raises(InputError, match="needs scikit-learn"):
+        fit_isotonic(logits, labels)
+
+
+def test_bad_input_is_one_line():
+    logits, labels = drawn(20)
+    with pytest.raises(InputError, match="num_bins is 0"):
+        fit_histogram_binning(logits, labels, num_bins=0)
+    with pytest.raises(InputError, match="edges holds NaN"):
+        histogram_binning(logits, np.float32([np.nan]), np.float32([0.5, 0.5]))
+    with pytest.raises(InputError, match="not finite"):
+        fit_isotonic(logits * np.float32(np.inf), labels)

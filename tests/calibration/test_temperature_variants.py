@@ -1,0 +1,140 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from focalgeo.calibration import fit_temperature
+from focalgeo.calibration.maps import focal_calibration, temperature_scaling
+from focalgeo.calibration.temperature_variants import (
+    ensemble_temperature_scaling,
+    fit_ensemble_temperature,
+    fit_loss_implied_temperature,
+    loss_implied_temperature_scaling,
+)
+from focalgeo.types import InputError
+
+SHARES = np.float32([0.6, 0.3, 0.1])
+
+
+def drawn(num_examples=800, classes=5, noise=0.15):
+    """Labels of overconfident logits, a share of them drawn without regard to these."""
+    rng = np.random.default_rng(0)
+    logits = (rng.normal(size=(num_examples, classes)) * 5).astype(np.float32)
+    labels = np.argmax(logits * 0.5 + rng.gumbel(size=logits.shape), axis=1)
+    replaced = rng.random(num_examples) < noise
+    return logits, np.where(replaced, rng.integers(0, classes, num_examples), labels).astype(np.int32)
+
+
+def mixture(logits, temperature, shares):
+    logits = logits.astype(float)
+    scaled, plain = special.softmax(logits / temperature, axis=1), special.softmax(logits, axis=1)
+    return shares[0] * scaled + shares[1] * plain + shares[2] / logits.shape[1]
+
+
+def test_ensemble_is_the_mixture_and_keeps_the_class():
+    logits, _ = drawn()
+    out = ensemble_temperature_scaling(logits, 2.5, SHARES)
+    np.testing.assert_allclose(out, np.log(mixture(logits, 2.5, SHARES)), atol=2e-5)
+    np.testing.assert_array_equal(np.argmax(out, axis=1), np.argmax(logits, axis=1))
+
+
+def test_neutral_shares_leave_a_part():
+    logits, _ = drawn()
+    for shares, temperature in (([1, 0, 0], 2.5), ([0, 1, 0], 1.0)):
+        got = ensemble_temperature_scaling(logits, 2.5, np.float32(shares))
+        np.testing.assert_allclose(got, temperature_scaling(logits, temperature), atol=2e-5)
+
+
+def test_ensemble_fit_is_the_least_nll_of_scipy():
+    logits, labels = drawn()
+    params = fit_ensemble_temperature(logits, labels)
+    assert params["converged"]
+    assert params["temperature"] == fit_temperature(logits, labels).temperature
+    temperature = float(params["temperature"])
+
+    def nll(shares):
+        return -np.log(mixture(logits, temperature, shares)[np.arange(len(labels)), labels]).mean()
+
+    best = optimize.minimize(lambda free: nll(special.softmax([*free, 0])), [0, 0], tol=1e-10, method="Nelder-Mead")
+    shares = np.float64(params["shares"])
+    np.testing.assert_allclose(shares.sum(), 1, atol=1e-6)
+    np.testing.assert_allclose(nll(shares), best.fun, atol=2e-6)
+    assert nll(shares) < nll([1, 0, 0]) - 1e-3
+
+
+def test_ensemble_fit_is_never_worse_than_its_temperature():
+    logits, labels = drawn(noise=0.0)
+    params = fit_ensemble_temperature(logits, labels)
+    out = np.asarray(ensemble_temperature_scaling(logits, params["temperature"], params["shares"]))
+    assert -out[np.arange(len(labels)), labels].mean() <= fit_temperature(logits, labels).nll + 2e-7
+
+
+def test_loss_implied_temperature_is_the_map_then_a_temperature():
+    logits, labels = drawn()
+    expected = temperature_scaling(focal_calibration(jax.nn.log_softmax(logits), 2.0), 1.7)
+    np.testing.assert_allclose(loss_implied_temperature_scaling(logits, 2.0, 1.7), expected, atol=2e-5)
+    params = fit_loss_implied_temperature(logits, labels, trained_gamma=2.0)
+    alone = fit_temperature(focal_calibration(logits, 2.0), labels)
+    assert params["gamma"] == 2
+    assert params["converged"]
+    np.testing.assert_allclose(params["temperature"], alone.temperature, rtol=1e-5)
+    plain = fit_loss_implied_temperature(logits, labels, trained_gamma=0.0)
+    np.testing.assert_allclose(plain["temperature"], fit_temperature(logits, labels).temperature, rtol=1e-4)
+
+
+def fit_loss_implied(logits, labels, mask=None):
+    return fit_loss_implied_temperature(logits, labels, mask, trained_gamma=2.0)
+
+
+@pytest.mark.parametrize("fit", [fit_ensemble_temperature, fit_loss_implied])
+class TestBothFits:
+    def test_a_mask_is_a_subset_and_counts_are_repeats(self, fit):
+        logits, labels = drawn(300)
+        count = np.arange(300) % 3
+        expected = fit(np.repeat(logits, count, axis=0), np.repeat(labels, count))
+        logits[count == 0] = np.nan
+        for name, value in fit(logits, labels, count).items():
+            np.testing.assert_allclose(value, expected[name], atol=2e-3)
+
+    def test_jit_and_vmap(self, fit):
+        logits, labels = drawn(300)
+        both = np.stack([logits, 2 * logits])
+        apart = [fit(z, labels) for z in both]
+        together = jax.jit(jax.vmap(fit, in_axes=(0, None)))(both, labels)
+        for name, values in together.items():
+            np.testing.assert_allclose(values, np.stack([params[name] for params in apart]), atol=2e-3)
+
+    def test_traced_values_that_are_not_valid_give_nan(self, fit):
+        logits, labels = drawn(50)
+        params = jax.jit(fit)(logits * np.float32(np.nan), labels)
+        assert not params["converged"]
+        assert np.isnan(params["temperature"])
+
+    def test_predictions_that_are_all_right_end_at_the_bracket(self, fit):
+        logits = np.eye(4, dtype=np.float32)[np.arange(200) % 4] * 5
+        params = fit(logits, np.argmax(logits, axis=1).astype(np.int32))
+        assert not params["converged"]
+        assert all(np.isfinite(value).all() for value in params.values())
+
+
+def test_saturated_rows_stay_finite():
+    logits = np.float32([[60, 0, -40, 1], [1e4, 0, 0, 1], [0, 0, 0, 0], [-1e4, 1e4, 3, 3]])
+    for temperature in (0.01, 1.0, 100.0):
+        for out in (
+            ensemble_temperature_scaling(logits, temperature, SHARES),
+            ensemble_temperature_scaling(logits, temperature, np.float32([1, 0, 0])),
+            loss_implied_temperature_scaling(logits, 2.0, temperature),
+        ):
+            assert np.isfinite(out).all()
+            np.testing.assert_allclose(jnp.exp(out).sum(axis=1), 1, atol=1e-5)
+
+
+def test_bad_arguments_are_one_line():
+    logits, labels = drawn(20)
+    with pytest.raises(InputError, match="shares has shape"):
+        ensemble_temperature_scaling(logits, 1.0, np.ones((2, 2), np.float32))
+    with pytest.raises(InputError, match="sums to"):
+        ensemble_temperature_scaling(logits, 1.0, np.float32([1, 1, 0]))
+    with pytest.raises(InputError, match="trained_gamma"):
+        fit_loss_implied_temperature(logits, labels, trained_gamma=-1.5)
