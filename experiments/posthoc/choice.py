@@ -31,7 +31,7 @@ def differences(log_probs: np.ndarray, against: np.ndarray, labels: np.ndarray, 
 
 def measured(split: Split) -> dict:
     """The choice on the first half, what was refused and beaten, and its differences on the second half."""
-    compare = lambda: calibration.compare(split.val, criteria=("nll",), seed=split.seed)  # noqa: E731
+    compare = lambda: calibration.compare(split.val, criteria=("nll",), metrics=("nll",), seed=split.seed)  # noqa: E731
     found, taken = timed("compare", split.val.logits.shape, compare)
     chosen = found.choice.fitted
     of_test = {each.method.name: each.predict_log_proba(split.test.logits) for each in found.fits}

@@ -33,8 +33,7 @@ def measured(split: Split) -> dict:
     }
     plain = log_probs[f"{METHODS[0]} by nll"]
     return {
-        name: scores(each, split.test.labels)
-        | {"nll_difference": less(each, plain, split.test.labels, split.seed)}
+        name: scores(each, split.test.labels) | {"nll_difference": less(each, plain, split.test.labels, split.seed)}
         for name, each in log_probs.items()
     }
 

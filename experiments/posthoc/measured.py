@@ -72,7 +72,8 @@ def missing(path: Path, keys: Iterable[dict]) -> Iterator[dict]:
 
 
 def remember(path: Path, key: dict, found: dict) -> None:
-    """Append one row."""
+    """Append one row, on a line of its own even after one that was cut off."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    cut_off = path.exists() and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"key": key, **found}) + "\n")
+        file.write("\n" * cut_off + json.dumps({"key": key, **found}) + "\n")

@@ -46,9 +46,8 @@ def _sklearn(method: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
         from sklearn.frozen import FrozenEstimator
 
         class Given(ClassifierMixin, BaseEstimator):
-            classes_ = np.arange(log_probs.shape[1])
-
             def fit(self, inputs: np.ndarray, labels: np.ndarray) -> "Given":
+                self.classes_ = np.arange(inputs.shape[1])
                 return self
 
             def decision_function(self, inputs: np.ndarray) -> np.ndarray:
@@ -57,7 +56,8 @@ def _sklearn(method: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
             def predict(self, inputs: np.ndarray) -> np.ndarray:
                 return inputs.argmax(1)
 
-        return CalibratedClassifierCV(FrozenEstimator(Given()), method=method).fit(log_probs, labels).predict_proba
+        given = FrozenEstimator(Given().fit(log_probs, labels))
+        return CalibratedClassifierCV(given, method=method).fit(log_probs, labels).predict_proba
 
     return fit
 
@@ -67,7 +67,9 @@ def _pooled_isotonic(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
     from sklearn.isotonic import IsotonicRegression
 
     came_true = np.arange(log_probs.shape[1]) == labels[:, None]
-    fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(np.exp(log_probs).ravel(), came_true.ravel())
+    fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(
+        np.exp(log_probs).ravel(), came_true.ravel()
+    )
 
     def predict(test: np.ndarray) -> np.ndarray:
         probs = fitted.predict(np.exp(test).ravel()).reshape(test.shape).astype(np.float64)
@@ -98,9 +100,7 @@ PEERS: dict[str, Peer] = {
     "scikit-learn isotonic": Peer("scikit-learn", "isotonic, one versus rest", _sklearn("isotonic")),
     "scikit-learn pooled isotonic": Peer("scikit-learn", "isotonic, classes pooled", _pooled_isotonic),
     "netcal temperature": Peer("netcal", "temperature, of float32", _netcal("TemperatureScaling", np.float32)),
-    "netcal temperature float64": Peer(
-        "netcal", "temperature, of float64", _netcal("TemperatureScaling", np.float64)
-    ),
+    "netcal temperature float64": Peer("netcal", "temperature, of float64", _netcal("TemperatureScaling", np.float64)),
     "netcal histogram": Peer(
         "netcal", "histogram binning, one versus rest", _netcal("HistogramBinning", np.float64, bins=15)
     ),

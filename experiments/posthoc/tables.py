@@ -63,7 +63,7 @@ def choice_table(results: dict[str, Any]) -> str:
 
 
 def simulation_table(results: dict[str, Any]) -> str:
-    """What was chosen, in hundredths of the repetitions."""
+    """What was chosen, in percent of the repetitions."""
     order = list(METHODS)
     rows = []
     for cell in results["simulation"]:
@@ -76,7 +76,17 @@ def simulation_table(results: dict[str, Any]) -> str:
         most = sorted(cell["chosen"].items(), key=lambda item: -item[1])
         said = ", ".join(f"{title(name)} {100 * count / cell['repetitions']:.0f}" for name, count in most)
         rows.append([*_cell_heads(cell), title(right), *shares, said])
-    heads = ("truth", "classes", "examples", "repetitions", "right", "plainer %", "right %", "more complex %", "chosen %")
+    heads = (
+        "truth",
+        "classes",
+        "examples",
+        "repetitions",
+        "right",
+        "plainer %",
+        "right %",
+        "more complex %",
+        "chosen %",
+    )
     return markdown(heads, rows)
 
 
