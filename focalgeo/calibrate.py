@@ -13,7 +13,7 @@ from typing import NoReturn
 from focalgeo import processes
 from focalgeo.files import UNUSABLE
 from focalgeo.job.inputs import Options, read_inputs
-from focalgeo.types import MOST_BINS, MOST_RESAMPLES, InputError, RunError, expanded, shown
+from focalgeo.types import CRITERIA, MOST_BINS, MOST_RESAMPLES, InputError, RunError, expanded, shown
 
 DESCRIPTION = """\
 Fit calibration methods to a classifier's outputs and say, on other examples, which to use: calibrated probabilities,
@@ -153,6 +153,10 @@ def _check_texts(arguments: Sequence[str]) -> None:
 
 
 def _check(options: Options) -> None:
+    for flag, names in (("criterion", (options.criterion,)), ("criteria", options.criteria)):
+        for name in names:
+            if name not in CRITERIA:
+                raise InputError.of_choice(f"--{flag}", name, CRITERIA)
     if options.logits_key is not None and options.probs_key is not None:
         raise InputError("--logits-key and --probs-key are both given: a file is read as logits or as probs, give one")
     ranges = (

@@ -16,6 +16,10 @@ else:
 PyTree = Any
 
 
+# A criterion by which calibration methods are fitted, compared and chosen; the first is the default. NLL is proper, so
+# that no miscalibration improves it, and the same examples settle it sooner than a binned error (experiments/posthoc).
+CRITERIA = ("nll", "ece", "adaptive_ece", "line_search")
+
 # Limits that config fields, flags and library functions share.
 MOST_BINS = 10_000  # a table [bins, examples] is made of them, and a report of no more still opens
 MOST_RESAMPLES = 100_000  # of a bootstrap: a minute or so for 10,000 examples on two cores

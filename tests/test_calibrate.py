@@ -31,7 +31,7 @@ from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
 from focalgeo.types import InputError, Predictions
 
 ROOT = Path(__file__).parent.parent
-FEW = "--num-resamples=20"
+FEW = "--num-resamples=100"
 NAMES = ("temperature_scaling", "focal_temperature_scaling")
 
 
@@ -65,7 +65,7 @@ def trained(tmp_path_factory):
     """A workdir of the main job, one epoch, no curvature."""
     config = digits.get_config("quick")
     config.optimizer.epochs = 1
-    config.evaluation.num_resamples = 20
+    config.evaluation.num_resamples = 100
     config.curvature.examples = 0
     workdir = tmp_path_factory.mktemp("runs") / "digits"
     job.run(config, workdir)
@@ -105,8 +105,11 @@ def by_place(rows):
 
 def test_the_main_jobs_predictions_give_the_main_jobs_rows(trained, finished):
     theirs, ours = (by_place(records.read_rows(folder)) for folder in (trained, finished))
-    assert len(theirs) > 100
-    for place, row in theirs.items():
+    on_test = {
+        place: row for place, row in theirs.items() if getattr(row, "split", None) != "val" or isinstance(row, Fit)
+    }
+    assert len(on_test) > 100
+    for place, row in on_test.items():
         for field in {"value", "low", "high", "confidence", "n"} & set(row._fields):
             wanted = getattr(row, field)
             np.testing.assert_allclose(getattr(ours[place], field), wanted, atol=1e-6, err_msg=f"{place} {field}")
@@ -122,7 +125,7 @@ def test_both_manifests_name_methods_and_metrics_in_the_order_of_their_tables(tr
         assert list(manifest["metrics"]) == list(METRICS)
         assert manifest["methods"]["temperature_scaling"] == {
             "title": "Temperature scaling",
-            "criteria": ["ece", "nll"],
+            "criteria": ["nll", "ece", "adaptive_ece"],
         }
         assert manifest["metrics"]["accuracy"]["best"] == "high"
 
@@ -259,15 +262,15 @@ def test_the_choice_sees_methods_that_were_fitted_without_the_example(tmp_path, 
         seen["differences"] = differences
         return choose(fits, differences, **settings)
 
-    monkeypatch.setattr(calibration, "cross_fit", watched_fit)
-    monkeypatch.setattr(calibration, "choose", watched_choice)
+    monkeypatch.setattr("focalgeo.calibration.comparison.cross_fit", watched_fit)
+    monkeypatch.setattr("focalgeo.calibration.comparison.choose", watched_choice)
     write_samples(tmp_path, n=300)
     assert main([*files_in(tmp_path), f"--out={tmp_path}/out", FEW, "--folds=3"]) == 0
     assert {row.split for row in seen["differences"]} == {"cross_fit"}
     _, labels = draw(300, 3)
     log_probs = {(each.method.name, each.criterion): each.log_probs for each in seen["held_out"]}
     (row,) = select(seen["differences"], Difference, name="nll_difference", method=NAMES[0], against="uncalibrated")
-    nll = calibration.nll(log_probs[NAMES[0], "ece"], labels) - calibration.nll(log_probs["uncalibrated", None], labels)
+    nll = calibration.nll(log_probs[NAMES[0], "nll"], labels) - calibration.nll(log_probs["uncalibrated", None], labels)
     np.testing.assert_allclose(row.value, nll, atol=1e-6)
 
 
@@ -281,12 +284,12 @@ def test_logits_eight_times_too_large_are_scaled_back(tmp_path, capsys):
     assert found.parameters["temperature"] == pytest.approx(8, rel=0.1)
 
 
-def fit_vector_scaling(logits, labels, *, criterion, mask=None):
+def fit_class_scaling(logits, labels, *, criterion, mask=None):
     """A scale and a bias of each class by 300 steps down the gradient of the NLL."""
     weight = np.ones(len(labels), np.float32) if mask is None else np.float32(mask)
 
     def loss(params):
-        log_probs = apply_vector_scaling(params, logits)
+        log_probs = apply_class_scaling(params, logits)
         return -jnp.average(jnp.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0], weights=weight)
 
     step = lambda _, params: jax.tree.map(lambda at, slope: at - 0.1 * slope, params, jax.grad(loss)(params))  # noqa: E731
@@ -295,15 +298,20 @@ def fit_vector_scaling(logits, labels, *, criterion, mask=None):
     return jax.lax.fori_loop(0, 300, step, start)
 
 
-def apply_vector_scaling(params, logits):
+def apply_class_scaling(params, logits):
     return jax.nn.log_softmax(logits * params["scale"][None] + params["bias"][None])
+
+
+NEW = (*NAMES, "class_scaling")
+MEASURED = {"accuracy", "nll", "brier", "classwise_ece"}
+METRICS_FLAG = f"--metrics={','.join(sorted(MEASURED))}"
 
 
 @pytest.fixture
 def extended(monkeypatch):
     """A method and a metric more, each by one entry."""
-    method = Method("vector_scaling", "Vector scaling", fit_vector_scaling, apply_vector_scaling, ("nll",))
-    monkeypatch.setitem(METHODS, "vector_scaling", method._replace(keeps_class=False))
+    method = Method("class_scaling", "Class scaling", fit_class_scaling, apply_class_scaling, ("nll",))
+    monkeypatch.setitem(METHODS, "class_scaling", method._replace(keeps_class=False))
     metric = METRICS["ece"]._replace(function=calibration.classwise_ece, title="Class-wise ECE", note="all classes")
     monkeypatch.setitem(METRICS, "classwise_ece", metric)
 
@@ -315,14 +323,13 @@ def biased(n, seed):
 
 
 def holds_the_method(rows, split):
-    """Metrics, differences and the new metric of vector scaling."""
-    found = select(rows, Metric, split=split, method="vector_scaling", criterion="nll", group=None)
-    assert [row.name for row in found] == [*METRICS]
-    assert "classwise_ece" in METRICS
+    """Metrics, differences and the new metric of class scaling."""
+    found = select(rows, Metric, split=split, method="class_scaling", criterion="nll", group=None)
+    assert {row.name for row in found} == MEASURED
     for against, criterion in ((NAMES[0], "nll"), ("uncalibrated", None)):
-        place = {"split": split, "method": "vector_scaling", "against": against, "against_criterion": None}
+        place = {"split": split, "method": "class_scaling", "against": against, "against_criterion": None}
         found = {row.name: row for row in select(rows, Difference, **place)}
-        assert set(found) == {f"{name}_difference" for name in METRICS}, criterion
+        assert set(found) == {f"{name}_difference" for name in MEASURED}, criterion
         assert found["nll_difference"].high < 0
 
 
@@ -333,14 +340,14 @@ def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_p
         logits, labels = biased(500, seed)
         np.savez(tmp_path / f"{split}.npz", logits=logits, labels=labels)
     files = [f"--{split}={tmp_path}/{split}.npz" for split in given]
-    assert main([*files, f"--out={tmp_path}/out", FEW, "--criterion=nll", "--folds=2"]) == 0
+    assert main([*files, f"--out={tmp_path}/out", FEW, f"--methods={','.join(NEW)}", METRICS_FLAG, "--folds=2"]) == 0
     rows, page = records.read_rows(tmp_path / "out"), (tmp_path / "out" / "report.html").read_text()
     holds_the_method(rows, "test" if "test" in given else "cross_fit")
     printed = capsys.readouterr().out
-    assert "to use: vector scaling" in printed
+    assert "to use: class scaling" in printed
     calibrator = read_calibrator(tmp_path / "out" / "calibrator.json")
     assert (calibrator.method, calibrator.criterion, set(calibrator.parameters)) == (
-        "vector_scaling",
+        "class_scaling",
         "nll",
         {"scale", "bias"},
     )
@@ -349,9 +356,9 @@ def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_p
             log_probs = records.read_arrays(tmp_path / "out" / "probabilities", split)["log_probs"]
             np.testing.assert_allclose(calibrator.log_probs(arrays["logits"]), log_probs, atol=1e-5)
     manifest = records.read_manifest(tmp_path / "out")
-    assert manifest["methods"]["vector_scaling"] == {"title": "Vector scaling", "criteria": ["nll"]}
+    assert manifest["methods"]["class_scaling"] == {"title": "Class scaling", "criteria": ["nll"]}
     assert manifest["metrics"]["classwise_ece"]["note"] == "all classes"
-    assert "Vector scaling" in page
+    assert "Class scaling" in page
     assert "Class-wise ECE" in page
 
 
@@ -359,13 +366,14 @@ def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_p
 def test_the_main_job_takes_the_new_method_and_metric_too():
     config = digits.get_config("quick")
     config.evaluation.num_resamples = 20
+    config.evaluation.methods, config.evaluation.metrics = NEW, tuple(MEASURED)
     predictions = {
         split: Predictions(*biased(400, seed), np.ones(400, bool)) for seed, split in enumerate(("val", "test"))
     }
     predictions = {split: each._replace(logits=each.logits[:, None]) for split, each in predictions.items()}
     ((rows, search),) = job_calibration.calibrate_members(make_members(config), predictions)
     holds_the_method(rows, "test")
-    assert {row.method for row in select(rows, Metric, name="classwise_ece", split="val")} >= {"vector_scaling", *NAMES}
+    assert {row.method for row in select(rows, Metric, name="classwise_ece", split="val")} >= {"class_scaling", *NAMES}
     assert set(search) == {"gammas", "temperatures", "ece", "nll"}
 
 
@@ -422,13 +430,22 @@ def test_as_many_folds_as_examples_are_taken_and_no_more(tmp_path):
     options = parse([f"--val={tmp_path / 'val.npz'}", f"--out={tmp_path / 'out'}", "--folds=40"])
     inputs.read_inputs(options)
     with pytest.raises(InputError, match="--folds is 41, but val has 40 examples"):
-        inputs.read_inputs(options._replace(folds=41))
+        inputs.read_inputs(options._replace(num_folds=41))
 
 
 def test_a_fit_at_the_end_of_the_grid_has_a_warning():
     warnings = warnings_of(outputs(*SAME[0]), None, fitted_at(0.01, converged=False))
     (warning,) = [warning for warning in warnings if "end of" in warning]
-    assert warning.startswith("A fitted temperature is 0.01, the end of the range")
+    assert warning == (
+        "Temperature scaling by ECE ended at temperature 0.01, an end of the range searched: it is not chosen."
+    )
+
+
+def test_a_gamma_at_the_end_of_the_grid_has_a_warning():
+    params = {"gamma": np.float32(5), "temperature": np.float32(4.06), "converged": False}
+    fits = [*fitted_at(1.2), Fitted(METHODS["focal_temperature_scaling"], "ece", params)]
+    (warning,) = [warning for warning in warnings_of(outputs(*SAME[0]), None, fits) if "end of" in warning]
+    assert warning.startswith("Focal temperature scaling by ECE ended at gamma 5 and temperature 4.06, an end of")
 
 
 def test_the_noise_floor_is_the_ece_of_labels_drawn_from_the_confidences():
@@ -480,7 +497,10 @@ def one_line(arguments, capsys):
         (["--val=a\nb", "--out=o"], r"--val=a\nb holds what is no UTF-8 text on one line"),
         (["--val=a", "--out=o", "--num-bins=1_0"], "--num-bins: invalid int value: '1_0', give a whole number"),
         (["--val=a", "--out=o", "--trained-gamma=1_0"], "--trained-gamma: invalid float value: '1_0'"),
-        (["--val=a", "--out=o", "--num-resamples=1000000"], "--num-resamples is 1000000: it must be from 2 to 100000"),
+        (
+            ["--val=a", "--out=o", "--num-resamples=1000000"],
+            "--num-resamples is 1000000: it must be from 100 to ",
+        ),
         (["--val=nowhere.npz", "--out=o"], "cannot read nowhere.npz: No such file or directory"),
     ],
 )
@@ -497,12 +517,12 @@ def test_a_tilde_is_the_home_folder_in_every_command(tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     options = parse(["--val=~/val.npz", "--test=~/test.npz", "--out=~/out"])
     assert options.out == f"{home}/out"
-    val, test = inputs.read_inputs(options)
+    val, test, _ = inputs.read_inputs(options)
     assert len(val.labels) == len(test.labels) == 60
     with np.load(home / "val.npz") as arrays:
         for name in arrays:
             np.save(home / f"{name}.npy", arrays[name])
-    pair = inputs.read_inputs(parse(["--val=logits=~/logits.npy,labels=~/labels.npy", "--out=~/o"]))[0]
+    pair = inputs.read_inputs(parse(["--val=logits=~/logits.npy,labels=~/labels.npy", "--out=~/o"])).val
     np.testing.assert_array_equal(pair.logits, val.logits)
     assert run.parse(["--config=~/job.py", "--workdir=~/work"]).workdir == f"{home}/work"
     assert load_config("~/job.py").seed == default_config().seed

@@ -1,6 +1,13 @@
 """Calibration: maps, metrics, searches and fits as pure functions; methods, estimators and calibrator.json."""
 
 from focalgeo.calibration.binning import Reliability, adaptive_reliability, check_predictions, reliability
+from focalgeo.calibration.classwise import focal_matrix_scaling, focal_vector_scaling
+from focalgeo.calibration.classwise_fits import (
+    fit_focal_vector_scaling,
+    fit_focal_vector_scaling_jointly,
+    fit_matrix_scaling,
+    fit_vector_scaling,
+)
 from focalgeo.calibration.comparison import Comparison, Outputs, checked_names, compare
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit, folds
 from focalgeo.calibration.decomposition import (
@@ -33,7 +40,6 @@ from focalgeo.calibration.maps import (
     temperature_scaling,
 )
 from focalgeo.calibration.methods import (
-    CRITERIA,
     DEFAULT_CRITERIA,
     DEFAULT_METHODS,
     METHODS,
@@ -74,6 +80,12 @@ from focalgeo.calibration.metrics import (
     mce,
     nll,
 )
+from focalgeo.calibration.nonparametric import (
+    fit_histogram_binning,
+    fit_isotonic,
+    histogram_binning,
+    isotonic_calibration,
+)
 from focalgeo.calibration.resampling import Measured, Sample, measure_members
 from focalgeo.calibration.saved import (
     SavedCalibrator,
@@ -91,6 +103,13 @@ from focalgeo.calibration.search import (
     grid_search,
     line_search,
 )
+from focalgeo.calibration.temperature_variants import (
+    ensemble_temperature_scaling,
+    fit_ensemble_temperature,
+    fit_loss_implied_temperature,
+    loss_implied_temperature_scaling,
+)
+from focalgeo.types import CRITERIA
 
 _ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need scikit-learn, slow to import: on first use
 
@@ -153,22 +172,36 @@ __all__ = [
     "debiased_squared_ece",
     "difference_rows",
     "ece",
+    "ensemble_temperature_scaling",
     "entropy",
     "entropy_by_outcome",
     "fit",
+    "fit_ensemble_temperature",
     "fit_focal_temperature",
+    "fit_focal_vector_scaling",
+    "fit_focal_vector_scaling_jointly",
+    "fit_histogram_binning",
+    "fit_isotonic",
+    "fit_loss_implied_temperature",
+    "fit_matrix_scaling",
     "fit_methods",
     "fit_rows",
     "fit_temperature",
+    "fit_vector_scaling",
     "focal_calibration",
+    "focal_matrix_scaling",
     "focal_temperature_scaling",
+    "focal_vector_scaling",
     "folds",
     "grid_search",
     "group_rows",
     "high_confidence",
+    "histogram_binning",
     "interpolated_adaptive_ece",
     "inverse_focal_calibration",
+    "isotonic_calibration",
     "line_search",
+    "loss_implied_temperature_scaling",
     "mce",
     "measure_members",
     "nll",

@@ -10,7 +10,6 @@ import numpy as np
 from focalgeo.arguments import check_choice, count
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
 from focalgeo.calibration.methods import (
-    CRITERIA,
     DEFAULT_CRITERIA,
     DEFAULT_METHODS,
     METHODS,
@@ -35,7 +34,7 @@ from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS
 from focalgeo.calibration.resampling import Sample
 from focalgeo.calibration.search import GAMMAS, Grid
 from focalgeo.rows import Difference, Row, select
-from focalgeo.types import MOST_BINS, MOST_RESAMPLES, Array, InputError
+from focalgeo.types import CRITERIA, MOST_BINS, MOST_RESAMPLES, Array, InputError
 
 # the paper's grid, and coarsely on from there: outputs of other programs may be scaled by anything
 TEMPERATURES = tuple(np.float32([*(np.arange(1, 501) / 100), *np.geomspace(5.1, 100, 60)]).tolist())

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from focalgeo.arguments import array_of, check_choice, count, predicted_logits
-from focalgeo.calibration.methods import CRITERIA, Calibrated, Fitted, Method, fit_methods
+from focalgeo.calibration.methods import Calibrated, Fitted, Method, fit_methods
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
-from focalgeo.types import Array, InputError
+from focalgeo.types import CRITERIA, Array, InputError
 
 LEVEL = 0.05  # of all comparisons together
 METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits are compared, where the names differ

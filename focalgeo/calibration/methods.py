@@ -15,8 +15,21 @@ from jaxtyping import Float
 
 from focalgeo.arguments import check_above, check_choice, number_array, predicted_logits
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
+from focalgeo.calibration.classwise import focal_matrix_scaling, focal_vector_scaling
+from focalgeo.calibration.classwise_fits import (
+    MOST_MATRIX_CLASSES,
+    fit_focal_vector_scaling,
+    fit_matrix_scaling,
+    fit_vector_scaling,
+)
 from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature
 from focalgeo.calibration.maps import focal_temperature_scaling
+from focalgeo.calibration.nonparametric import (
+    fit_histogram_binning,
+    fit_isotonic,
+    histogram_binning,
+    isotonic_calibration,
+)
 from focalgeo.calibration.search import (
     GAMMAS,
     TABLE_NUMBERS,
@@ -29,12 +42,16 @@ from focalgeo.calibration.search import (
     is_plain,
     line_search,
 )
-from focalgeo.types import Array, InputError
+from focalgeo.calibration.temperature_variants import (
+    ensemble_temperature_scaling,
+    fit_ensemble_temperature,
+    fit_loss_implied_temperature,
+    loss_implied_temperature_scaling,
+)
+from focalgeo.types import CRITERIA, Array, InputError
 
 Params = dict[str, Array]
 
-# NLL first: it is proper, and the same examples settle it sooner than a binned error (experiments/posthoc).
-CRITERIA = ("nll", "ece", "adaptive_ece", "line_search")
 DEFAULT_CRITERIA = ("nll", "ece")
 
 
@@ -90,6 +107,9 @@ class Calibrated(NamedTuple):
 # the bit, and their difference is 0 instead of rounding, which a paired test would take for an effect.
 _MAP = jax.jit(focal_temperature_scaling)
 _ZERO, _ONE = np.float32(0), np.float32(1)
+_IMPLIED_SCALED, _ENSEMBLE = jax.jit(loss_implied_temperature_scaling), jax.jit(ensemble_temperature_scaling)
+_VECTOR, _MATRIX = jax.jit(focal_vector_scaling), jax.jit(focal_matrix_scaling)
+_HISTOGRAM, _ISOTONIC = jax.jit(histogram_binning), jax.jit(isotonic_calibration)
 _MOST_NUMBERS = 2**27  # in the tables of the searches that run at once: 0.5 GB
 
 
@@ -163,6 +183,15 @@ def _fit_implied(
     return {"gamma": np.float32(trained_gamma)}
 
 
+def _by_nll(fitted: Callable[..., Params]) -> Callable[..., Params]:
+    """A fit by least NLL as the `fit` of a method."""
+
+    def fit(logits: Logits, labels: Labels, *, criterion: str = "nll", mask: Mask = None, **options: Any) -> Params:
+        return fitted(logits, labels, mask, **options)
+
+    return fit
+
+
 def _uncalibrated(params: Params, logits: Logits) -> LogProbs:
     return _MAP(logits, _ZERO, _ONE)
 
@@ -179,6 +208,30 @@ def _implied(params: Params, logits: Logits) -> LogProbs:
     return _MAP(logits, params["gamma"], _ONE)
 
 
+def _implied_scaled(params: Params, logits: Logits) -> LogProbs:
+    return _IMPLIED_SCALED(logits, params["gamma"], params["temperature"])
+
+
+def _ensemble(params: Params, logits: Logits) -> LogProbs:
+    return _ENSEMBLE(logits, params["temperature"], params["shares"])
+
+
+def _vector(params: Params, logits: Logits) -> LogProbs:
+    return _VECTOR(logits, params.get("gamma", _ZERO), params["temperature"], params["scales"], params["biases"])
+
+
+def _matrix(params: Params, logits: Logits) -> LogProbs:
+    return _MATRIX(logits, _ZERO, params["temperature"], params["weights"], params["biases"])
+
+
+def _histogram(params: Params, logits: Logits) -> LogProbs:
+    return _HISTOGRAM(logits, params["edges"], params["accuracies"])
+
+
+def _isotonic(params: Params, logits: Logits) -> LogProbs:
+    return _ISOTONIC(logits, params["thresholds"], params["probabilities"])
+
+
 _GRID = ("gammas", "temperatures", "num_bins", "searches")
 METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that no other beats
     method.name: method
@@ -193,6 +246,19 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             options=_GRID,
         ),
         Method(
+            "loss_implied_temperature_scaling",
+            "Loss-implied map, then temperature scaling",
+            _by_nll(fit_loss_implied_temperature),
+            _implied_scaled,
+            options=("trained_gamma",),
+        ),
+        Method(
+            "ensemble_temperature_scaling",
+            "Ensemble temperature scaling",
+            _by_nll(fit_ensemble_temperature),
+            _ensemble,
+        ),
+        Method(
             "focal_temperature_scaling",
             "Focal temperature scaling",
             _fit_focal,
@@ -200,10 +266,44 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             criteria=CRITERIA,
             options=_GRID,
         ),
+        Method("vector_scaling", "Vector scaling", _by_nll(fit_vector_scaling), _vector, keeps_class=False),
+        Method(
+            "focal_vector_scaling",
+            "Focal vector scaling",
+            _by_nll(fit_focal_vector_scaling),
+            _vector,
+            keeps_class=False,
+        ),
+        Method(
+            "structured_matrix_scaling",
+            "Structured matrix scaling",
+            _by_nll(fit_matrix_scaling),
+            _matrix,
+            keeps_class=False,
+            most_classes=MOST_MATRIX_CLASSES,
+        ),
+        Method(
+            "histogram_binning",
+            "Histogram binning",
+            _by_nll(fit_histogram_binning),
+            _histogram,
+            options=("num_bins",),
+            keeps_class=False,
+        ),
+        Method("isotonic", "Isotonic regression", _by_nll(fit_isotonic), _isotonic),
         Method("loss_implied_map", "Loss-implied map", _fit_implied, _implied, criteria=(), options=("trained_gamma",)),
     )
 }
-DEFAULT_METHODS = ("uncalibrated", "temperature_scaling", "focal_temperature_scaling", "loss_implied_map")
+DEFAULT_METHODS = (
+    "uncalibrated",
+    "temperature_scaling",
+    "loss_implied_temperature_scaling",
+    "focal_temperature_scaling",
+    "vector_scaling",
+    "focal_vector_scaling",
+    "structured_matrix_scaling",
+    "loss_implied_map",
+)
 
 
 def configured(method: Method, settings: Mapping[str, Any]) -> Method:

@@ -15,6 +15,7 @@ from focalgeo.types import Array, InputError
 
 FORMAT, VERSION = "focalgeo-calibrator", 2
 MOST_CLASSES = 10_000_000
+_OTHER_LENGTHS = ("edges", "accuracies", "thresholds", "probabilities", "shares")  # axes that are not of classes
 _MOST_BYTES = 2**28  # a matrix of 3,000 x 3,000 numbers is as large
 _AGAIN = "write it again with python -m focalgeo.calibrate"
 
@@ -136,14 +137,15 @@ def _checked_logits(logits: Array, num_classes: int) -> np.ndarray:
 def _works(calibrator: SavedCalibrator) -> bool:
     """Whether it gives log-probabilities, and keeps the predicted class where the method promises that.
 
-    Its parameters are numbers, or arrays of which each axis has an entry for each class.
+    Its parameters are numbers, or arrays of which each axis has an entry for each class, but for a few by name.
     """
     num_classes, parameters = calibrator.num_classes, calibrator.parameters
     if not isinstance(parameters, dict) or not all(map(_is_numeric, parameters.values())):
         return False
     try:
         with np.errstate(over="ignore"):
-            if not all({num_classes}.issuperset(np.shape(value)) for value in parameters.values()):
+            per_class = (value for name, value in parameters.items() if name not in _OTHER_LENGTHS)
+            if not all({num_classes}.issuperset(np.shape(value)) for value in per_class):
                 return False
             logits = np.zeros((2, num_classes), np.float32)
             logits[1, 0] = 100

@@ -110,6 +110,7 @@ class TestBothFits:
         params = jax.jit(fit)(logits * np.float32(np.nan), labels)
         assert not params["converged"]
         assert np.isnan(params["temperature"])
+        assert np.isnan(params.get("shares", np.nan)).all()
 
     def test_predictions_that_are_all_right_end_at_the_bracket(self, fit):
         logits = np.eye(4, dtype=np.float32)[np.arange(200) % 4] * 5

@@ -1,0 +1,119 @@
+"""calibration.compare: what it fits, chooses and measures, and what it refuses."""
+
+import jax
+import numpy as np
+import pytest
+
+from focalgeo import calibration
+from focalgeo.calibration import METHODS, compare
+from focalgeo.rows import Difference, Fit, Metric, select
+from focalgeo.types import InputError
+
+NAMES = ("temperature_scaling", "focal_temperature_scaling")
+FEW = {"num_resamples": 100, "temperatures": (0.5, 1.0, 1.5, 2.0), "gammas": (0.0, 1.0)}
+
+
+def draw(n, classes=4, *, sharpness=1.7, seed=0):
+    """Logits `sharpness` times those that the labels are drawn from."""
+    rng = np.random.default_rng(seed)
+    truth = 2 * rng.standard_normal((n, classes))
+    labels = np.argmax(truth + rng.gumbel(size=truth.shape), axis=1)
+    return (sharpness * truth).astype(np.float32), np.int32(labels)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return compare(draw(600), draw(600, seed=1), NAMES, **FEW)
+
+
+def test_methods_are_chosen_on_val_and_measured_on_test(found):
+    assert found.choice.fitted.method.name == "temperature_scaling"
+    assert found.choice.fitted.criterion == "nll"
+    assert found.choice.level == 0.05 / 3
+    assert {row.split for row in select(found.rows, Metric)} == {"test", "cross_fit"}
+    assert {row.split for row in select(found.rows, Fit)} == {"val"}
+    columns = {(row.method, row.criterion) for row in select(found.rows, Metric, split="test", group=None)}
+    assert columns == {("uncalibrated", None), *((name, by) for name in NAMES for by in ("nll", "ece"))}
+    held_out = {(row.method, row.criterion) for row in select(found.rows, Metric, split="cross_fit")}
+    assert held_out == {("uncalibrated", None), *((name, "nll") for name in NAMES)}
+
+
+def test_rows_are_those_of_the_functions(found):
+    (logits, labels), fitted = draw(600, seed=1), found.choice.fitted
+    (row,) = select(found.rows, Metric, name="nll", split="test", method="temperature_scaling", criterion="nll")
+    log_probs = fitted.predict_log_proba(logits)
+    np.testing.assert_allclose(row.value, calibration.nll(log_probs, labels), rtol=1e-5)
+    ((_, key),) = [(0, jax.random.split(jax.random.PRNGKey(0), 4)[3])]
+    direct = calibration.bootstrap(calibration.nll, log_probs, labels, key, 100)
+    np.testing.assert_allclose((row.low, row.high), (direct.low, direct.high), rtol=1e-4)
+    (gap, *_) = select(found.rows, Metric, name="class_gap", method="uncalibrated", group="2")
+    probs = np.asarray(jax.nn.softmax(logits))
+    assert gap.value == pytest.approx(np.mean(probs[:, 2] - (labels == 2)), abs=1e-6)
+    half = 1.96 * np.std(probs[:, 2] - (labels == 2), ddof=1) / np.sqrt(600)
+    assert (gap.low, gap.high) == pytest.approx((gap.value - half, gap.value + half), abs=1e-5)
+
+
+def test_every_method_is_compared_with_temperature_scaling_on_test(found):
+    rows = select(found.rows, Difference, name="nll_difference", split="test", against="temperature_scaling")
+    against = {(row.method, row.criterion, row.against_criterion) for row in rows}
+    assert ("focal_temperature_scaling", "nll", None) in against
+    assert ("focal_temperature_scaling", "ece", "nll") in against
+    assert ("temperature_scaling", "ece", "nll") in against
+
+
+def test_without_test_val_is_measured_by_fits_of_the_other_folds():
+    alone = compare(draw(300), None, NAMES, criteria=("nll",), **FEW)
+    assert {row.split for row in select(alone.rows, Metric)} == {"cross_fit"}
+    assert len(alone.held_out) == 3
+    assert alone.search == {}
+    assert {row.name for row in select(alone.rows, Metric, group=None)} == {
+        "accuracy",
+        "ece",
+        "adaptive_ece",
+        "nll",
+        "brier",
+    }
+
+
+def test_predictions_from_elsewhere_are_measured_and_never_chosen():
+    (logits, labels), (other, truth) = draw(300), draw(300, seed=1)
+    best = [np.asarray(jax.nn.log_softmax(each / 1.7)) for each in (logits, other)]
+    both = compare((logits, labels), (other, truth), NAMES, also={"mine": tuple(best)}, **FEW)
+    (row,) = select(both.rows, Metric, name="nll", split="test", method="mine")
+    assert row.value == pytest.approx(float(calibration.nll(best[1], truth)), rel=1e-5)
+    assert select(both.rows, Difference, name="nll_difference", split="test", method="mine", against=NAMES[0])
+    assert both.choice.fitted.method.name in METHODS
+
+
+def test_metrics_are_those_asked_for_and_those_that_a_method_is_chosen_by():
+    found = compare(draw(200), draw(200, seed=1), NAMES[:1], metrics=("mce",), **FEW)
+    names = {row.name for row in select(found.rows, Metric, group=None)}
+    assert names == {"mce", "nll", "brier", "accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"methods": ("temperature_scalling",)}, "did you mean 'temperature_scaling'"),
+        ({"methods": "temperature_scaling"}, "give a list of names"),
+        ({"methods": ("loss_implied_map",)}, "give trained_gamma"),
+        ({"metrics": ("ecce",)}, "did you mean 'ece'"),
+        ({"criteria": ("nl",)}, "did you mean 'nll'"),
+        ({"criterion": "brier"}, "criterion is 'brier'"),
+        ({"num_resamples": 99}, "num_resamples is 99: give 100 or more: methods are chosen by them"),
+        ({"also": {"temperature_scaling": ()}}, "give it another name"),
+    ],
+)
+def test_what_makes_no_comparison_is_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        compare(draw(50), None, **options)
+
+
+def test_the_default_leaves_out_what_cannot_be_used(monkeypatch):
+    few = METHODS["focal_temperature_scaling"]._replace(most_classes=3)
+    monkeypatch.setitem(METHODS, "focal_temperature_scaling", few)
+    found = compare(draw(100), None, criteria=("nll",), **FEW)
+    assert "focal_temperature_scaling" not in {each.method.name for each in found.fits}
+    assert "loss_implied_map" not in {each.method.name for each in found.fits}
+    with pytest.raises(InputError, match="takes 3 at most"):
+        compare(draw(100), None, ("focal_temperature_scaling",), **FEW)
