@@ -18,6 +18,7 @@ CLASSES = (3, 10, 100)
 EXAMPLES = (300, 1000, 5000)
 SPREAD = {3: 2.0, 10: 4.0, 100: 6.0}  # of the logits: a calibrated model then is right 70 to 75 times in 100
 BLOCK = 10  # repetitions that are measured and remembered together
+LONG = 15_000  # numbers in the logits, above which fewer repetitions are made
 FRESH = 10_000
 TEMPERATURE, GAMMA = 1.3, 2.0
 SCALE_SPREAD, BIAS_SPREAD = 0.2, 0.5
@@ -76,21 +77,19 @@ def repetition(kind: Kind, classes: int, examples: int, seed: int) -> dict:
 
 
 def planned(repetitions: int) -> dict[tuple[int, int], int]:
-    """Repetitions by (classes, examples): a part, but BLOCK at least, where one takes long."""
-    found = {}
-    for classes in CLASSES:
-        for examples in EXAMPLES:
-            share = (1.0 if examples < 5000 else 0.4) * (1.0 if classes < 100 else 0.2)
-            found[classes, examples] = max(BLOCK, int(share * repetitions / BLOCK) * BLOCK)
-    return found
+    """Repetitions by (classes, examples), least work first: a part, but BLOCK at least, of long ones."""
+    cells = sorted(((classes, examples) for classes in CLASSES for examples in EXAMPLES), key=np.prod)
+    parts = {cell: min(1.0, LONG / (cell[0] * cell[1])) for cell in cells}
+    return {cell: max(BLOCK, round(part * repetitions / BLOCK) * BLOCK) for cell, part in parts.items()}
 
 
 def measure(path: Path, repetitions: dict[tuple[int, int], int]) -> None:
     """Measure what `path` does not have yet, BLOCK repetitions at a time; repetitions by (classes, examples)."""
     keys = [
         {"truth": name, "classes": classes, "examples": examples, "block": block}
+        for block in range(max(repetitions.values()) // BLOCK)
         for (classes, examples), count in repetitions.items()
-        for block in range(count // BLOCK)
+        if block < count // BLOCK
         for name in KINDS
     ]
     for key in missing(path, keys):
