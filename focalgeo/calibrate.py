@@ -23,6 +23,8 @@ Each split is one file with logits or probs [examples, classes], labels [example
   .npz, .safetensors, .pt   named arrays (.pt is read with weights_only, and needs torch)
   .csv                      a header: labels,logits_0,logits_1,... (or probs_0,...), perhaps group
   two .npy files            --val=logits=z.npy,labels=y.npy (or probs=p.npy,labels=y.npy)
+
+Compiled programs are kept in ~/.cache/focalgeo/xla; JAX_COMPILATION_CACHE_DIR names another folder, or empty none.
 """
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
 
@@ -184,9 +186,10 @@ def main(arguments: Sequence[str]) -> int:
         if processes.launched() > 1:
             raise InputError(f"{processes.launched()} processes are started and this command is one: start it alone")
         inputs = read_inputs(options)
-        from focalgeo.job import calibration  # jax after flags and files, so that their errors are answered at once
+        from focalgeo.job import calibrate, compilation  # jax after flags and files, so that errors come at once
 
-        calibration.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
+        compilation.keep_programs()
+        calibrate.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
         print(f"focalgeo: {str(error).replace('--workdir', '--out')}", file=sys.stderr)

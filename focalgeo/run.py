@@ -3,6 +3,7 @@
 --shard=i/n runs the i-th of n parts of a sweep; --fields shows all fields of the config.
 On several hosts give the same command on each: under SLURM, Open MPI 4, GKE and on TPU pods without more flags,
 elsewhere with --coordinator=HOST:PORT --processes=N --process=I [--join_timeout=300 --heartbeat=100, in seconds].
+Compiled programs are kept in ~/.cache/focalgeo/xla; JAX_COMPILATION_CACHE_DIR names another folder, or empty none.
 """
 
 import sys
@@ -88,6 +89,9 @@ def main(arguments: list[str]) -> int:
         if asked is None:
             print(job.describe_config())
         else:
+            from focalgeo.job import compilation
+
+            compilation.keep_programs()
             job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
     except (InputError, RunError, Interrupted) as error:
         line, code = _of(error, str(error), error.exit_code)

@@ -40,7 +40,7 @@ class Command(NamedTuple):
         patience = [f"--heartbeat={HEARTBEAT}"] if self.processes > 1 else []
         arguments = [*config, f"--workdir={workdir.name}", *others, *patience]
         # what is killed while it writes a compiled program must not be found by the next one
-        env = {"JAX_COMPILATION_CACHE_DIR": None}
+        env = {"JAX_COMPILATION_CACHE_DIR": ""}
         return clusters.cluster(self.processes, self.devices, arguments, workdir.parent, env=env)
 
 

@@ -50,7 +50,7 @@ BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
 # modules of one name in several rooms, and the one idea that they are
 NAMESAKES = {
     "arguments": "what a room's functions refuse, said in one line",
-    "calibration": "measured by evaluation; composed from it, for both commands, by job",
+    "calibrate": "the command: its flags, and its composition by job",
 }
 
 

@@ -21,6 +21,7 @@ from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrat
 from focalgeo.calibration.saved import SavedCalibrator, calibrator_json
 from focalgeo.config import default_config, load_config
 from focalgeo.data.logits_files import Outputs
+from focalgeo.job import calibrate as job_calibrate
 from focalgeo.job import calibration as job_calibration
 from focalgeo.job import inputs
 from focalgeo.job.members import make_members
@@ -600,10 +601,10 @@ def test_files_beyond_memory_are_one_line(good, tmp_path, capsys, monkeypatch):
 
 def test_what_takes_minutes_is_said_to(capsys):
     small, large = (outputs(*draw(n, 4)) for n in (300, 20_000))
-    job_calibration._say_how_long(OPTIONS, small, small)
+    job_calibrate._say_how_long(OPTIONS, small, small)
     assert capsys.readouterr().err == ""
     options = OPTIONS._replace(num_resamples=100_000)
-    job_calibration._say_how_long(options, large, large)
+    job_calibrate._say_how_long(options, large, large)
     assert re.search(r"about \d+ minutes of one core: 100,000 resamples", capsys.readouterr().err)
 
 

@@ -267,7 +267,7 @@ def test_data_that_one_process_lacks_end_all(sources, job, tmp_path, lacking):
 
 def test_a_full_disk_at_a_checkpoint_ends_all(job, tmp_path):
     # a limit on the size of files is met by the same calls as a full disk; a cache of programs has none
-    env = {"JAX_COMPILATION_CACHE_DIR": None}
+    env = {"JAX_COMPILATION_CACHE_DIR": ""}
     arguments = job("digits", checkpoint__every=5)
     ended = run_cluster(2, 1, arguments, tmp_path / "cwd", limit=90, env=env, largest_file=20 * 1024)
     ends_alike(ended, 2, "cannot write checkpoint")

@@ -40,7 +40,7 @@ class Processes:
 
     def __init__(self, folder, commands, environments):
         clean = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-        clean.pop("JAX_COMPILATION_CACHE_DIR", None)
+        clean["JAX_COMPILATION_CACHE_DIR"] = ""  # nothing is kept
         self.files = [(folder / f"{i}.out", folder / f"{i}.err") for i in range(len(commands))]
         self.all = []
         for command, environment, (out, err) in zip(commands, environments, self.files, strict=True):

@@ -5,7 +5,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.calibration import binary_focal_calibration, focal_calibration
+from focalgeo.calibration import (
+    binary_focal_calibration,
+    focal_calibration,
+    focal_temperature_scaling,
+    grid_search,
+    nll,
+)
 from focalgeo.theory import (
     conditional_risk,
     focal_slope_at_zero,
@@ -17,6 +23,10 @@ from focalgeo.theory import (
     temperature_bounds,
     temperature_mismatch,
 )
+
+# the grid on which the published code's fault is shown: gamma = 0 is temperature scaling
+CODE_GAMMAS = np.float32([-0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1, 3, 5])
+CODE_TEMPERATURES = (0.05 * np.arange(1, 101)).astype(np.float32)
 
 KIMURA, KOMISARENKO, MUKHOTI = "Kimura & Naganuma", "Komisarenko & Kull", "Mukhoti et al."
 
@@ -35,7 +45,7 @@ class Erratum(NamedTuple):
 def errata(steps: dict[int, int | None] | None = None) -> list[Erratum]:
     """All errata; `steps` sets the lattice of the matching temperatures by number of classes."""
     steps = steps or {2: None, 3: None, 4: None}
-    return [*_bounds(), *_matches(steps), *_maps(), *_gradients(), *_entropy()]
+    return [*_bounds(), *_matches(steps), *_maps(), *_gradients(), *_entropy(), *_code()]
 
 
 def markdown(rows: list[Erratum]) -> str:
@@ -236,6 +246,58 @@ def _entropy() -> list[Erratum]:
             powers["(1−q)^γ"] < powers["1 − γq"],
         ),
     ]
+
+
+def _code() -> list[Erratum]:
+    logits, labels = _confident_outputs()
+    points = [(gamma, temperature) for gamma in CODE_GAMMAS for temperature in CODE_TEMPERATURES]
+    found = [_faulty_map(logits, *point) for point in points]
+    with np.errstate(divide="ignore"):  # some probabilities are 0
+        claims = [float(-np.log(probs[np.arange(len(labels)), labels]).mean(dtype=np.float64)) for probs in found]
+    index = int(np.argmin(claims))
+    gamma, temperature = points[index]
+    true = float(nll(focal_temperature_scaling(logits, gamma, temperature), labels))
+    right = grid_search(logits, labels, CODE_GAMMAS, CODE_TEMPERATURES, criterion="nll")
+    patched = found[index].sum(axis=1) > 2
+    numbers = {"γ found": float(gamma), "T found": float(temperature), "its NLL by the code": claims[index]}
+    numbers |= {"true NLL there": true, "rows patched": float(patched.mean())}
+    numbers |= {"sum of a patched row": float(found[index].sum(axis=1).max())}
+    numbers |= {"best γ": float(right.gamma), "best T": float(right.temperature), "best NLL": float(right.value)}
+    return [
+        Erratum(
+            KOMISARENKO,
+            "published code",
+            "rows whose weights overflow float32 are set to 1 − 1e-5 at their top class",
+            "they get it in every class that is the top of any row: they sum to K, and their NLL is 1e-5 whatever the "
+            "label, so a search by NLL ends at a small T (whether published numbers passed through it is not known)",
+            numbers,
+            claims[index] < float(right.value) < true and patched.any(),
+        )
+    ]
+
+
+def _confident_outputs() -> tuple[np.ndarray, np.ndarray]:
+    """Drawn logits float32 [2000, 10] and labels: calibrated at T = 3, right in 92%."""
+    generator = np.random.default_rng(0)
+    scores = generator.normal(size=(2000, 10))
+    scores[np.arange(2000), generator.integers(0, 10, 2000)] += generator.gamma(3.0, 3.0, 2000)
+    probs = np.exp(scores - scores.max(axis=1, keepdims=True))
+    below = np.cumsum(probs, axis=1) / probs.sum(axis=1, keepdims=True)
+    return (3 * scores).astype(np.float32), np.argmax(below > generator.random((2000, 1)), axis=1)
+
+
+def _faulty_map(logits: np.ndarray, gamma: np.float32, temperature: np.float32) -> np.ndarray:
+    """Focal temperature scaling in float32 probabilities, with the published code's fault in what is not finite."""
+    scores = logits / temperature
+    q = np.exp(scores - scores.max(axis=1, keepdims=True))
+    q = np.clip(q / q.sum(axis=1, keepdims=True), np.float32(1e-12), np.float32(1 - 1e-12))  # which is 1 in float32
+    with np.errstate(all="ignore"):
+        weights = q / ((1 - q) ** gamma - gamma * q * (1 - q) ** (gamma - 1) * np.log(q))
+        probs = weights / weights.sum(axis=1, keepdims=True)
+    rows = np.flatnonzero(~np.isfinite(probs).all(axis=1))
+    probs[rows] = 1e-5 / logits.shape[1]
+    probs[rows, np.argmax(logits, axis=1)[:, None]] = 1 - 1e-5  # [rows] against [examples, 1]: all pairs of both
+    return probs
 
 
 def _worse(pair: dict[str, float], times: float) -> bool:

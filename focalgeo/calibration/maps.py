@@ -38,7 +38,7 @@ def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
     logits = score_rows("logits", logits)
     temperature = _checked_temperature(temperature, logits)
     logits = wide(logits)
-    return normalised(_scaled(logits, temperature), top_class(logits))
+    return normalised(scaled(logits, temperature), top_class(logits))
 
 
 def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
@@ -81,7 +81,7 @@ def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers
     logits = score_rows("logits", logits)
     gamma, temperature = _checked_gamma(gamma, logits), _checked_temperature(temperature, logits)
     logits = wide(logits)
-    return _focal(_scaled(logits, temperature), gamma, top_class(logits))
+    return _focal(scaled(logits, temperature), gamma, top_class(logits))
 
 
 def _checked_gamma(gamma: Numbers, rows: Array) -> Array:
@@ -184,7 +184,7 @@ def has_top(scores: Array) -> Array:
     return jnp.isfinite(jnp.max(scores, axis=-1, keepdims=True))
 
 
-def _scaled(logits: Array, temperature: Array) -> Array:
+def scaled(logits: Array, temperature: Array) -> Array:
     """(z - max z) / T: the difference is taken first, because a small T would blow up the rounding of z / T.
 
     It is the difference of halves, which is exact and stays in range for every finite z.

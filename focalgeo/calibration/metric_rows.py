@@ -191,6 +191,9 @@ def _compared(
     return {name: each(values[name], draws[name]) for name in values}
 
 
+_share_interval = jax.jit(wilson_interval)  # else each of its operations is compiled by itself
+
+
 @jax.jit
 def _bin_intervals(bins: Reliability) -> tuple[Array, Array]:
     return wilson_interval(bins.accuracy * bins.count, bins.count)
@@ -203,7 +206,7 @@ def _metric_rows(sample: Sample, measured: Measured, entries: Mapping[str, Metri
         for name, entry in entries.items():
             value, low, high, n = (getattr(found[name], field)[index] for field in ("value", "low", "high", "n"))
             if entry.share:
-                low, high = jax.device_get(wilson_interval(value * n, n))
+                low, high = jax.device_get(_share_interval(value * n, n))
             row = finite(Metric(name, value, low, high, int(n), sample.split, each.method.name, each.criterion))
             rows.append(row._replace(low=max(row.low, 0.0), high=min(row.high, entry.largest)))
     return rows

@@ -1,11 +1,7 @@
 """Provenance: the manifest, which identifies a run, and by which it goes on with the same config and data alone."""
 
-import datetime
-import importlib.metadata
 import json
 import math
-import platform
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +10,9 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from focalgeo import calibration, losses, processes, records, trees
+from focalgeo import losses, processes, records, trees
 from focalgeo.config import axes
-from focalgeo.job import preparation
+from focalgeo.job import preparation, program
 from focalgeo.job.members import Member, make_members, of_shard
 from focalgeo.types import Dataset, InputError, TrainState, shown
 
@@ -32,27 +28,7 @@ def make_manifest(config, dataset: Dataset, state: TrainState, shard: str | None
         "processes": processes.count(),
         "loss_values": list(losses.hyperparameters(losses.FUNCTIONS[config.loss.name])),
         "parameters": trees.size(state.params),
-        **of_program(_command()),
-    }
-
-
-def of_program(command: Sequence[str]) -> dict[str, Any]:
-    """The manifest's entries on the program: versions, machine, command, and titles of methods and metrics."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "focalgeo")
-    return {
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in packages},
-        },
-        "git": _git_commit(),
-        "platform": f"{platform.system()} {platform.machine()}, {jax.default_backend()}",
-        "command": list(command),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "methods": {
-            name: {"title": method.title, "criteria": list(method.criteria)}
-            for name, method in calibration.METHODS.items()
-        },
-        "metrics": {name: entry.shown._asdict() for name, entry in calibration.METRICS.items()},
+        **program.of_program(_command()),
     }
 
 
@@ -119,18 +95,6 @@ def update_manifest(workdir: Path, config) -> None:
     manifest = records.read_manifest(workdir)
     if manifest["config"] != json.loads(json.dumps(config.to_dict())):
         records.write_manifest(workdir, {**manifest, "config": config.to_dict(), "command": _command()})
-
-
-def _git_commit() -> str:
-    """The commit of the source tree, with a + where it has changes; "unknown" for an installed package."""
-    here = str(Path(__file__).parent)
-    describe = ["describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
-    # reads only: a lock would stay behind where the process is killed
-    describe = ["git", "--no-optional-locks", "-C", here, *describe]
-    try:
-        return subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
 
 
 def check_data(workdir: Path, dataset: Dataset) -> None:

@@ -37,6 +37,22 @@ def test_temperature_equals_scipy_and_a_dense_grid(temperature):
     assert found.nll <= min(oracle(t) for t in np.linspace(-4, 4, 400)) + 1e-6
 
 
+@pytest.mark.parametrize("temperature", [0.05, 1.7])
+def test_derivatives_are_those_that_jax_derives(temperature):
+    logits, labels = drawn(0.5, 1.0, 100)
+    weight = np.arange(100, dtype=np.float32) % 3
+    with jax.enable_x64(True):
+        given = logits.astype(float), labels, weight.astype(float)
+        point = np.array([0.5, np.log(temperature)])
+        alone = lambda t: fits._mean_nll(*given, None, t)  # noqa: E731
+        pair = lambda at: fits._mean_nll(*given, at[0], at[1])  # noqa: E731
+        expected = jax.grad(alone)(point[1]), jax.grad(jax.grad(alone))(point[1])
+        np.testing.assert_allclose(fits._temperature_slopes(*given, point[1]), expected, rtol=1e-8)
+        slope, curvature = fits._slope_and_curvature(pair, point)
+        np.testing.assert_allclose(slope, jax.grad(pair)(point), rtol=1e-8)
+        np.testing.assert_allclose(curvature, jax.hessian(pair)(point), rtol=1e-7)
+
+
 @pytest.mark.parametrize(("gamma", "temperature"), [(1.0, 1.5), (-0.5, 0.7)])
 def test_pair_equals_scipy_from_many_starts(gamma, temperature):
     logits, labels = drawn(gamma, temperature)

@@ -97,6 +97,15 @@ def test_one_program_serves_all_splits_of_one_size(sample, monkeypatch):
     assert traced == [(150, 3), (70, 3)]
 
 
+def test_one_program_serves_any_number_of_methods_on_the_cpu(sample):
+    logits, labels = sample
+    given = [calibrated(logits, temperature=t) for t in (0.5, 1.0, 2.0)]
+    evaluation.calibration_rows(sampled(given[:1], labels, num_bins=9))
+    compiled = evaluation.resampling._measured._cache_size()
+    evaluation.calibration_rows(sampled(given, labels, num_bins=9))
+    assert evaluation.resampling._measured._cache_size() == compiled
+
+
 def test_many_log_probabilities_are_measured_in_parts_with_the_same_result(sample, monkeypatch):
     logits, labels = sample
     given = [calibrated(logits, temperature=t) for t in (0.5, 1.0, 2.0)]

@@ -1,0 +1,75 @@
+"""Compiled programs kept from run to run, in a folder beside the decoded data sets."""
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+import warnings
+from pathlib import Path
+
+import jax
+
+from focalgeo.data.cache import cache_directory
+
+VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+MOST_BYTES = 2**29  # in the folders of all versions and machines; beyond it the programs unused for longest go
+_LEAST_SECONDS = 0.1  # of compilation: what takes less is not kept
+_FLAGS = re.compile(r"^(?:flags|Features)\s*:\s*(.*)$", re.MULTILINE)
+
+
+def keep_programs() -> Path | None:
+    """Let jax keep what it compiles in this process, and read what earlier ones have kept; returns the folder.
+
+    $JAX_COMPILATION_CACHE_DIR is heeded: another folder, or, where it is empty, none. Of this and of a folder that
+    cannot be written to, or that others can write to, nothing is kept and None is returned: what lies there is run.
+    """
+    if os.environ.get(VARIABLE) == "":
+        jax.config.update("jax_compilation_cache_dir", None)  # jax takes it for the folder it runs in
+    if VARIABLE in os.environ or jax.config.jax_compilation_cache_dir is not None:
+        return None
+    kept = cache_directory(None) / "xla"
+    folder = kept / _machine()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_own(folder)
+        _remove_oldest(kept, MOST_BYTES)
+    except OSError:
+        return None
+    # a full disk, or a program half written by a process that was killed: it is compiled, and nothing is lost
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    return folder
+
+
+def _machine() -> str:
+    """A name for jax's version and this processor's instructions: a home is shared by machines that lack some."""
+    try:
+        found = _FLAGS.search(Path("/proc/cpuinfo").read_text())
+    except (OSError, UnicodeDecodeError):
+        found = None
+    flags = sorted(found[1].split()) if found else [platform.processor()]
+    named = hashlib.sha256(" ".join([platform.machine(), *flags]).encode()).hexdigest()
+    return f"jax-{jax.__version__}-{named[:12]}"
+
+
+def _check_own(folder: Path) -> None:
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022 or not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder} is not this user's own")
+
+
+def _remove_oldest(kept: Path, most: int) -> None:
+    """Remove the programs read longest ago until the others fit in `most` bytes; those of other processes too."""
+    found = []
+    for path in kept.glob("*/*-cache"):
+        with contextlib.suppress(OSError):  # another process may have removed it
+            each = path.stat()
+            found.append((max(each.st_atime, each.st_mtime), each.st_size, path))
+    left = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if left <= most:
+            return
+        path.unlink(missing_ok=True)
+        left -= size
