@@ -41,7 +41,8 @@ def measured(split: Split) -> dict:
         for name in AGAINST
         if name != chosen.method.name
     }
-    reasons = {"refused": found.choice.refused, "beaten": found.choice.beaten}
+    held_out = {each.method.name: float(calibration.nll(each.log_probs, split.val.labels)) for each in found.held_out}
+    reasons = {"least": min(held_out, key=held_out.get), "refused": found.choice.refused, "beaten": found.choice.beaten}
     return {"chosen": chosen.method.name, **reasons, "against": against, **taken}
 
 

@@ -10,6 +10,7 @@ from scipy.stats import t as student
 from experiments.posthoc.measured import read_lines
 
 SCORES = ("nll", "ece", "brier", "accuracy", "zeros", "seconds", "processor_seconds", "first_seconds")
+RULES = ("chosen", "least")  # the command's choice, and the least NLL by fits of the other folds, untested
 
 
 class Interval(NamedTuple):
@@ -30,8 +31,16 @@ def interval(differences: Sequence[float]) -> Interval:
     Source: Nadeau & Bengio, Machine Learning 52, 2003, section 4.
     """
     values = np.asarray(differences, np.float64)
+    if len(values) < 2:
+        return Interval(float(values.mean()), -np.inf, np.inf)
     half = student.ppf(0.975, len(values) - 1) * np.sqrt(1 / len(values) + 1) * values.std(ddof=1)
     return Interval(float(values.mean()), float(values.mean() - half), float(values.mean() + half))
+
+
+def less(own: dict, against: dict, score: str) -> Interval:
+    """The interval of a score of one method less another's, over the splits on which both are measured so far."""
+    count = min(len(own[score]), len(against[score]))
+    return interval(np.subtract(own[score][:count], against[score][:count]))
 
 
 def collected(cache: Path) -> dict[str, Any]:
@@ -85,7 +94,11 @@ def _by_split(rows: list[dict]) -> dict[str, list[dict]]:
             name: {metric: list(each.values()) for metric, each in metrics.items()}
             for name, metrics in row["against"].items()
         }
-        kept = {name: row[name] for name in ("chosen", "refused", "beaten", "seconds", "first_seconds") if name in row}
+        kept = {
+            name: row[name]
+            for name in ("chosen", "least", "refused", "beaten", "seconds", "first_seconds")
+            if name in row
+        }
         found.setdefault(row["key"]["network"], []).append(kept | {"against": against})
     return found
 
@@ -99,12 +112,12 @@ def _by_cell(rows: list[dict]) -> list[dict]:
         )
     found = []
     for (truth, classes, examples), each in cells.items():
-        chosen = [one["chosen"] for one in each]
-        counts = {name: chosen.count(name) for name in each[0]["excess"] if name in chosen}
+        counts = {rule: [one[rule] for one in each] for rule in RULES}
+        counts = {rule: {name: own.count(name) for name in dict.fromkeys(own)} for rule, own in counts.items()}
         excess = {name: float(np.mean([one["excess"][name] for one in each])) for name in each[0]["excess"]}
-        excess["chosen"] = float(np.mean([one["excess"][one["chosen"]] for one in each]))
+        excess |= {rule: float(np.mean([one["excess"][one[rule]] for one in each])) for rule in RULES}
         found.append(
             {"truth": truth, "classes": classes, "examples": examples, "repetitions": len(each)}
-            | {"chosen": counts, "excess": excess}
+            | {**counts, "excess": excess}
         )
     return found

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from experiments.posthoc.collected import Interval, interval
+from experiments.posthoc.collected import Interval, less
 from experiments.posthoc.peers import PEERS
 from experiments.posthoc.splits import TITLES
 from experiments.posthoc.tables import PLAIN, title
@@ -21,8 +21,8 @@ def differences(results: dict[str, Any], network: str) -> dict[str, Interval]:
     methods, peers = results["methods"][network], results["peers"].get(network, {})
     named = {title(name): own for name, own in methods.items() if name != PLAIN}
     named |= {f"{PEERS[name].package}: {PEERS[name].title}": own for name, own in peers.items() if "nll" in own}
-    plain = methods[PLAIN]["nll"]
-    return {name: interval(1000 * np.subtract(own["nll"], plain)) for name, own in named.items()}
+    found = {name: less(own, methods[PLAIN], "nll") for name, own in named.items()}
+    return {name: Interval(*(1000 * number for number in each)) for name, each in found.items()}
 
 
 def draw(results: dict[str, Any], path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.posthoc.collected import Interval, interval
+from experiments.posthoc.collected import Interval, less
 from experiments.posthoc.peers import PEERS
 from experiments.posthoc.simulation import KINDS
 from experiments.posthoc.splits import TITLES
@@ -46,7 +46,7 @@ def methods_table(results: dict[str, Any]) -> str:
         for name, own in methods.items():
             cells = [_less(own, methods[PLAIN], score, scale) for score, scale in _SCORES.items()]
             rows.append([TITLES[network], title(name), *cells, str(recommended.count(name)), _seconds(own)])
-    heads = ("network", "method", *(f"{_HEADS[score]}" for score in _SCORES), "recommended", "seconds")
+    heads = ("network", "method", *(f"{_HEADS[score]}" for score in _SCORES), "recommended", "processor s")
     return markdown(heads, rows)
 
 
@@ -81,7 +81,7 @@ def simulation_table(results: dict[str, Any]) -> str:
         "classes",
         "examples",
         "repetitions",
-        "right",
+        "right method",
         "plainer %",
         "right %",
         "more complex %",
@@ -92,12 +92,12 @@ def simulation_table(results: dict[str, Any]) -> str:
 
 def excess_table(results: dict[str, Any]) -> str:
     """The mean excess NLL over the truth, in thousandths of a nat."""
-    names = ("uncalibrated", PLAIN, "right", "chosen")
+    names = ("uncalibrated", PLAIN, "right", "chosen", "least")
     rows = []
     for cell in results["simulation"]:
         excess = cell["excess"] | {"right": cell["excess"][KINDS[cell["truth"]].right]}
         rows.append([*_cell_heads(cell), *(f"{1000 * excess[name]:.1f}" for name in names)])
-    heads = ("truth", "classes", "examples", "repetitions", "as given", title(PLAIN), "right method", "chosen method")
+    heads = ("truth", "classes", "examples", "repetitions", "as given", title(PLAIN), "right method", "chosen", "least")
     return markdown(heads, rows)
 
 
@@ -136,7 +136,7 @@ def peers_table(results: dict[str, Any]) -> str:
             zeros = f"{100 * np.mean(own['zeros']):.1f}%" if max(own["zeros"]) else "none"
             rows.append([*named, plain, less, zeros, _seconds(own), ours])
     heads = ("network", "library", "method", "NLL less temperature scaling", "NLL less the same here", "labels given 0")
-    return markdown((*heads, "seconds", "here"), rows)
+    return markdown((*heads, "processor s", "here"), rows)
 
 
 def title(name: str) -> str:
@@ -158,10 +158,15 @@ _HEADS = {"nll": "NLL, 1/1000 nat", "ece": "ECE, 1/1000", "brier": "Brier, 1/100
 def _less(own: dict, against: dict, score: str, scale: float) -> str:
     if own is against:
         return "0"
-    found = Interval(*(scale * each for each in interval(np.subtract(own[score], against[score]))))
-    if found.low == found.high:
-        return f"{found.mean:+.1f}" if found.mean else "0"
-    return f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+    found = Interval(*(scale * each for each in less(own, against, score)))
+    if found.low == found.high == 0:
+        return "0"
+    return f"{_signed(found.mean)} ({_signed(found.low)} to {_signed(found.high)})"
+
+
+def _signed(value: float) -> str:
+    text = f"{value:+.1f}"
+    return "0.0" if float(text) == 0 else text
 
 
 def _beyond(compared: Sequence[dict], metric: str) -> str:
@@ -171,7 +176,7 @@ def _beyond(compared: Sequence[dict], metric: str) -> str:
 
 
 def _seconds(own: dict) -> str:
-    return f"{np.median(own['seconds']):.2g}"
+    return f"{np.median(own['processor_seconds']):.2g}"
 
 
 def _cell_heads(cell: dict) -> list[str]:

@@ -47,7 +47,9 @@ def test_halves_share_no_example_and_are_the_same_each_time(tmp_path):
     logits, labels = np.arange(240, dtype=np.float32).reshape(80, 3) ** 0.5, np.arange(80) % 3
     np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
     paths = (tmp_path / "val.npz",)
-    first, again, other = (splits.halves("own", paths, seed) for seed in (0, 0, 1))
+    first = splits.halves("own", paths, 0)
+    splits.halves.cache_clear()
+    again, other = (splits.halves("own", paths, seed) for seed in (0, 1))
     rows = np.concatenate([first.val.logits, first.test.logits])
     assert len(first.val.labels) == len(first.test.labels) == 40
     assert len(np.unique(rows, axis=0)) == len(np.unique(log_softmax(logits, axis=1).round(6), axis=0)) == 80
@@ -145,13 +147,14 @@ def test_each_truth_is_mended_by_its_method(name):
 
 
 def test_cells_count_what_was_chosen(tmp_path):
-    rows = [{"chosen": "uncalibrated", "excess": {"uncalibrated": 0.1, "temperature_scaling": 0.3}}] * 3
-    rows += [{"chosen": "temperature_scaling", "excess": {"uncalibrated": 0.1, "temperature_scaling": 0.3}}]
+    excess = {"uncalibrated": 0.1, "temperature_scaling": 0.3}
+    rows = [{"chosen": "uncalibrated", "least": "temperature_scaling", "excess": excess}] * 3
+    rows += [{"chosen": "temperature_scaling", "least": "temperature_scaling", "excess": excess}]
     key = {"truth": "calibrated", "classes": 3, "examples": 300, "block": 0}
     measured.remember(tmp_path / "simulation.jsonl", key, {"repetitions": rows})
     (cell,) = collected.collected(tmp_path)["simulation"]
     assert cell["chosen"] == {"uncalibrated": 3, "temperature_scaling": 1}
-    assert cell["excess"]["chosen"] == pytest.approx(0.15)
+    assert (cell["excess"]["chosen"], cell["excess"]["least"]) == pytest.approx((0.15, 0.3))
     assert "| calibrated | 3 | 300 | 4 | uncalibrated | 0 | 75 | 25 |" in tables.simulation_table(
         {"simulation": [cell]}
     )
