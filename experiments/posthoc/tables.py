@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.posthoc.collected import Interval, less
+from experiments.posthoc.collected import Interval, interval, less
 from experiments.posthoc.peers import PEERS
 from experiments.posthoc.simulation import KINDS
 from experiments.posthoc.splits import TITLES
@@ -51,15 +51,19 @@ def methods_table(results: dict[str, Any]) -> str:
 
 
 def choice_table(results: dict[str, Any]) -> str:
-    """How often the recommended method was beyond noise worse or better than the plain ones, by each metric."""
+    """The recommended methods, and on how many splits they were beyond noise worse / better than the plain ones."""
     rows = []
     for network, splits in results["choice"].items():
+        chosen = [row["chosen"] for row in splits]
+        said = ", ".join(f"{title(name)} {chosen.count(name)}" for name in dict.fromkeys(chosen))
         for against in ("uncalibrated", PLAIN):
             compared = [row["against"][against] for row in splits if against in row["against"]]
             cells = [_beyond(compared, metric) for metric in ("nll", "brier", "ece", "accuracy")]
-            rows.append([TITLES[network], title(against), f"{len(compared)} of {len(splits)}", *cells])
-    heads = ("network", "recommended against", "another method", "NLL", "Brier", "ECE", "accuracy")
-    return markdown(heads, rows)
+            means = [row["against"][against]["nll"][0] if against in row["against"] else 0.0 for row in splits]
+            mean = _shown(interval(1000 * np.array(means)))
+            rows.append([TITLES[network], said, title(against), f"{len(compared)} of {len(splits)}", mean, *cells])
+    heads = ("network", "recommended, splits", "against", "another than it", _HEADS["nll"])
+    return markdown((*heads, "NLL worse / better", "Brier", "ECE", "accuracy"), rows)
 
 
 def simulation_table(results: dict[str, Any]) -> str:
@@ -135,8 +139,8 @@ def peers_table(results: dict[str, Any]) -> str:
             ours = _seconds(methods[same]) if same in methods else ""
             zeros = f"{100 * np.mean(own['zeros']):.1f}%" if max(own["zeros"]) else "none"
             rows.append([*named, plain, less, zeros, _seconds(own), ours])
-    heads = ("network", "library", "method", "NLL less temperature scaling", "NLL less the same here", "labels given 0")
-    return markdown((*heads, "processor s", "here"), rows)
+    heads = ("network", "library", "method", "NLL less temperature scaling", "NLL less the same here")
+    return markdown((*heads, "labels given 0", "processor s", "here"), rows)
 
 
 def title(name: str) -> str:
@@ -158,7 +162,10 @@ _HEADS = {"nll": "NLL, 1/1000 nat", "ece": "ECE, 1/1000", "brier": "Brier, 1/100
 def _less(own: dict, against: dict, score: str, scale: float) -> str:
     if own is against:
         return "0"
-    found = Interval(*(scale * each for each in less(own, against, score)))
+    return _shown(Interval(*(scale * each for each in less(own, against, score))))
+
+
+def _shown(found: Interval) -> str:
     if found.low == found.high == 0:
         return "0"
     return f"{_signed(found.mean)} ({_signed(found.low)} to {_signed(found.high)})"
