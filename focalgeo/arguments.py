@@ -4,8 +4,11 @@ Shapes and types are checked while a function is traced too. Values are checked 
 traced, what cannot be right becomes NaN (`marked`, the weights of `examples`), so that a result is NaN and no number.
 """
 
-from collections.abc import Collection, Sequence
-from functools import cache, partial
+import inspect
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
+from functools import cache, partial, wraps
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -14,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from focalgeo.probabilities import ProbabilityWarning, look_like_probabilities
 from focalgeo.types import MOST_BINS, Array, InputError, PyTree, shown
 
 Scalar = Float[Array, ""] | float
@@ -213,7 +217,7 @@ def _refuse_rows(log_probs: np.ndarray, spoiled: np.ndarray) -> None:
     wrong = np.flatnonzero(spoiled & ~np.isnan(log_probs).any(axis=1))
     if not len(wrong):
         return
-    of = "of logits give jax.nn.log_softmax, of probabilities the log"
+    of = "of logits give jax.nn.log_softmax, of probabilities calibration.log_probabilities"
     largest = log_probs[wrong].max()
     if largest > 1e-3:
         raise InputError(f"log_probs hold {largest:.4g}: {of}")
@@ -254,6 +258,43 @@ def predicted_logits(logits: object, labels: object, mask: object = None) -> Pre
     if not is_traced(table, counted):
         _check_finite_rows(np.asarray(table), None if counted is None else np.asarray(counted, bool))
     return PredictedLogits(table, array, counted)
+
+
+_told = ContextVar("_told", default=False)  # whether a function that calls this one has looked at the logits
+
+
+def warns_of_probabilities(function: Callable) -> Callable:
+    """The function of `logits` and perhaps a `mask`, with one warning where concrete logits look like probabilities.
+
+    What it calls in its own thread does not warn again.
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def warning(*args: object, **options: object) -> object:
+        if _told.get():
+            return function(*args, **options)
+        given = signature.bind(*args, **options).arguments
+        if _are_probabilities(given.get("logits"), given.get("mask")):
+            text = "logits look like probabilities: every row is in [0, 1] and sums to 1; if they are, give"
+            warnings.warn(f"{text} calibration.log_probabilities(logits)", ProbabilityWarning, stacklevel=2)
+        token = _told.set(True)
+        try:
+            return function(*args, **options)
+        finally:
+            _told.reset(token)
+
+    return warning
+
+
+def _are_probabilities(logits: object, mask: object) -> bool:
+    """Whether they are a concrete table of what looks like probabilities where the mask counts; never an error."""
+    if is_traced(logits, mask) or np.ndim(logits) != 2 or not hasattr(logits, "dtype"):
+        return False
+    table = np.asarray(logits)
+    if mask is not None and np.shape(mask) == table.shape[:1]:
+        table = table[np.asarray(mask) > 0]
+    return jnp.issubdtype(table.dtype, jnp.floating) and look_like_probabilities(table)
 
 
 def _check_finite_rows(logits: np.ndarray, counted: np.ndarray | None) -> None:

@@ -13,12 +13,14 @@ from focalgeo.config import FIELDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "focalgeo"
-LAYER_0 = {"types", "files", "rows", "config", "trees", "arguments", "processes"}
+LAYER_0 = {"types", "files", "rows", "config", "trees", "arguments", "probabilities", "processes"}
 LAYER_1 = {"losses", "calibration", "curvature", "models", "data", "records", "parallel"}
 LAYER_2 = {"theory", "training", "evaluation", "report"}
 ALLOWED = {
     "types": set(),
-    **{room: {"types"} for room in ("files", "rows", "config", "trees", "arguments", "processes")},
+    "probabilities": set(),
+    **{room: {"types"} for room in ("files", "rows", "config", "trees", "processes")},
+    "arguments": {"types", "probabilities"},
     **{room: LAYER_0 for room in LAYER_1},
     "theory": LAYER_0 | {"losses", "calibration"},
     "training": LAYER_0 | {"parallel"},
@@ -45,7 +47,7 @@ ONLY = {
     "absl": set(),
     "tensorboardX": {"job"},
 }
-WITHOUT_JAX = ("files", "rows", "config", "records", "report", "data", "calibrate", "processes")
+WITHOUT_JAX = ("files", "rows", "config", "records", "report", "data", "calibrate", "probabilities", "processes")
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
 # modules of one name in several rooms, and the one idea that they are
 NAMESAKES = {

@@ -48,7 +48,7 @@ def test_lists_masks_and_what_a_mask_leaves_out_are_let_through():
         ([[0.0], [1.0, 2.0]], LABELS, None, "log_probs are no array"),
         ("abc", LABELS, None, "log_probs are <U3: give numbers"),
         (2 * LOG_PROBS + 9, LABELS, None, "log_probs hold 8.55.*: of logits give jax.nn.log_softmax"),
-        (np.exp(LOG_PROBS), LABELS, None, "log_probs hold 0.8: .* of probabilities the log"),
+        (np.exp(LOG_PROBS), LABELS, None, "log_probs hold 0.8: .* of probabilities calibration.log_probabilities"),
         (LOG_PROBS - 1, LABELS, None, r"log_probs\[0\] are the logs of numbers that sum to 0.3679, not to 1"),
         (LOG_PROBS, LABELS, [1, 1], r"mask has shape \(2,\), labels \(3,\)"),
         (LOG_PROBS, LABELS, [1.0, -1.0, 1.0], "mask holds -1.0: give truth values, or counts"),

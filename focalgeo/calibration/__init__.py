@@ -77,6 +77,7 @@ from focalgeo.calibration.metrics import (
     classwise_ece,
     ece,
     high_confidence,
+    log_probabilities,
     mce,
     nll,
 )
@@ -86,6 +87,7 @@ from focalgeo.calibration.nonparametric import (
     histogram_binning,
     isotonic_calibration,
 )
+from focalgeo.calibration.ranking import aurc, auroc
 from focalgeo.calibration.resampling import Measured, Sample, measure_members
 from focalgeo.calibration.saved import (
     SavedCalibrator,
@@ -109,6 +111,7 @@ from focalgeo.calibration.temperature_variants import (
     fit_loss_implied_temperature,
     loss_implied_temperature_scaling,
 )
+from focalgeo.probabilities import PROBABILITY_FLOOR, ProbabilityWarning
 from focalgeo.types import CRITERIA
 
 _ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need scikit-learn, slow to import: on first use
@@ -121,6 +124,7 @@ __all__ = [
     "GAMMAS",
     "METHODS",
     "METRICS",
+    "PROBABILITY_FLOOR",
     "TEMPERATURES",
     "BrierSplit",
     "ByOutcome",
@@ -138,6 +142,7 @@ __all__ = [
     "MetricEntry",
     "Outputs",
     "PairedDifference",
+    "ProbabilityWarning",
     "Reliability",
     "Sample",
     "SavedCalibrator",
@@ -146,6 +151,8 @@ __all__ = [
     "adaptive_ece",
     "adaptive_reliability",
     "all_metrics",
+    "aurc",
+    "auroc",
     "best_point",
     "binary_adaptive_ece",
     "binary_ece",
@@ -201,6 +208,7 @@ __all__ = [
     "inverse_focal_calibration",
     "isotonic_calibration",
     "line_search",
+    "log_probabilities",
     "loss_implied_temperature_scaling",
     "mce",
     "measure_members",

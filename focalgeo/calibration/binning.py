@@ -1,4 +1,4 @@
-"""Bins of confidence, of equal width and of equal mass, and the checks of predictions.
+"""Bins of confidence, of equal width and of equal mass, means over examples, and the checks of predictions.
 
 An example counts as often as its weight says: 1 and 0 for a mask, a whole number for a resample. A bin scheme is a
 table [bins, examples] of how often each example counts in each bin; its columns add up to the weights, so no example
@@ -99,6 +99,17 @@ def equal_width(confidence: Numbers, correct: Bool[Array, " examples"], weight: 
     return Reliability(count, mean, accuracy, jnp.asarray(edges[:-1]), jnp.asarray(edges[1:]))
 
 
+def residual_sums(p: Numbers, event: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Float[Array, " bins"]:
+    """Sums of event - p in the bins of `equal_width`: their sizes over the weights' sum make an expected gap.
+
+    Many classes under many resamples ask for no more than these, in a third of the time of the bins' three means.
+    """
+    check_bins(num_bins, p.size)
+    inside = jax.nn.one_hot(bin_index(p, num_bins), num_bins, axis=0, dtype=p.dtype)
+    residual = _counted(weight, weight * (event.astype(p.dtype) - p))
+    return jnp.einsum("e,be->b", residual, inside, precision=jax.lax.Precision.HIGHEST)
+
+
 def bin_index(confidence: Numbers, num_bins: int) -> Int[Array, " examples"]:
     """Number from 0 of the equal-width bin that each confidence [examples] falls into, see `reliability`."""
     edges = bin_edges(num_bins, confidence.dtype)
@@ -111,14 +122,20 @@ def equal_mass(confidence: Numbers, correct: Bool[Array, " examples"], weight: N
     order = jnp.argsort(confidence, stable=True)
     times, valid = whole_times(weight)
     times = times[order]
-    confidence, correct = _counted(times, confidence[order]), correct[order].astype(confidence.dtype)
-    last = jnp.cumsum(times)[None, :]
-    bounds = _rank_bounds(last[0, -1], num_bins)[:, None]
-    inside = jnp.minimum(last, bounds[1:]) - jnp.maximum(last - times[None, :], bounds[:-1])
-    lower = jnp.min(jnp.where(inside > 0, confidence[None, :], jnp.inf), axis=1)
-    upper = jnp.max(jnp.where(inside > 0, confidence[None, :], -jnp.inf), axis=1)
-    values = jnp.stack([jnp.ones_like(confidence), confidence, correct])
-    means = _means(jnp.maximum(inside, 0).astype(confidence.dtype), values)
+    confidence, correct = _counted(times, confidence[order]), correct[order].astype(times.dtype)
+    last = jnp.cumsum(times)
+    bounds = _rank_bounds(last[-1], num_bins)
+    # Sums up to each bound, whose differences are those of the bins: a table [bins, examples] takes five times as long
+    # under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
+    excess = confidence - correct.astype(confidence.dtype)
+    ends = jnp.searchsorted(last, bounds, side="left")
+    beyond = last[ends] - bounds
+    sums = jnp.cumsum(excess * times.astype(excess.dtype))[ends] - excess[ends] * beyond.astype(excess.dtype)
+    right = jnp.cumsum(correct * times)[ends] - correct[ends] * beyond
+    count, sums, right = (jnp.diff(each).astype(confidence.dtype) for each in (bounds, sums, right))
+    means = count, (sums + right) / count, right / count
+    lower = jnp.where(count > 0, confidence[jnp.searchsorted(last, bounds[:-1], side="right")], jnp.inf)
+    upper = jnp.where(count > 0, confidence[ends[1:]], -jnp.inf)
     return Reliability(*marked(valid, means), lower, upper)
 
 
@@ -135,6 +152,17 @@ def share_of(weight: Numbers, chosen: Bool[Array, " examples"]) -> Numbers:
 def expected_gap(bins: Reliability) -> Scalar:
     """Sum over bins of their share of the examples times |accuracy - confidence|."""
     return jnp.sum(bins.count * gap(bins)) / jnp.sum(bins.count)
+
+
+def weighted_mean(values: Numbers, weight: Numbers) -> Scalar:
+    """Mean of `values` [examples], each as often as its weight says; NaN where none counts, and where one is NaN."""
+    return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)
+
+
+def nll_of(given: Examples) -> Scalar:
+    """`nll` of what has been checked."""
+    true = jax.nn.one_hot(given.labels, given.log_probs.shape[-1], dtype=bool)
+    return weighted_mean(-jnp.sum(jnp.where(true, given.log_probs, 0), axis=-1), given.weight)
 
 
 def gap(bins: Reliability) -> Float[Array, " bins"]:

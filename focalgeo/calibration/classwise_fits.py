@@ -25,13 +25,16 @@ MOST_MATRIX_CLASSES = 200
 _INSIDE = 1e-3  # share of a bracket that the joint fit keeps off its ends, where its slope is 0
 
 
-def fit_vector_scaling(logits: Logits, labels: Labels, mask: Mask = None) -> Params:
+def fit_vector_scaling(
+    logits: Logits, labels: Labels, mask: Mask = None, *, temperature_fit: CalibrationFit | None = None
+) -> Params:
     """Vector scaling with a ridge: T by least NLL, then the least NLL + (K / n) (|scales - 1|^2 + |biases|^2).
 
     Args:
         logits: Float [examples, K].
         labels: Int [examples].
         mask: Bool [examples], or how often each example counts; None counts each once. n is its sum.
+        temperature_fit: The `fit_temperature` of these examples, where it is known.
 
     Returns:
         "temperature", "scales" [K], "biases" [K] for `focal_vector_scaling` with gamma 0, and "converged", False too
@@ -47,21 +50,23 @@ def fit_vector_scaling(logits: Logits, labels: Labels, mask: Mask = None) -> Par
     first; here they stay as they are.
     """
     given = checked(logits, labels, mask)
-    first = fit_temperature(*given)
+    first = fit_temperature(*given) if temperature_fit is None else temperature_fit
     return {"temperature": first.temperature, **_vector_params(first, _vector_ridge(*given, first))}
 
 
-def fit_focal_vector_scaling(logits: Logits, labels: Labels, mask: Mask = None) -> Params:
+def fit_focal_vector_scaling(
+    logits: Logits, labels: Labels, mask: Mask = None, *, focal_fit: CalibrationFit | None = None
+) -> Params:
     """Focal vector scaling in two stages: gamma and T by least NLL, then scales and biases as `fit_vector_scaling`.
 
     Returns:
         "gamma", "temperature", "scales" [K], "biases" [K] for `focal_vector_scaling`, and "converged". Arguments,
-        errors and accuracy as `fit_vector_scaling`.
+        errors and accuracy as `fit_vector_scaling`; `focal_fit` is the `fit_focal_temperature` of these examples.
 
     Source: our own; see `fit_focal_temperature` and `fit_vector_scaling`.
     """
     given = checked(logits, labels, mask)
-    first = fit_focal_temperature(*given)
+    first = fit_focal_temperature(*given) if focal_fit is None else focal_fit
     found = _vector_params(first, _vector_ridge(*given, first))
     return {"gamma": first.gamma, "temperature": first.temperature, **found}
 
@@ -83,7 +88,9 @@ def fit_focal_vector_scaling_jointly(logits: Logits, labels: Labels, mask: Mask 
     return {**focal, **_vector_params(first, found)}
 
 
-def fit_matrix_scaling(logits: Logits, labels: Labels, mask: Mask = None) -> Params:
+def fit_matrix_scaling(
+    logits: Logits, labels: Labels, mask: Mask = None, *, temperature_fit: CalibrationFit | None = None
+) -> Params:
     """Structured matrix scaling: T by least NLL, then the least NLL + ridge over the matrix and the biases.
 
     The ridge is (K / n) (|diag(weights) - 1|^2 + |biases|^2) + (K (K - 1) / n) |off-diagonal weights|^2.
@@ -106,7 +113,7 @@ def fit_matrix_scaling(logits: Logits, labels: Labels, mask: Mask = None) -> Par
             f"logits have {classes} classes: matrix scaling is fitted for at most {MOST_MATRIX_CLASSES}, "
             "use vector scaling"
         )
-    first = fit_temperature(*given)
+    first = fit_temperature(*given) if temperature_fit is None else temperature_fit
     found = _matrix_ridge(*given, first)
     params = _valid(found)
     weights = jnp.eye(classes, dtype=params["weights"].dtype) + params["weights"]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from focalgeo.arguments import check_choice, count
+from focalgeo.arguments import check_choice, count, warns_of_probabilities
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
 from focalgeo.calibration.methods import (
     DEFAULT_CRITERIA,
@@ -32,7 +32,7 @@ from focalgeo.calibration.metric_rows import (
 )
 from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS
 from focalgeo.calibration.resampling import Sample
-from focalgeo.calibration.search import GAMMAS, Grid
+from focalgeo.calibration.search import GAMMAS, Grid, GridSearch
 from focalgeo.rows import Difference, Row, select
 from focalgeo.types import CRITERIA, MOST_BINS, MOST_RESAMPLES, Array, InputError
 
@@ -179,10 +179,9 @@ def _methods(names: Sequence[str], settings: Mapping[str, Any], num_classes: int
 def _compared(
     val: Outputs, test: Outputs | None, plan: _Plan, also: Mapping[str, tuple[Array, Array | None]]
 ) -> Comparison:
-    searches = searched(plan.methods, val.logits, val.labels, settings=plan.settings)
-    fits = fit_methods(plan.methods, val.logits, val.labels, settings={**plan.settings, "searches": searches})
+    searches, fits, held_out = _fitted(val.logits, val.labels, plan, all_criteria=test is None)
     others = {name: Method(name, name, _no_fit, _no_fit, criteria=(), keeps_class=False) for name in also}
-    held_out = _held_out(val, test, plan) + [Calibrated(others[name], None, also[name][0]) for name in also]
+    held_out = held_out + [Calibrated(others[name], None, also[name][0]) for name in also]
     of_val = plan.sample("cross_fit", val.labels, held_out)
     if test is None:
         rows = _measured(of_val, plan, val.group)
@@ -203,11 +202,16 @@ def _no_fit(*_: Any, **__: Any) -> None:
     raise InputError("log-probabilities from elsewhere are neither fitted nor applied here: they come as they are")
 
 
-def _held_out(val: Outputs, test: Outputs | None, plan: _Plan) -> list[Calibrated]:
-    """Cross-fitted log-probabilities: of the fits that compete, and without test of all."""
-    settings = {**plan.settings, "criteria": (plan.criterion,)} if test is not None else plan.settings
+@warns_of_probabilities
+def _fitted(
+    logits: Array, labels: Array, plan: _Plan, *, all_criteria: bool
+) -> tuple[dict[str, GridSearch], list[Fitted], list[Calibrated]]:
+    """Searches, fits, and cross-fitted log-probabilities of the fits that compete, or by all criteria."""
+    searches = searched(plan.methods, logits, labels, settings=plan.settings)
+    fits = fit_methods(plan.methods, logits, labels, settings={**plan.settings, "searches": searches})
+    settings = plan.settings if all_criteria else {**plan.settings, "criteria": (plan.criterion,)}
     folds = {"num_folds": plan.num_folds, "seed": plan.seed}
-    return cross_fit(plan.methods, val.logits, val.labels, settings=settings, **folds)
+    return searches, fits, cross_fit(plan.methods, logits, labels, settings=settings, **folds)
 
 
 def _of_choice(plan: _Plan) -> tuple[str, ...]:

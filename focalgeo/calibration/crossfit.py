@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Integer
 
-from focalgeo.arguments import array_of, check_choice, count, predicted_logits
-from focalgeo.calibration.methods import Calibrated, Fitted, Method, fit_methods
+from focalgeo.arguments import array_of, check_choice, count, predicted_logits, warns_of_probabilities
+from focalgeo.calibration.methods import SHARED, Calibrated, Fitted, Method, fit_methods
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
 from focalgeo.types import CRITERIA, Array, InputError
 
@@ -41,6 +41,7 @@ def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
     return fold
 
 
+@warns_of_probabilities
 def cross_fit(
     methods: Mapping[str, Method],
     logits: Float[Array, "examples classes"],
@@ -58,7 +59,7 @@ def cross_fit(
         methods: Some of METHODS, or others.
         logits: Float [examples, classes].
         labels: Int [examples].
-        settings: As of `fit_methods`; "searches" of all examples are not used.
+        settings: As of `fit_methods`; what is of all examples, as "searches", is not used.
         num_folds: 2 or more.
         seed: Of the folds.
 
@@ -67,7 +68,7 @@ def cross_fit(
     """
     predicted_logits(logits, labels)
     fold = folds(labels, num_folds, seed)
-    settings = {name: value for name, value in settings.items() if name != "searches"}
+    settings = {name: value for name, value in settings.items() if name not in SHARED}
     held_out: list[Calibrated] = []
     for index in range(num_folds):
         fits = fit_methods(methods, logits, labels, settings=settings, mask=fold != index)

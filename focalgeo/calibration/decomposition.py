@@ -14,11 +14,12 @@ from focalgeo.calibration.binning import (
     Scalar,
     bin_index,
     equal_width,
+    nll_of,
     reliability,
     share_of,
     top_of,
+    weighted_mean,
 )
-from focalgeo.calibration.metrics import nll_of, weighted_mean
 from focalgeo.types import Array
 
 

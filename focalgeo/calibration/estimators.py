@@ -5,6 +5,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from focalgeo.arguments import warns_of_probabilities
 from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature
 from focalgeo.calibration.methods import METHODS
 from focalgeo.calibration.search import CRITERIA, GAMMAS, TEMPERATURES
@@ -29,6 +30,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         self.temperatures = temperatures
         self.classes = classes
 
+    @warns_of_probabilities
     def fit(self, logits: Array, labels: Array):
         """Fit the parameters with the least `criterion` on these examples, which the network was not trained on.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from focalgeo.arguments import marked, predicted_logits
+from focalgeo.arguments import marked, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
 from focalgeo.calibration.maps import focal_temperature_scaling, scaled, temperature_scaling, wide
 from focalgeo.calibration.roots import newton_in_bracket
@@ -21,8 +21,8 @@ TEMPERATURE_BRACKET = (0.01, 100.0)
 _MOST_STEPS = 60
 _GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further Newton step where the last promised less
 _CONVERGED = 1000  # times that: a float32 mean is not known better, and a step that promises 1e-7 may not lower it
-_START_GAMMAS = (-0.75, -0.25, 0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
-_START_FACTORS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)  # of the temperature fitted alone
+_START_GAMMAS = (-0.5, 0.5, 2.0, 8.0)
+_START_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of the temperature fitted alone
 _AT_EDGE = 1e-4  # of gamma or log T
 _SHORTENINGS = tuple(2.0**-i for i in range(12))  # of a Newton step that does not lower the NLL
 
@@ -38,6 +38,7 @@ class CalibrationFit(NamedTuple):
     iterations: Int[Array, ""]
 
 
+@warns_of_probabilities
 def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
     """The T from 0.01 to 100 with the least mean of -log softmax(logits / T)[label], in nats.
 
@@ -130,6 +131,7 @@ def _marked_fit(found: CalibrationFit) -> CalibrationFit:
     return marked(valid, found)._replace(converged=found.converged & valid)
 
 
+@warns_of_probabilities
 def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
     """The (gamma, T) in [-0.9, 20] x [0.01, 100] with the least NLL of `focal_temperature_scaling`, in nats.
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_above, check_choice, number_array, predicted_logits
+from focalgeo.arguments import check_above, check_choice, number_array, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
 from focalgeo.calibration.classwise import focal_matrix_scaling, focal_vector_scaling
 from focalgeo.calibration.classwise_fits import (
@@ -22,7 +22,7 @@ from focalgeo.calibration.classwise_fits import (
     fit_matrix_scaling,
     fit_vector_scaling,
 )
-from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature
+from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.nonparametric import (
     fit_histogram_binning,
@@ -118,20 +118,34 @@ def _fit_nothing(logits: Logits, labels: Labels, *, criterion: str | None = None
 
 
 def _fit_temperature(
-    logits: Logits, labels: Labels, *, criterion: str = "nll", mask: Mask = None, **grid: Any
+    logits: Logits,
+    labels: Labels,
+    *,
+    criterion: str = "nll",
+    mask: Mask = None,
+    temperature_fit: CalibrationFit | None = None,
+    **grid: Any,
 ) -> Params:
     """The temperature of the least NLL, or by an ECE that of the grid."""
     if criterion == "nll":
-        found = fit_temperature(logits, labels, mask)
+        found = temperature_fit or fit_temperature(logits, labels, mask)
         return {"temperature": found.temperature, "converged": found.converged}
     found = _best_on_grid(logits, labels, criterion, mask, gamma=0.0, **grid)
     return {name: value for name, value in found.items() if name != "gamma"}
 
 
-def _fit_focal(logits: Logits, labels: Labels, *, criterion: str = "nll", mask: Mask = None, **grid: Any) -> Params:
+def _fit_focal(
+    logits: Logits,
+    labels: Labels,
+    *,
+    criterion: str = "nll",
+    mask: Mask = None,
+    focal_fit: CalibrationFit | None = None,
+    **grid: Any,
+) -> Params:
     """Gamma and temperature of the least NLL, or by an ECE those of the grid, or of a line through it."""
     if criterion == "nll":
-        found = fit_focal_temperature(logits, labels, mask)
+        found = focal_fit or fit_focal_temperature(logits, labels, mask)
         return {"gamma": found.gamma, "temperature": found.temperature, "converged": found.converged}
     if criterion == "line_search":
         grid.pop("searches", None)
@@ -232,6 +246,8 @@ def _isotonic(params: Params, logits: Logits) -> LogProbs:
     return _ISOTONIC(logits, params["thresholds"], params["probabilities"])
 
 
+_FIRST_STAGES = {"temperature_fit": fit_temperature, "focal_fit": fit_focal_temperature}
+SHARED = ("searches", *_FIRST_STAGES)  # settings that are of these examples and this mask alone
 _GRID = ("gammas", "temperatures", "num_bins", "searches")
 METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that no other beats
     method.name: method
@@ -243,7 +259,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             _fit_temperature,
             _temperature_scaled,
             criteria=("nll", "ece", "adaptive_ece"),
-            options=_GRID,
+            options=(*_GRID, "temperature_fit"),
         ),
         Method(
             "loss_implied_temperature_scaling",
@@ -264,14 +280,22 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             _fit_focal,
             _focal_scaled,
             criteria=CRITERIA,
-            options=_GRID,
+            options=(*_GRID, "focal_fit"),
         ),
-        Method("vector_scaling", "Vector scaling", _by_nll(fit_vector_scaling), _vector, keeps_class=False),
+        Method(
+            "vector_scaling",
+            "Vector scaling",
+            _by_nll(fit_vector_scaling),
+            _vector,
+            options=("temperature_fit",),
+            keeps_class=False,
+        ),
         Method(
             "focal_vector_scaling",
             "Focal vector scaling",
             _by_nll(fit_focal_vector_scaling),
             _vector,
+            options=("focal_fit",),
             keeps_class=False,
         ),
         Method(
@@ -279,6 +303,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             "Structured matrix scaling",
             _by_nll(fit_matrix_scaling),
             _matrix,
+            options=("temperature_fit",),
             keeps_class=False,
             most_classes=MOST_MATRIX_CLASSES,
         ),
@@ -318,6 +343,7 @@ def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[s
     return {name: method for name, method in methods.items() if known or "trained_gamma" not in method.options}
 
 
+@warns_of_probabilities
 def fit(
     name: str, logits: Logits, labels: Labels, *, criterion: str | None = None, mask: Mask = None, **options: Any
 ) -> Fitted:
@@ -359,6 +385,7 @@ def check_classes(method: Method, num_classes: int) -> None:
         raise InputError(f"logits have {num_classes} classes, {most}: choose another method")
 
 
+@warns_of_probabilities
 def fit_methods(
     methods: Mapping[str, Method],
     logits: Logits,
@@ -384,13 +411,26 @@ def fit_methods(
     num_classes = predicted_logits(logits, labels, mask).logits.shape[-1]
     for method in methods.values():
         check_classes(method, num_classes)
-    settings = {"searches": searched(methods, logits, labels, settings=settings, mask=mask), **settings}
+    settings = {**_shared(methods, logits, labels, settings, mask), **settings}
     ready = [configured(method, settings) for method in methods.values()]
     return [
         Fitted(method, criterion, method.fit(logits, labels, criterion=criterion, mask=mask), num_classes)
         for method in ready
         for criterion in _criteria(method, settings) or (None,)
     ]
+
+
+def _shared(
+    methods: Mapping[str, Method], logits: Logits, labels: Labels, settings: Mapping[str, Any], mask: Mask
+) -> dict[str, Any]:
+    """What several of the methods need and `settings` does not have: searches of the grid, fits of a first stage."""
+    shared: dict[str, Any] = {}
+    if "searches" not in settings:
+        shared["searches"] = searched(methods, logits, labels, settings=settings, mask=mask)
+    for name, fitted in _FIRST_STAGES.items():
+        if name not in settings and sum(name in method.options for method in methods.values()) > 1:
+            shared[name] = fitted(logits, labels, mask)
+    return shared
 
 
 def _criteria(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,9 +13,16 @@ import numpy as np
 
 from focalgeo.calibration.binning import Reliability
 from focalgeo.calibration.crossfit import candidates
-from focalgeo.calibration.intervals import Z95, PairedDifference, compared, estimated, wilson_interval
+from focalgeo.calibration.intervals import (
+    Z95,
+    PairedDifference,
+    compared,
+    estimated,
+    rounded_difference,
+    wilson_interval,
+)
 from focalgeo.calibration.methods import Calibrated, Fitted
-from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry
+from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry, metric_entries
 from focalgeo.calibration.resampling import (
     CLASS1_METRICS,
     GROUP_METRICS,
@@ -43,14 +50,17 @@ def calibration_rows(
 
     The interval is the bootstrap's, or Wilson's for a share, cut where the metric's range ends. `pairs`, such as
     `comparisons` names, have rows of their differences as well: see `difference_rows`. One program is compiled for each
-    shape of the log-probabilities and number of methods. `measured`: of `measure_members`, else it is measured here.
+    shape of the log-probabilities and number of methods. `measured`: of `measure_members` with the same metrics, else
+    it is measured here. A metric that has no meaning on these examples has no row: the accuracy of no confident
+    example, the AUROC where all are right.
 
     Raises:
+        InputError: a metric that is not in METRICS.
         RunError: a number is not finite.
     """
     if measured is None:
         ((_, measured),) = measure_members([sample], metrics)
-    entries = {name: METRICS[name] for name in metrics}
+    entries = metric_entries(metrics)
     rows = _metric_rows(sample, measured, entries) + _all_reliability_rows(sample, measured, "reliability")
     return rows + _difference_rows(sample, measured, pairs)
 
@@ -69,7 +79,7 @@ def difference_rows(
         pairs: (method, against), positions in sample.calibrated.
         metrics: Names in METRICS.
     """
-    chosen = tuple((name, METRICS[name]) for name in metrics)
+    chosen = tuple(metric_entries(metrics).items())
     (measured,) = measure([sample], every_metric(chosen, sample.num_bins))
     return _difference_rows(sample, measured, pairs)
 
@@ -186,7 +196,8 @@ def _estimates(values: PyTree, draws: PyTree, *, num_examples: int) -> dict[str,
 def _compared(
     values: PyTree, draws: PyTree, first: Array, second: Array, *, num_examples: int
 ) -> dict[str, PairedDifference]:
-    values, draws = (jax.tree.map(lambda leaf: leaf[first] - leaf[second], tree) for tree in (values, draws))
+    less = partial(rounded_difference, num_terms=num_examples)
+    values, draws = (jax.tree.map(lambda leaf: less(leaf[first], leaf[second]), tree) for tree in (values, draws))
     each = jax.vmap(partial(compared, num_examples=num_examples))
     return {name: each(values[name], draws[name]) for name in values}
 
@@ -205,11 +216,19 @@ def _metric_rows(sample: Sample, measured: Measured, entries: Mapping[str, Metri
     for index, each in enumerate(sample.calibrated):
         for name, entry in entries.items():
             value, low, high, n = (getattr(found[name], field)[index] for field in ("value", "low", "high", "n"))
+            if entry.may_lack and _is_undefined(value, low, each.log_probs):
+                continue
             if entry.share:
+                n = n if entry.among is None else jax.device_get(entry.among(each.log_probs, sample.labels))
                 low, high = jax.device_get(_share_interval(value * n, n))
             row = finite(Metric(name, value, low, high, int(n), sample.split, each.method.name, each.criterion))
             rows.append(row._replace(low=max(row.low, 0.0), high=min(row.high, entry.largest)))
     return rows
+
+
+def _is_undefined(value: Array, low: Array, log_probs: Array) -> bool:
+    """Whether a metric has no meaning on these examples, or its interval none; predictions of NaN are a fault."""
+    return bool(np.isnan(value + low)) and not np.isnan(np.asarray(log_probs)).any()
 
 
 def _all_reliability_rows(sample: Sample, measured: Measured, name: str) -> list[ReliabilityBin]:
@@ -233,7 +252,10 @@ def _difference_rows(sample: Sample, measured: Measured, pairs: Sequence[tuple[i
             if name not in found or (name == "accuracy" and each.method.keeps_class and other.method.keeps_class):
                 continue
             fields = ("difference", "low", "high", "p_value")
-            numbers = (getattr(found[name], field)[number] for field in fields)
+            numbers = [getattr(found[name], field)[number] for field in fields]
+            lacks = METRICS[name].may_lack
+            if lacks and any(_is_undefined(*numbers[:2], of.log_probs) for of in (each, other)):
+                continue
             against_criterion = None if other.criterion == each.criterion else other.criterion
             names = each.method.name, other.method.name, each.criterion, against_criterion
             rows.append(finite(Difference(f"{name}_difference", *numbers, n, sample.split, *names)))

@@ -8,14 +8,24 @@ vmap the result is NaN (see `arguments.examples`).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import Examples, check_interval, examples, in_interval, marked, number_array
+from focalgeo.arguments import (
+    Examples,
+    check_interval,
+    examples,
+    in_interval,
+    is_traced,
+    marked,
+    number_array,
+    score_rows,
+)
 from focalgeo.calibration.binning import (
     Labels,
     LogProbs,
@@ -26,13 +36,20 @@ from focalgeo.calibration.binning import (
     equal_width,
     expected_gap,
     gap,
+    nll_of,
     reliability,
+    residual_sums,
     share_of,
     top_label,
     top_of,
+    weighted_mean,
 )
+from focalgeo.calibration.decomposition import brier_split, overconfidence, underconfidence
+from focalgeo.calibration.ece_variants import debiased_ece, smooth_ece
+from focalgeo.calibration.ranking import aurc, auroc
+from focalgeo.probabilities import PROBABILITY_FLOOR, floored_log
 from focalgeo.rows import Title
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 
 class HighConfidence(NamedTuple):
@@ -80,20 +97,15 @@ def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, ma
 
     def of_class(column: tuple[Array, Array]) -> Array:
         log_p, k = column
-        return expected_gap(equal_width(jnp.exp(log_p), labels == k, weight, num_bins))
+        return jnp.sum(jnp.abs(residual_sums(jnp.exp(log_p), labels == k, weight, num_bins)))
 
-    return jnp.mean(jax.lax.map(of_class, (log_probs.T, jnp.arange(log_probs.shape[-1], dtype=jnp.int32))))
+    sums = jax.lax.map(of_class, (log_probs.T, jnp.arange(log_probs.shape[-1], dtype=jnp.int32)))
+    return jnp.mean(sums) / jnp.sum(weight)
 
 
 def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0."""
     return nll_of(examples(log_probs, labels, mask))
-
-
-def nll_of(given: Examples) -> Scalar:
-    """`nll` of what has been checked."""
-    true = jax.nn.one_hot(given.labels, given.log_probs.shape[-1], dtype=bool)
-    return weighted_mean(-jnp.sum(jnp.where(true, given.log_probs, 0), axis=-1), given.weight)
 
 
 def ece_of(given: Examples, num_bins: int, *, by_rank: bool) -> Scalar:
@@ -130,9 +142,29 @@ def high_confidence(
     return marked(in_interval(threshold, 0, 1), HighConfidence(size / jnp.sum(top.weight), accuracy))
 
 
-def weighted_mean(values: Float[Array, " examples"], weight: Float[Array, " examples"]) -> Scalar:
-    """Mean of `values` [examples], each as often as its weight says; NaN where none counts, and where one is NaN."""
-    return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)
+def log_probabilities(probs: Float[Array, "*batch classes"]) -> Float[Array, "*batch classes"]:
+    """Log max(p, PROBABILITY_FLOOR) in float32, as logits or log-probabilities of probabilities that may hold 0.
+
+    Args:
+        probs: Float [..., classes], rows that sum to 1 within 0.01. Where it is traced, other rows give NaN.
+
+    The floor, 1.2e-38, is the least number of full precision in float32: an NLL says no more than 87.3 of an example
+    whose true class has probability 0.
+
+    Raises:
+        InputError: no probabilities: negative, above 1, not finite, or rows that do not sum to 1.
+    """
+    rows = score_rows("probs", probs)
+    if not is_traced(rows):
+        check_interval("probs", rows, 0, 1 + 1e-2)
+        sums = np.sum(np.asarray(rows, np.float64), axis=-1)
+        if np.any(np.abs(sums - 1) > 1e-2):
+            worst = sums.flat[np.argmax(np.abs(sums - 1))]
+            raise InputError(f"probs have a row that sums to {worst:.4g}: give probabilities, of logits the softmax")
+        return jnp.asarray(floored_log(np.asarray(rows)))
+    wide = rows.astype(jnp.float32)
+    valid = jnp.all(wide >= 0, axis=-1, keepdims=True) & (jnp.abs(jnp.sum(wide, axis=-1, keepdims=True) - 1) <= 1e-2)
+    return marked(valid, jnp.log(jnp.maximum(wide, PROBABILITY_FLOOR)))
 
 
 class MetricEntry(NamedTuple):
@@ -147,7 +179,9 @@ class MetricEntry(NamedTuple):
     best: str = "low"
     binned: bool = False  # takes num_bins
     largest: float = math.inf  # that it can be; the smallest is 0
-    share: bool = False  # of the examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
+    share: bool = False  # of examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
+    among: Callable[..., Array] | None = None  # among(log_probs, labels) -> the number of examples a share is of
+    may_lack: bool = False  # NaN where it has no meaning, as the accuracy of no example: no fault of the numbers
 
     @property
     def shown(self) -> Title:
@@ -155,21 +189,87 @@ class MetricEntry(NamedTuple):
         return Title(**{name: getattr(self, name) for name in Title._fields})
 
 
+def _part(function: Callable[..., NamedTuple], field: str) -> Callable[..., Array]:
+    """One field of what a function of log-probabilities and labels returns."""
+    return lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field)
+
+
+def _num_confident(log_probs: LogProbs, labels: Labels) -> Scalar:
+    """The number of examples that `high_confidence` takes the accuracy of."""
+    return jnp.sum(top_label(log_probs, labels).confidence >= 0.99)
+
+
+def _percent(
+    function: Callable[..., Array], title: str, note: str = "", **fields: bool | str | Callable
+) -> MetricEntry:
+    return MetricEntry(function, title, "%", note, 100.0, 2, largest=1.0, **fields)
+
+
+DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
 METRICS: dict[str, MetricEntry] = {
-    "accuracy": MetricEntry(accuracy, "Accuracy", "%", "higher is better", 100.0, 2, "high", largest=1.0, share=True),
-    "ece": MetricEntry(ece, "ECE", "%", "equal-width bins", 100.0, 2, binned=True, largest=1.0),
-    "adaptive_ece": MetricEntry(
-        adaptive_ece, "Adaptive ECE", "%", "equal-mass bins", 100.0, 2, binned=True, largest=1.0
-    ),
+    "accuracy": _percent(accuracy, "Accuracy", "higher is better", best="high", share=True),
+    "ece": _percent(ece, "ECE", "equal-width bins", binned=True),
+    "adaptive_ece": _percent(adaptive_ece, "Adaptive ECE", "equal-mass bins", binned=True),
     "nll": MetricEntry(nll, "NLL", "nats"),
     "brier": MetricEntry(brier, "Brier score", largest=2.0),
+    "mce": _percent(mce, "MCE", "largest gap of a bin", binned=True),
+    "classwise_ece": _percent(classwise_ece, "Class-wise ECE", "mean over classes", binned=True),
+    "debiased_ece": _percent(debiased_ece, "Debiased ECE", "L2, equal-mass bins", binned=True),
+    "smooth_ece": _percent(smooth_ece, "Smooth ECE", "no bins"),
+    "overconfidence": _percent(overconfidence, "Overconfidence", "part of the ECE", binned=True),
+    "underconfidence": _percent(underconfidence, "Underconfidence", "part of the ECE", binned=True),
+    "brier_calibration": MetricEntry(
+        _part(brier_split, "calibration"), "Brier calibration", note="part of the Brier score", binned=True, largest=2.0
+    ),
+    "brier_refinement": MetricEntry(
+        _part(brier_split, "refinement"), "Brier refinement", note="part of the Brier score", binned=True, largest=1.0
+    ),
+    "high_confidence": _percent(
+        _part(high_confidence, "fraction"), "|S99|", "confidence of 0.99 or more", best="high", share=True
+    ),
+    "high_confidence_accuracy": _percent(
+        _part(high_confidence, "accuracy"),
+        "Accuracy of S99",
+        "confidence of 0.99 or more",
+        best="high",
+        share=True,
+        among=_num_confident,
+        may_lack=True,
+    ),
+    "auroc": _percent(auroc, "AUROC", "right from wrong by confidence", best="high", may_lack=True),
+    "aurc": _percent(aurc, "AURC", "area under risk-coverage"),
 }
 DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
 
 
-def all_metrics(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> dict[str, Scalar]:
-    """Every metric of METRICS by its name; with num_bins bound it is a metric for `bootstrap`."""
+def all_metrics(
+    log_probs: LogProbs,
+    labels: Labels,
+    *,
+    num_bins: int = 15,
+    mask: Mask = None,
+    names: Iterable[str] = DEFAULT_METRICS,
+) -> dict[str, Scalar]:
+    """The metrics of METRICS with these names; with num_bins and names bound it is a metric for `bootstrap`.
+
+    Raises:
+        InputError: a name that is not in METRICS; what the metrics refuse.
+    """
     return {
         name: entry.function(log_probs, labels, mask=mask, **({"num_bins": num_bins} if entry.binned else {}))
-        for name, entry in METRICS.items()
+        for name, entry in metric_entries(names).items()
     }
+
+
+def metric_entries(names: Iterable[str]) -> dict[str, MetricEntry]:
+    """The entries of METRICS with these names, each once, in the order given.
+
+    Raises:
+        InputError: a name that is not in METRICS, or one text in place of several names.
+    """
+    if isinstance(names, str):
+        raise InputError(f"metrics are {names!r}: give a list of names, [{names!r}]")
+    for name in (names := tuple(names)):
+        if name not in METRICS:
+            raise InputError.of_choice("a metric", str(name), METRICS)
+    return {name: METRICS[name] for name in names}

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from focalgeo.arguments import check_key
 from focalgeo.calibration.binning import Reliability, reliability, weights
 from focalgeo.calibration.ece_variants import binary_ece, binary_reliability
 from focalgeo.calibration.intervals import resampled
 from focalgeo.calibration.methods import Calibrated
-from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry
+from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry, metric_entries
 from focalgeo.types import Array, InputError
 
 CLASS1_METRICS = {"class1_ece": MetricEntry(binary_ece, "Class-1 ECE", binned=True, largest=1.0)}
@@ -85,6 +86,7 @@ def check_sample(sample: Sample) -> None:
     Raises:
         InputError: naming the field.
     """
+    check_key(sample.key)
     if not sample.calibrated:
         raise InputError("calibrated holds no method: give log_probs of one or more")
     count = np.size(sample.labels)
@@ -112,7 +114,7 @@ def _on_cpu() -> bool:
 
 
 def _measured_together(samples: Sequence[Sample], metrics: Sequence[str]) -> Iterator[tuple[Sample, Measured]]:
-    statistic = every_metric(tuple((name, METRICS[name]) for name in metrics), samples[0].num_bins)
+    statistic = every_metric(tuple(metric_entries(metrics).items()), samples[0].num_bins)
     if len(samples) == 1 or not _on_cpu():
         return zip(samples, measure(samples, statistic), strict=True)
     with ThreadPoolExecutor(len(samples)) as pool:

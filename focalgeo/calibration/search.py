@@ -22,6 +22,7 @@ from focalgeo.arguments import (
     marked,
     number_array,
     predicted_logits,
+    warns_of_probabilities,
 )
 from focalgeo.calibration import fast_search
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
@@ -51,6 +52,7 @@ class GridSearch(NamedTuple):
     nll: Surface  # nats
 
 
+@warns_of_probabilities
 def grid_search(
     logits: Logits,
     labels: Labels,
@@ -204,6 +206,7 @@ class LineSearch(NamedTuple):
     num_evaluations: int  # points at which the map was computed
 
 
+@warns_of_probabilities
 def line_search(
     logits: Logits,
     labels: Labels,

@@ -13,9 +13,9 @@ from jaxtyping import Float32, Int32
 from focalgeo.data.archives import checksum
 from focalgeo.data.logits_formats import Arrays, open_arrays
 from focalgeo.files import UNUSABLE
+from focalgeo.probabilities import floored_log, look_like_probabilities
 from focalgeo.types import InputError, expanded
 
-PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
 _ROUNDED = 0.01  # share of the examples whose predicted class rounding alone may change
 _LARGE_LOGIT = 1e6  # float32 rounds what is less by 0.03 at the most
@@ -80,11 +80,11 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         source=source,
         checksum=" ".join(f"sha256:{checksum(path)}" for path in files),
         given=given,
-        logits=_log(scores) if given == "probs" else _as_float32(scores, where),
+        logits=floored_log(scores) if given == "probs" else _as_float32(scores, where),
         labels=labels.astype(np.int32),
         group=group,
         saturated=int(((scores <= 0) | (scores >= 1)).any(axis=1).sum()) if given == "probs" else 0,
-        looks_like_probs=given == "logits" and _sums_to_1(scores),
+        looks_like_probs=given == "logits" and look_like_probabilities(scores, _tolerance(scores)),
     )
 
 
@@ -111,7 +111,7 @@ def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: 
         if not np.isfinite(probs).all():
             raise InputError(f"{where}: {split} holds NaN or infinite numbers: remove or mend them")
         _check_probs(probs, f"{where}, {split}")
-        found[split] = _log(probs)
+        found[split] = floored_log(probs)
     return found
 
 
@@ -199,11 +199,6 @@ def _whole_numbers(labels: np.ndarray, where: str) -> np.ndarray:
 
 def _type(array: np.ndarray) -> str:
     return str(array.dtype)[:60]  # a structured type has any number of names
-
-
-def _log(probs: np.ndarray) -> np.ndarray:
-    """Log-probabilities, those below PROBABILITY_FLOOR (log: -87.3) as that, whatever the type: 0 has no logarithm."""
-    return np.log(np.maximum(probs.astype(np.float64), PROBABILITY_FLOOR)).astype(np.float32)
 
 
 def _as_float32(logits: np.ndarray, where: str) -> np.ndarray:
@@ -325,9 +320,3 @@ def _tolerance(probs: np.ndarray) -> float:
     if probs.dtype.itemsize == 4 and not np.any(np.ascontiguousarray(probs).view(np.uint32) & 0xFFFF):
         return _SUM_TOLERANCE[2]
     return _SUM_TOLERANCE.get(probs.dtype.itemsize, 1e-3)
-
-
-def _sums_to_1(scores: np.ndarray) -> bool:
-    """Whether the scores could be probabilities."""
-    close = np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= _tolerance(scores)
-    return bool((scores >= 0).all() and (scores <= 1).all() and close.all())

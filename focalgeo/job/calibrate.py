@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from warnings import filterwarnings
 
 import numpy as np
 
@@ -37,6 +38,7 @@ def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[R
     Raises:
         InputError: a file cannot be written. RunError: a metric is not finite.
     """
+    filterwarnings("ignore", category=calibration.ProbabilityWarning)  # the command has its own line
     out, val, test = Path(options.out), inputs.val, inputs.test
     calibration.checked_names(options.methods, options.criterion, options.criteria, options.metrics)
     with records.locked(out):

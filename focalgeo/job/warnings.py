@@ -7,8 +7,9 @@ import numpy as np
 from scipy.special import gammaincc  # scipy.stats takes a second to import
 
 from focalgeo.calibration import Fitted
-from focalgeo.data.logits_files import PROBABILITY_FLOOR, Outputs
+from focalgeo.data.logits_files import Outputs
 from focalgeo.job.inputs import Options
+from focalgeo.probabilities import PROBABILITY_FLOOR
 from focalgeo.rows import LEAST_EXAMPLES
 from focalgeo.types import Array
 

@@ -8,6 +8,7 @@ import pytest
 from focalgeo import calibration
 from focalgeo.calibration import (
     CRITERIA,
+    DEFAULT_METRICS,
     METHODS,
     METRICS,
     Fitted,
@@ -235,14 +236,28 @@ def test_the_loss_implied_map_needs_the_gamma_of_the_training():
 def test_metrics_of_the_table_are_those_of_the_functions():
     logits, labels = predictions()
     log_probs = jax.nn.log_softmax(logits)
-    got = calibration.all_metrics(log_probs, labels, num_bins=7)
+    got = calibration.all_metrics(log_probs, labels, num_bins=7, names=METRICS)
     assert list(got) == list(METRICS)
-    assert {"accuracy", "ece", "adaptive_ece", "nll", "brier"} <= set(got)
-    for name in ("ece", "adaptive_ece"):
-        assert got[name] == getattr(calibration, name)(log_probs, labels, num_bins=7)
-    for name in ("accuracy", "nll", "brier"):
-        assert got[name] == getattr(calibration, name)(log_probs, labels)
-    assert [name for name, entry in METRICS.items() if entry.best == "high"] == ["accuracy"]
+    assert list(METRICS)[:5] == list(DEFAULT_METRICS) == list(calibration.all_metrics(log_probs, labels))
+    split = calibration.brier_split(log_probs, labels, num_bins=7)
+    assert (got.pop("brier_calibration"), got.pop("brier_refinement")) == split[:2]
+    share, of_share = calibration.high_confidence(log_probs, labels)
+    assert 0 < share < 1
+    assert (got.pop("high_confidence"), got.pop("high_confidence_accuracy")) == (share, of_share)
+    for name, value in got.items():
+        bins = {"num_bins": 7} if METRICS[name].binned else {}
+        assert value == getattr(calibration, name)(log_probs, labels, **bins), name
+    higher = [name for name, entry in METRICS.items() if entry.best == "high"]
+    assert higher == ["accuracy", "high_confidence", "high_confidence_accuracy", "auroc"]
+
+
+def test_names_of_metrics_that_are_none_are_refused():
+    logits, labels = predictions()
+    log_probs = jax.nn.log_softmax(logits)
+    with pytest.raises(InputError, match="a metric is 'aucr': did you mean 'aurc'"):
+        calibration.all_metrics(log_probs, labels, names=["ece", "aucr"])
+    with pytest.raises(InputError, match=r"metrics are 'ece': give a list of names, \['ece'\]"):
+        calibration.all_metrics(log_probs, labels, names="ece")
 
 
 @pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])

@@ -13,7 +13,7 @@ from focalgeo.calibration.methods import METHODS, Calibrated, Fitted
 from focalgeo.calibration.metric_rows import Sample
 from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS
 from focalgeo.rows import Difference, Metric, ReliabilityBin, select
-from focalgeo.types import RunError
+from focalgeo.types import InputError, RunError
 
 NUM_BINS, NUM_RESAMPLES = 10, 40
 
@@ -100,10 +100,10 @@ def test_one_program_serves_all_splits_of_one_size(sample, monkeypatch):
 def test_one_program_serves_any_number_of_methods_on_the_cpu(sample):
     logits, labels = sample
     given = [calibrated(logits, temperature=t) for t in (0.5, 1.0, 2.0)]
-    evaluation.calibration_rows(sampled(given[:1], labels, num_bins=9))
-    compiled = evaluation.resampling._measured._cache_size()
-    evaluation.calibration_rows(sampled(given, labels, num_bins=9))
-    assert evaluation.resampling._measured._cache_size() == compiled
+    calibration.calibration_rows(sampled(given[:1], labels, num_bins=9))
+    compiled = calibration.resampling._measured._cache_size()
+    calibration.calibration_rows(sampled(given, labels, num_bins=9))
+    assert calibration.resampling._measured._cache_size() == compiled
 
 
 def test_many_log_probabilities_are_measured_in_parts_with_the_same_result(sample, monkeypatch):
@@ -166,6 +166,43 @@ def test_a_number_that_is_not_finite_is_an_error_that_says_which():
     given = [calibrated(np.float32(1e37) * logits, method="temperature_scaling", criterion="nll")]
     with pytest.raises(RunError, match=r"name nll, .* criterion nll has (value|low) -?(inf|nan):"):
         calibration.calibration_rows(sampled(given, labels))
+
+
+def test_every_metric_of_the_table_may_be_asked_for(sample):
+    logits, labels = sample
+    given = [calibrated(logits), calibrated(logits, temperature=1.1)]
+    rows = calibration.calibration_rows(sampled(given, labels), pairs=[(1, 0)], metrics=list(METRICS))
+    assert [row.name for row in select(rows, Metric)] == 2 * list(METRICS)
+    for row in select(rows, Metric):
+        assert 0 <= row.low <= row.high <= METRICS[row.name].largest, row.name
+    share, of_share = calibration.high_confidence(given[0].log_probs, labels)
+    (confident,) = select(rows[: len(METRICS)], Metric, name="high_confidence_accuracy")
+    size = round(150 * float(share))
+    assert 10 < size < 140
+    low, high = calibration.wilson_interval(np.round(size * of_share), size)
+    np.testing.assert_allclose((confident.value, confident.low, confident.high), (of_share, low, high), rtol=1e-5)
+    assert (confident.n, rows[0].n) == (size, 150)
+    with pytest.raises(InputError, match="a metric is 'auc': did you mean 'aurc'"):
+        calibration.calibration_rows(sampled(given, labels), metrics=["auc"])
+    with pytest.raises(InputError, match="key is 3, not a PRNG key"):
+        calibration.calibration_rows(sampled(given, labels)._replace(key=3))
+
+
+def test_a_metric_without_meaning_has_no_row_and_such_a_resample_does_not_count():
+    logits, _ = draw(60, 3, sharpness=0.5)
+    right = logits.argmax(axis=1).astype(np.int32)
+    once = np.where(np.arange(60) == 7, (right + 1) % 3, right).astype(np.int32)
+    names = ["nll", "auroc", "high_confidence", "high_confidence_accuracy"]
+    given = [calibrated(logits), calibrated(logits, gamma=1.0)]
+    rows = calibration.calibration_rows(sampled(given, right), pairs=[(1, 0)], metrics=names)
+    assert [row.name for row in select(rows, Metric)] == 2 * ["nll", "high_confidence"]
+    assert {row.name for row in select(rows, Difference)} == {"nll_difference", "high_confidence_difference"}
+    rows = calibration.calibration_rows(sampled(given[:1], once), metrics=names)
+    (area,) = select(rows, Metric, name="auroc")  # a third of the resamples have nothing wrong
+    assert area.low < area.value < area.high
+    broken = given[0]._replace(log_probs=np.full((60, 3), np.nan, np.float32))
+    with pytest.raises(RunError, match=r"name auroc, .* has value nan"):
+        calibration.calibration_rows(sampled([broken], once), metrics=["auroc"])
 
 
 def numpy_ece(logits, labels, temperature):

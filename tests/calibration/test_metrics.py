@@ -104,6 +104,23 @@ def test_masked_examples_count_for_nothing_and_counts_repeat_examples(name):
     np.testing.assert_allclose(got, metric(log_probs[repeated], labels[repeated]), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", calibration.METRICS)
+def test_every_metric_of_the_table_takes_masks_and_counts_as_examples_left_out_and_repeated(name):
+    metric = jax.jit(calibration.METRICS[name].function)
+    log_probs, labels = predictions(90)
+    labels = np.where(np.arange(90) % 2, labels, log_probs.argmax(axis=1)).astype(np.int32)
+    keep = np.arange(90) % 3 > 0
+    padded = np.where(keep[:, None], log_probs, np.nan)
+    np.testing.assert_allclose(metric(padded, labels, mask=keep), metric(log_probs[keep], labels[keep]), atol=1e-6)
+    counts = np.random.default_rng(3).poisson(1.0, 90)
+    repeated = np.repeat(np.arange(90), counts)
+    got = metric(log_probs, labels, mask=counts.astype(np.float32))
+    np.testing.assert_allclose(got, metric(log_probs[repeated], labels[repeated]), atol=1e-6)
+    assert np.isnan(metric(padded, labels))
+    assert np.isnan(metric(log_probs, labels, mask=0 * counts))
+    assert 0 <= got <= calibration.METRICS[name].largest
+
+
 def test_labels_of_8_bits_serve_more_classes_than_8_bits_hold():
     log_probs = jax.nn.log_softmax(np.random.default_rng(0).normal(size=(2, 256)).astype(np.float32))
     labels = np.array([255, 3])

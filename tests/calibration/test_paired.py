@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from focalgeo.calibration import bootstrap, ece, nll, paired_bootstrap
+from focalgeo.calibration import all_metrics, bootstrap, ece, nll, paired_bootstrap
+from focalgeo.calibration.intervals import rounded_difference
 from focalgeo.types import InputError
 
 
@@ -79,6 +80,36 @@ def test_an_interval_covers_a_mean_s_difference_and_an_ece_s_leans_towards_zero(
     found = jax.jit(partial(jax.lax.map, compared))(jax.random.split(jax.random.key(1), 100))
     assert least <= np.mean((found.low <= truth) & (truth <= found.high)) <= most
     assert np.mean(truth < found.low) <= 0.08  # what lies outside lies beyond: a verdict is never rash
+
+
+@pytest.mark.parametrize(("size", "sharpness"), [(500, 1), (5000, 1), (5000, 3)])
+def test_a_difference_of_rounding_is_none(size, sharpness):
+    """Each log-probability, or every other one, an ulp larger: Brier's difference of 1e-7 had a p-value of 0.003."""
+    rng = np.random.default_rng(0)
+    logits = (sharpness * rng.normal(size=(size, 10))).astype(np.float32)
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
+    log_probs = np.asarray(jax.nn.log_softmax(logits))
+    larger = np.nextafter(log_probs, np.float32(0))
+    for other in (log_probs, larger, np.where(rng.uniform(size=larger.shape) < 0.5, larger, log_probs)):
+        for name, got in paired_bootstrap(all_metrics, log_probs, other, labels, jax.random.key(0), 50).items():
+            assert tuple(got)[:5] == (0, 0, 0, 0, 1), name
+
+
+def test_rounding_is_a_few_eps_and_a_true_difference_is_none_of_it():
+    eps, difference = np.finfo(np.float32).eps, partial(rounded_difference, num_terms=10_000)
+    one = np.float32(1.0)
+    assert difference(one, one + 90 * eps) == 0
+    assert difference(one, one + 120 * eps) < 0
+    assert difference(np.float32(0.01), np.float32(0.01) + 2e-6) < 0  # relative to the metric
+    assert difference(np.float32(0), np.float32(1e-7)) == 0
+    rng = np.random.default_rng(1)
+    log_probs = np.asarray(jax.nn.log_softmax(rng.normal(size=(5000, 10)).astype(np.float32)))
+    labels = rng.integers(0, 10, 5000).astype(np.int32)
+    # all probabilities a thousandth more like uniform ones: NLL falls by 1e-3 or so, in all resamples
+    other = np.log(0.999 * np.exp(log_probs) + 0.0001)
+    got = paired_bootstrap(nll, log_probs, other, labels, jax.random.key(0), 200)
+    assert 5e-4 < got.difference < 3e-3
+    assert got.p_value < 1e-3
 
 
 def test_equal_predictions_have_p_value_one_and_bad_input_is_refused():

@@ -105,3 +105,16 @@ def debiased_squared_ece(confidences, correct, num_bins):
             gap = np.mean(np.asarray(confidences, float)[part]) - hits.mean()
             total += len(part) * (gap**2 - hits.var() / (len(part) - 1))
     return total / len(order)
+
+
+def auroc(confidences, correct):
+    """Share of the pairs of a right and a wrong prediction in which the right one is more confident; ties are half."""
+    confidences, correct = np.asarray(confidences, float), np.asarray(correct, bool)
+    right, wrong = confidences[correct][:, None], confidences[~correct][None, :]
+    return float(np.mean((right > wrong) + (right == wrong) / 2))
+
+
+def aurc(confidences, correct):
+    """Mean over examples of the share of wrong predictions among those that are at least as confident."""
+    confidences, correct = np.asarray(confidences, float), np.asarray(correct, bool)
+    return float(np.mean([np.mean(~correct[confidences >= each]) for each in confidences]))
