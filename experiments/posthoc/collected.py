@@ -94,11 +94,7 @@ def _by_split(rows: list[dict]) -> dict[str, list[dict]]:
             name: {metric: list(each.values()) for metric, each in metrics.items()}
             for name, metrics in row["against"].items()
         }
-        kept = {
-            name: row[name]
-            for name in ("chosen", "least", "refused", "beaten", "seconds", "first_seconds")
-            if name in row
-        }
+        kept = {name: value for name, value in row.items() if name not in ("key", "against")}
         found.setdefault(row["key"]["network"], []).append(kept | {"against": against})
     return found
 
@@ -116,8 +112,15 @@ def _by_cell(rows: list[dict]) -> list[dict]:
         counts = {rule: {name: own.count(name) for name in dict.fromkeys(own)} for rule, own in counts.items()}
         excess = {name: float(np.mean([one["excess"][name] for one in each])) for name in each[0]["excess"]}
         excess |= {rule: float(np.mean([one["excess"][one[rule]] for one in each])) for rule in RULES}
+        excess["at_least_temperature"] = float(np.mean([_excess_of_at_least_temperature(one) for one in each]))
         found.append(
             {"truth": truth, "classes": classes, "examples": examples, "repetitions": len(each)}
             | {**counts, "excess": excess}
         )
     return found
+
+
+def _excess_of_at_least_temperature(repetition: dict) -> float:
+    """That of the choice, were temperature scaling taken wherever it says to leave the outputs as they are."""
+    chosen = repetition["chosen"]
+    return repetition["excess"]["temperature_scaling" if chosen == "uncalibrated" else chosen]

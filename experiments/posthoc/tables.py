@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.posthoc.collected import Interval, interval, less
+from experiments.posthoc.methods import names
 from experiments.posthoc.peers import PEERS
 from experiments.posthoc.simulation import KINDS
 from experiments.posthoc.splits import TITLES
@@ -43,7 +44,8 @@ def methods_table(results: dict[str, Any]) -> str:
     rows = []
     for network, methods in results["methods"].items():
         recommended = [row["chosen"] for row in results["choice"].get(network, ())]
-        for name, own in methods.items():
+        for name in filter(methods.get, names()):
+            own = methods[name]
             cells = [_less(own, methods[PLAIN], score, scale) for score, scale in _SCORES.items()]
             rows.append([TITLES[network], title(name), *cells, str(recommended.count(name)), _seconds(own)])
     heads = ("network", "method", *(f"{_HEADS[score]}" for score in _SCORES), "recommended", "processor s")
@@ -96,13 +98,13 @@ def simulation_table(results: dict[str, Any]) -> str:
 
 def excess_table(results: dict[str, Any]) -> str:
     """The mean excess NLL over the truth, in thousandths of a nat."""
-    names = ("uncalibrated", PLAIN, "right", "chosen", "least")
+    rules = ("uncalibrated", PLAIN, "right", "chosen", "at_least_temperature", "least")
     rows = []
     for cell in results["simulation"]:
         excess = cell["excess"] | {"right": cell["excess"][KINDS[cell["truth"]].right]}
-        rows.append([*_cell_heads(cell), *(f"{1000 * excess[name]:.1f}" for name in names)])
-    heads = ("truth", "classes", "examples", "repetitions", "as given", title(PLAIN), "right method", "chosen", "least")
-    return markdown(heads, rows)
+        rows.append([*_cell_heads(cell), *(f"{abs(1000 * excess[rule]):.1f}" for rule in rules)])
+    heads = ("truth", "classes", "examples", "repetitions", "as given", title(PLAIN), "right method", "chosen")
+    return markdown((*heads, "chosen or temperature", "least"), rows)
 
 
 def criterion_table(results: dict[str, Any]) -> str:
@@ -128,7 +130,8 @@ def peers_table(results: dict[str, Any]) -> str:
     rows = []
     for network, peers in results["peers"].items():
         methods = results["methods"].get(network, {})
-        for name, own in peers.items():
+        for name in filter(peers.get, PEERS):
+            own = peers[name]
             named = [TITLES[network], f"{PEERS[name].package} {own['version']}", PEERS[name].title]
             if "nll" not in own:
                 rows.append([*named, own["error"], "", "", "", ""])

@@ -155,6 +155,7 @@ def test_cells_count_what_was_chosen(tmp_path):
     (cell,) = collected.collected(tmp_path)["simulation"]
     assert cell["chosen"] == {"uncalibrated": 3, "temperature_scaling": 1}
     assert (cell["excess"]["chosen"], cell["excess"]["least"]) == pytest.approx((0.15, 0.3))
+    assert cell["excess"]["at_least_temperature"] == pytest.approx(0.3)
     assert "| calibrated | 3 | 300 | 4 | uncalibrated | 0 | 75 | 25 |" in tables.simulation_table(
         {"simulation": [cell]}
     )
