@@ -7,13 +7,13 @@ import argparse
 import json
 from pathlib import Path
 
-from experiments.posthoc import choice, criterion, methods, peers, simulation
+from experiments.posthoc import choice, criterion, folds, methods, peers, simulation
 from experiments.posthoc.collected import collected, rounded
 from experiments.posthoc.splits import sources
 from experiments.posthoc.tables import all_tables
 
 ON_SPLITS = {"methods": methods, "choice": choice, "criterion": criterion, "peers": peers}
-PIECES = (*ON_SPLITS, "simulation")
+PIECES = (*ON_SPLITS, "folds", "simulation")
 
 
 def main() -> None:
@@ -23,6 +23,8 @@ def main() -> None:
         path = asked.out / "measured" / f"{name}.jsonl"
         if name in ON_SPLITS:
             ON_SPLITS[name].measure(path, sources(asked.predictions), asked.splits)
+        elif name == "folds":
+            folds.measure(path)
         else:
             simulation.measure(path, simulation.planned(asked.repetitions))
     write(asked.out)

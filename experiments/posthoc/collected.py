@@ -50,6 +50,7 @@ def collected(cache: Path) -> dict[str, Any]:
         "methods": _by_method(read_lines(cache / "methods.jsonl")),
         "criterion": _by_fit(read_lines(cache / "criterion.jsonl")),
         "choice": _by_split(read_lines(cache / "choice.jsonl")),
+        "folds": [{**row.pop("key"), **row} for row in read_lines(cache / "folds.jsonl")],
         "simulation": _by_cell(read_lines(cache / "simulation.jsonl")),
     }
 

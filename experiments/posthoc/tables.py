@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.posthoc import folds
 from experiments.posthoc.collected import Interval, interval, less
 from experiments.posthoc.methods import names
 from experiments.posthoc.peers import PEERS
@@ -34,6 +35,7 @@ def all_tables(results: dict[str, Any]) -> dict[str, str]:
         "choice": choice_table(results),
         "simulation": simulation_table(results),
         "excess": excess_table(results),
+        "folds": folds_table(results),
         "criterion": criterion_table(results),
         "peers": peers_table(results),
     }
@@ -107,6 +109,20 @@ def excess_table(results: dict[str, Any]) -> str:
     return markdown((*heads, "chosen or temperature", "least"), rows)
 
 
+def folds_table(results: dict[str, Any]) -> str:
+    """Held-out NLL less temperature scaling's by two kinds of folds, and on fresh examples: means and their errors."""
+    rows = []
+    for classes, examples in folds.CELLS:
+        cell = [row for row in results["folds"] if (row["classes"], row["examples"]) == (classes, examples)]
+        for name in folds.METHODS[1:]:
+            found = [[row[kind][name] - row[kind][PLAIN] for row in cell] for kind in _KINDS]
+            shown = [
+                f"{1000 * np.mean(each):+.1f} ± {1000 * np.std(each, ddof=1) / len(each) ** 0.5:.1f}" for each in found
+            ]
+            rows.append([f"{classes}", f"{examples:,}", f"{len(cell)}", title(name), *shown])
+    return markdown(("classes", "examples", "repetitions", "method", *_KINDS.values()), rows)
+
+
 def criterion_table(results: dict[str, Any]) -> str:
     """Fits by NLL and by ECE, less temperature scaling by NLL."""
     rows = []
@@ -158,6 +174,7 @@ def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
+_KINDS = {"stratified": "held out, stratified folds", "unstratified": "held out, folds at random", "fresh": "fresh"}
 _SCORES = {"nll": 1000, "ece": 1000, "brier": 1000, "accuracy": 100}
 _HEADS = {"nll": "NLL, 1/1000 nat", "ece": "ECE, 1/1000", "brier": "Brier, 1/1000", "accuracy": "accuracy, points"}
 
