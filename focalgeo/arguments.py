@@ -256,7 +256,7 @@ def predicted_logits(logits: object, labels: object, mask: object = None) -> Pre
         raise InputError("the mask leaves no example: give at least one")
     array = label_array(labels, table, "logits", counted=counted)
     if not is_traced(table, counted):
-        _check_finite_rows(np.asarray(table), None if counted is None else np.asarray(counted, bool))
+        check_finite_rows(np.asarray(table), None if counted is None else np.asarray(counted, bool))
     return PredictedLogits(table, array, counted)
 
 
@@ -289,7 +289,7 @@ def warns_of_probabilities(function: Callable) -> Callable:
 
 def _are_probabilities(logits: object, mask: object) -> bool:
     """Whether they are a concrete table of what looks like probabilities where the mask counts; never an error."""
-    if is_traced(logits, mask) or np.ndim(logits) != 2 or not hasattr(logits, "dtype"):
+    if is_traced(logits, mask) or not hasattr(logits, "dtype") or np.ndim(logits) != 2:
         return False
     table = np.asarray(logits)
     if mask is not None and np.shape(mask) == table.shape[:1]:
@@ -297,7 +297,12 @@ def _are_probabilities(logits: object, mask: object) -> bool:
     return jnp.issubdtype(table.dtype, jnp.floating) and look_like_probabilities(table)
 
 
-def _check_finite_rows(logits: np.ndarray, counted: np.ndarray | None) -> None:
+def check_finite_rows(logits: np.ndarray, counted: np.ndarray | None = None) -> None:
+    """Refuse rows of concrete logits that float32 does not hold as finite numbers, those left out by `counted` aside.
+
+    Raises:
+        InputError: there are some; it names the first.
+    """
     with np.errstate(over="ignore"):  # of float64, beyond what float32 holds
         wrong = ~np.isfinite(logits.astype(np.float32, copy=False)).all(axis=1)
     bad = np.flatnonzero(wrong if counted is None else wrong & counted)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,8 +27,8 @@ from focalgeo.report import Column, curve_figure, reliability_figure, results_te
 from focalgeo.report.__main__ import main
 from focalgeo.report.calibration_page import class1_table, group_table
 from focalgeo.report.figures import pooled
-from focalgeo.report.selection import AS_TRAINED, column_of_each, columns_of, metric
-from focalgeo.report.style import fixed, interval, percent, plain, short, significant
+from focalgeo.report.selection import AS_TRAINED, column_of_each, columns_of, difference, method_colour, metric
+from focalgeo.report.style import COLOURS, METHOD_COLOURS, fixed, interval, percent, plain, short, significant
 from focalgeo.report.tables import config_settings, metric_table, phases, settings
 from focalgeo.report.words import group_words
 from focalgeo.rows import Difference, Metric, ReliabilityBin, Scalar, Seconds, Tags, select, tagged, to_json
@@ -39,6 +40,7 @@ FIGURES = {
     "reliability_focal_temperature_scaling",
     "loss_implied_uncalibrated",
     "loss_implied_loss_implied_map",
+    "differences",
     "training_loss",
     "training_accuracy",
     "training_learning_rate",
@@ -55,6 +57,7 @@ FIGURES = {
 }
 
 
+REPORT = Path(__file__).parent.parent / "focalgeo" / "report"
 LOSS = Scalar("loss", 1.0, split="val", tags=Tags(step=1))
 
 
@@ -212,36 +215,90 @@ def ece_row(method, value, criterion=None, **fields):
 def test_an_interval_without_width_is_not_printed():
     row = ece_row("uncalibrated", 0.2, low=0.2, high=0.2, n=8)
     assert metric_table([row], NAMES, "test").lines[0].cells[0] == ("20.00%", "", False)
-
-
-def test_the_best_value_is_bold_and_what_prints_alike_is_alike():
-    columns = {"temperature_scaling": 0.05, "focal_temperature_scaling": 0.049999}
-    rows = [ece_row("uncalibrated", 0.2), *(ece_row(name, value, "ece") for name, value in columns.items())]
-    ends = {"value": -0.00123, "low": -0.01, "high": 0.02, "p_value": 0.5, "n": 359, "split": "test"}
-    pair = {"method": "focal_temperature_scaling", "criterion": "ece", "against": "temperature_scaling"}
-    table = metric_table([*rows, Difference("ece_difference", **ends, **pair)], NAMES, "test")
-    ece, difference = (next(line for line in table.lines if line.title == title) for title in ("ECE", "ECE difference"))
-    assert [(cell.text, cell.best) for cell in ece.cells] == [("20.00%", False), ("5.00%", True), ("5.00%", True)]
-    assert difference.note == "less temperature scaling, percentage points"
-    assert [cell.text for cell in difference.cells] == ["–", "–", "−0.12"]
-    assert difference.cells[-1].note == "[−1.00,\u00a02.00]"
     assert metric_table([], NAMES, "test") is None
 
 
-def test_the_highest_accuracy_is_the_best():
-    rows = [
-        Metric("accuracy", value, split="test", method=method)
-        for value, method in ((0.9, "uncalibrated"), (0.92, "temperature_scaling"))
+def compared(column, against, low, high, *, name="ece", against_criterion=None, split="test"):
+    ends = {"value": (low + high) / 2, "low": low, "high": high, "p_value": 0.5, "n": 359, "split": split}
+    pair = {"method": column.method, "criterion": column.criterion, "against": against.method}
+    return Difference(f"{name}_difference", **ends, **pair, against_criterion=against_criterion)
+
+
+BY_NLL = [Column(name, "nll") for name in ("temperature_scaling", "focal_temperature_scaling", "vector_scaling")]
+
+
+@pytest.mark.parametrize(
+    ("ends", "value", "bold"),
+    [
+        ({}, 0.03, True),
+        ({(2, 1): (-0.02, 0.001)}, 0.03, False),  # the next best is not told apart
+        ({(2, 1): None}, 0.03, False),  # nor compared
+        ({(2, None): (-0.2, 0.1)}, 0.03, False),
+        ({}, 0.09, False),  # another line is better, if of a fit that does not compete
+    ],
+)
+def test_a_value_is_bold_only_where_its_difference_to_every_other_method_is_a_finding(ends, value, bold):
+    rows = [ece_row("uncalibrated", 0.2), ece_row("temperature_scaling", 0.06, "ece")]
+    rows += [ece_row(each.method, found, "nll") for each, found in zip(BY_NLL, (0.05, 0.04, value), strict=True)]
+    pairs = {(2, None): (-0.2, -0.1), (2, 0): (-0.03, -0.01), (2, 1): (-0.02, -0.001), (1, 0): (-0.02, 0.01), **ends}
+    for (first, second), found in pairs.items():
+        if found is not None:
+            rows.append(compared(BY_NLL[first], AS_TRAINED if second is None else BY_NLL[second], *found))
+    table = metric_table(rows, NAMES, "test")
+    assert [line.cells[0].text for line in table.lines][:3] == ["20.00%", "6.00%", "5.00%"]
+    assert [line.cells[0].best for line in table.lines] == [False] * 4 + [bold]
+
+
+def test_the_highest_accuracy_is_the_best_whichever_of_two_methods_stands_first():
+    fitted = BY_NLL[2]
+    for values, ends in (((0.9, 0.92), (0.01, 0.03)), ((0.92, 0.9), (-0.03, -0.01))):
+        rows = [
+            Metric("accuracy", value, split="test", method=column.method, criterion=column.criterion)
+            for value, column in zip(values, (AS_TRAINED, fitted), strict=True)
+        ]
+        rows.append(compared(fitted, AS_TRAINED, *ends, name="accuracy"))
+        first, second = metric_table(rows, NAMES, "test").lines
+        assert (first.cells[0].best, second.cells[0].best) == (values[0] > values[1], values[0] < values[1])
+
+
+def test_a_difference_is_found_whichever_method_stands_first_and_only_of_these_fits():
+    plain, focal, vector = BY_NLL
+    row = compared(vector, plain, -0.03, -0.01)
+    assert difference([row], vector, plain) == row
+    swapped = difference([row], plain, vector)
+    assert (swapped.low, swapped.high, swapped.method, swapped.against) == (0.01, 0.03, plain.method, vector.method)
+    assert difference([swapped], plain, vector) == swapped
+    assert difference([row], vector, Column(plain.method, "ece")) is None
+    assert difference([row], focal, plain) is None
+    across = compared(vector, plain, -0.03, -0.01, against_criterion="ece")
+    assert difference([across], vector, plain) is None
+    assert difference([across], vector, Column(plain.method, "ece")) == across
+
+
+def test_what_was_fitted_stands_beneath_the_method_and_temperature_scaling_has_no_gamma():
+    table = metric_table(calibration_rows(), MANIFEST, "test")
+    assert [(line.title, line.note.replace("\u00a0", " ")) for line in table.lines] == [
+        ("Uncalibrated", "as trained"),
+        ("Temperature scaling", "by ECE, T = 0.42"),
+        ("Temperature scaling", "by NLL, T = 0.45"),
+        ("Focal temperature scaling", "by ECE, γ = 1, T = 0.8"),
+        ("Focal temperature scaling", "by NLL, γ = 0.5, T = 0.6"),
+        ("Loss-implied map", "nothing fitted"),
     ]
-    (line,) = metric_table(rows, NAMES, "test").lines
-    assert [(cell.text, cell.best) for cell in line.cells] == [("90.00%", False), ("92.00%", True)]
+    assert [title for title, _ in table.heads] == ["Accuracy", "ECE", "Adaptive ECE", "NLL", "Brier score"]
 
 
-def test_fitted_numbers_stand_on_top_and_temperature_scaling_has_no_gamma():
-    temperature, gamma = metric_table(calibration_rows(), MANIFEST, "test").lines[:2]
-    assert (temperature.title, gamma.title) == ("Temperature T", "Calibration γ")
-    assert [cell.text for cell in temperature.cells] == ["–", "0.42", "0.45", "0.8", "0.6", "–"]
-    assert [cell.text for cell in gamma.cells] == ["–", "–", "–", "1", "0.5", "–"]
+def test_the_metrics_asked_for_are_columns_and_nll_and_brier_score_always():
+    rows = calibration_rows()
+    for asked, titles in ((["ece"], ["ECE", "NLL", "Brier score"]), (["mce"], ["NLL", "Brier score"]), ("x", [])):
+        manifest = {**MANIFEST, "config": {"evaluation": {"metrics": asked}}}
+        found = [title for title, _ in metric_table(rows, manifest, "test").heads]
+        assert found == (titles or ["Accuracy", "ECE", "Adaptive ECE", "NLL", "Brier score"])
+
+
+def test_a_method_from_elsewhere_is_a_line_that_says_so():
+    rows = [ece_row("uncalibrated", 0.2), ece_row("theirs", 0.03)]
+    assert metric_table(rows, NAMES, "test").lines[1].note == "from elsewhere"
 
 
 def test_the_last_of_two_equal_rows_counts():
@@ -254,8 +311,18 @@ def test_columns_and_colours_follow_the_manifest(finished):
     named = ("temperature_scaling", "focal_temperature_scaling")
     fitted = [Column(name, criterion) for name in named for criterion in ("ece", "nll")]
     assert columns_of(rows, MANIFEST, "test") == [AS_TRAINED, *fitted, Column("loss_implied_map")]
-    assert column_of_each(rows, MANIFEST) == [AS_TRAINED, fitted[0], fitted[2]]
-    assert column_of_each(rows, MANIFEST, criterion="nll") == [AS_TRAINED, fitted[1], fitted[3]]
+    assert column_of_each(rows, MANIFEST) == [AS_TRAINED, fitted[1], fitted[3]]
+    assert column_of_each(rows, MANIFEST, criterion="ece") == [AS_TRAINED, fitted[0], fitted[2]]
+
+
+def test_nine_methods_have_nine_colours_and_temperature_scaling_keeps_its_own():
+    names = ["uncalibrated", "temperature_scaling", "a", "focal_temperature_scaling", *"bcdef", "loss_implied_map"]
+    manifest = {"methods": {name: {} for name in names}}
+    colours = [method_colour(manifest, name) for name in names[:-1]]
+    assert colours[:4] == ["grey", "blue", "green", "orange"]
+    assert len(set(colours)) == len(colours)
+    assert set(METHOD_COLOURS) < set(COLOURS)
+    assert all(f"--{name}: #" in (REPORT / "base.html").read_text() for name in COLOURS)
 
 
 VECTOR = {"vector_scaling": {"title": "Vector scaling", "criteria": ["nll"]}}
@@ -265,30 +332,24 @@ def test_a_new_method_is_in_tables_differences_and_figures(tmp_path):
     columns = {**COLUMNS, ("vector_scaling", "nll"): (0.005, {"norm_of_scales": 1.25})}
     write_workdir(tmp_path, manifest={**MANIFEST, "methods": {**MANIFEST["methods"], **VECTOR}}, columns=columns)
     page = write_report(tmp_path).read_text()
-    assert page.count('<th scope="col">Vector scaling<small>fitted by NLL</small></th>') == 2
-    assert "Norm of scales<small>fitted on validation</small>" in page
-    assert "and after vector scaling (norm of scales\u00a0=\u00a01.25) it is" in page
-    assert "vector scaling minus temperature scaling&#39;s ECE is −1.00 percentage points" in page
+    line = '<th scope="row">Vector scaling<small>by NLL, norm of scales\u00a0=\u00a01.25</small></th>'
+    assert page.count(line) == 2  # on test and on val
+    assert "No method has a lower NLL than temperature scaling beyond noise; the nearest is" in page
     assert '<div class="tile green"><span>ECE, vector scaling</span>' in page
     assert (tmp_path / "figures" / "reliability_vector_scaling.svg").exists()
-    assert "The methods shown are fitted by ECE, vector scaling by NLL." in page
+    assert "Vector scaling</text>" in (tmp_path / "figures" / "differences.svg").read_text()
+    assert "The methods shown are fitted by NLL." in page
     rows, manifest = records.read_rows(tmp_path), records.read_manifest(tmp_path)
-    line = next(line for line in metric_table(rows, manifest, "test").lines if line.title == "ECE difference")
-    assert [cell.text for cell in line.cells] == ["–", "–", "–", "−1.00", "−1.00", "–", "−1.00"]
     assert results_text(rows, manifest, "test").splitlines()[-1].startswith("vector scaling by NLL  ")
 
 
-def test_a_new_metric_is_a_line_of_the_table_with_its_difference(tmp_path):
+def test_a_new_metric_is_a_column_of_the_table(tmp_path):
     metrics = {**MANIFEST["metrics"], "smooth_ece": {**SHARE, "title": "Smooth ECE", "note": "no bins"}}
     extra = [Metric("smooth_ece", 0.04, 0.03, 0.05, 360, "test", *column) for column in COLUMNS]
-    pair = {"method": "focal_temperature_scaling", "criterion": "nll", "against": "temperature_scaling"}
-    extra.append(Difference("smooth_ece_difference", 0.002, -0.01, 0.01, p_value=0.5, n=360, split="test", **pair))
-    write_workdir(tmp_path, manifest={**MANIFEST, "metrics": metrics}, extra=extra)
+    write_workdir(tmp_path, manifest={**MANIFEST, "metrics": metrics, "config": {}}, extra=extra)
     table = metric_table(records.read_rows(tmp_path), records.read_manifest(tmp_path), "test")
-    titles = [line.title for line in table.lines]
-    assert titles[-2:] == ["Smooth ECE", "Smooth ECE difference"]
-    assert [cell.text for cell in table.lines[-2].cells] == ["4.00%"] * 6
-    assert [cell.text for cell in table.lines[-1].cells] == ["–", "–", "–", "–", "0.20", "–"]
+    assert table.heads[-1] == ("Smooth ECE", "no bins")
+    assert [line.cells[-1].text for line in table.lines] == ["4.00%"] * 6
     assert "Smooth ECE<small>no bins</small>" in write_report(tmp_path).read_text()
 
 
@@ -304,6 +365,13 @@ def test_the_results_of_a_terminal_are_those_of_the_page():
         "loss-implied map",
     ]
     assert results_text([], MANIFEST, "cross_fit").startswith("on val, cross-fitted  ")
+
+
+def test_a_long_name_pushes_the_numbers_of_all_lines_aside():
+    rows = list(metric_rows(0.1, method="loss_implied_temperature_scaling", criterion="adaptive_ece"))
+    head, line = results_text(rows, MANIFEST, "test").splitlines()
+    assert line.startswith("loss implied temperature scaling by adaptive ECE   ")
+    assert len(head) == len(line)
 
 
 def rows_of_training(steps, *, loss=1.0):
@@ -438,9 +506,9 @@ def test_two_kinds_of_ece_stand_side_by_side():
     rows = [ece_row("uncalibrated", 0.2)]
     class1 = Metric("class1_ece", 0.3, 0.2, 0.4, split="test", method="uncalibrated")
     table = class1_table([*rows, class1], NAMES, [AS_TRAINED], "test")
-    assert [(line.title, line.cells[0].text) for line in table.lines] == [
-        ("Top-label ECE", "20.00%"),
-        ("Class-1 ECE", "30.00%"),
+    assert [title for title, _ in table.heads] == ["Top-label ECE", "Class-1 ECE"]
+    assert [(line.title, [cell.text for cell in line.cells]) for line in table.lines] == [
+        ("Uncalibrated", ["20.00%", "30.00%"])
     ]
     assert class1_table(rows, NAMES, [AS_TRAINED], "test") is None
 

@@ -5,6 +5,7 @@ from synthetic_workdir import NAMES, attribution_rows, curvature_rows, training_
 
 from focalgeo import losses
 from focalgeo.report import Column
+from focalgeo.report.choice import elsewhere_words, refused_words, verdict_words
 from focalgeo.report.hessian import (
     attribution_tables,
     attribution_words,
@@ -12,9 +13,9 @@ from focalgeo.report.hessian import (
     curvature_words,
     trace_words,
 )
+from focalgeo.report.tables import metric_table
 from focalgeo.report.words import (
     accuracy_words,
-    choice_words,
     interval_words,
     loss_implied_words,
     training_loss,
@@ -47,32 +48,67 @@ def ece_rows(values, ends=None, *, gamma=1.0, n=359, split="test"):
     return rows
 
 
+def nll(column, against, low, high, *, n=359, split="test", name="nll", against_criterion=None):
+    fields = {"value": (low + high) / 2, "low": low, "high": high, "p_value": 0.5, "n": n, "split": split}
+    pair = {"method": column.method, "criterion": column.criterion, "against": against.method}
+    return Difference(f"{name}_difference", **fields, **pair, against_criterion=against_criterion)
+
+
+BY_NLL = Column("temperature_scaling", "nll"), Column("focal_temperature_scaling", "nll")
+VECTOR_BY_NLL = Column("vector_scaling", "nll")
+
+
+def run_rows(*differences, gamma=1.0):
+    """ECE 20% as trained and 5% by methods fitted by NLL, T of the plain one and gamma of the other."""
+    columns = dict.fromkeys([*BY_NLL, *(Column(row.method, row.criterion) for row in differences)])
+    rows = [ece(AS_GIVEN, 0.2, 0.15, 0.25), *(ece(column, 0.05) for column in columns)]
+    rows += [Fit("temperature", 1.25, 180, "val", *BY_NLL[0]), Fit("calibration_gamma", gamma, 180, "val", *BY_NLL[1])]
+    return [*rows, *differences]
+
+
 @pytest.mark.parametrize(
     ("ends", "says"),
     [
-        (
-            (-0.01, -0.02, -0.001),
-            "−1.00 percentage points, 95% interval [−2.00,\u00a0−0.10]: focal temperature scaling is better",
-        ),
-        (
-            (0.01, 0.001, 0.02),
-            "1.00 percentage points, 95% interval [0.10,\u00a02.00]: focal temperature scaling is worse",
-        ),
-        ((-0.01, -0.02, 0.001), "this test set does not tell the two methods apart"),
-        ((0.01, -0.001, 0.02), "this test set does not tell the two methods apart"),
-        ((-0.01, -0.01, -0.01), "too few examples here (359)"),
+        ((-0.02, -0.001), "(γ\u00a0=\u00a01) has a lower NLL than temperature scaling beyond noise (NLL\u00a0−0.0105"),
+        ((-0.02, 0.001), "(γ\u00a0=\u00a01) is not told apart from temperature scaling (NLL\u00a0−0.0095"),
+        ((-0.001, 0.02), "(γ\u00a0=\u00a01) is not told apart from temperature scaling (NLL\u00a0+0.0095"),
+        ((0.001, 0.02), "(γ\u00a0=\u00a01) has a higher NLL than temperature scaling beyond noise (NLL\u00a0+0.0105"),
+        ((-0.01, -0.01), "There are too few examples here (359)"),
     ],
 )
-def test_the_verdict_is_that_of_the_paired_difference_alone(ends, says):
-    assert says in verdict(ece_rows((0.09, 0.01), ends), NAMES)[-1]
-    assert verdict(ece_rows((0.01, 0.09), ends), NAMES)[-1] == verdict(ece_rows((0.09, 0.01), ends), NAMES)[-1]
+def test_the_verdict_on_a_run_is_that_of_the_paired_difference_in_nll_alone(ends, says):
+    assert says in verdict(run_rows(nll(BY_NLL[1], BY_NLL[0], *ends)), NAMES)[-1]
 
 
-def test_the_verdict_says_nothing_without_the_paired_difference():
-    sentences = verdict(ece_rows((0.09, 0.01)), NAMES)
-    assert len(sentences) == 2
-    assert sentences[-1].endswith("after focal temperature scaling (γ\u00a0=\u00a01) it is 1.00% [0.10,\u00a010.00].")
-    assert verdict(ece_rows((0.09, 0.01))[:1], NAMES)[-1] == (
+def test_the_verdict_on_a_run_counts_methods_where_none_is_better():
+    other = Column("structured_matrix_scaling", "nll")
+    pairs = [nll(each, BY_NLL[0], *ends) for each, ends in ((VECTOR_BY_NLL, (-0.01, 0.02)), (other, (0.01, 0.02)))]
+    assert verdict(run_rows(*pairs), NAMES)[-1] == (
+        "No method has a lower NLL than temperature scaling beyond noise; the nearest is vector scaling "
+        "(NLL\u00a0+0.0050\u00a0nats [−0.0100,\u00a00.0200]); 1 of 2 other methods has a higher one."
+    )
+
+
+def test_the_verdict_on_a_run_names_the_best_of_many_methods_with_nll_and_ece():
+    rows = run_rows(
+        nll(BY_NLL[1], BY_NLL[0], -0.02, -0.01),
+        nll(VECTOR_BY_NLL, BY_NLL[0], -0.04, -0.02),
+        nll(VECTOR_BY_NLL, BY_NLL[0], -0.02, 0.01, name="ece"),
+    )
+    *_, second, last = verdict(rows, NAMES)
+    assert second == (
+        "Its expected calibration error is 20.00% [15.00,\u00a025.00] as trained and 5.00% [0.10,\u00a010.00] after "
+        "temperature scaling (T\u00a0=\u00a01.25)."
+    )
+    assert last == (
+        "2 of 2 other methods have a lower NLL than temperature scaling beyond noise, vector scaling the lowest "
+        "(NLL\u00a0−0.0300\u00a0nats [−0.0400,\u00a0−0.0200], ECE\u00a0−0.50 percentage points [−2.00,\u00a01.00])."
+    )
+
+
+def test_the_verdict_on_a_run_says_nothing_that_has_no_rows():
+    assert len(verdict(run_rows(), NAMES)) == 2
+    assert verdict([ece(AS_GIVEN, 0.2, 0.15, 0.25)], NAMES)[-1] == (
         "Its expected calibration error is 20.00% [15.00,\u00a025.00] as trained."
     )
     assert verdict([ece(AS_GIVEN, 0.2, 0.2, 0.2, n=8)], {})[-1] == (
@@ -80,25 +116,12 @@ def test_the_verdict_says_nothing_without_the_paired_difference():
     )
 
 
-def test_the_verdict_with_few_examples_or_gamma_0_does_not_compare():
-    apart = (-0.01, -0.02, -0.001)
-    assert verdict(ece_rows((0.09, 0.01), apart, n=99), NAMES)[-1] == (
-        "There are too few examples here (99) to compare the two methods."
-    )
-    assert "is better" in verdict(ece_rows((0.09, 0.01), apart, n=100), NAMES)[-1]
-    same = verdict(ece_rows((0.05, 0.05), (0.0, 0.0, 0.0), gamma=0.0), NAMES)[-1]
+def test_the_verdict_on_a_run_with_few_examples_or_gamma_0_does_not_compare():
+    few = verdict(run_rows(nll(BY_NLL[1], BY_NLL[0], -0.02, -0.01, n=99)), NAMES)[-1]
+    assert few == "There are too few examples here (99) to compare the methods."
+    assert "beyond noise" in verdict(run_rows(nll(BY_NLL[1], BY_NLL[0], -0.02, -0.01, n=100)), NAMES)[-1]
+    same = verdict(run_rows(nll(BY_NLL[1], BY_NLL[0], 0.0, 0.0), gamma=0.0), NAMES)[-1]
     assert same == "The fit chose γ = 0, so focal temperature scaling is temperature scaling here."
-
-
-def test_the_verdict_is_of_whatever_methods_the_rows_compare():
-    rows = [*ece_rows((0.09, 0.01)), ece(VECTOR, 0.03), Fit("bias", 0.5, 359, "val", *VECTOR)]
-    rows += [difference(VECTOR, PLAIN.method, -0.04, -0.02), difference(VECTOR, AS_GIVEN.method, -0.2, -0.1)]
-    *_, first, last = verdict(rows, {})
-    assert first.endswith("and after vector scaling (bias\u00a0=\u00a00.5) it is 3.00% [0.10,\u00a010.00].")
-    assert last == (
-        "On the same examples, vector scaling minus temperature scaling's ECE is −3.00 percentage points,"
-        " 95% interval [−4.00,\u00a0−2.00]: vector scaling is better calibrated here."
-    )
 
 
 def test_whether_a_method_changes_the_accuracy_is_told_from_the_rows():
@@ -115,45 +138,144 @@ def compared_rows(differences, *, split="test", gamma=1.0, n=359):
     return rows + [difference(*pair, *ends, n=n, split=split) for pair, ends in differences.items()]
 
 
-def chosen(column):
-    return {"method": column.method, "criterion": column.criterion, "parameters": {}}
-
-
-FOCAL_BETTER, FOCAL_ALIKE = (-0.02, -0.01), (-0.02, 0.01)
 BETTER, BELOW, ABOVE, WORSE = (-0.2, -0.1), (-0.2, 0.1), (-0.1, 0.2), (0.1, 0.2)  # both in the middle hold 0
+ENDS = {"better": BETTER, "alike": BELOW, "worse": WORSE}
+
+
+def chosen(column, **fields):
+    choice = {"method": column.method, "criterion": column.criterion, "parameters": {}}
+    beaten = {AS_GIVEN.method: BY_NLL[0].method}
+    calibration = {"split": "test", "criterion": "nll", "choice": choice, "beaten": beaten, **fields}
+    return {**NAMES, "calibration": calibration}
+
+
+def choice_rows(column, against, val, test, of_ece=None, *, n=(500, 359)):
+    """Differences of one pair: NLL on val and on test, ECE on test."""
+    columns = (AS_GIVEN, *BY_NLL, VECTOR_BY_NLL)
+    rows = [ece(each, 0.05, split=split) for each in columns for split in ("cross_fit", "test")]
+    rows += [Fit("temperature", 1.25, 180, "val", *BY_NLL[0])]
+    rows += [nll(column, against, *ENDS[val], n=n[0], split="cross_fit"), nll(column, against, *ENDS[test], n=n[1])]
+    return [*rows, nll(column, against, *ENDS[of_ece or test], n=n[1], name="ece")]
 
 
 @pytest.mark.parametrize(
-    ("column", "focal", "before", "starts", "says"),
+    ("test", "of_ece", "says"),
     [
-        (FOCAL, FOCAL_BETTER, BETTER, "Use focal temperature scaling (γ\u00a0=\u00a01).", "beats"),
-        (PLAIN, FOCAL_ALIKE, BETTER, "Use temperature scaling (T\u00a0=\u00a00.5).", "does not beat"),
-        (PLAIN, FOCAL_ALIKE, BELOW, "Use temperature scaling", "not told apart from no calibration"),
-        (PLAIN, FOCAL_ALIKE, ABOVE, "Use temperature scaling", "not told apart from no calibration"),
-        (AS_GIVEN, FOCAL_ALIKE, WORSE, "Leave the outputs as they are", "worse beyond noise"),
+        ("better", "better", "The test set agrees ("),
+        ("alike", "alike", "The test set does not tell the two apart ("),
+        ("worse", "worse", "The test set speaks against it ("),
+        ("better", "alike", "The test set agrees by NLL (−0.1500\u00a0nats [−0.2000,\u00a0−0.1000]) and does not tell"),
+        ("worse", "better", "The test set speaks against it by NLL"),
     ],
 )
-@pytest.mark.parametrize("split", ["test", "cross_fit"])
-def test_the_method_to_use_is_told_with_its_paired_differences(column, focal, before, starts, says, split):
-    first = PLAIN if column == AS_GIVEN else column
-    rows = compared_rows({(FOCAL, PLAIN.method): focal, (first, AS_GIVEN.method): before}, split=split)
-    words = " ".join(choice_words(rows, NAMES, chosen(column), split=split, criterion="ece"))
-    assert words.startswith(starts)
-    assert says in words
-    assert "20.00% [15.00,\u00a025.00] as given" in words
-    beats = "beats" if focal == FOCAL_BETTER else "does not beat"
-    assert words.endswith(f"So focal temperature scaling {beats} plain temperature scaling beyond noise.")
+@pytest.mark.parametrize(
+    ("column", "against"), [(BY_NLL[0], AS_GIVEN), (VECTOR_BY_NLL, BY_NLL[0]), (VECTOR_BY_NLL, BY_NLL[1])]
+)
+def test_the_method_to_use_is_told_by_val_and_what_test_adds_apart_from_it(column, against, test, of_ece, says):
+    beaten = dict.fromkeys([AS_GIVEN.method, against.method], column.method)
+    words = verdict_words(choice_rows(column, against, "better", test, of_ece), chosen(column, beaten=beaten))
+    first, second = words.split(". ")
+    other = {AS_GIVEN: "no calibration"}.get(against, against.method.replace("_", " "))
+    name = "temperature scaling (T\u00a0=\u00a01.25)" if column == BY_NLL[0] else "vector scaling"
+    assert first == (
+        f"Use {name}: on held-out parts of val it is better than {other} "
+        "(NLL\u00a0−0.1500\u00a0nats [−0.2000,\u00a0−0.1000]), and no other beats it"
+    )
+    assert second.startswith(says)
+    assert "does not beat" not in words
 
 
-def test_few_examples_or_gamma_0_give_no_verdict_on_focal_temperature_scaling():
-    differences = {(FOCAL, PLAIN.method): FOCAL_BETTER, (PLAIN, AS_GIVEN.method): BETTER}
-    of = {"split": "test", "criterion": "ece"}
-    few = " ".join(choice_words(compared_rows(differences, n=99), NAMES, chosen(PLAIN), **of))
-    same = " ".join(choice_words(compared_rows(differences, gamma=0.0), NAMES, chosen(PLAIN), **of))
-    assert few.endswith("There are too few examples here (99) to compare the two methods.")
-    assert same.endswith("The fit chose γ = 0, so focal temperature scaling is temperature scaling here.")
-    for words in (few, same):
-        assert "beyond noise." not in words
+def test_no_method_to_use_is_told_by_what_the_plainest_does():
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "alike", "worse")
+    words = verdict_words(rows, chosen(AS_GIVEN, beaten={}))
+    assert words.startswith(
+        "Leave the outputs as they are: on held-out parts of val no method is better beyond noise (temperature scaling "
+        "less none: NLL\u00a0−0.0500\u00a0nats [−0.2000,\u00a00.1000]). The test set agrees ("
+    )
+    assert "speaks against it" in verdict_words(choice_rows(BY_NLL[0], AS_GIVEN, "alike", "better"), chosen(AS_GIVEN))
+
+
+def test_a_method_that_is_chosen_for_what_another_beats_says_so():
+    rows = choice_rows(BY_NLL[1], BY_NLL[0], "alike", "alike")
+    manifest = chosen(BY_NLL[1], beaten={AS_GIVEN.method: "x", BY_NLL[0].method: "vector_scaling"})
+    words = verdict_words(rows, manifest)
+    assert (
+        "on held-out parts of val vector scaling is better than temperature scaling, and no other beats this method, "
+        "whose own difference to temperature scaling is NLL\u00a0−0.0500\u00a0nats [−0.2000,\u00a00.1000]."
+    ) in words
+    assert "it is better than" not in words
+
+
+def test_an_interval_and_a_choice_that_counts_chances_do_not_contradict_each_other():
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "alike", "alike")
+    one_sided = verdict_words(rows, chosen(BY_NLL[0]))
+    assert (
+        "it is better than no calibration (NLL\u00a0−0.0500\u00a0nats [−0.2000,\u00a00.1000], "
+        "one-sided p\u00a0=\u00a00.25), and no other beats it."
+    ) in one_sided
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "alike")
+    counted = verdict_words(rows, chosen(AS_GIVEN, beaten={}))
+    assert "no method is better beyond noise when all of them are counted as chances (temperature scaling" in counted
+
+
+def test_few_examples_conclude_nothing():
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "better", n=(99, 99))
+    assert verdict_words(rows, chosen(BY_NLL[0], beaten={})) == (
+        "Use temperature scaling (T\u00a0=\u00a01.25) for want of evidence: 99 examples are too few to compare "
+        "methods, and nothing is concluded. The test set of 99 examples is too small to add to this."
+    )
+    enough = verdict_words(choice_rows(BY_NLL[0], AS_GIVEN, "better", "better", n=(100, 100)), chosen(BY_NLL[0]))
+    assert "it is better than no calibration" in enough
+
+
+def test_gamma_0_is_called_temperature_scaling():
+    rows = [*choice_rows(BY_NLL[1], AS_GIVEN, "better", "better"), Fit("calibration_gamma", 0.0, 9, "val", *BY_NLL[1])]
+    manifest = chosen(BY_NLL[1])
+    assert verdict_words(rows, manifest).startswith("Use temperature scaling (γ\u00a0=\u00a00): on held-out parts")
+    pair = nll(BY_NLL[1], BY_NLL[0], -0.02, -0.01, split="cross_fit")
+    beaten = dict.fromkeys([AS_GIVEN.method, BY_NLL[0].method], BY_NLL[1].method)
+    assert "better than no calibration" in verdict_words([*rows, pair], chosen(BY_NLL[1], beaten=beaten))
+    table = metric_table(rows, manifest, "test", chosen=BY_NLL[1])
+    (line,) = [line for line in table.lines if line.mark]
+    assert (line.mark, line.note) == ("chosen", "by NLL, γ\u00a0=\u00a00, that is temperature scaling")
+
+
+def test_without_a_test_file_nothing_checks_the_choice():
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "better")
+    words = verdict_words(rows, chosen(BY_NLL[0], split="cross_fit"))
+    assert words.endswith("no other beats it. There was no test file, so no other examples check this.")
+
+
+def test_methods_that_are_refused_or_better_and_from_elsewhere_are_named():
+    why = "its NLL is worse than temperature scaling's beyond noise"
+    refused = {"focal_temperature_scaling": why, "other": "its fit ended at the end of the range", "isotonic": why}
+    rows, manifest = choice_rows(BY_NLL[0], AS_GIVEN, "better", "better"), chosen(BY_NLL[0], refused=refused)
+    assert refused_words(rows, manifest) == (
+        f"Not recommended: focal temperature scaling, isotonic ({why}); other (its fit ended at the end of the range)."
+    )
+    assert "no other to choose from beats it" in verdict_words(rows, manifest)
+    theirs = Column("theirs")
+    rows.append(Metric("nll", 0.2, split="test", method="theirs"))
+    for ends, named in ((BETTER, True), (BELOW, False), (WORSE, False)):
+        lines = elsewhere_words([*rows, nll(theirs, BY_NLL[0], *ends, against_criterion="nll")], manifest)
+        assert bool(lines) == named, ends
+    (line,) = elsewhere_words([*rows, nll(theirs, BY_NLL[0], *BETTER, against_criterion="nll")], manifest)
+    assert line.startswith("Theirs, from elsewhere, is better than the method to use: NLL\u00a0−0.1500\u00a0nats")
+
+
+def test_a_choice_by_ece_is_told_with_its_nll():
+    rows = choice_rows(PLAIN, AS_GIVEN, "worse", "worse", "better")
+    rows.append(nll(PLAIN, AS_GIVEN, *BETTER, n=500, split="cross_fit", name="ece"))
+    words = verdict_words([*rows, ece(PLAIN, 0.05, split="cross_fit")], chosen(PLAIN, criterion="ece"))
+    assert "(ECE\u00a0−15.00 percentage points [−20.00,\u00a0−10.00], NLL\u00a0+0.1500\u00a0nats" in words
+    assert "The test set speaks against it by NLL (+0.1500" in words
+
+
+@pytest.mark.parametrize("calibration", [{}, {"choice": {}}, {"refused": 3, "beaten": [1]}, {"refused": {"a": 1}}])
+def test_a_folder_that_names_no_method_says_so(calibration):
+    assert verdict_words([], {"calibration": calibration}) == "This folder does not say which method to use."
+    assert refused_words([], {"calibration": calibration}) == ""
+    assert verdict_words([], {"calibration": {**calibration, "choice": {"method": "x"}}}) == "Use x."
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ def member_rows(value, methods=("temperature_scaling", "focal_temperature_scalin
         fitted = {"method": method, "criterion": "nll"}
         rows.append(Metric("ece", value / 2, split="test", **fitted))
         names = ["temperature"] if method == "temperature_scaling" else ["calibration_gamma", "temperature"]
-        rows += [Fit(name, 1.5, 100, "val", **fitted) for name in names]
+        rows.append(Metric("nll", 0.3, split="test", **fitted))
+        rows += [Fit(name, len(method) + method.count("a") / 8, 100, "val", **fitted) for name in names]
     for loss in ("cross_entropy", "focal_loss"):
         of, ends = {"n": 50, "split": "val", "loss": loss}, {"low": value, "high": 20 * value, "stderr": 0.1}
         rows.append(Eigenvalue("lambda_max", 10 * value, 0.1, 20, converged=True, **of))
@@ -154,6 +155,22 @@ def written(folder, own, members):
     records.write_manifest(folder, own)
     records.append_rows(folder, rows)
     return folder
+
+
+def test_many_methods_leave_the_terminal_s_table_narrow_and_a_first_stage_has_no_line():
+    others = ("vector_scaling", "structured_matrix_scaling")
+    rows = member_rows(0.02, (*list(NAMES["methods"])[1:3], *others), gamma=0.0, seed=0)
+    (of_plain,) = select(rows, Fit, method="temperature_scaling")
+    rows = [row._replace(value=of_plain.value) if row in select(rows, Fit, method=others[0]) else row for row in rows]
+    swept = manifest(gamma=[0.0, 3.0])
+    sweep = sweep_of(swept, rows)
+    titles = [line.title for line in sweep_table(rows, swept, sweep, sweep.lines[0]).lines]
+    assert {"NLL after T, nats", "NLL after structured matrix scaling, nats"} <= set(titles)
+    assert "Best T, structured matrix scaling" in titles
+    assert "Best T, vector scaling" not in titles
+    text = sweep_text(rows, swept)
+    assert "ECE after γ and T, %" in text
+    assert "matrix" not in text
 
 
 def test_shards_of_one_config_become_one_sweep(tmp_path):

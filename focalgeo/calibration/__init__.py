@@ -31,6 +31,7 @@ from focalgeo.calibration.ece_variants import (
     smooth_ece,
 )
 from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
+from focalgeo.calibration.fitted import Calibrated, Fitted, Method, calibrator_json, plain_numbers
 from focalgeo.calibration.intervals import PairedDifference, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.inverse import inverse_focal_calibration
 from focalgeo.calibration.maps import (
@@ -43,9 +44,6 @@ from focalgeo.calibration.methods import (
     DEFAULT_CRITERIA,
     DEFAULT_METHODS,
     METHODS,
-    Calibrated,
-    Fitted,
-    Method,
     configured,
     fit,
     fit_methods,
@@ -89,13 +87,7 @@ from focalgeo.calibration.nonparametric import (
 )
 from focalgeo.calibration.ranking import aurc, auroc
 from focalgeo.calibration.resampling import Measured, Sample, measure_members
-from focalgeo.calibration.saved import (
-    SavedCalibrator,
-    calibrator_json,
-    plain_numbers,
-    read_calibrator,
-    saved_calibrator,
-)
+from focalgeo.calibration.saved import read_calibrator
 from focalgeo.calibration.search import (
     GAMMAS,
     TEMPERATURES,
@@ -114,7 +106,16 @@ from focalgeo.calibration.temperature_variants import (
 from focalgeo.probabilities import PROBABILITY_FLOOR, ProbabilityWarning
 from focalgeo.types import CRITERIA
 
-_ESTIMATORS = ("FocalTemperatureScaling", "TemperatureScaling")  # they need scikit-learn, slow to import: on first use
+_ESTIMATORS = (  # they need scikit-learn, slow to import: on first use
+    "EnsembleTemperatureScaling",
+    "FocalTemperatureScaling",
+    "FocalVectorScaling",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "StructuredMatrixScaling",
+    "TemperatureScaling",
+    "VectorScaling",
+)
 
 __all__ = [
     "CRITERIA",
@@ -132,10 +133,14 @@ __all__ = [
     "CalibrationFit",
     "Choice",
     "Comparison",
+    "EnsembleTemperatureScaling",
     "Fitted",
     "FocalTemperatureScaling",
+    "FocalVectorScaling",
     "GridSearch",
     "HighConfidence",
+    "HistogramBinning",
+    "IsotonicCalibration",
     "LineSearch",
     "Measured",
     "Method",
@@ -145,8 +150,9 @@ __all__ = [
     "ProbabilityWarning",
     "Reliability",
     "Sample",
-    "SavedCalibrator",
+    "StructuredMatrixScaling",
     "TemperatureScaling",
+    "VectorScaling",
     "accuracy",
     "adaptive_ece",
     "adaptive_reliability",
@@ -220,7 +226,6 @@ __all__ = [
     "read_calibrator",
     "reliability",
     "reliability_rows",
-    "saved_calibrator",
     "searched",
     "searched_criteria",
     "searched_members",

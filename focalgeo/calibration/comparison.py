@@ -9,13 +9,11 @@ import numpy as np
 
 from focalgeo.arguments import check_choice, count, warns_of_probabilities
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
+from focalgeo.calibration.fitted import Calibrated, Fitted, Method
 from focalgeo.calibration.methods import (
     DEFAULT_CRITERIA,
     DEFAULT_METHODS,
     METHODS,
-    Calibrated,
-    Fitted,
-    Method,
     check_classes,
     fit_methods,
     searched,

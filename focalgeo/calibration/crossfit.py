@@ -11,11 +11,12 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from focalgeo.arguments import array_of, check_choice, count, predicted_logits, warns_of_probabilities
-from focalgeo.calibration.methods import SHARED, Calibrated, Fitted, Method, fit_methods
+from focalgeo.calibration.fitted import Calibrated, Fitted, Method
+from focalgeo.calibration.methods import SHARED, fit_methods
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
 from focalgeo.types import CRITERIA, Array, InputError
 
-LEVEL = 0.05  # of all comparisons together
+LEVEL = 0.05  # of all comparisons of a method with others together
 METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits are compared, where the names differ
 _MOST_FOLDS = 10_000  # fits are made for each
 _WORDS = {"nll": "its NLL is", "brier": "its Brier score is", "accuracy": "its accuracy is"}
@@ -99,7 +100,7 @@ class Choice(NamedTuple):
     """The method to use, and how it was chosen."""
 
     fitted: Fitted
-    level: float  # p-value below which a difference in the criterion counted
+    level: float  # one-sided p-value below which a difference in the criterion counted
     refused: dict[str, str]  # method -> why it was not to be chosen, whatever its criterion
     beaten: dict[str, str]  # plainer method -> one that is better than it beyond noise
 
@@ -110,9 +111,10 @@ def choose(fits: Sequence[Fitted], differences: Sequence[Difference], *, criteri
     Compared are the uncalibrated predictions and a fit of each fitted method, the `candidates`, in the order of
     `fits`, plainest first. One is refused where its fit ended at the end of its range (the range would decide), and
     where its NLL, its Brier score or its accuracy is worse than that of a plainer one: the 95% interval of the
-    difference leaves out 0. Of the others, the first is chosen that none beats in the criterion: p < 0.05 / the number
-    of pairs. Many methods are many chances, and so divided (Bonferroni) the chance that any of them passes for better
-    where all are alike is 5% at most. With fewer than 100 examples the first fitted method is taken.
+    difference leaves out 0. Of the others, the first is chosen that none beats in the criterion: one-sided p < 0.05 /
+    the number of other methods. Many methods are many chances, and so divided (Bonferroni) the chance that any of them
+    passes for better than one that is as good is 5% at most. With fewer than 100 examples the first fitted method is
+    taken.
 
     Args:
         fits: Of `fit_methods` on all examples, "uncalibrated" among them.
@@ -125,7 +127,7 @@ def choose(fits: Sequence[Fitted], differences: Sequence[Difference], *, criteri
     compared = [uncalibrated, *(fits[index] for index in candidates(fits, criterion))]
     if len(compared) == 1:
         return Choice(uncalibrated, LEVEL, {}, {})
-    level = LEVEL / (len(compared) * (len(compared) - 1) // 2)
+    level = LEVEL / (len(compared) - 1)
     if _difference(differences, "nll", compared[1], uncalibrated).n < LEAST_EXAMPLES:
         return Choice(compared[1], level, {}, {})
     refused: dict[str, str] = {}
@@ -163,7 +165,7 @@ def _better_than(
     for other, each in enumerate(admitted):
         later, earlier = max(other, index), min(other, index)
         row = _difference(differences, metric, admitted[later], admitted[earlier]) if other != index else None
-        if row is not None and row.p_value < level and (row.value < 0) == (other > index):
+        if row is not None and row.p_value / 2 < level and (row.value < 0) == (other > index):
             return each
     return None
 

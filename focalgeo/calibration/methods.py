@@ -7,7 +7,7 @@ tests/calibration/test_methods.py has one of ten lines.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from focalgeo.calibration.classwise_fits import (
     fit_vector_scaling,
 )
 from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
+from focalgeo.calibration.fitted import Fitted, Method, Params
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.nonparametric import (
     fit_histogram_binning,
@@ -50,57 +51,7 @@ from focalgeo.calibration.temperature_variants import (
 )
 from focalgeo.types import CRITERIA, Array, InputError
 
-Params = dict[str, Array]
-
 DEFAULT_CRITERIA = ("nll", "ece")
-
-
-class Method(NamedTuple):
-    """A calibration method: its fit, its application, and its name in rows and reports.
-
-    fit(logits, labels, *, criterion, mask=None, <options>) -> params, a dict of arrays; its scalars are shown in
-    reports, and "converged", where it is among them, says whether the best values lie inside the range searched.
-    apply(params, logits) -> log_probs [examples, classes].
-    """
-
-    name: str  # its key in METHODS, and in rows
-    title: str  # in tables and figures
-    fit: Callable[..., Params]
-    apply: Callable[[Params, Array], Array]
-    criteria: tuple[str, ...] = ("nll",)  # that it can be fitted by, the usual one first; () where nothing is fitted
-    options: tuple[str, ...] = ()  # keyword options of `fit` beyond criterion and mask
-    keeps_class: bool = True  # False: it may change the predicted class
-    most_classes: int | None = None  # beyond which it is refused
-
-
-class Fitted(NamedTuple):
-    """A fitted method: the method, the criterion it was fitted by, and the parameters found."""
-
-    method: Method
-    criterion: str | None  # None where nothing is fitted
-    params: Params
-    num_classes: int | None = None  # of the logits it was fitted on; None for any
-
-    def predict_log_proba(self, logits: Logits) -> LogProbs:
-        """Calibrated log-probabilities [examples, classes] of the logits; they keep what probabilities round to 0."""
-        return self.method.apply(self.params, logits)
-
-    def calibrated(self, logits: Logits) -> "Calibrated":
-        """The log-probabilities with the method and criterion that they are from."""
-        return Calibrated(self.method, self.criterion, self.predict_log_proba(logits))
-
-    @property
-    def converged(self) -> bool:
-        """False where the fit ended at the end of its range."""
-        return bool(self.params.get("converged", True))
-
-
-class Calibrated(NamedTuple):
-    """Log-probabilities of examples by a method, with the method and the criterion it was fitted by."""
-
-    method: Method
-    criterion: str | None
-    log_probs: LogProbs
 
 
 # One compiled program for all methods of the focal map: two of them with the same gamma and temperature then agree to
@@ -197,13 +148,17 @@ def _fit_implied(
     return {"gamma": np.float32(trained_gamma)}
 
 
-def _by_nll(fitted: Callable[..., Params]) -> Callable[..., Params]:
-    """A fit by least NLL as the `fit` of a method."""
-
-    def fit(logits: Logits, labels: Labels, *, criterion: str = "nll", mask: Mask = None, **options: Any) -> Params:
-        return fitted(logits, labels, mask, **options)
-
-    return fit
+def _by_nll(
+    fitted: Callable[..., Params],
+    logits: Logits,
+    labels: Labels,
+    *,
+    criterion: str = "nll",
+    mask: Mask = None,
+    **options: Any,
+) -> Params:
+    """A fit by least NLL as the `fit` of a method; no closure, so that what is fitted can be pickled."""
+    return fitted(logits, labels, mask, **options)
 
 
 def _uncalibrated(params: Params, logits: Logits) -> LogProbs:
@@ -264,14 +219,14 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
         Method(
             "loss_implied_temperature_scaling",
             "Loss-implied map, then temperature scaling",
-            _by_nll(fit_loss_implied_temperature),
+            partial(_by_nll, fit_loss_implied_temperature),
             _implied_scaled,
             options=("trained_gamma",),
         ),
         Method(
             "ensemble_temperature_scaling",
             "Ensemble temperature scaling",
-            _by_nll(fit_ensemble_temperature),
+            partial(_by_nll, fit_ensemble_temperature),
             _ensemble,
         ),
         Method(
@@ -285,7 +240,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
         Method(
             "vector_scaling",
             "Vector scaling",
-            _by_nll(fit_vector_scaling),
+            partial(_by_nll, fit_vector_scaling),
             _vector,
             options=("temperature_fit",),
             keeps_class=False,
@@ -293,7 +248,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
         Method(
             "focal_vector_scaling",
             "Focal vector scaling",
-            _by_nll(fit_focal_vector_scaling),
+            partial(_by_nll, fit_focal_vector_scaling),
             _vector,
             options=("focal_fit",),
             keeps_class=False,
@@ -301,7 +256,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
         Method(
             "structured_matrix_scaling",
             "Structured matrix scaling",
-            _by_nll(fit_matrix_scaling),
+            partial(_by_nll, fit_matrix_scaling),
             _matrix,
             options=("temperature_fit",),
             keeps_class=False,
@@ -310,12 +265,12 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
         Method(
             "histogram_binning",
             "Histogram binning",
-            _by_nll(fit_histogram_binning),
+            partial(_by_nll, fit_histogram_binning),
             _histogram,
             options=("num_bins",),
             keeps_class=False,
         ),
-        Method("isotonic", "Isotonic regression", _by_nll(fit_isotonic), _isotonic),
+        Method("isotonic", "Isotonic regression", partial(_by_nll, fit_isotonic), _isotonic),
         Method("loss_implied_map", "Loss-implied map", _fit_implied, _implied, criteria=(), options=("trained_gamma",)),
     )
 }
@@ -351,15 +306,16 @@ def fit(
 
     Args:
         name: Its key in METHODS, such as "focal_temperature_scaling".
-        logits: Float [examples, classes], of examples that the network was not trained on.
+        logits: Float [examples, classes], of examples that the network was not trained on. Rows that all look like
+            probabilities are warned of.
         labels: Int [examples].
         criterion: One of the method's criteria; None for the first of them, "nll" wherever something is fitted.
         mask: Bool [examples], or how often each example counts; None counts each once.
         options: The options that METHODS names for it, such as `gammas` and `temperatures`, the grid of an ECE.
 
     Raises:
-        InputError: an unknown method, criterion or option; predictions that `check_predictions` refuses; more classes
-            than the method takes.
+        InputError: an unknown method, criterion or option; a grid for a fit by NLL; predictions that
+            `check_predictions` refuses; more classes than the method takes.
     """
     check_choice("the method", name, tuple(METHODS))
     method = METHODS[name]
@@ -370,8 +326,17 @@ def fit(
     given = predicted_logits(logits, labels, mask)
     check_classes(method, given.logits.shape[-1])
     chosen = criterion or next(iter(method.criteria), None)
+    _check_grid(options, chosen)
     params = method.fit(logits, labels, criterion=chosen, mask=mask, **options)
     return Fitted(method, chosen, params, given.logits.shape[-1])
+
+
+def _check_grid(options: Mapping[str, Any], criterion: str | None) -> None:
+    """Refuse a grid where the fit is continuous, which would leave it unused."""
+    unused = [name for name in ("gammas", "temperatures") if name in options]
+    if criterion == "nll" and unused:
+        what = f"{unused[0]} are given, but a fit by NLL is continuous and takes no grid"
+        raise InputError(f"{what}: leave them out, or give criterion='ece'")
 
 
 def check_classes(method: Method, num_classes: int) -> None:

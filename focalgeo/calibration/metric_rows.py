@@ -13,6 +13,7 @@ import numpy as np
 
 from focalgeo.calibration.binning import Reliability
 from focalgeo.calibration.crossfit import candidates
+from focalgeo.calibration.fitted import Calibrated, Fitted
 from focalgeo.calibration.intervals import (
     Z95,
     PairedDifference,
@@ -21,7 +22,6 @@ from focalgeo.calibration.intervals import (
     rounded_difference,
     wilson_interval,
 )
-from focalgeo.calibration.methods import Calibrated, Fitted
 from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry, metric_entries
 from focalgeo.calibration.resampling import (
     CLASS1_METRICS,
@@ -172,7 +172,8 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
     """Pairs (method, against) of positions in `calibrated`, which holds methods plainest first.
 
     Every method against the first for which nothing is fitted, against the first of the `candidates` by `criterion`,
-    and against each earlier one fitted by the same criterion; the candidates each against each earlier one.
+    and against each earlier one fitted by the same criterion; the candidates, and those for which nothing is fitted,
+    against each earlier candidate.
     """
     plainest = next((index for index, each in enumerate(calibrated) if each.criterion is None), None)
     compete = candidates(calibrated, criterion)
@@ -180,7 +181,8 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
     for later, each in enumerate(calibrated):
         for earlier, other in enumerate(calibrated):
             alike = each.criterion is not None and other.criterion == each.criterion
-            compared = earlier < later and (alike or (later in compete and earlier in compete))
+            competes = earlier in compete and (later in compete or each.criterion is None)
+            compared = earlier < later and (alike or competes)
             if later not in (plainest, earlier) and (compared or earlier in (plainest, *compete[:1])):
                 pairs.append((later, earlier))
     return pairs

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_bins, check_finite, is_traced, marked
+from focalgeo.arguments import check_bins, check_finite, is_traced, marked, number_array
 from focalgeo.calibration.binning import Labels, Logits, Mask
 from focalgeo.calibration.fits import checked
 from focalgeo.calibration.maps import Rows, normalised, temperature_scaling, top_class, top_log_odds
@@ -41,6 +41,7 @@ def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: F
     top = top_class(log_probs)
     log_odds = top_log_odds(log_probs, top)
     index = jnp.searchsorted(jnp.asarray(edges, log_probs.dtype), log_odds[..., 0], side="left")
+    accuracies = number_array("accuracies", accuracies, (len(edges) + 1,))
     accuracy = jnp.asarray(accuracies, log_probs.dtype)[index][..., None]
     rest = log_probs - jax.nn.log_sigmoid(-log_odds) + jnp.log1p(-accuracy)
     return jnp.where(jnp.isnan(log_odds), jnp.nan, jnp.where(top, jnp.log(accuracy), rest))

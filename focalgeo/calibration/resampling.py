@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from focalgeo.arguments import check_key
 from focalgeo.calibration.binning import Reliability, reliability, weights
 from focalgeo.calibration.ece_variants import binary_ece, binary_reliability
+from focalgeo.calibration.fitted import Calibrated
 from focalgeo.calibration.intervals import resampled
-from focalgeo.calibration.methods import Calibrated
 from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry, metric_entries
 from focalgeo.types import Array, InputError
 

@@ -1,75 +1,27 @@
-"""calibrator.json: one fitted calibration method, enough to apply it anywhere."""
+"""Reading calibrator.json: one fitted calibration method, enough to apply it anywhere."""
 
 import json
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
 
-from focalgeo.calibration.methods import METHODS, Fitted
+from focalgeo.calibration.fitted import FORMAT, VERSION, Fitted, Params
+from focalgeo.calibration.methods import METHODS
 from focalgeo.files import check_regular, opened, parse_json
-from focalgeo.types import Array, InputError
+from focalgeo.types import CRITERIA, InputError
 
-FORMAT, VERSION = "focalgeo-calibrator", 2
 MOST_CLASSES = 10_000_000
-_OTHER_LENGTHS = ("edges", "accuracies", "thresholds", "probabilities", "shares")  # axes that are not of classes
+_FIELDS = ("method", "criterion", "num_classes", "parameters")
 _MOST_BYTES = 2**28  # a matrix of 3,000 x 3,000 numbers is as large
+# one is missing, or is no number, or has another shape, or is nested too deep
+_CANNOT_BE_APPLIED = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 _AGAIN = "write it again with python -m focalgeo.calibrate"
 
 
-class SavedCalibrator(NamedTuple):
-    """A fitted method in plain Python numbers."""
-
-    method: str  # its name in METHODS
-    criterion: str | None  # by which it was fitted: "ece" or "nll"; None where nothing is fitted
-    num_classes: int
-    parameters: dict[str, Any]  # what `apply` of the method takes: numbers, or nested lists of them
-
-    def log_probs(self, logits: Array) -> Array:
-        """Calibrated log-probabilities [examples, classes] of logits of that shape.
-
-        Raises:
-            InputError: the logits are of another number of classes, or are no finite numbers.
-        """
-        logits = _checked_logits(logits, self.num_classes)
-        params = {name: np.asarray(value, np.float32) for name, value in self.parameters.items()}
-        return METHODS[self.method].apply(params, logits)
-
-
-def saved_calibrator(fitted: Fitted, num_classes: int) -> SavedCalibrator:
-    """The fitted method in plain numbers: 0.51 for the float32 next to it, not 0.5099999904632568."""
-    parameters = {name: value for name, value in plain_numbers(fitted.params).items() if name != "converged"}
-    return SavedCalibrator(fitted.method.name, fitted.criterion, num_classes, parameters)
-
-
-def plain_numbers(params: Mapping[str, Array]) -> dict[str, Any]:
-    """The params as Python numbers, truth values and nested lists, each with the fewest digits that give it back."""
-    return {name: _plain(np.asarray(value)) for name, value in params.items()}
-
-
-def _plain(value: np.ndarray) -> Any:
-    if value.ndim:
-        return [_plain(each) for each in value]
-    return float(str(value)) if np.issubdtype(value.dtype, np.floating) else value.item()
-
-
-def calibrator_json(
-    calibrator: SavedCalibrator, *, inputs: Mapping[str, Any], fits: Sequence[Fitted] = ()
-) -> dict[str, Any]:
-    """The object that calibrator.json holds: the calibrator, checksums of what it was made from, and all fits."""
-    listed = [
-        {"method": fitted.method.name, "criterion": fitted.criterion, "parameters": plain_numbers(fitted.params)}
-        for fitted in fits
-    ]
-    head = {"format": FORMAT, "version": VERSION}
-    return {**head, **calibrator._asdict(), "inputs": dict(inputs), "fits": listed}
-
-
-def read_calibrator(path: str | os.PathLike[str]) -> SavedCalibrator:
-    """Read calibrator.json.
+def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
+    """The fitted method that calibrator.json holds, ready to predict.
 
     Raises:
         InputError: the file is missing, is no calibrator, is of another version, names an unknown method, or holds
@@ -82,21 +34,33 @@ def read_calibrator(path: str | os.PathLike[str]) -> SavedCalibrator:
         raise InputError(
             f"{path} is of version {_short(found.get('version'))}, this focalgeo reads {VERSION}: {_AGAIN}"
         )
-    missing = [name for name in SavedCalibrator._fields if name not in found]
+    missing = [name for name in _FIELDS if name not in found]
     if missing:
         raise InputError(f"{path} has no {missing[0]}: {_AGAIN}")
+    _check_head(path, found)
+    try:
+        fitted = Fitted(
+            METHODS[found["method"]], found["criterion"], _params(found["parameters"]), found["num_classes"]
+        )
+        works = _works(fitted)
+    except _CANNOT_BE_APPLIED:
+        works = False
+    if not works:
+        raise InputError(f"{path} holds parameters out of range: {_AGAIN}")
+    return fitted
+
+
+def _check_head(path: str | os.PathLike[str], found: dict[str, Any]) -> None:
+    """Refuse an unknown method or criterion, and a number of classes that the method does not take."""
     if found["method"] not in list(METHODS):
         raise InputError.of_choice(f"method in {path}", _short(found["method"]), METHODS)
-    calibrator = SavedCalibrator(**{name: found[name] for name in SavedCalibrator._fields})
-    if calibrator.criterion not in ("ece", "nll", None):
-        raise InputError(f"{path}: criterion is {_short(calibrator.criterion)}, not ece, nll or null: {_AGAIN}")
-    num_classes = calibrator.num_classes
-    if type(num_classes) is not int or not 2 <= num_classes <= MOST_CLASSES:
+    if found["criterion"] not in [*CRITERIA, None]:
+        known = f"{', '.join(CRITERIA)} or null"
+        raise InputError(f"{path}: criterion is {_short(found['criterion'])}, not {known}: {_AGAIN}")
+    num_classes, most = found["num_classes"], METHODS[found["method"]].most_classes or MOST_CLASSES
+    if type(num_classes) is not int or not 2 <= num_classes <= most:
         classes = f"{path}: num_classes is {_short(num_classes)}, out of range"
-        raise InputError(f"{classes}: it must be from 2 to {MOST_CLASSES:,}; {_AGAIN}")
-    if not _works(calibrator):
-        raise InputError(f"{path} holds parameters out of range: {_AGAIN}")
-    return calibrator
+        raise InputError(f"{classes}: it must be from 2 to {most:,}; {_AGAIN}")
 
 
 def _read_json(path: Path) -> Any:
@@ -120,46 +84,60 @@ def _short(value: Any) -> str:
     return ascii(text[:40])[1:-1]
 
 
-def _checked_logits(logits: Array, num_classes: int) -> np.ndarray:
-    try:
-        logits = np.asarray(logits)
-    except ValueError as error:  # rows of several lengths
-        raise InputError(f"logits are no array: give [examples, {num_classes}]") from error
-    if logits.ndim != 2 or logits.shape[1] != num_classes:
-        raise InputError(f"logits have shape {logits.shape}: give [examples, {num_classes}]")
-    if not jax.numpy.issubdtype(logits.dtype, np.floating) and logits.dtype.kind not in "iu":
-        raise InputError(f"logits are of type {logits.dtype}: give numbers")
-    if not np.isfinite(logits).all():
-        raise InputError("logits are not all finite: remove or mend examples that are NaN or infinite")
-    return logits
+def _params(parameters: dict[str, Any]) -> Params:
+    """The parameters as float32 arrays.
 
-
-def _works(calibrator: SavedCalibrator) -> bool:
-    """Whether it gives log-probabilities, and keeps the predicted class where the method promises that.
-
-    Its parameters are numbers, or arrays of which each axis has an entry for each class, but for a few by name.
+    Raises:
+        TypeError, ValueError: one is no number or list of numbers, or not what its name stands for.
     """
-    num_classes, parameters = calibrator.num_classes, calibrator.parameters
-    if not isinstance(parameters, dict) or not all(map(_is_numeric, parameters.values())):
+    if not isinstance(parameters, dict):
+        raise TypeError("parameters have no names")
+    arrays = {name: np.asarray(value) for name, value in parameters.items()}
+    with np.errstate(over="ignore"):
+        params = {name: value.astype(np.float32) for name, value in arrays.items() if value.dtype.kind in "iuf"}
+    if len(params) < len(arrays) or not all(_is_in_range(name, value) for name, value in params.items()):
+        raise ValueError("a parameter is no number, or out of range")
+    return params
+
+
+def _works(fitted: Fitted) -> bool:
+    """Whether it gives log-probabilities, and keeps the predicted class where the method promises that."""
+    logits = np.zeros((2, fitted.num_classes), np.float32)
+    logits[1, 0] = 100
+    log_probs = np.asarray(fitted.predict_log_proba(logits))
+    if log_probs.shape != logits.shape or not np.isfinite(log_probs).all():
         return False
-    try:
-        with np.errstate(over="ignore"):
-            per_class = (value for name, value in parameters.items() if name not in _OTHER_LENGTHS)
-            if not all({num_classes}.issuperset(np.shape(value)) for value in per_class):
-                return False
-            logits = np.zeros((2, num_classes), np.float32)
-            logits[1, 0] = 100
-            log_probs = np.asarray(calibrator.log_probs(logits))
-    except (KeyError, TypeError, ValueError, OverflowError):  # one is missing, or is no number, or has another shape
-        return False
-    if log_probs.shape != (2, num_classes) or not np.isfinite(log_probs).all():
-        return False
-    kept = not METHODS[calibrator.method].keeps_class or log_probs[1].max() == log_probs[1, 0]
+    kept = not fitted.method.keeps_class or log_probs[1].max() == log_probs[1, 0]
     return bool(kept and np.allclose(np.exp(np.float64(log_probs)).sum(axis=1), 1, atol=1e-3))
 
 
-def _is_numeric(value: Any) -> bool:
-    """Whether it is a number or a list of such values."""
-    if isinstance(value, list):
-        return all(map(_is_numeric, value))
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_in_range(name: str, value: np.ndarray) -> bool:
+    return bool(np.isfinite(value).all() and (name not in _HOLDS or _HOLDS[name](value)))
+
+
+def _is_number(value: np.ndarray) -> bool:
+    return value.ndim == 0
+
+
+def _ascends(value: np.ndarray) -> bool:
+    return value.ndim == 1 and bool((np.diff(value) >= 0).all())
+
+
+def _is_inside(value: np.ndarray) -> bool:
+    return value.ndim == 1 and bool(((value > 0) & (value < 1)).all())
+
+
+def _are_shares(value: np.ndarray) -> bool:
+    return bool((value >= 0).all() and abs(value.sum() - 1) < 1e-4)
+
+
+# What the methods' maps do not see of a value while they are traced; shapes they see.
+_HOLDS = {
+    "gamma": _is_number,
+    "temperature": _is_number,
+    "edges": _ascends,
+    "thresholds": _ascends,
+    "accuracies": _is_inside,
+    "probabilities": lambda value: _ascends(value) and value.min() > 0 and value.max() <= 1,
+    "shares": _are_shares,
+}

@@ -1,7 +1,7 @@
 """The calibrate command's composition: outputs of a classifier compared, and everything written into --out."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from warnings import filterwarnings
@@ -9,7 +9,7 @@ from warnings import filterwarnings
 import numpy as np
 
 from focalgeo import calibration, records, report
-from focalgeo.calibration import METHODS, SavedCalibrator
+from focalgeo.calibration import Fitted
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job import program, say
 from focalgeo.job.inputs import COMPARED, Inputs, Options, make_config
@@ -28,11 +28,11 @@ def run_and_print(options: Options, inputs: Inputs, *, command: list[str]) -> No
     print(report.results_text(rows, records.read_manifest(out), "cross_fit" if inputs.test is None else "test"))
     numbers = {name: value for name, value in choice.parameters.items() if isinstance(value, float)}
     fitted = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-    title = METHODS[choice.method].title.lower()
+    title = choice.method.title.lower()
     print(f"to use: {title}{f' ({fitted})' if fitted else ''}\nreport: {out / 'report.html'}")
 
 
-def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[Row], SavedCalibrator]:
+def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[Row], Fitted]:
     """Calibrate and write everything into --out; returns the rows and the method to use.
 
     Raises:
@@ -59,7 +59,7 @@ def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[R
             also=inputs.also,
             **{name: getattr(options, name) for name in COMPARED},
         )
-        choice = calibration.saved_calibrator(found.choice.fitted, val.logits.shape[1])
+        choice = found.choice.fitted
         rows = [*found.rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
         with records.writing(out):
             (out / records.METRICS_FILE).unlink(missing_ok=True)  # all its rows are made anew, whatever it holds
@@ -73,7 +73,7 @@ def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[R
         warnings = input_warnings(options, val, test, found.fits)
         for warning in warnings:
             say(f"warning: {warning}")
-        records.write_manifest(out, {**manifest, "calibration": _summary(options, found, choice, warnings)})
+        records.write_manifest(out, {**manifest, "calibration": _summary(options, found, saved, warnings)})
         say("drawing the report")
         report.write_report(out)
     return rows, choice
@@ -84,14 +84,14 @@ def _given(outputs: Outputs) -> calibration.Outputs:
 
 
 def _summary(
-    options: Options, found: calibration.Comparison, choice: SavedCalibrator, warnings: Sequence[str]
+    options: Options, found: calibration.Comparison, saved: Mapping[str, Any], warnings: Sequence[str]
 ) -> dict[str, Any]:
     """The manifest's entry on what was chosen, and how."""
     held_out = {each.split for each in found.rows if isinstance(each, Metric)}
     summary = {
         "split": "test" if "test" in held_out else "cross_fit",
         "criterion": options.criterion,
-        "choice": choice._asdict(),
+        "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
         "level": found.choice.level,
         "refused": found.choice.refused,
         "beaten": found.choice.beaten,

@@ -2,25 +2,35 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from focalgeo.report.panels import Panel, loss_implied_panels, reliability_panels, search_panels, template, tiles
+from focalgeo.report.choice import Calibration, calibration_of, elsewhere_words, refused_words, verdict_words
+from focalgeo.report.forest import class_gap_figure, class_gap_words, class_gaps
+from focalgeo.report.panels import (
+    Panel,
+    difference_panels,
+    loss_implied_panels,
+    reliability_panels,
+    search_panels,
+    template,
+)
 from focalgeo.report.selection import (
     AS_TRAINED,
-    FOCAL,
-    PLAIN,
-    UNCALIBRATED,
     Column,
     Manifest,
     as_number,
     column_of_each,
+    criterion_title,
+    fitted_title,
     latest,
+    method_colour,
     method_title,
     metric,
     setting,
 )
+from focalgeo.report.snippets import SNIPPETS
 from focalgeo.report.style import short
 from focalgeo.report.tables import (
     NOTHING,
@@ -37,8 +47,6 @@ from focalgeo.report.tables import (
 from focalgeo.report.words import (
     SPLIT_WORDS,
     accuracy_words,
-    choice_words,
-    chosen_column,
     fitted_by,
     group_words,
     groups,
@@ -47,44 +55,10 @@ from focalgeo.report.words import (
 )
 from focalgeo.rows import Metric, Row, select
 
-# Plain NumPy for the page to show: it applies a calibrator.json of these methods on a machine without focalgeo.
-# Float64. 1 - q is summed over the other classes, so it keeps its digits where q rounds to 1.
-# tests/test_calibrate.py runs these lines and compares them with calibration.focal_temperature_scaling.
-SNIPPET_METHODS = (UNCALIBRATED, PLAIN, FOCAL)
 MOST_GROUPS = 500  # in the table of groups, the worst calibrated first
-SNIPPET = """\
-import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json").read_text())["parameters"]
-z = (logits - logits.max(-1, keepdims=True)).astype(float) / c.get("temperature", 1)  # logits: [examples, classes]
-log_q = z - np.log(np.exp(z).sum(-1, keepdims=True)); q = np.exp(log_q)
-r = np.maximum(q @ (1 - np.eye(q.shape[-1])), 1e-300); s = np.where(q > 0.5, np.log1p(-np.minimum(r, 0.5)), log_q)
-g = c.get("gamma", 0); w = log_q - g * np.log(r) - np.log1p(-g * q * s / r)
-probs = np.exp(w - w.max(-1, keepdims=True)); probs /= probs.sum(-1, keepdims=True)
-"""
 
 
-class _Calibration(NamedTuple):
-    """Settings and results of the calibration, from the manifest; any of them may be missing there."""
-
-    split: str  # "test", or "cross_fit" without a test file
-    criterion: str
-    choice: Mapping[str, Any]
-    warnings: Sequence[str]
-    trained_gamma: float | None
-
-
-def _calibration(manifest: Manifest) -> _Calibration:
-    found = manifest["calibration"]
-    return _Calibration(
-        split=found.get("split", "test"),
-        criterion=found.get("criterion", "ece"),
-        choice=found.get("choice", {}),
-        warnings=found.get("warnings", ()),
-        trained_gamma=found.get("trained_gamma"),
-    )
-
-
-def _shown(rows: Sequence[Row], manifest: Manifest) -> list[Column]:
-    calibration = _calibration(manifest)
+def _shown(rows: Sequence[Row], manifest: Manifest, calibration: Calibration) -> list[Column]:
     return column_of_each(rows, manifest, calibration.split, criterion=calibration.criterion)
 
 
@@ -92,45 +66,72 @@ def calibration_panels(
     rows: Sequence[Row], manifest: Manifest, search: Mapping[str, np.ndarray] | None
 ) -> Iterator[Panel]:
     """Yield the page's figures; a figure without rows is left out."""
-    split, columns = _calibration(manifest).split, _shown(rows, manifest)
+    calibration = calibration_of(manifest)
+    split, columns = calibration.split, _shown(rows, manifest, calibration)
+    yield from difference_panels(rows, manifest, split, criterion=calibration.criterion)
     for name in ("reliability", "class1_reliability"):
         yield from reliability_panels(rows, manifest, columns, split=split, name=name)
+    yield from _class_panels(rows, manifest, calibration)
     yield from loss_implied_panels(rows, manifest, split)
     yield from search_panels(rows, search)
 
 
+def _class_panels(rows: Sequence[Row], manifest: Manifest, calibration: Calibration) -> Iterator[Panel]:
+    gaps = class_gaps(rows, manifest, calibration.split, calibration.chosen, calibration.criterion)
+    if gaps.rows:
+        colours = {column: method_colour(manifest, column.method) for column in gaps.rows}
+        titles = {column: fitted_title(rows, manifest, column) for column in gaps.rows}
+        yield Panel("classes", "classes", "Probability less share", class_gap_figure(gaps, colours, titles))
+
+
 def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str, Any]) -> str:
     """Return the page's HTML."""
-    calibration, columns = _calibration(manifest), _shown(rows, manifest)
-    split, choice, gamma = calibration.split, calibration.choice, calibration.trained_gamma
-    chosen = chosen_column(choice)
-    saved = {name: choice[name] for name in ("method", "parameters") if name in choice}
+    calibration = calibration_of(manifest)
+    columns = _shown(rows, manifest, calibration)
+    split, chosen, gamma = calibration.split, calibration.chosen, calibration.trained_gamma
+    gaps = class_gaps(rows, manifest, split, chosen, calibration.criterion)
+    snippet = SNIPPETS.get(chosen.method, "")
     return template("calibration.html").render(
         title=f"Calibration of {short(str(manifest.get('data', {}).get('name', 'a classifier')), 200)}",
-        verdict=" ".join(choice_words(rows, manifest, choice, split=split, criterion=calibration.criterion)),
-        warnings=calibration.warnings,
-        tiles=tiles(rows, manifest, columns, split=split),
+        verdict=verdict_words(rows, manifest),
+        warnings=[*elsewhere_words(rows, manifest), *calibration.warnings],
+        refused=refused_words(rows, manifest),
+        criterion=criterion_title(calibration.criterion),
         split_words=SPLIT_WORDS.get(split, ""),
         cross_fitted=split == "cross_fit",
-        after=metric_table(rows, manifest, split),
-        val=metric_table(rows, manifest, "val"),
+        after=metric_table(rows, manifest, split, criterion=calibration.criterion, chosen=chosen),
         interval_words=interval_words(manifest),
         accuracy_words=accuracy_words(rows, manifest, split),
         fitted_by=fitted_by(manifest, columns),
         num_bins=as_number(setting(manifest, "evaluation.num_bins")),
         class1=class1_table(rows, manifest, columns, split),
+        class_words=class_gap_words(rows, manifest, gaps),
+        many_classes=len(gaps.classes),
         loss_implied_words="" if gamma is None else " ".join(loss_implied_words(rows, gamma, split)),
         group_words=group_words(rows, manifest, chosen, split),
         groups=group_table(rows, manifest, chosen, split),
         sections=sections,
-        calibrator=short(json.dumps(saved, ensure_ascii=False), 100_000),
-        snippet=SNIPPET if chosen.method in SNIPPET_METHODS else "",
+        calibrator=_calibrator_text(calibration.choice),
+        snippet=snippet,
+        snippet_lines=len(snippet.strip().splitlines()),
         from_probs=any(value.get("given") == "probs" for value in _inputs(manifest)),
         command=command_words(manifest),
         config=config_settings(manifest),
         seconds=phases(rows),
         machine=manifest_settings(manifest, "created", "platform", "versions"),
     )
+
+
+def _calibrator_text(choice: Mapping[str, Any]) -> str:
+    """The method and its fitted numbers; of a list no more than how many it holds."""
+    fitted = choice.get("parameters", {})
+    shown = {name: f"{_count(value):,} numbers" if isinstance(value, list) else value for name, value in fitted.items()}
+    saved = {**({"method": choice["method"]} if "method" in choice else {}), **({"parameters": shown} if shown else {})}
+    return short(json.dumps(saved, ensure_ascii=False), 5000)
+
+
+def _count(value: Any) -> int:
+    return sum(map(_count, value)) if isinstance(value, list) else 1
 
 
 def _inputs(manifest: Manifest) -> list[Mapping[str, Any]]:
@@ -146,10 +147,12 @@ def class1_table(rows: Sequence[Row], manifest: Manifest, columns: Sequence[Colu
         ("class1_ece", "Class-1 ECE", "probability of class 1, whatever is predicted"),
     )
     lines = [
-        Line(title, note, [share_cell(metric(rows, column, name, split)) for column in columns])
-        for name, title, note in kinds
+        Line(
+            fitted_title(rows, manifest, each), "", [share_cell(metric(rows, each, name, split)) for name, *_ in kinds]
+        )
+        for each in columns
     ]
-    return Table([(method_title(manifest, column.method), "") for column in columns], lines)
+    return Table([(title, note) for _, title, note in kinds], lines)
 
 
 def group_table(rows: Sequence[Row], manifest: Manifest, column: Column, split: str) -> Table | None:

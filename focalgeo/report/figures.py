@@ -37,19 +37,35 @@ def reliability_figure(
 
     With name "class1_reliability" the bins are of the probability of class 1, and its share replaces accuracy.
     """
+    with styled():
+        figure = Figure(figsize=(4.1, 4.7))
+        top, bottom = _draw_diagram(figure, rows, column, colour, split, name)
+        _write_counts(bottom)
+        figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=2, **LEGEND)
+    return figure
+
+
+def small_reliability_figure(
+    rows: Sequence[Row], column: Column, *, colour: str = "grey", split: str = "test", name: str = "reliability"
+) -> Figure:
+    """Draw what `reliability_figure` does, smaller, without its legend and numbers, for many side by side."""
+    with styled():
+        figure = Figure(figsize=(3.2, 3.4))
+        _draw_diagram(figure, rows, column, colour, split, name)
+    return figure
+
+
+def _draw_diagram(figure: Figure, rows: Sequence[Row], column: Column, colour: str, split: str, name: str) -> tuple:
     bins = latest_by(select(rows, ReliabilityBin, name=name, split=split, epoch=None, **column._asdict()), "bin")
     true, predicted = _AXES[name]
     together = -(-len(bins) // MOST_BARS)
     if together > 1:
         bins, predicted = pooled(bins, together), f"{predicted} (a bar: {together} bins)"
-    with styled():
-        figure = Figure(figsize=(4.1, 4.7))
-        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
-        draw_reliability(top, bins, COLOURS[colour], true)
-        _draw_counts(bottom, bins, COLOURS[colour])
-        bottom.set_xlabel(predicted)
-        figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=2, **LEGEND)
-    return figure
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
+    draw_reliability(top, bins, COLOURS[colour], true)
+    _draw_counts(bottom, bins, COLOURS[colour])
+    bottom.set_xlabel(predicted)
+    return top, bottom
 
 
 def pooled(bins: Sequence[ReliabilityBin], together: int) -> list[ReliabilityBin]:
@@ -102,7 +118,11 @@ def _draw_counts(axes: Any, bins: Sequence[ReliabilityBin], colour: str) -> None
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    for x, count in zip(centre, counts, strict=True):
+
+
+def _write_counts(axes: Any) -> None:
+    for bar in axes.patches:
+        x, count = bar.get_x() + bar.get_width() / 2, bar.get_height()
         text = f"{count:.0f}" if count < 1000 else f"{count / 1000:.1f}k" if count < 9950 else f"{count / 1000:.0f}k"
         axes.text(x, 1.15 * count, text, ha="center", va="bottom", fontsize=6.5, color=COLOURS["muted"])
 
@@ -212,7 +232,7 @@ def _draw_surface(axes: Any, gammas: np.ndarray, temperatures: np.ndarray, surfa
 
 
 def _mark_fits(axes: Any, rows: Sequence[Row], gammas: np.ndarray, criterion: str) -> None:
-    """Mark the fits of focal temperature scaling, and of temperature scaling, which is the row γ = 0."""
+    """Mark the fits of focal temperature scaling, perhaps between rows, and of temperature scaling, the row γ = 0."""
     marks = (
         (PLAIN, "temperature", "blue", "o", 14),
         (FOCAL, "focal temperature", "orange", "*", 12),
@@ -220,7 +240,7 @@ def _mark_fits(axes: Any, rows: Sequence[Row], gammas: np.ndarray, criterion: st
     for method, title, colour, marker, size in marks:
         fitted = fits(rows, Column(method, criterion))
         if "temperature" in fitted:
-            level = int(np.argmin(np.abs(gammas - fitted.get("calibration_gamma", 0.0))))
+            level = float(np.interp(fitted.get("calibration_gamma", 0.0), gammas, np.arange(len(gammas))))
             style = {"markersize": size, "markeredgecolor": LIGHT, "markeredgewidth": 1.3, "linestyle": "none"}
             axes.plot(fitted["temperature"], level, marker, color=COLOURS[colour], label=f"{title} scaling", **style)
 

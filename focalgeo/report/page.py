@@ -25,6 +25,7 @@ from focalgeo.report.hessian import (
 )
 from focalgeo.report.panels import (
     Panel,
+    difference_panels,
     draw_panels,
     loss_implied_panels,
     reliability_panels,
@@ -34,10 +35,12 @@ from focalgeo.report.panels import (
     write_panels,
 )
 from focalgeo.report.selection import (
+    CRITERION,
     LARGEST,
     Manifest,
     as_number,
     column_of_each,
+    criterion_title,
     read_manifest,
     read_rows,
     setting,
@@ -152,10 +155,12 @@ def _is_search(search: Mapping[str, np.ndarray]) -> bool:
     return ordered and filled and 0 < surfaces[0].size <= _MOST_PAIRS and bool(temperatures[0] > 0)
 
 
+_MOST_TILES = 4
 _MOST_PAIRS = 1_000_000  # of gamma and T in a surface that is drawn
 
 
 def _panels(rows: Sequence[Row], manifest: Manifest, search: Mapping[str, np.ndarray] | None) -> Iterator[Panel]:
+    yield from difference_panels(rows, manifest, "test", criterion=CRITERION)
     yield from reliability_panels(rows, manifest, column_of_each(rows, manifest))
     yield from loss_implied_panels(rows, manifest, "test")
     yield from training_panels(rows)
@@ -169,9 +174,10 @@ def _render(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str, Any]
     return template("report.html").render(
         title=f"{data_title(manifest, 'A run')}: {training_loss(manifest)}",
         verdict=" ".join(verdict(rows, manifest)),
-        tiles=tiles(rows, manifest, columns),
+        tiles=tiles(rows, manifest, columns[:_MOST_TILES]),
         test=metric_table(rows, manifest, "test"),
         val=metric_table(rows, manifest, "val"),
+        criterion=criterion_title(CRITERION),
         fitted_by=fitted_by(manifest, columns),
         attribution=attribution_tables(rows),
         attribution_words=" ".join(attribution_words(rows)),

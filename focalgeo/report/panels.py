@@ -12,13 +12,15 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from focalgeo import records
-from focalgeo.report.figures import reliability_figure, surface_figure
+from focalgeo.report.figures import reliability_figure, small_reliability_figure, surface_figure
+from focalgeo.report.forest import differences_figure, reference
 from focalgeo.report.selection import (
     AS_TRAINED,
     LOSS_IMPLIED,
     Column,
     Manifest,
     columns_of,
+    fitted_title,
     has_interval,
     method_colour,
     method_title,
@@ -27,6 +29,7 @@ from focalgeo.report.selection import (
 from focalgeo.report.style import COLOURS, drawing, percent, points, printable, to_svg
 from focalgeo.rows import ReliabilityBin, Row, select
 
+MOST_LARGE = 3  # reliability diagrams that stand beside each other in full size
 _VARIABLES = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
 
 
@@ -126,13 +129,26 @@ def reliability_panels(
     name: str = "reliability",
     section: str | None = None,
 ) -> Iterator[Panel]:
-    """Yield a reliability diagram for each column that has bins `name`, in the section of that name or `section`."""
-    for column in columns:
-        if select(rows, ReliabilityBin, name=name, split=split, **column._asdict()):
-            colour = method_colour(manifest, column.method)
-            figure = reliability_figure(rows, column, colour=colour, split=split, name=name)
-            title = method_title(manifest, column.method)
-            yield Panel(section or name, f"{section or name}_{column.method}", title, figure)
+    """Yield a reliability diagram for each column that has bins `name`, in the section of that name or `section`.
+
+    More than MOST_LARGE are drawn small.
+    """
+    drawn = [each for each in columns if select(rows, ReliabilityBin, name=name, split=split, **each._asdict())]
+    draw = reliability_figure if len(drawn) <= MOST_LARGE else small_reliability_figure
+    for column in drawn:
+        colour = method_colour(manifest, column.method)
+        figure = draw(rows, column, colour=colour, split=split, name=name)
+        title = method_title(manifest, column.method)
+        yield Panel(section or name, f"{section or name}_{column.method}", title, figure)
+
+
+def difference_panels(rows: Sequence[Row], manifest: Manifest, split: str, *, criterion: str) -> Iterator[Panel]:
+    """Yield the plot of differences to temperature scaling; none without such rows."""
+    against = reference(rows, manifest, split, criterion)
+    figure = differences_figure(rows, manifest, split, criterion=criterion)
+    if figure is not None:
+        title = f"Each method less {fitted_title(rows, manifest, against).lower()}"
+        yield Panel("differences", "differences", title, figure)
 
 
 def loss_implied_panels(rows: Sequence[Row], manifest: Manifest, split: str) -> Iterator[Panel]:

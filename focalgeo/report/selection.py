@@ -14,6 +14,7 @@ from focalgeo import records
 from focalgeo.config import SWEPT_FIELDS
 from focalgeo.report.style import METHOD_COLOURS, short
 from focalgeo.rows import (
+    Difference,
     Fit,
     HistogramBin,
     Metric,
@@ -33,6 +34,9 @@ Manifest = Mapping[str, Any]
 # The methods that sentences are about; any other is known by its entry in the manifest alone.
 UNCALIBRATED, PLAIN, FOCAL = "uncalibrated", "temperature_scaling", "focal_temperature_scaling"
 LOSS_IMPLIED = "loss_implied_map"
+CRITERION = "nll"  # by which the methods shown are fitted where they can be: what it fits is steadier than by an ECE
+_CRITERIA = {"nll": "NLL", "ece": "ECE", "adaptive_ece": "adaptive ECE", "line_search": "line search"}
+_AT_GAMMA_0 = {FOCAL: PLAIN, "focal_vector_scaling": "vector_scaling"}  # what a method of the focal map is at gamma 0
 
 
 class Column(NamedTuple):
@@ -204,14 +208,27 @@ def method_title(manifest: Manifest, method: str) -> str:
     return entry.get("title") or method.replace("_", " ").capitalize()
 
 
+def criterion_title(criterion: str) -> str:
+    """Return a criterion's name in words: "NLL", "adaptive ECE"."""
+    return _CRITERIA.get(criterion) or criterion.replace("_", " ").upper()
+
+
+def fitted_title(rows: Sequence[Row], manifest: Manifest, column: Column) -> str:
+    """Return the title of what was fitted: that of temperature scaling where a focal map came to gamma 0."""
+    plainer = _AT_GAMMA_0.get(column.method)
+    is_plain = plainer is not None and fits(rows, column).get("calibration_gamma") == 0
+    return method_title(manifest, plainer if is_plain else column.method)
+
+
 def method_colour(manifest: Manifest, method: str) -> str:
-    """Return the name of a method's colour: grey as trained, else by its position in the manifest."""
-    if method == UNCALIBRATED:
-        return "grey"
-    names = [name for name in manifest.get("methods", {}) if name not in (UNCALIBRATED, LOSS_IMPLIED)]
-    if method not in names:
-        return "orange"  # the loss-implied map, which is in no figure with the others
-    return METHOD_COLOURS[names.index(method) % len(METHOD_COLOURS)]
+    """Return the name of a method's colour: grey as trained, two that stay, and others by position in the manifest."""
+    known = {UNCALIBRATED: "grey", PLAIN: METHOD_COLOURS[0], FOCAL: METHOD_COLOURS[1]}
+    names = [name for name in manifest.get("methods", {}) if name not in (*known, LOSS_IMPLIED)]
+    colours = METHOD_COLOURS[2:]
+    if method in names:
+        return colours[names.index(method) % len(colours)]
+    others = {LOSS_IMPLIED: METHOD_COLOURS[1]}  # in no figure with the others
+    return (known | others).get(method, METHOD_COLOURS[-1])
 
 
 def columns_of(rows: Sequence[Row], manifest: Manifest, split: str) -> list[Column]:
@@ -223,7 +240,7 @@ def columns_of(rows: Sequence[Row], manifest: Manifest, split: str) -> list[Colu
 
 
 def column_of_each(
-    rows: Sequence[Row], manifest: Manifest, split: str = "test", *, criterion: str | None = None
+    rows: Sequence[Row], manifest: Manifest, split: str = "test", *, criterion: str = CRITERION
 ) -> list[Column]:
     """Return each method once, fitted by `criterion`, or by the first that has metrics where that one has none.
 
@@ -251,6 +268,29 @@ def latest_by(rows: Iterable[Row], field: str) -> list[Any]:
 def metric(rows: Iterable[Row], column: Column, name: str, split: str = "test") -> Metric | None:
     """Return the last row of one metric of one column."""
     return latest(rows, Metric, name=name, split=split, group=None, **column._asdict())
+
+
+def differences(rows: Iterable[Row], name: str, split: str) -> list[Difference]:
+    """Return the rows of a metric's differences between methods on one split, measured after training."""
+    return select(rows, Difference, name=f"{name}_difference", split=split, epoch=None)
+
+
+def difference(found: Iterable[Difference], column: Column, against: Column) -> Difference | None:
+    """Return a metric with one method less that with another from the rows of `differences`, whichever stands first."""
+    for row in reversed(list(found)):
+        if _is_pair(row, column, against):
+            return row
+        if _is_pair(row, against, column):
+            swapped = {"value": -row.value, "low": -row.high, "high": -row.low, "against": row.method}
+            return row._replace(**swapped, **column._asdict(), against_criterion=against.criterion)
+    return None
+
+
+def _is_pair(row: Difference, column: Column, against: Column) -> bool:
+    if (row.method, row.criterion, row.against) != (*column, against.method):
+        return False
+    same = row.criterion if against.criterion is not None else None
+    return (row.against_criterion or same) == against.criterion
 
 
 def fits(rows: Iterable[Row], column: Column) -> dict[str, float]:
@@ -285,6 +325,11 @@ def in_training(rows: Iterable[Row]) -> list[Row]:
 def measured(rows: Iterable[Row], kind: type, name: str) -> list[Any]:
     """Return the last row of curvature `name` after training for each loss and split, in the order written."""
     return list({(row.loss, row.split): row for row in select(final(rows), kind, name=name)}.values())
+
+
+def is_better(row: Difference | None, best: str = "low") -> bool:
+    """Whether a difference is a finding for its first method: its interval leaves out 0 on the metric's better side."""
+    return row is not None and (row.high < 0 if best == "low" else row.low > 0)
 
 
 def has_interval(row: Any) -> bool:

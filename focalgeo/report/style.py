@@ -24,8 +24,12 @@ COLOURS = {
     "orange": "#d55e00",
     "green": "#009e73",
     "purple": "#cc79a7",
+    "gold": "#b58900",
+    "sky": "#3aa0d8",
+    "red": "#b5304f",
+    "olive": "#7a8b2a",
 }
-METHOD_COLOURS = ("blue", "orange", "green", "purple")  # of methods in the order of the manifest; grey: as trained
+METHOD_COLOURS = ("blue", "orange", "green", "purple", "gold", "sky", "red", "olive")  # of methods; grey: as trained
 LIGHT = "#fdfdfd"  # marks on a heat map: light on dark in either theme
 LINESTYLES = ("-", "--", ":", "-.")
 LEGEND = {"fontsize": 8, "handlelength": 2.2, "columnspacing": 1.2, "borderaxespad": 0.2}
@@ -138,6 +142,12 @@ def plain(value: float) -> str:
     if 1e-4 <= abs(value) < _LARGE:
         return f"{value:,.6f}".rstrip("0").rstrip(".").translate(_MINUS)
     return significant(value, 2)
+
+
+def rounded(value: float, digits: int = 4) -> str:
+    """Return a number with so many significant digits and without needless zeros: 1.695, 0.8."""
+    text = significant(value, digits)
+    return text.rstrip("0").rstrip(".") if "." in text and "×" not in text else text
 
 
 def fixed(value: float, digits: int) -> str:

@@ -19,6 +19,7 @@ from focalgeo.report.axes import (
 from focalgeo.report.panels import Panel, template
 from focalgeo.report.selection import (
     AS_TRAINED,
+    CRITERION,
     FOCAL,
     PLAIN,
     UNCALIBRATED,
@@ -61,7 +62,7 @@ from focalgeo.rows import TITLES, Eigenvalue, Fit, Metric, Row, Scalar, Title, T
 from focalgeo.types import Estimate
 
 MOST_LINES = 12  # that figures show
-CRITERION = "nll"  # of the methods shown: their parameters are steadier than those fitted by ECE
+MOST_PRINTED = 3  # methods in a terminal's table; of more, temperature scaling and the focal map alone
 _CURVATURE = {
     "lambda_max": (Eigenvalue, "λmax"),  # in tables
     "trace": (Trace, TITLES["trace"].title),
@@ -101,10 +102,13 @@ def quantities(rows: Sequence[Row], manifest: Manifest) -> list[Shown]:
     entries, columns = metric_entries(manifest), _fitted_columns(rows, manifest)
     found = [_as_trained(name, entries[name], printed=True) for name in PRINTED if name in entries]
     for column in columns:
-        found.append(Shown(f"ECE {_after(manifest, column)}, %", 100.0, _metric("ece", column), printed=True))
-    for column in columns:
+        printed = column.method in (PLAIN, FOCAL) or len(columns) <= MOST_PRINTED
+        found.append(Shown(f"ECE {_after(manifest, column)}, %", 100.0, _metric("ece", column), printed=printed))
+    for column in columns if "nll" in entries else ():
+        found.append(Shown(f"NLL {_after(manifest, column)}, nats", 1.0, _metric("nll", column), printed=False))
+    for column, names in _own_fits(rows, columns).items():
         of = "" if column.method == PLAIN else f", {method_title(manifest, column.method).lower()}"
-        for name, symbol in symbols_of(fits(rows, column)).items():
+        for name, symbol in symbols_of(names).items():
             quantity = Quantity(Fit, {"name": name, **column._asdict()})
             found.append(Shown(f"Best {symbol}{of}", 1.0, quantity, printed=not of))
     found += [_as_trained(name, entry, printed=False) for name, entry in entries.items() if name not in PRINTED]
@@ -114,6 +118,19 @@ def quantities(rows: Sequence[Row], manifest: Manifest) -> list[Shown]:
             shown = f"{title}, {loss_title(loss)}, {split}"
             found.append(Shown(shown, 1.0, quantity, printed=name != "scale_free_trace"))
     return [each for each in found if select(rows, each.quantity.kind, **each.quantity.fields)]
+
+
+def _own_fits(rows: Sequence[Row], columns: Sequence[Column]) -> dict[Column, list[str]]:
+    """The fitted numbers of each method that are not those of a plainer one, as its fit's first stage has them."""
+    known: set[tuple] = set()
+    found: dict[Column, list[str]] = {}
+    for column in columns:
+        for name in fits(rows, column):
+            values = (name, *(row.value for row in select(rows, Fit, name=name, **column._asdict())))
+            if values not in known:
+                found.setdefault(column, []).append(name)
+            known.add(values)
+    return found
 
 
 def _measured(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -194,8 +211,8 @@ def _calibration_panels(rows: Sequence[Row], manifest: Manifest, sweep: Sweep) -
         label = "accuracy" if percent else "NLL (nats)"
         yield Panel("calibration", f"sweep_{name}", title, axis_figure(rows, sweep, drawn, label, percent=percent))
     fitted: dict[str, list[Column]] = {}
-    for column in columns:
-        for name in fits(rows, column):
+    for column, names in _own_fits(rows, columns).items():
+        for name in names:
             fitted.setdefault(name, []).append(column)
     for name, having in sorted(fitted.items(), key=lambda each: -len(each[1])):
         drawn = {
@@ -241,8 +258,8 @@ def stopped_words(rows: Sequence[Row]) -> str:
 def fitted_words(rows: Sequence[Row], manifest: Manifest) -> str:
     """Return the sentence on the numbers of each method and how they were fitted; "" without any."""
     parts = []
-    for column in _fitted_columns(rows, manifest):
-        symbols = list(symbols_of(fits(rows, column)).values())
+    for column, names in _own_fits(rows, _fitted_columns(rows, manifest)).items():
+        symbols = list(symbols_of(names).values())
         title = method_title(manifest, column.method)
         one = "one number, " if len(symbols) == 1 else ""
         parts += [f"{title.lower() if parts else title} has {one}{' and '.join(symbols)}"] if symbols else []

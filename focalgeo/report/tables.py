@@ -6,21 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from focalgeo.report.selection import (
-    UNCALIBRATED,
+    AS_TRAINED,
+    CRITERION,
     Column,
     Manifest,
+    column_of_each,
     columns_of,
-    fits,
+    criterion_title,
+    difference,
+    differences,
+    fitted_title,
     has_interval,
-    latest,
+    is_better,
     method_title,
     metric,
     metric_entries,
-    parameter_title,
     setting,
 )
-from focalgeo.report.style import fixed, interval, percent, plain, short
-from focalgeo.rows import Difference, Metric, Row, Seconds, Title, select
+from focalgeo.report.style import fixed, interval, percent, short
+from focalgeo.report.words import fitted_values
+from focalgeo.rows import Metric, Row, Seconds, Title, select
 
 
 class Cell(NamedTuple):
@@ -32,11 +37,12 @@ class Cell(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A row of a table: its heading, the unit or direction beneath, and its cells."""
+    """A row of a table: its heading, what stands in small type beneath, its cells, and a word that marks it."""
 
     title: str
     note: str
     cells: list[Cell]
+    mark: str = ""
 
 
 class Table(NamedTuple):
@@ -51,54 +57,66 @@ PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
 _PHASES = ("prepare", "compile", "train", "fit", "evaluate")  # in the order of a job
 
 
-def metric_table(rows: Sequence[Row], manifest: Manifest, split: str) -> Table | None:
-    """Return metrics by method and criterion on one split, fitted numbers on top; None where there are no such rows.
+def metric_table(
+    rows: Sequence[Row], manifest: Manifest, split: str, *, criterion: str = CRITERION, chosen: Column | None = None
+) -> Table | None:
+    """Return a line for each fit of each method on one split, and a column for each metric; None without such rows.
 
-    A metric's differences between methods stand beneath it.
+    Bold is a value that is better beyond noise than that of every other method by `criterion`, and of no line worse.
     """
     columns = columns_of(rows, manifest, split)
-    if not columns:
+    entries = _shown_metrics(rows, manifest, split)
+    if not columns or not entries:
         return None
-    lines = _fit_lines(rows, columns)
-    for name, entry in metric_entries(manifest).items():
-        lines += _metric_lines(rows, columns, name, entry, split)
-        lines += _difference_lines(rows, manifest, columns, name, entry, split)
-    return Table([_head(manifest, column) for column in columns], lines)
-
-
-def _head(manifest: Manifest, column: Column) -> tuple[str, str]:
-    note = "as trained" if column.method == UNCALIBRATED else "nothing fitted"
-    note = f"fitted by {column.criterion.upper()}" if column.criterion else note
-    return method_title(manifest, column.method), note
-
-
-def _fit_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
-    """A line for each fitted number, those that most methods have first."""
-    fitted = [fits(rows, column) for column in columns]
-    names = dict.fromkeys(name for each in fitted for name in each)
+    competing = column_of_each(rows, manifest, split, criterion=criterion)
+    cells = [_metric_cells(rows, columns, competing, name, entry, split) for name, entry in entries.items()]
     lines = [
-        Line(
-            parameter_title(name),
-            "fitted on validation",
-            [Cell(plain(f[name])) if name in f else NOTHING for f in fitted],
-        )
-        for name in names
+        Line(method_title(manifest, column.method), _fit_note(rows, manifest, column), list(own), _mark(column, chosen))
+        for column, own in zip(columns, zip(*cells, strict=True), strict=True)
     ]
-    return sorted(lines, key=lambda line: line.cells.count(NOTHING))
+    return Table([(entry.title, entry.note or entry.unit) for entry in entries.values()], lines)
 
 
-def _metric_lines(rows: Sequence[Row], columns: Sequence[Column], name: str, entry: Title, split: str) -> list[Line]:
-    found = [metric(rows, column, name, split) for column in columns]
-    if not any(found):
-        return []
-    shown = {index: round(entry.scale * row.value, entry.digits) for index, row in enumerate(found) if row is not None}
-    best = {"low": min, "high": max}[entry.best](shown.values())  # what prints alike is alike
-    alike = len(set(shown.values())) == 1
-    cells = [
-        NOTHING if row is None else _metric_cell(row, entry, best=not alike and shown[index] == best)
-        for index, row in enumerate(found)
+def _shown_metrics(rows: Sequence[Row], manifest: Manifest, split: str) -> dict[str, Title]:
+    """The metrics that were asked for, NLL and Brier score, as far as there are rows."""
+    asked = setting(manifest, "evaluation.metrics")
+    names = {row.name for row in select(rows, Metric, split=split, group=None)}
+    if isinstance(asked, list | tuple) and asked:
+        names &= {"nll", "brier", *(name for name in asked if isinstance(name, str))}
+    return {name: entry for name, entry in metric_entries(manifest).items() if name in names}
+
+
+def _mark(column: Column, chosen: Column | None) -> str:
+    return "chosen" if column == chosen else ""
+
+
+def _fit_note(rows: Sequence[Row], manifest: Manifest, column: Column) -> str:
+    """By what a method was fitted, and the numbers found."""
+    if column.criterion:
+        by = f"by {criterion_title(column.criterion)}"
+    elif column.method in manifest.get("methods", {}) or column == AS_TRAINED:
+        by = "as trained" if column == AS_TRAINED else "nothing fitted"
+    else:
+        by = "from elsewhere"
+    plainer = fitted_title(rows, manifest, column)
+    same = [f"that is {plainer.lower()}"] if plainer != method_title(manifest, column.method) else []
+    return ", ".join([by, *fitted_values(rows, column), *same])
+
+
+def _metric_cells(
+    rows: Sequence[Row], columns: Sequence[Column], competing: Sequence[Column], name: str, entry: Title, split: str
+) -> list[Cell]:
+    found = {column: metric(rows, column, name, split) for column in columns}
+    found = {column: row for column, row in found.items() if row is not None}
+    values = {column: row.value if entry.best == "low" else -row.value for column, row in found.items()}
+    best = min(values, key=values.get, default=None)
+    rivals = [column for column in competing if column in found and column != best]
+    pairs = differences(rows, name, split)
+    is_finding = bool(rivals) and all(is_better(difference(pairs, best, each), entry.best) for each in rivals)
+    return [
+        _metric_cell(found[column], entry, best=is_finding and column == best) if column in found else NOTHING
+        for column in columns
     ]
-    return [Line(entry.title, entry.note or entry.unit, cells)]
 
 
 def _metric_cell(row: Metric, entry: Title, *, best: bool) -> Cell:
@@ -106,27 +124,8 @@ def _metric_cell(row: Metric, entry: Title, *, best: bool) -> Cell:
     return Cell(text, _bracket(row, entry), best)
 
 
-def _bracket(row: Metric | Difference, entry: Title) -> str:
+def _bracket(row: Metric, entry: Title) -> str:
     return interval(row.low, row.high, scale=entry.scale, digits=entry.digits) if has_interval(row) else ""
-
-
-def _difference_lines(
-    rows: Sequence[Row], manifest: Manifest, columns: Sequence[Column], name: str, entry: Title, split: str
-) -> list[Line]:
-    """A line for each fitted method that others are compared with."""
-    found = select(rows, Difference, name=f"{name}_difference", split=split)
-    unit = "percentage points" if entry.unit == "%" else entry.unit
-    lines = []
-    for against in dict.fromkeys(row.against for row in found if row.against != UNCALIBRATED):
-        own = [latest(found, Difference, against=against, **column._asdict()) for column in columns]
-        cells = [NOTHING if row is None else _difference_cell(row, entry) for row in own]
-        note = ", ".join(filter(None, (f"less {method_title(manifest, against).lower()}", unit)))
-        lines.append(Line(f"{entry.title} difference", note, cells))
-    return lines
-
-
-def _difference_cell(row: Difference, entry: Title) -> Cell:
-    return Cell(fixed(entry.scale * row.value, entry.digits), _bracket(row, entry))
 
 
 def share_cell(row: Metric | None) -> Cell:
@@ -141,13 +140,20 @@ def results_text(rows: Sequence[Row], manifest: Manifest, split: str) -> str:
     entries = metric_entries(manifest)
     names = [name for name in PRINTED if name in entries]
     where = {"cross_fit": "on val, cross-fitted"}.get(split, f"on {split}")
-    lines = [f"{where:<34}" + "".join(f" {_label(entries[name]):>8}" for name in names)]
-    for column in columns_of(rows, manifest, split):
-        by = f" by {column.criterion.upper()}" if column.criterion else ""
+    columns = columns_of(rows, manifest, split)
+    titles = [_title_by(rows, manifest, column) for column in columns]
+    width = max(map(len, [*titles, " " * 33])) + 1
+    lines = [f"{where:<{width}}" + "".join(f" {_label(entries[name]):>8}" for name in names)]
+    for column, title in zip(columns, titles, strict=True):
         found = [metric(rows, column, name, split) for name in names]
         cells = "".join(f" {'–' if row is None else format(row.value, '.4f'):>8}" for row in found)
-        lines.append(f"{method_title(manifest, column.method).lower() + by:<34}{cells}")
+        lines.append(f"{title:<{width}}{cells}")
     return "\n".join(lines)
+
+
+def _title_by(rows: Sequence[Row], manifest: Manifest, column: Column) -> str:
+    by = f" by {criterion_title(column.criterion)}" if column.criterion else ""
+    return method_title(manifest, column.method).lower() + by
 
 
 def _label(entry: Title) -> str:

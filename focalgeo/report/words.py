@@ -1,39 +1,42 @@
 """Sentences computed from rows; they claim no more than the intervals do."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any
 
 from focalgeo.report.selection import (
     AS_TRAINED,
     FOCAL,
     LOSS_IMPLIED,
     PLAIN,
-    UNCALIBRATED,
     Column,
     Manifest,
     as_number,
     batches_of_row,
     column_of_each,
     columns_of,
+    criterion_title,
+    difference,
+    differences,
     fits,
+    fitted_title,
     has_interval,
-    latest,
+    is_better,
     loss_title,
     method_title,
     metric,
     setting,
     symbols_of,
 )
-from focalgeo.report.style import interval, percent, plain, points, short
-from focalgeo.rows import LEAST_EXAMPLES, Difference, Metric, ReliabilityBin, Row, Scalar, select
+from focalgeo.report.style import fixed, interval, percent, plain, points, rounded, short
+from focalgeo.rows import LEAST_EXAMPLES, Difference, Metric, ReliabilityBin, Row, Scalar, Title, select
 
-_EXAMPLES = {"test": "this test set does"}
+_NLL = Title("NLL", "nats")
+_ECE = Title("ECE", "%", scale=100.0, digits=2)
 SPLIT_WORDS = {
     "test": "On the test examples, on which nothing was fitted.",
     "cross_fit": (
-        "There was no test file: every example is measured with methods that were fitted without its fold. The fitted"
-        " numbers of this table are those of all examples together, which calibrator.json holds."
+        "There was no test file: every example is measured with methods that were fitted without its fold, and a method"
+        " was chosen by these numbers. The fitted numbers are those of all examples together, as in calibrator.json."
     ),
 }
 
@@ -100,32 +103,31 @@ def with_interval(row: Metric) -> str:
     return f"{text} {interval(row.low, row.high, scale=100)}" if has_interval(row) else text
 
 
+def fitted_values(rows: Sequence[Row], column: Column) -> list[str]:
+    """Return the fitted numbers of a column with their symbols, four digits of each: "T = 0.8"."""
+    fitted = fits(rows, column)
+    return [f"{symbol}\u00a0=\u00a0{rounded(fitted[name])}" for name, symbol in symbols_of(fitted).items()]
+
+
 def column_words(rows: Sequence[Row], manifest: Manifest, column: Column) -> str:
     """Return a method with what was fitted: "focal temperature scaling (γ = 1, T = 0.8)"."""
-    fitted = fits(rows, column)
-    values = [f"{symbol}\u00a0=\u00a0{plain(fitted[name])}" for name, symbol in symbols_of(fitted).items()]
-    return method_title(manifest, column.method).lower() + (f" ({', '.join(values)})" if values else "")
-
-
-def _after_words(rows: Sequence[Row], manifest: Manifest, column: Column, split: str) -> str:
-    row = metric(rows, column, "ece", split)
-    shown = "not measured" if row is None else with_interval(row)
-    return f"{column_words(rows, manifest, column)} it is {shown}"
+    values = fitted_values(rows, column)
+    return fitted_title(rows, manifest, column).lower() + (f" ({', '.join(values)})" if values else "")
 
 
 def fitted_by(manifest: Manifest, columns: Sequence[Column]) -> str:
     """Return the criterion by which the methods of a figure are fitted: "ECE", or "ECE, vector scaling by NLL"."""
     fitted = [column for column in columns if column.criterion]
     others = [
-        f"{method_title(manifest, column.method).lower()} by {column.criterion.upper()}"
+        f"{method_title(manifest, column.method).lower()} by {criterion_title(column.criterion)}"
         for column in fitted
         if column.criterion != fitted[0].criterion
     ]
-    return ", ".join([fitted[0].criterion.upper(), *others]) if fitted else ""
+    return ", ".join([criterion_title(fitted[0].criterion), *others]) if fitted else ""
 
 
 def verdict(rows: Sequence[Row], manifest: Manifest) -> list[str]:
-    """Return the opening sentences: accuracy, ECE before and after, and which of two methods is better, if either."""
+    """Return the opening sentences: accuracy, ECE before and after, and which methods have a better NLL, if any."""
     accuracy, before = (metric(rows, AS_TRAINED, name) for name in ("accuracy", "ece"))
     sentences = ["This workdir holds no final test rows yet."]
     if accuracy is not None:
@@ -135,103 +137,74 @@ def verdict(rows: Sequence[Row], manifest: Manifest) -> list[str]:
     if before is None:
         return sentences
     columns = [column for column in column_of_each(rows, manifest) if column != AS_TRAINED]
-    after = [_after_words(rows, manifest, column, "test") for column in columns]
-    change = f"; after {', and after '.join(after)}" if after else ""
-    sentences.append(f"Its expected calibration error is {with_interval(before)} as trained{change}.")
-    return sentences + [_comparison(rows, manifest, row) for row in _pairs(rows, columns, "test")]
+    first, others = columns[:1], columns[1:]
+    shown = {column: metric(rows, column, "ece") for column in first}
+    after = [
+        f" and {with_interval(row)} after {column_words(rows, manifest, each)}" for each, row in shown.items() if row
+    ]
+    sentences.append(f"Its expected calibration error is {with_interval(before)} as trained{''.join(after)}.")
+    compared = [_against_first(rows, manifest, first[0], others)] if others else []
+    return [*sentences, *filter(None, compared)]
 
 
-def difference(rows: Sequence[Row], column: Column, against: str, split: str = "test") -> Difference | None:
-    """Return the row of a column's ECE less that of another method, on the same examples."""
-    return latest(rows, Difference, name="ece_difference", split=split, against=against, **column._asdict())
+def _against_first(rows: Sequence[Row], manifest: Manifest, first: Column, others: Sequence[Column]) -> str:
+    """Sentence on how many methods have a better NLL than the plainest on the same examples, and the best of them."""
+    found = {each: difference(differences(rows, "nll", "test"), each, first) for each in others}
+    found = {each: row for each, row in found.items() if row is not None and not _is_same(rows, each, first)}
+    plain = fitted_title(rows, manifest, first).lower()
+    if not found:
+        same = any(_is_same(rows, each, first) for each in others)
+        return f"The fit chose γ = 0, so focal temperature scaling is {plain} here." if same else ""
+    best = min(found, key=lambda each: found[each].value)
+    row = found[best]
+    if row.n < LEAST_EXAMPLES or not has_interval(row):
+        return f"There are too few examples here ({row.n:,}) to compare the methods."
+    of_ece = difference(differences(rows, "ece", "test"), best, first)
+    numbers = ", ".join(signed_words(each, title) for each, title in ((row, _NLL), (of_ece, _ECE)) if each is not None)
+    better, worse = (sum(is_better(each, side) for each in found.values()) for side in ("low", "high"))
+    name = column_words(rows, manifest, best)
+    if len(found) == 1:
+        finding = "has a lower NLL" if better else "has a higher NLL" if worse else "is not told apart"
+        rest = f"than {plain} beyond noise" if better or worse else f"from {plain}"
+        return f"On the same examples, {name} {finding} {rest} ({numbers})."
+    if better:
+        return f"{_of(better, len(found))} a lower NLL than {plain} beyond noise, {name} the lowest ({numbers})."
+    higher = f"; {_of(worse, len(found))} a higher one" if worse else ""
+    return f"No method has a lower NLL than {plain} beyond noise; the nearest is {name} ({numbers}){higher}."
+
+
+def _of(count: int, total: int) -> str:
+    """So many methods of all others have."""
+    return f"{count} of {total} other methods {'has' if count == 1 else 'have'}"
+
+
+def _is_same(rows: Sequence[Row], column: Column, against: Column) -> bool:
+    """Whether focal temperature scaling was fitted to be temperature scaling."""
+    return (column.method, against.method) == (FOCAL, PLAIN) and fits(rows, column).get("calibration_gamma") == 0
+
+
+def signed_words(row: Difference, entry: Title) -> str:
+    """Return a metric's difference with its name and interval: "NLL −0.0261 nats [−0.0303, −0.0219]"."""
+    return f"{entry.title}\u00a0{value_words(row, entry)}"
+
+
+def value_words(row: Difference, entry: Title) -> str:
+    """Return a metric's difference with its unit and interval."""
+    unit = {"%": " percentage points", "": ""}.get(entry.unit, f"\u00a0{entry.unit}")
+    ends = interval(row.low, row.high, scale=entry.scale, digits=entry.digits) if has_interval(row) else ""
+    return f"{signed(row, entry)}{unit} {ends}".strip()
+
+
+def signed(row: Difference, entry: Title) -> str:
+    """Return a metric's difference as it is printed, with its sign."""
+    text = fixed(entry.scale * row.value, entry.digits)
+    return f"+{text}" if row.value > 0 and text.strip("0.,") else text
 
 
 def difference_words(row: Difference) -> str:
-    """Return a paired difference with its interval."""
+    """Return a paired difference of shares with its interval."""
     ends = interval(row.low, row.high, scale=100)
     return f"{points(row.value)} percentage points, 95% interval {ends}"
-
-
-def _pairs(rows: Sequence[Row], columns: Sequence[Column], split: str) -> Iterator[Difference]:
-    """The differences in ECE of these columns less fitted methods."""
-    for column in columns:
-        found = select(rows, Difference, name="ece_difference", split=split, **column._asdict())
-        yield from {row.against: row for row in found if row.against != UNCALIBRATED}.values()
-
-
-def _is_same(rows: Sequence[Row], row: Difference) -> bool:
-    """Whether focal temperature scaling was fitted to be temperature scaling."""
-    fitted = fits(rows, Column(row.method, row.criterion))
-    return (row.method, row.against) == (FOCAL, PLAIN) and fitted.get("calibration_gamma") == 0
-
-
-def _names(manifest: Manifest, row: Difference) -> tuple[str, str, str]:
-    """The two methods of a difference, and the difference itself in words."""
-    first, second = (method_title(manifest, name).lower() for name in (row.method, row.against))
-    if (row.method, row.against) == (FOCAL, PLAIN):
-        return first, f"plain {second}", "focal minus plain temperature scaling"
-    return first, second, f"{first} minus {second}"
-
-
-def _comparison(rows: Sequence[Row], manifest: Manifest, row: Difference) -> str:
-    """Sentence on one fitted method against another, by their paired difference on the same examples."""
-    name, _, pair = _names(manifest, row)
-    if _is_same(rows, row):
-        return "The fit chose γ = 0, so focal temperature scaling is temperature scaling here."
-    if row.n < LEAST_EXAMPLES or not has_interval(row):
-        return f"There are too few examples here ({row.n:,}) to compare the two methods."
-    if row.high < 0:
-        finding = f"{name} is better calibrated here"
-    elif row.low > 0:
-        finding = f"{name} is worse calibrated here"
-    else:
-        finding = f"{_EXAMPLES.get(row.split, 'these examples do')} not tell the two methods apart"
-    return f"On the same examples, {pair}'s ECE is {difference_words(row)}: {finding}."
-
-
-def chosen_column(choice: Mapping[str, Any]) -> Column:
-    """Return the column of the method that was chosen."""
-    return Column(choice.get("method", UNCALIBRATED), choice.get("criterion"))
-
-
-def choice_words(
-    rows: Sequence[Row], manifest: Manifest, choice: Mapping[str, Any], *, split: str, criterion: str
-) -> list[str]:
-    """Return the opening sentences: which method to use, and what the paired differences say of it."""
-    chosen = chosen_column(choice)
-    columns = [each for each in column_of_each(rows, manifest, split, criterion=criterion) if each != AS_TRAINED]
-    if chosen == AS_TRAINED:
-        sentences = [
-            "Leave the outputs as they are: held-out parts of val do not show that a method makes them better."
-        ]
-    else:
-        sentences = [f"Use {column_words(rows, manifest, chosen)}."]
-    shown = chosen if chosen != AS_TRAINED else next(iter(columns), AS_TRAINED)
-    sentences += _against_none(rows, manifest, shown, split)
-    for row in _pairs(rows, columns, split):
-        sentences.append(_comparison(rows, manifest, row))
-        if row.n >= LEAST_EXAMPLES and not _is_same(rows, row):
-            first, second, _ = _names(manifest, row)
-            beats = "beats" if row.high < 0 else "does not beat"
-            sentences.append(f"So {first} {beats} {second} beyond noise.")
-    return sentences
-
-
-def _against_none(rows: Sequence[Row], manifest: Manifest, column: Column, split: str) -> list[str]:
-    before, row = metric(rows, AS_TRAINED, "ece", split), difference(rows, column, UNCALIBRATED, split)
-    if before is None:
-        return []
-    after = f"; after {_after_words(rows, manifest, column, split)}" if column != AS_TRAINED else ""
-    text = f"The expected calibration error is {with_interval(before)} as given{after}"
-    if row is None or row.n < LEAST_EXAMPLES:
-        return [f"{text}."]
-    if row.high < 0:
-        finding = "better beyond noise"
-    elif row.low > 0:
-        finding = "worse beyond noise"
-    else:
-        finding = "not told apart from no calibration"
-    return [f"{text} (difference {difference_words(row)}: {finding})."]
 
 
 def groups(rows: Sequence[Row], column: Column, split: str) -> list[Metric]:
@@ -256,7 +229,7 @@ def loss_implied_words(rows: Sequence[Row], gamma: float | None, split: str) -> 
     """Return sentences on the miscalibration that the focal loss itself caused, which the loss-implied map undoes."""
     columns = (AS_TRAINED, Column(LOSS_IMPLIED))
     before, after = (metric(rows, column, "ece", split) for column in columns)
-    row = difference(rows, Column(LOSS_IMPLIED), UNCALIBRATED, split)
+    row = difference(differences(rows, "ece", split), columns[1], AS_TRAINED)
     if gamma is None or before is None or after is None or row is None:
         return []
     value = f"γ\u00a0=\u00a0{plain(gamma)}"

@@ -29,7 +29,7 @@ def found():
 def test_methods_are_chosen_on_val_and_measured_on_test(found):
     assert found.choice.fitted.method.name == "temperature_scaling"
     assert found.choice.fitted.criterion == "nll"
-    assert found.choice.level == 0.05 / 3
+    assert found.choice.level == 0.05 / 2
     assert {row.split for row in select(found.rows, Metric)} == {"test", "cross_fit"}
     assert {row.split for row in select(found.rows, Fit)} == {"val"}
     columns = {(row.method, row.criterion) for row in select(found.rows, Metric, split="test", group=None)}

@@ -18,11 +18,31 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from focalgeo import calibration
-from focalgeo.calibration import FocalTemperatureScaling, TemperatureScaling
+from focalgeo.calibration import (
+    METHODS,
+    EnsembleTemperatureScaling,
+    FocalTemperatureScaling,
+    FocalVectorScaling,
+    HistogramBinning,
+    IsotonicCalibration,
+    StructuredMatrixScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
 from focalgeo.types import InputError
 
 README = Path(__file__).parents[2] / "README.md"
 NAMES = np.array(["ant", "bee", "cat", "dog"])
+ESTIMATORS = {
+    "temperature_scaling": TemperatureScaling,
+    "ensemble_temperature_scaling": EnsembleTemperatureScaling,
+    "focal_temperature_scaling": FocalTemperatureScaling,
+    "vector_scaling": VectorScaling,
+    "focal_vector_scaling": FocalVectorScaling,
+    "structured_matrix_scaling": StructuredMatrixScaling,
+    "histogram_binning": HistogramBinning,
+    "isotonic": IsotonicCalibration,
+}
 COLUMNS = "its data has another number of columns than classes, which logits cannot have"
 EXPECTED_TO_FAIL = {
     "check_fit_score_takes_y": "fit's arguments are named logits and labels, not X and y",
@@ -62,9 +82,51 @@ def test_scikit_learn_s_own_checks(estimator, check):
 
 @pytest.mark.long  # every check has shapes of its own, which are compiled anew
 @pytest.mark.filterwarnings("ignore:Skipping check")
-@parametrize_with_checks([FocalTemperatureScaling()], expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL)
-def test_scikit_learn_s_own_checks_of_the_pair(estimator, check):
+@parametrize_with_checks(
+    [estimator() for estimator in ESTIMATORS.values() if estimator is not TemperatureScaling],
+    expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL,
+)
+def test_scikit_learn_s_own_checks_of_the_others(estimator, check):
     check(estimator)
+
+
+def test_every_method_that_needs_nothing_else_has_an_estimator():
+    assert set(ESTIMATORS) == {
+        name for name, method in METHODS.items() if method.criteria and "trained_gamma" not in method.options
+    }
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_is_its_method(name, overconfident):
+    """The same fit and the same log-probabilities; predicted is the class of the largest of them."""
+    logits, labels = overconfident
+    few = np.where(labels == "bee", "cat", labels)  # "bee" is predicted and never right
+    fitted = ESTIMATORS[name](classes=NAMES).fit(logits, few)
+    expected = calibration.fit(name, np.float32(logits), np.searchsorted(NAMES, few).astype(np.int32))
+    log_probs = fitted.predict_log_proba(logits)
+    np.testing.assert_array_equal(log_probs, expected.predict_log_proba(np.float32(logits)))
+    np.testing.assert_allclose(fitted.predict_proba(logits), np.exp(np.float64(log_probs)), atol=1e-6)
+    np.testing.assert_allclose(fitted.predict_proba(logits).sum(1), 1, rtol=1e-12)
+    kept = METHODS[name].keeps_class
+    np.testing.assert_array_equal(fitted.predict(logits), NAMES[(logits if kept else log_probs).argmax(1)])
+    assert ("bee" in fitted.predict(logits)) == (kept or name == "histogram_binning")
+    assert fitted.params_.keys() == expected.params.keys() - {"converged"}
+    for parameter, value in fitted.params_.items():
+        np.testing.assert_array_equal(value, expected.params[parameter])
+    for parameter in {"gamma", "temperature"} & fitted.params_.keys():
+        assert getattr(fitted, f"{parameter}_") == float(expected.params[parameter])
+    assert fitted.converged_ == expected.converged
+    assert (fitted.n_features_in_, list(fitted.classes_)) == (4, list(NAMES))
+
+
+@pytest.mark.parametrize("estimator", [TemperatureScaling, FocalTemperatureScaling])
+def test_by_nll_the_fit_is_continuous_and_a_grid_is_refused(estimator, overconfident):
+    fitted = estimator().fit(*overconfident)
+    assert round(100 * fitted.temperature_, 3) % 1
+    with pytest.raises(InputError, match="temperatures are given, but a fit by NLL is continuous and takes no grid"):
+        estimator(temperatures=[0.5, 1.0, 2.0]).fit(*overconfident)
+    with pytest.raises(InputError, match="gammas are given, but a fit by NLL"):
+        FocalTemperatureScaling(gammas=[0.0]).fit(*overconfident)
 
 
 def test_the_temperature_found_is_the_one_put_in(overconfident):
@@ -80,9 +142,10 @@ def test_the_temperature_found_is_the_one_put_in(overconfident):
 
 def test_probabilities_are_those_of_the_map_and_predictions_those_of_the_logits(overconfident):
     logits, labels = overconfident
-    fitted = FocalTemperatureScaling(criterion="ece", temperatures=np.arange(1, 40) / 10).fit(logits, labels)
+    options = {"temperatures": np.arange(1, 40) / 10, "num_bins": 3}
+    fitted = FocalTemperatureScaling(criterion="ece", **options).fit(logits, labels)
     index = np.searchsorted(NAMES, labels).astype(np.int32)
-    found = calibration.grid_search(np.float32(logits), index, calibration.GAMMAS, np.arange(1, 40) / 10)
+    found = calibration.grid_search(np.float32(logits), index, calibration.GAMMAS, **options)
     assert (fitted.gamma_, fitted.temperature_) == (float(found.gamma), float(found.temperature))
     expected = calibration.focal_temperature_scaling(np.float32(logits), found.gamma, found.temperature)
     np.testing.assert_allclose(fitted.predict_log_proba(logits), expected, rtol=1e-6)
@@ -90,13 +153,26 @@ def test_probabilities_are_those_of_the_map_and_predictions_those_of_the_logits(
     assert fitted.score(logits, labels) == np.mean(fitted.predict(logits) == labels)
 
 
-@pytest.mark.parametrize("estimator", [TemperatureScaling, FocalTemperatureScaling])
-def test_clone_pickle_and_repr_keep_the_parameters_and_the_fit(estimator, overconfident):
-    fitted = estimator(criterion="adaptive_ece", num_bins=7, temperatures=(0.5, 1.0, 2.0)).fit(*overconfident)
-    assert clone(fitted).get_params() == fitted.get_params()
-    assert not hasattr(clone(fitted), "temperature_")
+@pytest.mark.parametrize(
+    ("estimator", "options"),
+    [
+        (TemperatureScaling, {"criterion": "adaptive_ece", "num_bins": 7, "temperatures": (0.5, 1.0, 2.0)}),
+        (FocalTemperatureScaling, {"criterion": "ece", "gammas": (0.0, 1.0), "temperatures": (0.5, 1.0, 2.0)}),
+        (StructuredMatrixScaling, {}),
+        (HistogramBinning, {"num_bins": 7}),
+        (IsotonicCalibration, {}),
+    ],
+)
+def test_clone_pickle_and_repr_keep_the_parameters_and_the_fit(estimator, options, overconfident):
+    fitted = estimator(**options).fit(*overconfident)
+    assert clone(fitted).get_params() == fitted.get_params() == {**estimator().get_params(), **options}
+    assert not hasattr(clone(fitted), "params_")
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict_proba(overconfident[0]), fitted.predict_proba(overconfident[0]))
+
+
+def test_bins_are_those_asked_for(overconfident):
+    assert HistogramBinning(num_bins=7).fit(*overconfident).params_["accuracies"].shape == (7,)
 
 
 def test_they_end_a_pipeline(overconfident):
@@ -113,7 +189,7 @@ def test_a_fit_at_the_end_of_its_range_says_so(estimator, overconfident):
     logits, labels = overconfident
     assert estimator().fit(logits, labels).converged_
     assert not estimator().fit(logits, NAMES[logits.argmax(1)]).converged_  # all right: the temperature runs to 0
-    grid = {"criterion": "nll", "temperatures": (0.5, 1.0)}
+    grid = {"criterion": "ece", "temperatures": (0.5, 1.0)}
     assert not estimator(**grid).fit(logits, labels).converged_
 
 
@@ -143,7 +219,8 @@ def test_a_class_without_labels_is_given_by_name(overconfident):
         (np.ones((6, 2)), [0.5, 1.5] * 3, {}, "Unknown label type"),
         (np.ones((6, 3)), [0, 1] * 3, {"classes": [0, 1]}, "logits have 3 columns, classes 2 entries"),
         (np.ones((6, 2)), [0, 7] * 3, {"classes": [0, 1]}, "label 7 is not among the classes given"),
-        (np.ones((6, 2)), [0, 1] * 3, {"criterion": "nil"}, "did you mean 'nll'"),
+        (np.ones((6, 2)), [0, 1] * 3, {"criterion": "nil"}, "is 'nil': choose one of nll, ece, adaptive_ece$"),
+        (np.full((6, 2), 1e300), [0, 1] * 3, {}, "logits of 6 examples are not finite"),
         (np.ones((6, 2)), [0, 1] * 3, {"criterion": "ece", "temperatures": [0.0]}, "temperatures run from 0"),
     ],
 )

@@ -657,7 +657,7 @@ CALLS = [
     Call("traceback", "calibrator with gamma 10^400", parameters(gamma=10**400), "out of range"),
     Call("traceback", "calibrator with gamma 1e39", parameters(gamma=1e39), "out of range"),
     Call(
-        "traceback", "calibrator whose criterion is a list", calibrator(criterion=[1]), r"criterion is \[1\], not ece"
+        "traceback", "calibrator whose criterion is a list", calibrator(criterion=[1]), r"criterion is \[1\], not nll"
     ),
     Call("wrong result", "calibrator whose criterion is unknown", calibrator(criterion="mse"), "criterion is mse, not"),
     Call("traceback", "calibrator whose method is a list", calibrator(method=[{}]), r"method in .* is '\[\{\}\]'"),
