@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from experiments.posthoc import collected, measured, peers, simulation, splits, tables
+from experiments.posthoc import collected, folds, measured, peers, simulation, splits, tables
 from focalgeo import calibration
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "posthoc"
@@ -159,3 +159,15 @@ def test_cells_count_what_was_chosen(tmp_path):
     assert "| calibrated | 3 | 300 | 4 | uncalibrated | 0 | 75 | 25 |" in tables.simulation_table(
         {"simulation": [cell]}
     )
+
+
+def test_only_stratified_folds_have_the_class_shares_of_all():
+    labels = np.random.default_rng(0).integers(0, 20, 300)
+    spread = {}
+    for kind in (folds.stratified, folds.unstratified):
+        fold = kind(labels, np.random.default_rng(1))
+        counts = np.array([[np.sum(labels[fold == index] == k) for k in range(20)] for index in range(folds.NUM_FOLDS)])
+        assert set(counts.sum(1)) == {60}
+        spread[kind.__name__] = np.ptp(counts, axis=0).max()
+    assert spread["stratified"] == 1
+    assert spread["unstratified"] > 3
