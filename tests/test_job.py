@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from focalgeo import job, parallel, records, report
+from focalgeo import calibration, job, parallel, records, report
 from focalgeo.config import load_config as read_config
 from focalgeo.config import split_arguments, with_values
 from focalgeo.job import measurement, preparation, training
@@ -23,6 +23,7 @@ from focalgeo.rows import (
     DensityBin,
     Difference,
     Eigenvalue,
+    Fit,
     HistogramBin,
     Metric,
     Scalar,
@@ -115,7 +116,7 @@ def test_the_difference_of_two_methods_has_its_own_interval(finished):
     rows = records.read_rows(finished)
     for criterion in ("ece", "nll"):
         pair = {"method": "focal_temperature_scaling", "against": "temperature_scaling", "criterion": criterion}
-        (row,) = select(rows, Difference, name="ece_difference", split="test", **pair)
+        (row,) = select(rows, Difference, name="ece_difference", split="test", **pair, against_criterion=None)
         focal, plain = (
             value(rows, "ece", method=name, criterion=criterion)
             for name in ("focal_temperature_scaling", "temperature_scaling")
@@ -133,10 +134,26 @@ def test_the_loss_implied_map_is_compared_with_none(finished):
     assert row.value == pytest.approx(after - before, abs=1e-6)
 
 
-def test_no_method_changes_accuracy(finished):
+def test_only_class_wise_methods_change_accuracy(finished):
     rows = select(records.read_rows(finished), Metric, name="accuracy", split="test")
-    assert {(row.method, row.criterion) for row in rows} == {*METHODS, ("loss_implied_map", None)}
-    assert len({row.value for row in rows}) == 1
+    class_wise = {"vector_scaling", "focal_vector_scaling", "structured_matrix_scaling"}
+    others = {"loss_implied_map": None, "loss_implied_temperature_scaling": "nll", **dict.fromkeys(class_wise, "nll")}
+    assert {(row.method, row.criterion) for row in rows} == {*METHODS, *others.items()}
+    assert len({row.value for row in rows if row.method not in class_wise}) == 1
+
+
+def test_the_loss_implied_map_followed_by_temperature_stands_beside_the_fitted_ones(finished):
+    """The training's gamma is known: it is 3."""
+    rows = records.read_rows(finished)
+    name = "loss_implied_temperature_scaling"
+    fitted = {row.name: row.value for row in select(rows, Fit, method=name)}
+    val = records.read_predictions(finished, "val")
+    found = calibration.fit(name, val.logits, val.labels, trained_gamma=3.0)
+    assert fitted["calibration_gamma"] == 3
+    assert fitted["temperature"] == pytest.approx(float(found.params["temperature"]), rel=1e-4)
+    assert value(rows, "nll", method=name, criterion="nll") < value(rows, "nll", method="uncalibrated")
+    pair = {"method": name, "against": "temperature_scaling", "criterion": "nll", "against_criterion": None}
+    assert select(rows, Difference, name="nll_difference", split="test", **pair)
 
 
 def test_the_predictions_are_those_of_the_rows(finished):
@@ -369,7 +386,9 @@ def test_the_readme_s_python_runs_on_a_finished_job(finished, tmp_path, monkeypa
     (tmp_path / "runs" / "digits").symlink_to(finished)
     monkeypatch.chdir(tmp_path)
     exec(re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1], {})
-    assert capsys.readouterr().out.startswith("Estimate(value=")
+    fitted, compared = capsys.readouterr().out.splitlines()
+    assert re.match(r"\{'gamma': [-.0-9]+, 'temperature': [.0-9]+\} Estimate\(value=", fitted)
+    assert re.match(r"(Uncalibrated|Temperature scaling|Vector scaling) [0-9]+$", compared)
 
 
 def test_the_readme_s_commands_name_configs_and_fields_that_exist():

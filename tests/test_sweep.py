@@ -404,7 +404,10 @@ def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():
         own = {split: each._replace(logits=each.logits[:, [index]]) for split, each in predictions.items()}
         (alone,) = calibration.calibrate_members(run_members[index : index + 1], own)
         assert together.rows == alone.rows
-    assert {row.method for row in last.rows} - {row.method for row in first.rows} == {"loss_implied_map"}
+    assert {row.method for row in last.rows} - {row.method for row in first.rows} == {
+        "loss_implied_map",
+        "loss_implied_temperature_scaling",
+    }
 
 
 def test_seeds_of_many_digits_are_different_members():
