@@ -501,7 +501,7 @@ def test_calibrate_runs_where_only_the_machine_is_one_of_several(tmp_path, monke
     for name in [name for name in os.environ if name.startswith(LAUNCHERS)]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(processes, "detected", lambda: 4)
-    flags = [f"--val={tmp_path / 'val.npz'}", f"--out={tmp_path / 'out'}", "--num-resamples=2", "--folds=2"]
+    flags = [f"--val={tmp_path / 'val.npz'}", f"--out={tmp_path / 'out'}", "--num-resamples=100", "--folds=2"]
     assert calibrate.main(flags) == 0, capsys.readouterr().err
 
 

@@ -208,7 +208,7 @@ MAPS_AND_FITS = [
     unhelpful("compare of labels from 1", "labels run from 1", calibration.compare, (LOGITS, LABELS + 1)),
     wrong("focal_vector_scaling of infinite scales", "scales", calibration.focal_vector_scaling, LOGITS, 0.0, 1.0,
           np.float32([1, np.inf, 1]), np.zeros(3, np.float32)),
-    unhelpful("focal_vector_scaling of two scales", "scales have shape", calibration.focal_vector_scaling, LOGITS, 0.0,
+    unhelpful("focal_vector_scaling of two scales", r"scales has shape \(2,\)", calibration.focal_vector_scaling, LOGITS, 0.0,
               1.0, np.ones(2, np.float32), np.zeros(3, np.float32)),
     wrong("log_probabilities of logits", "give probabilities|probs", calibration.log_probabilities, LOGITS),
     wrong("fit_methods of labels from 1", "labels run from 1", calibration.fit_methods, calibration.METHODS, LOGITS,

@@ -26,7 +26,7 @@ PROBS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
 GOOD = {"logits": LOGITS, "labels": LABELS}
 HEADER = "labels,logits_0,logits_1,logits_2"
 LINES = [f"{y},{','.join(f'{z:.6f}' for z in row)}" for y, row in zip(LABELS, LOGITS, strict=True)]
-FLAGS = ("--out=out", "--num-resamples=20", "--folds=2")
+FLAGS = ("--out=out", "--num-resamples=100", "--folds=2")
 
 
 def calibrate(*arguments):
@@ -542,10 +542,12 @@ COMMAND = [
     NO_END(
         "--num-resamples=100000000",
         lambda folder: [*given()(folder)[:-2], "--num-resamples=100000000"],
-        "from 2 to 100000",
+        "from 100 to 100000",
     ),
     NO_END(
-        "--num-resamples=1000000", lambda folder: [*given()(folder)[:-2], "--num-resamples=1000000"], "from 2 to 100000"
+        "--num-resamples=1000000",
+        lambda folder: [*given()(folder)[:-2], "--num-resamples=1000000"],
+        "from 100 to 100000",
     ),
     LINE("a number of 5,000 digits", given(f"--seed={'9' * 5000}"), "--seed: invalid int value"),
     LINE("a flag of 5,000 letters", given(f"--{'x' * 5000}"), "the flag is"),
