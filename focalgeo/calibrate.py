@@ -13,7 +13,17 @@ from typing import NoReturn
 from focalgeo import processes
 from focalgeo.files import UNUSABLE
 from focalgeo.job.inputs import Options, read_inputs
-from focalgeo.types import CRITERIA, MOST_BINS, MOST_RESAMPLES, InputError, RunError, expanded, shown
+from focalgeo.types import (
+    CRITERIA,
+    DEFAULT_CRITERIA,
+    DEFAULT_METRICS,
+    MOST_BINS,
+    MOST_RESAMPLES,
+    InputError,
+    RunError,
+    expanded,
+    shown,
+)
 
 DESCRIPTION = """\
 Fit calibration methods to a classifier's outputs and say, on other examples, which to use: calibrated probabilities,
@@ -27,9 +37,6 @@ Each split is one file with logits or probs [examples, classes], labels [example
 Compiled programs are kept in ~/.cache/focalgeo/xla; JAX_COMPILATION_CACHE_DIR names another folder, or empty none.
 """
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
-
-
-_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,13 +91,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="methods to compare, such as vector_scaling,isotonic",
     )
     add("--criterion", default="nll", help="by which methods are fitted, compared and chosen: nll (default), ece, ...")
-    add("--criteria", type=_names, default=("nll", "ece"), metavar="NAMES", help="fits shown (default nll,ece)")
+    add("--criteria", type=_names, default=DEFAULT_CRITERIA, metavar="NAMES", help="fits shown (default nll,ece)")
     add(
         "--metrics",
         type=_names,
-        default=_METRICS,
+        default=DEFAULT_METRICS,
         metavar="NAMES",
-        help=f"metrics (default {','.join(_METRICS)})",
+        help=f"metrics (default {','.join(DEFAULT_METRICS)})",
     )
     add(
         "--trained-gamma", type=_number, metavar="GAMMA", help="gamma of the focal loss that the model was trained with"

@@ -19,6 +19,9 @@ PyTree = Any
 # A criterion by which calibration methods are fitted, compared and chosen; the first is the default. NLL is proper, so
 # that no miscalibration improves it, and the same examples settle it sooner than a binned error (experiments/posthoc).
 CRITERIA = ("nll", "ece", "adaptive_ece", "line_search")
+DEFAULT_CRITERIA = ("nll", "ece")
+DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
+METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits are compared, where the names differ
 
 # Limits that config fields, flags and library functions share.
 MOST_BINS = 10_000  # a table [bins, examples] is made of them, and a report of no more still opens

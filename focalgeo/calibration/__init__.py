@@ -41,7 +41,6 @@ from focalgeo.calibration.maps import (
     temperature_scaling,
 )
 from focalgeo.calibration.methods import (
-    DEFAULT_CRITERIA,
     DEFAULT_METHODS,
     METHODS,
     configured,
@@ -64,7 +63,6 @@ from focalgeo.calibration.metric_rows import (
     reliability_rows,
 )
 from focalgeo.calibration.metrics import (
-    DEFAULT_METRICS,
     METRICS,
     HighConfidence,
     MetricEntry,
@@ -104,7 +102,7 @@ from focalgeo.calibration.temperature_variants import (
     loss_implied_temperature_scaling,
 )
 from focalgeo.probabilities import PROBABILITY_FLOOR, ProbabilityWarning
-from focalgeo.types import CRITERIA
+from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, DEFAULT_METRICS
 
 _ESTIMATORS = (  # they need scikit-learn, slow to import: on first use
     "EnsembleTemperatureScaling",

@@ -14,11 +14,10 @@ from focalgeo.calibration.fits import (
     fit_focal_temperature,
     fit_temperature,
 )
+from focalgeo.calibration.fitted import Params
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.ridge import RidgeFit, ridge_fit
 from focalgeo.types import Array, InputError
-
-Params = dict[str, Array]
 
 MOST_MATRIX_CLASSES = 200
 

@@ -13,7 +13,6 @@ from focalgeo.arguments import check_choice, count, warns_of_probabilities
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method
 from focalgeo.calibration.methods import (
-    DEFAULT_CRITERIA,
     DEFAULT_METHODS,
     METHODS,
     check_classes,
@@ -30,11 +29,20 @@ from focalgeo.calibration.metric_rows import (
     fit_rows,
     group_rows,
 )
-from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS
+from focalgeo.calibration.metrics import METRICS
 from focalgeo.calibration.resampling import Sample
 from focalgeo.calibration.search import GAMMAS, Grid, GridSearch
 from focalgeo.rows import Difference, Row, select
-from focalgeo.types import CRITERIA, MOST_BINS, MOST_RESAMPLES, Array, InputError
+from focalgeo.types import (
+    CRITERIA,
+    DEFAULT_CRITERIA,
+    DEFAULT_METRICS,
+    METRIC_OF,
+    MOST_BINS,
+    MOST_RESAMPLES,
+    Array,
+    InputError,
+)
 
 # the paper's grid, and coarsely on from there: outputs of other programs may be scaled by anything
 TEMPERATURES = tuple(np.float32([*(np.arange(1, 501) / 100), *np.geomspace(5.1, 100, 60)]).tolist())
@@ -163,11 +171,7 @@ def _methods(names: Sequence[str], settings: Mapping[str, Any], num_classes: int
     found = {name: METHODS[name] for name in METHODS if name in names or name == "uncalibrated"}
     known = usable(found, settings)
     if not given:
-        return {
-            name: method
-            for name, method in known.items()
-            if method.most_classes is None or num_classes <= method.most_classes
-        }
+        return {name: method for name, method in known.items() if method.takes(num_classes)}
     missing = next((name for name in found if name not in known), None)
     if missing is not None:
         raise InputError(f"{missing} needs the gamma that the model was trained with: give trained_gamma")
@@ -221,7 +225,7 @@ def _fitted(
 
 def _of_choice(plan: _Plan) -> tuple[str, ...]:
     """The metrics that are asked for and those that a method is chosen by."""
-    criterion = {"line_search": "ece"}.get(plan.criterion, plan.criterion)
+    criterion = METRIC_OF.get(plan.criterion, plan.criterion)
     return tuple(name for name in METRICS if name in {*plan.metrics, criterion, "nll", "brier", "accuracy"})
 
 

@@ -14,10 +14,9 @@ from focalgeo.arguments import array_of, check_choice, count, predicted_logits, 
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method
 from focalgeo.calibration.methods import SHARED, fit_methods
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
-from focalgeo.types import CRITERIA, Array, InputError
+from focalgeo.types import CRITERIA, METRIC_OF, Array, InputError
 
 LEVEL = 0.05  # of all comparisons of a method with others together
-METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits are compared, where the names differ
 _MOST_FOLDS = 10_000  # fits are made for each
 _WORDS = {"nll": "its NLL is", "brier": "its Brier score is", "accuracy": "its accuracy is"}
 

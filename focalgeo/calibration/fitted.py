@@ -33,6 +33,10 @@ class Method(NamedTuple):
     keeps_class: bool = True  # False: it may change the predicted class
     most_classes: int | None = None  # beyond which it is refused
 
+    def takes(self, num_classes: int) -> bool:
+        """Whether logits of so many classes can be fitted."""
+        return self.most_classes is None or num_classes <= self.most_classes
+
 
 class Fitted(NamedTuple):
     """A fitted method: the method, the criterion it was fitted by, and the parameters found."""

@@ -49,10 +49,7 @@ from focalgeo.calibration.temperature_variants import (
     fit_loss_implied_temperature,
     loss_implied_temperature_scaling,
 )
-from focalgeo.types import CRITERIA, Array, InputError
-
-DEFAULT_CRITERIA = ("nll", "ece")
-
+from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, Array, InputError
 
 # One compiled program for all methods of the focal map: two of them with the same gamma and temperature then agree to
 # the bit, and their difference is 0 instead of rounding, which a paired test would take for an effect.
@@ -345,7 +342,7 @@ def check_classes(method: Method, num_classes: int) -> None:
     Raises:
         InputError: naming the method and its largest number of classes.
     """
-    if method.most_classes is not None and num_classes > method.most_classes:
+    if not method.takes(num_classes):
         most = f"{method.title.lower()} takes {method.most_classes} at most"
         raise InputError(f"logits have {num_classes} classes, {most}: choose another method")
 

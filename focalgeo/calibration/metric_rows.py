@@ -22,7 +22,7 @@ from focalgeo.calibration.intervals import (
     rounded_difference,
     wilson_interval,
 )
-from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry, metric_entries
+from focalgeo.calibration.metrics import METRICS, MetricEntry, metric_entries
 from focalgeo.calibration.resampling import (
     CLASS1_METRICS,
     GROUP_METRICS,
@@ -36,7 +36,7 @@ from focalgeo.calibration.resampling import (
     measure_members,
 )
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Fit, Metric, ReliabilityBin, Row, finite
-from focalgeo.types import Array, Estimate, PyTree
+from focalgeo.types import DEFAULT_METRICS, Array, Estimate, PyTree
 
 
 def calibration_rows(

@@ -49,7 +49,7 @@ from focalgeo.calibration.ece_variants import debiased_ece, smooth_ece
 from focalgeo.calibration.ranking import aurc, auroc
 from focalgeo.probabilities import PROBABILITY_FLOOR, floored_log
 from focalgeo.rows import Title
-from focalgeo.types import Array, InputError
+from focalgeo.types import DEFAULT_METRICS, Array, InputError
 
 
 class HighConfidence(NamedTuple):
@@ -205,7 +205,6 @@ def _percent(
     return MetricEntry(function, title, "%", note, 100.0, 2, largest=1.0, **fields)
 
 
-DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
 METRICS: dict[str, MetricEntry] = {
     "accuracy": _percent(accuracy, "Accuracy", "higher is better", best="high", share=True),
     "ece": _percent(ece, "ECE", "equal-width bins", binned=True),
@@ -239,7 +238,6 @@ METRICS: dict[str, MetricEntry] = {
     "auroc": _percent(auroc, "AUROC", "right from wrong by confidence", best="high", may_lack=True),
     "aurc": _percent(aurc, "AURC", "area under risk-coverage"),
 }
-DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
 
 
 def all_metrics(

@@ -10,10 +10,10 @@ from jaxtyping import Float
 from focalgeo.arguments import check_bins, check_finite, is_traced, marked, number_array
 from focalgeo.calibration.binning import Labels, Logits, Mask
 from focalgeo.calibration.fits import checked
+from focalgeo.calibration.fitted import Params
 from focalgeo.calibration.maps import Rows, normalised, temperature_scaling, top_class, top_log_odds
 from focalgeo.types import Array, InputError
 
-Params = dict[str, Array]
 Ascending = Float[Array, " numbers"]
 
 

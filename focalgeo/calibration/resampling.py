@@ -17,8 +17,8 @@ from focalgeo.calibration.binning import Reliability, reliability, weights
 from focalgeo.calibration.ece_variants import binary_ece, binary_reliability
 from focalgeo.calibration.fitted import Calibrated
 from focalgeo.calibration.intervals import resampled
-from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS, MetricEntry, metric_entries
-from focalgeo.types import Array, InputError
+from focalgeo.calibration.metrics import METRICS, MetricEntry, metric_entries
+from focalgeo.types import DEFAULT_METRICS, Array, InputError
 
 CLASS1_METRICS = {"class1_ece": MetricEntry(binary_ece, "Class-1 ECE", binned=True, largest=1.0)}
 GROUP_METRICS = ("ece", "accuracy")

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from focalgeo.arguments import check_above, check_distribution, marked, number_array
 from focalgeo.calibration.binning import Labels, Logits, Mask
 from focalgeo.calibration.fits import checked, fit_temperature
+from focalgeo.calibration.fitted import Params
 from focalgeo.calibration.maps import (
     Numbers,
     Rows,
@@ -17,8 +18,6 @@ from focalgeo.calibration.maps import (
     top_class,
 )
 from focalgeo.types import Array
-
-Params = dict[str, Array]
 
 _MOST_STEPS = 10_000  # of the shares; each costs a softmax over three numbers for each example
 _GAIN = {"float32": 1e-6, "float64": 1e-9}  # nats that other shares could still gain where a fit has converged

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from focalgeo.types import MOST_BINS, MOST_RESAMPLES, InputError, shown
+from focalgeo.types import DEFAULT_CRITERIA, DEFAULT_METRICS, MOST_BINS, MOST_RESAMPLES, InputError, shown
 
 
 class Range(NamedTuple):
@@ -180,10 +180,8 @@ FIELDS: dict[str, Field] = {
     "evaluation.batch_size": Field(512, _COUNT, "examples per call of the network in evaluation"),
     "evaluation.num_bins": Field(15, _BINS, "number of bins of ECE and of reliability diagrams"),
     "evaluation.methods": Field((), Range(str, many=True), "calibration methods beside uncalibrated; () for the usual"),
-    "evaluation.criteria": Field(("nll", "ece"), Range(str, many=True), "criteria by which methods are fitted"),
-    "evaluation.metrics": Field(
-        ("accuracy", "ece", "adaptive_ece", "nll", "brier"), Range(str, many=True), "calibration metrics measured"
-    ),
+    "evaluation.criteria": Field(DEFAULT_CRITERIA, Range(str, many=True), "criteria by which methods are fitted"),
+    "evaluation.metrics": Field(DEFAULT_METRICS, Range(str, many=True), "calibration metrics measured"),
     "evaluation.gammas": Field(
         _CALIBRATION_GAMMAS, _GRID, "grid of the focal calibration map's gamma; 0 is plain temperature scaling"
     ),

@@ -14,7 +14,7 @@ from focalgeo.data.logits_files import Outputs
 from focalgeo.job import program, say
 from focalgeo.job.inputs import COMPARED, Inputs, Options, make_config
 from focalgeo.job.warnings import input_warnings
-from focalgeo.rows import Metric, Row, Seconds
+from focalgeo.rows import Row, Seconds
 
 # seconds of a core for a number alone, and for each bin: of an example at a pair of gamma and temperature, and of an
 # example in a resample
@@ -73,7 +73,7 @@ def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[R
         warnings = input_warnings(options, val, test, found.fits)
         for warning in warnings:
             say(f"warning: {warning}")
-        records.write_manifest(out, {**manifest, "calibration": _summary(options, found, saved, warnings)})
+        records.write_manifest(out, {**manifest, "calibration": _summary(options, inputs, found, saved, warnings)})
         say("drawing the report")
         report.write_report(out)
     return rows, choice
@@ -84,12 +84,15 @@ def _given(outputs: Outputs) -> calibration.Outputs:
 
 
 def _summary(
-    options: Options, found: calibration.Comparison, saved: Mapping[str, Any], warnings: Sequence[str]
+    options: Options,
+    inputs: Inputs,
+    found: calibration.Comparison,
+    saved: Mapping[str, Any],
+    warnings: Sequence[str],
 ) -> dict[str, Any]:
     """The manifest's entry on what was chosen, and how."""
-    held_out = {each.split for each in found.rows if isinstance(each, Metric)}
     summary = {
-        "split": "test" if "test" in held_out else "cross_fit",
+        "split": "cross_fit" if inputs.test is None else "test",
         "criterion": options.criterion,
         "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
         "level": found.choice.level,

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from focalgeo import calibration
-from focalgeo.calibration import DEFAULT_METHODS, METHODS, Fitted, Method, Sample
+from focalgeo.calibration import DEFAULT_METHODS, METHODS, Fitted, Sample
 from focalgeo.job import preparation
 from focalgeo.job.members import Member
 from focalgeo.rows import Row
-from focalgeo.types import Array, Predictions, RunError
+from focalgeo.types import Predictions, RunError
 
 
 class Fits(NamedTuple):
@@ -18,26 +18,6 @@ class Fits(NamedTuple):
 
     fits: list[Fitted]
     search: dict[str, np.ndarray]  # gammas, temperatures, and on them ece, nll, ...; {} where none was needed
-
-
-def fit_on_val(
-    methods: Mapping[str, Method],
-    logits: Array,
-    labels: Array,
-    *,
-    settings: Mapping[str, Any],
-    mask: Array | None = None,
-) -> Fits:
-    """Every method by each of its criteria, those that search the grid of gamma and temperature by one search.
-
-    settings: "criteria", "gammas", "temperatures", "num_bins" and "trained_gamma", the options of methods, and
-    "searches" where they are known.
-    """
-    searches = settings.get("searches")
-    if searches is None:
-        searches = calibration.searched(methods, logits, labels, settings=settings, mask=mask)
-    fits = calibration.fit_methods(methods, logits, labels, settings={**settings, "searches": searches}, mask=mask)
-    return Fits(fits, calibration.surfaces(searches, settings))
 
 
 class Calibration(NamedTuple):
@@ -109,7 +89,7 @@ def searches(config) -> bool:
 
 
 def _fit_members(members: Sequence[Member], val: Predictions) -> list[Fits]:
-    """`fit_on_val` of each member; one call makes the searches of all."""
+    """The fits of each member, every method by each of its criteria; one call makes the searches of all."""
     options = members[0].config.evaluation
     count = round(options.max_temperature / options.temperature_step)
     settings = {
@@ -121,15 +101,12 @@ def _fit_members(members: Sequence[Member], val: Predictions) -> list[Fits]:
     logits = np.ascontiguousarray(np.moveaxis(val.logits, 1, 0))
     mask = None if np.all(val.mask) else val.mask
     chosen = ("uncalibrated", *(options.methods or DEFAULT_METHODS))
-    methods = {name: method for name, method in METHODS.items() if name in chosen and _takes(method, logits.shape[-1])}
-    own = [{**settings, "trained_gamma": preparation.trained_gamma(member.config)} for member in members]
+    methods = {name: method for name, method in METHODS.items() if name in chosen and method.takes(logits.shape[-1])}
     searches = calibration.searched_members(methods, logits, val.labels, settings=settings, mask=mask)
-    own = [{**each, "searches": search} for each, search in zip(own, searches, strict=True)]
-    return [
-        fit_on_val(calibration.usable(methods, each), of_member, val.labels, settings=each, mask=mask)
-        for of_member, each in zip(logits, own, strict=True)
-    ]
-
-
-def _takes(method: Method, num_classes: int) -> bool:
-    return method.most_classes is None or num_classes <= method.most_classes
+    fits = []
+    for member, of_member, search in zip(members, logits, searches, strict=True):
+        own = {**settings, "trained_gamma": preparation.trained_gamma(member.config), "searches": search}
+        usable = calibration.usable(methods, own)
+        fitted = calibration.fit_methods(usable, of_member, val.labels, settings=own, mask=mask)
+        fits.append(Fits(fitted, calibration.surfaces(search, own)))
+    return fits

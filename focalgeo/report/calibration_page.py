@@ -18,6 +18,7 @@ from focalgeo.report.panels import (
 )
 from focalgeo.report.selection import (
     AS_TRAINED,
+    HELD_OUT,
     Column,
     Manifest,
     as_number,
@@ -98,7 +99,7 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
         refused=refused_words(rows, manifest),
         criterion=criterion_title(calibration.criterion),
         split_words=SPLIT_WORDS.get(split, ""),
-        cross_fitted=split == "cross_fit",
+        cross_fitted=split == HELD_OUT,
         after=metric_table(rows, manifest, split, criterion=calibration.criterion, chosen=chosen),
         interval_words=interval_words(manifest),
         accuracy_words=accuracy_words(rows, manifest, split),

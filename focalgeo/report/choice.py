@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from focalgeo.report.selection import (
     AS_TRAINED,
     CRITERION,
+    HELD_OUT,
     PLAIN,
     UNCALIBRATED,
     Column,
@@ -27,9 +28,8 @@ from focalgeo.report.selection import (
 from focalgeo.report.style import rounded, short
 from focalgeo.report.words import column_words, signed_words, value_words
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Row, Title
+from focalgeo.types import METRIC_OF
 
-HELD_OUT = "cross_fit"  # the split of rows of val by fits of the other folds
-_METRIC_OF = {"line_search": "ece"}  # criterion -> its metric, where the names differ
 _MOST_REASONS = 20
 
 
@@ -52,7 +52,7 @@ class Calibration(NamedTuple):
     @property
     def metric(self) -> str:
         """The metric by which the method was chosen."""
-        return _METRIC_OF.get(self.criterion, self.criterion)
+        return METRIC_OF.get(self.criterion, self.criterion)
 
 
 def calibration_of(manifest: Manifest) -> Calibration:

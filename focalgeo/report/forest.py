@@ -11,6 +11,7 @@ from matplotlib.transforms import blended_transform_factory
 
 from focalgeo.report.selection import (
     AS_TRAINED,
+    HELD_OUT,
     PLAIN,
     UNCALIBRATED,
     Column,
@@ -33,7 +34,6 @@ PANELS = ("nll", "ece")  # side by side: a proper score, and the error that cali
 MOST_CLASSES = 12  # of the figure of classes, the farthest off first
 _FAR = 6.0  # times the median reach: a row farther out is an arrow, so that the others keep their detail
 _Z95 = NormalDist().inv_cdf(0.975)
-_HELD_OUT = "cross_fit"
 
 
 class Entry(NamedTuple):
@@ -52,7 +52,7 @@ def reference(rows: Sequence[Row], manifest: Manifest, split: str, criterion: st
 def difference_entries(rows: Sequence[Row], manifest: Manifest, split: str, criterion: str) -> list[Entry]:
     """Return each fit with its differences to the `reference`, on `split` and on held-out parts of val."""
     against = reference(rows, manifest, split, criterion)
-    splits = dict.fromkeys((split, _HELD_OUT))
+    splits = dict.fromkeys((split, HELD_OUT))
     found = {(name, where): differences(rows, name, where) for name in PANELS for where in splits}
     entries = []
     for column in columns_of(rows, manifest, split) if against else ():
@@ -103,7 +103,7 @@ def _name_row(first: Any, last: Any, level: float, title: str) -> None:
 def _draw_panel(axes: Any, entries: Sequence[Entry], name: str, title: Title, split: str) -> None:
     found = [row for entry in entries for (metric, _), row in entry.rows.items() if metric == name]
     reach = _reach(found)
-    places = [(split, 0.06, None)] + ([] if split == _HELD_OUT else [(_HELD_OUT, -0.2, COLOURS["paper"])])
+    places = [(split, 0.06, None)] + ([] if split == HELD_OUT else [(HELD_OUT, -0.2, COLOURS["paper"])])
     for level, entry in enumerate(reversed(entries)):
         for where, height, face in places:
             if (name, where) in entry.rows:

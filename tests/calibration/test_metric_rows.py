@@ -11,9 +11,9 @@ import scipy.stats
 from focalgeo import calibration
 from focalgeo.calibration import METHODS, Calibrated, Fitted
 from focalgeo.calibration.metric_rows import Sample
-from focalgeo.calibration.metrics import DEFAULT_METRICS, METRICS
+from focalgeo.calibration.metrics import METRICS
 from focalgeo.rows import Difference, Metric, ReliabilityBin, select
-from focalgeo.types import InputError, RunError
+from focalgeo.types import DEFAULT_METRICS, InputError, RunError
 
 NUM_BINS, NUM_RESAMPLES = 10, 40
 
