@@ -22,6 +22,8 @@ Mask = Shaped[Array, " examples"] | None  # bool, or how often each example coun
 Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
 
+_COLUMNS = 100  # of the table of a running sum
+
 
 class Reliability(NamedTuple):
     """The bins of a reliability diagram; means of an empty bin are NaN and its count is 0."""
@@ -123,20 +125,34 @@ def equal_mass(confidence: Numbers, correct: Bool[Array, " examples"], weight: N
     times, valid = whole_times(weight)
     times = times[order]
     confidence, correct = _counted(times, confidence[order]), correct[order].astype(times.dtype)
-    last = jnp.cumsum(times)
+    last, right_before = running_sum(jnp.stack([times, correct * times]))
     bounds = _rank_bounds(last[-1], num_bins)
     # Sums up to each bound, whose differences are those of the bins: a table [bins, examples] takes five times as long
     # under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
     excess = confidence - correct.astype(confidence.dtype)
     ends = jnp.searchsorted(last, bounds, side="left")
     beyond = last[ends] - bounds
-    sums = jnp.cumsum(excess * times.astype(excess.dtype))[ends] - excess[ends] * beyond.astype(excess.dtype)
-    right = jnp.cumsum(correct * times)[ends] - correct[ends] * beyond
+    sums = running_sum(excess * times.astype(excess.dtype))[ends] - excess[ends] * beyond.astype(excess.dtype)
+    right = right_before[ends] - correct[ends] * beyond
     count, sums, right = (jnp.diff(each).astype(confidence.dtype) for each in (bounds, sums, right))
     means = count, (sums + right) / count, right / count
     lower = jnp.where(count > 0, confidence[jnp.searchsorted(last, bounds[:-1], side="right")], jnp.inf)
     upper = jnp.where(count > 0, confidence[ends[1:]], -jnp.inf)
     return Reliability(*marked(valid, means), lower, upper)
+
+
+def running_sum(values: Shaped[Array, "*batch numbers"]) -> Shaped[Array, "*batch numbers"]:
+    """Sum of the numbers up to each, itself among them: `jnp.cumsum` in a third of its time on a CPU.
+
+    In rows of a table, all rows side by side, to which the sums of the rows above are then added.
+    """
+    size = values.shape[-1]
+    table = jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, -size % _COLUMNS)])
+    columns = jnp.moveaxis(table.reshape(*values.shape[:-1], -1, _COLUMNS), -1, 0)
+    add = lambda total, column: (total + column,) * 2  # noqa: E731
+    totals, within = jax.lax.scan(add, jnp.zeros_like(columns[0]), columns)
+    sums = jnp.moveaxis(within, 0, -1) + (jnp.cumsum(totals, axis=-1) - totals)[..., None]
+    return sums.reshape(table.shape)[..., :size]
 
 
 def whole_times(weight: Numbers) -> tuple[Int[Array, " examples"], Bool[Array, ""]]:

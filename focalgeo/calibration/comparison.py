@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -65,6 +64,15 @@ class Comparison(NamedTuple):
     choice: Choice  # of the method to use
     held_out: list[Calibrated]  # val by fits of the other folds: uncalibrated, the candidates and `also`
     search: dict[str, np.ndarray]  # gammas, temperatures and on them ece and nll of the focal map on val; {} without it
+
+
+class _Split(NamedTuple):
+    """`Outputs`, and log-probabilities of the same examples by methods from elsewhere."""
+
+    logits: Array
+    labels: Array
+    group: Array | None
+    also: list[Calibrated]
 
 
 class _Plan(NamedTuple):
@@ -130,7 +138,6 @@ def compare(
         InputError: predictions that `check_predictions` refuses, an unknown name, fewer than 100 resamples.
         RunError: a number is not finite.
     """
-    val, test = Outputs(*val), None if test is None else Outputs(*test)
     names = checked_names(methods, criterion, criteria, metrics)
     count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES, why=": methods are chosen by them")
     count("num_bins", num_bins, 1, MOST_BINS)
@@ -144,10 +151,23 @@ def compare(
     taken = next((name for name in also or {} if name in METHODS), None)
     if taken is not None:
         raise InputError(f"also names {taken}, a method of focalgeo's own: give it another name")
-    chosen = _methods(names, settings, np.shape(val.logits)[-1], given=methods is not None)
-    return _compared(
-        val, test, _Plan(chosen, settings, criterion, metrics, num_resamples, num_folds, seed), dict(also or {})
-    )
+    given = _Split(*Outputs(*val), _from_elsewhere(also, 0))
+    on_test = None if test is None else _Split(*Outputs(*test), _from_elsewhere(also, 1))
+    chosen = _methods(names, settings, np.shape(given.logits)[-1], given=methods is not None)
+    plan = _Plan(chosen, settings, criterion, metrics, num_resamples, num_folds, seed)
+    return _compared(given.logits, given, on_test, plan)
+
+
+def _from_elsewhere(also: Mapping[str, tuple[Array, Array | None]] | None, split: int) -> list[Calibrated]:
+    """The log-probabilities of val (0) or of test (1) by methods from elsewhere."""
+    return [
+        Calibrated(Method(name, name, _no_fit, _no_fit, criteria=(), keeps_class=False), None, by_split[split])
+        for name, by_split in (also or {}).items()
+    ]
+
+
+def _no_fit(*_: Any, **__: Any) -> None:
+    raise InputError("log-probabilities from elsewhere are neither fitted nor applied here: they come as they are")
 
 
 def checked_names(
@@ -180,47 +200,38 @@ def _methods(names: Sequence[str], settings: Mapping[str, Any], num_classes: int
     return found
 
 
-def _compared(
-    val: Outputs, test: Outputs | None, plan: _Plan, also: Mapping[str, tuple[Array, Array | None]]
-) -> Comparison:
-    searches, fits, held_out = _fitted(val.logits, val.labels, plan, all_criteria=test is None)
-    others = {name: Method(name, name, _no_fit, _no_fit, criteria=(), keeps_class=False) for name in also}
-    held_out = held_out + [Calibrated(others[name], None, also[name][0]) for name in also]
-    of_val = plan.sample("cross_fit", val.labels, held_out)
-    if test is None:
-        rows = _measured(of_val, plan, val.group)
-    else:
-        by_method = [fitted.calibrated(test.logits) for fitted in fits]
-        by_method += [Calibrated(others[name], None, also[name][1]) for name in also]
-        with ThreadPoolExecutor(2) as pool:  # two programs are compiled and run side by side
-            on_test = pool.submit(_measured, plan.sample("test", test.labels, by_method), plan, test.group)
-            rows = calibration_rows(of_val, comparisons(held_out, plan.criterion), _of_choice(plan))
-            rows = on_test.result() + rows
-    choice = choose(fits, select(rows, Difference, split="cross_fit"), criterion=plan.criterion)
-    measured = of_val if test is None else plan.sample("test", test.labels, by_method)
-    rows = [*fit_rows(fits, n=len(val.labels)), *rows, *class_gap_rows(_shown(measured, choice, plan))]
-    return Comparison(rows, fits, choice, held_out, surfaces(searches, plan.settings))
-
-
-def _no_fit(*_: Any, **__: Any) -> None:
-    raise InputError("log-probabilities from elsewhere are neither fitted nor applied here: they come as they are")
-
-
 @warns_of_probabilities
-def _fitted(
-    logits: Array, labels: Array, plan: _Plan, *, all_criteria: bool
-) -> tuple[dict[str, GridSearch], list[Fitted], list[Calibrated]]:
-    """Searches, fits, and cross-fitted log-probabilities of the fits that compete, or by all criteria."""
-    settings = plan.settings if all_criteria else {**plan.settings, "criteria": (plan.criterion,)}
-    folds = {"num_folds": plan.num_folds, "seed": plan.seed}
-    with ThreadPoolExecutor(1) as pool:  # the search of the grid beside the fits of the folds, warning once in all
-        search = pool.submit(
-            copy_context().run, partial(searched, plan.methods, logits, labels, settings=plan.settings)
+def _compared(logits: Array, val: _Split, test: _Split | None, plan: _Plan) -> Comparison:
+    """The comparison; logits are those of val."""
+    settings = plan.settings if test is None else {**plan.settings, "criteria": (plan.criterion,)}
+    with ThreadPoolExecutor(1) as pool:  # fits of all of val beside those of the folds, compiled side by side
+        of_all = pool.submit(copy_context().run, _of_all, val, test, plan)
+        held_out = cross_fit(
+            plan.methods, logits, val.labels, settings=settings, num_folds=plan.num_folds, seed=plan.seed
         )
-        held_out = cross_fit(plan.methods, logits, labels, settings=settings, **folds)
-        searches = search.result()
-    fits = fit_methods(plan.methods, logits, labels, settings={**plan.settings, "searches": searches})
-    return searches, fits, held_out
+        of_val = plan.sample("cross_fit", val.labels, held_out + val.also)
+        if test is None:
+            rows = _measured(of_val, plan, val.group)
+        else:
+            rows = calibration_rows(of_val, comparisons(of_val.calibrated, plan.criterion), _of_choice(plan))
+        searches, fits, on_test, rows_of_test = of_all.result()
+    choice = choose(fits, select(rows, Difference, split="cross_fit"), criterion=plan.criterion)
+    gaps = class_gap_rows(_shown(on_test or of_val, choice, plan))
+    rows = [*fit_rows(fits, n=len(val.labels)), *rows_of_test, *rows, *gaps]
+    return Comparison(rows, fits, choice, list(of_val.calibrated), surfaces(searches, plan.settings))
+
+
+def _of_all(
+    val: _Split, test: _Split | None, plan: _Plan
+) -> tuple[dict[str, GridSearch], list[Fitted], Sample | None, list[Row]]:
+    """Searches and fits of all of val; where there is a test set, it by every fit, and its rows."""
+    searches = searched(plan.methods, val.logits, val.labels, settings=plan.settings)
+    fits = fit_methods(plan.methods, val.logits, val.labels, settings={**plan.settings, "searches": searches})
+    if test is None:
+        return searches, fits, None, []
+    by_method = [fitted.calibrated(test.logits) for fitted in fits]
+    on_test = plan.sample("test", test.labels, by_method + test.also)
+    return searches, fits, on_test, _measured(on_test, plan, test.group)
 
 
 def _of_choice(plan: _Plan) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ Counts = Shaped[Array, "*batch"] | float
 Shares = Float[Array, "*batch"]
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
+RESAMPLES_AT_ONCE = 8
 
 
 def wilson_interval(
@@ -131,13 +132,15 @@ def estimated(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num
 
 def resampled(statistic: Callable[[Array], PyTree], num_examples: int, key: Array, num_resamples: int) -> PyTree:
     """statistic(counts) of each resample, stacked; counts float32 [examples] say how often each example counts."""
-
-    def draw(resample_key: Array) -> PyTree:
-        chosen = jax.random.randint(resample_key, (num_examples,), 0, num_examples)
-        return statistic(jnp.zeros(num_examples, jnp.float32).at[chosen].add(1))
-
     # A few at a time, so that memory does not grow with their number.
-    return jax.lax.map(draw, jax.random.split(key, num_resamples), batch_size=8)
+    keys = jax.random.split(key, num_resamples)
+    return jax.lax.map(lambda each: statistic(resample(each, num_examples)), keys, batch_size=RESAMPLES_AT_ONCE)
+
+
+def resample(key: Array, num_examples: int) -> Float[Array, " examples"]:
+    """How often each example counts in one resample: as many are drawn as there are, with replacement."""
+    chosen = jax.random.randint(key, (num_examples,), 0, num_examples)
+    return jnp.zeros(num_examples, jnp.float32).at[chosen].add(1)
 
 
 def _bias_corrected(draws: Array, value: Array) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from focalgeo.arguments import check_key
 from focalgeo.calibration.binning import Reliability, reliability, weights
 from focalgeo.calibration.ece_variants import binary_ece, binary_reliability
 from focalgeo.calibration.fitted import Calibrated
-from focalgeo.calibration.intervals import resampled
+from focalgeo.calibration.intervals import RESAMPLES_AT_ONCE, resample
 from focalgeo.calibration.metrics import METRICS, MetricEntry, metric_entries
 from focalgeo.types import DEFAULT_METRICS, Array, InputError
 
@@ -73,11 +73,11 @@ def measure_members(
     for sample in samples:
         check_sample(sample)
         if waiting and not (_alike(waiting[0], sample) and len(waiting) < _members_at_once(sample)):
-            yield from _measured_together(waiting, metrics)
+            yield from _all_measured(waiting, metrics)
             waiting = []
         waiting.append(sample)
     if waiting:
-        yield from _measured_together(waiting, metrics)
+        yield from _all_measured(waiting, metrics)
 
 
 def check_sample(sample: Sample) -> None:
@@ -113,7 +113,7 @@ def _on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _measured_together(samples: Sequence[Sample], metrics: Sequence[str]) -> Iterator[tuple[Sample, Measured]]:
+def _all_measured(samples: Sequence[Sample], metrics: Sequence[str]) -> Iterator[tuple[Sample, Measured]]:
     statistic = every_metric(tuple(metric_entries(metrics).items()), samples[0].num_bins)
     if len(samples) == 1 or not _on_cpu():
         return zip(samples, measure(samples, statistic), strict=True)
@@ -131,42 +131,66 @@ def measure(samples: Sequence[Sample], statistic: Statistic) -> list[Measured]:
     """
     for sample in samples:
         check_sample(sample)
-    labels, num_resamples = samples[0].labels, samples[0].num_resamples
+    labels, num_resamples = jnp.asarray(samples[0].labels), samples[0].num_resamples
     log_probs = [[each.log_probs for each in sample.calibrated] for sample in samples]
-    keys = jnp.stack([sample.key for sample in samples])
-    most = max(1, _MOST_NUMBERS // max(1, len(samples) * np.size(log_probs[0][0])))
-    at_once = 1 if _on_cpu() else most  # one program there for any number of methods, which together are no faster
+    keys = jnp.stack([jax.random.split(sample.key, num_resamples) for sample in samples])
+    most = max(RESAMPLES_AT_ONCE, _MOST_NUMBERS // (len(samples) * labels.size))
     parts = []
-    for begin in range(0, len(log_probs[0]), at_once):
-        part = jnp.stack([jnp.stack(own[begin : begin + at_once]) for own in log_probs])
-        parts.append(_measured(statistic, part, labels, keys, num_resamples=num_resamples))
-    found = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *jax.device_get(parts))
+    for first in range(0, num_resamples, most):
+        counts = _counts(keys[:, first : first + most], num_examples=labels.size)
+        parts.append(_by_method(statistic, log_probs, labels, counts))
+    draws = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=2), *(part.draws for part in parts))
+    found = parts[0]._replace(draws=draws)
     return [jax.tree.map(lambda leaf: leaf[member], found) for member in range(len(samples))]  # noqa: B023
 
 
-@partial(jax.jit, static_argnames=("statistic", "num_resamples"))
+@partial(jax.jit, static_argnames="num_examples")
+def _counts(keys: Array, *, num_examples: int) -> Float[Array, "members resamples examples"]:
+    """How often each example counts in each resample; drawn once, they serve every method."""
+    draw = partial(resample, num_examples=num_examples)
+    return jax.vmap(partial(jax.lax.map, draw, batch_size=RESAMPLES_AT_ONCE))(keys)
+
+
+def _by_method(
+    statistic: Statistic,
+    log_probs: Sequence[Sequence[Array]],
+    labels: Int[Array, " examples"],
+    counts: Float[Array, "members resamples examples"],
+) -> Measured:
+    """Metrics, resamples and bins of all methods of some members, leaves [members, methods, ...], in host memory.
+
+    On the CPU of one at a time: one program serves any number of methods, and together they are no faster.
+    """
+    if _on_cpu():
+        each = [[_measured(statistic, lp, labels, own) for lp in of] for of, own in zip(log_probs, counts, strict=True)]
+        stacked = [jax.tree.map(lambda *leaves: np.stack(leaves), *of_member) for of_member in jax.device_get(each)]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *stacked)
+    most = max(1, _MOST_NUMBERS // (len(log_probs) * np.size(log_probs[0][0])))
+    parts = []
+    for begin in range(0, len(log_probs[0]), most):
+        part = jnp.stack([jnp.stack(own[begin : begin + most]) for own in log_probs])
+        parts.append(_measured_together(statistic, part, labels, counts))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *jax.device_get(parts))
+
+
+@partial(jax.jit, static_argnames="statistic")
 def _measured(
     statistic: Statistic,
-    log_probs: Float[Array, "members methods examples classes"],
+    log_probs: Float[Array, "examples classes"],
     labels: Int[Array, " examples"],
-    keys: Array,
-    *,
-    num_resamples: int,
+    counts: Float[Array, "resamples examples"],
 ) -> Measured:
-    """Metrics, resamples and bins of all methods of some members on one split, leaves [members, methods, ...].
+    """Metrics, resamples and bins of one method. Apart, each part would be compiled anew."""
+    metrics = partial(statistic.metrics, log_probs, labels)
+    draws = jax.lax.map(lambda mask: metrics(mask=mask), counts, batch_size=RESAMPLES_AT_ONCE)
+    return Measured(metrics(), draws, None if statistic.bins is None else statistic.bins(log_probs, labels))
 
-    Apart, each part would be compiled anew. The resamples do not depend on the method: the differences of methods cost
-    nothing more, from one call or several. keys: one for each member.
-    """
 
-    def of_method(key: Array, log_probs: Array) -> Measured:
-        metrics = partial(statistic.metrics, log_probs, labels)
-        draws = resampled(metrics, labels.shape[0], key, num_resamples)
-        bins = None if statistic.bins is None else statistic.bins(log_probs, labels)
-        return Measured(metrics(), draws, bins)
-
-    of_member = jax.vmap(of_method, in_axes=(None, 0))
-    return jax.vmap(of_member)(keys, log_probs)
+@partial(jax.jit, static_argnames="statistic")
+def _measured_together(statistic: Statistic, log_probs: Array, labels: Array, counts: Array) -> Measured:
+    """`_measured` of log_probs [members, methods, examples, classes] and counts [members, resamples, examples]."""
+    of_method = lambda log_probs, counts: _measured(statistic, log_probs, labels, counts)  # noqa: E731
+    return jax.vmap(jax.vmap(of_method, in_axes=(0, None)))(log_probs, counts)
 
 
 @functools.lru_cache(maxsize=64)  # the same function object for the same arguments: jit compiles anew for each object
