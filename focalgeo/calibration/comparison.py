@@ -235,15 +235,17 @@ def _of_all(
 
 
 def _of_choice(plan: _Plan) -> tuple[str, ...]:
-    """The metrics that are asked for and those that a method is chosen by."""
+    """The metrics that a method is chosen by, and ECE where it is asked for: on val it is drawn beside test's."""
     criterion = METRIC_OF.get(plan.criterion, plan.criterion)
-    return tuple(name for name in METRICS if name in {*plan.metrics, criterion, "nll", "brier", "accuracy"})
+    drawn = {"ece"}.intersection(plan.metrics)
+    return tuple(name for name in METRICS if name in {criterion, "nll", "brier", "accuracy", *drawn})
 
 
 def _measured(sample: Sample, plan: _Plan, group: Array | None) -> list[Row]:
     """Rows of a split on which methods are compared: metrics, differences, and those of two classes and of groups."""
     pairs = comparisons(sample.calibrated, plan.criterion)
-    rows = calibration_rows(sample, pairs, _of_choice(plan))
+    metrics = {*plan.metrics, *_of_choice(plan)}
+    rows = calibration_rows(sample, pairs, tuple(name for name in METRICS if name in metrics))
     compete = candidates(sample.calibrated, plan.criterion)
     competing = sample._replace(calibrated=[sample.calibrated[0], *(sample.calibrated[index] for index in compete)])
     if np.shape(competing.calibrated[0].log_probs)[1] == 2:

@@ -101,6 +101,7 @@ def _temperature_slopes(logits: Array, labels: Array, weight: Array, log_tempera
     return jnp.sum(weight * slope) / jnp.sum(weight), jnp.sum(weight * (variance - slope)) / jnp.sum(weight)
 
 
+@jax.jit
 def _mean_nll(logits: Array, labels: Array, weight: Array, gamma: Array | None, log_temperature: Array) -> Array:
     """Mean NLL at (gamma, log T); without gamma, of temperature scaling."""
     temperature = jnp.exp(log_temperature)

@@ -190,18 +190,15 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
 
 @partial(jax.jit, static_argnames="num_examples")
 def _estimates(values: PyTree, draws: PyTree, *, num_examples: int) -> dict[str, Estimate]:
-    each = jax.vmap(partial(estimated, num_examples=num_examples))
-    return {name: each(values[name], draws[name]) for name in values}
+    return {name: estimated(values[name], draws[name], num_examples=num_examples) for name in values}
 
 
 @partial(jax.jit, static_argnames="num_examples")
 def _compared(
-    values: PyTree, draws: PyTree, first: Array, second: Array, *, num_examples: int
+    first: tuple[PyTree, PyTree], second: tuple[PyTree, PyTree], *, num_examples: int
 ) -> dict[str, PairedDifference]:
-    less = partial(rounded_difference, num_terms=num_examples)
-    values, draws = (jax.tree.map(lambda leaf: less(leaf[first], leaf[second]), tree) for tree in (values, draws))
-    each = jax.vmap(partial(compared, num_examples=num_examples))
-    return {name: each(values[name], draws[name]) for name in values}
+    values, draws = jax.tree.map(partial(rounded_difference, num_terms=num_examples), first, second)
+    return {name: compared(values[name], draws[name], num_examples=num_examples) for name in values}
 
 
 _share_interval = jax.jit(wilson_interval)  # else each of its operations is compiled by itself
@@ -213,11 +210,14 @@ def _bin_intervals(bins: Reliability) -> tuple[Array, Array]:
 
 
 def _metric_rows(sample: Sample, measured: Measured, entries: Mapping[str, MetricEntry]) -> list[Metric]:
-    found = jax.device_get(_estimates(measured.values, measured.draws, num_examples=len(sample.labels)))
+    estimates = [
+        _estimates(*_of_method(measured, each), num_examples=len(sample.labels))
+        for each in range(len(sample.calibrated))
+    ]
     rows = []
-    for index, each in enumerate(sample.calibrated):
+    for each, found in zip(sample.calibrated, jax.device_get(estimates), strict=True):
         for name, entry in entries.items():
-            value, low, high, n = (getattr(found[name], field)[index] for field in ("value", "low", "high", "n"))
+            value, low, high, n = (getattr(found[name], field) for field in ("value", "low", "high", "n"))
             if entry.may_lack and _is_undefined(value, low, each.log_probs):
                 continue
             if entry.share:
@@ -226,6 +226,10 @@ def _metric_rows(sample: Sample, measured: Measured, entries: Mapping[str, Metri
             row = finite(Metric(name, value, low, high, int(n), sample.split, each.method.name, each.criterion))
             rows.append(row._replace(low=max(row.low, 0.0), high=min(row.high, entry.largest)))
     return rows
+
+
+def _of_method(measured: Measured, index: int) -> tuple[PyTree, PyTree]:
+    return jax.tree.map(lambda leaf: leaf[index], (measured.values, measured.draws))
 
 
 def _is_undefined(value: Array, low: Array, log_probs: Array) -> bool:
@@ -242,19 +246,16 @@ def _all_reliability_rows(sample: Sample, measured: Measured, name: str) -> list
 
 
 def _difference_rows(sample: Sample, measured: Measured, pairs: Sequence[tuple[int, int]]) -> list[Difference]:
-    if not pairs:
-        return []
-    first, second = np.transpose(pairs)
     n = len(sample.labels)
-    found = jax.device_get(_compared(measured.values, measured.draws, first, second, num_examples=n))
+    differences = [_compared(*(_of_method(measured, index) for index in pair), num_examples=n) for pair in pairs]
     rows = []
-    for number, (index, against) in enumerate(pairs):
+    for (index, against), found in zip(pairs, jax.device_get(differences), strict=True):
         each, other = sample.calibrated[index], sample.calibrated[against]
         for name in METRICS:
             if name not in found or (name == "accuracy" and each.method.keeps_class and other.method.keeps_class):
                 continue
             fields = ("difference", "low", "high", "p_value")
-            numbers = [getattr(found[name], field)[number] for field in fields]
+            numbers = [getattr(found[name], field) for field in fields]
             lacks = METRICS[name].may_lack
             if lacks and any(_is_undefined(*numbers[:2], of.log_probs) for of in (each, other)):
                 continue

@@ -33,7 +33,6 @@ from focalgeo.calibration.binning import (
     Scalar,
     adaptive_reliability,
     equal_mass,
-    equal_width,
     expected_gap,
     gap,
     nll_of,
@@ -67,7 +66,7 @@ def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 1, 15 bins in their tables.
     """
-    return expected_gap(reliability(log_probs, labels, num_bins=num_bins, mask=mask))
+    return ece_of(examples(log_probs, labels, mask), num_bins, by_rank=False)
 
 
 def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
@@ -110,7 +109,10 @@ def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 
 def ece_of(given: Examples, num_bins: int, *, by_rank: bool) -> Scalar:
     """`ece`, or by rank `adaptive_ece`, of what has been checked."""
-    return expected_gap((equal_mass if by_rank else equal_width)(*top_of(given), num_bins))
+    top = top_of(given)
+    if by_rank:
+        return expected_gap(equal_mass(*top, num_bins))
+    return jnp.sum(jnp.abs(residual_sums(top.confidence, top.correct, top.weight, num_bins))) / jnp.sum(top.weight)
 
 
 def brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import matplotlib.style
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, safe for colour-blind readers. On the page each colour becomes a CSS variable of its name.
@@ -96,6 +97,10 @@ def to_svg(figure: Figure) -> str:
     """Return the figure as SVG text, the same bytes for the same figure: no date, no version, no random ids."""
     buffer = io.StringIO()
     with styled(), drawing():
+        if engine := figure.get_layout_engine():
+            FigureCanvasSVG(figure)  # whose letters are measured
+            engine.execute(figure)
+            figure.set_layout_engine("none")  # else savefig draws all of it once for the layout before it draws it
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return re.sub(r"[ \t]+\n", "\n", buffer.getvalue())
 

@@ -89,6 +89,8 @@ def test_metrics_are_those_asked_for_and_those_that_a_method_is_chosen_by():
     found = compare(draw(200), draw(200, seed=1), NAMES[:1], metrics=("mce",), **FEW)
     names = {row.name for row in select(found.rows, Metric, group=None)}
     assert names == {"mce", "nll", "brier", "accuracy"}
+    of_val = {row.name for row in select(found.rows, Metric, split="cross_fit")}
+    assert of_val == {"nll", "brier", "accuracy"}  # what the choice needs, and no more, where test is measured
 
 
 @pytest.mark.parametrize(

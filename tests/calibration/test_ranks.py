@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from focalgeo.calibration.binning import running_sum
 from focalgeo.calibration.fast_search.streaming import rank_bin_sums
 
 
@@ -31,3 +32,11 @@ def test_neighbours_in_the_last_bit_are_told_apart():
     correct = np.array([True, False, True, False])
     got = rank_bin_sums(confidence, correct, 2)
     np.testing.assert_allclose(got, slow_bin_sums(confidence, correct, 2), atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 99, 100, 101, 1234])
+def test_running_sums_are_exact(size):
+    values = np.random.default_rng(size).integers(0, 2**20, (2, size)).astype(np.int32) % (2**30 // size)
+    np.testing.assert_array_equal(running_sum(values), np.cumsum(values, axis=1))
+    numbers = (values[0] % 64 / 64).astype(np.float32)  # sums of multiples of 1/64 are exact
+    np.testing.assert_array_equal(running_sum(numbers), np.cumsum(numbers, dtype=np.float64))
