@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from focalgeo.arguments import marked, predicted_logits, warns_of_probabilities
+from focalgeo.arguments import PredictedLogits, marked, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
 from focalgeo.calibration.maps import focal_temperature_scaling, scaled, temperature_scaling, wide
 from focalgeo.calibration.roots import newton_in_bracket
@@ -101,7 +101,6 @@ def _temperature_slopes(logits: Array, labels: Array, weight: Array, log_tempera
     return jnp.sum(weight * slope) / jnp.sum(weight), jnp.sum(weight * (variance - slope)) / jnp.sum(weight)
 
 
-@jax.jit
 def _mean_nll(logits: Array, labels: Array, weight: Array, gamma: Array | None, log_temperature: Array) -> Array:
     """Mean NLL at (gamma, log T); without gamma, of temperature scaling."""
     temperature = jnp.exp(log_temperature)
@@ -120,10 +119,14 @@ def _least_gain(dtype: jnp.dtype) -> float:
 
 def checked(logits: Logits, labels: Labels, mask: Mask) -> tuple[Array, Array, Array]:
     """Logits, labels and weights ready to be traced: rows of weight 0 hold zeros, invalid ones have weight NaN."""
-    given = predicted_logits(logits, labels, mask)
+    return _ready(predicted_logits(logits, labels, mask))
+
+
+@partial(jax.jit, inline=True)
+def _ready(given: PredictedLogits) -> tuple[Array, Array, Array]:
     weight = given.weight()
     rows = jnp.where(weight[:, None] > 0, wide(given.logits), 0)
-    return rows, jnp.asarray(given.labels).astype(jnp.int32), weight
+    return rows, given.labels.astype(jnp.int32), weight
 
 
 def _marked_fit(found: CalibrationFit) -> CalibrationFit:

@@ -36,7 +36,7 @@ from focalgeo.calibration.resampling import (
     measure_members,
 )
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Fit, Metric, ReliabilityBin, Row, finite
-from focalgeo.types import DEFAULT_METRICS, Array, Estimate, PyTree
+from focalgeo.types import DEFAULT_METRICS, Array
 
 
 def calibration_rows(
@@ -188,17 +188,14 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
     return pairs
 
 
-@partial(jax.jit, static_argnames="num_examples")
-def _estimates(values: PyTree, draws: PyTree, *, num_examples: int) -> dict[str, Estimate]:
-    return {name: estimated(values[name], draws[name], num_examples=num_examples) for name in values}
+_estimated = jax.jit(estimated, static_argnames="num_examples")
 
 
 @partial(jax.jit, static_argnames="num_examples")
-def _compared(
-    first: tuple[PyTree, PyTree], second: tuple[PyTree, PyTree], *, num_examples: int
-) -> dict[str, PairedDifference]:
-    values, draws = jax.tree.map(partial(rounded_difference, num_terms=num_examples), first, second)
-    return {name: compared(values[name], draws[name], num_examples=num_examples) for name in values}
+def _compared(first: tuple[Array, Array], second: tuple[Array, Array], *, num_examples: int) -> PairedDifference:
+    """The difference of a metric's value and draws by two methods."""
+    less = partial(rounded_difference, num_terms=num_examples)
+    return compared(*map(less, first, second), num_examples=num_examples)
 
 
 _share_interval = jax.jit(wilson_interval)  # else each of its operations is compiled by itself
@@ -210,14 +207,12 @@ def _bin_intervals(bins: Reliability) -> tuple[Array, Array]:
 
 
 def _metric_rows(sample: Sample, measured: Measured, entries: Mapping[str, MetricEntry]) -> list[Metric]:
-    estimates = [
-        _estimates(*_of_method(measured, each), num_examples=len(sample.labels))
-        for each in range(len(sample.calibrated))
-    ]
+    own, size = _by_method(measured), len(sample.labels)
+    found = [{name: _estimated(*each[name], num_examples=size) for name in entries} for each in own]
     rows = []
-    for each, found in zip(sample.calibrated, jax.device_get(estimates), strict=True):
+    for each, estimates in zip(sample.calibrated, jax.device_get(found), strict=True):
         for name, entry in entries.items():
-            value, low, high, n = (getattr(found[name], field) for field in ("value", "low", "high", "n"))
+            value, _, low, high, n = estimates[name]
             if entry.may_lack and _is_undefined(value, low, each.log_probs):
                 continue
             if entry.share:
@@ -228,8 +223,10 @@ def _metric_rows(sample: Sample, measured: Measured, entries: Mapping[str, Metri
     return rows
 
 
-def _of_method(measured: Measured, index: int) -> tuple[PyTree, PyTree]:
-    return jax.tree.map(lambda leaf: leaf[index], (measured.values, measured.draws))
+def _by_method(measured: Measured) -> list[dict[str, tuple[Array, Array]]]:
+    """Value and draws of each metric, by method."""
+    both = {name: list(zip(measured.values[name], measured.draws[name], strict=True)) for name in measured.values}
+    return [dict(zip(both, of_method, strict=True)) for of_method in zip(*both.values(), strict=True)]
 
 
 def _is_undefined(value: Array, low: Array, log_probs: Array) -> bool:
@@ -246,20 +243,20 @@ def _all_reliability_rows(sample: Sample, measured: Measured, name: str) -> list
 
 
 def _difference_rows(sample: Sample, measured: Measured, pairs: Sequence[tuple[int, int]]) -> list[Difference]:
-    n = len(sample.labels)
-    differences = [_compared(*(_of_method(measured, index) for index in pair), num_examples=n) for pair in pairs]
+    own, n = _by_method(measured), len(sample.labels)
+    names = [name for name in METRICS if name in measured.values]
+    found = [{name: _compared(own[a][name], own[b][name], num_examples=n) for name in names} for a, b in pairs]
     rows = []
-    for (index, against), found in zip(pairs, jax.device_get(differences), strict=True):
-        each, other = sample.calibrated[index], sample.calibrated[against]
-        for name in METRICS:
-            if name not in found or (name == "accuracy" and each.method.keeps_class and other.method.keeps_class):
+    for pair, differences in zip(pairs, jax.device_get(found), strict=True):
+        each, other = (sample.calibrated[index] for index in pair)
+        for name in names:
+            if name == "accuracy" and each.method.keeps_class and other.method.keeps_class:
                 continue
-            fields = ("difference", "low", "high", "p_value")
-            numbers = [getattr(found[name], field) for field in fields]
+            value, _, *numbers, _ = differences[name]
             lacks = METRICS[name].may_lack
-            if lacks and any(_is_undefined(*numbers[:2], of.log_probs) for of in (each, other)):
+            if lacks and any(_is_undefined(value, numbers[0], of.log_probs) for of in (each, other)):
                 continue
             against_criterion = None if other.criterion == each.criterion else other.criterion
-            names = each.method.name, other.method.name, each.criterion, against_criterion
-            rows.append(finite(Difference(f"{name}_difference", *numbers, n, sample.split, *names)))
+            methods = each.method.name, other.method.name, each.criterion, against_criterion
+            rows.append(finite(Difference(f"{name}_difference", value, *numbers, n, sample.split, *methods)))
     return rows
