@@ -146,7 +146,7 @@ def measure(samples: Sequence[Sample], statistic: Statistic) -> list[Measured]:
 
 @partial(jax.jit, static_argnames="num_examples")
 def _counts(keys: Array, *, num_examples: int) -> Float[Array, "members resamples examples"]:
-    """How often each example counts in each resample; drawn once, they serve every method."""
+    """The counts of `resample` for each key; drawn once, they serve every method."""
     draw = partial(resample, num_examples=num_examples)
     return jax.vmap(partial(jax.lax.map, draw, batch_size=RESAMPLES_AT_ONCE))(keys)
 
