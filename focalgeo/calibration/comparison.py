@@ -1,5 +1,6 @@
 """Calibration methods compared on a classifier's outputs: fitted and chosen on val, measured on test."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -11,6 +12,7 @@ import numpy as np
 
 from focalgeo.arguments import check_choice, count, warns_of_probabilities
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
+from focalgeo.calibration.fits import ScoreTest, temperature_score_test
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method
 from focalgeo.calibration.methods import (
     DEFAULT_METHODS,
@@ -32,6 +34,7 @@ from focalgeo.calibration.metric_rows import (
 from focalgeo.calibration.metrics import METRICS
 from focalgeo.calibration.resampling import Sample
 from focalgeo.calibration.search import GAMMAS, Grid, GridSearch
+from focalgeo.probabilities import ProbabilityWarning
 from focalgeo.rows import Difference, Row, select
 from focalgeo.types import (
     CRITERIA,
@@ -113,7 +116,8 @@ def compare(
         methods: Names in METHODS; "uncalibrated" takes part anyway. None takes DEFAULT_METHODS, without those that
             need a gamma that is not given, or fewer classes.
         criterion: By which methods are fitted where they can be, compared and chosen, see `choose`. NLL by default: it
-            is proper, so no miscalibration improves it, and the same examples settle it sooner than an ECE.
+            is proper, so no miscalibration improves it, and the same examples settle it sooner than an ECE. By NLL the
+            score test of T = 1 on val decides between the outputs as given and temperature scaling.
         criteria: By which methods are fitted beside it; each is a fit of its own in the rows.
         metrics: Names in METRICS.
         num_bins: Bins of every binned metric.
@@ -196,10 +200,17 @@ def _compared(
             on_test = pool.submit(_measured, plan.sample("test", test.labels, by_method), plan, test.group)
             rows = calibration_rows(of_val, comparisons(held_out, plan.criterion), _of_choice(plan))
             rows = on_test.result() + rows
-    choice = choose(fits, select(rows, Difference, split="cross_fit"), criterion=plan.criterion)
+    differences = select(rows, Difference, split="cross_fit")
+    choice = choose(fits, differences, criterion=plan.criterion, test=_score_test(val))
     measured = of_val if test is None else plan.sample("test", test.labels, by_method)
     rows = [*fit_rows(fits, n=len(val.labels)), *rows, *class_gap_rows(_shown(measured, choice, plan))]
     return Comparison(rows, fits, choice, held_out, surfaces(searches, plan.settings))
+
+
+def _score_test(val: Outputs) -> ScoreTest:
+    with warnings.catch_warnings():  # the fits have warned
+        warnings.simplefilter("ignore", ProbabilityWarning)
+        return temperature_score_test(val.logits, val.labels)
 
 
 def _no_fit(*_: Any, **__: Any) -> None:
