@@ -222,8 +222,8 @@ def test_where_the_score_test_decided_the_verdict_says_it_beside_the_difference(
     rows = choice_rows(BY_NLL[0], AS_GIVEN, "alike", "alike")
     words = verdict_words(rows, chosen(BY_NLL[0], score_test={"statistic": -3.2, "p_value": 0.0014}))
     assert words.startswith(
-        "Use temperature scaling (T\u00a0=\u00a01.25): on val the outputs as given are overconfident beyond noise (score "
-        "test of T\u00a0=\u00a01: p\u00a0=\u00a00.0014), on held-out parts the difference to no calibration is "
+        "Use temperature scaling (T\u00a0=\u00a01.25): on val the outputs as given are overconfident beyond noise "
+        "(score test of T\u00a0=\u00a01: p\u00a0=\u00a00.0014), on held-out parts the difference to no calibration is "
         "NLL\u00a0−0.0500\u00a0nats [−0.2000,\u00a00.1000], and no other beats it. The test set"
     )
     assert "better than" not in words
@@ -231,8 +231,8 @@ def test_where_the_score_test_decided_the_verdict_says_it_beside_the_difference(
     assert "underconfident beyond noise (score test of T\u00a0=\u00a01: p\u00a0<\u00a00.0001)" in words
     words = verdict_words(rows, chosen(AS_GIVEN, beaten={}, score_test={"statistic": 0.7, "p_value": 0.48}))
     assert words.startswith(
-        "Leave the outputs as they are: on val they are neither overconfident nor underconfident beyond noise (score "
-        "test of T\u00a0=\u00a01: p\u00a0=\u00a00.48), and on held-out parts no other method is better (temperature scaling "
+        "Leave the outputs as they are: on val they are neither overconfident nor underconfident beyond noise "
+        "(score test of T\u00a0=\u00a01: p\u00a0=\u00a00.48), and on held-out parts no other method is better (temperature"
     )
     rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "alike")
     words = verdict_words(rows, chosen(AS_GIVEN, beaten={}, score_test={"statistic": 0.7, "p_value": 0.48}))
