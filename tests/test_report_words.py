@@ -232,7 +232,7 @@ def test_where_the_score_test_decided_the_verdict_says_it_beside_the_difference(
     words = verdict_words(rows, chosen(AS_GIVEN, beaten={}, score_test={"statistic": 0.7, "p_value": 0.48}))
     assert words.startswith(
         "Leave the outputs as they are: on val they are neither overconfident nor underconfident beyond noise "
-        "(score test of T\u00a0=\u00a01: p\u00a0=\u00a00.48), and on held-out parts no other method is better (temperature"
+        "(score test of T\u00a0=\u00a01: p\u00a0=\u00a00.48), and on held-out parts no other method is better"
     )
     rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "alike")
     words = verdict_words(rows, chosen(AS_GIVEN, beaten={}, score_test={"statistic": 0.7, "p_value": 0.48}))
