@@ -177,6 +177,7 @@ _SHAPE = {
         "level": _NUMBER,
         "refused": {"*": str},
         "beaten": {"*": str},
+        "score_test": {"statistic": _NUMBER, "p_value": _NUMBER},
     },
     "runs": [str],
     "merged": [str],

@@ -218,6 +218,35 @@ def test_an_interval_and_a_choice_that_counts_chances_do_not_contradict_each_oth
     assert "no method is better beyond noise when all of them are counted as chances (temperature scaling" in counted
 
 
+def test_where_the_score_test_decided_the_verdict_says_it_beside_the_difference():
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "alike", "alike")
+    words = verdict_words(rows, chosen(BY_NLL[0], score_test={"statistic": -3.2, "p_value": 0.0014}))
+    assert words.startswith(
+        "Use temperature scaling (T\u00a0=\u00a01.25): on val the outputs as given are overconfident beyond noise "
+        "(score test of T\u00a0=\u00a01: p\u00a0=\u00a00.0014), on held-out parts the difference to no calibration is "
+        "NLL\u00a0−0.0500\u00a0nats [−0.2000,\u00a00.1000], and no other beats it. The test set"
+    )
+    assert "better than" not in words
+    words = verdict_words(rows, chosen(BY_NLL[0], score_test={"statistic": 30, "p_value": 0}))
+    assert "underconfident beyond noise (score test of T\u00a0=\u00a01: p\u00a0<\u00a00.0001)" in words
+    words = verdict_words(rows, chosen(AS_GIVEN, beaten={}, score_test={"statistic": 0.7, "p_value": 0.48}))
+    assert words.startswith(
+        "Leave the outputs as they are: on val they are neither overconfident nor underconfident beyond noise "
+        "(score test of T\u00a0=\u00a01: p\u00a0=\u00a00.48), and on held-out parts no other method is better"
+    )
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "alike")
+    words = verdict_words(rows, chosen(AS_GIVEN, beaten={}, score_test={"statistic": 0.7, "p_value": 0.48}))
+    assert "beyond noise when all methods are counted as chances (score test" in words
+
+
+@pytest.mark.parametrize(
+    "found", [3, [], {}, {"statistic": "a", "p_value": 0}, {"statistic": 1, "p_value": 2}, {"p_value": 1e99}]
+)
+def test_a_score_test_that_is_none_is_not_told(found):
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "alike")
+    assert verdict_words(rows, chosen(BY_NLL[0], score_test=found)) == verdict_words(rows, chosen(BY_NLL[0]))
+
+
 def test_few_examples_conclude_nothing():
     rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "better", n=(99, 99))
     assert verdict_words(rows, chosen(BY_NLL[0], beaten={})) == (

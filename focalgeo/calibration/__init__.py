@@ -30,7 +30,13 @@ from focalgeo.calibration.ece_variants import (
     interpolated_adaptive_ece,
     smooth_ece,
 )
-from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
+from focalgeo.calibration.fits import (
+    CalibrationFit,
+    ScoreTest,
+    fit_focal_temperature,
+    fit_temperature,
+    temperature_score_test,
+)
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method, calibrator_json, plain_numbers
 from focalgeo.calibration.intervals import PairedDifference, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.inverse import inverse_focal_calibration
@@ -148,6 +154,7 @@ __all__ = [
     "ProbabilityWarning",
     "Reliability",
     "Sample",
+    "ScoreTest",
     "StructuredMatrixScaling",
     "TemperatureScaling",
     "VectorScaling",
@@ -230,6 +237,7 @@ __all__ = [
     "smooth_ece",
     "surfaces",
     "temperature_scaling",
+    "temperature_score_test",
     "underconfidence",
     "usable",
     "wilson_interval",

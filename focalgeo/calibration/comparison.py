@@ -10,6 +10,7 @@ import numpy as np
 
 from focalgeo.arguments import check_choice, count, warns_of_probabilities
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
+from focalgeo.calibration.fits import temperature_score_test
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method
 from focalgeo.calibration.methods import (
     DEFAULT_METHODS,
@@ -121,7 +122,8 @@ def compare(
         methods: Names in METHODS; "uncalibrated" takes part anyway. None takes DEFAULT_METHODS, without those that
             need a gamma that is not given, or fewer classes.
         criterion: By which methods are fitted where they can be, compared and chosen, see `choose`. NLL by default: it
-            is proper, so no miscalibration improves it, and the same examples settle it sooner than an ECE.
+            is proper, so no miscalibration improves it, and the same examples settle it sooner than an ECE. By NLL the
+            score test of T = 1 on val decides between the outputs as given and temperature scaling.
         criteria: By which methods are fitted beside it; each is a fit of its own in the rows.
         metrics: Names in METRICS.
         num_bins: Bins of every binned metric.
@@ -215,7 +217,8 @@ def _compared(logits: Array, val: _Split, test: _Split | None, plan: _Plan) -> C
         else:
             rows = calibration_rows(of_val, comparisons(of_val.calibrated, plan.criterion), _of_choice(plan))
         searches, fits, on_test, rows_of_test = of_all.result()
-    choice = choose(fits, select(rows, Difference, split="cross_fit"), criterion=plan.criterion)
+    score_test = temperature_score_test(logits, val.labels)
+    choice = choose(fits, select(rows, Difference, split="cross_fit"), criterion=plan.criterion, test=score_test)
     gaps = class_gap_rows(_shown(on_test or of_val, choice, plan))
     rows = [*fit_rows(fits, n=len(val.labels)), *rows_of_test, *rows, *gaps]
     return Comparison(rows, fits, choice, list(of_val.calibrated), surfaces(searches, plan.settings))

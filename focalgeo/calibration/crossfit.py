@@ -1,4 +1,4 @@
-"""Cross-fitted log-probabilities of calibration methods, and the choice between methods by them.
+"""Cross-fitted log-probabilities of calibration methods, and the choice between methods by them and a score test.
 
 Cross-fitted: the examples are split into folds, and each fold is calibrated by a fit of the others. So a validation
 split alone says how a method does on examples that its fit has not seen.
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from focalgeo.arguments import array_of, check_choice, count, predicted_logits, warns_of_probabilities
+from focalgeo.calibration.fits import ScoreTest
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method
 from focalgeo.calibration.methods import SHARED, fit_methods
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
@@ -102,9 +103,12 @@ class Choice(NamedTuple):
     level: float  # one-sided p-value below which a difference in the criterion counted
     refused: dict[str, str]  # method -> why it was not to be chosen, whatever its criterion
     beaten: dict[str, str]  # plainer method -> one that is better than it beyond noise
+    test: ScoreTest | None = None  # by which temperature scaling was held against the outputs as given, where it was
 
 
-def choose(fits: Sequence[Fitted], differences: Sequence[Difference], *, criterion: str) -> Choice:
+def choose(
+    fits: Sequence[Fitted], differences: Sequence[Difference], *, criterion: str, test: ScoreTest | None = None
+) -> Choice:
     """The plainest method that no other beats beyond noise on held-out parts of the validation split.
 
     Compared are the uncalibrated predictions and a fit of each fitted method, the `candidates`, in the order of
@@ -115,12 +119,18 @@ def choose(fits: Sequence[Fitted], differences: Sequence[Difference], *, criteri
     passes for better than one that is as good is 5% at most. With fewer than 100 examples the first fitted method is
     taken.
 
+    By NLL the score test of T = 1 stands in the place of one of the comparisons, of temperature scaling with the
+    outputs as given, which it holds at T = 1: with few examples it finds what the difference of NLL does not. Its
+    two-sided p-value counts below the same level, so the chance of 5% holds.
+
     Args:
         fits: Of `fit_methods` on all examples, "uncalibrated" among them.
         differences: Of `cross_fit` with the same methods: those of each of the `candidates` less each earlier one, and
             less the uncalibrated predictions, in the criterion, NLL, Brier score and accuracy.
         criterion: "nll", or the ECE that the methods are fitted by. A method that has no fit by it takes part with
             another of its fits.
+        test: `temperature_score_test` of the outputs as given on all examples. It is used where the metric is NLL and
+            temperature scaling is not refused; None leaves that pair to its difference.
     """
     uncalibrated = next(fitted for fitted in fits if fitted.criterion is None)
     compared = [uncalibrated, *(fits[index] for index in candidates(fits, criterion))]
@@ -136,11 +146,12 @@ def choose(fits: Sequence[Fitted], differences: Sequence[Difference], *, criteri
         refused |= {each.method.name: why} if why else {}
         admitted += [] if why else [each]
     metric = METRIC_OF.get(criterion, criterion)
+    test = test if metric == "nll" and any(map(_is_plain, admitted)) else None
     beaten: dict[str, str] = {}
     for index, each in enumerate(admitted):
-        better = _better_than(index, admitted, differences, metric, level)
+        better = _better_than(index, admitted, differences, metric, level, test)
         if better is None:
-            return Choice(each, level, refused, beaten)
+            return Choice(each, level, refused, beaten, test)
         beaten[each.method.name] = better.method.name
     raise AssertionError("of several methods one has the least criterion, and none beats it")
 
@@ -158,15 +169,29 @@ def _why_refused(fitted: Fitted, plainer: Sequence[Fitted], differences: Sequenc
 
 
 def _better_than(
-    index: int, admitted: Sequence[Fitted], differences: Sequence[Difference], metric: str, level: float
+    index: int,
+    admitted: Sequence[Fitted],
+    differences: Sequence[Difference],
+    metric: str,
+    level: float,
+    test: ScoreTest | None,
 ) -> Fitted | None:
     """The plainest of the admitted methods that is better than the one at `index` beyond noise."""
     for other, each in enumerate(admitted):
         later, earlier = max(other, index), min(other, index)
+        if test is not None and admitted[earlier].criterion is None and _is_plain(admitted[later]):
+            if other > index and test.p_value < level:
+                return each
+            continue
         row = _difference(differences, metric, admitted[later], admitted[earlier]) if other != index else None
         if row is not None and row.p_value / 2 < level and (row.value < 0) == (other > index):
             return each
     return None
+
+
+def _is_plain(fitted: Fitted) -> bool:
+    """Whether it is temperature scaling, which holds the outputs as given at T = 1."""
+    return fitted.method.name == "temperature_scaling"
 
 
 def _difference(differences: Sequence[Difference], metric: str, fitted: Fitted, against: Fitted) -> Difference | None:

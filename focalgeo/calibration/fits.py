@@ -1,5 +1,9 @@
-"""Continuous fits of the temperature, and of gamma and temperature, by least NLL; brackets keep them from diverging."""
+"""Continuous fits of the temperature, and of gamma and temperature, by least NLL, and the score test of T = 1.
 
+Brackets keep the fits from diverging.
+"""
+
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -9,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from focalgeo.arguments import PredictedLogits, marked, predicted_logits, warns_of_probabilities
+from focalgeo.arguments import PredictedLogits, is_traced, marked, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
 from focalgeo.calibration.maps import focal_temperature_scaling, scaled, temperature_scaling, wide
 from focalgeo.calibration.roots import newton_in_bracket
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 GAMMA_BRACKET = (-0.9, 20.0)
 TEMPERATURE_BRACKET = (0.01, 100.0)
@@ -133,6 +137,57 @@ def _marked_fit(found: CalibrationFit) -> CalibrationFit:
     """The fit; NaN and not converged where its NLL is NaN, as that of traced values that are not valid."""
     valid = ~jnp.isnan(found.nll)
     return marked(valid, found)._replace(converged=found.converged & valid)
+
+
+class ScoreTest(NamedTuple):
+    """The score test of T = 1: whether outputs are too hot or too cold as they are given."""
+
+    statistic: float  # below 0: overconfident, a T above 1 fits better; above 0: underconfident
+    p_value: float  # two-sided
+    n: float  # examples, each as often as the mask counts it
+
+
+@warns_of_probabilities
+def temperature_score_test(logits: Logits, labels: Labels, mask: Mask = None) -> ScoreTest:
+    """The score test of T = 1 in temperature scaling: U / sqrt(I), and p = 2 Phi(-|U| / sqrt(I)).
+
+    With a = log softmax(logits) and p = exp(a), U = sum_i (a_i[label_i] - sum_k p_ik a_ik) is the slope of the
+    log-likelihood in 1 / T at T = 1, and I = sum_i Var_{p_i}(a_i). Where the labels are drawn from p, U has mean 0 and
+    variance I exactly; its distribution is normal only for many examples. Nothing is fitted, so one set of examples is
+    enough. In float64 on the host: not for use inside jit.
+
+    Args:
+        logits: Float [examples, classes].
+        labels: Int [examples].
+        mask: Bool [examples], or how often each example counts; None counts each once.
+
+    Returns:
+        ScoreTest. Where I is 0, as of logits that are all equal or have probabilities of 0 and 1 alone in float64, the
+        p-value is 1 and the statistic 0 where U is 0, else 0 and infinite. Held to a loop, and its size under the null
+        to a simulation, in tests/calibration/test_score.py.
+
+    Raises:
+        InputError: predictions that `check_predictions` refuses, an unfit mask, traced values.
+
+    Source: Rao, Proc. Camb. Phil. Soc. 44 (1948), the score test; 1 / T is the slope of Cox, Biometrika 45 (1958).
+    """
+    given = predicted_logits(logits, labels, mask)
+    if is_traced(*given):
+        raise InputError("logits, labels or mask are traced: the score test is made on the host, outside jit")
+    weight = np.ones(len(given.labels)) if given.mask is None else np.asarray(given.mask, np.float64)
+    counted = weight > 0
+    weight, scores = weight[counted], np.asarray(given.logits)[counted].astype(np.float64)
+    scores -= scores.max(axis=1, keepdims=True)
+    probs = np.exp(scores)
+    probs /= probs.sum(axis=1, keepdims=True)
+    mean = (probs * scores).sum(axis=1)  # of a less its largest: equal logits give 0 exactly
+    variance = (probs * (scores - mean[:, None]) ** 2).sum(axis=1)
+    true = scores[np.arange(len(weight)), np.asarray(given.labels)[counted]]
+    score, information = float(weight @ (true - mean)), float(weight @ variance)
+    statistic = math.copysign(math.inf, score) if score else 0.0
+    if information > 0:
+        statistic = score / math.sqrt(information)
+    return ScoreTest(statistic, math.erfc(abs(statistic) / math.sqrt(2)), float(weight.sum()))
 
 
 @warns_of_probabilities

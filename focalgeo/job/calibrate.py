@@ -16,6 +16,7 @@ from focalgeo.job.inputs import COMPARED, Inputs, Options, make_config
 from focalgeo.job.warnings import input_warnings
 from focalgeo.rows import Row, Seconds
 
+_LARGEST = 1e30  # of a statistic in the manifest: JSON has no infinity
 # seconds of a core for a number alone, and for each bin: of an example at a pair of gamma and temperature, and of an
 # example in a resample
 _FIT, _RESAMPLE = (1.2e-8, 1.8e-10), (6e-8, 1e-8)
@@ -100,6 +101,9 @@ def _summary(
         "beaten": found.choice.beaten,
         "warnings": warnings,
     }
+    if found.choice.test is not None:
+        statistic = float(np.clip(found.choice.test.statistic, -_LARGEST, _LARGEST))
+        summary["score_test"] = {"statistic": statistic, "p_value": found.choice.test.p_value}
     return summary | ({} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma})
 
 

@@ -31,6 +31,7 @@ from focalgeo.rows import LEAST_EXAMPLES, Difference, Row, Title
 from focalgeo.types import METRIC_OF
 
 _MOST_REASONS = 20
+_LEAST_P = 0.0001  # shown
 
 
 class Calibration(NamedTuple):
@@ -43,6 +44,7 @@ class Calibration(NamedTuple):
     beaten: Mapping[str, str]  # plainer method -> one better than it beyond noise
     warnings: Sequence[str]
     trained_gamma: float | None
+    score_test: tuple[float, float] | None  # statistic and p-value, where it decided between T = 1 and another
 
     @property
     def chosen(self) -> Column:
@@ -66,7 +68,16 @@ def calibration_of(manifest: Manifest) -> Calibration:
         beaten=_texts(found.get("beaten")),
         warnings=found.get("warnings", ()),
         trained_gamma=as_number(found.get("trained_gamma")),
+        score_test=_score_test(found.get("score_test")),
     )
+
+
+def _score_test(found: Any) -> tuple[float, float] | None:
+    """The statistic and p-value of an object; None of anything else."""
+    numbers = [as_number(found.get(name)) for name in ("statistic", "p_value")] if isinstance(found, Mapping) else []
+    if len(numbers) != 2 or None in numbers or not 0 <= numbers[1] <= 1:
+        return None
+    return numbers[0], numbers[1]
 
 
 def _texts(found: Any) -> dict[str, str]:
@@ -106,7 +117,45 @@ def _on_val(rows: Sequence[Row], manifest: Manifest, calibration: Calibration, a
     n = next(iter(found.values())).n
     if n < LEAST_EXAMPLES:
         return f"{use} for want of evidence: {n:,} examples are too few to compare methods, and nothing is concluded."
+    if _is_by_score(calibration, against):
+        return f"{use}: {_score_evidence(rows, manifest, calibration, against, found)}."
     return f"{use}: on held-out parts of val {_evidence(rows, manifest, calibration, against, found)}."
+
+
+def _is_by_score(calibration: Calibration, against: Column) -> bool:
+    """Whether the score test of T = 1 decided between the two that the sentence is about."""
+    if calibration.score_test is None or calibration.metric != "nll":
+        return False
+    if calibration.chosen == AS_TRAINED:
+        return against.method == PLAIN
+    return against == AS_TRAINED and calibration.beaten.get(against.method) == PLAIN
+
+
+def _score_evidence(
+    rows: Sequence[Row],
+    manifest: Manifest,
+    calibration: Calibration,
+    against: Column,
+    found: Mapping[str, Difference],
+) -> str:
+    """The score test, on all of val, and beside it the difference on held-out parts, whose interval may say less."""
+    numbers, admitted = _numbers(found, manifest), " to choose from" if calibration.refused else ""
+    statistic, p_value = calibration.score_test
+    p = f"p\u00a0=\u00a0{rounded(p_value, 2)}" if p_value >= _LEAST_P else f"p\u00a0<\u00a0{_LEAST_P}"
+    test = f"score test of T\u00a0=\u00a01: {p}"
+    if calibration.chosen == AS_TRAINED:
+        row = next(iter(found.values()))
+        chances = " when all methods are counted as chances" if is_better(row) or p_value < 0.05 else ""
+        return (
+            f"on val they are neither overconfident nor underconfident beyond noise{chances} ({test}), and on held-out"
+            f" parts no other method{admitted} is better"
+            f" ({_other(rows, manifest, against)} less none: {numbers})"
+        )
+    side = "overconfident" if statistic < 0 else "underconfident"
+    return (
+        f"on val the outputs as given are {side} beyond noise ({test}), on held-out parts the difference to no"
+        f" calibration is {numbers}, and no other{admitted} beats it"
+    )
 
 
 def _evidence(

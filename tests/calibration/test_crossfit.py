@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from focalgeo.calibration import METHODS, Fitted, candidates, choose, cross_fit, fit_methods, folds
+from focalgeo.calibration import METHODS, Fitted, ScoreTest, candidates, choose, cross_fit, fit_methods, folds
 from focalgeo.calibration.methods import Method
 from focalgeo.rows import Difference
 from focalgeo.types import InputError
@@ -167,6 +167,20 @@ def test_a_fit_at_the_end_of_its_range_is_refused(converged, chosen):
     found = chosen_of(converged=converged, **given)
     assert found.fitted.method is chosen
     assert list(found.refused.values()) == ["its fit ended at the end of the range searched"]
+
+
+@pytest.mark.parametrize(("p", "chosen"), [(0.024, PLAIN.name), (0.026, "uncalibrated")])
+def test_the_score_test_stands_in_place_of_one_difference_alone(p, chosen):
+    test, fits = ScoreTest(-2.0, p, 500), fits_of()
+    for given in ({}, {"temperature_scaling_less_uncalibrated_nll": BETTER}):
+        found = choose(fits, differences(fits, **given), criterion="nll", test=test)
+        assert (found.fitted.method.name, found.test) == (chosen, test)
+    focal = {"focal_temperature_scaling_less_uncalibrated_nll": BETTER}
+    assert choose(fits, differences(fits, **focal), criterion="nll", test=test).fitted.method is PLAIN
+    for criterion, converged in (("ece", True), ("nll", False)):  # another metric, or temperature scaling refused
+        fits = fits_of(converged=(converged, True))
+        found = choose(fits, differences(fits), criterion=criterion, test=test)
+        assert (found.fitted.method.name, found.test) == ("uncalibrated", None)
 
 
 def test_candidates_are_one_fit_of_each_fitted_method():
