@@ -113,8 +113,16 @@ def write_text(path: Workdir, text: str) -> None:
 
 
 def write_json(path: Workdir, value: Any) -> None:
-    """Write one JSON value, atomically; tuples become lists, and a number that is not finite is a ValueError."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False, default=_plain) + "\n")
+    """Write one JSON value, atomically; tuples become lists, and a number that is not finite is a ValueError.
+
+    A list of numbers stands in one line: a matrix is a row a line.
+    """
+    text = json.dumps(value, indent=2, allow_nan=False, default=_plain)  # a text in it holds no line break
+    write_text(path, _NUMBERS.sub(_in_one_line, text) + "\n")
+
+
+def _in_one_line(found: re.Match) -> str:
+    return f"[{' '.join(found[1].split())}]"
 
 
 def read_json(path: Workdir) -> Any:
@@ -127,6 +135,7 @@ def read_json(path: Workdir) -> Any:
         return files.parse_json(file.read())
 
 
+_NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")  # a list that holds no text, list or object
 _MOST_LEVELS = 20
 
 

@@ -97,6 +97,20 @@ def test_replace_swaps_matching_rows_for_new_ones_or_changes_nothing(tmp_path):
     assert records.read_rows(tmp_path) == [row(1), row(2), new]
 
 
+def test_a_row_of_a_matrix_is_a_line_and_texts_stay_as_they_are(tmp_path):
+    value = {
+        "matrix": [[1.5, -2e-9], [0, None]],
+        "text": "[ 1,  2 ] [\n 3 ]",
+        "names": ["a", "[ 1 ]"],
+        "none": [],
+        "x": [1],
+    }
+    records.write_json(tmp_path / "file.json", value)
+    assert records.read_json(tmp_path / "file.json") == value
+    lines = (tmp_path / "file.json").read_text().splitlines()
+    assert {"    [1.5, -2e-09],", '  "x": [1]'} <= set(lines)
+
+
 def test_a_failed_write_leaves_the_old_file_whole_and_no_temporary_behind(tmp_path, monkeypatch):
     records.write_manifest(tmp_path, {"config": {"seed": 1}})
 
