@@ -422,6 +422,14 @@ def test_a_fit_at_the_end_of_the_grid_has_a_warning():
     )
 
 
+def test_a_fit_that_ended_inside_its_range_is_not_told_as_at_its_end():
+    params = {"temperature": np.float32(0.93), "shares": np.float32([1, 0, 0]), "converged": False}
+    fits = [*fitted_at(1.2), Fitted(METHODS["ensemble_temperature_scaling"], "nll", params)]
+    assert warnings_of(outputs(*SAME[0]), None, fits) == [
+        "Ensemble temperature scaling by NLL did not converge: it is not chosen."
+    ]
+
+
 def test_a_gamma_at_the_end_of_the_grid_has_a_warning():
     params = {"gamma": np.float32(5), "temperature": np.float32(4.06), "converged": False}
     fits = [*fitted_at(1.2), Fitted(METHODS["focal_temperature_scaling"], "ece", params)]

@@ -21,7 +21,7 @@ LEVEL = 0.0027  # the two-sided p-value of 3 standard errors
 def input_warnings(options: Options, val: Outputs, test: Outputs | None, fits: Sequence[Fitted]) -> list[str]:
     """All warnings about the files and the fits; an empty list where there are none."""
     where, measured = ("val", val) if test is None else ("test", test)
-    plainest = next(fitted for fitted in fits if fitted.criterion)
+    plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
     found = [text for name, outputs in (("val", val), ("test", test)) if outputs for text in _of_file(name, outputs)]
     found += _of_bins(where, plainest.predict_log_proba(measured.logits), options.num_bins)
     found += _of_labels(val)
@@ -129,13 +129,10 @@ def _of_groups(outputs: Outputs) -> list[str]:
 def _of_fits(fits: Sequence[Fitted]) -> list[str]:
     found = []
     for fitted in (each for each in fits if not each.converged):
-        numbers = {name: float(fitted.params[name]) for name in ("gamma", "temperature") if name in fitted.params}
-        where = " and ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        where = " and ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
         which = f"{fitted.method.title} by {fitted.criterion.replace('_', ' ').upper()}"
-        if where:
-            found.append(f"{which} ended at {where}, an end of the range searched: it is not chosen.")
-        else:
-            found.append(f"{which} ended before its fit had converged: it is not chosen.")
+        why = f"ended at {where}, an end of the range searched" if fitted.at_end else "did not converge"
+        found.append(f"{which} {why}: it is not chosen.")
     return found
 
 

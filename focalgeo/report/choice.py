@@ -101,12 +101,36 @@ def _on_val(rows: Sequence[Row], manifest: Manifest, calibration: Calibration, a
     chosen, names = calibration.chosen, dict.fromkeys((calibration.metric, "nll"))
     use = f"Use {column_words(rows, manifest, chosen)}" if chosen != AS_TRAINED else "Leave the outputs as they are"
     found = _pair(rows, names, HELD_OUT, calibration, against)
+    if chosen == AS_TRAINED and _all_are_refused(rows, manifest, calibration):
+        return f"{use}: {_refused_for(rows, manifest, calibration, against, found)}."
     if not found:
         return f"{use}."
     n = next(iter(found.values())).n
     if n < LEAST_EXAMPLES:
         return f"{use} for want of evidence: {n:,} examples are too few to compare methods, and nothing is concluded."
     return f"{use}: on held-out parts of val {_evidence(rows, manifest, calibration, against, found)}."
+
+
+def _all_are_refused(rows: Sequence[Row], manifest: Manifest, calibration: Calibration) -> bool:
+    """Whether there are fitted methods, and none of them was to be chosen."""
+    columns = column_of_each(rows, manifest, HELD_OUT, criterion=calibration.criterion)
+    fitted = [each.method for each in columns if each.criterion]
+    return bool(fitted) and calibration.refused.keys() >= set(fitted)
+
+
+def _refused_for(
+    rows: Sequence[Row],
+    manifest: Manifest,
+    calibration: Calibration,
+    against: Column,
+    found: Mapping[str, Difference],
+) -> str:
+    """Why no method was to be chosen, and the numbers that are left out of account."""
+    text = f"every method was refused ({'; '.join(dict.fromkeys(calibration.refused.values()))})"
+    if not found or next(iter(found.values())).n < LEAST_EXAMPLES:
+        return text
+    pair = f"{_other(rows, manifest, against)} less none"
+    return f"{text}; on held-out parts of val {pair} is {_numbers(found, manifest)}"
 
 
 def _evidence(
