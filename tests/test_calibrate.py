@@ -558,6 +558,31 @@ def test_two_files_that_do_not_go_together_are_one_line(good, tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--methods=loss_implied_temperature_scaling"], "was trained with: give --trained-gamma="),
+        (["--methods=vektor_scaling"], "--methods is 'vektor_scaling': did you mean 'vector_scaling'?"),
+        (["--metrics=ecce"], "--metrics is 'ecce': did you mean"),
+        (["--also=temperature_scaling=also.npz"], "--also names temperature_scaling, a method of focalgeo's own"),
+    ],
+)
+def test_methods_that_cannot_be_compared_are_one_line_and_leave_nothing_behind(
+    good, tmp_path, capsys, monkeypatch, flags, says
+):
+    monkeypatch.chdir(tmp_path)
+    np.savez("also.npz", val=np.full((60, 3), 1 / 3))
+    assert says in one_line([f"--val={good}/val.npz", "--out=out", *flags], capsys)
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("flags", [["--methods=uncalibrated"], ["--methods=loss_implied_map", "--trained-gamma=2"]])
+def test_methods_of_which_none_is_fitted_are_compared(good, tmp_path, capsys, flags):
+    assert main([f"--val={good}/val.npz", f"--out={tmp_path}/out", FEW, *flags]) == 0
+    assert "to use: uncalibrated" in capsys.readouterr().out
+    assert "Leave the outputs as they are" in (tmp_path / "out" / "report.html").read_text()
+
+
 def test_an_out_folder_that_holds_something_else_or_cannot_be_written_is_one_line(good, trained, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")

@@ -8,7 +8,7 @@ from focalgeo.calibration.classwise_fits import (
     fit_matrix_scaling,
     fit_vector_scaling,
 )
-from focalgeo.calibration.comparison import Comparison, Outputs, checked_names, compare
+from focalgeo.calibration.comparison import Comparison, Outputs, checked_methods, compare
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit, folds
 from focalgeo.calibration.decomposition import (
     BrierSplit,
@@ -170,7 +170,7 @@ __all__ = [
     "calibrator_json",
     "candidates",
     "check_predictions",
-    "checked_names",
+    "checked_methods",
     "choose",
     "class1_rows",
     "class_gap_rows",

@@ -378,7 +378,7 @@ def fit_methods(
     return [
         Fitted(method, criterion, method.fit(logits, labels, criterion=criterion, mask=mask), num_classes)
         for method in ready
-        for criterion in _criteria(method, settings) or (None,)
+        for criterion in criteria_of(method, settings) or (None,)
     ]
 
 
@@ -395,15 +395,15 @@ def _shared(
     return shared
 
 
-def _criteria(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The criteria to fit the method by."""
+def criteria_of(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The criteria by which `fit_methods` fits the method; () where nothing is fitted."""
     asked = settings.get("criteria", DEFAULT_CRITERIA)
     return tuple(name for name in method.criteria if name in asked) or method.criteria[:1]
 
 
 def searched_criteria(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The criteria by which a method is fitted on the grid of gamma and temperature."""
-    own = [_criteria(method, settings) for method in methods.values() if "searches" in method.options]
+    own = [criteria_of(method, settings) for method in methods.values() if "searches" in method.options]
     return tuple(name for name in ("ece", "adaptive_ece") if any(name in each for each in own))
 
 
