@@ -31,7 +31,7 @@ from focalgeo.calibration.ece_variants import (
     smooth_ece,
 )
 from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
-from focalgeo.calibration.fitted import Calibrated, Fitted, Method, calibrator_json, plain_numbers
+from focalgeo.calibration.fitted import Calibrated, ConvergenceWarning, Fitted, Method, calibrator_json, plain_numbers
 from focalgeo.calibration.intervals import PairedDifference, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.inverse import inverse_focal_calibration
 from focalgeo.calibration.maps import (
@@ -131,6 +131,7 @@ __all__ = [
     "CalibrationFit",
     "Choice",
     "Comparison",
+    "ConvergenceWarning",
     "EnsembleTemperatureScaling",
     "Fitted",
     "FocalTemperatureScaling",

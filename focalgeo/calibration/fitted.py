@@ -39,6 +39,10 @@ class Method(NamedTuple):
         return self.most_classes is None or num_classes <= self.most_classes
 
 
+class ConvergenceWarning(UserWarning):
+    """A fit ended at an end of its range, or did not converge."""
+
+
 class Fitted(NamedTuple):
     """A fitted method: the method, the criterion it was fitted by, and the parameters found."""
 
