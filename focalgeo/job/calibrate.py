@@ -72,7 +72,7 @@ def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[R
         fits = [each for each in found.fits if each.criterion]
         saved = calibration.calibrator_json(choice, inputs=manifest["config"]["inputs"], fits=fits)
         records.write_json(out / "calibrator.json", saved)
-        warnings = input_warnings(options, val, test, found.fits)
+        warnings = input_warnings(options, inputs, found.fits)
         for warning in warnings:
             say(f"warning: {warning}")
         records.write_manifest(out, {**manifest, "calibration": _summary(options, inputs, found, saved, warnings)})
