@@ -24,7 +24,7 @@ from focalgeo.job import calibrate as job_calibrate
 from focalgeo.job import calibration as job_calibration
 from focalgeo.job import inputs
 from focalgeo.job.members import make_members
-from focalgeo.job.warnings import input_warnings, noise_floor
+from focalgeo.job.warnings import _chi_square_p_value, input_warnings, noise_floor
 from focalgeo.report.__main__ import main as report_main
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
 from focalgeo.types import InputError, Predictions
@@ -369,8 +369,8 @@ def fitted_at(temperature, *, converged=True):
 SAME = draw(2000, 4, seed=1), draw(2000, 4, seed=2)
 
 
-def warnings_of(val, test, fits=None):
-    return input_warnings(OPTIONS, val, test, fits or fitted_at(1.5))
+def warnings_of(val, test, fits=None, also=None):
+    return input_warnings(OPTIONS, inputs.Inputs(val, test, also or {}), fits or fitted_at(1.5))
 
 
 def test_files_without_faults_have_no_warnings():
@@ -406,6 +406,78 @@ def test_a_small_test_set_that_differs_by_chance_is_not_warned_of(seed):
     assert not any("differ" in warning for warning in warnings_of(outputs(*SAME[0]), outputs(logits, labels)))
 
 
+def rounded(n, *, sharpness=1.7, step=1.0):
+    """Outputs of two classes in whole steps of the logits: many rows are equal by that alone."""
+    logits, labels = draw(n, 2, sharpness=sharpness, seed=3)
+    return outputs(np.round(logits / step) * step, labels)
+
+
+def test_copies_are_warned_of_and_rows_that_rounding_makes_equal_are_not():
+    logits, labels = SAME[0]
+    few, many = (np.r_[:2000, :copies] for copies in (20, 50))
+    assert warnings_of(outputs(logits[few], labels[few]), None) == []
+    (warning,) = warnings_of(outputs(logits[many], labels[many]), None)
+    assert warning.startswith("50 of 2,050 rows of val repeat others in all logits and the label: if they are copies,")
+    signed = logits[many] * np.float32([1, 1, 1, 0])
+    signed[:2000, 3], signed[2000:, 3] = 0.0, -0.0  # which are equal
+    assert any("50 of 2,050 rows" in each for each in warnings_of(outputs(signed, labels[many]), None))
+    (warning,) = warnings_of(outputs(*SAME[0]), outputs(np.repeat(logits, 2, 0), np.repeat(labels, 2)))
+    assert warning.startswith("2,000 of 4,000 rows of test repeat others")
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        rounded(2000),
+        rounded(50_000, step=0.05),
+        rounded(2000, step=0.01),
+        outputs(np.zeros((2000, 2)), draw(2000, 2)[1]),
+        outputs(1e4 * np.eye(4)[SAME[0][1]], SAME[0][1]),
+    ],
+    ids=["whole numbers", "many examples", "fine steps", "constant", "sure and right"],
+)
+def test_outputs_that_are_equal_by_rounding_are_no_copies(equal):
+    assert not any("repeat" in warning for warning in warnings_of(equal, None))
+
+
+def test_predictions_from_elsewhere_in_another_order_are_asked_about():
+    (logits, labels), (other, truth) = SAME
+    log_probs, of_test = (np.asarray(jax.nn.log_softmax(each / 1.7)) for each in (logits, other))
+    val, test = outputs(logits, labels), outputs(other, truth)
+    assert warnings_of(val, test, also={"mine": (log_probs, of_test)}) == []
+    (warning,) = warnings_of(val, test, also={"mine": (log_probs, of_test[np.argsort(truth)])})
+    assert re.fullmatch(
+        r"--also=mine is right in 2\d\.\d% of test, no more than by chance, and the outputs as given in \d\d\.\d%: are"
+        r" its rows in the order of --test\?",
+        warning,
+    )
+    (warning,) = warnings_of(val, None, also={"mine": (log_probs[::-1], None)})
+    assert warning.endswith("are its rows in the order of --val?")
+    guess = outputs(np.zeros((2000, 4)) + np.arange(2000)[:, None], labels)  # no better than chance themselves
+    assert warnings_of(guess, None, also={"mine": (log_probs[::-1], None)}) == []
+
+
+def test_a_class_with_fewer_examples_than_folds_is_named_where_a_method_has_numbers_of_each_class():
+    logits, labels = SAME[0]
+    kept = np.sort(np.r_[np.flatnonzero(labels != 3), np.flatnonzero(labels == 3)[:4]])
+    val = outputs(logits[kept], labels[kept])
+    vector = Fitted(METHODS["vector_scaling"], "nll", {"temperature": np.float32(1.5), "biases": np.zeros(4)})
+    assert warnings_of(val, None) == []
+    (warning,) = warnings_of(val, None, [*fitted_at(1.5), vector])
+    assert warning.startswith("Fewer than 5 examples of val, the number of folds, have label 3: what methods with")
+    assert warnings_of(outputs(*SAME[0]), None, [*fitted_at(1.5), vector]) == []
+
+
+def test_class_shares_of_rare_classes_are_compared_together():
+    rng, shares = np.random.default_rng(0), 1 / np.arange(1, 1001)
+    tables = (np.stack([rng.multinomial(n, shares / shares.sum()) for n in (100, 10_000)]) for _ in range(2000))
+    alarms = np.mean([_chi_square_p_value(table[:, table.any(axis=0)]) < 0.0027 for table in tables])
+    assert alarms < 0.006
+    assert _chi_square_p_value(np.array([[30, 30, 1, 2], [30, 30, 2, 1]])) > 0.5
+    assert _chi_square_p_value(np.array([[2, 1], [1, 2]])) == 1
+    assert _chi_square_p_value(np.array([[60, 2, 0], [30, 9, 30]])) < 1e-6
+
+
 def test_as_many_folds_as_examples_are_taken_and_no_more(tmp_path):
     write_samples(tmp_path, n=40)
     options = parse([f"--val={tmp_path / 'val.npz'}", f"--out={tmp_path / 'out'}", "--folds=40"])
@@ -420,6 +492,14 @@ def test_a_fit_at_the_end_of_the_grid_has_a_warning():
     assert warning == (
         "Temperature scaling by ECE ended at temperature 0.01, an end of the range searched: it is not chosen."
     )
+
+
+def test_a_fit_that_ended_inside_its_range_is_not_told_as_at_its_end():
+    params = {"temperature": np.float32(0.93), "shares": np.float32([1, 0, 0]), "converged": False}
+    fits = [*fitted_at(1.2), Fitted(METHODS["ensemble_temperature_scaling"], "nll", params)]
+    assert warnings_of(outputs(*SAME[0]), None, fits) == [
+        "Ensemble temperature scaling by NLL did not converge: it is not chosen."
+    ]
 
 
 def test_a_gamma_at_the_end_of_the_grid_has_a_warning():
@@ -548,6 +628,31 @@ def test_two_files_that_do_not_go_together_are_one_line(good, tmp_path, capsys):
     assert "--folds is 70, but val has 60 examples" in one_line(
         [f"--val={good}/val.npz", "--folds=70", f"--out={tmp_path}/o"], capsys
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--methods=loss_implied_temperature_scaling"], "was trained with: give --trained-gamma="),
+        (["--methods=vektor_scaling"], "--methods is 'vektor_scaling': did you mean 'vector_scaling'?"),
+        (["--metrics=ecce"], "--metrics is 'ecce': did you mean"),
+        (["--also=temperature_scaling=also.npz"], "--also names temperature_scaling, a method of focalgeo's own"),
+    ],
+)
+def test_methods_that_cannot_be_compared_are_one_line_and_leave_nothing_behind(
+    good, tmp_path, capsys, monkeypatch, flags, says
+):
+    monkeypatch.chdir(tmp_path)
+    np.savez("also.npz", val=np.full((60, 3), 1 / 3))
+    assert says in one_line([f"--val={good}/val.npz", "--out=out", *flags], capsys)
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("flags", [["--methods=uncalibrated"], ["--methods=loss_implied_map", "--trained-gamma=2"]])
+def test_methods_of_which_none_is_fitted_are_compared(good, tmp_path, capsys, flags):
+    assert main([f"--val={good}/val.npz", f"--out={tmp_path}/out", FEW, *flags]) == 0
+    assert "to use: uncalibrated" in capsys.readouterr().out
+    assert "Leave the outputs as they are" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_an_out_folder_that_holds_something_else_or_cannot_be_written_is_one_line(good, trained, tmp_path, capsys):

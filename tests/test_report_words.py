@@ -257,6 +257,22 @@ def test_few_examples_conclude_nothing():
     assert "it is better than no calibration" in enough
 
 
+def test_outputs_are_left_where_every_method_is_refused_and_the_words_say_why():
+    why = "its fit ended at the end of the range searched"
+    refused = dict.fromkeys([BY_NLL[0].method, BY_NLL[1].method, VECTOR_BY_NLL.method], why)
+    rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "better")
+    assert verdict_words(rows, chosen(AS_GIVEN, beaten={}, refused=refused)).startswith(
+        f"Leave the outputs as they are: every method was refused ({why}); on held-out parts of val temperature scaling"
+        " less none is NLL\u00a0−0.1500\u00a0nats [−0.2000,\u00a0−0.1000]. The test set"
+    )
+    few = choice_rows(BY_NLL[0], AS_GIVEN, "better", "better", n=(99, 99))
+    assert verdict_words(few, chosen(AS_GIVEN, beaten={}, refused=refused)).startswith(
+        f"Leave the outputs as they are: every method was refused ({why}). The test set of 99"
+    )
+    del refused[VECTOR_BY_NLL.method]
+    assert "every method" not in verdict_words(rows, chosen(AS_GIVEN, beaten={}, refused=refused))
+
+
 def test_gamma_0_is_called_temperature_scaling():
     rows = [*choice_rows(BY_NLL[1], AS_GIVEN, "better", "better"), Fit("calibration_gamma", 0.0, 9, "val", *BY_NLL[1])]
     manifest = chosen(BY_NLL[1])

@@ -8,7 +8,7 @@ from focalgeo.calibration.classwise_fits import (
     fit_matrix_scaling,
     fit_vector_scaling,
 )
-from focalgeo.calibration.comparison import Comparison, Outputs, checked_names, compare
+from focalgeo.calibration.comparison import Comparison, Outputs, checked_methods, compare
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit, folds
 from focalgeo.calibration.decomposition import (
     BrierSplit,
@@ -37,7 +37,7 @@ from focalgeo.calibration.fits import (
     fit_temperature,
     temperature_score_test,
 )
-from focalgeo.calibration.fitted import Calibrated, Fitted, Method, calibrator_json, plain_numbers
+from focalgeo.calibration.fitted import Calibrated, ConvergenceWarning, Fitted, Method, calibrator_json, plain_numbers
 from focalgeo.calibration.intervals import PairedDifference, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.inverse import inverse_focal_calibration
 from focalgeo.calibration.maps import (
@@ -137,6 +137,7 @@ __all__ = [
     "CalibrationFit",
     "Choice",
     "Comparison",
+    "ConvergenceWarning",
     "EnsembleTemperatureScaling",
     "Fitted",
     "FocalTemperatureScaling",
@@ -177,7 +178,7 @@ __all__ = [
     "calibrator_json",
     "candidates",
     "check_predictions",
-    "checked_names",
+    "checked_methods",
     "choose",
     "class1_rows",
     "class_gap_rows",

@@ -1,6 +1,6 @@
 """Calibration methods compared on a classifier's outputs: fitted and chosen on val, measured on test."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from focalgeo.arguments import check_choice, count, warns_of_probabilities
+from focalgeo.arguments import check_choice, count, examples, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
 from focalgeo.calibration.fits import temperature_score_test
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method
@@ -16,6 +16,7 @@ from focalgeo.calibration.methods import (
     DEFAULT_METHODS,
     METHODS,
     check_classes,
+    criteria_of,
     fit_methods,
     searched,
     surfaces,
@@ -140,7 +141,13 @@ def compare(
         InputError: predictions that `check_predictions` refuses, an unknown name, fewer than 100 resamples.
         RunError: a number is not finite.
     """
-    names = checked_names(methods, criterion, criteria, metrics)
+    given = _Split(*Outputs(*val), _from_elsewhere(also, 0))
+    num_classes = _checked_classes("val", given)
+    by_name = {"criterion": criterion, "criteria": criteria, "metrics": metrics, "trained_gamma": trained_gamma}
+    chosen = checked_methods(methods, also=also or (), num_classes=num_classes, **by_name)
+    on_test = None if test is None else _Split(*Outputs(*test), _from_elsewhere(also, 1))
+    if on_test is not None and _checked_classes("test", on_test) != num_classes:
+        raise InputError(f"test has another number of classes than the {num_classes} of val: give one classifier's")
     count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES, why=": methods are chosen by them")
     count("num_bins", num_bins, 1, MOST_BINS)
     settings = {
@@ -150,18 +157,15 @@ def compare(
         "gammas": np.sort(np.float32(gammas)),
         "temperatures": np.float32(temperatures),
     }
-    taken = next((name for name in also or {} if name in METHODS), None)
-    if taken is not None:
-        raise InputError(f"also names {taken}, a method of focalgeo's own: give it another name")
-    given = _Split(*Outputs(*val), _from_elsewhere(also, 0))
-    on_test = None if test is None else _Split(*Outputs(*test), _from_elsewhere(also, 1))
-    chosen = _methods(names, settings, np.shape(given.logits)[-1], given=methods is not None)
     plan = _Plan(chosen, settings, criterion, metrics, num_resamples, num_folds, seed)
     return _compared(given.logits, given, on_test, plan)
 
 
 def _from_elsewhere(also: Mapping[str, tuple[Array, Array | None]] | None, split: int) -> list[Calibrated]:
     """The log-probabilities of val (0) or of test (1) by methods from elsewhere."""
+    for name, by_split in (also or {}).items():
+        if len(by_split) != 2:
+            raise InputError(f"also {name} has {len(by_split)} entries: give log-probabilities of val and of test")
     return [
         Calibrated(Method(name, name, _no_fit, _no_fit, criteria=(), keeps_class=False), None, by_split[split])
         for name, by_split in (also or {}).items()
@@ -172,7 +176,56 @@ def _no_fit(*_: Any, **__: Any) -> None:
     raise InputError("log-probabilities from elsewhere are neither fitted nor applied here: they come as they are")
 
 
-def checked_names(
+def _checked_classes(name: str, split: _Split) -> int:
+    """The number of classes of a split; refuses what is wrong with it, by its name."""
+    try:
+        logits, labels, _ = predicted_logits(split.logits, split.labels)
+        if split.group is not None and np.shape(split.group) != labels.shape:
+            raise InputError(f"group has shape {np.shape(split.group)}: give one name for each label, {labels.shape}")
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+    for each in split.also:
+        _check_log_probs(f"also {each.method.name}, {name}", each.log_probs, logits, labels)
+    return logits.shape[1]
+
+
+def _check_log_probs(where: str, log_probs: Array | None, logits: Array, labels: Array) -> None:
+    """Refuse what are no log-probabilities of these examples, by any other method."""
+    if np.shape(log_probs) != np.shape(logits):
+        raise InputError(f"{where} has shape {np.shape(log_probs)}: give log-probabilities {list(np.shape(logits))}")
+    try:
+        found = np.asarray(examples(log_probs, labels).log_probs)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    lost = np.isnan(found).any(axis=1) | ~np.isfinite(found[np.arange(len(found)), np.asarray(labels)])
+    if lost.any():
+        what = f"log-probabilities of {lost.sum()} examples are NaN, or infinite for the true class"
+        raise InputError(f"{where}: {what}: mend them, calibration.log_probabilities floors probabilities of 0")
+
+
+def checked_methods(
+    methods: Sequence[str] | None,
+    *,
+    criterion: str,
+    criteria: Sequence[str],
+    metrics: Sequence[str],
+    trained_gamma: float | None,
+    num_classes: int,
+    also: Collection[str] = (),
+) -> dict[str, Method]:
+    """The methods that `compare` compares with these arguments, plainest first; `also` are names alone.
+
+    Raises:
+        InputError: an unknown name, a text in place of a list, a method that cannot be used.
+    """
+    names = _checked_names(methods, criterion, criteria, metrics)
+    taken = next((name for name in also if name in METHODS), None)
+    if taken is not None:
+        raise InputError(f"also names {taken}, a method of focalgeo's own: give it another name")
+    return _methods(names, {"trained_gamma": trained_gamma}, num_classes, given=methods is not None)
+
+
+def _checked_names(
     methods: Sequence[str] | None, criterion: str, criteria: Sequence[str], metrics: Sequence[str]
 ) -> Sequence[str]:
     """The methods' names; refuses what is none, and a text in place of a list."""
@@ -205,11 +258,11 @@ def _methods(names: Sequence[str], settings: Mapping[str, Any], num_classes: int
 @warns_of_probabilities
 def _compared(logits: Array, val: _Split, test: _Split | None, plan: _Plan) -> Comparison:
     """The comparison; logits are those of val."""
-    settings = plan.settings if test is None else {**plan.settings, "criteria": (plan.criterion,)}
+    methods = plan.methods if test is None else _competing(plan)
     with ThreadPoolExecutor(1) as pool:  # fits of all of val beside those of the folds, compiled side by side
         of_all = pool.submit(copy_context().run, _of_all, val, test, plan)
         held_out = cross_fit(
-            plan.methods, logits, val.labels, settings=settings, num_folds=plan.num_folds, seed=plan.seed
+            methods, logits, val.labels, settings=plan.settings, num_folds=plan.num_folds, seed=plan.seed
         )
         of_val = plan.sample("cross_fit", val.labels, held_out + val.also)
         if test is None:
@@ -222,6 +275,16 @@ def _compared(logits: Array, val: _Split, test: _Split | None, plan: _Plan) -> C
     gaps = class_gap_rows(_shown(on_test or of_val, choice, plan))
     rows = [*fit_rows(fits, n=len(val.labels)), *rows_of_test, *rows, *gaps]
     return Comparison(rows, fits, choice, list(of_val.calibrated), surfaces(searches, plan.settings))
+
+
+def _competing(plan: _Plan) -> dict[str, Method]:
+    """The methods, each with the one criterion of its fits that it competes by: that which `candidates` takes."""
+    competing = {}
+    for name, method in plan.methods.items():
+        fitted_by = criteria_of(method, plan.settings)
+        own = (plan.criterion,) if plan.criterion in fitted_by else fitted_by[:1]
+        competing[name] = method._replace(criteria=own)
+    return competing
 
 
 def _of_all(

@@ -112,12 +112,12 @@ def choose(
     """The plainest method that no other beats beyond noise on held-out parts of the validation split.
 
     Compared are the uncalibrated predictions and a fit of each fitted method, the `candidates`, in the order of
-    `fits`, plainest first. One is refused where its fit ended at the end of its range (the range would decide), and
-    where its NLL, its Brier score or its accuracy is worse than that of a plainer one: the 95% interval of the
-    difference leaves out 0. Of the others, the first is chosen that none beats in the criterion: one-sided p < 0.05 /
-    the number of other methods. Many methods are many chances, and so divided (Bonferroni) the chance that any of them
-    passes for better than one that is as good is 5% at most. With fewer than 100 examples the first fitted method is
-    taken.
+    `fits`, plainest first. One is refused where its fit did not converge, as one that ended at the end of its range
+    (the range would decide), and where its NLL, its Brier score or its accuracy is worse than that of a plainer one:
+    the 95% interval of the difference leaves out 0. Of the others, the first is chosen that none beats in the
+    criterion: one-sided p < 0.05 / the number of other methods. Many methods are many chances, and so divided
+    (Bonferroni) the chance that any of them passes for better than one that is as good is 5% at most. With fewer than
+    100 examples the first method whose fit converged is taken.
 
     By NLL the score test of T = 1 stands in the place of one of the comparisons, of temperature scaling with the
     outputs as given, which it holds at T = 1: with few examples it finds what the difference of NLL does not. Its
@@ -138,7 +138,9 @@ def choose(
         return Choice(uncalibrated, LEVEL, {}, {})
     level = LEVEL / (len(compared) - 1)
     if _difference(differences, "nll", compared[1], uncalibrated).n < LEAST_EXAMPLES:
-        return Choice(compared[1], level, {}, {})
+        refused = {each.method.name: each.why_not_converged for each in compared if not each.converged}
+        first = next((each for each in compared[1:] if each.converged), uncalibrated)
+        return Choice(first, level, refused, {})
     refused: dict[str, str] = {}
     admitted: list[Fitted] = []
     for each in compared:
@@ -159,7 +161,7 @@ def choose(
 def _why_refused(fitted: Fitted, plainer: Sequence[Fitted], differences: Sequence[Difference]) -> str:
     """Why a method is not to be chosen, in words; "" where it may be."""
     if not fitted.converged:
-        return "its fit ended at the end of the range searched"
+        return fitted.why_not_converged
     for against in plainer:
         for metric, sign in (("nll", 1), ("brier", 1), ("accuracy", -1)):
             row = _difference(differences, metric, fitted, against)

@@ -33,6 +33,8 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
             labels: [examples], of any kind that scikit-learn takes for classes. Where one of them is missing among the
                 labels, all are to be given as `classes`.
 
+        Where the fit does not converge, a ConvergenceWarning of focalgeo says so.
+
         Raises:
             InputError: logits that are not finite, one column only, or another number of columns than classes; a grid
                 for a fit by NLL.

@@ -21,13 +21,13 @@ from focalgeo.types import Array, InputError
 
 GAMMA_BRACKET = (-0.9, 20.0)
 TEMPERATURE_BRACKET = (0.01, 100.0)
+AT_EDGE = 1e-4  # of gamma or log T: no further inside a bracket is its end
 
 _MOST_STEPS = 60
 _GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further Newton step where the last promised less
 _CONVERGED = 1000  # times that: a float32 mean is not known better, and a step that promises 1e-7 may not lower it
 _START_GAMMAS = (-0.5, 0.5, 2.0, 8.0)
 _START_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of the temperature fitted alone
-_AT_EDGE = 1e-4  # of gamma or log T
 _SHORTENINGS = tuple(2.0**-i for i in range(12))  # of a Newton step that does not lower the NLL
 
 
@@ -263,7 +263,7 @@ def _fit_focal_temperature(logits: Array, labels: Array, weight: Array, alone: C
     start, nll = _start(objective, alone)
     first = _Descent(start, nll, jnp.full_like(low[0], jnp.inf), jnp.ones((), bool), jnp.int32(0))
     found = jax.lax.while_loop(lambda state: state.moved & (state.step < _MOST_STEPS), advance, first)
-    at_bound = jnp.any((found.point <= low + _AT_EDGE) | (found.point >= high - _AT_EDGE))
+    at_bound = jnp.any((found.point <= low + AT_EDGE) | (found.point >= high - AT_EDGE))
     at_bound |= alone.at_bound & (found.step <= 1) & ~found.moved & (found.point[0] == 0)
     converged = (found.gain <= _CONVERGED * tolerance) & ~at_bound
     return CalibrationFit(found.point[0], jnp.exp(found.point[1]), found.nll, converged, at_bound, found.step)

@@ -9,6 +9,7 @@ import numpy as np
 
 from focalgeo.arguments import check_finite, check_finite_rows, is_traced, score_table
 from focalgeo.calibration.binning import Logits, LogProbs
+from focalgeo.calibration.fits import AT_EDGE, GAMMA_BRACKET, TEMPERATURE_BRACKET
 from focalgeo.types import Array, InputError
 
 Params = dict[str, Array]
@@ -36,6 +37,10 @@ class Method(NamedTuple):
     def takes(self, num_classes: int) -> bool:
         """Whether logits of so many classes can be fitted."""
         return self.most_classes is None or num_classes <= self.most_classes
+
+
+class ConvergenceWarning(UserWarning):
+    """A fit ended at an end of its range, or did not converge."""
 
 
 class Fitted(NamedTuple):
@@ -71,8 +76,29 @@ class Fitted(NamedTuple):
 
     @property
     def converged(self) -> bool:
-        """False where the fit ended at the end of its range."""
+        """False where the fit ended at the end of its range, or did not come to an end of its own."""
         return bool(self.params.get("converged", True))
+
+    @property
+    def searched(self) -> dict[str, float]:
+        """The gamma and the temperature that were fitted, as far as the method has them."""
+        given = ("gamma",) if "trained_gamma" in self.method.options else ()
+        names = [name for name in ("gamma", "temperature") if name in self.params and name not in given]
+        return {name: float(self.params[name]) for name in names}
+
+    @property
+    def at_end(self) -> bool:
+        """Whether a fit that has not converged stands at an end of its range: a bracket's by NLL, else the grid's."""
+        if self.converged or self.criterion != "nll":
+            return not self.converged and bool(self.searched)
+        return any(_is_end(name, value) for name, value in self.searched.items())
+
+    @property
+    def why_not_converged(self) -> str:
+        """In words why the fit has not converged; "" where it has."""
+        if self.converged:
+            return ""
+        return "its fit ended at the end of the range searched" if self.at_end else "its fit did not converge"
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -86,6 +112,13 @@ class Fitted(NamedTuple):
             InputError: a parameter is not finite, or the number of classes is not known.
         """
         return json.dumps(calibrator_json(self), indent=2) + "\n"
+
+
+def _is_end(name: str, value: float) -> bool:
+    """Whether a number fitted by NLL is an end of its bracket."""
+    value, ends = (value, GAMMA_BRACKET) if name == "gamma" else (np.log(value), np.log(TEMPERATURE_BRACKET))
+    near = 1.1 * AT_EDGE  # what float32 rounds is near too
+    return not ends[0] + near < value < ends[1] - near
 
 
 class Calibrated(NamedTuple):

@@ -5,6 +5,7 @@ tables and the saved calibrator take those of any method. A new method is a func
 tests/calibration/test_methods.py has one of ten lines.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -13,7 +14,14 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_above, check_choice, number_array, predicted_logits, warns_of_probabilities
+from focalgeo.arguments import (
+    check_above,
+    check_choice,
+    is_traced,
+    number_array,
+    predicted_logits,
+    warns_of_probabilities,
+)
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
 from focalgeo.calibration.classwise import focal_matrix_scaling, focal_vector_scaling
 from focalgeo.calibration.classwise_fits import (
@@ -23,7 +31,7 @@ from focalgeo.calibration.classwise_fits import (
     fit_vector_scaling,
 )
 from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
-from focalgeo.calibration.fitted import Fitted, Method, Params
+from focalgeo.calibration.fitted import ConvergenceWarning, Fitted, Method, Params
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.nonparametric import (
     fit_histogram_binning,
@@ -310,14 +318,20 @@ def fit(
         mask: Bool [examples], or how often each example counts; None counts each once.
         options: The options that METHODS names for it, such as `gammas` and `temperatures`, the grid of an ECE.
 
+    Returns:
+        Fitted. Where its fit did not converge, as when it ended at an end of its range, a ConvergenceWarning says so
+        once; of traced examples nothing is said.
+
     Raises:
-        InputError: an unknown method, criterion or option; a grid for a fit by NLL; predictions that
-            `check_predictions` refuses; more classes than the method takes.
+        InputError: an unknown method, criterion or option; a method that needs `trained_gamma`, without it; a grid for
+            a fit by NLL; predictions that `check_predictions` refuses; more classes than the method takes.
     """
     check_choice("the method", name, tuple(METHODS))
     method = METHODS[name]
     for option in options:
         check_choice(f"the option of {name}", option, method.options)
+    if name not in usable({name: method}, options):
+        raise InputError(f"{name} needs trained_gamma: give the gamma of the focal loss of the model's training")
     if criterion is not None:
         check_choice(f"criterion of {name}", criterion, method.criteria)
     given = predicted_logits(logits, labels, mask)
@@ -325,7 +339,16 @@ def fit(
     chosen = criterion or next(iter(method.criteria), None)
     _check_grid(options, chosen)
     params = method.fit(logits, labels, criterion=chosen, mask=mask, **options)
-    return Fitted(method, chosen, params, given.logits.shape[-1])
+    fitted = Fitted(method, chosen, params, given.logits.shape[-1])
+    if not is_traced(params) and not fitted.converged:
+        warnings.warn(_of_convergence(fitted), ConvergenceWarning, stacklevel=3)
+    return fitted
+
+
+def _of_convergence(fitted: Fitted) -> str:
+    where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
+    why = f"{fitted.why_not_converged}{f' ({where})' if fitted.at_end else ''}"
+    return f"{fitted.method.title.lower()}: {why}: look at the labels, give more examples or take another method"
 
 
 def _check_grid(options: Mapping[str, Any], criterion: str | None) -> None:
@@ -378,7 +401,7 @@ def fit_methods(
     return [
         Fitted(method, criterion, method.fit(logits, labels, criterion=criterion, mask=mask), num_classes)
         for method in ready
-        for criterion in _criteria(method, settings) or (None,)
+        for criterion in criteria_of(method, settings) or (None,)
     ]
 
 
@@ -395,15 +418,15 @@ def _shared(
     return shared
 
 
-def _criteria(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The criteria to fit the method by."""
+def criteria_of(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The criteria by which `fit_methods` fits the method; () where nothing is fitted."""
     asked = settings.get("criteria", DEFAULT_CRITERIA)
     return tuple(name for name in method.criteria if name in asked) or method.criteria[:1]
 
 
 def searched_criteria(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The criteria by which a method is fitted on the grid of gamma and temperature."""
-    own = [_criteria(method, settings) for method in methods.values() if "searches" in method.options]
+    own = [criteria_of(method, settings) for method in methods.values() if "searches" in method.options]
     return tuple(name for name in ("ece", "adaptive_ece") if any(name in each for each in own))
 
 

@@ -1,5 +1,6 @@
 """The calibrate command's composition: outputs of a classifier compared, and everything written into --out."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from focalgeo.job import program, say
 from focalgeo.job.inputs import COMPARED, Inputs, Options, make_config
 from focalgeo.job.warnings import input_warnings
 from focalgeo.rows import Row, Seconds
+from focalgeo.types import InputError
 
 _LARGEST = 1e30  # of a statistic in the manifest: JSON has no infinity
 # seconds of a core for a number alone, and for each bin: of an example at a pair of gamma and temperature, and of an
@@ -41,7 +43,7 @@ def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[R
     """
     filterwarnings("ignore", category=calibration.ProbabilityWarning)  # the command has its own line
     out, val, test = Path(options.out), inputs.val, inputs.test
-    calibration.checked_names(options.methods, options.criterion, options.criteria, options.metrics)
+    _check_methods(options, inputs)
     with records.locked(out):
         manifest = {
             "config": make_config(options, inputs),
@@ -71,13 +73,24 @@ def run(options: Options, inputs: Inputs, *, command: list[str]) -> tuple[list[R
         fits = [each for each in found.fits if each.criterion]
         saved = calibration.calibrator_json(choice, inputs=manifest["config"]["inputs"], fits=fits)
         records.write_json(out / "calibrator.json", saved)
-        warnings = input_warnings(options, val, test, found.fits)
+        warnings = input_warnings(options, inputs, found.fits)
         for warning in warnings:
             say(f"warning: {warning}")
         records.write_manifest(out, {**manifest, "calibration": _summary(options, inputs, found, saved, warnings)})
         say("drawing the report")
         report.write_report(out)
     return rows, choice
+
+
+def _check_methods(options: Options, inputs: Inputs) -> None:
+    """Refuse methods that `compare` would refuse, before anything is written, and in words of the flags."""
+    given = {name: getattr(options, name) for name in ("criterion", "criteria", "metrics", "trained_gamma")}
+    num_classes = inputs.val.logits.shape[1]
+    try:
+        calibration.checked_methods(options.methods or None, num_classes=num_classes, also=inputs.also, **given)
+    except InputError as error:
+        text = re.sub(r"^(methods|criteria|metrics|also) ", r"--\1 ", str(error))
+        raise InputError(text.replace("give trained_gamma", "give --trained-gamma=GAMMA")) from error
 
 
 def _given(outputs: Outputs) -> calibration.Outputs:

@@ -59,7 +59,7 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(options: Options) -> Inputs:
-    """Read val, test and others' predictions, as far as they are given, and check that --out can be written.
+    """Read val, test and others' predictions, as far as they are given, and check what --out holds; nothing is written.
 
     Raises:
         InputError: whatever is wrong with the files, with the two together, or with --out.
@@ -119,14 +119,12 @@ def _check_groups(measured: Outputs) -> None:
 
 
 def _check_out(options: Options, inputs: Inputs) -> None:
-    """Refuse a folder that cannot be written, or that holds something else than results of the same settings."""
+    """Refuse a folder that holds something else than results of the same settings."""
     path = Path(options.out)
     records.check_workdir(path, make_config(options, inputs))
     for name in FILES:
         if (path / name).is_dir() or (path / name).parent.is_file():
             raise InputError(f"{path / name} cannot be written, something else stands there: choose another --out")
-    with records.locked(path):
-        pass
 
 
 def make_config(options: Options, inputs: Inputs) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """Warnings of the calibrate command: what a reader should know before trusting the numbers, one sentence each."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.special import gammaincc  # scipy.stats takes a second to import
 
 from focalgeo.calibration import Fitted
 from focalgeo.data.logits_files import Outputs
-from focalgeo.job.inputs import Options
+from focalgeo.job.inputs import Inputs, Options
 from focalgeo.probabilities import PROBABILITY_FLOOR
 from focalgeo.rows import LEAST_EXAMPLES
 from focalgeo.types import Array
@@ -16,15 +16,21 @@ from focalgeo.types import Array
 PER_BIN = 50  # examples for each bin; with fewer, noise is a large part of an ECE
 STANDARD_ERRORS = 3.0  # from which on a difference between val and test is named
 LEVEL = 0.0027  # the two-sided p-value of 3 standard errors
+FEWEST_EXPECTED = 5  # examples of a class for Pearson's test; what has fewer is pooled
+REPEATED = 0.01  # share of the examples that repeat others, from which on it is named
+ONE_LABEL = 0.99  # share of the repeated rows that have one label each; with less, rounding has made them equal
 
 
-def input_warnings(options: Options, val: Outputs, test: Outputs | None, fits: Sequence[Fitted]) -> list[str]:
+def input_warnings(options: Options, inputs: Inputs, fits: Sequence[Fitted]) -> list[str]:
     """All warnings about the files and the fits; an empty list where there are none."""
+    val, test, also = inputs
     where, measured = ("val", val) if test is None else ("test", test)
-    plainest = next(fitted for fitted in fits if fitted.criterion)
+    plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
     found = [text for name, outputs in (("val", val), ("test", test)) if outputs for text in _of_file(name, outputs)]
     found += _of_bins(where, plainest.predict_log_proba(measured.logits), options.num_bins)
-    found += _of_labels(val)
+    found += _of_labels(val) + _of_rare_labels(val, options.num_folds, fits)
+    found += [text for name, outputs in (("val", val), ("test", test)) if outputs for text in _of_copies(name, outputs)]
+    found += _of_order(also, 0, "val", val) + ([] if test is None else _of_order(also, 1, "test", test))
     found += [] if test is None else _of_shift(val, test)
     found += _of_groups(measured)
     return found + _of_fits(fits)
@@ -77,8 +83,59 @@ def _of_labels(val: Outputs) -> list[str]:
     missing = np.flatnonzero(counts == 0)
     if not missing.size:
         return []
-    shown = ", ".join(map(str, missing[:8])) + (", ..." if missing.size > 8 else "")
-    return [f"No example of val has label {shown}: what the methods do to these classes was never checked."]
+    classes = "this class" if missing.size == 1 else "these classes"
+    return [f"No example of val has label {_listed(missing)}: what the methods do to {classes} was never checked."]
+
+
+def _of_rare_labels(val: Outputs, num_folds: int, fits: Sequence[Fitted]) -> list[str]:
+    """Classes that some fit of the other folds may not see, where a method fits numbers of each class."""
+    counts = np.bincount(val.labels, minlength=val.logits.shape[1])
+    rare = np.flatnonzero((counts > 0) & (counts < num_folds))
+    if not rare.size or not any("biases" in fitted.params for fitted in fits):
+        return []
+    what = f"Fewer than {num_folds} examples of val, the number of folds, have label {_listed(rare)}"
+    return [f"{what}: what methods with numbers of each class do to them rests on next to nothing."]
+
+
+def _of_copies(name: str, outputs: Outputs) -> list[str]:
+    """Rows that stand there several times with one label; rows that rounding has made equal have several.
+
+    Rows whose confidence is exactly 1 count for nothing: they are equal where a model is sure.
+    """
+    n, unsure = len(outputs.labels), _confidence(outputs.logits) < 1
+    logits, labels = np.ascontiguousarray(outputs.logits[unsure] + np.float32(0)), outputs.labels[unsure]  # -0 is 0
+    rows = logits.view(np.dtype((np.void, logits.dtype.itemsize * logits.shape[1])))[:, 0]
+    _, first, index, counts = np.unique(rows, return_index=True, return_inverse=True, return_counts=True)
+    of_one_label = np.bincount(index, labels != labels[first[index]], len(counts)) == 0
+    copies = int((counts - 1)[of_one_label].sum())
+    if copies <= REPEATED * n or copies < ONE_LABEL * (counts - 1).sum():
+        return []
+    what = f"{copies:,} of {n:,} rows of {name} repeat others in all logits and the label"
+    return [f"{what}: if they are copies, leave them out: intervals and folds count them as independent."]
+
+
+def _of_order(
+    also: Mapping[str, tuple[np.ndarray, np.ndarray | None]], split: int, name: str, outputs: Outputs
+) -> list[str]:
+    """Predictions from elsewhere that are as right as by chance, where the outputs as given are not."""
+    n, right = len(outputs.labels), outputs.logits.argmax(1) == outputs.labels
+    found = []
+    for method, by_split in also.items():
+        predicted = by_split[split].argmax(1)
+        theirs = predicted == outputs.labels
+        shares = [np.bincount(each, minlength=outputs.logits.shape[1]) / n for each in (predicted, outputs.labels)]
+        chance = float(shares[0] @ shares[1])  # of the same predictions in any other order
+        near = STANDARD_ERRORS * math.sqrt(chance * (1 - chance) / n)
+        apart = right.astype(float) - theirs
+        if theirs.mean() <= chance + near and apart.mean() > STANDARD_ERRORS * apart.std() / math.sqrt(n):
+            what = f"--also={method} is right in {100 * theirs.mean():.1f}% of {name}, no more than by chance"
+            given = f"the outputs as given in {100 * right.mean():.1f}%"
+            found.append(f"{what}, and {given}: are its rows in the order of --{name}?")
+    return found
+
+
+def _listed(numbers: np.ndarray) -> str:
+    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 
 def _of_shift(val: Outputs, test: Outputs) -> list[str]:
@@ -104,10 +161,23 @@ def _of_shift(val: Outputs, test: Outputs) -> list[str]:
 
 
 def _chi_square_p_value(table: np.ndarray) -> float:
-    """The p-value of Pearson's test that the rows of a table of counts [2, classes] have the same shares."""
+    """The p-value of Pearson's test that the rows of a table of counts [2, classes] have the same shares.
+
+    Classes of which a row is expected to hold fewer than 5 are taken together: of them the test is not valid.
+    """
+    table = _pooled(table)
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0, keepdims=True) / table.sum()
     statistic = ((table - expected) ** 2 / expected).sum()
     return float(gammaincc((table.shape[1] - 1) / 2, statistic / 2)) if table.shape[1] > 1 else 1.0
+
+
+def _pooled(table: np.ndarray) -> np.ndarray:
+    """The table with its rare classes as one; with the rarest of the others, where they are too few together."""
+    share = table.sum(axis=1).min() / table.sum()
+    table = table[:, np.argsort(table.sum(axis=0))]
+    expected = share * table.sum(axis=0)
+    rare = max(np.count_nonzero(expected < FEWEST_EXPECTED), np.searchsorted(expected.cumsum(), FEWEST_EXPECTED) + 1)
+    return np.concatenate([table[:, :rare].sum(axis=1, keepdims=True), table[:, rare:]], axis=1)
 
 
 def _alike(val: Outputs, test: Outputs) -> bool:
@@ -129,13 +199,10 @@ def _of_groups(outputs: Outputs) -> list[str]:
 def _of_fits(fits: Sequence[Fitted]) -> list[str]:
     found = []
     for fitted in (each for each in fits if not each.converged):
-        numbers = {name: float(fitted.params[name]) for name in ("gamma", "temperature") if name in fitted.params}
-        where = " and ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        where = " and ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
         which = f"{fitted.method.title} by {fitted.criterion.replace('_', ' ').upper()}"
-        if where:
-            found.append(f"{which} ended at {where}, an end of the range searched: it is not chosen.")
-        else:
-            found.append(f"{which} ended before its fit had converged: it is not chosen.")
+        why = f"ended at {where}, an end of the range searched" if fitted.at_end else "did not converge"
+        found.append(f"{which} {why}: it is not chosen.")
     return found
 
 

@@ -112,6 +112,8 @@ def _on_val(rows: Sequence[Row], manifest: Manifest, calibration: Calibration, a
     chosen, names = calibration.chosen, dict.fromkeys((calibration.metric, "nll"))
     use = f"Use {column_words(rows, manifest, chosen)}" if chosen != AS_TRAINED else "Leave the outputs as they are"
     found = _pair(rows, names, HELD_OUT, calibration, against)
+    if chosen == AS_TRAINED and _all_are_refused(rows, manifest, calibration):
+        return f"{use}: {_refused_for(rows, manifest, calibration, against, found)}."
     if not found:
         return f"{use}."
     n = next(iter(found.values())).n
@@ -148,7 +150,7 @@ def _score_evidence(
         chances = " when all methods are counted as chances" if is_better(row) or p_value < 0.05 else ""
         return (
             f"on val they are neither overconfident nor underconfident beyond noise{chances} ({test}), and on held-out"
-            f" parts no other method{admitted} is better"
+            f" parts no other method{admitted} is better beyond noise"
             f" ({_other(rows, manifest, against)} less none: {numbers})"
         )
     side = "overconfident" if statistic < 0 else "underconfident"
@@ -156,6 +158,28 @@ def _score_evidence(
         f"on val the outputs as given are {side} beyond noise ({test}), on held-out parts the difference to no"
         f" calibration is {numbers}, and no other{admitted} beats it"
     )
+
+
+def _all_are_refused(rows: Sequence[Row], manifest: Manifest, calibration: Calibration) -> bool:
+    """Whether there are fitted methods, and none of them was to be chosen."""
+    columns = column_of_each(rows, manifest, HELD_OUT, criterion=calibration.criterion)
+    fitted = [each.method for each in columns if each.criterion]
+    return bool(fitted) and calibration.refused.keys() >= set(fitted)
+
+
+def _refused_for(
+    rows: Sequence[Row],
+    manifest: Manifest,
+    calibration: Calibration,
+    against: Column,
+    found: Mapping[str, Difference],
+) -> str:
+    """Why no method was to be chosen, and the numbers that are left out of account."""
+    text = f"every method was refused ({'; '.join(dict.fromkeys(calibration.refused.values()))})"
+    if not found or next(iter(found.values())).n < LEAST_EXAMPLES:
+        return text
+    pair = f"{_other(rows, manifest, against)} less none"
+    return f"{text}; on held-out parts of val {pair} is {_numbers(found, manifest)}"
 
 
 def _evidence(

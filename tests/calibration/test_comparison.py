@@ -103,12 +103,52 @@ def test_metrics_are_those_asked_for_and_those_that_a_method_is_chosen_by():
         ({"criteria": ("nl",)}, "did you mean 'nll'"),
         ({"criterion": "brier"}, "criterion is 'brier'"),
         ({"num_resamples": 99}, "num_resamples is 99: give 100 or more: methods are chosen by them"),
-        ({"also": {"temperature_scaling": ()}}, "give it another name"),
+        ({"also": {"temperature_scaling": (np.full((50, 4), np.log(0.25)), None)}}, "give it another name"),
+        ({"also": {"mine": ()}}, "also mine has 0 entries: give log-probabilities of val and of test"),
     ],
 )
 def test_what_makes_no_comparison_is_refused(options, words):
     with pytest.raises(InputError, match=words):
         compare(draw(50), None, **options)
+
+
+VAL, TEST = draw(60), draw(60, seed=1)
+LOG_PROBS = [np.array(jax.nn.log_softmax(logits)) for logits, _ in (VAL, TEST)]
+
+
+def changed(array, value):
+    return np.concatenate([array[:-1], [np.full_like(array[-1], value)]])
+
+
+@pytest.mark.parametrize(
+    ("val", "test", "also", "words"),
+    [
+        (VAL, (TEST[0], changed(TEST[1], 7)), None, r"test: labels\[59\] is 7"),
+        (VAL, (TEST[0], changed(TEST[1], -1)), None, r"test: labels\[59\] is -1"),
+        (VAL, (changed(TEST[0], np.nan), TEST[1]), None, "test: logits of 1 examples are not finite"),
+        (VAL, (TEST[0][:-1], TEST[1]), None, "test: labels have shape"),
+        (VAL, draw(60, 3), None, "test has another number of classes than the 4 of val"),
+        ((*VAL, ["a"] * 59), None, None, r"val: group has shape \(59,\): give one name for each"),
+        (VAL, (*TEST, ["a"] * 59), None, r"test: group has shape \(59,\): give one name for each"),
+        (VAL, None, (np.exp(LOG_PROBS[0]), None), "also mine, val: log_probs hold .*: of logits give"),
+        (VAL, TEST, (LOG_PROBS[0], np.exp(LOG_PROBS[1])), "also mine, test: log_probs hold"),
+        (VAL, TEST, (LOG_PROBS[0], None), r"also mine, test has shape \(\): give log-probabilities \[60, 4\]"),
+        (VAL, None, (LOG_PROBS[0][:-1], None), r"also mine, val has shape \(59, 4\)"),
+        (VAL, None, (changed(LOG_PROBS[0], np.nan), None), "also mine, val: log-probabilities of 1 examples are NaN"),
+    ],
+)
+def test_what_is_wrong_with_test_groups_or_others_predictions_is_said_at_once(val, test, also, words):
+    with pytest.raises(InputError, match=words):
+        compare(val, test, NAMES, also=also and {"mine": also}, **FEW)
+
+
+@pytest.mark.parametrize("criteria", [("ece",), ("nll", "adaptive_ece"), ()])
+@pytest.mark.parametrize("criterion", ["line_search", "adaptive_ece"])
+def test_a_method_competes_by_the_same_criterion_on_held_out_parts_and_in_its_fit(criterion, criteria):
+    found = compare(draw(150), draw(150, seed=1), NAMES, criterion=criterion, criteria=criteria, **FEW)
+    competing = [found.fits[index] for index in calibration.candidates(found.fits, criterion)]
+    held_out = [(each.method.name, each.criterion) for each in found.held_out]
+    assert held_out == [("uncalibrated", None), *((each.method.name, each.criterion) for each in competing)]
 
 
 def test_the_default_leaves_out_what_cannot_be_used(monkeypatch):

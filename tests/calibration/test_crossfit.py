@@ -71,7 +71,8 @@ OTHER = Method("other", "Other", None, None, keeps_class=False)
 def fits_of(*methods, converged=(True, True)):
     """Uncalibrated, temperature scaling and focal temperature scaling by NLL, and other methods."""
     fits = [Fitted(METHODS["uncalibrated"], None, {})]
-    fits += [Fitted(method, "nll", {"converged": c}) for method, c in zip((PLAIN, FOCAL), converged, strict=True)]
+    for method, inside in zip((PLAIN, FOCAL), converged, strict=True):
+        fits.append(Fitted(method, "nll", {"temperature": 1.5 if inside else 0.01, "converged": inside}))
     return fits + [Fitted(method, "nll", {}) for method in methods]
 
 
@@ -138,6 +139,17 @@ def test_with_few_examples_temperature_scaling_is_taken():
     assert chosen_of(n=100).fitted.method.name == "uncalibrated"
 
 
+@pytest.mark.parametrize(
+    ("converged", "chosen"),
+    [((True, False), PLAIN.name), ((False, True), FOCAL.name), ((False, False), "uncalibrated")],
+)
+def test_with_few_examples_no_fit_at_the_end_of_its_range_is_taken(converged, chosen):
+    found = chosen_of(n=99, converged=converged)
+    assert found.fitted.method.name == chosen
+    assert len(found.refused) == 2 - sum(converged)
+    assert set(found.refused.values()) <= {"its fit ended at the end of the range searched"}
+
+
 @pytest.mark.parametrize("metric", ["nll", "brier"])
 def test_a_method_with_a_proper_score_worse_than_a_plainer_one_s_is_refused(metric):
     """As the focal map fitted by ECE often is: its ECE is less and its NLL is worse."""
@@ -181,6 +193,30 @@ def test_the_score_test_stands_in_place_of_one_difference_alone(p, chosen):
         fits = fits_of(converged=(converged, True))
         found = choose(fits, differences(fits), criterion=criterion, test=test)
         assert (found.fitted.method.name, found.test) == ("uncalibrated", None)
+
+
+@pytest.mark.parametrize(
+    ("params", "criterion", "at_end"),
+    [
+        ({"temperature": 100.0}, "nll", True),
+        ({"temperature": 0.93}, "nll", False),
+        ({"temperature": 0.93}, "ece", True),  # of a grid nothing else is not converged
+        ({"gamma": -0.9, "temperature": 0.93}, "nll", True),
+        ({"shares": [1.0, 0.0, 0.0]}, "nll", False),
+    ],
+)
+def test_a_fit_that_did_not_converge_inside_its_range_says_so(params, criterion, at_end):
+    fits = fits_of()
+    fits[2] = Fitted(FOCAL, criterion, {**params, "converged": False})
+    assert fits[2].at_end == at_end
+    why = choose(fits, differences(fits), criterion="nll").refused[FOCAL.name]
+    assert why == ("its fit ended at the end of the range searched" if at_end else "its fit did not converge")
+
+
+def test_a_gamma_that_was_given_is_no_end_of_a_range():
+    method = METHODS["loss_implied_temperature_scaling"]
+    assert not Fitted(method, "nll", {"gamma": 20.0, "temperature": 2.0, "converged": False}).at_end
+    assert Fitted(method, "nll", {"gamma": 20.0, "temperature": 100.0, "converged": False}).at_end
 
 
 def test_candidates_are_one_fit_of_each_fitted_method():

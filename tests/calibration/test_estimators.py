@@ -74,14 +74,17 @@ def overconfident():
     return 2 * truth, NAMES[np.argmax(truth + rng.gumbel(size=truth.shape), axis=1)]
 
 
-@pytest.mark.filterwarnings("ignore:Skipping check")
+AT_RANDOM = "ignore::focalgeo.calibration.ConvergenceWarning"  # of labels that the logits do not tell
+
+
+@pytest.mark.filterwarnings("ignore:Skipping check", AT_RANDOM)
 @parametrize_with_checks([TemperatureScaling()], expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL)
 def test_scikit_learn_s_own_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.long  # every check has shapes of its own, which are compiled anew
-@pytest.mark.filterwarnings("ignore:Skipping check")
+@pytest.mark.filterwarnings("ignore:Skipping check", AT_RANDOM)
 @parametrize_with_checks(
     [estimator() for estimator in ESTIMATORS.values() if estimator is not TemperatureScaling],
     expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL,
@@ -143,7 +146,8 @@ def test_the_temperature_found_is_the_one_put_in(overconfident):
 def test_probabilities_are_those_of_the_map_and_predictions_those_of_the_logits(overconfident):
     logits, labels = overconfident
     options = {"temperatures": np.arange(1, 40) / 10, "num_bins": 3}
-    fitted = FocalTemperatureScaling(criterion="ece", **options).fit(logits, labels)
+    with pytest.warns(calibration.ConvergenceWarning, match=r"\(gamma -0.5, temperature"):  # an end of the grid
+        fitted = FocalTemperatureScaling(criterion="ece", **options).fit(logits, labels)
     index = np.searchsorted(NAMES, labels).astype(np.int32)
     found = calibration.grid_search(np.float32(logits), index, calibration.GAMMAS, **options)
     assert (fitted.gamma_, fitted.temperature_) == (float(found.gamma), float(found.temperature))
@@ -163,6 +167,7 @@ def test_probabilities_are_those_of_the_map_and_predictions_those_of_the_logits(
         (IsotonicCalibration, {}),
     ],
 )
+@pytest.mark.filterwarnings(AT_RANDOM)
 def test_clone_pickle_and_repr_keep_the_parameters_and_the_fit(estimator, options, overconfident):
     fitted = estimator(**options).fit(*overconfident)
     assert clone(fitted).get_params() == fitted.get_params() == {**estimator().get_params(), **options}
@@ -188,9 +193,12 @@ def test_they_end_a_pipeline(overconfident):
 def test_a_fit_at_the_end_of_its_range_says_so(estimator, overconfident):
     logits, labels = overconfident
     assert estimator().fit(logits, labels).converged_
-    assert not estimator().fit(logits, NAMES[logits.argmax(1)]).converged_  # all right: the temperature runs to 0
+    with pytest.warns(calibration.ConvergenceWarning, match="temperature 0.01") as told:
+        assert not estimator().fit(logits, NAMES[logits.argmax(1)]).converged_  # all right: the temperature runs to 0
+    assert len(told) == 1
     grid = {"criterion": "ece", "temperatures": (0.5, 1.0)}
-    assert not estimator(**grid).fit(logits, labels).converged_
+    with pytest.warns(calibration.ConvergenceWarning, match="at the end of the range"):
+        assert not estimator(**grid).fit(logits, labels).converged_
 
 
 def test_a_class_without_labels_is_given_by_name(overconfident):

@@ -112,6 +112,26 @@ def test_fits_by_nll_are_continuous_everywhere():
     assert calibration.fit("focal_temperature_scaling", logits, labels).params == focal.params
 
 
+@pytest.mark.parametrize("name", ["loss_implied_temperature_scaling", "loss_implied_map"])
+def test_a_method_that_needs_the_gamma_of_the_training_asks_for_it(name):
+    with pytest.raises(InputError, match=f"{name} needs trained_gamma: give the gamma of the focal loss"):
+        calibration.fit(name, *predictions())
+
+
+def test_a_fit_that_did_not_converge_warns_once_where_values_are_concrete():
+    logits, _ = predictions()
+    with pytest.warns(calibration.ConvergenceWarning) as told:
+        found = calibration.fit("vector_scaling", logits, logits.argmax(1))
+    assert [str(each.message) for each in told] == [
+        "vector scaling: its fit ended at the end of the range searched (temperature 0.01): look at the labels, give"
+        " more examples or take another method"
+    ]
+    right = jnp.asarray(logits.argmax(1))
+    traced = jax.jit(lambda logits: calibration.fit("temperature_scaling", logits, right).params)(logits)
+    np.testing.assert_allclose(traced["temperature"], found.params["temperature"])
+    fit_methods(GRID, logits, np.asarray(right), settings=SETTINGS)  # of the command, which has a line of its own
+
+
 def test_the_line_search_is_a_criterion_of_the_focal_map():
     logits, labels = predictions()
     grid = {"gammas": GAMMAS, "temperatures": TEMPERATURES, "num_bins": 10}

@@ -58,6 +58,16 @@ def has_ece(folder):
     assert np.load(folder / "out" / "search.npz")["ece"].max() > 0.1
 
 
+def also_as(name):
+    """Good probabilities from elsewhere under this name."""
+
+    def make(folder):
+        np.savez(folder / "also.npz", val=PROBS)
+        return given(f"--also={name}=also.npz")(folder)
+
+    return make
+
+
 def probs(array):
     def make(folder):
         np.savez(folder / "val.npz", probs=array, labels=LABELS)
@@ -537,6 +547,21 @@ COMMAND = [
     LINE("--num-bins=1e6", given("--num-bins=1e6"), "--num-bins: invalid int value: '1e6', give a whole number"),
     Case("wrong result", "one bin", given("--num-bins=1"), "report: ", 0, check=has_ece),
     Case("unhelpful line", "sure and right", arrays(logits=1e6 * np.eye(CLASSES)[LABELS]), "report: ", 0),
+    Case("traceback", "no method that is fitted", given("--methods=uncalibrated"), "report: ", 0),
+    Case(
+        "traceback",
+        "the loss-implied map alone",
+        given("--methods=loss_implied_map", "--trained-gamma=2"),
+        "to use: uncalibrated",
+        0,
+    ),
+    LINE(
+        "a loss-implied method without a gamma",
+        given("--methods=loss_implied_temperature_scaling"),
+        "loss_implied_temperature_scaling needs the gamma .* give --trained-gamma=",
+    ),
+    LINE("an unknown method", given("--methods=vektor_scaling"), "--methods is 'vektor_scaling': did you mean 'vector"),
+    LINE("--also under a method's own name", also_as("isotonic"), "--also names isotonic, a method of focalgeo's own"),
     NO_END("--num-bins=1000000", given("--num-bins=1000000"), "it must be from 1 to 10000"),
     NO_END("more bins than examples", given("--num-bins=10000"), "but val has 60 examples: give fewer bins than"),
     NO_END(
