@@ -125,7 +125,9 @@ def test_both_manifests_name_methods_and_metrics_in_the_order_of_their_tables(tr
         assert manifest["methods"]["temperature_scaling"] == {
             "title": "Temperature scaling",
             "criteria": ["nll", "ece", "adaptive_ece"],
+            "keeps_class": True,
         }
+        assert manifest["methods"]["vector_scaling"]["keeps_class"] is False
         assert manifest["metrics"]["accuracy"]["best"] == "high"
 
 
