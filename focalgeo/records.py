@@ -175,7 +175,7 @@ _SHAPE = {
     "parameters": int,
     "versions": {"*": str},
     "command": [str],
-    "methods": {"*": {"title": str, "criteria": [str]}},
+    "methods": {"*": {"title": str, "criteria": [str], "keeps_class": bool}},
     "metrics": {"*": _METRIC},
     "calibration": {
         "split": str,
@@ -193,7 +193,7 @@ _SHAPE = {
     **dict.fromkeys(("git", "platform", "created"), str),
 }
 _WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", _NUMBER: "a number"}
-_WORDS |= {(str, NoneType): "a text"}
+_WORDS |= {(str, NoneType): "a text", bool: "true or false"}
 
 
 def read_manifest(workdir: Workdir) -> dict[str, Any]:

@@ -25,10 +25,14 @@ from focalgeo.rows import (
 )
 
 METHODS = {
-    "uncalibrated": {"title": "Uncalibrated", "criteria": []},
-    "temperature_scaling": {"title": "Temperature scaling", "criteria": ["ece", "nll"]},
-    "focal_temperature_scaling": {"title": "Focal temperature scaling", "criteria": ["ece", "nll"]},
-    "loss_implied_map": {"title": "Loss-implied map", "criteria": []},
+    "uncalibrated": {"title": "Uncalibrated", "criteria": [], "keeps_class": True},
+    "temperature_scaling": {"title": "Temperature scaling", "criteria": ["ece", "nll"], "keeps_class": True},
+    "focal_temperature_scaling": {
+        "title": "Focal temperature scaling",
+        "criteria": ["ece", "nll"],
+        "keeps_class": True,
+    },
+    "loss_implied_map": {"title": "Loss-implied map", "criteria": [], "keeps_class": True},
 }
 SHARE = {"unit": "%", "scale": 100.0, "digits": 2, "best": "low"}
 METRICS = {

@@ -125,7 +125,9 @@ def test_both_manifests_name_methods_and_metrics_in_the_order_of_their_tables(tr
         assert manifest["methods"]["temperature_scaling"] == {
             "title": "Temperature scaling",
             "criteria": ["nll", "ece", "adaptive_ece"],
+            "keeps_class": True,
         }
+        assert manifest["methods"]["vector_scaling"]["keeps_class"] is False
         assert manifest["metrics"]["accuracy"]["best"] == "high"
 
 
@@ -338,7 +340,8 @@ def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_p
             log_probs = records.read_arrays(tmp_path / "out" / "probabilities", split)["log_probs"]
             np.testing.assert_allclose(calibrator.log_probs(arrays["logits"]), log_probs, atol=1e-5)
     manifest = records.read_manifest(tmp_path / "out")
-    assert manifest["methods"]["class_scaling"] == {"title": "Class scaling", "criteria": ["nll"]}
+    entry = {"title": "Class scaling", "criteria": ["nll"], "keeps_class": False}
+    assert manifest["methods"]["class_scaling"] == entry
     assert "Class scaling" in page
     assert "Class-wise ECE" in page
 

@@ -334,7 +334,10 @@ def test_a_new_method_is_in_tables_differences_and_figures(tmp_path):
     page = write_report(tmp_path).read_text()
     line = '<th scope="row">Vector scaling<small>by NLL, norm of scales\u00a0=\u00a01.25</small></th>'
     assert page.count(line) == 2  # on test and on val
-    assert "No method has a lower NLL than temperature scaling beyond noise; the nearest is" in page
+    assert (
+        "No method has a lower NLL than temperature scaling beyond noise when all 2 are counted as chances; the nearest"
+        in page
+    )
     assert '<div class="tile green"><span>ECE, vector scaling</span>' in page
     assert (tmp_path / "figures" / "reliability_vector_scaling.svg").exists()
     assert "Vector scaling</text>" in (tmp_path / "figures" / "differences.svg").read_text()

@@ -31,6 +31,7 @@ CALIBRATION = {
     "split": "test",
     "criterion": "nll",
     "choice": CHOICE,
+    "level": 0.05 / 7,
     "refused": {FOCAL.method: "its NLL is worse than temperature scaling's beyond noise"},
     "beaten": {AS_TRAINED.method: PLAIN.method},
     "warnings": ["Val and test differ in their class shares beyond noise."],
@@ -71,6 +72,15 @@ def page(tmp_path_factory):
     records.append_rows(workdir, rows_of_calibration())
     records.write_arrays(workdir, "search", search_arrays())
     return write_report(workdir).read_text()
+
+
+def test_the_page_says_at_which_level_the_choice_was_made(page, tmp_path):
+    says = "counts as better than another at one-sided p\u00a0&lt;\u00a00.0071, which is 0.05 / the number of"
+    assert page.count(says) == 1
+    before = {name: value for name, value in CALIBRATION.items() if name != "level"}
+    records.write_manifest(tmp_path, {**MANIFEST_OF_CALIBRATION, "calibration": before})
+    records.append_rows(tmp_path, rows_of_calibration())
+    assert "one-sided" not in write_report(tmp_path).read_text()
 
 
 def test_differences_are_those_to_temperature_scaling_in_the_order_of_the_methods():

@@ -1,5 +1,7 @@
 """Sentences of a page: they say what the rows and their intervals say, and no more."""
 
+import math
+
 import pytest
 from synthetic_workdir import NAMES, attribution_rows, curvature_rows, training_rows
 
@@ -48,8 +50,15 @@ def ece_rows(values, ends=None, *, gamma=1.0, n=359, split="test"):
     return rows
 
 
+def p_value_of(low, high):
+    """The two-sided p-value of no difference that belongs to the 95% interval."""
+    middle, half = (low + high) / 2, (high - low) / 2
+    return math.erfc(1.959964 * abs(middle) / half / math.sqrt(2)) if half else float(middle == 0)
+
+
 def nll(column, against, low, high, *, n=359, split="test", name="nll", against_criterion=None):
-    fields = {"value": (low + high) / 2, "low": low, "high": high, "p_value": 0.5, "n": n, "split": split}
+    fields = {"value": (low + high) / 2, "low": low, "high": high, "p_value": p_value_of(low, high)}
+    fields |= {"n": n, "split": split}
     pair = {"method": column.method, "criterion": column.criterion, "against": against.method}
     return Difference(f"{name}_difference", **fields, **pair, against_criterion=against_criterion)
 
@@ -73,7 +82,8 @@ def run_rows(*differences, gamma=1.0):
         ((-0.02, 0.001), "(γ\u00a0=\u00a01) is not told apart from temperature scaling (NLL\u00a0−0.0095"),
         ((-0.001, 0.02), "(γ\u00a0=\u00a01) is not told apart from temperature scaling (NLL\u00a0+0.0095"),
         ((0.001, 0.02), "(γ\u00a0=\u00a01) has a higher NLL than temperature scaling beyond noise (NLL\u00a0+0.0105"),
-        ((-0.01, -0.01), "There are too few examples here (359)"),
+        ((-0.01, -0.01), "(γ\u00a0=\u00a01) is not told apart from temperature scaling (NLL\u00a0−0.0100\u00a0nats)"),
+        ((0.0, 0.0), "(γ\u00a0=\u00a01) has the NLL of temperature scaling to within rounding."),
     ],
 )
 def test_the_verdict_on_a_run_is_that_of_the_paired_difference_in_nll_alone(ends, says):
@@ -84,7 +94,8 @@ def test_the_verdict_on_a_run_counts_methods_where_none_is_better():
     other = Column("structured_matrix_scaling", "nll")
     pairs = [nll(each, BY_NLL[0], *ends) for each, ends in ((VECTOR_BY_NLL, (-0.01, 0.02)), (other, (0.01, 0.02)))]
     assert verdict(run_rows(*pairs), NAMES)[-1] == (
-        "No method has a lower NLL than temperature scaling beyond noise; the nearest is vector scaling "
+        "No method has a lower NLL than temperature scaling beyond noise when all 2 are counted as chances; the nearest"
+        " is vector scaling "
         "(NLL\u00a0+0.0050\u00a0nats [−0.0100,\u00a00.0200]); 1 of 2 other methods has a higher one."
     )
 
@@ -101,9 +112,21 @@ def test_the_verdict_on_a_run_names_the_best_of_many_methods_with_nll_and_ece():
         "temperature scaling (T\u00a0=\u00a01.25)."
     )
     assert last == (
-        "2 of 2 other methods have a lower NLL than temperature scaling beyond noise, vector scaling the lowest "
+        "2 of 2 other methods have a lower NLL than temperature scaling beyond noise when all 2 are counted as chances,"
+        " vector scaling the lowest "
         "(NLL\u00a0−0.0300\u00a0nats [−0.0400,\u00a0−0.0200], ECE\u00a0−0.50 percentage points [−2.00,\u00a01.00])."
     )
+
+
+def test_the_verdict_on_a_run_counts_many_methods_as_many_chances():
+    """Each interval leaves out 0, but of two methods one would do so by chance 1 time in 10."""
+    ends = {BY_NLL[1]: (-0.041, -0.001), VECTOR_BY_NLL: (-0.03, -0.01)}
+    rows = run_rows(*(nll(column, BY_NLL[0], *each) for column, each in ends.items()))
+    last = verdict(rows, NAMES)[-1]
+    assert last.startswith("1 of 2 other methods has a lower NLL than temperature scaling beyond noise when all 2 are")
+    assert "vector scaling the lowest (NLL\u00a0−0.0200" in last
+    alone = verdict(run_rows(nll(BY_NLL[1], BY_NLL[0], *ends[BY_NLL[1]])), NAMES)[-1]
+    assert "has a lower NLL than temperature scaling beyond noise" in alone
 
 
 def test_the_verdict_on_a_run_says_nothing_that_has_no_rows():
@@ -124,9 +147,15 @@ def test_the_verdict_on_a_run_with_few_examples_or_gamma_0_does_not_compare():
     assert same == "The fit chose γ = 0, so focal temperature scaling is temperature scaling here."
 
 
-def test_whether_a_method_changes_the_accuracy_is_told_from_the_rows():
+def test_whether_a_method_changes_the_accuracy_is_told_from_the_rows_and_the_methods():
     rows = [Metric("accuracy", 0.9, split="test", method=column.method) for column in (AS_GIVEN, PLAIN)]
-    assert accuracy_words(rows, NAMES, "test").startswith("These methods keep the order of the classes")
+    assert accuracy_words(rows, NAMES, "test").startswith("These methods keep the predicted class")
+    equal = [*rows, Metric("accuracy", 0.9, split="test", method=VECTOR.method)]
+    assert accuracy_words(equal, NAMES, "test") == ""
+    methods = {**NAMES["methods"], VECTOR.method: {"title": "Vector scaling", "keeps_class": False}}
+    assert accuracy_words(equal, {"methods": methods}, "test").startswith("A method may change the predicted class")
+    before = {name: {"title": entry["title"]} for name, entry in NAMES["methods"].items()}
+    assert accuracy_words(rows, {"methods": before}, "test") == ""
     rows.append(Metric("accuracy", 0.92, split="test", method=VECTOR.method))
     assert accuracy_words(rows, NAMES, "test").startswith("A method may change the predicted class")
     assert accuracy_words([], NAMES, "test") == ""
@@ -211,7 +240,7 @@ def test_an_interval_and_a_choice_that_counts_chances_do_not_contradict_each_oth
     one_sided = verdict_words(rows, chosen(BY_NLL[0]))
     assert (
         "it is better than no calibration (NLL\u00a0−0.0500\u00a0nats [−0.2000,\u00a00.1000], "
-        "one-sided p\u00a0=\u00a00.25), and no other beats it."
+        "one-sided p\u00a0=\u00a00.26), and no other beats it."
     ) in one_sided
     rows = choice_rows(BY_NLL[0], AS_GIVEN, "better", "alike")
     counted = verdict_words(rows, chosen(AS_GIVEN, beaten={}))
@@ -419,6 +448,9 @@ def test_the_trace_is_explained_by_its_estimator():
 def test_the_intervals_are_explained_with_the_runs_own_numbers():
     words = interval_words({"config": {"evaluation": {"num_resamples": 60, "num_bins": 15}}})
     assert "from 60 resamples of the examples: (2 × value − mean of the resamples) ±\u00a01.96 standard" in words
+    assert (
+        "where the resamples of a positive mean such as NLL are skewed to the right, what the logarithms give" in words
+    )
     assert words.endswith("Both ECEs have 15 bins.")
     assert interval_words({}).startswith("In brackets, bias-corrected bootstrap 95% intervals: (2")
 

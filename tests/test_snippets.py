@@ -59,6 +59,14 @@ def test_the_lines_give_what_the_method_gives(name, kind, tmp_path):
     np.testing.assert_allclose(probs, single, atol=2e-5)
 
 
+@pytest.mark.parametrize("step", [1.0, 0.5, 0.1])
+def test_the_histogram_lines_take_tied_examples_to_the_bin_of_the_method(step, tmp_path):
+    rng = np.random.default_rng(0)
+    logits = (np.round(rng.normal(size=(2000, 3)) * 3 / step) * step).astype(np.float32)
+    fitted = fit("histogram_binning", logits, np.argmax(logits / 1.5 + rng.gumbel(size=logits.shape), axis=1))
+    np.testing.assert_allclose(agrees(fitted, tmp_path, np.float64(logits)), fitted.predict_proba(logits), atol=2e-5)
+
+
 @pytest.mark.parametrize("gamma", [-0.9, -0.5, 0.37, 5.0])
 @pytest.mark.parametrize("temperature", [0.01, 0.6, 5.0])
 def test_the_focal_lines_are_right_at_the_ends_of_gamma_and_temperature(gamma, temperature, tmp_path):

@@ -138,7 +138,7 @@ def resampled(statistic: Callable[[Array], PyTree], num_examples: int, key: Arra
 
 
 def resample(key: Array, num_examples: int) -> Float[Array, " examples"]:
-    """The number of times that each example is drawn, with replacement, in as many draws as there are examples."""
+    """Counts of the examples in one resample: as many are drawn as there are, with replacement."""
     chosen = jax.random.randint(key, (num_examples,), 0, num_examples)
     return jnp.zeros(num_examples, jnp.float32).at[chosen].add(1)
 

@@ -59,13 +59,8 @@ from focalgeo.calibration.temperature_variants import (
 )
 from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, Array, InputError
 
-# One compiled program for all methods of the focal map: two of them with the same gamma and temperature then agree to
-# the bit, and their difference is 0 instead of rounding, which a paired test would take for an effect.
-_MAP = jax.jit(focal_temperature_scaling)
 _ZERO, _ONE = np.float32(0), np.float32(1)
-_IMPLIED_SCALED, _ENSEMBLE = jax.jit(loss_implied_temperature_scaling), jax.jit(ensemble_temperature_scaling)
-_VECTOR, _MATRIX = jax.jit(focal_vector_scaling), jax.jit(focal_matrix_scaling)
-_HISTOGRAM, _ISOTONIC = jax.jit(histogram_binning), jax.jit(isotonic_calibration)
+_Arguments = tuple[str | np.float32, ...]  # of a map beyond the logits: the name of a parameter, or a number
 _MOST_NUMBERS = 2**27  # in the tables of the searches that run at once: 0.5 GB
 
 
@@ -166,44 +161,21 @@ def _by_nll(
     return fitted(logits, labels, mask, **options)
 
 
-def _uncalibrated(params: Params, logits: Logits) -> LogProbs:
-    return _MAP(logits, _ZERO, _ONE)
+def _applied(
+    calibration_map: Callable[..., LogProbs], arguments: _Arguments, params: Params, logits: Logits
+) -> LogProbs:
+    """The map of the logits with these arguments: a number as it is, a name for the parameter of that name."""
+    return _mapped(calibration_map, logits, *(params[each] if isinstance(each, str) else each for each in arguments))
 
 
-def _temperature_scaled(params: Params, logits: Logits) -> LogProbs:
-    return _MAP(logits, _ZERO, params["temperature"])
+@partial(jax.jit, static_argnums=0)
+def _mapped(calibration_map: Callable[..., LogProbs], logits: Logits, *numbers: Array) -> LogProbs:
+    """One compiled program for all methods of a map.
 
-
-def _focal_scaled(params: Params, logits: Logits) -> LogProbs:
-    return _MAP(logits, params["gamma"], params["temperature"])
-
-
-def _implied(params: Params, logits: Logits) -> LogProbs:
-    return _MAP(logits, params["gamma"], _ONE)
-
-
-def _implied_scaled(params: Params, logits: Logits) -> LogProbs:
-    return _IMPLIED_SCALED(logits, params["gamma"], params["temperature"])
-
-
-def _ensemble(params: Params, logits: Logits) -> LogProbs:
-    return _ENSEMBLE(logits, params["temperature"], params["shares"])
-
-
-def _vector(params: Params, logits: Logits) -> LogProbs:
-    return _VECTOR(logits, params.get("gamma", _ZERO), params["temperature"], params["scales"], params["biases"])
-
-
-def _matrix(params: Params, logits: Logits) -> LogProbs:
-    return _MATRIX(logits, _ZERO, params["temperature"], params["weights"], params["biases"])
-
-
-def _histogram(params: Params, logits: Logits) -> LogProbs:
-    return _HISTOGRAM(logits, params["edges"], params["accuracies"])
-
-
-def _isotonic(params: Params, logits: Logits) -> LogProbs:
-    return _ISOTONIC(logits, params["thresholds"], params["probabilities"])
+    Two methods of the focal map with the same gamma and temperature so agree to the bit, and their difference is 0
+    instead of rounding, which a paired test would take for an effect.
+    """
+    return calibration_map(logits, *numbers)
 
 
 _FIRST_STAGES = {"temperature_fit": fit_temperature, "focal_fit": fit_focal_temperature}
@@ -212,12 +184,18 @@ _GRID = ("gammas", "temperatures", "num_bins", "searches")
 METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that no other beats
     method.name: method
     for method in (
-        Method("uncalibrated", "Uncalibrated", _fit_nothing, _uncalibrated, criteria=()),
+        Method(
+            "uncalibrated",
+            "Uncalibrated",
+            _fit_nothing,
+            partial(_applied, focal_temperature_scaling, (_ZERO, _ONE)),
+            criteria=(),
+        ),
         Method(
             "temperature_scaling",
             "Temperature scaling",
             _fit_temperature,
-            _temperature_scaled,
+            partial(_applied, focal_temperature_scaling, (_ZERO, "temperature")),
             criteria=("nll", "ece", "adaptive_ece"),
             options=(*_GRID, "temperature_fit"),
         ),
@@ -225,20 +203,20 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             "loss_implied_temperature_scaling",
             "Loss-implied map, then temperature scaling",
             partial(_by_nll, fit_loss_implied_temperature),
-            _implied_scaled,
+            partial(_applied, loss_implied_temperature_scaling, ("gamma", "temperature")),
             options=("trained_gamma",),
         ),
         Method(
             "ensemble_temperature_scaling",
             "Ensemble temperature scaling",
             partial(_by_nll, fit_ensemble_temperature),
-            _ensemble,
+            partial(_applied, ensemble_temperature_scaling, ("temperature", "shares")),
         ),
         Method(
             "focal_temperature_scaling",
             "Focal temperature scaling",
             _fit_focal,
-            _focal_scaled,
+            partial(_applied, focal_temperature_scaling, ("gamma", "temperature")),
             criteria=CRITERIA,
             options=(*_GRID, "focal_fit"),
         ),
@@ -246,7 +224,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             "vector_scaling",
             "Vector scaling",
             partial(_by_nll, fit_vector_scaling),
-            _vector,
+            partial(_applied, focal_vector_scaling, (_ZERO, "temperature", "scales", "biases")),
             options=("temperature_fit",),
             keeps_class=False,
         ),
@@ -254,7 +232,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             "focal_vector_scaling",
             "Focal vector scaling",
             partial(_by_nll, fit_focal_vector_scaling),
-            _vector,
+            partial(_applied, focal_vector_scaling, ("gamma", "temperature", "scales", "biases")),
             options=("focal_fit",),
             keeps_class=False,
         ),
@@ -262,7 +240,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             "structured_matrix_scaling",
             "Structured matrix scaling",
             partial(_by_nll, fit_matrix_scaling),
-            _matrix,
+            partial(_applied, focal_matrix_scaling, (_ZERO, "temperature", "weights", "biases")),
             options=("temperature_fit",),
             keeps_class=False,
             most_classes=MOST_MATRIX_CLASSES,
@@ -271,12 +249,24 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             "histogram_binning",
             "Histogram binning",
             partial(_by_nll, fit_histogram_binning),
-            _histogram,
+            partial(_applied, histogram_binning, ("edges", "accuracies")),
             options=("num_bins",),
             keeps_class=False,
         ),
-        Method("isotonic", "Isotonic regression", partial(_by_nll, fit_isotonic), _isotonic),
-        Method("loss_implied_map", "Loss-implied map", _fit_implied, _implied, criteria=(), options=("trained_gamma",)),
+        Method(
+            "isotonic",
+            "Isotonic regression",
+            partial(_by_nll, fit_isotonic),
+            partial(_applied, isotonic_calibration, ("thresholds", "probabilities")),
+        ),
+        Method(
+            "loss_implied_map",
+            "Loss-implied map",
+            _fit_implied,
+            partial(_applied, focal_temperature_scaling, ("gamma", _ONE)),
+            criteria=(),
+            options=("trained_gamma",),
+        ),
     )
 }
 DEFAULT_METHODS = (

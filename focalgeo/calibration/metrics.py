@@ -8,7 +8,7 @@ vmap the result is NaN (see `arguments.examples`).
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -255,9 +255,21 @@ def all_metrics(
     Raises:
         InputError: a name that is not in METRICS; what the metrics refuse.
     """
+    return metrics_of(log_probs, labels, mask, entries=metric_entries(names), num_bins=num_bins)
+
+
+def metrics_of(
+    log_probs: LogProbs,
+    labels: Labels,
+    mask: Mask = None,
+    *,
+    entries: Mapping[str, MetricEntry],
+    num_bins: int,
+) -> dict[str, Scalar]:
+    """The metrics of these entries by name; errors as theirs."""
     return {
         name: entry.function(log_probs, labels, mask=mask, **({"num_bins": num_bins} if entry.binned else {}))
-        for name, entry in metric_entries(names).items()
+        for name, entry in entries.items()
     }
 
 

@@ -16,6 +16,8 @@ from focalgeo.types import Array, InputError
 
 Ascending = Float[Array, " numbers"]
 
+_ROUNDING = 64  # eps, by which log-odds that are equal may differ after two ways of computing them
+
 
 def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: Float[Array, " bins"]) -> Rows:
     """Log-probabilities with the accuracy of its bin for the top class; the others share the rest in proportion.
@@ -56,10 +58,12 @@ def fit_histogram_binning(logits: Logits, labels: Labels, mask: Mask = None, *, 
         logits: Float [examples, classes].
         labels: Int [examples].
         mask: Bool [examples], or how often each example counts; None counts each once.
-        num_bins: 1 or more. Examples of equal confidence stay in one bin.
+        num_bins: 1 or more. Examples of equal confidence stay in one bin; a bin may stay empty, with accuracy 1/2.
 
     Returns:
-        "edges" [num_bins - 1] and "accuracies" [num_bins] for `histogram_binning`. For use inside jit and vmap.
+        "edges" [num_bins - 1] and "accuracies" [num_bins] for `histogram_binning`. Each edge is midway between the
+        last log-odds of its bin and the next larger one, so that rounding in the application moves no example to
+        another bin. For use inside jit and vmap.
 
     Raises:
         InputError: predictions that `check_predictions` refuses, an unfit mask or number of bins; of traced values
@@ -74,15 +78,32 @@ def fit_histogram_binning(logits: Logits, labels: Labels, mask: Mask = None, *, 
 
 @partial(jax.jit, static_argnames="num_bins")
 def _fit_bins(rows: Array, labels: Array, weight: Array, num_bins: int) -> Params:
-    log_odds = top_log_odds(rows, top_class(rows))[:, 0]
+    log_probs = temperature_scaling(rows, 1.0)  # as in the application
+    log_odds = top_log_odds(log_probs, top_class(rows))[:, 0]
     right = (jnp.argmax(rows, axis=-1) == labels).astype(weight.dtype)
-    order = jnp.argsort(log_odds)
-    mass = jnp.cumsum(weight[order])
-    ends = jnp.searchsorted(mass * num_bins, mass[-1] * jnp.arange(1, num_bins, dtype=mass.dtype))
-    edges = log_odds[order][ends]
+    edges = _equal_mass_edges(jnp.where(weight > 0, log_odds, jnp.inf), weight, num_bins)
     bins = jax.nn.one_hot(jnp.searchsorted(edges, log_odds, side="left"), num_bins, dtype=weight.dtype)
     count, correct = jnp.sum(weight[:, None] * bins, axis=0), jnp.sum((weight * right)[:, None] * bins, axis=0)
-    return marked(~jnp.isnan(mass[-1]), {"edges": edges, "accuracies": (correct + 1) / (count + 2)})
+    return marked(~jnp.isnan(jnp.sum(weight)), {"edges": edges, "accuracies": (correct + 1) / (count + 2)})
+
+
+def _equal_mass_edges(values: Array, weight: Array, num_bins: int) -> Array:
+    """Edges [num_bins - 1] between values that differ by more than rounding, midway, so that no value is at an edge.
+
+    Each is the first such place at or above its quantile, or else the last of all. There is one below all values too,
+    for bins that stay empty; infinite values, those of weight 0, are beyond the last.
+    """
+    order = jnp.argsort(values)
+    mass = jnp.cumsum(weight[order])
+    quantiles = jnp.searchsorted(mass * num_bins, mass[-1] * jnp.arange(1, num_bins, dtype=mass.dtype))
+    below = jnp.concatenate([jnp.finfo(values.dtype).min[None], values[order]])
+    low, high = below[:-1], below[1:]
+    apart = (high - low > _ROUNDING * jnp.finfo(values.dtype).eps * jnp.maximum(jnp.abs(low), 1)) & (high < jnp.inf)
+    place = jnp.arange(len(values), dtype=quantiles.dtype)
+    above = jax.lax.cummin(jnp.where(apart, place, len(values)), reverse=True)
+    last = jnp.max(jnp.where(apart, place, 0))
+    chosen = jnp.minimum(above[jnp.minimum(quantiles + 1, len(values) - 1)], last)
+    return low[chosen] / 2 + high[chosen] / 2
 
 
 def isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Ascending) -> Rows:

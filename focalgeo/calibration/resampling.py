@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from focalgeo.calibration.binning import Reliability, reliability, weights
 from focalgeo.calibration.ece_variants import binary_ece, binary_reliability
 from focalgeo.calibration.fitted import Calibrated
 from focalgeo.calibration.intervals import RESAMPLES_AT_ONCE, resample
-from focalgeo.calibration.metrics import METRICS, MetricEntry, metric_entries
+from focalgeo.calibration.metrics import METRICS, MetricEntry, metric_entries, metrics_of
 from focalgeo.types import DEFAULT_METRICS, Array, InputError
 
 CLASS1_METRICS = {"class1_ece": MetricEntry(binary_ece, "Class-1 ECE", binned=True, largest=1.0)}
@@ -196,14 +196,14 @@ def _measured_together(statistic: Statistic, log_probs: Array, labels: Array, co
 @functools.lru_cache(maxsize=64)  # the same function object for the same arguments: jit compiles anew for each object
 def every_metric(entries: tuple[tuple[str, MetricEntry], ...], num_bins: int) -> Statistic:
     """The metrics of these entries by name, and reliability bins."""
-    metrics = partial(_metrics, entries=dict(entries), num_bins=num_bins)
+    metrics = partial(metrics_of, entries=dict(entries), num_bins=num_bins)
     return Statistic(metrics, lambda log_probs, labels: reliability(log_probs, labels, num_bins=num_bins))
 
 
 @functools.lru_cache(maxsize=64)
 def class1_metrics(num_bins: int) -> Statistic:
     """ECE and reliability bins of the probability of class 1."""
-    metrics = partial(_metrics, entries=CLASS1_METRICS, num_bins=num_bins)
+    metrics = partial(metrics_of, entries=CLASS1_METRICS, num_bins=num_bins)
     return Statistic(metrics, partial(binary_reliability, num_bins=num_bins))
 
 
@@ -213,14 +213,7 @@ def group_metrics(inside: np.ndarray, num_bins: int) -> Callable[..., dict[str, 
 
     def metrics(log_probs: Array, labels: Array, mask: Array | None = None) -> dict[str, Array]:
         weight = weights(mask, log_probs[:, 0])
-        of_group = lambda chosen: _metrics(log_probs, labels, weight * chosen, entries=entries, num_bins=num_bins)  # noqa: E731
+        of_group = lambda chosen: metrics_of(log_probs, labels, weight * chosen, entries=entries, num_bins=num_bins)  # noqa: E731
         return jax.lax.map(of_group, jnp.asarray(inside))
 
     return metrics
-
-
-def _metrics(
-    log_probs: Array, labels: Array, mask: Array | None = None, *, entries: Mapping[str, MetricEntry], num_bins: int
-) -> dict[str, Array]:
-    settings = {name: {"num_bins": num_bins} if entry.binned else {} for name, entry in entries.items()}
-    return {name: entry.function(log_probs, labels, mask=mask, **settings[name]) for name, entry in entries.items()}

@@ -26,7 +26,7 @@ def of_program(command: Sequence[str]) -> dict[str, Any]:
         "command": list(command),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "methods": {
-            name: {"title": method.title, "criteria": list(method.criteria)}
+            name: {"title": method.title, "criteria": list(method.criteria), "keeps_class": method.keeps_class}
             for name, method in calibration.METHODS.items()
         },
         "metrics": {name: entry.shown._asdict() for name, entry in calibration.METRICS.items()},

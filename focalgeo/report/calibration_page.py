@@ -32,7 +32,7 @@ from focalgeo.report.selection import (
     setting,
 )
 from focalgeo.report.snippets import SNIPPETS
-from focalgeo.report.style import short
+from focalgeo.report.style import rounded, short
 from focalgeo.report.tables import (
     NOTHING,
     Cell,
@@ -103,6 +103,7 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
         after=metric_table(rows, manifest, split, criterion=calibration.criterion, chosen=chosen),
         interval_words=interval_words(manifest),
         accuracy_words=accuracy_words(rows, manifest, split),
+        level_words=_level_words(manifest),
         fitted_by=fitted_by(manifest, columns),
         num_bins=as_number(setting(manifest, "evaluation.num_bins")),
         class1=class1_table(rows, manifest, columns, split),
@@ -121,6 +122,15 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
         seconds=phases(rows),
         machine=manifest_settings(manifest, "created", "platform", "versions"),
     )
+
+
+def _level_words(manifest: Manifest) -> str:
+    """The level at which a method counted as better in the choice; "" in a manifest of before."""
+    level = as_number(manifest["calibration"].get("level"))
+    if level is None:
+        return ""
+    below = f"one-sided p\u00a0<\u00a0{rounded(level, 2)}, which is 0.05 / the number of other methods"
+    return f" In the choice a method counts as better than another at {below}."
 
 
 def _calibrator_text(choice: Mapping[str, Any]) -> str:

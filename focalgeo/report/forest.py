@@ -22,6 +22,8 @@ from focalgeo.report.selection import (
     difference,
     differences,
     fitted_title,
+    is_better,
+    is_worse,
     latest_by,
     method_title,
     metric_entries,
@@ -126,9 +128,7 @@ def _reach(rows: Sequence[Difference]) -> float:
 
 
 def _draw_row(axes: Any, level: float, row: Difference, title: Title, reach: float, face: str | None) -> None:
-    ahead = row.high < 0 if title.best == "low" else row.low > 0
-    behind = row.low > 0 if title.best == "low" else row.high < 0
-    colour = COLOURS["green" if ahead else "orange" if behind else "grey"]
+    colour = COLOURS["green" if is_better(row, title.best) else "orange" if is_worse(row, title.best) else "grey"]
     if max(abs(row.low), abs(row.high)) > reach:
         side = 1 if row.value > 0 else -1
         axes.plot(

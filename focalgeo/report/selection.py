@@ -333,6 +333,11 @@ def is_better(row: Difference | None, best: str = "low") -> bool:
     return row is not None and (row.high < 0 if best == "low" else row.low > 0)
 
 
+def is_worse(row: Difference | None, best: str = "low") -> bool:
+    """Whether a difference is a finding against its first method: its interval leaves out 0 on the other side."""
+    return is_better(row, "high" if best == "low" else "low")
+
+
 def has_interval(row: Any) -> bool:
     """Whether a row has an interval with a width; one without width means that the resamples agree, not certainty."""
     return row.low is not None and row.high is not None and row.low < row.high

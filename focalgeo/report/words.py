@@ -21,6 +21,7 @@ from focalgeo.report.selection import (
     fitted_title,
     has_interval,
     is_better,
+    is_worse,
     loss_title,
     method_title,
     metric,
@@ -30,6 +31,7 @@ from focalgeo.report.selection import (
 from focalgeo.report.style import fixed, interval, percent, plain, points, rounded, short
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Metric, ReliabilityBin, Row, Scalar, Title, select
 
+_LEVEL = 0.05  # two-sided, of one difference alone
 _NLL = Title("NLL", "nats")
 _ECE = Title("ECE", "%", scale=100.0, digits=2)
 SPLIT_WORDS = {
@@ -80,21 +82,20 @@ def interval_words(manifest: Manifest) -> str:
     return (
         f"In brackets, bias-corrected bootstrap 95% intervals{count}: (2 × value − mean of the resamples)"
         " ±\u00a01.96 standard deviations of the resamples, or, where a metric that cannot be negative is too near"
-        " 0 for that, from 0 to the root of what the squares give. Resampling biases ECE upwards, so its value lies in"
+        " 0 for that, from 0 to the root of what the squares give, or, where the resamples of a positive mean such as"
+        " NLL are skewed to the right, what the logarithms give. Resampling biases ECE upwards, so its value lies in"
         f" the upper part of its interval. Accuracy has Wilson's interval.{binned}"
     )
 
 
 def accuracy_words(rows: Sequence[Row], manifest: Manifest, split: str) -> str:
-    """Return a sentence on whether the methods' accuracies differ; "" without any."""
-    found = {
-        row.value
-        for row in (metric(rows, each, "accuracy", split) for each in columns_of(rows, manifest, split))
-        if row
-    }
-    if len(found) > 1:
+    """Return a sentence on whether the methods may change the accuracy; "" where neither rows nor manifest say so."""
+    found = {each: metric(rows, each, "accuracy", split) for each in columns_of(rows, manifest, split)}
+    found = {each: row for each, row in found.items() if row is not None}
+    keeps = {manifest.get("methods", {}).get(each.method, {}).get("keeps_class") for each in found}
+    if False in keeps or len({row.value for row in found.values()}) > 1:
         return "A method may change the predicted class, so accuracy is measured after each."
-    return "These methods keep the order of the classes, so accuracy does not change." if found else ""
+    return "These methods keep the predicted class, so accuracy does not change." if keeps == {True} else ""
 
 
 def with_interval(row: Metric) -> str:
@@ -148,29 +149,41 @@ def verdict(rows: Sequence[Row], manifest: Manifest) -> list[str]:
 
 
 def _against_first(rows: Sequence[Row], manifest: Manifest, first: Column, others: Sequence[Column]) -> str:
-    """Sentence on how many methods have a better NLL than the plainest on the same examples, and the best of them."""
+    """Sentence on how many methods have a better NLL than the plainest on the same examples, and the best of them.
+
+    Many methods are many chances: a difference counts where its p-value is below 5% / their number (Bonferroni).
+    """
     found = {each: difference(differences(rows, "nll", "test"), each, first) for each in others}
     found = {each: row for each, row in found.items() if row is not None and not _is_same(rows, each, first)}
     plain = fitted_title(rows, manifest, first).lower()
     if not found:
         same = any(_is_same(rows, each, first) for each in others)
         return f"The fit chose γ = 0, so focal temperature scaling is {plain} here." if same else ""
-    best = min(found, key=lambda each: found[each].value)
-    row = found[best]
-    if row.n < LEAST_EXAMPLES or not has_interval(row):
-        return f"There are too few examples here ({row.n:,}) to compare the methods."
+    n = next(iter(found.values())).n
+    if n < LEAST_EXAMPLES:
+        return f"There are too few examples here ({n:,}) to compare the methods."
+    counted = {each: row for each, row in found.items() if has_interval(row) and row.p_value < _LEVEL / len(found)}
+    better, worse = ([each for each, row in counted.items() if is_finding(row)] for is_finding in (is_better, is_worse))
+    best = min(better or found, key=lambda each: found[each].value)
     of_ece = difference(differences(rows, "ece", "test"), best, first)
-    numbers = ", ".join(signed_words(each, title) for each, title in ((row, _NLL), (of_ece, _ECE)) if each is not None)
-    better, worse = (sum(is_better(each, side) for each in found.values()) for side in ("low", "high"))
+    pairs = ((found[best], _NLL), (of_ece, _ECE))
+    numbers = ", ".join(signed_words(row, title) for row, title in pairs if row is not None)
     name = column_words(rows, manifest, best)
-    if len(found) == 1:
-        finding = "has a lower NLL" if better else "has a higher NLL" if worse else "is not told apart"
-        rest = f"than {plain} beyond noise" if better or worse else f"from {plain}"
-        return f"On the same examples, {name} {finding} {rest} ({numbers})."
+    if len(found) > 1:
+        return _of_many(len(found), len(better), len(worse), name, numbers, plain)
+    if found[best].low == found[best].high == 0:
+        return f"On the same examples, {name} has the NLL of {plain} to within rounding."
+    finding = "has a lower NLL" if better else "has a higher NLL" if worse else "is not told apart"
+    rest = f"than {plain} beyond noise" if better or worse else f"from {plain}"
+    return f"On the same examples, {name} {finding} {rest} ({numbers})."
+
+
+def _of_many(total: int, better: int, worse: int, best: str, numbers: str, plain: str) -> str:
+    noise = f"beyond noise when all {total} are counted as chances"
     if better:
-        return f"{_of(better, len(found))} a lower NLL than {plain} beyond noise, {name} the lowest ({numbers})."
-    higher = f"; {_of(worse, len(found))} a higher one" if worse else ""
-    return f"No method has a lower NLL than {plain} beyond noise; the nearest is {name} ({numbers}){higher}."
+        return f"{_of(better, total)} a lower NLL than {plain} {noise}, {best} the lowest ({numbers})."
+    higher = f"; {_of(worse, total)} a higher one" if worse else ""
+    return f"No method has a lower NLL than {plain} {noise}; the nearest is {best} ({numbers}){higher}."
 
 
 def _of(count: int, total: int) -> str:
@@ -240,9 +253,9 @@ def loss_implied_words(rows: Sequence[Row], gamma: float | None, split: str) -> 
     )
     sides = [_mean_gap(rows, column, split) for column in columns]
     flipped = "" if sides[0] * sides[1] >= 0 else f", and turns it from {_side(sides[0])} to {_side(sides[1])}"
-    if row.high < 0:
+    if is_better(row):
         return [text, f"Undoing the loss makes it better calibrated{flipped}; what is left has other causes."]
-    if row.low > 0:
+    if is_worse(row):
         finding = "the rest of training has moved the outputs more"
         return [text, f"Undoing the loss makes calibration worse here{flipped}: {finding}."]
     return [text, "These examples do not show that the loss itself caused miscalibration."]

@@ -21,6 +21,13 @@ def drawn(num_examples=600, classes=4):
     return logits, np.argmax(logits * 0.4 + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
 
 
+def rounded(step, num_examples=2000, classes=3):
+    """Logits that are multiples of a step, so that many examples are tied."""
+    rng = np.random.default_rng(0)
+    logits = (np.round(rng.normal(size=(num_examples, classes)) * 3 / step) * step).astype(np.float32)
+    return logits, np.argmax(logits / 1.5 + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
+
+
 def test_histogram_bins_have_equal_mass_and_the_accuracy_of_their_examples():
     logits, labels = drawn()
     params = fit_histogram_binning(logits, labels, num_bins=6)
@@ -60,11 +67,36 @@ def test_histogram_tells_saturated_confidences_apart_and_keeps_equal_ones_togeth
     logits = np.stack([gaps, np.zeros_like(gaps)], axis=1)
     labels = (gaps < 35).astype(np.int32)
     params = fit_histogram_binning(logits, labels, num_bins=4)
-    np.testing.assert_allclose(params["edges"], [30, 40, 50])
+    np.testing.assert_allclose(params["edges"], [35, 45, 55])
     np.testing.assert_allclose(params["accuracies"], [1 / 27, 26 / 27, 26 / 27, 26 / 27], rtol=1e-6)
     same = fit_histogram_binning(np.repeat(logits[:1], 20, axis=0), np.zeros(20, np.int32), num_bins=4)
-    assert same["accuracies"][0] == np.float32(21 / 22)
+    for scale in (0.1, 1, 10):  # of examples less and more confident than those of the fit
+        np.testing.assert_allclose(np.exp(histogram_binning(scale * logits[:1], **same))[0, 0], 21 / 22, rtol=1e-6)
     assert np.isfinite(histogram_binning(logits * 300, params["edges"], params["accuracies"])).all()
+
+
+@pytest.mark.parametrize("shift", [0, 100])
+@pytest.mark.parametrize("step", [1.0, 0.5, 0.1])
+def test_histogram_applies_to_ties_the_bin_that_they_were_counted_in(step, shift):
+    """The accuracy of a bin is that of the examples that are given it, whatever rounding does to tied log-odds."""
+    logits, labels = rounded(step)
+    params = fit_histogram_binning(logits + np.float32(shift), labels)
+    top, right = logits.argmax(axis=1), logits.argmax(axis=1) == labels
+    given = np.exp(histogram_binning(logits + np.float32(shift), **params))[np.arange(len(top)), top]
+    bins = np.argmin(np.abs(given[:, None] - np.asarray(params["accuracies"])), axis=1)
+    counted = [(right[bins == k].sum() + 1) / ((bins == k).sum() + 2) for k in np.unique(bins)]
+    np.testing.assert_allclose(counted, params["accuracies"][np.unique(bins)], rtol=1e-6)
+    exact = special.log_softmax(logits.astype(float), axis=1)
+    rest = np.where(np.eye(3, dtype=bool)[top], -np.inf, exact)
+    log_odds = exact.max(axis=1) - special.logsumexp(rest, axis=1)
+    np.testing.assert_array_equal(bins, np.searchsorted(params["edges"], log_odds))
+
+
+def test_histogram_edges_leave_no_empty_bin_beyond_the_most_confident():
+    logits = np.float32([[1, 0]] * 50 + [[9, 0]] * 50)
+    params = fit_histogram_binning(logits, np.zeros(100, np.int32), num_bins=10)
+    top = np.exp(histogram_binning(np.float32([[1, 0], [9, 0], [30, 0]]), **params))[:, 0]
+    np.testing.assert_allclose(top, 51 / 52, rtol=1e-6)
 
 
 def test_histogram_in_jit_and_vmap():

@@ -5,8 +5,10 @@ import pytest
 from scipy import optimize, special
 
 from focalgeo.calibration import fit_temperature
+from focalgeo.calibration.fits import checked
 from focalgeo.calibration.maps import focal_calibration, temperature_scaling
 from focalgeo.calibration.temperature_variants import (
+    _fit_shares,
     ensemble_temperature_scaling,
     fit_ensemble_temperature,
     fit_loss_implied_temperature,
@@ -63,6 +65,53 @@ def test_ensemble_fit_is_the_least_nll_of_scipy():
     assert nll(shares) < nll([1, 0, 0]) - 1e-3
 
 
+def least_nll(parts):
+    """The least NLL over the shares of parts [3, examples], by scipy in float64 from several starts."""
+    starts = ([1 / 3, 1 / 3, 1 / 3], [0.9, 0.05, 0.05], [0.1, 0.8, 0.1])
+    found = [
+        optimize.minimize(
+            lambda shares: -np.log(shares @ parts).mean(),
+            start,
+            jac=lambda shares: -(parts / (shares @ parts)).mean(axis=1),
+            method="SLSQP",
+            bounds=[(0, 1)] * 3,
+            constraints={"type": "eq", "fun": lambda shares: shares.sum() - 1, "jac": np.ones_like},
+            options={"ftol": 1e-14, "maxiter": 500},
+        ).fun
+        for start in starts
+    ]
+    return min(found)
+
+
+@pytest.mark.parametrize("calibrated_at", [0.6, 1.0, 1.02, 1.1, 2.0])  # 1: the first two parts are nearly the same
+@pytest.mark.parametrize("num_examples", [300, 1000, 5000])
+def test_ensemble_fit_converges_whatever_the_temperature(num_examples, calibrated_at):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        logits = (rng.normal(size=(num_examples, 5)) * 3).astype(np.float32)
+        labels = np.argmax(logits / calibrated_at + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
+        params = fit_ensemble_temperature(logits, labels)
+        assert params["converged"]
+        assert (params["shares"] >= 0).all()
+        own, temperature = np.arange(num_examples), float(params["temperature"])
+        parts = np.stack([mixture(logits, temperature, corner)[own, labels] for corner in np.eye(3)])
+        shares = np.float64(params["shares"])
+        assert -np.log(shares / shares.sum() @ parts).mean() <= least_nll(parts) + 1e-6
+
+
+def test_ensemble_fit_of_labels_that_the_temperature_makes_impossible():
+    """At the least temperature one wrong label has probability 0: another part has to carry it."""
+    logits = np.eye(4, dtype=np.float32)[np.arange(200) % 4] * 5
+    labels = np.argmax(logits, axis=1).astype(np.int32)
+    labels[0] = 3
+    rows, labels, weight = checked(logits, labels, None)
+    shares, converged = _fit_shares(rows, labels, weight, np.float32(0.01))
+    assert converged
+    assert shares[0] < 1
+    parts = np.stack([mixture(logits, 0.01, corner)[np.arange(200), labels] for corner in np.eye(3)])
+    np.testing.assert_allclose(-np.log(np.float64(shares) @ parts).mean(), least_nll(parts), atol=1e-6)
+
+
 def test_ensemble_fit_is_never_worse_than_its_temperature():
     logits, labels = drawn(noise=0.0)
     params = fit_ensemble_temperature(logits, labels)
@@ -109,8 +158,7 @@ class TestBothFits:
         logits, labels = drawn(50)
         params = jax.jit(fit)(logits * np.float32(np.nan), labels)
         assert not params["converged"]
-        assert np.isnan(params["temperature"])
-        assert np.isnan(params.get("shares", np.nan)).all()
+        assert all(np.isnan(params[name]).all() for name in params if name not in ("converged", "gamma"))
 
     def test_predictions_that_are_all_right_end_at_the_bracket(self, fit):
         logits = np.eye(4, dtype=np.float32)[np.arange(200) % 4] * 5
