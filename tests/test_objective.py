@@ -81,9 +81,18 @@ def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name)
     assert float(metrics["gradient_norm"]) > 1e-3
 
 
-@pytest.mark.parametrize("form", ["taylor", "forward_over_forward", "jvp_of_grad"])
-def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_statistics(form):
-    chosen = preparation.make_objective(load_config(name="focal_loss", trace_penalty=0.5, trace_form=form))
+@pytest.mark.parametrize(
+    ("of", "form"),
+    [
+        ("hessian", "taylor"),
+        ("hessian", "forward_over_forward"),
+        ("hessian", "jvp_of_grad"),
+        ("gauss_newton", "taylor"),
+    ],
+)
+def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_statistics(of, form):
+    config = load_config(name="focal_loss", trace_penalty=0.5, trace_of=of, trace_form=form)
+    chosen = preparation.make_objective(config)
     model, alone = (models.build("cnn", 3, widths=(4, 4), axis_name=axis) for axis in (parallel.AXIS, None))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(8, 8, 8, 3)).astype(np.float32)
@@ -104,10 +113,13 @@ def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_s
         variables_here = {"params": params, **variables}
         return alone.apply(variables_here, x, train=True, mask=batch.mask, mutable=list(variables), rngs={})[0][:5]
 
+    def own_loss(logits):
+        return jnp.mean(losses.cross_entropy(logits, batch.y[:5]))
+
     def form(params):
-        return trees.dot(
-            probe, curvature.hvp(lambda p: jnp.mean(losses.cross_entropy(logits_of(p), batch.y[:5])), params, probe)
-        )
+        if of == "gauss_newton":
+            return trees.dot(probe, curvature.ggn_vp(logits_of, own_loss, params, probe))
+        return trees.dot(probe, curvature.hvp(lambda p: own_loss(logits_of(p)), params, probe))
 
     def whole(params):
         return jnp.mean(losses.focal_loss(logits_of(params), batch.y[:5], 3.0)) + 0.5 * form(params)

@@ -151,6 +151,7 @@ FIELDS: dict[str, Field] = {
     "loss.penalty_weight": Field(2.0, _FROM_0, "weight of the kernel penalty of mmce and weighted_mmce"),
     "loss.alpha": Field((), _ALPHA, "weight of each class; () for 1"),
     "loss.trace_penalty": Field(0.0, _FROM_0, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
+    "loss.trace_of": Field("hessian", _choice("hessian", "gauss_newton"), "matrix whose trace is the penalty"),
     "loss.trace_form": Field("taylor", _choice(*_TRACE_FORMS), "automatic differentiation of the trace penalty"),
     "optimizer.name": Field("sgd", _TEXT, "name of the optimiser"),
     "optimizer.learning_rate": Field(0.1, _RATE, "highest learning rate of the schedule"),

@@ -115,7 +115,8 @@ def make_objective(config) -> Objective:
         shown = function
         needed.append("penalty_weight")
     if config.loss.trace_penalty or any(config.sweep.trace_penalty):
-        estimator = partial(curvature.outputs_and_trace, form=config.loss.trace_form)
+        options = {"of": config.loss.trace_of, "form": config.loss.trace_form}
+        estimator = partial(curvature.outputs_and_trace, **options)
         trace = penalties.make_trace(estimator, losses.cross_entropy)
         needed.append("trace_penalty")
     if config.loss.alpha:

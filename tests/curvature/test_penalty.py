@@ -79,11 +79,11 @@ def test_under_jit_and_vmap_in_float32():
         np.testing.assert_allclose((values[index], estimates[index]), alone, rtol=1e-5)
 
 
-def make_case():
+def make_case(dtype=jnp.float32):
     rng = np.random.default_rng(0)
     shapes = {"first": (4, 5), "second": (5, 3)}
-    params = {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
-    x, y = jnp.asarray(rng.normal(size=(7, 4)), jnp.float32), jnp.asarray(rng.integers(0, 3, 7))
+    params = {name: jnp.asarray(rng.normal(size=shape), dtype) for name, shape in shapes.items()}
+    x, y = jnp.asarray(rng.normal(size=(7, 4)), dtype), jnp.asarray(rng.integers(0, 3, 7))
 
     def network(params):
         hidden = jnp.tanh(x @ params["first"])
@@ -124,6 +124,32 @@ def test_a_sum_of_outputs_loss_and_trace_has_the_gradient_of_both(form):
     chex.assert_trees_all_close(jax.grad(together)(params), jax.grad(apart)(params), rtol=2e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_gauss_newton_trace_is_v_j_h_j_v_with_its_gradient(form):
+    with jax.enable_x64(True):
+        params, network, own_loss = make_case(jnp.float64)
+        key = jax.random.PRNGKey(3)
+        flat, unravel = jax.flatten_util.ravel_pytree(params)
+        probe = jax.flatten_util.ravel_pytree(trees.rademacher(key, params))[0]
+
+        def dense(flat):
+            outputs = lambda at: network(unravel(at))[0].ravel()  # noqa: E731
+            jacobian = jax.jacfwd(outputs)(flat)
+            middle = jax.hessian(lambda out: own_loss(out.reshape(7, 3)))(outputs(flat))
+            return probe @ jacobian.T @ middle @ jacobian @ probe
+
+        def estimate(params):
+            return outputs_and_trace(network, own_loss, params, key, of="gauss_newton", form=form)[2]
+
+        outputs, auxiliary, trace = outputs_and_trace(network, own_loss, params, key, of="gauss_newton", form=form)
+        chex.assert_trees_all_close((outputs, auxiliary), network(params), rtol=1e-12)
+        np.testing.assert_allclose(trace, dense(flat), rtol=1e-12)
+        slope = jax.flatten_util.ravel_pytree(jax.grad(estimate)(params))[0]
+        np.testing.assert_allclose(slope, jax.grad(dense)(flat), rtol=1e-9, atol=1e-12)
+        assert trace > 0.1
+        assert abs(trace - outputs_and_trace(network, own_loss, params, key)[2]) > 1e-3  # the Hessian's is another
+
+
 def test_memory_of_a_gradient_through_it_stays_small_as_no_coefficient_is_sent_back_before_the_others():
     model = models.build("resnet110", blocks=(1, 1, 1))
     x, key = jax.ShapeDtypeStruct((64, 32, 32, 3), jnp.float32), jax.random.key(0)
@@ -158,6 +184,11 @@ def test_the_reverse_pass_waits_by_a_factor_of_one_that_is_nan_where_the_curvatu
 def test_bad_options_are_one_line(options, message):
     with pytest.raises(InputError, match=message):
         value_and_trace(lambda p: p.sum(), jnp.ones(2), jax.random.key(0), **options)
+
+
+def test_a_matrix_that_is_none_is_refused():
+    with pytest.raises(InputError, match="of is 'fisher': choose one of hessian, gauss_newton"):
+        outputs_and_trace(lambda p: (p, ()), jnp.sum, jnp.ones(2), jax.random.key(0), of="fisher")
 
 
 def test_losses_that_are_not_scalar_are_refused():
