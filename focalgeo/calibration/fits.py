@@ -28,6 +28,7 @@ _GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further Newton step wher
 _CONVERGED = 1000  # times that: a float32 mean is not known better, and a step that promises 1e-7 may not lower it
 _START_GAMMAS = (-0.5, 0.5, 2.0, 8.0)
 _START_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of the temperature fitted alone
+_START_EXAMPLES = 1000  # at least, on which the starts are compared
 _SHORTENINGS = tuple(2.0**-i for i in range(12))  # of a Newton step that does not lower the NLL
 
 
@@ -235,8 +236,8 @@ def _fit_focal_temperature(logits: Array, labels: Array, weight: Array, alone: C
     Each derivative stands in the program once, and so takes half as long to compile.
     """
 
-    def objective(point: Array) -> Array:
-        return _mean_nll(logits, labels, weight, point[0], point[1])
+    def objective(point: Array, every: int = 1) -> Array:
+        return _mean_nll(logits[::every], labels[::every], weight[::every], point[0], point[1])
 
     low, high = _box(logits.dtype)
     tolerance = _least_gain(logits.dtype)
@@ -260,7 +261,7 @@ def _fit_focal_temperature(logits: Array, labels: Array, weight: Array, alone: C
             jnp.where(moved, point, state.point), jnp.where(moved, nll, state.nll), gain, moved, state.step + 1
         )
 
-    start, nll = _start(objective, alone)
+    start, nll = _start(objective, max(1, len(labels) // _START_EXAMPLES), alone)
     first = _Descent(start, nll, jnp.full_like(low[0], jnp.inf), jnp.ones((), bool), jnp.int32(0))
     found = jax.lax.while_loop(lambda state: state.moved & (state.step < _MOST_STEPS), advance, first)
     at_bound = jnp.any((found.point <= low + AT_EDGE) | (found.point >= high - AT_EDGE))
@@ -309,17 +310,20 @@ def _eigenpairs(matrix: Array) -> tuple[Array, Array]:
     return jnp.stack([a - tangent * b, d + tangent * b]), jnp.stack([cosine, sine, -sine, cosine]).reshape(2, 2)
 
 
-def _start(objective: Callable, alone: CalibrationFit) -> tuple[Array, Array]:
-    """The best of the coarse grid, where that beats the temperature fitted alone, and its NLL."""
+def _start(objective: Callable, every: int, alone: CalibrationFit) -> tuple[Array, Array]:
+    """The best of the coarse grid, where that beats the temperature fitted alone, and its NLL.
+
+    The grid is evaluated on every so many examples: what that finds only has to lie in the valley of the best.
+    """
     dtype = alone.temperature.dtype
     gammas, factors = np.meshgrid(_START_GAMMAS, np.log(_START_FACTORS), indexing="ij")
     gammas, factors = (jnp.asarray(each.ravel(), dtype) for each in (gammas, factors))
     log_temperatures = jnp.clip(jnp.log(alone.temperature) + factors, *np.log(TEMPERATURE_BRACKET).astype(dtype))
     points = jnp.stack([gammas, log_temperatures], axis=1)
-    points = jnp.concatenate([jnp.stack([alone.gamma, jnp.log(alone.temperature)])[None], points])
+    coarse = points[jnp.argmin(jax.lax.map(partial(objective, every=every), points))]
+    points = jnp.stack([jnp.stack([alone.gamma, jnp.log(alone.temperature)]), coarse])
     values = jax.lax.map(objective, points)
-    better = jnp.min(values[1:]) < values[0] - _least_gain(dtype)
-    best = jnp.where(better, jnp.argmin(values[1:]) + 1, 0)
+    best = (values[1] < values[0] - _least_gain(dtype)).astype(jnp.int32)
     return points[best], values[best]
 
 
