@@ -83,6 +83,15 @@ def test_the_page_says_at_which_level_the_choice_was_made(page, tmp_path):
     assert "one-sided" not in write_report(tmp_path).read_text()
 
 
+def test_the_surface_is_drawn_where_the_focal_map_was_fitted_on_it(page, tmp_path):
+    assert "ECE over γ and T" in page
+    records.write_manifest(tmp_path, MANIFEST_OF_CALIBRATION)
+    rows = [row for row in rows_of_calibration() if FOCAL.method not in (row.method, getattr(row, "against", ""))]
+    records.append_rows(tmp_path, rows)
+    records.write_arrays(tmp_path, "search", search_arrays())
+    assert "over γ and T" not in write_report(tmp_path).read_text()
+
+
 def test_differences_are_those_to_temperature_scaling_in_the_order_of_the_methods():
     entries = difference_entries(rows_of_calibration(), MANIFEST_OF_CALIBRATION, "test", "nll")
     assert [entry.title for entry in entries] == ["Uncalibrated", "Focal temperature scaling", "Vector scaling"]

@@ -18,6 +18,7 @@ from focalgeo.report.panels import (
 )
 from focalgeo.report.selection import (
     AS_TRAINED,
+    FOCAL,
     HELD_OUT,
     Column,
     Manifest,
@@ -74,7 +75,8 @@ def calibration_panels(
         yield from reliability_panels(rows, manifest, columns, split=split, name=name)
     yield from _class_panels(rows, manifest, calibration)
     yield from loss_implied_panels(rows, manifest, split)
-    yield from search_panels(rows, search)
+    if FOCAL in (column.method for column in columns):  # else nothing was chosen on that surface
+        yield from search_panels(rows, search)
 
 
 def _class_panels(rows: Sequence[Row], manifest: Manifest, calibration: Calibration) -> Iterator[Panel]:
