@@ -84,6 +84,7 @@ def test_a_mean_far_noisier_than_its_value_has_an_interval_above_0():
     np.testing.assert_allclose((got.low, got.high), wilson_interval(8, 359), rtol=0.25)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("metric", "sharpening", "spread"), [(nll, 3, 15), (nll, 2, 8), (brier, 3, 15), (accuracy, 1, 3)]
 )
