@@ -640,6 +640,8 @@ def test_two_files_that_do_not_go_together_are_one_line(good, tmp_path, capsys):
         (["--methods=vektor_scaling"], "--methods is 'vektor_scaling': did you mean 'vector_scaling'?"),
         (["--metrics=ecce"], "--metrics is 'ecce': did you mean"),
         (["--also=temperature_scaling=also.npz"], "--also names temperature_scaling, a method of focalgeo's own"),
+        (["--also=val=also.npz"], "--also names val as a method, the name of a split: give each method its own name"),
+        (["--also=a=also.npz", "--also=a=also.npz"], "--also names a twice"),
     ],
 )
 def test_methods_that_cannot_be_compared_are_one_line_and_leave_nothing_behind(

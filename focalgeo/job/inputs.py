@@ -91,8 +91,9 @@ def _read_also(
             raise InputError(
                 f"--also={shown(text)} is no NAME=PATH: give a name in letters, digits, - and _, and a file"
             )
-        if name in found:
-            raise InputError(f"--also names {name} twice: give each its own name")
+        if name in found or name in ("val", "test"):
+            what = "twice" if name in found else "as a method, the name of a split"
+            raise InputError(f"--also names {name} {what}: give each method its own name")
         arrays = read_calibrated(path, shapes, where=f"--also={name}")
         found[name] = (arrays["val"], arrays.get("test"))
     return found
