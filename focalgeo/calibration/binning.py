@@ -165,6 +165,11 @@ def share_of(weight: Numbers, chosen: Bool[Array, " examples"]) -> Numbers:
     return jnp.where(chosen | jnp.isnan(weight), weight, 0)
 
 
+def equal_width_gap(p: Numbers, event: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Scalar:
+    """`expected_gap` of `equal_width`, from `residual_sums` alone."""
+    return jnp.sum(jnp.abs(residual_sums(p, event, weight, num_bins))) / jnp.sum(weight)
+
+
 def expected_gap(bins: Reliability) -> Scalar:
     """Sum over bins of their share of the examples times |accuracy - confidence|."""
     return jnp.sum(bins.count * gap(bins)) / jnp.sum(bins.count)

@@ -19,6 +19,7 @@ from focalgeo.calibration.binning import (
     adaptive_reliability,
     equal_mass,
     equal_width,
+    equal_width_gap,
     expected_gap,
     gap,
     top_label,
@@ -159,7 +160,7 @@ def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask:
     log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
     tests/calibration/test_binned_variants.py.
     """
-    return expected_gap(binary_reliability(log_probs, labels, num_bins=num_bins, mask=mask))
+    return equal_width_gap(*_class_one(log_probs, labels, mask), num_bins)
 
 
 def binary_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:

@@ -31,8 +31,8 @@ from focalgeo.calibration.binning import (
     LogProbs,
     Mask,
     Scalar,
-    adaptive_reliability,
     equal_mass,
+    equal_width_gap,
     expected_gap,
     gap,
     nll_of,
@@ -74,7 +74,7 @@ def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mas
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3, by rank: no example is dropped, as their published code does.
     """
-    return expected_gap(adaptive_reliability(log_probs, labels, num_bins=num_bins, mask=mask))
+    return ece_of(examples(log_probs, labels, mask), num_bins, by_rank=True)
 
 
 def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
@@ -110,9 +110,7 @@ def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 def ece_of(given: Examples, num_bins: int, *, by_rank: bool) -> Scalar:
     """`ece`, or by rank `adaptive_ece`, of what has been checked."""
     top = top_of(given)
-    if by_rank:
-        return expected_gap(equal_mass(*top, num_bins))
-    return jnp.sum(jnp.abs(residual_sums(top.confidence, top.correct, top.weight, num_bins))) / jnp.sum(top.weight)
+    return expected_gap(equal_mass(*top, num_bins)) if by_rank else equal_width_gap(*top, num_bins)
 
 
 def brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:

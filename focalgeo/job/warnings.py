@@ -24,16 +24,16 @@ ONE_LABEL = 0.99  # share of the repeated rows that have one label each; with le
 def input_warnings(options: Options, inputs: Inputs, fits: Sequence[Fitted]) -> list[str]:
     """All warnings about the files and the fits; an empty list where there are none."""
     val, test, also = inputs
-    where, measured = ("val", val) if test is None else ("test", test)
+    splits = {"val": val} if test is None else {"val": val, "test": test}
+    where, measured = list(splits.items())[-1]
     plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
-    found = [text for name, outputs in (("val", val), ("test", test)) if outputs for text in _of_file(name, outputs)]
+    found = [text for name, outputs in splits.items() for text in _of_file(name, outputs)]
     found += _of_bins(where, plainest.predict_log_proba(measured.logits), options.num_bins)
     found += _of_labels(val) + _of_rare_labels(val, options.num_folds, fits)
-    found += [text for name, outputs in (("val", val), ("test", test)) if outputs for text in _of_copies(name, outputs)]
-    found += _of_order(also, 0, "val", val) + ([] if test is None else _of_order(also, 1, "test", test))
+    found += [text for name, outputs in splits.items() for text in _of_copies(name, outputs)]
+    found += [text for place, split in enumerate(splits.items()) for text in _of_order(also, place, *split)]
     found += [] if test is None else _of_shift(val, test)
-    found += _of_groups(measured)
-    return found + _of_fits(fits)
+    return found + _of_groups(measured) + _of_fits(fits)
 
 
 def _of_file(name: str, outputs: Outputs) -> list[str]:
@@ -134,8 +134,8 @@ def _of_order(
     return found
 
 
-def _listed(numbers: np.ndarray) -> str:
-    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+def _listed(values: np.ndarray) -> str:
+    return ", ".join(map(str, values[:8])) + (", ..." if len(values) > 8 else "")
 
 
 def _of_shift(val: Outputs, test: Outputs) -> list[str]:
@@ -189,11 +189,10 @@ def _of_groups(outputs: Outputs) -> list[str]:
     if outputs.group is None:
         return []
     names, counts = np.unique(outputs.group, return_counts=True)
-    small = [str(name) for name in names[counts < LEAST_EXAMPLES]]
-    if not small:
+    small = names[counts < LEAST_EXAMPLES]
+    if not small.size:
         return []
-    shown = ", ".join(small[:8]) + (", ..." if len(small) > 8 else "")
-    return [f"Groups with fewer than {LEAST_EXAMPLES} examples are left out of the table of groups: {shown}."]
+    return [f"Groups with fewer than {LEAST_EXAMPLES} examples are left out of the table of groups: {_listed(small)}."]
 
 
 def _of_fits(fits: Sequence[Fitted]) -> list[str]:

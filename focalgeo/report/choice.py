@@ -108,20 +108,41 @@ def _compared_with(rows: Sequence[Row], manifest: Manifest, calibration: Calibra
     return (beaten or plain or [AS_TRAINED])[-1]
 
 
+class _Evidence(NamedTuple):
+    """The chosen method and the one it is held against, on held-out parts of val."""
+
+    row: Difference  # by the criterion
+    numbers: str  # by the criterion and by NLL
+    other: str  # the method that it is held against
+    admitted: str  # of the other methods, where some were refused
+
+
 def _on_val(rows: Sequence[Row], manifest: Manifest, calibration: Calibration, against: Column) -> str:
     chosen, names = calibration.chosen, dict.fromkeys((calibration.metric, "nll"))
     use = f"Use {column_words(rows, manifest, chosen)}" if chosen != AS_TRAINED else "Leave the outputs as they are"
     found = _pair(rows, names, HELD_OUT, calibration, against)
+    other, numbers = _other(rows, manifest, against), _numbers(found, manifest)
+    row = next(iter(found.values()), None)
     if chosen == AS_TRAINED and _all_are_refused(rows, manifest, calibration):
-        return f"{use}: {_refused_for(rows, manifest, calibration, against, found)}."
-    if not found:
+        reasons = "; ".join(dict.fromkeys(calibration.refused.values()))
+        beside = f"; on held-out parts of val {other} less none is {numbers}" if row and row.n >= LEAST_EXAMPLES else ""
+        return f"{use}: every method was refused ({reasons}){beside}."
+    if row is None:
         return f"{use}."
-    n = next(iter(found.values())).n
-    if n < LEAST_EXAMPLES:
-        return f"{use} for want of evidence: {n:,} examples are too few to compare methods, and nothing is concluded."
+    if row.n < LEAST_EXAMPLES:
+        examples = f"{row.n:,} examples are too few to compare methods"
+        return f"{use} for want of evidence: {examples}, and nothing is concluded."
+    evidence = _Evidence(row, numbers, other, " to choose from" if calibration.refused else "")
     if _is_by_score(calibration, against):
-        return f"{use}: {_score_evidence(rows, manifest, calibration, against, found)}."
-    return f"{use}: on held-out parts of val {_evidence(rows, manifest, calibration, against, found)}."
+        return f"{use}: {_by_score(calibration, evidence)}."
+    return f"{use}: on held-out parts of val {_by_difference(manifest, calibration, against, evidence)}."
+
+
+def _all_are_refused(rows: Sequence[Row], manifest: Manifest, calibration: Calibration) -> bool:
+    """Whether there are fitted methods, and none of them was to be chosen."""
+    columns = column_of_each(rows, manifest, HELD_OUT, criterion=calibration.criterion)
+    fitted = [each.method for each in columns if each.criterion]
+    return bool(fitted) and calibration.refused.keys() >= set(fitted)
 
 
 def _is_by_score(calibration: Calibration, against: Column) -> bool:
@@ -133,25 +154,17 @@ def _is_by_score(calibration: Calibration, against: Column) -> bool:
     return against == AS_TRAINED and calibration.beaten.get(against.method) == PLAIN
 
 
-def _score_evidence(
-    rows: Sequence[Row],
-    manifest: Manifest,
-    calibration: Calibration,
-    against: Column,
-    found: Mapping[str, Difference],
-) -> str:
+def _by_score(calibration: Calibration, evidence: _Evidence) -> str:
     """The score test, on all of val, and beside it the difference on held-out parts, whose interval may say less."""
-    numbers, admitted = _numbers(found, manifest), " to choose from" if calibration.refused else ""
+    row, numbers, other, admitted = evidence
     statistic, p_value = calibration.score_test
     p = f"p\u00a0=\u00a0{rounded(p_value, 2)}" if p_value >= _LEAST_P else f"p\u00a0<\u00a0{_LEAST_P}"
     test = f"score test of T\u00a0=\u00a01: {p}"
     if calibration.chosen == AS_TRAINED:
-        row = next(iter(found.values()))
         chances = " when all methods are counted as chances" if is_better(row) or p_value < 0.05 else ""
         return (
             f"on val they are neither overconfident nor underconfident beyond noise{chances} ({test}), and on held-out"
-            f" parts no other method{admitted} is better beyond noise"
-            f" ({_other(rows, manifest, against)} less none: {numbers})"
+            f" parts no other method{admitted} is better beyond noise ({other} less none: {numbers})"
         )
     side = "overconfident" if statistic < 0 else "underconfident"
     return (
@@ -160,38 +173,9 @@ def _score_evidence(
     )
 
 
-def _all_are_refused(rows: Sequence[Row], manifest: Manifest, calibration: Calibration) -> bool:
-    """Whether there are fitted methods, and none of them was to be chosen."""
-    columns = column_of_each(rows, manifest, HELD_OUT, criterion=calibration.criterion)
-    fitted = [each.method for each in columns if each.criterion]
-    return bool(fitted) and calibration.refused.keys() >= set(fitted)
-
-
-def _refused_for(
-    rows: Sequence[Row],
-    manifest: Manifest,
-    calibration: Calibration,
-    against: Column,
-    found: Mapping[str, Difference],
-) -> str:
-    """Why no method was to be chosen, and the numbers that are left out of account."""
-    text = f"every method was refused ({'; '.join(dict.fromkeys(calibration.refused.values()))})"
-    if not found or next(iter(found.values())).n < LEAST_EXAMPLES:
-        return text
-    pair = f"{_other(rows, manifest, against)} less none"
-    return f"{text}; on held-out parts of val {pair} is {_numbers(found, manifest)}"
-
-
-def _evidence(
-    rows: Sequence[Row],
-    manifest: Manifest,
-    calibration: Calibration,
-    against: Column,
-    found: Mapping[str, Difference],
-) -> str:
-    numbers, admitted = _numbers(found, manifest), " to choose from" if calibration.refused else ""
-    other = _other(rows, manifest, against)
-    row, by = next(iter(found.values())), calibration.beaten.get(against.method)
+def _by_difference(manifest: Manifest, calibration: Calibration, against: Column, evidence: _Evidence) -> str:
+    row, numbers, other, admitted = evidence
+    by = calibration.beaten.get(against.method)
     if calibration.chosen == AS_TRAINED:
         chances = " when all of them are counted as chances" if is_better(row) else ""
         return f"no method{admitted} is better beyond noise{chances} ({other} less none: {numbers})"
