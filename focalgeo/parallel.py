@@ -113,7 +113,12 @@ def spread(tree: PyTree) -> PyTree:
 
 
 def _put(leaf: Array, sharding: NamedSharding) -> jax.Array:
-    """The leaf, equal in all processes, in a layout over devices of all of them."""
+    """The leaf, equal in all processes, in a layout over devices of all of them.
+
+    On an only device it lies as jax lays out what is made there: else each function would compile for both.
+    """
+    if sharding.mesh.size == 1:
+        return jax.device_put(leaf)
     if sharding.is_fully_addressable or not getattr(leaf, "is_fully_addressable", True):
         return jax.device_put(leaf, sharding)
     leaf = np.asarray(leaf)  # jax.device_put would compare those of all processes

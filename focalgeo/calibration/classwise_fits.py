@@ -114,12 +114,17 @@ def fit_matrix_scaling(
         )
     first = fit_temperature(*given) if temperature_fit is None else temperature_fit
     found = _matrix_ridge(*given, first)
+    return {"temperature": first.temperature, **_matrix_params(first, found)}
+
+
+@jax.jit
+def _matrix_params(first: CalibrationFit, found: RidgeFit) -> Params:
     params = _valid(found)
-    weights = jnp.eye(classes, dtype=params["weights"].dtype) + params["weights"]
-    converged = first.converged & found.converged
-    return {"temperature": first.temperature, "weights": weights, "biases": params["biases"], "converged": converged}
+    weights = jnp.eye(*params["weights"].shape, dtype=params["weights"].dtype) + params["weights"]
+    return {"weights": weights, "biases": params["biases"], "converged": first.converged & found.converged}
 
 
+@jax.jit
 def _vector_params(first: CalibrationFit, found: RidgeFit) -> Params:
     params = _valid(found)
     converged = first.converged & found.converged

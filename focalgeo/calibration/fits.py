@@ -67,7 +67,7 @@ def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> Calibr
 
     Source: Guo et al., arXiv 1706.04599, section 4.2; their L-BFGS on T itself can diverge.
     """
-    return _marked_fit(_temperature_fit(*checked(logits, labels, mask)))
+    return _temperature_fit(*checked(logits, labels, mask))
 
 
 @jax.jit
@@ -83,9 +83,9 @@ def _temperature_fit(logits: Array, labels: Array, weight: Array) -> Calibration
     )
     end = jnp.where(slope_low == slope_high, 0, jnp.where(slope_low >= 0, low, high))
     found = jnp.where(at_bound, end, root.point)
-    return CalibrationFit(
-        jnp.zeros_like(found), jnp.exp(found), objective(None, found), root.converged & ~at_bound, at_bound, root.steps
-    )
+    converged = root.converged & ~at_bound
+    nll = objective(None, found)
+    return _marked_fit(CalibrationFit(jnp.zeros_like(found), jnp.exp(found), nll, converged, at_bound, root.steps))
 
 
 def _temperature_slopes(logits: Array, labels: Array, weight: Array, log_temperature: Array) -> tuple[Array, Array]:
@@ -218,7 +218,7 @@ def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> 
     """
     given = checked(logits, labels, mask)
     alone = _temperature_fit(*given)  # apart: once compiled it serves both
-    return _marked_fit(_fit_focal_temperature(*given, alone))
+    return _fit_focal_temperature(*given, alone)
 
 
 class _Descent(NamedTuple):
@@ -267,7 +267,8 @@ def _fit_focal_temperature(logits: Array, labels: Array, weight: Array, alone: C
     at_bound = jnp.any((found.point <= low + AT_EDGE) | (found.point >= high - AT_EDGE))
     at_bound |= alone.at_bound & (found.step <= 1) & ~found.moved & (found.point[0] == 0)
     converged = (found.gain <= _CONVERGED * tolerance) & ~at_bound
-    return CalibrationFit(found.point[0], jnp.exp(found.point[1]), found.nll, converged, at_bound, found.step)
+    fit = CalibrationFit(found.point[0], jnp.exp(found.point[1]), found.nll, converged, at_bound, found.step)
+    return _marked_fit(fit)
 
 
 def _newton_direction(objective: Callable, point: Array, low: Array, high: Array) -> tuple[Array, Array]:

@@ -167,8 +167,12 @@ def dominant_basis(
     needed = (2 * len(products) + 1) * share * layout.nbytes
     check_bytes(needed, what=f"{len(products)} x {share} vectors of {layout.size} numbers for num_products")
     signs = jax.random.rademacher(key, (share, layout.size), layout.dtype)
-    rows = jnp.stack([product(row) for product in products for row in signs])[: layout.size]
-    return jnp.linalg.qr(rows.T)[0].T
+    return _span([product(row) for product in products for row in signs][: layout.size])
+
+
+@jax.jit
+def _span(rows: list[Array]) -> Float[Array, "rows size"]:
+    return jnp.linalg.qr(jnp.stack(rows).T)[0].T
 
 
 def _checked_form(form: Callable) -> Callable:

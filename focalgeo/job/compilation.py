@@ -13,8 +13,8 @@ import jax
 from focalgeo.data.cache import cache_directory
 
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+_LEAST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"  # of compilation: what takes less is not kept
 MOST_BYTES = 2**29  # in the folders of all versions and machines; beyond it the programs unused for longest go
-_LEAST_SECONDS = 0.1  # of compilation: what takes less is not kept
 _FLAGS = re.compile(r"^(?:flags|Features)\s*:\s*(.*)$", re.MULTILINE)
 
 
@@ -24,6 +24,8 @@ def keep_programs() -> Path | None:
     $JAX_COMPILATION_CACHE_DIR is heeded: another folder, or, where it is empty, none. Of this and of a folder that
     cannot be written to, or that others can write to, nothing is kept and None is returned: what lies there is run.
     """
+    if _LEAST not in os.environ:
+        jax.config.update(_LEAST.lower(), 0)  # a short run compiles a hundred small programs, in a fifth of its time
     if os.environ.get(VARIABLE) == "":
         jax.config.update("jax_compilation_cache_dir", None)  # jax takes it for the folder it runs in
     if VARIABLE in os.environ or jax.config.jax_compilation_cache_dir is not None:
@@ -38,7 +40,6 @@ def keep_programs() -> Path | None:
         return None
     # a full disk, or a program half written by a process that was killed: it is compiled, and nothing is lost
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     return folder
 

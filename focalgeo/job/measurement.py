@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
@@ -159,7 +158,7 @@ def curvature_of_epoch(
 def _problem(member: Member, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
     chosen = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
     needed = jax.device_get((state.loss_values, state.params, state.model_state))
-    loss_values, params, model_state = jax.tree.map(jnp.asarray, needed)
+    loss_values, params, model_state = jax.device_put(needed)
     of_logits = {name: Partial(_with_values, Partial(loss), loss_values) for name, loss in chosen.items()}
     batches = preparation.curvature_batches(member.config, getattr(prepared.dataset, split))
     batches = [batch._replace(y=batch.y.reshape(-1), mask=batch.mask.reshape(-1)) for batch in batches]

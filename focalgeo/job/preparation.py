@@ -139,8 +139,8 @@ def _is_list(value) -> bool:
     return type(value) in (list, tuple)
 
 
-def _as_float32(value) -> jax.Array:
-    return jnp.asarray(np.asarray(value, np.float32))
+def _as_float32(value) -> np.ndarray:
+    return np.asarray(value, np.float32)
 
 
 def trained_gamma(config) -> float | None:
@@ -289,7 +289,7 @@ def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) 
         step=np.int32(0),
         params=params,
         model_state=variables,
-        opt_state=prepared.tx.init(params),
+        opt_state=jax.jit(prepared.tx.init)(params),
         key=member.keys["noise"],
         loss_values=initial_values(member.config, names=tuple(prepared.objective.loss_values)),
         learning_rate=np.float32(settings.learning_rate),

@@ -163,7 +163,8 @@ class AdaFocalState(NamedTuple):
 def adafocal_state(num_bins: int = 15) -> AdaFocalState:
     """The state before the first update: gamma 1 in every one of `num_bins` bins of equal width, 10,000 at most."""
     check_bins(num_bins)
-    return AdaFocalState(jnp.arange(1, num_bins, dtype=jnp.float32) / num_bins, jnp.ones(num_bins, jnp.float32))
+    edges = np.arange(1, num_bins, dtype=np.float32) / np.float32(num_bins)
+    return AdaFocalState(*jax.device_put((edges, np.ones(num_bins, np.float32))))
 
 
 def next_gamma(gamma: Float[Array, "*batch"] | float, gap: Float[Array, "*batch"] | float) -> Float[Array, "..."]:

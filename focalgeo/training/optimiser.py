@@ -121,4 +121,4 @@ def _with_standard_promotion(tx: optax.GradientTransformation) -> optax.Gradient
 
 def _of_float_count(schedule: Callable) -> Callable:
     # optax mixes the integer count with floats, which strict dtype promotion refuses
-    return lambda count: schedule(jnp.asarray(count, jnp.float32))
+    return jax.jit(lambda count: schedule(jnp.asarray(count, jnp.float32)))
