@@ -39,8 +39,8 @@ def oldest_jax(dependencies: list[str]) -> str:
 
 
 def is_older(version: str, other: str) -> bool:
-    """Compares the first two numbers, so that 0.10.dev is not older than 0.10."""
-    first, second = (tuple(map(int, re.findall(r"\d+", text)[:2])) for text in (version, other))
+    """Compares number by number: 0.9 is older than 0.10, 0.10.0.dev1 is not."""
+    first, second = (tuple(map(int, re.findall(r"\d+", text))) for text in (version, other))
     return first < second
 
 
