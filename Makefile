@@ -7,16 +7,20 @@ TESTS := $(VENV)/.installed-test
 # The random cases of bad input are those of this seed, in CI too.
 SEED ?= 0
 PYTEST_FLAGS ?= -n auto --dist loadfile --durations=15 --hypothesis-seed=$(SEED)
+# The devices of `make test-accelerator`, any that jax finds or cpu, and the extra that it installs for them, if any.
+ACCELERATOR ?= any
+EXTRA ?= $(if $(filter any,$(ACCELERATOR)),$(if $(wildcard /dev/nvidiactl),gpu,$(if $(wildcard /dev/accel0 /dev/vfio/0),tpu)))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SHARED_DATA := $(wildcard ../shared/data)
 export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
 
-.PHONY: help run test test-all fuzz quick-test lint install clean
+.PHONY: help run test test-all test-accelerator fuzz quick-test lint install clean
 help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
 	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
 	@echo "make fuzz   bad input alone: the tables and random cases of tests/hostile, SEED=... chooses which (2 minutes)"
+	@echo "make test-accelerator   tests on the GPU or TPU that jax finds, skipped where there is none; ACCELERATOR=cpu runs them there"
 	@echo "make quick-test   the tests marked neither slow nor long"
 
 run: $(RUNS)
@@ -30,7 +34,11 @@ test-all: test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --dist worksteal -m long
 
 quick-test: $(TESTS)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow and not long"
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow and not long and not accelerator"
+
+test-accelerator: $(TESTS)
+	$(if $(EXTRA),$(PIP_INSTALL) -e '.[$(EXTRA)]')
+	FOCALGEO_ACCELERATOR=$(ACCELERATOR) $(BIN)/python -m pytest -m accelerator -rs tests/test_accelerator.py
 
 fuzz: $(TESTS)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --dist worksteal -m "long or not long" tests/hostile
