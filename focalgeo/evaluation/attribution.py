@@ -228,7 +228,9 @@ def _compare_all(
     losses: dict[str, Partial], apply: Partial, params: PyTree, model_state: PyTree, batch: Batch, *, reference: str
 ) -> dict[str, Examples]:
     logits = apply({"params": params, **model_state}, batch.x)
-    return {name: compare(loss, losses[reference], logits, batch.y) for name, loss in losses.items()}
+    found = {name: _derivatives(loss, logits, batch.y) for name, loss in losses.items()}
+    probability = jnp.exp(-losses[reference](logits, batch.y))
+    return {name: _compared(own, found[reference], probability, batch.y) for name, own in found.items()}
 
 
 def compare(
@@ -241,13 +243,22 @@ def compare(
 
     Source: Kimura & Naganuma, arXiv 2405.00442, section 3: the curvature that Eq. 28 gives for a constant weight.
     """
-    own, plain = _gradient(loss, logits, labels), _gradient(reference, logits, labels)
+    own, plain = (_derivatives(each, logits, labels) for each in (loss, reference))
+    return _compared(own, plain, jnp.exp(-reference(logits, labels)), labels)
+
+
+def _derivatives(loss: Callable, logits: Array, labels: Array) -> tuple[Array, Array]:
+    """The loss's gradient in the logits [examples, classes], and its second derivative in the true one [examples]."""
+    return _gradient(loss, logits, labels), _second_derivative(loss, logits, labels)
+
+
+def _compared(own: tuple[Array, Array], plain: tuple[Array, Array], probability: Array, labels: Array) -> Examples:
+    (own, second), (plain, reference_second) = own, plain
     weight = _ratio(own, plain, labels)
     apart = jnp.max(jnp.abs(own - weight[:, None] * plain), axis=-1)
     size = jnp.max(jnp.abs(own), axis=-1)
-    second, reference_second = (_second_derivative(each, logits, labels) for each in (loss, reference))
     return Examples(
-        probability=jnp.exp(-reference(logits, labels)),
+        probability=probability,
         weight=weight,
         parallel=apart <= PARALLEL * size + jnp.finfo(size.dtype).tiny,
         raised=second > (1 + RAISED) * reference_second,

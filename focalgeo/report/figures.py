@@ -25,6 +25,7 @@ from focalgeo.report.selection import (
 from focalgeo.report.style import COLOURS, LEGEND, LIGHT, loss_colour, plain, power_of_ten, significant, styled
 from focalgeo.rows import DENSITY_LINEAR_WIDTH, DensityBin, Eigenvalue, ReliabilityBin, Row, Trace, select
 
+_HALVES = (0, 0.5, 1)
 MOST_BARS = 200  # of one reliability diagram; more bins are drawn together
 _AXES = {"reliability": ("accuracy", "confidence"), "class1_reliability": ("share", "probability of class 1")}
 ESTIMATES = {"lambda_max": (Eigenvalue, "largest eigenvalue (± residual)"), "trace": (Trace, "trace (95% interval)")}
@@ -51,7 +52,9 @@ def small_reliability_figure(
     """Draw what `reliability_figure` does, smaller, without its legend and numbers, for many side by side."""
     with styled():
         figure = Figure(figsize=(3.2, 3.4))
-        _draw_diagram(figure, rows, column, colour, split, name)
+        top, bottom = _draw_diagram(figure, rows, column, colour, split, name)
+        top.set_yticks(_HALVES)
+        bottom.set_xticks(_HALVES)
     return figure
 
 
