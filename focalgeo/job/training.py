@@ -174,12 +174,9 @@ def choose_program(
     slow on others, so a few numbers that divide the members are timed, and what was found is said.
     """
     members = len(state.step)
-
-    def step(state: TrainState, spec: PyTree, *resident: Split, stop: Array | None = None) -> tuple[TrainState, dict]:
-        return prepared.step(state, pipeline.make_batch(spec, *resident), stop)
-
     shared = parallel.replicated(pipeline.resident)  # once for all programs
-    make = functools.partial(parallel.make_program, make_members_step(step), shared=shared, fetch=pipeline.fetch)
+    step = members_step(prepared, pipeline)
+    make = functools.partial(parallel.make_program, step, shared=shared, fetch=pipeline.fetch)
     given = at_once or (config.sweep.at_once and math.gcd(config.sweep.at_once, members))  # a shard may be smaller
     numbers = [given] if given else candidates(members)
     if len(numbers) == 1:
@@ -193,6 +190,15 @@ def choose_program(
     best = processes.broadcast("members at once", lambda: min(took, key=took.get))
     say(f"a step of one of {members} members: {shown}; taking {best}")
     return programs[best], best
+
+
+def members_step(prepared: Prepared, pipeline: Pipeline) -> Callable:
+    """The step of all members that `parallel` compiles: it makes the batch, too, from a spec and what is resident."""
+
+    def step(state: TrainState, spec: PyTree, *resident: Split, stop: Array | None = None) -> tuple[TrainState, dict]:
+        return prepared.step(state, pipeline.make_batch(spec, *resident), stop)
+
+    return make_members_step(step)
 
 
 def candidates(members: int) -> list[int]:
