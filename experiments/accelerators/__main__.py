@@ -50,7 +50,7 @@ def compile_all(asked: argparse.Namespace) -> None:
         return tables.write(path, results, tables.tables)
     if not compiling.has_compiler():
         compiling.devices_of("v5e:2x2")  # says so
-    results["versions"] = compiling.versions()
+    results |= compiling.machine()
     there = {_key(row) for row in results["rows"]}
     for case in cases():
         for topology in case.on:

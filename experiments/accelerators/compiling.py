@@ -3,8 +3,11 @@
 import importlib.metadata
 import importlib.util
 import os
+import platform
+import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +17,7 @@ from experiments.accelerators.steps import Program
 from focalgeo.types import InputError
 
 MEMORY = 16e9  # bytes of a v5e
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _QUIET = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -52,7 +56,7 @@ def compiled_row(case: Case, topology: str) -> dict[str, Any]:
     row |= {"devices": len(devices), "members": case.members}
     program = case.make()
     began = time.perf_counter()
-    lowered = program.lower(devices)
+    lowered = program.call(devices).lower()
     row |= {"seconds_to_lower": time.perf_counter() - began, "load": os.getloadavg()[0]}
     began, used = time.perf_counter(), time.process_time()
     try:
@@ -64,15 +68,28 @@ def compiled_row(case: Case, topology: str) -> dict[str, Any]:
 
 
 def costs(compiled: Any, program: Program, devices: int) -> dict[str, Any]:
-    """Operations of all devices, those of the computation's own products, and bytes on one device."""
+    """Operations of all devices, those of the computation's own products; bytes and estimated cycles of one device.
+
+    The cycles are the sum of what the TPU compiler writes beside each of its kernels, its own forecast; the body of a
+    loop counts once, in them as in the operations.
+    """
     memory, text = compiled.memory_analysis(), compiled.as_text()
     arguments = memory.argument_size_in_bytes + memory.generated_code_size_in_bytes
     outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes  # what is donated is not there twice
     held = {"arguments": arguments, "outputs": outputs, "temporaries": memory.temp_size_in_bytes}
     found = {"flops": devices * compiled.cost_analysis().get("flops", 0.0), "own_flops": program.own}
-    return found | held | {"fits": sum(held.values()) <= MEMORY, "loops": " while(" in text}
+    found |= held | {"fits": sum(held.values()) <= MEMORY, "loops": " while(" in text}
+    cycles = sum(map(int, _CYCLES.findall(text)))
+    return found | ({"cycles": cycles} if cycles else {})
 
 
-def versions() -> dict[str, str]:
-    """Versions of what compiles."""
-    return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu", "flax")}
+def machine() -> dict[str, Any]:
+    """What compiles: versions, and the processor."""
+    names = ("jax", "jaxlib", "flax", *(["libtpu"] if has_compiler() else []))
+    versions = {name: importlib.metadata.version(name) for name in names}
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        processor = platform.machine()
+    return {"versions": versions, "processor": processor, "cores": os.cpu_count()}

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.accelerators.counts import product_flops
-from experiments.accelerators.steps import Program, make_job, shapes
+from experiments.accelerators.steps import Call, Program, make_job, shapes
 from focalgeo import calibration, curvature, parallel
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, plain_surfaces
 from focalgeo.curvature.lanczos import expanded, krylov_start
@@ -24,15 +24,16 @@ def hessian_product(config) -> Program:
     batch = problem.batches[0]
     own = product_flops(jax.grad(arguments[2]), problem.params, problem.model_state, batch)
 
-    def lower(devices: Sequence[jax.Device]):
-        return add_product.lower(*_laid_out(arguments[:-1], devices), _laid_out(batch, devices, spread=True))
+    def call(devices: Sequence[jax.Device]) -> Call:
+        whole = _laid_out(arguments[:-1], devices)
+        return Call(add_product, (*whole, _laid_out(batch, devices, spread=True)))
 
     def start() -> Callable[[], PyTree]:
         held = on_device(problem)
         placed = (*parallel.everywhere(arguments[:-1]), held.batches[0])
         return lambda: add_product(*placed)
 
-    return Program(lower, start, own)
+    return Program(call, start, own)
 
 
 def lanczos_step(config) -> Program:
@@ -45,8 +46,8 @@ def lanczos_step(config) -> Program:
     block = jax.ShapeDtypeStruct((1, size), jnp.float32)
     krylov = jax.eval_shape(lambda block: krylov_start(block, steps=steps), block)
 
-    def lower(devices: Sequence[jax.Device]):
-        return function.lower(*_laid_out((krylov, vector), devices))
+    def call(devices: Sequence[jax.Device]) -> Call:
+        return Call(function, _laid_out((krylov, vector), devices))
 
     def start() -> Callable[[], PyTree]:
         product = jnp.ones(size, jnp.float32)
@@ -59,7 +60,7 @@ def lanczos_step(config) -> Program:
 
         return run
 
-    return Program(lower, start, product_flops(expanded, krylov, vector))
+    return Program(call, start, product_flops(expanded, krylov, vector))
 
 
 def whole_measurement(config, *, what: str) -> Program:
@@ -81,20 +82,21 @@ def whole_measurement(config, *, what: str) -> Program:
 
     function, key = jax.jit(measured), jax.random.PRNGKey(0)
 
-    def lower(devices: Sequence[jax.Device]):
+    def call(devices: Sequence[jax.Device]) -> Call:
         whole, batch = _laid_out((key, arguments[:-1]), devices), _laid_out(arguments[-1], devices, spread=True)
-        return function.lower(whole[0], (*whole[1], batch))
+        return Call(function, (whole[0], (*whole[1], batch)))
 
     def start() -> Callable[[], PyTree]:
         placed = jax.device_put(arguments)
         return lambda: function(key, placed)
 
-    return Program(lower, start, None)
+    return Program(call, start, None)
 
 
 def search(examples: int, classes: int) -> Program:
     """The plain search: ECE and NLL at 10 gammas times 500 temperatures, on one device."""
-    return _on_examples(examples, classes, lambda z, y: plain_surfaces(z, y, GAMMAS, TEMPERATURES))
+    grid = np.float32(GAMMAS), np.float32(TEMPERATURES)
+    return _on_examples(examples, classes, lambda z, y: plain_surfaces(z, y, *grid))
 
 
 def bootstrap(examples: int, classes: int, *, num_resamples: int = 1000) -> Program:
@@ -113,14 +115,14 @@ def _on_examples(examples: int, classes: int, function: Callable) -> Program:
     logits = 3 * rng.normal(size=(examples, classes)).astype(np.float32)
     labels = rng.integers(0, classes, examples).astype(np.int32)
 
-    def lower(devices: Sequence[jax.Device]):
-        return function.lower(*_laid_out((logits, labels), devices[:1]))
+    def call(devices: Sequence[jax.Device]) -> Call:
+        return Call(function, _laid_out((logits, labels), devices[:1]))
 
     def start() -> Callable[[], PyTree]:
         placed = jax.device_put((logits, labels))
         return lambda: function(*placed)
 
-    return Program(lower, start, None)
+    return Program(call, start, None)
 
 
 def _problem(config) -> tuple[Any, tuple]:
@@ -143,6 +145,6 @@ def _laid_out(tree: PyTree, devices: Sequence[jax.Device], *, spread: bool = Fal
 
     def of_leaf(leaf):
         rows = (-(-leaf.shape[0] // len(devices)) * len(devices), *leaf.shape[1:]) if spread else leaf.shape
-        return jax.ShapeDtypeStruct(rows, leaf.dtype, sharding=layout)
+        return leaf.update(shape=rows, sharding=layout)
 
     return jax.tree.map(of_leaf, shapes(tree))

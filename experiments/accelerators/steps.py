@@ -19,14 +19,26 @@ from focalgeo.types import Batch, PyTree, TrainState
 LAYOUTS = ("at once", "one after another")
 
 
-class Program(NamedTuple):
-    """A program: lowered for devices of any kind, or started on those at hand.
+class Call(NamedTuple):
+    """A function of jit or pmap, and the shapes of its arguments."""
 
-    lower: (devices) -> what jax has lowered for them. start: () -> a function whose every call is one run of it.
+    function: Callable
+    arguments: tuple
+    options: dict[str, PyTree] = {}  # noqa: RUF012 - arguments by name
+
+    def lower(self) -> Any:
+        """What jax has lowered for the devices of function and arguments."""
+        return self.function.lower(*self.arguments, **self.options)
+
+
+class Program(NamedTuple):
+    """A program: its call for devices of any kind, or started on those at hand.
+
+    call: (devices) -> Call. start: () -> a function whose every call is one run of it.
     own: operations of the products that the computation asks for, of all devices together; None where it has none.
     """
 
-    lower: Callable[[Sequence[jax.Device]], Any]
+    call: Callable[[Sequence[jax.Device]], Call]
     start: Callable[[], Callable[[], PyTree]]
     own: int | None
 
@@ -58,7 +70,7 @@ def training_step(config, *, layout: str = "at once") -> Program:
     step = step if layout == "at once" else in_a_loop(step)
     batch, at_once = next(iter(pipeline.specs(0, 0))), len(job.members)
 
-    def lower(devices: Sequence[jax.Device]):
+    def call(devices: Sequence[jax.Device]) -> Call:
         apart = len(devices) > 1 and at_once % len(devices) == 0
         compiled = parallel.pmapped_members if apart else parallel.pmapped
         state = jax.tree.map(
@@ -69,7 +81,7 @@ def training_step(config, *, layout: str = "at once") -> Program:
         several = len({each.process_index for each in devices}) > 1
         asked = {"stop": jax.ShapeDtypeStruct((len(devices),), np.float32)} if several else {}
         function = compiled(step, num_shared=len(pipeline.resident), devices=devices)
-        return function.lower(*arguments, *shapes(pipeline.resident), **asked)
+        return Call(function, (*arguments, *shapes(pipeline.resident)), asked)
 
     def start() -> Callable[[], PyTree]:
         program = parallel.make_program(step, at_once=at_once, shared=pipeline.resident)
@@ -82,7 +94,7 @@ def training_step(config, *, layout: str = "at once") -> Program:
 
         return run
 
-    return Program(lower, start, at_once * gradient_flops(job))
+    return Program(call, start, at_once * gradient_flops(job))
 
 
 def in_a_loop(step: Callable) -> Callable:
@@ -105,10 +117,10 @@ def prediction(config) -> Program:
     def variables(state: TrainState) -> PyTree:
         return {"params": state.params, **state.model_state}
 
-    def lower(devices: Sequence[jax.Device]):
+    def call(devices: Sequence[jax.Device]) -> Call:
         state = preparation.state_shapes(job.prepared, job.members[0])
         stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), variables(state))
-        return parallel.forward_program(forward, devices=devices).lower(stacked, parts(batch.x, len(devices)))
+        return Call(parallel.forward_program(forward, devices=devices), (stacked, parts(batch.x, len(devices))))
 
     def start() -> Callable[[], PyTree]:
         outputs, state = parallel.pmapped_forward(forward), preparation.initial_state(job.prepared, job.members)
@@ -116,7 +128,7 @@ def prediction(config) -> Program:
         return lambda: outputs(held, batch)
 
     state = preparation.state_shapes(job.prepared, job.members[0])
-    return Program(lower, start, product_flops(job.prepared.model.apply, variables(state), shapes(batch.x)))
+    return Program(call, start, product_flops(job.prepared.model.apply, variables(state), shapes(batch.x)))
 
 
 def gradient_flops(job: Job) -> int:
@@ -137,7 +149,7 @@ def gradient_flops(job: Job) -> int:
 
 def shapes(tree: PyTree) -> PyTree:
     """The shapes of all leaves."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+    return jax.eval_shape(lambda tree: tree, tree)
 
 
 def parts(tree: PyTree, count: int, axis: int = 0) -> PyTree:

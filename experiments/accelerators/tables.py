@@ -16,7 +16,7 @@ KINDS = {
     "measurements": "measurement",
 }
 HEAD = (
-    *("program", "dtype", "compiled for", "compiles", "s to compile", "CPU s", "Gflop", "of its own"),
+    *("program", "dtype", "compiled for", "compiles", "s to compile", "CPU s", "Gflop", "of its own", "Mcycles"),
     *("MB of temporaries", "MB in all", "fits in 16 GB"),
 )
 _PLAIN = "resnet20"
@@ -26,7 +26,15 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
     """Markdown tables by name, made of the rows alone."""
     rows = results["rows"]
     found = {name: table([row for row in rows if row["kind"] == kind]) for name, kind in KINDS.items()}
-    return found | {"members": members_table(rows), "forms": forms_table(rows)}
+    return found | {"members": members_table(rows), "forms": forms_table(rows), "versions": made_with(results)}
+
+
+def made_with(results: Mapping[str, Any]) -> str:
+    """A line on versions and machine."""
+    named = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    loads = [row["load"] for row in results["rows"]]
+    load = f"load while compiling {min(loads):.0f} to {max(loads):.0f}" if loads else "no rows"
+    return f"With {named}, on {results['cores']} CPU cores ({results['processor']}), {load}.\n"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -38,10 +46,11 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     where = row["topology"] if row["topology"] == ONE else f"{row['topology']} ({row['devices']})"
     first = [row["program"], row["dtype"], where]
     if not row["compiles"]:
-        return [*first, f"no: {row['error'].replace('|', '/')}", *["-"] * 7]
+        return [*first, f"no: {row['error'].replace('|', '/')}", *["-"] * 8]
     mega = f"{row['temporaries'] / 1e6:,.0f}", f"{in_all(row) / 1e6:,.0f}"
     took = f"{row['seconds']:.0f}", f"{row['cpu_seconds']:.0f}"
-    return [*first, "yes", *took, f"{row['flops'] / 1e9:.3g}", _ratio(row), *mega, "yes" if row["fits"] else "no"]
+    cost = f"{row['flops'] / 1e9:.3g}", _ratio(row), f"{row['cycles'] / 1e6:.3g}"
+    return [*first, "yes", *took, *cost, *mega, "yes" if row["fits"] else "no"]
 
 
 def in_all(row: Mapping[str, Any]) -> int:
@@ -57,30 +66,27 @@ def _ratio(row: Mapping[str, Any]) -> str:
 
 
 def members_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Members on one device against as many steps of one: operations and temporaries."""
+    """Members on one device against as many steps of one: operations, estimated cycles, and bytes in all."""
     on_one = {row["program"]: row for row in rows if row["kind"] == "sweep step" and row["topology"] == ONE}
     alone = on_one.pop("1 member", None)
-    head = ("program", "Gflop", "of as many steps of one", "MB of temporaries", "of one's")
+    head = ("program", "Gflop", "of as many steps of one", "Mcycles", "of as many steps of one", "MB", "of one's")
     if alone is None or not alone["compiles"]:
         return _markdown(head, [])
     cells = [_members_cells(row, alone) for row in on_one.values() if row["compiles"]]
-    return _markdown(head, [["1 member", f"{alone['flops'] / 1e9:.4g}", "1", _mega(alone), "1"], *cells])
+    return _markdown(head, [_members_cells(alone, alone), *cells])
 
 
 def _members_cells(row: Mapping[str, Any], alone: Mapping[str, Any]) -> list[str]:
     times = row["members"] if row["loops"] else 1  # the compiler counts the body of a loop once
-    flops = times * row["flops"]
-    share = f"{flops / row['members'] / alone['flops']:.3f}"
-    return [row["program"], f"{flops / 1e9:.4g}", share, _mega(row), f"{row['temporaries'] / alone['temporaries']:.2f}"]
-
-
-def _mega(row: Mapping[str, Any]) -> str:
-    return f"{row['temporaries'] / 1e6:,.0f}"
+    costs = {name: times * row[name] for name in ("flops", "cycles")}
+    flops, cycles = (f"{cost / row['members'] / alone[name]:.2f}" for name, cost in costs.items())
+    held = f"{in_all(row) / 1e6:,.0f}", f"{in_all(row) / in_all(alone):.2f}"
+    return [row["program"], f"{costs['flops'] / 1e9:.4g}", flops, f"{costs['cycles'] / 1e6:.3g}", cycles, *held]
 
 
 def forms_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Steps with the trace penalty against the same network's plain step."""
-    head = ("step", "Gflop", "of a plain step", "MB of temporaries", "of a plain step's", "CPU s to compile")
+    head = ("step", "Gflop", "of a plain step", "Mcycles", "of a plain step", "MB of temporaries", "of a plain step's")
     plain = [row for row in rows if row["program"] == _PLAIN and row["dtype"] == "float32" and row["compiles"]]
     plain = [row for row in plain if row["kind"] == "training step" and row["topology"] == "v5e:2x2"]
     if not plain:
@@ -90,9 +96,10 @@ def forms_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _form_cells(row: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
-    flops, mega = row["flops"] / plain["flops"], row["temporaries"] / plain["temporaries"]
-    cpu = f"{row['cpu_seconds']:.0f}"
-    return [row["program"], f"{row['flops'] / 1e9:.3g}", f"{flops:.2f}", _mega(row), f"{mega:.2f}", cpu]
+    found = [row["program"]]
+    for name, unit in (("flops", 1e9), ("cycles", 1e6), ("temporaries", 1e6)):
+        found += [f"{row[name] / unit:,.3g}", f"{row[name] / plain[name]:.2f}"]
+    return found
 
 
 def timed_table(results: Mapping[str, Any]) -> str:
