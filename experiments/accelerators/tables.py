@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.accelerators.cases import ONE
+from experiments.accelerators.cases import ONE, cases
 
 MARK = re.compile(r"(<!-- (?P<name>[\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 KINDS = {
@@ -26,7 +26,12 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
     """Markdown tables by name, made of the rows alone."""
     rows = results["rows"]
     found = {name: table([row for row in rows if row["kind"] == kind]) for name, kind in KINDS.items()}
-    return found | {"members": members_table(rows), "forms": forms_table(rows), "versions": made_with(results)}
+    return found | {
+        "members": members_table(rows),
+        "forms": forms_table(rows),
+        "versions": made_with(results),
+        "missing": missing(rows),
+    }
 
 
 def made_with(results: Mapping[str, Any]) -> str:
@@ -35,6 +40,18 @@ def made_with(results: Mapping[str, Any]) -> str:
     loads = [row["load"] for row in results["rows"]]
     load = f"load while compiling {min(loads):.0f} to {max(loads):.0f}" if loads else "no rows"
     return f"With {named}, on {results['cores']} CPU cores ({results['processor']}), {load}.\n"
+
+
+def missing(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The programs that have no row yet, a line for each topology."""
+    there = {(row["program"], row["kind"], row["dtype"], row["topology"]) for row in rows}
+    found: dict[str, list[str]] = {}
+    for case in cases():
+        for topology in case.on:
+            if (case.name, case.kind, case.dtype, topology) not in there:
+                found.setdefault(topology, []).append(f"{case.kind} {case.name} ({case.dtype})")
+    lines = [f"- {topology}: {'; '.join(names)}" for topology, names in found.items()]
+    return "\n".join(["Not compiled yet:" if lines else "Every program has its row.", "", *lines]).strip() + "\n"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -78,7 +95,8 @@ def members_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _members_cells(row: Mapping[str, Any], alone: Mapping[str, Any]) -> list[str]:
     times = row["members"] if row["loops"] else 1  # the compiler counts the body of a loop once
-    costs = {name: times * row[name] for name in ("flops", "cycles")}
+    outside = row["cycles_outside_loops"] if row["loops"] else 0
+    costs = {"flops": times * row["flops"], "cycles": times * (row["cycles"] - outside) + outside}
     flops, cycles = (f"{cost / row['members'] / alone[name]:.2f}" for name, cost in costs.items())
     held = f"{in_all(row) / 1e6:,.0f}", f"{in_all(row) / in_all(alone):.2f}"
     return [row["program"], f"{costs['flops'] / 1e9:.4g}", flops, f"{costs['cycles'] / 1e6:.3g}", cycles, *held]

@@ -116,6 +116,13 @@ def test_a_row_says_what_a_program_costs_on_all_devices():
     assert row["arguments"] > 1437 * 64  # the training examples among them
 
 
+def test_forecast_cycles_are_summed_inside_and_outside_of_loops():
+    kernel = '  fusion(), backend_config={"estimated_cycles":"%d"}\n'
+    text = f"HloModule\n\nbody {{\n{kernel % 100}}}\n\nENTRY main {{\n{kernel % 7}{kernel % 5}}}\n"
+    assert compiling.cycles_of(text) == {"cycles": 112, "cycles_outside_loops": 12}
+    assert compiling.cycles_of("ENTRY main {\n}\n") == {}
+
+
 def test_a_loop_is_seen():
     program = steps.training_step(small_sweep(), layout="one after another")
     assert compiling.costs(program.call(jax.devices()[:1]).lower().compile(), program, 1)["loops"]
@@ -187,14 +194,27 @@ def test_tables_of_members_and_forms_are_ratios_to_one_and_to_the_plain_step():
     rows = [
         sweep(program="1 member"),
         sweep(program="8 members, at once", members=8, flops=48e9, temporaries=6 * 10**6),
-        sweep(program="8 members, one after another", members=8, loops=True),
+        sweep(program="8 members, one after another", members=8, loops=True, cycles_outside_loops=200_000),
         a_row(program="resnet20", flops=1e9, temporaries=10**6),
         a_row(program="gauss_newton", kind="trace penalty", flops=2.5e9, temporaries=2 * 10**6),
     ]
     members = tables.members_table(rows).splitlines()
     assert members[3] == "| 8 members, at once | 48 | 2.00 | 1 | 0.12 | 17 | 1.21 |"
-    assert members[4] == "| 8 members, one after another | 24 | 1.00 | 8 | 1.00 | 14 | 1.00 |"
+    assert members[4] == "| 8 members, one after another | 24 | 1.00 | 6.6 | 0.82 | 14 | 1.00 |"
     assert tables.forms_table(rows).splitlines()[-1] == "| gauss_newton | 2.5 | 2.50 | 1 | 1.00 | 2 | 2.00 |"
+
+
+def test_programs_without_a_row_are_named():
+    lines = tables.missing([a_row()]).splitlines()
+    assert lines[0] == "Not compiled yet:"
+    assert "training step mlp (bfloat16)" in lines[2]
+    assert "training step mlp (float32)" not in lines[2]
+    rows = [
+        a_row(program=case.name, kind=case.kind, dtype=case.dtype, topology=topology)
+        for case in cases.cases()
+        for topology in case.on
+    ]
+    assert tables.missing(rows) == "Every program has its row.\n"
 
 
 def test_versions_and_load_are_said():
