@@ -39,7 +39,7 @@ def devices_of(topology: str) -> Sequence[jax.Device]:
         InputError: no TPU compiler is installed.
     """
     if not has_compiler():
-        raise InputError("no TPU compiler here: install it by pip install -e '.[tpu]' (libtpu, 170 MB)")
+        raise InputError("no TPU compiler here: install it by pip install -e '.[tpu]' (libtpu, 0.7 GB installed)")
     from jax.experimental import topologies
 
     for name, value in _QUIET.items():
