@@ -124,7 +124,10 @@ def _measurements() -> list[Case]:
         ("lambda_max as one program, cnn", lambda: measurements.whole_measurement(small(), what="lambda_max")),
         ("density as one program, cnn", lambda: measurements.whole_measurement(small(), what="density")),
     ]
-    return [Case(name, "measurement", "float32", (HOST,), make) for name, make in [*others, *of_large]]
+    return [
+        Case(name, "measurement", "float32", (ONE,) if name.startswith(("search", "bootstrap")) else (HOST,), make)
+        for name, make in [*others, *of_large]
+    ]
 
 
 def _changed(config, fields: Mapping[str, Any]):
