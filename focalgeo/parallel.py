@@ -14,7 +14,7 @@ partitions by the layout of the examples over all devices; code that names no de
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -286,11 +286,11 @@ def in_turn(results: PyTree) -> PyTree:
     return jax.block_until_ready(results) if several else results
 
 
-def pmapped(step: Callable, *, num_shared: int = 0) -> Callable:
+def pmapped(step: Callable, *, num_shared: int = 0, devices: Sequence[jax.Device] | None = None) -> Callable:
     """Compile step(state, batch, *shared) -> (state, metrics) for all devices; shared: `num_shared` trees, never cut.
 
     The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints [devices]); `stop` [devices], where
-    it is given by name, goes to the step.
+    it is given by name, goes to the step. devices: others than jax's own, such as a topology's, to compile for.
 
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
     """
@@ -299,16 +299,16 @@ def pmapped(step: Callable, *, num_shared: int = 0) -> Callable:
         return _one_step(_with_stop(step, stop), jax.lax.axis_index(AXIS), state, batch, *shared)
 
     axes = {"in_axes": (None, 0) + (None,) * num_shared, "out_axes": (None, None, 0)}
-    return jax.pmap(replica, axis_name=AXIS, donate_argnums=0, **axes)
+    return jax.pmap(replica, axis_name=AXIS, donate_argnums=0, devices=devices, **axes)
 
 
-def pmapped_members(step: Callable, *, num_shared: int = 0) -> Callable:
+def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[jax.Device] | None = None) -> Callable:
     """Compile step(states, batch, *shared) -> (states, metrics) for members that are spread over the devices.
 
     The result maps (states [devices, members / devices, ...], batch, *shared) to (states, metrics, fingerprints
     [devices, 1]); every device sees the complete batch. The states are donated. A step's sums over `AXIS` then run over
     an axis of length 1, so that a member's numbers are those of a run on one device. Of several processes each gets the
-    metrics of all members.
+    metrics of all members. devices: as for `pmapped`.
     """
 
     def replica(states: TrainState, batch: PyTree, *shared: PyTree, stop: Array | None = None) -> tuple:
@@ -319,9 +319,9 @@ def pmapped_members(step: Callable, *, num_shared: int = 0) -> Callable:
         states, metrics, fingerprint = _one_step(on_one_device, 0, states, batch, *shared)
         return states, _of_all_members(metrics) if several else metrics, fingerprint[None]
 
-    several = processes.count() > 1
+    several = (len({each.process_index for each in devices}) if devices else processes.count()) > 1
     axes = {"in_axes": (0, None) + (None,) * num_shared, "out_axes": (0, None if several else 0, 0)}
-    return jax.pmap(replica, axis_name=_MEMBERS, donate_argnums=0, **axes)
+    return jax.pmap(replica, axis_name=_MEMBERS, donate_argnums=0, devices=devices, **axes)
 
 
 def _with_stop(step: Callable, stop: Array | None) -> Callable:
@@ -349,7 +349,7 @@ def pmapped_forward(forward: Callable) -> Callable:
 
     The result maps (variables, batch) to the outputs [examples, ...] on the host, of all processes' examples.
     """
-    compiled = jax.pmap(forward, axis_name=AXIS, in_axes=(None, 0))
+    compiled = forward_program(forward)
 
     def outputs(variables: PyTree, batch: Batch) -> np.ndarray:
         own = compiled(replicated(variables), _cut(shard(batch.x)))
@@ -357,6 +357,11 @@ def pmapped_forward(forward: Callable) -> Callable:
         return sharded.reshape(-1, *sharded.shape[2:])
 
     return outputs
+
+
+def forward_program(forward: Callable, *, devices: Sequence[jax.Device] | None = None) -> Callable:
+    """The program of `pmapped_forward`: (variables, x [devices, ...]) -> [devices, ...]; devices as for `pmapped`."""
+    return jax.pmap(forward, axis_name=AXIS, in_axes=(None, 0), devices=devices)
 
 
 def check_replicas(fingerprints: Array) -> None:

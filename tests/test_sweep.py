@@ -470,6 +470,13 @@ def test_numbers_of_members_at_once_that_are_tried_divide_them():
     assert training.candidates(1) == [1]
 
 
+def test_one_member_on_each_device_is_tried_where_they_divide_evenly():
+    assert training.candidates(40, 8) == [40, 8, 1]  # 5 would cut the batch and group the convolutions as well
+    assert training.candidates(40, 4) == [40, 4, 1]
+    assert training.candidates(35, 4) == [35, 5, 1]
+    assert training.candidates(4, 4) == [4, 1]
+
+
 @pytest.mark.parametrize(("count", "expected"), [(4, 2), (3, 1), (1, 1)])
 def test_a_shard_trains_as_many_at_once_as_divide_it(count, expected):
     config = load_config(gamma=(0.0, 1.0, 2.0, 3.0), at_once=2)

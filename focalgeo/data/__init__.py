@@ -1,6 +1,14 @@
 """Data sets by name, and their batches: NumPy in, `focalgeo.types.Batch` out, deterministic in (seed, epoch)."""
 
-from focalgeo.data.batching import BatchSpec, batch_specs, evaluation_batches, fetch, make_batch, num_batches
+from focalgeo.data.batching import (
+    BatchSpec,
+    batch_specs,
+    evaluation_batches,
+    fetch,
+    in_rows,
+    make_batch,
+    num_batches,
+)
 from focalgeo.data.images import (
     AUGMENTATIONS,
     NORMALISATIONS,
@@ -27,6 +35,7 @@ __all__ = [
     "evaluation_batches",
     "fetch",
     "gaps",
+    "in_rows",
     "load_dataset",
     "make_batch",
     "measure_normalisation",

@@ -90,16 +90,28 @@ def make_batch(
     *,
     augmentation: Augmentation = AUGMENTATIONS["none"],
     normalise: Normalisation | None = None,
+    shape: tuple[int, ...] | None = None,
 ) -> Batch:
     """The batch that a spec describes, of NumPy or, under jit, of JAX: examples gathered, augmented and normalised.
 
+    shape: that of an example whose numbers the split holds in a row, see `in_rows`; None where it has its own.
     normalise: gives float32; None leaves x in the dtype it is stored in. A label below 0 stands for none: it counts for
     nothing, as padding does.
     """
     x, y = (leaf if spec.indices is None else leaf[spec.indices] for leaf in split)
+    x = x if shape is None else x.reshape(len(x), *shape)
     x = augmentation.apply(x, spec.changes)
     x = x if normalise is None else normalise_images(x, normalise)
     return Batch(x, y.clip(0), _over_labels(spec.mask, y) & (y >= 0))
+
+
+def in_rows(split: Split) -> Split:
+    """The split with each example's numbers in one row, x [examples, numbers], as it best stays on a device.
+
+    A TPU gathers rows where they lie. To gather images it first lays all of them out anew, in every step and at four
+    times their size, as their few channels are padded (experiments/accelerators).
+    """
+    return split._replace(x=split.x.reshape(len(split.x), -1))
 
 
 def evaluation_batches(

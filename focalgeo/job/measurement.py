@@ -101,7 +101,7 @@ def check_curvature(member: Member, prepared: Prepared, states: TrainState) -> N
     if settings.examples == 0:
         return
     kept = max(settings.max_products, 2 * settings.num_probes // 3, settings.density_steps) + _SPARE_VECTORS
-    problem = _problem(member, prepared, member_state(states, 0), settings.splits[0])
+    problem = make_problem(member, prepared, member_state(states, 0), settings.splits[0])
     free = parallel.free_memory()
     if settings.every and free is not None:  # else the training examples are gone by then
         free -= preparation.resident_bytes(prepared.dataset)
@@ -120,7 +120,7 @@ def curvature_rows(
     _, parts_key, density_key = _keys(member)
     rows = []
     for split in settings.splits if settings.examples else ():
-        problem = _problem(member, prepared, state, split)
+        problem = make_problem(member, prepared, state, split)
         if say is not None:
             say(_forecast(settings, problem, split))
         measured = _measure(member, problem, split)
@@ -150,12 +150,13 @@ def curvature_of_epoch(
     rows = []
     for member, state in zip(members, states, strict=True):
         for split in () if state.frozen else settings.splits:
-            measured = _measure(member, _problem(member, prepared, state, split), split)
+            measured = _measure(member, make_problem(member, prepared, state, split), split)
             rows += tagged(measured.rows, **member.tags)
     return rows
 
 
-def _problem(member: Member, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
+def make_problem(member: Member, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
+    """Cross-entropy and the loss trained with, of the member's network, on the split's examples for curvature."""
     chosen = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
     needed = jax.device_get((state.loss_values, state.params, state.model_state))
     loss_values, params, model_state = jax.device_put(needed)

@@ -83,13 +83,13 @@ class Prepared(NamedTuple):
     step: Callable  # (state, batch) -> (state, metrics), of one run
 
 
-def prepare(config) -> Prepared:
-    """Load the data and build the rest; config is checked and frozen.
+def prepare(config, dataset: Dataset | None = None) -> Prepared:
+    """Load the data, where no other is given, and build the rest; config is checked and frozen.
 
     Raises:
         InputError: data, network or optimiser cannot be had as the config says.
     """
-    dataset = _load(config)
+    dataset = _load(config) if dataset is None else dataset
     model = _model(config, dataset)
     plan = _plan(config, dataset)
     schedule = _schedule(config, plan)
@@ -283,6 +283,16 @@ def forecast(prepared: Prepared, member: Member) -> Shapes:
     return Shapes(variables["params"], (variables, opt_state, best), forward)
 
 
+def state_shapes(prepared: Prepared, member: Member) -> TrainState:
+    """The shapes of a member's state as training begins; allocates nothing."""
+    x = few_examples(prepared, member.config).x
+
+    def state(key: Array) -> TrainState:
+        return _state(prepared, member, dict(prepared.model.init(key, x)), stream=0)
+
+    return jax.eval_shape(state, member.keys["init"])
+
+
 def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) -> TrainState:
     params, settings = variables.pop("params"), member.config.optimizer
     return TrainState(
@@ -334,7 +344,8 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
             yield jax.tree.map(lambda *leaves: np.stack(leaves), *of_streams)
 
     if fits:
-        return Pipeline(specs, lambda spec: spec, lambda spec, split: data.make_batch(split, spec, **options), (train,))
+        make_batch = partial(data.make_batch, shape=train.x.shape[1:], **options)
+        return Pipeline(specs, lambda spec: spec, lambda spec, split: make_batch(split, spec), (data.in_rows(train),))
     return Pipeline(specs, partial(data.fetch, train), lambda fetched: data.make_batch(*fetched, **options), ())
 
 

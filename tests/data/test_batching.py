@@ -16,6 +16,7 @@ from focalgeo.data import (
     batch_specs,
     evaluation_batches,
     fetch,
+    in_rows,
     make_batch,
     measure_normalisation,
     normalise_images,
@@ -145,6 +146,17 @@ def test_another_process_makes_the_same_bits():
     specs = batch_specs(split, batch_size=5, seed=3, epoch=2, augmentation=CROP_FLIP)
     parts = [part for spec in specs for part in (spec.indices, spec.mask, *spec.changes.values())]
     assert there == hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+
+
+def test_examples_that_stay_as_rows_make_the_same_batches():
+    rng = np.random.default_rng(0)
+    split = Split(rng.integers(0, 256, (11, 8, 6, 3), np.uint8), rng.integers(0, 5, 11).astype(np.int32))
+    rows = in_rows(split)
+    assert rows.x.shape == (11, 8 * 6 * 3)
+    for spec in batch_specs(split, batch_size=4, seed=0, epoch=0, augmentation=CROP_FLIP):
+        expected = make_batch(split, spec, augmentation=CROP_FLIP)
+        found = make_batch(rows, spec, augmentation=CROP_FLIP, shape=split.x.shape[1:])
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_fetched_examples_make_the_batches_of_resident_ones():

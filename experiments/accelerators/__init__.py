@@ -1,0 +1,1 @@
+"""The programs of the main job, compiled for TPUs that are not there, and timed on a device that is."""

@@ -1,0 +1,105 @@
+"""Compile the programs of the main job for TPUs, which takes no TPU, or run and time them on the device at hand.
+
+python -m experiments.accelerators            compiles what results.json lacks, row by row
+python -m experiments.accelerators --run      on a GPU or TPU: into timings.json
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from focalgeo.types import InputError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the rows asked for; 2 where what they need is not there."""
+    asked = parse(argv)
+    if not (asked.run or asked.tables):
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    try:
+        (time_all if asked.run else compile_all)(asked)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.accelerators", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--run", action="store_true", help="run and time the programs on the GPU or TPU at hand")
+    add("--tables", action="store_true", help="make nothing, write the tables of results.json into README.md")
+    add("--only", default="", help="only programs with this text in 'kind: name, dtype'")
+    add("--on", default="", help="only this topology, such as v5e:2x2")
+    add("--out", type=Path, default=Path(__file__).parent, help="folder of the results, continued (default: here)")
+    return parser.parse_args(argv)
+
+
+def compile_all(asked: argparse.Namespace) -> None:
+    """Compile every row that is not there yet, and write it as soon as it is."""
+    from experiments.accelerators import compiling, tables
+    from experiments.accelerators.cases import cases
+
+    path = asked.out / "results.json"
+    results = _read(path)
+    if asked.tables:
+        return tables.write(path, results, tables.tables)
+    if not compiling.has_compiler():
+        compiling.devices_of("v5e:2x2")  # says so
+    results |= compiling.machine()
+    there = {_key(row) for row in results["rows"]}
+    for case in cases():
+        for topology in case.on:
+            wanted = asked.only in _label(case) and asked.on in ("", topology)
+            if wanted and (case.name, case.kind, case.dtype, topology) not in there:
+                row = compiling.compiled_row(case, topology)
+                results["rows"].append(row)
+                tables.write(path, results, tables.tables)
+                print(_said(row), flush=True)
+    return None
+
+
+def time_all(asked: argparse.Namespace) -> None:
+    """Run and time each program once for all topologies."""
+    from experiments.accelerators import running, tables
+    from experiments.accelerators.cases import cases
+
+    running.check_accelerator()
+    path = asked.out / "timings.json"
+    results = _read(path) | running.device()
+    there = {_key(row) for row in results["rows"]}
+    for case in cases():
+        key = (case.name, case.kind, case.dtype, None)
+        if asked.only in _label(case) and key not in there:
+            row = running.timed_row(case)
+            there.add(key)
+            results["rows"].append(row)
+            tables.write(path, results, lambda found: {"timings": tables.timed_table(found)})
+            print(f"{_label(case)}: {1e3 * row['seconds']:.3g} ms", flush=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+
+
+def _key(row: dict[str, Any]) -> tuple:
+    return (row["program"], row["kind"], row["dtype"], row.get("topology"))
+
+
+def _label(case) -> str:
+    return f"{case.kind}: {case.name}, {case.dtype}"
+
+
+def _said(row: dict[str, Any]) -> str:
+    said = f"{row['kind']}: {row['program']}, {row['dtype']}, {row['topology']}"
+    if not row["compiles"]:
+        return f"{said}: {row['error']}"
+    return f"{said}: {row['seconds']:.0f} s, {row['cpu_seconds']:.0f} s of CPU, {row['flops'] / 1e9:.3g} Gflop"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
