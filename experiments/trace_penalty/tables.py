@@ -22,6 +22,9 @@ ORDER = ("none", *FORMS)
 assert COLUMNS.keys() == {*METRICS, *CURVATURE}
 
 
+CHANCE = 0.2  # accuracy below which a run of ten classes has learned nothing
+
+
 class Interval(NamedTuple):
     """A mean with its 95% interval."""
 
@@ -34,7 +37,7 @@ def interval(values: Sequence[float]) -> Interval:
     """Mean +- t sd / sqrt(n) of independent seeds, t of n - 1 degrees of freedom; infinite ends of one value."""
     own = np.asarray(values, np.float64)
     if len(own) < 2:
-        return Interval(float(own.mean()), -np.inf, np.inf)
+        return Interval(float(own.sum()) if len(own) else np.nan, -np.inf, np.inf)
     half = student.ppf(0.975, len(own) - 1) * own.std(ddof=1) / np.sqrt(len(own))
     return Interval(float(own.mean()), float(own.mean() - half), float(own.mean() + half))
 
@@ -59,18 +62,23 @@ def by_cell(runs: list[dict]) -> dict[tuple[str, float], dict[int, dict]]:
     return cells
 
 
+def learned(runs: dict[int, dict]) -> dict[int, dict]:
+    """The runs that are not at chance: of one that is, trace, ECE and NLL say nothing of the others."""
+    return {seed: run for seed, run in runs.items() if run["accuracy"] >= CHANCE}
+
+
 def differences(one: dict[int, dict], other: dict[int, dict], column: str) -> list[float]:
-    """Of each seed that both have: one less other."""
-    return [one[seed][column] - other[seed][column] for seed in one.keys() & other.keys()]
+    """Of each seed that learned in both: one less other."""
+    one, other = learned(one), learned(other)
+    return [one[seed][column] - other[seed][column] for seed in one if seed in other]
 
 
 def _means(cells: dict) -> str:
-    lines = _head(["penalty", "form", "seeds", *(heading for heading, _ in COLUMNS.values())])
+    lines = _head(["penalty", "form", "seeds", "at chance", *(heading for heading, _ in COLUMNS.values())])
     for (form, penalty), runs in cells.items():
-        numbers = [
-            _shown(interval([scale * run[column] for run in runs.values()])) for column, (_, scale) in COLUMNS.items()
-        ]
-        lines.append(_line([f"{penalty:g}", form, str(len(runs)), *numbers]))
+        own = learned(runs).values()
+        numbers = [_shown(interval([scale * run[column] for run in own])) for column, (_, scale) in COLUMNS.items()]
+        lines.append(_line([f"{penalty:g}", form, str(len(runs)), str(len(runs) - len(own)), *numbers]))
     return "\n".join(lines) + "\n"
 
 
