@@ -63,7 +63,8 @@ def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0
     batch if the loss of an example depends on no other. With batch normalisation it is not: the m are normalised by
     their own mean and variance, and the estimate is in the mean that of a batch of m examples, times n / m; running
     statistics are those of the plain pass. Dropout of the second pass is its own. If m divides the batch size, the rows
-    are the same on any number of devices.
+    are the same on any number of devices. With the Gauss-Newton matrix and a quarter of the batch a gradient of
+    ResNet-20 takes 1.66 plain ones of operations, with an eighth 1.33.
 
     Args:
         outputs_and_trace: (network, loss of the outputs, params, key) -> (outputs, auxiliary results, estimate), as
