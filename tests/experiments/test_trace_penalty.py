@@ -16,7 +16,8 @@ FOLDER = Path(__file__).parents[2] / "experiments" / "trace_penalty"
 def test_the_tables_of_the_readme_are_those_of_the_results():
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     stored = json.loads((FOLDER / "results.json").read_text(encoding="utf-8"))
-    assert stored.keys() == runs.TASKS.keys()
+    assert stored.keys() <= runs.TASKS.keys()
+    assert len(stored["digits"]["runs"]) == 70
     for name, table in tables.all_tables(stored).items():
         assert table in readme, name
 
