@@ -158,7 +158,7 @@ def reduce_sum(tree: PyTree) -> PyTree:
 
     The leaves of one type go as one array: a CPU sums every array by a message of its own to the other processes.
     """
-    if jax.lax.axis_size(AXIS) == 1:
+    if num_parts() == 1:
         return tree
     leaves, treedef = jax.tree.flatten(jax.tree.map(jnp.asarray, tree))
     summed = list(leaves)
@@ -178,6 +178,11 @@ def gather(tree: PyTree) -> PyTree:
 def from_first_device(tree: PyTree) -> PyTree:
     """The first device's value of every leaf, on all devices; inside `pmapped` only."""
     return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS)[0], tree)
+
+
+def num_parts() -> int:
+    """Number of parts that a batch is cut into, one for each device that shares it; inside `pmapped` only."""
+    return jax.lax.axis_size(AXIS)
 
 
 def shard(tree: PyTree, *, axis: int = 0) -> PyTree:

@@ -129,6 +129,62 @@ def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_s
     chex.assert_trees_all_close(moved, jax.tree.map(jnp.negative, jax.grad(whole)(start)), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("of", ["hessian", "gauss_newton"])
+def test_the_trace_of_a_part_of_the_batch_is_in_the_mean_over_orders_that_of_the_batch(of):
+    def one_step(batch, examples):
+        config = load_config(trace_penalty=0.5, trace_of=of, trace_examples=examples)
+        chosen, model, tx = preparation.make_objective(config), models.build("mlp", 3, hidden=(4,)), optax.identity()
+        params = model.init(jax.random.PRNGKey(0), batch.x)["params"]
+        values, rate = chosen.loss_values, jnp.float32(-1)
+        state = TrainState(jnp.int32(0), params, {}, tx.init(params), jax.random.PRNGKey(1), values, rate)
+        step = parallel.pmapped(make_step(model.apply, chosen.loss, tx, parallel.reduce_sum, outputs=chosen.outputs))
+        start = jax.tree.map(np.copy, params)
+        new, metrics, fingerprints = step(state, parallel.shard(batch))
+        parallel.check_replicas(fingerprints)
+        return metrics["penalty"], jax.tree.map(lambda a, b: b - a, start, dict(new.params))
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8).astype(np.int32)
+    x[5:] = 1e3  # padding that must count for nothing; the second device has one example
+    orders = [[*np.roll(np.arange(5), shift), 5, 6, 7] for shift in range(5)]  # each example in each row once
+    parts = [one_step(Batch(x[order], y[order], np.arange(8) < 5), 4) for order in orders]
+    expected = one_step(Batch(x, y, np.arange(8) < 5), 0)
+    mean = jax.tree.map(lambda *leaves: np.mean(leaves, 0), *parts)
+    chex.assert_trees_all_close(mean, expected, rtol=1e-5, atol=1e-5)
+    assert np.ptp([penalty for penalty, _ in parts]) > 0.1 * abs(expected[0])
+
+
+def test_a_trace_of_a_part_leaves_loss_and_running_statistics_those_of_the_batch():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 8, 8, 3)).astype(np.float32), rng.integers(0, 3, 8).astype(np.int32)
+    batch, tx = Batch(x, y, np.arange(8) < 7), optax.identity()
+    model, alone = (models.build("cnn", 3, widths=(4, 4), axis_name=axis) for axis in (parallel.AXIS, None))
+    variables = dict(alone.init(jax.random.PRNGKey(0), x))
+    params = variables.pop("params")
+
+    def one_step(**changes):
+        chosen = preparation.make_objective(load_config(**changes))
+        values, rate = chosen.loss_values, jnp.float32(0)
+        state = TrainState(jnp.int32(0), params, variables, tx.init(params), jax.random.PRNGKey(1), values, rate)
+        step = parallel.pmapped(make_step(model.apply, chosen.loss, tx, parallel.reduce_sum, outputs=chosen.outputs))
+        new, metrics, fingerprints = step(jax.tree.map(jnp.copy, state), parallel.shard(batch))
+        parallel.check_replicas(fingerprints)
+        return new.model_state, metrics
+
+    state, metrics = one_step(trace_penalty=0.5, trace_of="gauss_newton", trace_examples=4)
+    expected, plain = one_step()
+    chex.assert_trees_all_close((state, metrics["loss"]), (expected, plain["loss"]), rtol=1e-6)
+
+    own = jax.random.fold_in(jax.random.PRNGKey(1), 0)
+    probe = trees.rademacher(jax.random.fold_in(jax.random.fold_in(own, 0), 1), params)
+
+    def logits_of(params):  # rows 0, 2, 4, 6 by their own mean and variance
+        return alone.apply({"params": params, **variables}, x[::2], train=True, mutable=list(variables), rngs={})[0]
+
+    product = curvature.ggn_vp(logits_of, lambda logits: jnp.mean(losses.cross_entropy(logits, y[::2])), params, probe)
+    np.testing.assert_allclose(metrics["penalty"], 0.5 * 7 * trees.dot(probe, product), rtol=1e-4)
+
+
 def test_names_choose_the_gammas_of_the_papers():
     names = ("fla_532", "fls_531", "mmce")
     values = {name: preparation.make_objective(load_config(name=name)).loss_values for name in names}
@@ -230,12 +286,19 @@ def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path
         ({"smoothing": 1.0}, "at least 0 and below 1"),
         ({"alpha": (1.0, -1.0)}, "finite weights, 0 or more"),
         ({"penalty_weight": -2.0}, "0 or more"),
+        ({"trace_examples": -1}, r"be 0 \(all\) or more"),
+        ({"trace_examples": 65}, "trace_examples is 65: it must be at most optimizer.batch_size, 64"),
     ],
 )
 def test_values_out_of_range_are_one_line(changes, message):
     with pytest.raises(InputError, match=message) as caught:
         job.check_config(load_config(**changes))
     assert "\n" not in str(caught.value)
+
+
+def test_a_part_of_the_batch_that_the_devices_do_not_divide_is_one_line():
+    with pytest.raises(InputError, match="trace_examples is 5: it must be a multiple of the 2 devices"):
+        preparation.make_objective(load_config(trace_penalty=0.1, trace_examples=5))
 
 
 def test_class_weights_of_another_number_are_one_line():

@@ -91,6 +91,15 @@ def test_a_member_equals_its_run_alone(axes, at_once):
     assert largest_difference(apart[0], apart[-1]) > 1e-3
 
 
+def test_members_take_the_trace_of_the_rows_that_a_run_alone_takes_on_any_number_of_devices():
+    config = load_config(trace_penalty=(0.0, 0.01), seed=(0,))
+    config.loss.trace_examples = 16
+    whole = trained(config, at_once=2)  # one on each device
+    for index, member in enumerate(members.make_members(config)):
+        alone = member_state(trained(member.config, at_once=1), 0)  # each batch over both
+        assert largest_difference(member_state(whole, index), alone) < 1e-5
+
+
 @pytest.fixture(scope="module")
 def image_folder(tmp_path_factory):
     from PIL import Image

@@ -120,6 +120,7 @@ _KEEP = _whole(2, words="be 2 or more, so that one is left when the newest is co
 _EVERY = _whole(0, words="be 0 (only after training) or more, in epochs")
 _DIAGNOSED = _whole(0, words="be 0 (none) or more, in epochs")
 _AT_ONCE = _whole(0, words="be 0 (measured) or the number of members in one call of the step")
+_PROBED = _whole(0, words="be 0 (all) or more, in examples of a batch")
 _TRACE_FORMS = ("taylor", "forward_over_forward", "jvp_of_grad")
 _CALIBRATION_GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
 
@@ -152,6 +153,7 @@ FIELDS: dict[str, Field] = {
     "loss.alpha": Field((), _ALPHA, "weight of each class; () for 1"),
     "loss.trace_penalty": Field(0.0, _FROM_0, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
     "loss.trace_of": Field("hessian", _choice("hessian", "gauss_newton"), "matrix whose trace is the penalty"),
+    "loss.trace_examples": Field(0, _PROBED, "examples of a batch, on all devices, that the trace is of; 0 for all"),
     "loss.trace_form": Field("taylor", _choice(*_TRACE_FORMS), "automatic differentiation of the trace penalty"),
     "optimizer.name": Field("sgd", _TEXT, "name of the optimiser"),
     "optimizer.learning_rate": Field(0.1, _RATE, "highest learning rate of the schedule"),

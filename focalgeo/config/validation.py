@@ -93,6 +93,11 @@ def _check_values(config: ConfigDict, known: Known) -> None:
         for each in values[name] if FIELDS[name].range.many else (values[name],):
             if each not in names:
                 raise InputError.of_choice(f"config.{name}", each, names)
+    if loss.trace_examples > optimizer.batch_size:
+        raise InputError(
+            f"config.loss.trace_examples is {loss.trace_examples}: it must be at most optimizer.batch_size, "
+            f"{optimizer.batch_size}"
+        )
     if loss.gamma < 0 and loss.name != "signed_focal_loss":
         raise InputError(f"config.loss.gamma is {loss.gamma}: it must be 0 or more (only signed_focal_loss goes below)")
     limits = {"sample_dependent_focal_loss": "thresholds", "scheduled_focal_loss": "boundaries"}.get(loss.name)

@@ -106,7 +106,11 @@ def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
 
 
 def make_objective(config) -> Objective:
-    """The objective that config.loss names."""
+    """The objective that config.loss names.
+
+    Raises:
+        InputError: config.loss.trace_examples does not divide by the devices.
+    """
     name = config.loss.name
     function = losses.FUNCTIONS[name]
     loss, penalty, trace = losses.make_loss(function), losses.PENALTIES.get(name), None
@@ -117,13 +121,20 @@ def make_objective(config) -> Objective:
     if config.loss.trace_penalty or any(config.sweep.trace_penalty):
         options = {"of": config.loss.trace_of, "form": config.loss.trace_form}
         estimator = partial(curvature.outputs_and_trace, **options)
-        trace = penalties.make_trace(estimator, losses.cross_entropy)
+        trace = penalties.make_trace(estimator, losses.cross_entropy, examples=_trace_examples(config))
         needed.append("trace_penalty")
     if config.loss.alpha:
         loss, shown = penalties.class_weighted(loss, losses.weighted_by_class), f"class_weighted_{shown}"
         needed.append("alpha")
     outputs = penalties.make_outputs(trace=trace, on_batch=penalty)
     return Objective(shown, loss, outputs, initial_values(config, needed))
+
+
+def _trace_examples(config) -> int:
+    examples, devices = config.loss.trace_examples, parallel.device_count()
+    if examples % devices:
+        raise InputError(f"config.loss.trace_examples is {examples}: it must be a multiple of the {devices} devices")
+    return examples
 
 
 def initial_values(config, names: Iterable[str]) -> dict[str, PyTree]:

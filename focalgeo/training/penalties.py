@@ -10,6 +10,7 @@ loss values. Losses and the estimator of the trace are handed in, as this packag
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = N
 
     Args:
         trace: (network, params, batch, key) -> (logits, new model state, estimate of Tr H for this device's examples),
-            see `make_trace`; weighed by loss_values["trace_penalty"].
+            see `make_trace`, weighed by loss_values["trace_penalty"]; network(params, batch=part) is of a part.
         on_batch: (logits [examples, classes], labels [examples], mask [examples]) -> a number p; weighed by
             loss_values["penalty_weight"]. It sees all devices' examples; each device adds its own examples' part.
     """
@@ -51,25 +52,43 @@ def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = N
     return outputs
 
 
-def make_trace(outputs_and_trace: Callable, loss: Callable) -> Callable:
+def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0) -> Callable:
     """Make the function `trace` of `make_outputs`: outputs, and Tr H by one random vector, H that of `loss` summed.
 
     All devices take the same random vector: batch statistics couple their examples, separate vectors would miss that.
+
+    With `examples` = m above 0 the outputs come from one plain pass over all of the batch, and v' H v from a second one
+    over m of its rows, evenly spaced, times the batch's unmasked examples over those among the m. A batch is in random
+    order, so that every example is as likely to be among them: the estimate is unbiased for the trace of the whole
+    batch if the loss of an example depends on no other. With batch normalisation it is not: the m are normalised by
+    their own mean and variance, and the estimate is in the mean that of a batch of m examples, times n / m; running
+    statistics are those of the plain pass. Dropout of the second pass is its own. If m divides the batch size, the rows
+    are the same on any number of devices. With the Gauss-Newton matrix and a quarter of the batch a gradient of
+    ResNet-20 takes 1.66 plain ones of operations, with an eighth 1.33.
 
     Args:
         outputs_and_trace: (network, loss of the outputs, params, key) -> (outputs, auxiliary results, estimate), as
             that of focalgeo.curvature.
         loss: (logits, labels) -> [...], in nats.
+        examples: 0 for all of a batch, else how many of its rows, on all devices together; the devices divide it, and
+            the first row of a batch is not masked.
     """
 
-    def trace(network: Callable, params: PyTree, batch: Batch, key: Array) -> Outputs:
+    def estimated(network: Callable, params: PyTree, batch: Batch, key: Array) -> Outputs:
         def summed(logits: Array) -> Array:
             return jnp.sum(jnp.where(batch.mask, loss(logits, batch.y), 0.0))
 
         probe_key = jax.random.fold_in(parallel.from_first_device(key), 1)
-        return outputs_and_trace(network, summed, params, probe_key)
+        return outputs_and_trace(partial(network, batch=batch), summed, params, probe_key)
 
-    return trace
+    def of_part(network: Callable, params: PyTree, batch: Batch, key: Array) -> Outputs:
+        rows = examples // parallel.num_parts()
+        part = jax.tree.map(lambda leaf: leaf[:: len(leaf) // rows][:rows], batch)
+        _, _, estimate = estimated(network, params, part, key)
+        chosen, all_of_it = parallel.reduce_sum([jnp.sum(each.mask, dtype=jnp.float32) for each in (part, batch)])
+        return *network(params), estimate * all_of_it / chosen
+
+    return of_part if examples else estimated
 
 
 def class_weighted(loss: Callable, weighted_by_class: Callable) -> Callable:

@@ -44,7 +44,7 @@ def make_step(
     def step(state: TrainState, batch: Batch, stop: Array | None = None) -> tuple[TrainState, dict]:
         noise = jax.random.fold_in(state.key, state.step)
 
-        def network(params):
+        def network(params, batch=batch):
             variables, mutable = {"params": params, **state.model_state}, list(state.model_state)
             rngs = {"dropout": noise}
             return apply(variables, batch.x, train=True, mask=batch.mask, mutable=mutable, rngs=rngs)

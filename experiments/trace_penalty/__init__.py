@@ -1,0 +1,1 @@
+"""What training with each form of the trace penalty does, and what it costs."""

@@ -1,0 +1,66 @@
+"""Train what the folder of --out lacks, measure the cost, and write results.json and tables.md from all that is there.
+
+python -m experiments.trace_penalty --cifar10=folder:cifar10.tar.xz
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from experiments.trace_penalty import cost, runs
+from experiments.trace_penalty.tables import all_tables
+
+
+def main() -> None:
+    """Do the pieces asked for, and write what there is of all tasks."""
+    asked = parse()
+    for name in asked.tasks:
+        data = asked.cifar10 if name == "cifar10" else None
+        if "train" in asked.pieces:
+            runs.train(asked.out, name, asked.seeds, data)
+        if "cost" in asked.pieces:
+            cost.measure(asked.out, name, asked.seeds, data=data, rounds=asked.rounds, probes=asked.probes)
+    write(asked.out)
+
+
+def parse() -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.trace_penalty", description=__doc__)
+    add = parser.add_argument
+    add("--tasks", nargs="+", choices=runs.TASKS, default=list(runs.TASKS))
+    add("--pieces", nargs="*", choices=("train", "cost"), default=["train", "cost"], help="none: write the tables only")
+    add("--seeds", type=int, default=5, help="0, 1, ... of every form (default 5)")
+    add("--cifar10", metavar="NAME", help="config.data.name of the images (default: the config's own)")
+    add("--rounds", type=int, default=9, help="of timed steps (default 9)")
+    add("--probes", type=int, default=200, help="random vectors by which noise is measured (default 200)")
+    add("--out", type=Path, default=Path("runs/trace_penalty"), help="folder of the runs (default runs/trace_penalty)")
+    return parser.parse_args()
+
+
+def write(out: Path) -> None:
+    """Write results.json from the workdirs and what was measured, and from it alone the tables."""
+    results = {}
+    for name in runs.TASKS:
+        found = {"runs": rounded(runs.measured(out, name))}
+        path = out / "measured" / f"cost-{name}.json"
+        if path.exists():
+            found["cost"] = rounded(json.loads(path.read_text()))
+        if found["runs"]:
+            results[name] = found
+    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    text = "\n".join(f"## {name}\n\n{table}" for name, table in all_tables(results).items())
+    (out / "tables.md").write_text(text, encoding="utf-8")
+    print(f"{out}: results.json and tables.md")
+
+
+def rounded(value):
+    """The same data with floats to six digits."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()
