@@ -26,6 +26,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from focalgeo import files, processes
+from focalgeo.precision import at_highest
 from focalgeo.types import Array, Batch, PyTree, RunError, TrainState
 
 AXIS = "devices"
@@ -340,11 +341,11 @@ def _one_step(step: Callable, index: Array | int, state: TrainState, batch: PyTr
 
 
 def pmapped_forward(forward: Callable) -> Callable:
-    """Compile forward(variables, x) -> outputs for all devices.
+    """Compile forward(variables, x) -> outputs for all devices, its products at full precision.
 
     The result maps (variables, batch) to the outputs [examples, ...] on the host, of all processes' examples.
     """
-    compiled = jax.pmap(forward, axis_name=AXIS, in_axes=(None, 0))
+    compiled = jax.pmap(at_highest(forward), axis_name=AXIS, in_axes=(None, 0))
 
     def outputs(variables: PyTree, batch: Batch) -> np.ndarray:
         own = compiled(replicated(variables), _cut(shard(batch.x)))
