@@ -48,7 +48,7 @@ def _rounding(plain, told):
             lambda *values: [jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=bits) for value in values]
         )
         rounded = round_off(context.replace(avals_out=context.avals_in), *operands)
-        return plain(context, *mlir.flatten_ir_values(rounded), precision=precision, **params)
+        return plain(context, *mlir.ir_tree_registry.flatten(rounded)[0], precision=precision, **params)
 
     return lower
 

@@ -118,7 +118,7 @@ BINARY = ("binary_adaptive_ece", "binary_ece", "binary_reliability", "binary_smo
 # Arguments by their name, for functions that take no others; a room's functions use a name alike.
 ARGUMENTS = {
     losses: {
-        "logits": LOGITS, "labels": LABELS, "gamma": 2.0, "smoothing": 0.1, "p": LOG_PROBS[:, 0], "epoch": 1.0,
+        "logits": LOGITS, "labels": LABELS, "gamma": 2.0, "smoothing": 0.1, "p": np.exp(LOG_PROBS[:, 0]), "epoch": 1.0,
         "thresholds": np.float32([0.25]), "gammas": np.float32([5, 3]), "boundaries": np.float32([5]),
         "losses": LOGITS[:, 0], "alpha": np.ones(4, np.float32), "adafocal": losses.adafocal_state(),
         "state": losses.adafocal_state(), "confidence": np.exp(LOG_PROBS[:, 0]), "correct": LABELS > 1,
