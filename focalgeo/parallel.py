@@ -26,6 +26,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from focalgeo import files, processes
+from focalgeo.precision import at_highest
 from focalgeo.types import Array, Batch, PyTree, RunError, TrainState
 
 AXIS = "devices"
@@ -350,7 +351,7 @@ def _one_step(step: Callable, index: Array | int, state: TrainState, batch: PyTr
 
 
 def pmapped_forward(forward: Callable) -> Callable:
-    """Compile forward(variables, x) -> outputs for all devices.
+    """Compile forward(variables, x) -> outputs for all devices, its products at full precision.
 
     The result maps (variables, batch) to the outputs [examples, ...] on the host, of all processes' examples.
     """
@@ -366,7 +367,7 @@ def pmapped_forward(forward: Callable) -> Callable:
 
 def forward_program(forward: Callable, *, devices: Sequence[jax.Device] | None = None) -> Callable:
     """The program of `pmapped_forward`: (variables, x [devices, ...]) -> [devices, ...]; devices as for `pmapped`."""
-    return jax.pmap(forward, axis_name=AXIS, in_axes=(None, 0), devices=devices)
+    return jax.pmap(at_highest(forward), axis_name=AXIS, in_axes=(None, 0), devices=devices)
 
 
 def check_replicas(fingerprints: Array) -> None:

@@ -13,13 +13,13 @@ from focalgeo.config import FIELDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "focalgeo"
-LAYER_0 = {"types", "files", "rows", "config", "trees", "arguments", "probabilities", "processes"}
+LAYER_0 = {"types", "files", "rows", "config", "trees", "arguments", "probabilities", "processes", "precision"}
 LAYER_1 = {"losses", "calibration", "curvature", "models", "data", "records", "parallel"}
 LAYER_2 = {"theory", "training", "evaluation", "report"}
 ALLOWED = {
     "types": set(),
     "probabilities": set(),
-    **{room: {"types"} for room in ("files", "rows", "config", "trees", "processes")},
+    **{room: {"types"} for room in ("files", "rows", "config", "trees", "processes", "precision")},
     "arguments": {"types", "probabilities"},
     **{room: LAYER_0 for room in LAYER_1},
     "theory": LAYER_0 | {"losses", "calibration"},

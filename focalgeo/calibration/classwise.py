@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from focalgeo.arguments import check_finite, number_array
 from focalgeo.calibration.maps import Numbers, Rows, focal_temperature_scaling, normalised, top_class
+from focalgeo.precision import matmul
 from focalgeo.types import Array
 
 PerClass = Float[Array, " classes"]
@@ -63,7 +64,7 @@ def focal_matrix_scaling(
     classes = log_probs.shape[-1]
     weights = _numbers("weights", weights, (classes, classes), log_probs)
     biases = _numbers("biases", biases, (classes,), log_probs)
-    return _log_softmax(jnp.matmul(log_probs, weights.T, precision="highest"), biases)
+    return _log_softmax(matmul(log_probs, weights.T), biases)
 
 
 def _numbers(name: str, value: Array, shape: tuple[int, ...], like: Array) -> Array:

@@ -17,6 +17,7 @@ from focalgeo.calibration.fits import (
 from focalgeo.calibration.fitted import Params
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.ridge import RidgeFit, ridge_fit
+from focalgeo.precision import matmul
 from focalgeo.types import Array, InputError
 
 MOST_MATRIX_CLASSES = 200
@@ -166,7 +167,7 @@ def _matrix_ridge(rows: Array, labels: Array, weight: Array, first: CalibrationF
     ridge = classes / jnp.sum(weight)
 
     def scores(params: Params) -> Array:
-        change = jnp.matmul(log_probs, params["weights"].T, precision="highest")
+        change = matmul(log_probs, params["weights"].T)
         return log_probs + change + jnp.broadcast_to(params["biases"], log_probs.shape)
 
     start = {"weights": jnp.zeros((classes, classes), rows.dtype), "biases": jnp.zeros_like(rows[0])}

@@ -17,6 +17,7 @@ from focalgeo.arguments import PredictedLogits, is_traced, marked, predicted_log
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
 from focalgeo.calibration.maps import focal_temperature_scaling, scaled, temperature_scaling, wide
 from focalgeo.calibration.roots import newton_in_bracket
+from focalgeo.precision import matmul
 from focalgeo.types import Array, InputError
 
 GAMMA_BRACKET = (-0.9, 20.0)
@@ -280,8 +281,8 @@ def _newton_direction(objective: Callable, point: Array, low: Array, high: Array
     values, vectors = _eigenpairs(curvature)
     # A direction of negative curvature is gone down as if it were as strongly curved upwards.
     strength = jnp.maximum(jnp.abs(values), 1e-6 * jnp.max(jnp.abs(values)) + jnp.finfo(point.dtype).tiny)
-    along = vectors.T @ slope
-    return -(vectors @ (along / strength)), 0.5 * jnp.sum(along * along / strength)
+    along = matmul(vectors.T, slope)
+    return -matmul(vectors, along / strength), 0.5 * jnp.sum(along * along / strength)
 
 
 def _slope_and_curvature(objective: Callable, point: Array) -> tuple[Array, Array]:

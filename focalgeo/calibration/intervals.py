@@ -21,6 +21,7 @@ from focalgeo.arguments import (
     marked,
 )
 from focalgeo.calibration.binning import Labels, Scalar
+from focalgeo.precision import at_highest
 from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError, PyTree
 
 Counts = Shaped[Array, "*batch"] | float
@@ -113,6 +114,7 @@ def _scalars(values: PyTree) -> PyTree:
 
 
 @partial(jax.jit, static_argnames=("metric", "num_resamples"))
+@at_highest
 def _bootstrapped(
     metric: Callable[..., PyTree], log_probs: Array, labels: Array, key: Array, num_resamples: int
 ) -> PyTree:
@@ -219,6 +221,7 @@ def paired_bootstrap(
 
 
 @partial(jax.jit, static_argnames=("metric", "num_resamples"))
+@at_highest
 def _paired(
     metric: Callable[..., PyTree], first: Array, second: Array, labels: Array, key: Array, num_resamples: int
 ) -> PyTree:

@@ -19,6 +19,7 @@ from focalgeo.calibration.maps import (
     temperature_scaling,
     top_class,
 )
+from focalgeo.precision import matmul
 from focalgeo.types import Array
 
 _MOST_STEPS = 60  # of the shares; ten are usual
@@ -100,17 +101,17 @@ def _fit_shares(rows: Array, labels: Array, weight: Array, temperature: Array) -
 
     def excess(shares: Array) -> Array:
         """Part / mixture - 1, [3, examples]; its mean is the gradient along the simplex."""
-        mixture = _product(shares[None], parts)
+        mixture = matmul(shares[None], parts)
         return (parts - mixture) / mixture
 
     def gain(over: Array, change: Array) -> Array:
         """Nats that changes [changes, 3] of the shares gain; minus infinity where an example is left nothing."""
-        ratio = _product(change, over)
+        ratio = matmul(change, over)
         return jnp.sum(each * jnp.where(ratio > least, jnp.log1p(ratio), -jnp.inf), axis=-1)
 
     def advance(state: _Ascent) -> _Ascent:
         over = excess(state.shares)
-        slope, curvature = jnp.sum(each * over, axis=-1), _product(each * over, over.T)
+        slope, curvature = jnp.sum(each * over, axis=-1), matmul(each * over, over.T)
         changes = sizes * _newton_step(state.shares, slope, curvature)[None]
         gains = gain(over, changes)
         best, moved = jnp.argmax(gains), jnp.max(gains) > 0
@@ -137,26 +138,22 @@ def _newton_step(shares: Array, slope: Array, curvature: Array) -> Array:
     corners = jnp.eye(3, dtype=shares.dtype)
 
     def rise(along: Array, change: Array) -> Array:
-        return _product(along, slope - _product(curvature, change))
+        return matmul(along, slope - matmul(curvature, change))
 
     edges = []
     for first, second in ((0, 1), (0, 2), (1, 2)):
         along, begin = corners[second] - corners[first], corners[first] - shares
-        bend = _product(along, _product(curvature, along))
+        bend = matmul(along, matmul(curvature, along))
         size = rise(along, begin) / jnp.maximum(bend, jnp.finfo(shares.dtype).tiny)
         edges.append(begin + jnp.clip(size, 0, 1) * along)
     sides = corners[1:] - corners[:1]
-    (a, b), (_, c) = _product(sides, _product(curvature, sides.T))
-    up = _product(sides, slope)
-    inside = _product(jnp.stack([c * up[0] - b * up[1], a * up[1] - b * up[0]]) / (a * c - b * b), sides)
+    (a, b), (_, c) = matmul(sides, matmul(curvature, sides.T))
+    up = matmul(sides, slope)
+    inside = matmul(jnp.stack([c * up[0] - b * up[1], a * up[1] - b * up[0]]) / (a * c - b * b), sides)
     changes = jnp.stack([*edges, inside])
-    promised = jnp.stack([_product(each, slope) / 2 + rise(each, each) / 2 for each in changes])
+    promised = jnp.stack([matmul(each, slope) / 2 + rise(each, each) / 2 for each in changes])
     valid = jnp.all(shares[None] + changes >= -jnp.finfo(shares.dtype).eps, axis=-1)
     return changes[jnp.argmax(jnp.where(valid, promised, -jnp.inf))]
-
-
-def _product(left: Array, right: Array) -> Array:
-    return jnp.matmul(left, right, precision="highest")
 
 
 def loss_implied_temperature_scaling(logits: Rows, trained_gamma: Numbers, temperature: Numbers) -> Rows:

@@ -142,6 +142,11 @@ FIELDS: dict[str, Field] = {
     "data.std": Field((0.376,), _STD, "standard deviation of each channel, by which the difference is divided"),
     "model.name": Field("mlp", _TEXT, "name of the network"),
     "model.dtype": Field("float32", _choice("float32", "bfloat16"), "dtype of layers; parameters, logits are float32"),
+    "model.precision": Field(
+        "default",
+        _choice("default", "high", "highest"),
+        "bits of float32 products in training: a TPU's default is bfloat16, a GPU's may be TF32; measurements use all",
+    ),
     "model.options": Field({}, Range(dict), "options of the network, as config.model.options.width=64; listed below"),
     "loss.name": Field("focal_loss", _TEXT, "name of the loss (README, Losses by name)"),
     "loss.gamma": Field(3.0, _GAMMA, "gamma of the focal losses"),

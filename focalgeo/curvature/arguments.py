@@ -15,6 +15,7 @@ import numpy as np
 
 from focalgeo import trees
 from focalgeo.arguments import described, is_traced, shown_value
+from focalgeo.precision import at_highest
 from focalgeo.types import Array, InputError, PyTree, RunError
 
 LARGEST = float(np.finfo(np.float64).max)  # whole numbers beyond it are no floats
@@ -168,6 +169,7 @@ def power_of_two(values: Array) -> Array:
     return library.where((largest > 0) & library.isfinite(largest), unit, library.ones_like(unit))
 
 
+@at_highest
 def check_deterministic(loss, params: PyTree, *, tolerance: float = 1e-5) -> None:
     """Evaluates loss and gradient twice and refuses a loss that is not the same function of `params` both times.
 

@@ -15,12 +15,12 @@ from focalgeo.curvature.lanczos import (
     expanded,
     is_symmetric,
     krylov_start,
-    matmul,
     next_row,
     orthogonalise,
     ritz,
 )
 from focalgeo.curvature.matvec import Layout, flat_matvec, iterate, layout_of, map_rows, unravel, updating
+from focalgeo.precision import matmul
 from focalgeo.types import Array, InputError, PyTree
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from focalgeo.arguments import is_traced
 from focalgeo.curvature.arguments import power_of_two
+from focalgeo.precision import matmul
 from focalgeo.types import Array, InputError
 
 # In units of the machine epsilon times the matrix norm: what is shorter, of a new direction or a residual, is rounding
@@ -121,8 +122,3 @@ def check_symmetric(krylov: Krylov) -> None:
     """
     if not is_traced(krylov) and krylov.finite and not is_symmetric(krylov):
         raise InputError("matvec is not symmetric: v' H w and w' H v differ; pass a Hessian's product, or (H + H') / 2")
-
-
-def matmul(left: Array, right: Array) -> Array:
-    """The product in full precision: accelerators would multiply in fewer bits, and orthogonality would be lost."""
-    return jnp.matmul(left, right, precision=jax.lax.Precision.HIGHEST)

@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from focalgeo.arguments import is_traced
 from focalgeo.curvature.arguments import check_callable, check_finite_tree, check_matches
+from focalgeo.precision import at_highest
 from focalgeo.types import Array, PyTree
 
 
@@ -66,8 +67,9 @@ def unravel(vector: Float[Array, " size"], layout: Layout) -> PyTree:
 
 
 def checked_matvec(matvec):
-    """`matvec`, refusing a product that is no tree like its vector, or that is concrete and not finite."""
+    """`matvec` at full precision, refusing a product that is no tree like its vector, or is concrete and not finite."""
     check_callable(matvec, name="matvec")
+    matvec = at_highest(matvec)
 
     def product(vector):
         tree = matvec(vector)

@@ -11,12 +11,14 @@ from jaxtyping import Float
 from focalgeo.arguments import check_key, described
 from focalgeo.curvature.arguments import check_callable, check_matches, check_params, scalar
 from focalgeo.curvature.matvec import layout_of, ravel, unravel
+from focalgeo.precision import at_highest
 from focalgeo.types import Array, InputError, PyTree
 
 DENSE_LIMIT = 5000
 DENSE_ROWS_AT_ONCE = 64
 
 
+@at_highest
 def hvp(loss, params: PyTree, vector: PyTree) -> PyTree:
     """Hessian-vector product H v, exact, as the derivative of the gradient along v (forward over reverse).
 
@@ -40,6 +42,7 @@ def hvp(loss, params: PyTree, vector: PyTree) -> PyTree:
     return jax.jvp(jax.grad(scalar(loss)), (params,), (vector,))[1]
 
 
+@at_highest
 def linearized_hvp(loss, params: PyTree):
     """The function v -> H v with the gradient linearised once, for many products at one point.
 
@@ -67,6 +70,7 @@ def linearized_hvp(loss, params: PyTree):
     return product
 
 
+@at_highest
 def ggn_vp(outputs, output_loss, params: PyTree, vector: PyTree) -> PyTree:
     """Generalised Gauss-Newton product J' H_out J v: J the Jacobian of the outputs, H_out the loss's Hessian in them.
 
@@ -98,6 +102,7 @@ def ggn_vp(outputs, output_loss, params: PyTree, vector: PyTree) -> PyTree:
     return pullback(hvp(output_loss, predictions, tangent))[0]
 
 
+@at_highest
 def dense_hessian(loss, params: PyTree) -> Float[Array, "size size"]:
     """The full Hessian as a matrix [n, n], rows and columns in the order of `jax.flatten_util.ravel_pytree`.
 
@@ -129,6 +134,7 @@ def dense_hessian(loss, params: PyTree) -> Float[Array, "size size"]:
     return jax.lax.map(row, units, batch_size=min(DENSE_ROWS_AT_ONCE, layout.size))
 
 
+@at_highest
 def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree, *, key: Array | None = None) -> PyTree:
     """Fisher product F v, F the mean over examples of J' (diag p - p p') J, J the Jacobian of an example's logits.
 

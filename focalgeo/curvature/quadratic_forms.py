@@ -20,6 +20,7 @@ from focalgeo.curvature.arguments import (
 )
 from focalgeo.curvature.matvec import flat_matvec, layout_of, unravel
 from focalgeo.curvature.traces import sign_probe
+from focalgeo.precision import at_highest
 from focalgeo.types import Array, InputError, PyTree
 
 
@@ -30,6 +31,7 @@ class Parts(NamedTuple):
     residual: Array  # of the network, grad_z L . zddot
 
 
+@at_highest
 def quadratic_parts(
     network: Callable[[PyTree], PyTree],
     losses: Mapping[str, Callable[[PyTree], Array]],
@@ -176,6 +178,8 @@ def _span(rows: list[Array]) -> Float[Array, "rows size"]:
 
 
 def _checked_form(form: Callable) -> Callable:
+    form = at_highest(form)
+
     def checked(vector: PyTree) -> PyTree:
         values = form(vector)
         for path, leaf in jax.tree_util.tree_leaves_with_path(values):

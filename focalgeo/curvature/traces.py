@@ -11,6 +11,7 @@ from focalgeo.arguments import check_choice, check_key, count, described
 from focalgeo.curvature.arguments import MOST_PRODUCTS, check_bytes, check_finite_tree, check_params, power_of_two
 from focalgeo.curvature.matvec import Layout, flat_matvec, iterate, layout_of, map_rows
 from focalgeo.curvature.xtrace import start_vectors, value_and_stderr
+from focalgeo.precision import matmul
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
 # a standard error takes two samples of 1, 1 or 2 products
@@ -142,8 +143,7 @@ def sign_probe(
     probe = jax.random.rademacher(jax.random.fold_in(key, index), (layout.size,), layout.dtype)
     if basis is None:
         return probe
-    inside = jnp.matmul(basis, probe, precision="highest")
-    return probe - jnp.matmul(inside, basis, precision="highest")
+    return probe - matmul(matmul(basis, probe), basis)
 
 
 def sample_mean(samples: Float[Array, "n ..."]) -> Estimate:

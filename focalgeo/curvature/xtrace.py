@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from focalgeo.curvature.arguments import power_of_two
+from focalgeo.precision import matmul
 from focalgeo.types import Array
 
 
@@ -56,12 +57,12 @@ def value_and_stderr(
     unit = power_of_two(products)  # so that squares neither overflow nor vanish
     products, basis_products = products / unit, basis_products / unit
     small = Compressed(
-        _matmul(basis, basis_products.T),
-        _matmul(vectors, basis.T),
-        _matmul(vectors, basis_products.T),
+        matmul(basis, basis_products.T),
+        matmul(vectors, basis.T),
+        matmul(vectors, basis_products.T),
         jnp.sum(vectors * products, axis=1),
         jnp.sum(vectors**2, axis=1),
-        _left_out(_matmul(basis, products.T)),
+        _left_out(matmul(basis, products.T)),
     )
     count, size = vectors.shape
     samples = _samples(small, jnp.zeros_like(small.left_out), size - count + 1)
@@ -124,8 +125,4 @@ def _left_out(coordinates: Array) -> Array:
 
 def _quadratic(matrix: Array, rows: Array) -> Array:
     """[rows]: r' M r of each row."""
-    return jnp.sum(_matmul(rows, matrix) * rows, axis=1)
-
-
-def _matmul(left: Array, right: Array) -> Array:
-    return jnp.matmul(left, right, precision="highest")
+    return jnp.sum(matmul(rows, matrix) * rows, axis=1)

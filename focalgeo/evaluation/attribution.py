@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from focalgeo import curvature, parallel
 from focalgeo.arguments import count
 from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
+from focalgeo.precision import at_highest
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
 from focalgeo.types import Array, Batch, InputError, PyTree
 
@@ -81,6 +82,7 @@ def make_form(problem: Problem, *, split: tuple[str, ...]) -> Callable[[PyTree],
     n = count_examples(problem)
     network = (as_argument(problem.apply), problem.params, problem.model_state)
 
+    @at_highest
     def form(vector: PyTree) -> dict[str, dict[str, Array]]:
         # One after the other: devices of one CPU take independent programs in any order, and their sums never meet.
         shares = [jax.device_get(_parts_of(vector, losses, n, *network, batch)) for batch in problem.batches]
@@ -224,6 +226,7 @@ def compare_examples(problem: Problem, reference: str) -> dict[str, Examples]:
 
 
 @partial(jax.jit, static_argnames="reference")
+@at_highest
 def _compare_all(
     losses: dict[str, Partial], apply: Partial, params: PyTree, model_state: PyTree, batch: Batch, *, reference: str
 ) -> dict[str, Examples]:

@@ -10,6 +10,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import curvature, parallel, trees
+from focalgeo.precision import at_highest
 from focalgeo.rows import DENSITY_LINEAR_WIDTH, DensityBin, Eigenvalue, Trace, finite
 from focalgeo.types import Array, Batch, InputError, PyTree
 
@@ -80,6 +81,7 @@ def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Calla
 
 
 @jax.jit
+@at_highest
 def _batch_loss(
     apply: Partial, loss: Partial, num_examples: int, params: PyTree, model_state: PyTree, batch: Batch
 ) -> Array:
@@ -96,6 +98,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     arguments = (as_argument(batch_loss), params, model_state)
     zeros = jax.tree.map(jnp.zeros_like, params)
 
+    @at_highest
     def matvec(vector: PyTree) -> PyTree:
         total = zeros
         for batch in batches:

@@ -14,6 +14,7 @@ from focalgeo import calibration, parallel
 from focalgeo.calibration.binning import equal_width
 from focalgeo.calibration.metric_rows import reliability_rows
 from focalgeo.evaluation.curvature import as_argument
+from focalgeo.precision import at_highest
 from focalgeo.rows import OUTCOMES, Diagnostic, HistogramBin, Row, finite
 from focalgeo.types import Array, Batch, InputError, Predictions, PyTree, TrainState
 
@@ -214,6 +215,7 @@ def check_last_layer(apply: Callable, variables: PyTree, x: Array) -> None:
 
 
 @jax.jit
+@at_highest
 def _weight_norms(apply: Partial, variables: PyTree, x: Array) -> Array:
     """Frobenius norms |W| [members] of the last layers' kernels, for variables with leaves [members, ...].
 

@@ -9,6 +9,7 @@ import jax
 
 from focalgeo import trees
 from focalgeo.evaluation.curvature import Problem, add_product, count_examples, make_batch_loss, on_device
+from focalgeo.precision import at_highest
 from focalgeo.types import InputError, PyTree
 
 
@@ -68,6 +69,7 @@ class Forecast(NamedTuple):
         return self.product + self.vectors
 
 
+@at_highest
 def forecast_memory(problem: Problem, *, num_vectors: int) -> Forecast:
     """The memory of Hessian products of the problem's losses with `num_vectors` vectors of its parameters kept.
 
@@ -111,6 +113,7 @@ def check_memory(forecast: Forecast, available: int | None) -> None:
     )
 
 
+@at_highest
 def seconds_of_product(problem: Problem) -> float:
     """Seconds of one Hessian product over all batches, from one batch measured after compilation."""
     count_examples(problem)

@@ -17,6 +17,7 @@ from focalgeo.config import Known, check, describe
 from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES
 from focalgeo.job import say
 from focalgeo.job.members import Member
+from focalgeo.precision import at_precision
 from focalgeo.training import best_epoch, loop, optimiser, penalties
 from focalgeo.training.step import make_step, stack
 from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Split, TrainState
@@ -100,9 +101,10 @@ def prepare(config, dataset: Dataset | None = None) -> Prepared:
 
 
 def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
-    """The step of one run, to be compiled by `parallel`."""
+    """The step of one run, to be compiled by `parallel`; the only thing that config.model.precision is for."""
     mean = config.optimizer.reduction == "mean"
-    return make_step(model.apply, objective.loss, tx, parallel.reduce_sum, outputs=objective.outputs, mean=mean)
+    step = make_step(model.apply, objective.loss, tx, parallel.reduce_sum, outputs=objective.outputs, mean=mean)
+    return at_precision(step, config.model.precision)
 
 
 def make_objective(config) -> Objective:

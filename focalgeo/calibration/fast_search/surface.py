@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from focalgeo.calibration.binning import bin_edges
 from focalgeo.calibration.fast_search.tail import Nodes, Tail, moments_at, tail_sums, tail_weights
+from focalgeo.precision import matmul
 from focalgeo.types import Array
 
 _FAR = -1e20  # a logit difference this far down has probability 0 at any temperature; unlike -inf, times 0 it is 0
@@ -93,7 +94,7 @@ def chunk_surface(
         shared = _shared(rows, temperature, sums)
         rest = _rest(shared, gammas, tail)
         confidence, nll = jax.vmap(lambda h, gamma: _confidence_and_nll(shared, rows.correct, h, gamma))(rest, gammas)
-        nll = nll @ weight + shared.linear @ weight - gammas * (shared.slope @ weight)
+        nll = matmul(nll, weight) + matmul(shared.linear, weight) - gammas * matmul(shared.slope, weight)
         if num_bins is None:
             return nll, confidence
         return nll, _bin_sums(confidence, weight, rows.correct, num_bins)

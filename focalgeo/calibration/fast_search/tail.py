@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from focalgeo.precision import matmul
 from focalgeo.types import Array
 
 _ORDER = 5
@@ -131,7 +132,7 @@ def tail_weights(sums: Array, log_second: Array, tail: Tail) -> Array:
     for a, b in TERMS:
         terms = [comb(b, c) * shift ** (b - c) * moments[a, c] for c in range(b + 1)]
         shifted.append(jnp.exp(a * shift) * sum(terms))
-    return jnp.matmul(tail.coefficients, jnp.stack(shifted), precision="highest")
+    return matmul(tail.coefficients, jnp.stack(shifted))
 
 
 @cache  # a fit takes as long as a small search, and every fold asks for the same one
