@@ -1,12 +1,10 @@
 """The calibrate command: python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine."""
 
-import gc
 import signal
 import sys
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once; every file on disk is complete at any moment
-    gc.set_threshold(10_000)  # of 700: tracing makes objects that live on, and looking through them took a sixth
 
 import argparse
 from collections.abc import Sequence
@@ -197,6 +195,7 @@ def main(arguments: Sequence[str]) -> int:
         inputs = read_inputs(options)
         from focalgeo.job import calibrate, compilation  # jax after flags and files, so that errors come at once
 
+        compilation.collect_rarely()
         compilation.keep_programs()
         calibrate.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0

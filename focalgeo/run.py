@@ -6,14 +6,12 @@ elsewhere with --coordinator=HOST:PORT --processes=N --process=I [--join_timeout
 Compiled programs are kept in ~/.cache/focalgeo/xla; JAX_COMPILATION_CACHE_DIR names another folder, or empty none.
 """
 
-import gc
 import sys
 
 from focalgeo.job import interruption
 
 if __name__ == "__main__":
     interruption.stop_at_once()  # before the imports that take time
-    gc.set_threshold(10_000)  # of 700: tracing makes objects that live on, and looking through them took a sixth
 
 from typing import Any, NamedTuple
 
@@ -93,6 +91,7 @@ def main(arguments: list[str]) -> int:
         else:
             from focalgeo.job import compilation
 
+            compilation.collect_rarely()
             compilation.keep_programs()
             job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
     except (InputError, RunError, Interrupted) as error:
