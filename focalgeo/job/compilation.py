@@ -1,4 +1,4 @@
-"""What makes a command's short runs short: compiled programs kept from run to run, and garbage looked for rarely."""
+"""Shorter runs: compiled programs kept for the next one, and garbage looked for rarely."""
 
 import contextlib
 import gc
