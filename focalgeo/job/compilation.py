@@ -12,6 +12,8 @@ from pathlib import Path
 import jax
 
 from focalgeo.data.cache import cache_directory
+from focalgeo.job import say
+from focalgeo.types import shown
 
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 _LEAST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"  # of compilation: what takes less is not kept
@@ -24,6 +26,7 @@ def keep_programs() -> Path | None:
 
     $JAX_COMPILATION_CACHE_DIR is heeded: another folder, or, where it is empty, none. Of this and of a folder that
     cannot be written to, or that others can write to, nothing is kept and None is returned: what lies there is run.
+    Where the folder is new, a line says so.
     """
     if _LEAST not in os.environ:
         jax.config.update(_LEAST.lower(), 0)  # a short run compiles a hundred small programs, in a fifth of its time
@@ -33,6 +36,7 @@ def keep_programs() -> Path | None:
         return None
     kept = cache_directory(None) / "xla"
     folder = kept / _machine()
+    begun = folder.exists()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_own(folder)
@@ -42,6 +46,8 @@ def keep_programs() -> Path | None:
     # a full disk, or a program half written by a process that was killed: it is compiled, and nothing is lost
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     jax.config.update("jax_compilation_cache_dir", str(folder))
+    if not begun:
+        say(f"compiled programs are kept in {shown(folder, most=200)}: the next runs start sooner")
     return folder
 
 
