@@ -21,7 +21,7 @@ def at_precision(function: Callable, precision: str) -> Callable:
 
     Args:
         function: any function of arrays, to be jitted or not, as another network's forward pass.
-        precision: "default", "high" or "highest", of `jax.default_matmul_precision`.
+        precision: "high", "highest" or another of `jax.default_matmul_precision`.
     """
 
     @functools.wraps(function)

@@ -1,7 +1,11 @@
-"""Every public function of what is measured, lowered for TPU and CUDA: its products name full precision."""
+"""What is lowered for TPU and CUDA: what is measured names full precision, training the config's.
+
+QR and eigenvalue decompositions of small matrices (Lanczos, bases) name none: each platform has routines of its own.
+"""
 
 import functools
 import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +13,8 @@ import numpy as np
 import pytest
 from lowered_programs import lowered_programs
 
+from configs import digits
+from experiments.accelerators import steps
 from focalgeo import calibration, curvature, evaluation, losses, models, parallel
 from focalgeo.types import Batch, TrainState
 
@@ -151,7 +157,7 @@ CALLS = {  # of functions that need arguments of their own
     "restrict": restricted,
     "share_in_bins": lambda: curvature.share_in_bins(density(), np.float32([-99, 0, 99])),
     "cumulative_distribution": lambda: curvature.cumulative_distribution(density(), np.float32([0, 1])),
-    "smoothed_density": lambda: curvature.smoothed_density(density(), np.float32([0, 1]), 0.1),
+    "smoothed_density": lambda: curvature.smoothed_density(density(), np.float32([0, 1]), width=0.1),
     "trace_to": lambda: curvature.trace_to(matvec, LIKE, KEY, max_products=36),
     "attribution_rows": lambda: evaluation.attribution_rows(problem(), measured(), KEY, split="val", num_probes=4),
     "density_rows": lambda: evaluation.density_rows(problem(), measured(), KEY, split="val", num_probes=2, steps=2),
@@ -192,21 +198,27 @@ def public():
     ]
 
 
-def call(room, name):
-    """Calls the function with the arguments that its parameters name; a new name needs an entry above."""
-    if name in CALLS:
-        return CALLS[name]()
-    function = getattr(room, name)
-    needed = [each for each in inspect.signature(function).parameters.values() if each.default is each.empty]
+def arguments(room, name):
+    """What the function's parameters take by their names, in order and by keyword; a new name needs an entry above."""
+    needed = [each for each in inspect.signature(getattr(room, name)).parameters.values() if each.default is each.empty]
     needed = [each for each in needed if each.kind is not each.VAR_KEYWORD]
     known = ARGUMENTS[room] | ({"params": network()[1], "vector": network()[1]} if room is curvature else {})
     unknown = [each.name for each in needed if each.name not in known]
     assert not unknown, f"{name}: no arguments for {unknown}; add them, a call, or a reason to leave it out"
     given = [(each, known[each.name]) for each in needed]
     named = {each.name: value for each, value in given if each.kind is each.KEYWORD_ONLY}
-    return function(*(value for each, value in given if each.kind is not each.KEYWORD_ONLY), **named)
+    return [value for each, value in given if each.kind is not each.KEYWORD_ONLY], named
 
 
+def call(room, name):
+    """Calls the function, as CALLS says or with the arguments that its parameters name."""
+    if name in CALLS:
+        return CALLS[name]()
+    positional, named = arguments(room, name)
+    return getattr(room, name)(*positional, **named)
+
+
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("room", "name"), public(), ids=lambda each: each if isinstance(each, str) else "")
 def test_every_product_names_full_precision_on_tpu_and_cuda(room, name, monkeypatch):
@@ -223,6 +235,38 @@ def test_all_public_functions_are_known():
     exempt = [name for names in UNTESTED.values() for name in names]
     assert {*exempt, *CALLS} <= names
     assert not {*exempt} & {*CALLS}
+    for room, name in public():
+        if name not in CALLS:
+            arguments(room, name)
+
+
+@pytest.mark.parametrize(
+    ("precision", "ambient", "named"),
+    [
+        ("default", None, "DEFAULT"),
+        ("default", "highest", "HIGHEST"),
+        ("high", "highest", "HIGH"),
+        ("highest", None, "HIGHEST"),
+    ],
+)
+@pytest.mark.parametrize("trace_of", ["hessian", "gauss_newton"])
+def test_a_training_step_has_the_precision_of_the_config(precision, ambient, named, trace_of):
+    config = digits.get_config()
+    config.model.precision, config.loss.trace_penalty, config.loss.trace_of = precision, 0.01, trace_of
+    with jax.default_matmul_precision(ambient):
+        text = steps.training_step(config).call(jax.devices()[:1]).lower().as_text()
+    products = re.findall(r"dot_general.*precision = \[(\w+, \w+)\].*-> (.*)", text)
+    found = {
+        each for each, result in products if result != "tensor<1xf32>"
+    }  # norms are measured
+    assert found == {f"{named}, {named}"}
+
+
+def test_predictions_have_full_precision_whatever_that_of_training():
+    config = digits.get_config()
+    config.model.precision = "default"
+    text = steps.prediction(config).call(jax.devices()[:1]).lower().as_text()
+    assert set(re.findall(r"precision = \[(\w+, \w+)\]", text)) == {"HIGHEST, HIGHEST"}
 
 
 def test_a_product_that_names_no_precision_is_seen():

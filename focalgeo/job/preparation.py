@@ -104,7 +104,8 @@ def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
     """The step of one run, to be compiled by `parallel`; the only thing that config.model.precision is for."""
     mean = config.optimizer.reduction == "mean"
     step = make_step(model.apply, objective.loss, tx, parallel.reduce_sum, outputs=objective.outputs, mean=mean)
-    return at_precision(step, config.model.precision)
+    precision = config.model.precision
+    return step if precision == "default" else at_precision(step, precision)  # jax's own default, as it may be set
 
 
 def make_objective(config) -> Objective:
