@@ -1,4 +1,7 @@
-"""Calibration: maps, metrics, searches and fits as pure functions; methods, estimators and calibrator.json."""
+"""Calibration: maps, metrics, searches and fits as pure functions; methods, estimators and calibrator.json.
+
+Products run at full float32 precision on every device.
+"""
 
 from focalgeo.calibration.binning import Reliability, adaptive_reliability, check_predictions, reliability
 from focalgeo.calibration.classwise import focal_matrix_scaling, focal_vector_scaling

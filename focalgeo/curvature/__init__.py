@@ -1,6 +1,8 @@
 """Curvature of any loss(params): exact products, and estimates that carry their error.
 
 Everything here is a function of a matvec (tree -> tree) or of a scalar loss(params); it knows no models and no data.
+Products run at full float32 precision on every device, also those of the given loss or matvec; only the trace as a term
+of training (`value_and_trace`, `outputs_and_trace`) takes the precision in force.
 """
 
 from focalgeo.curvature.arguments import check_deterministic

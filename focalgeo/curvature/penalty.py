@@ -39,8 +39,9 @@ def value_and_trace(
     Raises:
         InputError: num_probes or form out of range; else as for `hvp`.
 
-    Accuracy: all forms equal up to rounding, also their gradients, and equal to the exact trace in the mean over all
-    sign vectors; tests/curvature/test_penalty.py.
+    Accuracy: a term of training, its products have the precision in force (`jax.default_matmul_precision`). All forms
+    equal up to rounding, also their gradients, and equal to the exact trace in the mean over all sign vectors;
+    tests/curvature/test_penalty.py.
 
     Source: Kimura and Naganuma, Geometric Insights into Focal Loss, Eq. 33; probes of Hutchinson (1990).
     """
@@ -95,8 +96,8 @@ def outputs_and_trace(
     Raises:
         InputError: as for `value_and_trace`.
 
-    Accuracy: equal to `value_and_trace` with the same probe up to rounding, gradients too, in all forms, and of
-    "gauss_newton" to the dense product in float64; tests/curvature/test_penalty.py.
+    Accuracy: products as in `value_and_trace`; equal to it with the same probe up to rounding, gradients too, in all
+    forms, and of "gauss_newton" to the dense product in float64; tests/curvature/test_penalty.py.
 
     Source: as for `value_and_trace`; Schraudolph (2002) for the Gauss-Newton product.
     """
