@@ -256,9 +256,7 @@ def test_a_training_step_has_the_precision_of_the_config(precision, ambient, nam
     with jax.default_matmul_precision(ambient):
         text = steps.training_step(config).call(jax.devices()[:1]).lower().as_text()
     products = re.findall(r"dot_general.*precision = \[(\w+, \w+)\].*-> (.*)", text)
-    found = {
-        each for each, result in products if result != "tensor<1xf32>"
-    }  # norms are measured
+    found = {each for each, result in products if result != "tensor<1xf32>"}  # norms are measured
     assert found == {f"{named}, {named}"}
 
 
