@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from focalgeo.types import InputError
+from focalgeo.types import InputError, shown
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,7 +42,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 def compile_all(asked: argparse.Namespace) -> None:
     """Compile every row that is not there yet, and write it as soon as it is."""
     from experiments.accelerators import compiling, tables
-    from experiments.accelerators.cases import cases
+    from experiments.accelerators.cases import TOPOLOGIES, cases
 
     path = asked.out / "results.json"
     results = _read(path)
@@ -52,14 +52,16 @@ def compile_all(asked: argparse.Namespace) -> None:
         compiling.devices_of("v5e:2x2")  # says so
     results |= compiling.machine()
     there = {_key(row) for row in results["rows"]}
-    for case in cases():
-        for topology in case.on:
-            wanted = asked.only in _label(case) and asked.on in ("", topology)
-            if wanted and (case.name, case.kind, case.dtype, topology) not in there:
-                row = compiling.compiled_row(case, topology)
-                results["rows"].append(row)
-                tables.write(path, results, tables.tables)
-                print(_said(row), flush=True)
+    wanted = [(case, topology) for case in _chosen(cases(), asked.only) for topology in case.on]
+    wanted = [(case, topology) for case, topology in wanted if asked.on in ("", topology)]
+    if not wanted:
+        raise InputError(f"--on={shown(asked.on)} is none of these programs' topologies: {', '.join(TOPOLOGIES)}")
+    for case, topology in wanted:
+        if (case.name, case.kind, case.dtype, topology) not in there:
+            row = compiling.compiled_row(case, topology)
+            results["rows"].append(row)
+            tables.write(path, results, tables.tables)
+            print(_said(row), flush=True)
     return None
 
 
@@ -72,9 +74,9 @@ def time_all(asked: argparse.Namespace) -> None:
     path = asked.out / "timings.json"
     results = _read(path) | running.device()
     there = {_key(row) for row in results["rows"]}
-    for case in cases():
+    for case in _chosen(cases(), asked.only):
         key = (case.name, case.kind, case.dtype, None)
-        if asked.only in _label(case) and key not in there:
+        if key not in there:
             row = running.timed_row(case)
             there.add(key)
             results["rows"].append(row)
@@ -82,8 +84,22 @@ def time_all(asked: argparse.Namespace) -> None:
             print(f"{_label(case)}: {1e3 * row['seconds']:.3g} ms", flush=True)
 
 
+def _chosen(cases: list, text: str) -> list:
+    found = [case for case in cases if text in _label(case)]
+    if not found:
+        raise InputError(f"--only={shown(text)} is in no name: give a part of one such as {_label(cases[0])!r}")
+    return found
+
+
 def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+    """The results of a folder, which is made; none where there are none yet."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+    except OSError as error:
+        raise InputError(f"{shown(path, most=200)}: {error.strerror}: give another folder as --out") from None
+    except ValueError:
+        raise InputError(f"{shown(path, most=200)} is no JSON: mend it or move it away") from None
 
 
 def _key(row: dict[str, Any]) -> tuple:

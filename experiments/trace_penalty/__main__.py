@@ -5,6 +5,8 @@ python -m experiments.trace_penalty --cifar10=folder:cifar10.tar.xz
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from experiments.trace_penalty import cost, runs
@@ -17,7 +19,10 @@ def main() -> None:
     for name in asked.tasks:
         data = asked.cifar10 if name == "cifar10" else None
         if "train" in asked.pieces:
-            runs.train(asked.out, name, asked.seeds, data)
+            try:
+                runs.train(asked.out, name, asked.seeds, data)
+            except subprocess.CalledProcessError as failed:  # which has said why
+                sys.exit(failed.returncode)
         if "cost" in asked.pieces:
             cost.measure(asked.out, name, asked.seeds, data=data, rounds=asked.rounds, probes=asked.probes)
     write(asked.out)
@@ -34,7 +39,11 @@ def parse() -> argparse.Namespace:
     add("--rounds", type=int, default=9, help="of timed steps (default 9)")
     add("--probes", type=int, default=200, help="random vectors by which noise is measured (default 200)")
     add("--out", type=Path, default=Path("runs/trace_penalty"), help="folder of the runs (default runs/trace_penalty)")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    for name, least in {"seeds": 2, "rounds": 1, "probes": 2}.items():
+        if getattr(asked, name) < least:
+            parser.error(f"--{name}: {getattr(asked, name)} is fewer than {least}")
+    return asked
 
 
 def write(out: Path) -> None:

@@ -97,11 +97,13 @@ def to_svg(figure: Figure) -> str:
     """Return the figure as SVG text, the same bytes for the same figure: no date, no version, no random ids."""
     buffer = io.StringIO()
     with styled(), drawing():
+        canvas, dpi = FigureCanvasSVG(figure), figure.dpi
         if engine := figure.get_layout_engine():
-            FigureCanvasSVG(figure)  # whose letters are measured
-            engine.execute(figure)
-            figure.set_layout_engine("none")  # else savefig draws all of it once for the layout before it draws it
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+            engine.execute(figure)  # measures letters on that canvas, which changes the dpi
+            figure.set_layout_engine("none")
+            figure.dpi = dpi
+        # savefig would draw all of it once for the layout before it draws it.
+        canvas.print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return re.sub(r"[ \t]+\n", "\n", buffer.getvalue())
 
 
