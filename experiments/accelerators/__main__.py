@@ -74,7 +74,7 @@ def time_all(asked: argparse.Namespace) -> None:
     path = asked.out / "timings.json"
     results = _read(path) | running.device()
     there = {_key(row) for row in results["rows"]}
-    for case in _chosen(cases(), asked.only):
+    for case in _chosen([case for case in cases() if not case.effort], asked.only):
         key = (case.name, case.kind, case.dtype, None)
         if key not in there:
             row = running.timed_row(case)

@@ -48,7 +48,8 @@ class Case(NamedTuple):
     """A program to compile.
 
     kind: "training step", "sweep step", "trace penalty" or "measurement". on: the topologies it is compiled for.
-    members: how many train in one call. make: () -> steps.Program.
+    members: how many train in one call. make: () -> steps.Program. effort: the compiler's, of
+    `jax_exec_time_optimization_effort`; 0 is the usual, -1 the least.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Case(NamedTuple):
     on: tuple[str, ...]
     make: Callable[[], steps.Program]
     members: int = 1
+    effort: float = 0.0
 
 
 def cases() -> list[Case]:
@@ -65,7 +67,7 @@ def cases() -> list[Case]:
     early = [_step(name, dtype, (HOST,)) for name in quick for dtype in DTYPES]
     late = [_step(name, dtype, (HOST,)) for name in SLOW for dtype in DTYPES]
     again = [_step(name, "bfloat16", (POD, NEWER)) for name in (*quick, *SLOW)]
-    return [*early, *_sweeps(), *_traces(), *_measurements(), *late, *again]
+    return [*early, *_sweeps(), *_traces(), *_measurements(), *_with_little_effort(), *late, *again]
 
 
 def _step(name: str, dtype: str, on: tuple[str, ...]) -> Case:
@@ -128,6 +130,12 @@ def _measurements() -> list[Case]:
         Case(name, "measurement", "float32", (ONE,) if name.startswith(("search", "bootstrap")) else (HOST,), make)
         for name, make in [*others, *of_large]
     ]
+
+
+def _with_little_effort() -> list[Case]:
+    """A step and the products that take long to compile, compiled sooner and worse."""
+    chosen = [_step("resnet20", "float32", (HOST,)), *(case for case in _measurements() if case.name.startswith("hvp"))]
+    return [case._replace(name=f"{case.name}, little effort", effort=-1.0) for case in chosen]
 
 
 def _changed(config, fields: Mapping[str, Any]):

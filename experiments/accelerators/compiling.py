@@ -58,11 +58,14 @@ def compiled_row(case: Case, topology: str) -> dict[str, Any]:
     began = time.perf_counter()
     lowered = program.call(devices).lower()
     row |= {"seconds_to_lower": time.perf_counter() - began, "load": os.getloadavg()[0]}
+    jax.config.update("jax_exec_time_optimization_effort", case.effort)
     began, used = time.perf_counter(), time.process_time()
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         return row | {"compiles": False, "error": str(error).splitlines()[0][:300]}
+    finally:
+        jax.config.update("jax_exec_time_optimization_effort", 0.0)
     row |= {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - used}
     return row | {"compiles": True} | costs(compiled, program, len(devices))
 
