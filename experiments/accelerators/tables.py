@@ -23,8 +23,9 @@ _PLAIN = "resnet20"
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, str]:
-    """Markdown tables by name, made of the rows alone."""
-    rows = results["rows"]
+    """Markdown tables by name, made of the rows alone, in the order of `cases`."""
+    order = [(case.name, case.kind, case.dtype, topology) for case in cases() for topology in case.on]
+    rows = sorted(results["rows"], key=lambda row: order.index(_key(row)) if _key(row) in order else len(order))
     found = {name: table([row for row in rows if row["kind"] == kind]) for name, kind in KINDS.items()}
     return found | {
         "members": members_table(rows),
@@ -44,7 +45,7 @@ def made_with(results: Mapping[str, Any]) -> str:
 
 def missing(rows: Sequence[Mapping[str, Any]]) -> str:
     """The programs that have no row yet, a line for each topology."""
-    there = {(row["program"], row["kind"], row["dtype"], row["topology"]) for row in rows}
+    there = {_key(row) for row in rows}
     found: dict[str, list[str]] = {}
     for case in cases():
         for topology in case.on:
@@ -52,6 +53,10 @@ def missing(rows: Sequence[Mapping[str, Any]]) -> str:
                 found.setdefault(topology, []).append(f"{case.kind} {case.name} ({case.dtype})")
     lines = [f"- {topology}: {'; '.join(names)}" for topology, names in found.items()]
     return "\n".join(["Not compiled yet:" if lines else "Every program has its row.", "", *lines]).strip() + "\n"
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    return row["program"], row["kind"], row["dtype"], row["topology"]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
