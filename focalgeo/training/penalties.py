@@ -70,8 +70,8 @@ def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0
         outputs_and_trace: (network, loss of the outputs, params, key) -> (outputs, auxiliary results, estimate), as
             that of focalgeo.curvature.
         loss: (logits, labels) -> [...], in nats.
-        examples: 0 for all of a batch, else how many of its rows, on all devices together; the devices divide it, and
-            the first row of a batch is not masked.
+        examples: 0 for all of a batch, else how many of its rows, on all devices together; the devices divide it. Where
+            none of these rows counts the estimate is 0.
     """
 
     def estimated(network: Callable, params: PyTree, batch: Batch, key: Array) -> Outputs:
@@ -86,7 +86,7 @@ def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0
         part = jax.tree.map(lambda leaf: leaf[:: len(leaf) // rows][:rows], batch)
         _, _, estimate = estimated(network, params, part, key)
         chosen, all_of_it = parallel.reduce_sum([jnp.sum(each.mask, dtype=jnp.float32) for each in (part, batch)])
-        return *network(params), estimate * all_of_it / chosen
+        return *network(params), estimate * all_of_it / jnp.maximum(chosen, 1)
 
     return of_part if examples else estimated
 
