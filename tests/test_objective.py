@@ -152,9 +152,7 @@ def test_the_trace_of_a_part_of_the_batch_is_in_the_mean_over_orders_that_of_the
     mean = jax.tree.map(lambda *leaves: np.mean(leaves, 0), *parts)
     chex.assert_trees_all_close(mean, expected, rtol=1e-5, atol=1e-5)
     assert np.ptp([penalty for penalty, _ in parts]) > 0.1 * abs(expected[0])
-    assert (
-        one_step(Batch(x, y, np.arange(8) % 2 > 0), 4)[0] == 0
-    )  # rows 0 and 2 of both devices
+    assert one_step(Batch(x, y, np.arange(8) % 2 > 0), 4)[0] == 0  # rows 0 and 2 of both devices
 
 
 def test_a_trace_of_a_part_leaves_loss_and_running_statistics_those_of_the_batch():
