@@ -196,8 +196,8 @@ def main(arguments: Sequence[str]) -> int:
         from focalgeo.job import calibrate, compilation  # jax after flags and files, so that errors come at once
 
         compilation.collect_rarely()
-        compilation.keep_programs()
-        calibrate.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
+        with compilation.programs_kept():
+            calibrate.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
         print(f"focalgeo: {str(error).replace('--workdir', '--out')}", file=sys.stderr)

@@ -92,8 +92,8 @@ def main(arguments: list[str]) -> int:
             from focalgeo.job import compilation
 
             compilation.collect_rarely()
-            compilation.keep_programs()
-            job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
+            with compilation.programs_kept():
+                job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
     except (InputError, RunError, Interrupted) as error:
         line, code = _of(error, str(error), error.exit_code)
     except MemoryError as error:

@@ -40,8 +40,9 @@ NETWORK = MLP(sizes=(32, 16, 10), examples=64)
 @pytest.fixture(autouse=True)
 def accelerator(request):
     """Skips a marked test where jax has the CPU alone, unless that is what was asked for."""
-    wanted = os.environ.get("FOCALGEO_ACCELERATOR")
-    if request.node.get_closest_marker("accelerator") and wanted != "cpu" and jax.default_backend() == "cpu":
+    wanted, found = os.environ.get("FOCALGEO_ACCELERATOR", "any"), jax.default_backend()
+    assert wanted in ("any", "cpu"), f"FOCALGEO_ACCELERATOR={wanted}: it is any or cpu"
+    if request.node.get_closest_marker("accelerator") and wanted != "cpu" and found == "cpu":
         pytest.skip("jax finds no GPU or TPU here; FOCALGEO_ACCELERATOR=cpu runs these tests on the CPU")
 
 

@@ -82,24 +82,31 @@ PROGRAM = """
 import sys
 import jax
 from focalgeo.job import compilation
-folder = compilation.keep_programs()
 hits = []
 jax.monitoring.register_event_listener(lambda name, **_: hits.append(name.rpartition("/")[2]))
-print(jax.jit(lambda x: x * 3 + 1)(2.0), hits.count("cache_hits"))
+with compilation.programs_kept():
+    if "bad input" in sys.argv:
+        sys.exit("bad input")
+    print(jax.jit(lambda x: x * 3 + 1)(2.0), hits.count("cache_hits"))
 """
 
 
-def run(home):
+def run(home, *arguments):
     names = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
     env = {name: value for name, value in os.environ.items() if name not in names}
     env["XDG_CACHE_HOME"] = str(home)
     found = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=env, cwd=Path(__file__).parent.parent, capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env=env,
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
     )
     return found.stdout.split(), found.stderr
 
 
 def test_a_second_process_compiles_nothing_and_half_a_program_is_compiled_in_silence(tmp_path):
+    assert run(tmp_path, "bad input") == ([], "bad input\n")
     found, said = run(tmp_path)
     assert found == ["7.0", "0"]
     assert f"kept in {tmp_path / 'focalgeo' / 'xla'}" in said

@@ -42,7 +42,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 def compile_all(asked: argparse.Namespace) -> None:
     """Compile every row that is not there yet, and write it as soon as it is."""
     from experiments.accelerators import compiling, tables
-    from experiments.accelerators.cases import TOPOLOGIES, cases
+    from experiments.accelerators.cases import cases
 
     path = asked.out / "results.json"
     results = _read(path)
@@ -52,10 +52,11 @@ def compile_all(asked: argparse.Namespace) -> None:
         compiling.devices_of("v5e:2x2")  # says so
     results |= compiling.machine()
     there = {_key(row) for row in results["rows"]}
-    wanted = [(case, topology) for case in _chosen(cases(), asked.only) for topology in case.on]
-    wanted = [(case, topology) for case, topology in wanted if asked.on in ("", topology)]
+    every = [(case, topology) for case in _chosen(cases(), asked.only) for topology in case.on]
+    wanted = [(case, topology) for case, topology in every if asked.on in ("", topology)]
     if not wanted:
-        raise InputError(f"--on={shown(asked.on)} is none of these programs' topologies: {', '.join(TOPOLOGIES)}")
+        known = ", ".join(dict.fromkeys(topology for _, topology in every))
+        raise InputError(f"--on={shown(asked.on)} is none of these programs' topologies: {known}")
     for case, topology in wanted:
         if (case.name, case.kind, case.dtype, topology) not in there:
             row = compiling.compiled_row(case, topology)
@@ -95,11 +96,14 @@ def _read(path: Path) -> dict[str, Any]:
     """The results of a folder, which is made; none where there are none yet."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+        for row in found["rows"]:
+            _key(row)
+        return found
     except OSError as error:
         raise InputError(f"{shown(path, most=200)}: {error.strerror}: give another folder as --out") from None
-    except ValueError:
-        raise InputError(f"{shown(path, most=200)} is no JSON: mend it or move it away") from None
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f"{shown(path, most=200)} holds no results of this command: move it away") from None
 
 
 def _key(row: dict[str, Any]) -> tuple:

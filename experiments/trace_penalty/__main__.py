@@ -11,18 +11,30 @@ from pathlib import Path
 
 from experiments.trace_penalty import cost, runs
 from experiments.trace_penalty.tables import all_tables
+from focalgeo.types import InputError, RunError
 
 
 def main() -> None:
-    """Do the pieces asked for, and write what there is of all tasks."""
+    """Do the pieces asked for, and write what there is of all tasks; 2 where what they need is not there."""
     asked = parse()
+    try:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        _do(asked)
+    except (InputError, RunError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except subprocess.CalledProcessError as failed:  # a job, which has said why
+        sys.exit(failed.returncode)
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}: give another folder as --out", file=sys.stderr)
+        sys.exit(2)
+
+
+def _do(asked: argparse.Namespace) -> None:
     for name in asked.tasks:
         data = asked.cifar10 if name == "cifar10" else None
         if "train" in asked.pieces:
-            try:
-                runs.train(asked.out, name, asked.seeds, data)
-            except subprocess.CalledProcessError as failed:  # which has said why
-                sys.exit(failed.returncode)
+            runs.train(asked.out, name, asked.seeds, data)
         if "cost" in asked.pieces:
             cost.measure(asked.out, name, asked.seeds, data=data, rounds=asked.rounds, probes=asked.probes)
     write(asked.out)
@@ -43,6 +55,9 @@ def parse() -> argparse.Namespace:
     for name, least in {"seeds": 2, "rounds": 1, "probes": 2}.items():
         if getattr(asked, name) < least:
             parser.error(f"--{name}: {getattr(asked, name)} is fewer than {least}")
+    asked.out = asked.out.absolute()  # the jobs run in the folder of the clone
+    if asked.cifar10 and asked.cifar10.startswith("folder:"):
+        asked.cifar10 = f"folder:{Path(asked.cifar10.removeprefix('folder:')).absolute()}"
     return asked
 
 

@@ -17,16 +17,23 @@ from focalgeo.job import preparation
 from focalgeo.job.members import make_members
 from focalgeo.training import checkpoint
 from focalgeo.training.step import member_state
-from focalgeo.types import Batch, TrainState
+from focalgeo.types import Batch, InputError, TrainState, shown
 
 
 def measure(out: Path, name: str, seeds: int, *, data: str | None, rounds: int, probes: int) -> None:
-    """Write measured/cost-NAME.json: seconds of steps, and noise before and after training without penalty."""
+    """Write measured/cost-NAME.json: seconds of steps, and noise before and after training without penalty.
+
+    Raises:
+        InputError: the runs of this task are not there.
+    """
+    checkpoints = workdir(out, name, "hessian") / "checkpoints"
+    if not checkpoints.is_dir():
+        raise InputError(f"{shown(checkpoints.parent, most=200)}: no run of {name} is there; --pieces train makes it")
     changes = {"data.name": data} if data else {}
     trained = with_values(make_config(name, "hessian", seeds), changes)
     prepared, members = preparation.prepare(trained), make_members(trained)
     states = preparation.initial_state(prepared, members)
-    manager = checkpoint.make_manager(workdir(out, name, "hessian") / "checkpoints", keep=trained.checkpoint.keep)
+    manager = checkpoint.make_manager(checkpoints, keep=trained.checkpoint.keep)
     states = {"initial": states, "trained": checkpoint.restore_latest(manager, states).state}
     state, after = (member_state(each, 0) for each in states.values())  # without penalty, seed 0
     pipeline = preparation.make_pipeline(trained, prepared.dataset, [members[0].config.seed])

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -26,7 +27,6 @@ def keep_programs() -> Path | None:
 
     $JAX_COMPILATION_CACHE_DIR is heeded: another folder, or, where it is empty, none. Of this and of a folder that
     cannot be written to, or that others can write to, nothing is kept and None is returned: what lies there is run.
-    Where the folder is new, a line says so.
     """
     if _LEAST not in os.environ:
         jax.config.update(_LEAST.lower(), 0)  # a short run compiles a hundred small programs, in a fifth of its time
@@ -36,7 +36,6 @@ def keep_programs() -> Path | None:
         return None
     kept = cache_directory(None) / "xla"
     folder = kept / _machine()
-    begun = folder.exists()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_own(folder)
@@ -46,9 +45,17 @@ def keep_programs() -> Path | None:
     # a full disk, or a program half written by a process that was killed: it is compiled, and nothing is lost
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    if not begun:
-        say(f"compiled programs are kept in {shown(folder, most=200)}: the next runs start sooner")
     return folder
+
+
+@contextlib.contextmanager
+def programs_kept() -> Iterator[None]:
+    """`keep_programs` for a command, which says so, when it has ended well, the first time that any are kept."""
+    folder = keep_programs()
+    is_empty = folder is not None and not any(folder.iterdir())
+    yield
+    if is_empty and any(folder.iterdir()):
+        say(f"compiled programs are kept in {shown(folder, most=200)}: the next runs start sooner")
 
 
 def collect_rarely() -> None:

@@ -241,16 +241,17 @@ def test_without_a_compiler_the_command_says_how_to_get_one(monkeypatch, capsys,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("text", ['{"rows":', "[]", "{}", "null", '{"rows": [{}]}'])
 @pytest.mark.parametrize(
     ("flag", "said"),
-    [("--only=nosuch", "is in no name"), ("--on=v9", "is none of these"), ("", "is no JSON")],
+    [("--only=nosuch", "is in no name"), ("--on=v9", "is none of these"), ("", "holds no results")],
 )
-def test_what_cannot_be_done_is_one_line(flag, said, monkeypatch, capsys, tmp_path):
+def test_what_cannot_be_done_is_one_line(flag, said, text, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(compiling, "has_compiler", lambda: True)
     monkeypatch.setattr(compiling, "compiled_row", None)
     monkeypatch.setattr(compiling, "machine", dict)
     if not flag:
-        (tmp_path / "results.json").write_text('{"rows":')
+        (tmp_path / "results.json").write_text(text)
     assert command.main([*filter(None, [flag]), f"--out={tmp_path}"]) == 2
     found = capsys.readouterr()
     assert found.out == ""
