@@ -24,6 +24,9 @@ def main(argv: list[str] | None = None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped; rows that are made are kept, and the same command goes on", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -48,18 +51,17 @@ def compile_all(asked: argparse.Namespace) -> None:
     results = _read(path)
     if asked.tables:
         return tables.write(path, results, tables.tables)
-    if not compiling.has_compiler():
-        compiling.devices_of("v5e:2x2")  # says so
+    compiling.check_compiler()
     results |= compiling.machine()
-    there = {_key(row) for row in results["rows"]}
+    there = {tables.key(row) for row in results["rows"]}
     every = [(case, topology) for case in _chosen(cases(), asked.only) for topology in case.on]
     wanted = [(case, topology) for case, topology in every if asked.on in ("", topology)]
     if not wanted:
         known = ", ".join(dict.fromkeys(topology for _, topology in every))
         raise InputError(f"--on={shown(asked.on)} is none of these programs' topologies: {known}")
     for case, topology in wanted:
-        if (case.name, case.kind, case.dtype, topology) not in there:
-            row = compiling.compiled_row(case, topology)
+        if case.key(topology) not in there:
+            row = compiling.row_of_child(case, topology)
             results["rows"].append(row)
             tables.write(path, results, tables.tables)
             print(_said(row), flush=True)
@@ -74,44 +76,37 @@ def time_all(asked: argparse.Namespace) -> None:
     running.check_accelerator()
     path = asked.out / "timings.json"
     results = _read(path) | running.device()
-    there = {_key(row) for row in results["rows"]}
+    there = {tables.key(row) for row in results["rows"]}
     for case in _chosen([case for case in cases() if not case.effort], asked.only):
-        key = (case.name, case.kind, case.dtype, None)
-        if key not in there:
+        if case.key(None) not in there:
             row = running.timed_row(case)
-            there.add(key)
+            there.add(case.key(None))
             results["rows"].append(row)
             tables.write(path, results, lambda found: {"timings": tables.timed_table(found)})
-            print(f"{_label(case)}: {1e3 * row['seconds']:.3g} ms", flush=True)
+            print(f"{case.label}: {1e3 * row['seconds']:.3g} ms", flush=True)
 
 
 def _chosen(cases: list, text: str) -> list:
-    found = [case for case in cases if text in _label(case)]
+    found = [case for case in cases if text in case.label]
     if not found:
-        raise InputError(f"--only={shown(text)} is in no name: give a part of one such as {_label(cases[0])!r}")
+        raise InputError(f"--only={shown(text)} is in no name: give a part of one such as {cases[0].label!r}")
     return found
 
 
 def _read(path: Path) -> dict[str, Any]:
     """The results of a folder, which is made; none where there are none yet."""
+    from experiments.accelerators import tables
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
         for row in found["rows"]:
-            _key(row)
+            tables.key(row)
         return found
     except OSError as error:
         raise InputError(f"{shown(path, most=200)}: {error.strerror}: give another folder as --out") from None
     except (ValueError, TypeError, KeyError):
         raise InputError(f"{shown(path, most=200)} holds no results of this command: move it away") from None
-
-
-def _key(row: dict[str, Any]) -> tuple:
-    return (row["program"], row["kind"], row["dtype"], row.get("topology"))
-
-
-def _label(case) -> str:
-    return f"{case.kind}: {case.name}, {case.dtype}"
 
 
 def _said(row: dict[str, Any]) -> str:

@@ -60,6 +60,15 @@ class Case(NamedTuple):
     members: int = 1
     effort: float = 0.0
 
+    @property
+    def label(self) -> str:
+        """The program in words, of which a part chooses it on the command line."""
+        return f"{self.kind}: {self.name}, {self.dtype}"
+
+    def key(self, topology: str | None) -> tuple[str, str, str, str | None]:
+        """What tells the row of this program on a topology from every other, as `tables.key` reads it from the row."""
+        return self.name, self.kind, self.dtype, topology
+
 
 def cases() -> list[Case]:
     """All of them, those that take longest last."""
@@ -112,24 +121,22 @@ def _traces() -> list[Case]:
 
 def _measurements() -> list[Case]:
     small, large = (lambda: cifar10.get_config("quick")), cifar10.get_config
-    of_large = [
-        ("prediction, resnet18", lambda: steps.prediction(large())),
-        ("hvp, resnet18", lambda: measurements.hessian_product(large())),
-        ("Lanczos step, resnet18", lambda: measurements.lanczos_step(large())),
-    ]
-    others = [
+    of_predictions = [
         ("search, 5,000 x 10", lambda: measurements.search(5_000, 10)),
         ("search, 5,000 x 100", lambda: measurements.search(5_000, 100)),
         ("bootstrap of 1,000, 10,000 x 10", lambda: measurements.bootstrap(10_000, 10)),
+    ]
+    of_networks = [
         ("hvp, cnn", lambda: measurements.hessian_product(small())),
         ("Lanczos step, cnn", lambda: measurements.lanczos_step(small())),
         ("lambda_max as one program, cnn", lambda: measurements.whole_measurement(small(), what="lambda_max")),
         ("density as one program, cnn", lambda: measurements.whole_measurement(small(), what="density")),
+        ("prediction, resnet18", lambda: steps.prediction(large())),
+        ("hvp, resnet18", lambda: measurements.hessian_product(large())),
+        ("Lanczos step, resnet18", lambda: measurements.lanczos_step(large())),
     ]
-    return [
-        Case(name, "measurement", "float32", (ONE,) if name.startswith(("search", "bootstrap")) else (HOST,), make)
-        for name, make in [*others, *of_large]
-    ]
+    on_one = [Case(name, "measurement", "float32", (ONE,), make) for name, make in of_predictions]
+    return on_one + [Case(name, "measurement", "float32", (HOST,), make) for name, make in of_networks]
 
 
 def _with_little_effort() -> list[Case]:

@@ -2,9 +2,11 @@
 
 import importlib.metadata
 import importlib.util
+import multiprocessing
 import os
 import platform
 import re
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import jax
 
-from experiments.accelerators.cases import HOST, ONE, Case
+from experiments.accelerators.cases import HOST, ONE, Case, cases
 from experiments.accelerators.steps import Program
 from focalgeo.types import InputError
 
@@ -32,14 +34,23 @@ def has_compiler() -> bool:
     return importlib.util.find_spec("libtpu") is not None
 
 
-def devices_of(topology: str) -> Sequence[jax.Device]:
-    """The devices of a topology, which need not exist.
+def check_compiler() -> None:
+    """Refuse a machine without libtpu.
 
     Raises:
         InputError: no TPU compiler is installed.
     """
     if not has_compiler():
         raise InputError("no TPU compiler here: install it by pip install -e '.[tpu]' (libtpu, 0.7 GB installed)")
+
+
+def devices_of(topology: str) -> Sequence[jax.Device]:
+    """The devices of a topology, which need not exist.
+
+    Raises:
+        InputError: no TPU compiler is installed.
+    """
+    check_compiler()
     from jax.experimental import topologies
 
     for name, value in _QUIET.items():
@@ -49,15 +60,43 @@ def devices_of(topology: str) -> Sequence[jax.Device]:
     return devices[:1] if topology == ONE else devices
 
 
+def row_of_child(case: Case, topology: str) -> dict[str, Any]:
+    """The row of a program compiled in a process of its own, so that a compiler that crashes takes nothing with it.
+
+    Raises:
+        ChildProcessError: the process ended by an error that is not the compiler's; it has said which.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send_row, args=(case.key(topology), sender))
+    child.start()
+    sender.close()  # the child alone holds it now: when it ends, nothing more can come
+    try:
+        return receiver.recv()
+    except EOFError:
+        child.join()
+        if child.exitcode >= 0:
+            raise ChildProcessError(f"{case.label}, {topology}: exit code {child.exitcode}") from None
+        return _first_fields(case, topology) | {"compiles": False, "error": f"crash (signal {-child.exitcode})"}
+    finally:
+        child.kill()  # where this process was told to stop
+        child.join()
+
+
+def _send_row(key: tuple, sender: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    [(case, topology)] = [(case, on) for case in cases() for on in case.on if case.key(on) == key]
+    sender.send(compiled_row(case, topology))
+
+
 def compiled_row(case: Case, topology: str) -> dict[str, Any]:
     """The row of a program compiled for a topology; where it does not compile, with the compiler's words."""
     devices = devices_of(topology)
-    row = {"program": case.name, "kind": case.kind, "dtype": case.dtype, "topology": topology}
-    row |= {"devices": len(devices), "members": case.members}
+    row = _first_fields(case, topology)
     program = case.make()
     began = time.perf_counter()
     lowered = program.call(devices).lower()
-    row |= {"seconds_to_lower": time.perf_counter() - began, "load": os.getloadavg()[0]}
+    row |= {"seconds_to_lower": time.perf_counter() - began}
     jax.config.update("jax_exec_time_optimization_effort", case.effort)
     began, used = time.perf_counter(), time.process_time()
     try:
@@ -68,6 +107,11 @@ def compiled_row(case: Case, topology: str) -> dict[str, Any]:
         jax.config.update("jax_exec_time_optimization_effort", 0.0)
     row |= {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - used}
     return row | {"compiles": True} | costs(compiled, program, len(devices))
+
+
+def _first_fields(case: Case, topology: str) -> dict[str, Any]:
+    row = {"program": case.name, "kind": case.kind, "dtype": case.dtype, "topology": topology}
+    return row | {"devices": len(devices_of(topology)), "members": case.members, "load": os.getloadavg()[0]}
 
 
 def costs(compiled: Any, program: Program, devices: int) -> dict[str, Any]:

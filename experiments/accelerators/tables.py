@@ -24,8 +24,9 @@ _PLAIN = "resnet20"
 
 def tables(results: Mapping[str, Any]) -> dict[str, str]:
     """Markdown tables by name, made of the rows alone, in the order of `cases`."""
-    order = [(case.name, case.kind, case.dtype, topology) for case in cases() for topology in case.on]
-    rows = sorted(results["rows"], key=lambda row: order.index(_key(row)) if _key(row) in order else len(order))
+    keys = [case.key(topology) for case in cases() for topology in case.on]
+    places = {each: place for place, each in enumerate(keys)}
+    rows = sorted(results["rows"], key=lambda row: places.get(key(row), len(places)))
     found = {name: table([row for row in rows if row["kind"] == kind]) for name, kind in KINDS.items()}
     return found | {
         "members": members_table(rows),
@@ -45,18 +46,19 @@ def made_with(results: Mapping[str, Any]) -> str:
 
 def missing(rows: Sequence[Mapping[str, Any]]) -> str:
     """The programs that have no row yet, a line for each topology."""
-    there = {_key(row) for row in rows}
+    there = {key(row) for row in rows}
     found: dict[str, list[str]] = {}
     for case in cases():
         for topology in case.on:
-            if (case.name, case.kind, case.dtype, topology) not in there:
+            if case.key(topology) not in there:
                 found.setdefault(topology, []).append(f"{case.kind} {case.name} ({case.dtype})")
     lines = [f"- {topology}: {'; '.join(names)}" for topology, names in found.items()]
     return "\n".join(["Not compiled yet:" if lines else "Every program has its row.", "", *lines]).strip() + "\n"
 
 
-def _key(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    return row["program"], row["kind"], row["dtype"], row["topology"]
+def key(row: Mapping[str, Any]) -> tuple[str, str, str, str | None]:
+    """What tells a row from every other, as `Case.key`; one that ran on a device has no topology."""
+    return row["program"], row["kind"], row["dtype"], row.get("topology")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,6 +1,8 @@
 """The experiment on accelerators: its counts, rows and tables, and some programs lowered and compiled for a TPU."""
 
 import json
+import os
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -172,7 +174,7 @@ def test_a_step_for_several_processes_takes_their_wish_to_stop():
 
 
 def test_every_case_has_a_name_of_its_own_and_every_network_a_step_of_either_dtype():
-    keys = [(case.name, case.kind, case.dtype, topology) for case in cases.cases() for topology in case.on]
+    keys = [case.key(topology) for case in cases.cases() for topology in case.on]
     assert len(set(keys)) == len(keys)
     on_host = {(name, dtype) for name, kind, dtype, on in keys if kind == "training step" and on == cases.HOST}
     named = {cases.NETWORKS[name]().model.name: name for name in cases.NETWORKS}
@@ -248,7 +250,7 @@ def test_without_a_compiler_the_command_says_how_to_get_one(monkeypatch, capsys,
 )
 def test_what_cannot_be_done_is_one_line(flag, said, text, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(compiling, "has_compiler", lambda: True)
-    monkeypatch.setattr(compiling, "compiled_row", None)
+    monkeypatch.setattr(compiling, "row_of_child", None)
     monkeypatch.setattr(compiling, "machine", dict)
     if not flag:
         (tmp_path / "results.json").write_text(text)
@@ -285,6 +287,32 @@ def test_run_times_a_program_and_goes_on_where_it_stopped(monkeypatch, tmp_path,
     assert "ms" in capsys.readouterr().out
     assert command.main(asked) == 0
     assert capsys.readouterr().out == ""
+
+
+def crash(case, topology):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def broken(case, topology):
+    raise ValueError("not the compiler")
+
+
+def send_row_of(compile_row, key, sender):
+    compiling.compiled_row = compile_row
+    compiling._send_row(key, sender)
+
+
+def test_a_compiler_that_crashes_is_a_row(monkeypatch, capfd):
+    [case] = [case for case in cases.cases() if case.key(cases.HOST) == ("mlp", "training step", "float32", cases.HOST)]
+    monkeypatch.setattr(compiling, "devices_of", lambda topology: range(4))
+    monkeypatch.setattr(compiling, "_send_row", partial(send_row_of, crash))
+    row = compiling.row_of_child(case, cases.HOST)
+    assert row["error"] == f"crash (signal {int(signal.SIGSEGV)})"
+    assert "no: crash" in tables.table([row])
+    monkeypatch.setattr(compiling, "_send_row", partial(send_row_of, broken))
+    with pytest.raises(ChildProcessError, match=r"training step: mlp, float32, v5e:2x2: exit code 1"):
+        compiling.row_of_child(case, cases.HOST)
+    assert "not the compiler" in capfd.readouterr().err
 
 
 @needs_compiler
