@@ -1,14 +1,13 @@
 """Tables of the rows in results.json, and their places in README.md."""
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.accelerators.cases import ONE, cases
+from experiments.writing import filled, markdown
 
-MARK = re.compile(r"(<!-- (?P<name>[\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 KINDS = {
     "training steps": "training step",
     "sweep steps": "sweep step",
@@ -63,7 +62,7 @@ def key(row: Mapping[str, Any]) -> tuple[str, str, str, str | None]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each row."""
-    return _markdown(HEAD, map(_cells, rows))
+    return markdown(HEAD, map(_cells, rows))
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -95,9 +94,9 @@ def members_table(rows: Sequence[Mapping[str, Any]]) -> str:
     alone = on_one.pop("1 member", None)
     head = ("program", "Gflop", "of as many steps of one", "Mcycles", "of as many steps of one", "MB", "of one's")
     if alone is None or not alone["compiles"]:
-        return _markdown(head, [])
+        return markdown(head, [])
     cells = [_members_cells(row, alone) for row in on_one.values() if row["compiles"]]
-    return _markdown(head, [_members_cells(alone, alone), *cells])
+    return markdown(head, [_members_cells(alone, alone), *cells])
 
 
 def _members_cells(row: Mapping[str, Any], alone: Mapping[str, Any]) -> list[str]:
@@ -115,9 +114,9 @@ def forms_table(rows: Sequence[Mapping[str, Any]]) -> str:
     plain = [row for row in rows if row["program"] == _PLAIN and row["dtype"] == "float32" and row["compiles"]]
     plain = [row for row in plain if row["kind"] == "training step" and row["topology"] == "v5e:2x2"]
     if not plain:
-        return _markdown(head, [])
+        return markdown(head, [])
     found = [row for row in rows if row["kind"] == "trace penalty" and row["compiles"]]
-    return _markdown(head, [_form_cells(row, plain[0]) for row in (*plain, *found)])
+    return markdown(head, [_form_cells(row, plain[0]) for row in (*plain, *found)])
 
 
 def _form_cells(row: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
@@ -130,28 +129,13 @@ def _form_cells(row: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
 def timed_table(results: Mapping[str, Any]) -> str:
     """Milliseconds of the programs that ran on a device."""
     head = ("program", "dtype", "members", "ms", "s to compile", "Tflop/s of its own products")
-    return _markdown(head, [_timed_cells(row) for row in results["rows"]])
+    return markdown(head, [_timed_cells(row) for row in results["rows"]])
 
 
 def _timed_cells(row: Mapping[str, Any]) -> list[str]:
     rate = f"{row['own_flops'] / row['seconds'] / 1e12:.3g}" if row["own_flops"] else "-"
     ms, first = f"{1e3 * row['seconds']:.3g}", f"{row['first_seconds']:.1f}"
     return [row["program"], row["dtype"], str(row["members"]), ms, first, rate]
-
-
-def _markdown(head: Sequence[str], lines) -> str:
-    parts = [head, ["---"] * len(head), *lines]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in parts)
-
-
-def filled(text: str, found: Mapping[str, str]) -> str:
-    """The text with each table between its marks, <!-- name --> and <!-- end -->; other marks stay as they are."""
-
-    def of_mark(match: re.Match) -> str:
-        name = match["name"]
-        return f"{match[1]}\n{found[name]}\n{match[3]}" if name in found else match[0]
-
-    return MARK.sub(of_mark, text)
 
 
 def write(path: Path, results: Mapping[str, Any], found: Callable[[Mapping[str, Any]], dict[str, str]]) -> None:

@@ -1,5 +1,7 @@
 """The throughput benchmark's results as Markdown."""
 
+from experiments.writing import markdown
+
 
 def table(found: dict) -> str:
     """What was measured on one device: the machine, then a table for every part."""
@@ -7,16 +9,15 @@ def table(found: dict) -> str:
     absent = f"; not installed: {', '.join(found['missing'])}" if found.get("missing") else ""
     lines = [machine + absent]
     if "pytorch" in found:
-        lines += ["", *_pytorch_table(found["pytorch"])]
+        lines += ["", _pytorch_table(found["pytorch"])]
     if "host" in found:
-        lines += ["", *_host_table(found["host"])]
+        lines += ["", _host_table(found["host"])]
     return "\n".join(lines)
 
 
-def _pytorch_table(rows: list[dict]) -> list[str]:
-    lines = _head(
-        "network, batch", "dtype", "way", "ms a step", "median", "processor ms", "images/s", "times", "MB", "of peak"
-    )
+def _pytorch_table(rows: list[dict]) -> str:
+    heads = ("network, batch", "dtype", "way", "ms a step", "median", "processor ms", "images/s", "times", "MB")
+    lines = []
     for row in rows:
         for way, seconds in row["seconds"].items():
             median, megabytes = row["median seconds"][way], row["megabytes"].get(way)
@@ -25,31 +26,23 @@ def _pytorch_table(rows: list[dict]) -> list[str]:
             cells = (f"{row['network']}, {row['batch']}", row["dtype"], way, f"{1e3 * seconds:.4g}")
             cells += (f"{1e3 * median:.4g}", f"{1e3 * row['processor seconds'][way]:.4g}")
             cells += (f"{row['batch'] / seconds:,.4g}", times)
-            lines.append(_line(*cells, "" if megabytes is None else f"{megabytes:,.0f}", peak))
+            lines.append([*cells, "" if megabytes is None else f"{megabytes:,.0f}", peak])
         for way, why in row["failed"].items():
-            lines.append(_line(f"{row['network']}, {row['batch']}", row["dtype"], f"{way}: {why}", *[""] * 7))
-    return lines
+            lines.append([f"{row['network']}, {row['batch']}", row["dtype"], f"{way}: {why}", *[""] * 7])
+    return markdown((*heads, "of peak"), lines)
 
 
-def _host_table(rows: list[dict]) -> list[str]:
+def _host_table(rows: list[dict]) -> str:
     heads = ("ms a step", "spec kept", "batch ready", "more than kept: least", "median", "more than ready: least")
-    lines = _head("network, batch", "dtype", *heads, "median", "host ms: batch spec", "dispatch", "metrics")
+    lines = []
     for row in rows:
         seconds, cells = row["seconds"], [f"{row['network']}, {row['batch']}", row["dtype"]]
         cells += [f"{1e3 * seconds[way]:.4g}" for way in ("fresh", "kept", "ready")]
         for way in ("kept", "ready"):
             cells += [_more(seconds["fresh"] / seconds[way]), _more(row["median of rounds"][way])]
-        lines.append(_line(*cells, *(f"{value:.3g}" for value in row["host milliseconds"].values())))
-    return lines
+        lines.append([*cells, *(f"{value:.3g}" for value in row["host milliseconds"].values())])
+    return markdown(("network, batch", "dtype", *heads, "median", "host ms: batch spec", "dispatch", "metrics"), lines)
 
 
 def _more(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f}%"
-
-
-def _head(*names: str) -> list[str]:
-    return [_line(*names), "|---" * len(names) + "|"]
-
-
-def _line(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"

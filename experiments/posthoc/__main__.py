@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 
 from experiments.posthoc import choice, criterion, folds, methods, peers, simulation
-from experiments.posthoc.collected import collected, rounded
+from experiments.posthoc.collected import collected
 from experiments.posthoc.splits import sources
 from experiments.posthoc.tables import all_tables
+from experiments.writing import rounded
 
 ON_SPLITS = {"methods": methods, "choice": choice, "criterion": criterion, "peers": peers}
 PIECES = (*ON_SPLITS, "folds", "simulation")

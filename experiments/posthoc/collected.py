@@ -2,23 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
 
 from experiments.posthoc.measured import read_lines
+from experiments.writing import Interval
 
 SCORES = ("nll", "ece", "brier", "accuracy", "zeros", "seconds", "processor_seconds", "first_seconds")
 RULES = ("chosen", "least")  # the command's choice, and the least NLL by fits of the other folds, untested
-
-
-class Interval(NamedTuple):
-    """A mean with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 def interval(differences: Sequence[float]) -> Interval:
@@ -53,15 +46,6 @@ def collected(cache: Path) -> dict[str, Any]:
         "folds": [{**row.pop("key"), **row} for row in read_lines(cache / "folds.jsonl")],
         "simulation": _by_cell(read_lines(cache / "simulation.jsonl")),
     }
-
-
-def rounded(value: Any) -> Any:
-    """The same data with floats to six digits."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(item) for item in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _by_method(rows: list[dict]) -> dict[str, dict[str, dict]]:

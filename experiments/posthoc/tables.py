@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from experiments.posthoc import folds
-from experiments.posthoc.collected import Interval, interval, less
+from experiments.posthoc.collected import interval, less
 from experiments.posthoc.methods import names
 from experiments.posthoc.peers import PEERS
 from experiments.posthoc.simulation import KINDS
 from experiments.posthoc.splits import TITLES
+from experiments.writing import Interval, markdown
 from focalgeo.calibration import METHODS
 
 PLAIN = "temperature_scaling"
@@ -166,12 +167,6 @@ def title(name: str) -> str:
     """A method's title, as a part of a sentence."""
     plain, comma, rest = name.partition(",")
     return METHODS[plain].title.lower() + comma + rest if plain in METHODS else name
-
-
-def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 _KINDS = {"stratified": "held out, stratified folds", "unstratified": "held out, folds at random", "fresh": "fresh"}

@@ -10,6 +10,9 @@ from typing import Any
 
 from experiments.theory.errata import as_rows, errata, markdown
 from experiments.theory.numbers import anchors, matches, printed_pairs
+from experiments.writing import rounded
+
+DIGITS = 5  # so that another machine's rounding changes no line
 
 
 def main() -> None:
@@ -19,10 +22,10 @@ def main() -> None:
     out = parser.parse_args().out
     (out / "figures").mkdir(parents=True, exist_ok=True)
     results = draw(out / "figures")
-    found = [row._replace(numbers=rounded(row.numbers)) for row in errata()]
+    found = [row._replace(numbers=rounded(row.numbers, DIGITS)) for row in errata()]
     results |= {"anchors": anchors(), "errata": as_rows(found)}
     (out / "errata.md").write_text(markdown(found), encoding="utf-8")
-    text = json.dumps(rounded(results), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(rounded(results, DIGITS), indent=1, ensure_ascii=False) + "\n"
     (out / "results.json").write_text(text, encoding="utf-8")
     refuted = sum(row.refuted for row in found)
     print(f"{out}: figures, results.json and errata.md; {refuted} of {len(found)} errata confirmed")
@@ -49,15 +52,6 @@ def draw(folder: Path) -> dict[str, Any]:
     for name, figure in figures.items():
         save(figure, folder / f"{name}.png")
     return {"matching_temperatures": fits, "printed_pairs": pairs, "simplex": simplex.simplex_numbers()}
-
-
-def rounded(value: Any) -> Any:
-    """The same data with floats to five digits, so that another machine's rounding changes no line."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(item) for item in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

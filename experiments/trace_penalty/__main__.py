@@ -11,6 +11,7 @@ from pathlib import Path
 
 from experiments.trace_penalty import cost, runs
 from experiments.trace_penalty.tables import all_tables
+from experiments.writing import rounded
 from focalgeo.types import InputError, RunError
 
 
@@ -75,15 +76,6 @@ def write(out: Path) -> None:
     text = "\n".join(f"## {name}\n\n{table}" for name, table in all_tables(results).items())
     (out / "tables.md").write_text(text, encoding="utf-8")
     print(f"{out}: results.json and tables.md")
-
-
-def rounded(value):
-    """The same data with floats to six digits."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

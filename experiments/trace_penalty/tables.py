@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
 
 from experiments.trace_penalty.runs import CURVATURE, FORMS, METRICS
+from experiments.writing import Interval, markdown
 
 COLUMNS = {  # number -> heading, and what it is multiplied by
     "trace train": ("trace, train", 1),
@@ -23,14 +24,6 @@ assert COLUMNS.keys() == {*METRICS, *CURVATURE}
 
 
 CHANCE = 0.2  # accuracy below which a run of ten classes has learned nothing
-
-
-class Interval(NamedTuple):
-    """A mean with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -74,16 +67,16 @@ def differences(one: dict[int, dict], other: dict[int, dict], column: str) -> li
 
 
 def _means(cells: dict) -> str:
-    lines = _head(["penalty", "form", "seeds", "at chance", *(heading for heading, _ in COLUMNS.values())])
+    heads, lines = ["penalty", "form", "seeds", "at chance", *(heading for heading, _ in COLUMNS.values())], []
     for (form, penalty), runs in cells.items():
         own = learned(runs).values()
         numbers = [_shown(interval([scale * run[column] for run in own])) for column, (_, scale) in COLUMNS.items()]
-        lines.append(_line([f"{penalty:g}", form, str(len(runs)), str(len(runs) - len(own)), *numbers]))
-    return "\n".join(lines) + "\n"
+        lines.append([f"{penalty:g}", form, str(len(runs)), str(len(runs) - len(own)), *numbers])
+    return markdown(heads, lines)
 
 
 def _differences(cells: dict) -> str:
-    lines = _head(["penalty", "form less other", "seeds", *(heading for heading, _ in COLUMNS.values())])
+    heads, lines = ["penalty", "form less other", "seeds", *(heading for heading, _ in COLUMNS.values())], []
     for penalty, group in itertools.groupby(cells, key=lambda cell: cell[1]):
         forms = [form for form, _ in group]
         bases = [("none", 0.0), ("hessian", penalty), ("gauss_newton", penalty)]
@@ -96,14 +89,13 @@ def _differences(cells: dict) -> str:
                 for column, (_, scale) in COLUMNS.items()
             ]
             numbers = [_shown(interval(own), signed=True) for own in both]
-            lines.append(_line([f"{penalty:g}", f"{form} less {other[0]}", str(len(both[0])), *numbers]))
-    return "\n".join(lines) + "\n"
+            lines.append([f"{penalty:g}", f"{form} less {other[0]}", str(len(both[0])), *numbers])
+    return markdown(heads, lines)
 
 
 def _cost(cost: dict) -> str:
-    lines = _head(
-        ["form", "ms a step", "times no penalty", "processor times", "when", "estimate", "sd", "noise of the gradient"]
-    )
+    heads = ("form", "ms a step", "times no penalty", "processor times", "when", "estimate", "sd")
+    lines = []
     for form, seconds in cost["seconds"].items():
         taken = [f"{1e3 * seconds['wall']:.3g}", f"{seconds['times']:.2f}", f"{seconds['processor times']:.2f}"]
         for when, noise in cost["noise"].get(form, {"": None}).items():
@@ -112,9 +104,9 @@ def _cost(cost: dict) -> str:
                 relative = noise["gradient noise"]
                 mean = f"{noise['mean']:.4g} ± {noise['error of mean']:.2g}"
                 cells = [mean, f"{noise['sd']:.3g}", "over its mean" if relative is None else f"{relative:.2f}"]
-            lines.append(_line([form, *taken, when, *cells]))
+            lines.append([form, *taken, when, *cells])
             form, taken = "", ["", "", ""]
-    return "\n".join(lines) + "\n"
+    return markdown((*heads, "noise of the gradient"), lines)
 
 
 def _shown(value: Interval, *, signed: bool = False) -> str:
@@ -123,11 +115,3 @@ def _shown(value: Interval, *, signed: bool = False) -> str:
         return f"{value.mean:{sign}.3g}"
     text = f"{value.mean:{sign}.3g} ({value.low:{sign}.3g} to {value.high:{sign}.3g})"
     return f"**{text}**" if signed and (value.low > 0 or value.high < 0) else text
-
-
-def _head(names: list[str]) -> list[str]:
-    return [_line(names), "| --- " * len(names) + "|"]
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -13,6 +13,7 @@ import pytest
 from jax import export
 
 from configs import cifar, digits, digits_gamma
+from experiments import writing
 from experiments.accelerators import __main__ as command
 from experiments.accelerators import cases, compiling, measurements, running, steps, tables
 from experiments.accelerators.counts import product_flops
@@ -229,11 +230,11 @@ def test_versions_and_load_are_said():
 def test_readme_holds_the_tables_of_the_results():
     results = json.loads((FOLDER / "results.json").read_text())
     text = (FOLDER / "README.md").read_text()
-    marked = {match["name"] for match in tables.MARK.finditer(text)}
+    marked = {match["name"] for match in writing.MARK.finditer(text)}
     assert {"training steps", "sweep steps", "trace penalties", "measurements", "members", "forms"} <= marked
-    assert tables.filled(text, tables.tables(results)) == text
+    assert writing.filled(text, tables.tables(results)) == text
     changed = {**results, "rows": [row | {"flops": 7.77e12} for row in results["rows"]]}
-    assert tables.filled(text, tables.tables(changed)) != text
+    assert writing.filled(text, tables.tables(changed)) != text
 
 
 def test_without_a_compiler_the_command_says_how_to_get_one(monkeypatch, capsys, tmp_path):

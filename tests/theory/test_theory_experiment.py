@@ -4,9 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.theory.__main__ import rounded
+from experiments.theory.__main__ import DIGITS
 from experiments.theory.errata import as_rows, errata, markdown
 from experiments.theory.numbers import anchors, matches, printed_pairs
+from experiments.writing import rounded
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "theory"
 COARSE = {2: 1000, 3: 50, 4: 50}
@@ -27,7 +28,7 @@ def test_every_erratum_is_confirmed_by_its_numbers(coarse):
 
 
 def test_errata_are_those_stored_and_shown(coarse, stored):
-    got = rounded(as_rows(coarse))
+    got = rounded(as_rows(coarse), DIGITS)
     for row, kept in zip(got, stored["errata"], strict=True):
         assert {name: row[name] for name in row if name != "numbers"} == {
             name: kept[name] for name in kept if name != "numbers"
@@ -53,6 +54,6 @@ def test_printed_pairs_at_coarse_size(stored):
 
 
 def test_anchors_are_those_stored(stored):
-    for row, kept in zip(rounded(anchors()), stored["anchors"], strict=True):
+    for row, kept in zip(rounded(anchors(), DIGITS), stored["anchors"], strict=True):
         assert row["ours"] == pytest.approx(kept["ours"], rel=1e-4)
         assert row["what"] == kept["what"]
