@@ -10,7 +10,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError, shown
+
+PRECISIONS = ("default", "high", "highest")  # one, three and six bfloat16 passes on a TPU
 
 
 def at_precision(function: Callable, precision: str) -> Callable:
@@ -21,8 +23,15 @@ def at_precision(function: Callable, precision: str) -> Callable:
 
     Args:
         function: any function of arrays, to be jitted or not, as another network's forward pass.
-        precision: "high", "highest" or another of `jax.default_matmul_precision`.
+        precision: one of PRECISIONS.
+
+    Raises:
+        InputError: another precision.
     """
+    if precision not in PRECISIONS:
+        raise InputError(
+            f"precision is {shown(precision)}: it must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}"
+        )
 
     @functools.wraps(function)
     def call(*args, **kwargs):

@@ -53,9 +53,13 @@ def test_a_folder_named_to_jax_is_heeded(home):
     assert jax.config.jax_compilation_cache_dir == "mine"
 
 
-def test_nothing_is_kept_where_no_folder_can_be(home, monkeypatch):
+def test_nothing_is_kept_where_no_folder_can_be(home, capsys):
     (home / "focalgeo").write_text("a file")
     assert keep_programs() is None
+    with compilation.programs_kept():
+        assert capsys.readouterr().err == ""
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"no compiled programs are kept: {home}/focalgeo/xla is" in line
     assert jax.config.jax_compilation_cache_dir is None
 
 

@@ -11,7 +11,8 @@ from accelerator_digits import bfloat16_passes
 from sklearn.datasets import load_digits
 
 from focalgeo import calibration, curvature, evaluation, losses, models, parallel
-from focalgeo.types import Batch
+from focalgeo.precision import at_precision
+from focalgeo.types import Batch, InputError
 
 EXAMPLES = 200
 
@@ -165,3 +166,9 @@ def test_digits_are_those_of_float32_where_products_are_bfloat16_passes(name):
 @pytest.mark.parametrize("name", sorted(CASES.keys() - CORRECTED))
 def test_without_their_named_precisions_the_digits_are_lost(name):
     assert error(values(False)[name], values(None)[name]) > CASES[name][1]
+
+
+@pytest.mark.parametrize("name", ["Highest", "", None, 3])
+def test_a_precision_that_is_none_is_refused_at_once(name):
+    with pytest.raises(InputError, match="it must be default, high or highest"):
+        at_precision(jnp.sin, name)

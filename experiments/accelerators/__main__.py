@@ -59,12 +59,14 @@ def compile_all(asked: argparse.Namespace) -> None:
     if not wanted:
         known = ", ".join(dict.fromkeys(topology for _, topology in every))
         raise InputError(f"--on={shown(asked.on)} is none of these programs' topologies: {known}")
-    for case, topology in wanted:
-        if case.key(topology) not in there:
-            row = compiling.row_of_child(case, topology)
-            results["rows"].append(row)
-            tables.write(path, results, tables.tables)
-            print(_said(row), flush=True)
+    lacking = [(case, topology) for case, topology in wanted if case.key(topology) not in there]
+    for case, topology in lacking:
+        row = compiling.row_of_child(case, topology)
+        results["rows"].append(row)
+        tables.write(path, results, tables.tables)
+        print(_said(row), flush=True)
+    if not lacking:
+        print(f"{path} holds these rows already")
     return None
 
 

@@ -6,6 +6,7 @@ python -m experiments.benchmarks.trace_forms --quick             a small network
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import time
@@ -39,6 +40,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tpu", metavar="TOPOLOGY", help="compile for it, as v5e:2x2, and run nothing")
     parser.add_argument("--quick", action="store_true", help="a small network, one round; writes nothing")
     options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error(f"--rounds: {options.rounds} is fewer than 1")
+    if options.tpu and importlib.util.find_spec("libtpu") is None:
+        parser.error("--tpu needs the TPU compiler: pip install -e '.[tpu]' (libtpu, 0.7 GB installed)")
     batches, rounds = ({"digits MLP": 32}, 1) if options.quick else (BATCHES, options.rounds)
     problems = [make_problem(*item) for item in batches.items()]
     rows = [operations(each, options.tpu) if options.tpu else timed(each, rounds=rounds) for each in problems]

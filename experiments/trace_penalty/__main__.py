@@ -26,6 +26,9 @@ def main() -> None:
         sys.exit(error.exit_code)
     except subprocess.CalledProcessError as failed:  # a job, which has said why
         sys.exit(failed.returncode)
+    except KeyboardInterrupt:
+        print("stopped; what is trained and measured is kept, and the same command goes on", file=sys.stderr)
+        sys.exit(130)
     except OSError as error:
         print(f"{error.filename}: {error.strerror}: give another folder as --out", file=sys.stderr)
         sys.exit(2)

@@ -22,9 +22,15 @@ BYTES_EACH = 100  # that making a point takes
 def read_digits() -> RawDataset:
     """1797 images of 8x8, uint8 [1797, 8, 8, 1] with values 0..16, as one split: no test split was published.
 
+    Raises:
+        InputError: scikit-learn is not installed.
+
     Source: the test part of UCI's "Optical Recognition of Handwritten Digits", as scikit-learn ships it.
     """
-    package = Path(importlib.util.find_spec("sklearn").origin).parent  # not imported, which takes a second
+    found = importlib.util.find_spec("sklearn")
+    if found is None:
+        raise InputError("digits are read from scikit-learn, which is not installed: pip install scikit-learn")
+    package = Path(found.origin).parent  # not imported, which takes a second
     with gzip.open(package / "datasets" / "data" / "digits.csv.gz") as file:
         table = np.array([line.split(b",") for line in file], np.uint8)  # 64 pixels and the digit
     split = Split(table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int32))

@@ -50,10 +50,16 @@ def keep_programs() -> Path | None:
 
 @contextlib.contextmanager
 def programs_kept() -> Iterator[None]:
-    """`keep_programs` for a command, which says so, when it has ended well, the first time that any are kept."""
+    """`keep_programs` for a command, which says so, when it has ended well, the first time that any are kept.
+
+    It says too where none are kept that nobody has asked not to keep.
+    """
     folder = keep_programs()
     is_empty = folder is not None and not any(folder.iterdir())
     yield
+    if folder is None and VARIABLE not in os.environ and jax.config.jax_compilation_cache_dir is None:
+        kept = shown(cache_directory(None) / "xla", most=200)
+        say(f"no compiled programs are kept: {kept} is no folder that you can write to, and nobody else")
     if is_empty and any(folder.iterdir()):
         say(f"compiled programs are kept in {shown(folder, most=200)}: the next runs start sooner")
 

@@ -107,3 +107,9 @@ def test_no_deviation(text):
 def test_sizes_and_seed_out_of_range(options):
     with pytest.raises(InputError, match="give a"):
         load_dataset("clusters:0.5", **options)
+
+
+def test_digits_without_scikit_learn_say_what_is_missing(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="pip install scikit-learn"):
+        load_dataset("digits")

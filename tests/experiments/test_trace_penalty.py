@@ -69,3 +69,14 @@ def test_a_quick_benchmark_of_the_forms_prints_each_and_writes_nothing(capsys, m
     printed = capsys.readouterr().out
     assert all(f"| {name} |" in printed for name in ("gradient", *trace_forms.FORMS))
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"), [("--rounds=0", "fewer than 1"), ("--tpu=v5e:2x2", "needs the TPU compiler")]
+)
+def test_what_the_benchmark_cannot_do_is_said(flag, said, capsys, monkeypatch):
+    monkeypatch.setattr(trace_forms.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as stopped:
+        trace_forms.main([flag])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
