@@ -8,6 +8,7 @@ from synthetic_workdir import NAMES
 from focalgeo import records
 from focalgeo.report import merge_workdirs, sweep_text, write_report
 from focalgeo.report.axes import Quantity, by_member, is_sweep, line_title, mean, paired, sweep_of
+from focalgeo.report.choice_on_val import choice_table, choice_words, choices
 from focalgeo.report.sweep_page import sweep_table
 from focalgeo.report.tables import phases
 from focalgeo.rows import Eigenvalue, Fit, Metric, ReliabilityBin, Seconds, Tags, Trace, select, tagged
@@ -109,6 +110,64 @@ def test_the_table_holds_means_and_marks_differences_whose_interval_leaves_out_0
     assert (difference.cells[1].text, difference.cells[1].best) == ("+0.300", False)  # 0, 0.3 and 0.6
     accuracy = lines[1].cells[1]  # the same in all members: no difference, and none is marked
     assert (accuracy.text, accuracy.best) == ("0", False)
+
+
+def ranked_rows(gamma, seed, val, test, name="nll", **column):
+    found = [Metric(name, value, split=split, **column) for split, value in (("val", val), ("test", test))]
+    return tagged(found, gamma=gamma, seed=seed)
+
+
+UNCALIBRATED = {"method": "uncalibrated"}
+SCALED = {"method": "temperature_scaling", "criterion": "nll"}
+
+
+def test_what_is_chosen_on_val_and_what_that_costs_on_test():
+    own = manifest(gamma=[0.0, 1.0, 3.0], seed=[0, 1, 2])
+    val = {0.0: (0.5, 0.6, 0.7), 1.0: (0.3, 0.3, 0.6), 3.0: (0.4, 0.5, 0.5)}
+    test = {0.0: (0.3, 0.3, 0.3), 1.0: (0.25, 0.21, 0.23), 3.0: (0.2, 0.2, 0.2)}
+    rows = [
+        row
+        for gamma in val
+        for seed in range(3)
+        for row in ranked_rows(gamma, seed, val[gamma][seed], test[gamma][seed], **SCALED)
+    ]
+    sweep = sweep_of(own, rows)
+    [found] = choices(rows, own, sweep)
+    assert (found.chosen, found.votes, found.best) == (((), 1.0), (2, 3), ((), 3.0))
+    differences = np.subtract(test[1.0], test[3.0])
+    expected = stats.t.interval(0.95, 2, loc=differences.mean(), scale=stats.sem(differences))
+    np.testing.assert_allclose((found.cost.low, found.cost.high), expected)
+    assert found.cost.value == pytest.approx(0.03)
+    words = choice_words(rows, own, sweep)
+    assert words.startswith("By NLL after temperature scaling on val, γ = 1 is chosen; on test that costs 0.030 nats [")
+    assert words.endswith("against γ = 3, the best there.")
+    assert words in sweep_text(rows, own)
+    assert "γ = 1" in str(choice_table(rows, own, sweep))
+
+
+def test_a_choice_by_accuracy_takes_the_highest_and_one_that_is_best_on_test_too_costs_nothing():
+    own = manifest(gamma=[0.0, 1.0], seed=[0])
+    rows = [
+        row
+        for gamma, value in ((0.0, 0.8), (1.0, 0.9))
+        for row in ranked_rows(gamma, 0, value, value - 0.1, "accuracy", **UNCALIBRATED)
+    ]
+    [found] = choices(rows, own, sweep_of(own, rows))
+    assert found.chosen == found.best == ((), 1.0)
+    assert found.cost.value == 0
+    assert "best on test too" in choice_words(rows, own, sweep_of(own, rows))
+
+
+def test_runs_that_stopped_and_sweeps_over_seeds_choose_nothing():
+    own = manifest(gamma=[0.0, 1.0], seed=[0, 1])
+    rows = [row for seed in (0, 1) for row in ranked_rows(0.0, seed, 0.5, 0.5, **UNCALIBRATED)]
+    rows += ranked_rows(1.0, 0, 0.1, 0.1, **UNCALIBRATED)  # of seed 1 there is no result
+    assert choices(rows, own, sweep_of(own, rows)) == []
+    assert choice_table(rows, own, sweep_of(own, rows)) is None
+    assert choice_words(rows, own, sweep_of(own, rows)) == ""
+    seeds = manifest(seed=[0, 1])
+    rows = [row for seed in (0, 1) for row in ranked_rows(None, seed, 0.5, 0.5, **UNCALIBRATED)]
+    assert choices(rows, seeds, sweep_of(seeds, rows)) == []
 
 
 def test_traces_below_0_are_drawn_on_a_linear_axis(tmp_path):
@@ -216,6 +275,20 @@ def test_runs_of_other_configs_stand_side_by_side_under_their_names(tmp_path):
     twice = [folders[0], tmp_path / "more" / "first"]
     written(twice[1], other, members)
     assert records.read_manifest(merge_workdirs(twice, tmp_path / "twice"))["runs"] == [str(each) for each in twice]
+
+
+@pytest.mark.parametrize(("part", "field", "value"), [("config", "epochs", 7), ("data", "checksum", "other")])
+def test_among_runs_of_other_examples_nothing_is_chosen(tmp_path, part, field, value):
+    folders = []
+    for name, nll, changed in (("first", 0.5, {}), ("last", 0.4, {field: value})):
+        own = manifest()
+        own[part] = {**own[part], **changed}
+        own["config"]["optimizer"] = {"name": name}
+        records.write_manifest(tmp_path / name, own)
+        records.append_rows(tmp_path / name, ranked_rows(None, 0, nll, nll, **SCALED))
+        folders.append(tmp_path / name)
+    page = write_report(merge_workdirs(folders, tmp_path / "merged")).read_text()
+    assert ("last is chosen" in page) == (part == "config")
 
 
 def test_a_member_that_two_workdirs_hold_is_refused(tmp_path):

@@ -9,6 +9,7 @@ from focalgeo import records
 from focalgeo.config import SWEPT_FIELDS
 from focalgeo.report.axes import AXIS_TITLES, axis_values
 from focalgeo.report.selection import (
+    OTHER_EXAMPLES,
     Manifest,
     as_number,
     check_folder,
@@ -47,7 +48,7 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         manifest, found = _one_sweep(folders, manifests, rows)
     else:
         names = _names(folders)
-        manifest = {**_common(manifests), "runs": names}
+        manifest = {**_common(manifests), "runs": names, OTHER_EXAMPLES: not _same_examples(manifests)}
         found = [row for name, each in zip(names, rows, strict=True) for row in tagged(each, run=name)]
     manifest = {**manifest, _MERGED: [str(folder) for folder in folders]}
     check_manifest(str(out), manifest)
@@ -144,6 +145,17 @@ def _check_data(folders: Sequence[Path], manifests: Sequence[Manifest]) -> None:
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest.get("data", {}).get("checksum") != manifests[0].get("data", {}).get("checksum"):
             raise InputError(f"{folder} was trained on other data than {folders[0]}, under the same name; leave it out")
+
+
+def _same_examples(manifests: Sequence[Manifest]) -> bool:
+    """Whether all have the same examples in val and test: data, their division, and how many."""
+
+    def examples(manifest: Manifest) -> list:
+        data = manifest.get("data", {})
+        chosen = (setting(manifest, f"data.{name}") for name in ("split_seed", "val_size", "test_size"))
+        return [*(data.get(name) for name in ("checksum", "val", "test")), *chosen]
+
+    return all(examples(each) == examples(manifests[0]) for each in manifests)
 
 
 def _completed(rows: Sequence[Row], manifest: Manifest, axes: Iterable[str]) -> list[Row]:

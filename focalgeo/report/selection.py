@@ -35,6 +35,7 @@ Manifest = Mapping[str, Any]
 UNCALIBRATED, PLAIN, FOCAL = "uncalibrated", "temperature_scaling", "focal_temperature_scaling"
 LOSS_IMPLIED = "loss_implied_map"
 HELD_OUT = "cross_fit"  # the split of rows of val by fits of the other folds
+OTHER_EXAMPLES = "other_examples"  # in a manifest: its runs differ in val or test, so that none of them is the best
 CRITERION = "nll"  # by which the methods shown are fitted where they can be: what it fits is steadier than by an ECE
 _CRITERIA = {"nll": "NLL", "ece": "ECE", "adaptive_ece": "adaptive ECE", "line_search": "line search"}
 _AT_GAMMA_0 = {FOCAL: PLAIN, "focal_vector_scaling": "vector_scaling"}  # what a method of the focal map is at gamma 0

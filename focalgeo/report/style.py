@@ -177,3 +177,9 @@ def points(value: float, digits: int = 2) -> str:
 def interval(low: float, high: float, *, scale: float = 1.0, digits: int = 2) -> str:
     """Return an interval in brackets that no line break splits, each end times `scale`: [1.20, 3.40]."""
     return f"[{fixed(scale * low, digits)},\u00a0{fixed(scale * high, digits)}]"
+
+
+def ends(low: float, high: float) -> str:
+    """Return an interval in brackets, with as many decimals as show its width."""
+    digits = next((digits for digits in range(7) if (high - low) * 10**digits >= 5), 7)
+    return interval(low, high, digits=digits)

@@ -16,6 +16,7 @@ from focalgeo.report.axes import (
     sweep_of,
     value_text,
 )
+from focalgeo.report.choice_on_val import choice_table, choice_words
 from focalgeo.report.panels import Panel, template
 from focalgeo.report.selection import (
     AS_TRAINED,
@@ -38,7 +39,7 @@ from focalgeo.report.selection import (
     setting,
     symbols_of,
 )
-from focalgeo.report.style import interval, loss_colour, plain, short, significant
+from focalgeo.report.style import ends, loss_colour, plain, short, significant
 from focalgeo.report.sweep_figures import (
     axis_figure,
     diagnostic_sweep_panels,
@@ -161,20 +162,14 @@ def _at_first(sweep: Sweep) -> str:
 def _cell(each: Estimate | None) -> Cell:
     if each is None:
         return NOTHING
-    return Cell(significant(each.value), "" if each.low is None else _ends(each))
+    return Cell(significant(each.value), "" if each.low is None else ends(each.low, each.high))
 
 
 def _difference(each: Estimate | None) -> Cell:
     if each is None or each.low is None:
         return Cell("")
     sign = "+" if each.value > 0 else ""
-    return Cell(f"{sign}{significant(each.value, 3)}", _ends(each), best=each.low > 0 or each.high < 0)
-
-
-def _ends(each: Estimate) -> str:
-    spread = each.high - each.low
-    digits = next((digits for digits in range(7) if spread * 10**digits >= 5), 7)
-    return interval(each.low, each.high, digits=digits)
+    return Cell(f"{sign}{significant(each.value, 3)}", ends(each.low, each.high), best=each.low > 0 or each.high < 0)
 
 
 def sweep_panels(rows: Sequence[Row], manifest: Manifest) -> Iterator[Panel]:
@@ -290,6 +285,8 @@ def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str,
         stopped=stopped_words(rows),
         first=_at_first(sweep),
         tables=tables,
+        choices=choice_table(measured_rows, manifest, sweep),
+        choice_words=choice_words(measured_rows, manifest, sweep),
         sections=sections,
         fitted=fitted_words(measured_rows, manifest),
         examples=as_number(setting(manifest, "curvature.examples")),
@@ -302,7 +299,10 @@ def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str,
 
 
 def sweep_text(rows: Sequence[Row], manifest: Manifest) -> str:
-    """Return the table's main numbers as plain text, one line for each value of the axis, means over seeds."""
+    """Return the table's main numbers as plain text, one line for each value of the axis, means over seeds.
+
+    Beneath, what would be chosen on val.
+    """
     sweep, rows = sweep_of(manifest, rows), final(rows)
     shown = [each for each in quantities(rows, manifest) if each.printed]
     widths = [max(9, len(each.title)) for each in shown]
@@ -318,4 +318,4 @@ def sweep_text(rows: Sequence[Row], manifest: Manifest) -> str:
                 text = "–" if found is None else plain(round(each.scale * found.value, 4))
                 cells.append(f"{text:>{width}}")
             lines.append(f"{value_text(sweep, value):>8}  " + "  ".join(cells))
-    return "\n".join(lines)
+    return "\n".join(filter(None, [*lines, choice_words(rows, manifest, sweep)]))
