@@ -129,6 +129,7 @@ def test_a_trace_penalty_is_the_probe_s_quadratic_form_with_synchronised_batch_s
     chex.assert_trees_all_close(moved, jax.tree.map(jnp.negative, jax.grad(whole)(start)), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", ["hessian", "gauss_newton"])
 def test_the_trace_of_a_part_of_the_batch_is_in_the_mean_over_orders_that_of_the_batch(of):
     def one_step(batch, examples):

@@ -158,11 +158,13 @@ def values(told):
         return {name: jax.device_get(compute()) for name, (compute, _) in CASES.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_digits_are_those_of_float32_where_products_are_bfloat16_passes(name):
     assert error(values(True)[name], values(None)[name]) <= CASES[name][1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(CASES.keys() - CORRECTED))
 def test_without_their_named_precisions_the_digits_are_lost(name):
     assert error(values(False)[name], values(None)[name]) > CASES[name][1]

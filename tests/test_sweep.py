@@ -206,6 +206,7 @@ def test_a_row_belongs_to_the_one_member_that_has_all_its_tags():
         assert [each.name for each in run_members if members.belongs(row, each)] == [member.name]
 
 
+@pytest.mark.long
 def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path):
     workdir = tmp_path / "killed"
     script = f"import sys; sys.path.insert(0, 'tests'); import test_sweep as t; t.job.run(t.swept(), {str(workdir)!r})"
@@ -288,6 +289,7 @@ def test_members_cannot_be_taken_away(whole):
         job.run(swept(), whole, shard="0/2")
 
 
+@pytest.mark.long
 def test_shards_merge_to_the_rows_and_the_page_of_the_whole(whole, tmp_path):
     for index in (0, 1):
         job.run(swept(), tmp_path / f"part{index}", shard=f"{index}/2")
@@ -338,6 +340,7 @@ def test_shards_of_other_data_are_refused(whole, tmp_path, capsys):
     assert "was trained on other data than" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_runs_of_other_configs_stand_side_by_side(whole, tmp_path):
     other = swept()
     other.optimizer.learning_rate = 0.05
