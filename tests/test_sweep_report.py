@@ -158,6 +158,25 @@ def test_a_choice_by_accuracy_takes_the_highest_and_one_that_is_best_on_test_too
     assert "best on test too" in choice_words(rows, own, sweep_of(own, rows))
 
 
+def test_values_that_share_no_seeds_are_not_compared_and_one_that_lacks_a_seed_is_said_to_be_left_out():
+    own = manifest(gamma=[0.0, 1.0, 2.0], seed=[0, 1])
+    other = [*ranked_rows(0.0, 0, 0.5, 0.5, **SCALED), *ranked_rows(1.0, 1, 0.4, 0.4, **SCALED)]
+    assert choices(other, own, sweep_of(own, other)) == []
+    rows = [row for gamma in (0.0, 1.0) for seed in (0, 1) for row in ranked_rows(gamma, seed, gamma, 0.5, **SCALED)]
+    rows += ranked_rows(2.0, 0, -1.0, 0.1, **SCALED)
+    [found] = choices(rows, own, sweep_of(own, rows))
+    assert (found.chosen, found.left_out) == (((), 0.0), 1)
+    assert choice_words(rows, own, sweep_of(own, rows)).endswith(" 1 that lack a seed took no part.")
+
+
+def test_a_run_without_a_value_on_an_axis_is_no_candidate():
+    own = manifest(gamma=[0.0, 1.0], seed=[0])
+    rows = [row for gamma in (1.0, 3.0) for row in ranked_rows(gamma, 0, gamma, gamma, **SCALED)]
+    rows += ranked_rows(None, 0, 0.1, 0.1, **SCALED)
+    [found] = choices(rows, own, sweep_of(own, rows))
+    assert found.chosen == ((), 1.0)
+
+
 def test_runs_that_stopped_and_sweeps_over_seeds_choose_nothing():
     own = manifest(gamma=[0.0, 1.0], seed=[0, 1])
     rows = [row for seed in (0, 1) for row in ranked_rows(0.0, seed, 0.5, 0.5, **UNCALIBRATED)]

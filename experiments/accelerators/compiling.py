@@ -19,6 +19,7 @@ from experiments.accelerators.steps import Program
 from focalgeo.types import InputError
 
 MEMORY = 16e9  # bytes of a v5e
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _QUIET = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -64,7 +65,7 @@ def row_of_child(case: Case, topology: str) -> dict[str, Any]:
     """The row of a program compiled in a process of its own, so that a compiler that crashes takes nothing with it.
 
     Raises:
-        ChildProcessError: the process ended by an error that is not the compiler's; it has said which.
+        ChildProcessError: the process ended by an error that is not the compiler's, or somebody stopped it.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -75,7 +76,7 @@ def row_of_child(case: Case, topology: str) -> dict[str, Any]:
         return receiver.recv()
     except EOFError:
         child.join()
-        if child.exitcode >= 0:
+        if -child.exitcode not in CRASHES:
             raise ChildProcessError(f"{case.label}, {topology}: exit code {child.exitcode}") from None
         return _first_fields(case, topology) | {"compiles": False, "error": f"crash (signal {-child.exitcode})"}
     finally:

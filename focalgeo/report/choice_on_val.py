@@ -36,13 +36,15 @@ class Choice(NamedTuple):
     val: Estimate
     test: Estimate
     best: Candidate  # the best mean over seeds on test
-    cost: Estimate  # of choosing on val: test of the chosen less the best, paired over seeds, above 0 for worse
+    cost: Estimate  # of choosing on val: how much worse the chosen is on test than the best, paired over seeds
+    left_out: int  # values that lack a seed which others have
 
 
 def choices(rows: Sequence[Row], manifest: Manifest, sweep: Sweep) -> list[Choice]:
     """The choices by NLL, ECE and accuracy on val among all values and lines of a sweep, as far as there are rows.
 
-    Values that lack a seed which others have, as where a run has stopped, are not candidates. A sweep over seeds alone
+    Values that lack a seed which others have, as where a run has stopped, are not candidates, nor are runs without a
+    value on an axis. A sweep over seeds alone
     has nothing to choose, and runs that are measured on other examples cannot be compared.
     """
     if sweep.axis == "seed" or manifest.get(OTHER_EXAMPLES):
@@ -55,25 +57,24 @@ def choices(rows: Sequence[Row], manifest: Manifest, sweep: Sweep) -> list[Choic
 
 def _choice(rows: Sequence[Row], sweep: Sweep, name: str, column: Column, entry: Title) -> Choice | None:
     val, test = (_by_candidate(rows, sweep, name, column, split) for split in ("val", "test"))
-    most = max((len(each) for each in val.values()), default=0)
-    of_val = {
-        each: seeds for each, seeds in val.items() if len(seeds) == most and seeds.keys() == test.get(each, {}).keys()
-    }
+    every = set().union(*val.values())
+    of_val = {each: own for each, own in val.items() if own.keys() == test.get(each, {}).keys() == every}
     if len(of_val) < 2:
         return None
     chosen, best = _best(of_val, entry), _best({each: test[each] for each in of_val}, entry)
-    seeds = list(of_val[chosen])
-    votes = [_best({each: {seed: own[seed]} for each, own in of_val.items() if seed in own}, entry) for seed in seeds]
+    votes = [_best({each: {seed: own[seed]} for each, own in of_val.items()}, entry) for seed in every]
     pair = (test[chosen], test[best]) if entry.best == "low" else (test[best], test[chosen])
     means = (mean(list(each[chosen].values())) for each in (of_val, test))
-    return Choice(name, column, chosen, (votes.count(chosen), len(seeds)), *means, best, paired(*pair))
+    shared = (votes.count(chosen), len(every))
+    return Choice(name, column, chosen, shared, *means, best, paired(*pair), len(val) - len(of_val))
 
 
 def _by_candidate(
     rows: Sequence[Row], sweep: Sweep, name: str, column: Column, split: str
 ) -> dict[Candidate, dict[int, float]]:
     fields = {"name": name, "split": split, "group": None, **column._asdict()}
-    return by_member(rows, sweep, Quantity(Metric, fields))
+    found = by_member(rows, sweep, Quantity(Metric, fields))
+    return {(line, value): own for (line, value), own in found.items() if None not in (*line, value)}
 
 
 def _best(found: Mapping[Candidate, Seeds], entry: Title) -> Candidate:
@@ -104,7 +105,7 @@ def _cells(choice: Choice, sweep: Sweep, entry: Title) -> list[Cell]:
 
 def _cell(each: Estimate, entry: Title, digits: int = 4) -> Cell:
     scale = entry.scale
-    within = "" if each.low is None else ends(scale * each.low, scale * each.high)
+    within = "" if each.low is None else ends(scale * each.low, scale * each.high, steps=50 if digits == 2 else 5)
     return Cell(significant(scale * each.value, digits), within)
 
 
@@ -129,7 +130,10 @@ def choice_words(rows: Sequence[Row], manifest: Manifest, sweep: Sweep) -> str:
     entry = metric_entries(manifest)[choice.metric]
     said = f"By {_title(manifest, choice, entry)} on val, {_named(sweep, choice.chosen)} is chosen"
     if choice.best == choice.chosen:
-        return f"{said}, which is best on test too."
-    cost = _cell(choice.cost, entry, digits=2)
-    costs = " ".join(filter(None, (cost.text, entry.unit, cost.note)))
-    return f"{said}; on test that costs {costs} against {_named(sweep, choice.best)}, the best there."
+        said += ", which is best on test too"
+    else:
+        cost = _cell(choice.cost, entry, digits=2)
+        costs = " ".join(filter(None, (cost.text, entry.unit, cost.note)))
+        said += f"; on test that costs {costs} against {_named(sweep, choice.best)}, the best there"
+    said += ", by one seed alone." if choice.votes[1] == 1 else "."
+    return f"{said} {choice.left_out} that lack a seed took no part." if choice.left_out else said

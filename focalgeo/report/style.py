@@ -179,7 +179,7 @@ def interval(low: float, high: float, *, scale: float = 1.0, digits: int = 2) ->
     return f"[{fixed(scale * low, digits)},\u00a0{fixed(scale * high, digits)}]"
 
 
-def ends(low: float, high: float) -> str:
-    """Return an interval in brackets, with as many decimals as show its width."""
-    digits = next((digits for digits in range(7) if (high - low) * 10**digits >= 5), 7)
+def ends(low: float, high: float, *, steps: int = 5) -> str:
+    """Return an interval in brackets, with as many decimals as make its width so many steps of the last."""
+    digits = next((digits for digits in range(7) if (high - low) * 10**digits >= steps), 7)
     return interval(low, high, digits=digits)
