@@ -2,7 +2,7 @@
 
 Command:   python -m focalgeo.run --config=configs/cifar.py:cifar100,resnet50,flsd53 --workdir=runs/cifar100-flsd53
            The words after the colon name data set (cifar10, cifar100), network and loss in any order; what is not named
-           is cifar10, resnet50, ce. `published` and `quick` may be added.
+           is cifar10, resnet50, ce. `published` and `quick` or `small` may be added.
 Networks:  resnet18 resnet18_2w resnet50 resnet110 resnet110_bottleneck wide_resnet26_10 densenet121 mobilenet_v2 vgg19
            vit
 Losses:    ce  fl1 fl2 fl3 fl5 fl7  fla53 fla532 flsd53 flsd52  fls532 fls531  brier  mmce  ls  adafocal  dual  trace
@@ -14,6 +14,9 @@ published: as the published code of Mukhoti et al. departs from the paper: losse
            averaged), gradients clipped at norm 2, MMCE weighted (without that code's second division by the squared
            count); its ResNet-110 is resnet110_bottleneck
 quick:     a few small layers on 512 images, 3 epochs: whether all of it works, in a minute on 2 CPU cores
+small:     a cell of the tables in minutes on 2 cores, as experiments/cells.py trains them: resnet18 (then the default)
+           with SMALL_NETWORK's sizes on all images, no augmentation, batch 32, 10 epochs, no curvature; it fits its
+           training images, and so becomes overconfident
 Our own:   dual focal loss with gamma 3; trace: cross-entropy with 1e-4 of its Hessian's trace, which no paper states
 Time:      not yet measured on a GPU
 Expected:  of Mukhoti et al., Tables 3, 1 and 4: test error, ECE (15 bins of equal width, by which temperatures are
@@ -73,7 +76,8 @@ LOSSES = {
     "dual": {"name": "dual_focal_loss", "gamma": 3.0},
     "trace": {"name": "cross_entropy", "trace_penalty": 1e-4},
 }
-SWITCHES = {"published": ["published"], "quick": ["quick"]}
+SWITCHES = {"published": ["published"], "size": ["quick", "small"]}
+SMALL_NETWORK = {"blocks": (1, 1, 1), "widths": (32, 96, 192), "stem_stride": 2}  # of resnet18
 
 
 def get_config(words: str = "") -> ConfigDict:
@@ -81,9 +85,11 @@ def get_config(words: str = "") -> ConfigDict:
     named = chosen(words, __file__, {"data": DATA, "network": NETWORKS, "loss": LOSSES, **SWITCHES})
     config = cifar10.get_config()
     config.data.name = f"tfds:{named.get('data', 'cifar10')}"
-    config.model.name = named.get("network", "resnet50")
-    if "quick" in named:
+    config.model.name = named.get("network", "resnet18" if named.get("size") == "small" else "resnet50")
+    if named.get("size") == "quick":
         make_quick(config)
+    elif named.get("size") == "small":
+        make_small(config)
     set_loss(config, named.get("loss", "ce"), published="published" in named)
     return config
 
@@ -119,3 +125,36 @@ def make_quick(config: ConfigDict) -> None:
     config.curvature.max_products = 4
     config.curvature.num_probes = 6
     config.curvature.density_probes = 0
+
+
+def make_small(config: ConfigDict) -> None:
+    """A cell of the papers' tables on 2 CPU cores: a small network that fits its training images."""
+    if config.model.name == "resnet18":
+        config.model.options.update(SMALL_NETWORK)
+    config.data.augment = "none"
+    config.optimizer.batch_size = 32
+    config.optimizer.learning_rate = 0.05
+    config.optimizer.nesterov = True
+    config.optimizer.weight_decay = 1e-3
+    config.optimizer.schedule = "cosine"
+    config.optimizer.warmup_epochs = 1
+    config.optimizer.epochs = 10
+    config.optimizer.decay_epochs = ()
+    config.log_every = 500
+    config.checkpoint.every = 2000
+    measure_outputs(config)
+
+
+def measure_outputs(config: ConfigDict) -> None:
+    """All that the papers' tables hold of a network's outputs, and no curvature."""
+    config.curvature.examples = 0
+    config.evaluation.num_resamples = 200
+    config.evaluation.methods = (
+        *("temperature_scaling", "loss_implied_temperature_scaling", "focal_temperature_scaling"),
+        *("vector_scaling", "focal_vector_scaling", "loss_implied_map"),
+    )
+    config.evaluation.criteria = ("nll", "ece", "adaptive_ece", "line_search")
+    config.evaluation.metrics = (
+        *("accuracy", "nll", "ece", "adaptive_ece", "classwise_ece", "mce", "brier"),
+        *("high_confidence", "high_confidence_accuracy"),
+    )

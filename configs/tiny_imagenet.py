@@ -29,7 +29,7 @@ WITHOUT_STEM = ("vgg19", "vit")
 
 def get_config(words: str = "") -> ConfigDict:
     """The job of the network and loss that the words name, as in "resnet50,fl3"."""
-    named = chosen(words, __file__, {"network": NETWORKS, "loss": LOSSES, **SWITCHES})
+    named = chosen(words, __file__, {"network": NETWORKS, "loss": LOSSES, **SWITCHES, "size": ["quick"]})
     config = cifar10.get_config()
     config.data.name = "tiny_imagenet:tiny-imagenet-200"
     config.model.name = named.get("network", "resnet50")
@@ -38,7 +38,7 @@ def get_config(words: str = "") -> ConfigDict:
     config.optimizer.batch_size = 64
     config.optimizer.epochs = 100
     config.optimizer.decay_epochs = (40, 60)
-    if "quick" in named:
+    if named.get("size") == "quick":
         make_quick(config)
     set_loss(config, named.get("loss", "ce"), published="published" in named)
     return config

@@ -1,0 +1,83 @@
+"""What the experiments say of the papers: claims with verdicts, in results.json, and the table of all questions."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.writing import markdown
+
+HERE = Path(__file__).parent
+QUESTIONS = (
+    "calibration_of_losses",
+    "during_training",
+    "two_parameters",
+    "curvature_and_gamma",
+    "trace_penalty",
+    "focal_temperature",
+    "theory",
+    "which_ece",
+    "posthoc",
+    "accelerators",
+    "benchmarks",
+)
+
+
+class Claim(NamedTuple):
+    """One statement with where it is made, its verdict (shows, does not show, cannot be told), and the numbers."""
+
+    source: str  # as "Mukhoti et al., Table 1"; "focalgeo" for what the project says itself
+    claim: str
+    verdict: str
+    because: str
+
+
+def about(question: str, *, command: str, cost: str, date: str, answers: Sequence[str] = ()) -> dict[str, Any]:
+    """The head of a results.json. answers: the papers' tables and figures, as "M Table 1" (experiments/papers.py)."""
+    return {"question": question, "command": command, "cost": cost, "date": date, "answers": list(answers)}
+
+
+def claims_table(claims: Sequence[Claim]) -> str:
+    """The claims as a Markdown table."""
+    return markdown(["where", "claim", "verdict", "why"], [list(claim) for claim in claims])
+
+
+def stored(name: str) -> dict[str, Any]:
+    """The stored results of a question; what it has not been asked yet is empty."""
+    path = HERE / name / "results.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def index() -> str:
+    """The README's table of experiments: command, question, and how many of its claims show."""
+    rows = []
+    for name in QUESTIONS:
+        found = stored(name)
+        head = found.get("about", {})
+        if head:
+            rows.append([f"[`{name}`](experiments/{name}/README.md)", head["question"], tally(found), head["date"]])
+    return markdown(["`python -m experiments.…`", "question", "claims of the papers", "run"], rows)
+
+
+def tally(found: dict[str, Any]) -> str:
+    """As "3 show, 1 does not show, 2 cannot be told"; of a question that judges no claim nothing."""
+    verdicts = [claim["verdict"] for claim in found.get("claims", [])]
+    names = {
+        "shows": ("shows", "show"),
+        "does not show": ("does not show", "do not show"),
+        "cannot be told": 2 * ("cannot be told",),
+    }
+    counts = [(verdicts.count(name), words) for name, words in names.items()]
+    return ", ".join(f"{count} {words[count > 1]}" for count, words in counts if count)
+
+
+def summary(name: str) -> str:
+    """A question's claims with verdicts, its command, cost and date, as text for a terminal."""
+    found = stored(name)
+    head = found.get("about", {})
+    if not head:
+        return f"{name}\n  no stored results: python -m experiments.{name}\n"
+    lines = [f"{name}: {head['question']}"]
+    lines += [f"  {claim['verdict']}: {claim['claim']} ({claim['source']})" for claim in found.get("claims", [])]
+    lines += [f"  command: {head['command']}", f"  cost: {head['cost']}; run {head['date']}"]
+    return "\n".join(lines) + "\n"
