@@ -49,6 +49,8 @@ def rank_correlation(one: Sequence[float], other: Sequence[float], *, resamples:
     ranks -= ranks.mean(-1, keepdims=True)
     scale = np.sqrt((ranks**2).sum(-1).prod(0))
     found = (ranks[0] * ranks[1]).sum(-1)[scale > 0] / scale[scale > 0]  # a resample of one pair alone has no ranks
+    if not len(found):  # one of the two is the same number throughout
+        return UNKNOWN
     low, high = np.quantile(found, [0.025, 0.975])
     return Interval(float(stats.spearmanr(*pairs).statistic), float(low), float(high))
 

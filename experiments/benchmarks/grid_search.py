@@ -8,6 +8,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 
 from experiments.benchmarks.loops import LIBRARY, Point, lean_loop, papers_way
 from experiments.benchmarks.machine import describe
+from experiments.benchmarks.verdicts import head
 from focalgeo.calibration import GAMMAS, TEMPERATURES, grid_search
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -41,10 +43,10 @@ def main(arguments: list[str] | None = None) -> None:
         compared(*map(int, size.split("x")), temperatures, rounds=options.rounds, points=options.points)
         for size in options.sizes
     ]
-    found = {"machine": describe(), "loops in": LIBRARY, "gammas": len(GAMMAS), "rows": rows}
+    found: dict = {"machine": describe(), "loops in": LIBRARY, "gammas": len(GAMMAS), "rows": rows}
     print(table(found))
     if not options.quick:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        RESULTS.write_text(json.dumps(head(found, str(date.today())) | found, indent=1) + "\n")
 
 
 def compared(num_examples: int, num_classes: int, temperatures: tuple, *, rounds: int, points: int) -> dict:

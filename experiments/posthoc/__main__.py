@@ -5,12 +5,14 @@ python -m experiments.posthoc --predictions=runs/cifar10-ce/predictions
 
 import argparse
 import json
+from datetime import date
 from pathlib import Path
 
 from experiments.posthoc import choice, criterion, folds, methods, peers, simulation
 from experiments.posthoc.collected import collected
 from experiments.posthoc.splits import sources
 from experiments.posthoc.tables import all_tables
+from experiments.posthoc.verdicts import head
 from experiments.writing import rounded
 
 ON_SPLITS = {"methods": methods, "choice": choice, "criterion": criterion, "peers": peers}
@@ -51,7 +53,8 @@ def write(out: Path) -> None:
     """Write results.json, and from it alone the tables and the figure."""
     from experiments.posthoc.forest import draw
 
-    results = rounded(collected(out / "measured"))
+    results = collected(out / "measured")
+    results = rounded(head(results, str(date.today())) | results)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results, ensure_ascii=False) + "\n", encoding="utf-8")
     tables = all_tables(results)

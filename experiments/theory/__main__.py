@@ -5,11 +5,13 @@ python -m experiments.theory --out=runs/theory
 
 import argparse
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from experiments.theory.errata import as_rows, errata, markdown
 from experiments.theory.numbers import anchors, matches, printed_pairs
+from experiments.theory.verdicts import head
 from experiments.writing import rounded
 
 DIGITS = 5  # so that another machine's rounding changes no line
@@ -24,6 +26,7 @@ def main() -> None:
     results = draw(out / "figures")
     found = [row._replace(numbers=rounded(row.numbers, DIGITS)) for row in errata()]
     results |= {"anchors": anchors(), "errata": as_rows(found)}
+    results = head(results, str(date.today())) | results
     (out / "errata.md").write_text(markdown(found), encoding="utf-8")
     text = json.dumps(rounded(results, DIGITS), indent=1, ensure_ascii=False) + "\n"
     (out / "results.json").write_text(text, encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Do losses other than cross-entropy train networks that are better calibrated?"""
