@@ -7,7 +7,6 @@ trains what experiments/rows does not hold yet and adds a row for each run there
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +19,7 @@ from experiments.outputs import temperatures, train_outputs
 from experiments.writing import rounded
 from focalgeo import records
 from focalgeo.rows import Fit, Metric, select
-from focalgeo.types import InputError, RunError
+from focalgeo.types import InputError
 
 ROWS = Path(__file__).parent / "rows"
 LOSSES = {  # word of configs/ -> title as the papers have it
@@ -177,21 +176,13 @@ def _method(row: Any) -> str:
 def main() -> None:
     """Train the cells asked for that are not stored, and store each."""
     asked = parse()
-    try:
+    with jobs.reported():
         data = dict(_named(asked.data))
         for cell in cells(asked.tasks, asked.losses, asked.seeds, asked.scale):
             known = {(run["loss"], run["seed"]) for run in stored(cell.task, cell.scale)}
             if asked.again or (cell.loss, cell.seed) not in known:
                 print(f"{cell.task}, {cell.loss}, seed {cell.seed}", file=sys.stderr, flush=True)
                 store([train(cell, asked.out, data.get(cell.task))], cell.task, cell.scale)
-    except (InputError, RunError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-    except subprocess.CalledProcessError as failed:
-        sys.exit(failed.returncode)
-    except KeyboardInterrupt:
-        print("stopped; what is trained is kept, and the same command goes on", file=sys.stderr)
-        sys.exit(130)
 
 
 def _named(data: Iterable[str]) -> Iterable[tuple[str, str | None]]:

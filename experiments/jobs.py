@@ -1,16 +1,17 @@
 """Training jobs of the experiments: run as a user runs them, read back as rows, with the record of what ran."""
 
+import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from focalgeo import records
 from focalgeo.config import load_config, with_values
 from focalgeo.rows import Seconds, select
-from focalgeo.types import InputError
+from focalgeo.types import InputError, RunError
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,3 +67,21 @@ def absolute(data: str | None) -> str | None:
     if not Path(path).exists():
         raise InputError(f"{path}: no such file or folder: give the data as in --cifar10=folder:cifar10.tar.xz")
     return f"{kind}:{Path(path).absolute()}"
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """End the command with one line and its exit code where a job, an input or the user stops it."""
+    try:
+        yield
+    except (InputError, RunError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except subprocess.CalledProcessError as failed:  # a job, which has said why
+        sys.exit(failed.returncode)
+    except KeyboardInterrupt:
+        print("stopped; what is trained is kept, and the same command goes on", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}: give another folder as --out", file=sys.stderr)
+        sys.exit(2)

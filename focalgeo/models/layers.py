@@ -120,8 +120,35 @@ def conv(x: Array, width: int, kernel: int, *, stride: int = 1, groups: int = 1,
         use_bias=False,
         dtype=dtype,
         kernel_init=CONV_INIT,
+        conv_general_dilated=_depthwise if groups == width == x.shape[-1] > 1 else None,
     )
     return layer(_behind_barrier(x))
+
+
+def _depthwise(x: Array, kernel: Array, strides: Sequence[int], padding: Any, **options: Any) -> Array:
+    """A convolution of each channel by itself: on a CPU the sum of shifted products, else XLA's own.
+
+    The same sum in another order. XLA's on CPUs takes 6 to 10 times as long, gradient included; on TPUs the shifted
+    products take 2.4 times the cycles, by the compiler. Tested in tests/test_depthwise.py.
+    """
+
+    def own(x: Array, kernel: Array) -> Array:
+        return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
+
+    def shifted(x: Array, kernel: Array) -> Array:
+        padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
+        height, width = (
+            (size - kernel.shape[0]) // step + 1 for size, step in zip(padded.shape[1:3], strides, strict=True)
+        )
+        total: Array | float = 0.0
+        for row in range(kernel.shape[0]):
+            for column in range(kernel.shape[1]):
+                rows = slice(row, row + (height - 1) * strides[0] + 1, strides[0])
+                columns = slice(column, column + (width - 1) * strides[1] + 1, strides[1])
+                total = total + padded[:, rows, columns] * kernel[row, column].reshape(1, 1, 1, -1)
+        return total
+
+    return jax.lax.platform_dependent(x, kernel, cpu=shifted, default=own)
 
 
 @jax.custom_jvp

@@ -1,0 +1,1 @@
+"""Does focal loss flatten the loss surface, which surface, and is the flatter network better calibrated?"""

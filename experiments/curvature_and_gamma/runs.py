@@ -1,0 +1,91 @@
+"""The sweeps over gamma, one job for each network and seeds, and the numbers of each run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments import jobs
+from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Trace, select
+
+DIGITS = "digits"
+NETWORKS = {  # name -> title
+    DIGITS: "two layers, digits",
+    "resnet18": "small ResNet",
+    "resnet18_2w": "small ResNet, twice as wide",
+    "mobilenet_v2": "MobileNet-v2",
+    "vit": "ViT",
+    "vgg19": "VGG",
+}
+SEEDS = {DIGITS: 20}  # of the others 3
+LOSSES = {"cross_entropy": "CE", "focal_loss": "own"}  # whose Hessian: cross-entropy's, and that of the trained loss
+SPLITS = ("val", "train")
+SECONDS = {DIGITS: 3, "resnet18": 75, "resnet18_2w": 150, "mobilenet_v2": 200, "vit": 200, "vgg19": 100}  # of a core
+
+
+def seeds_of(network: str, seeds: int | None) -> int:
+    """How many seeds are run: as asked, else 20 on digits and 3 on CIFAR-10."""
+    return seeds or SEEDS.get(network, 3)
+
+
+def pieces(networks: list[str], seeds: int | None) -> list[tuple[str, tuple[int, ...]]]:
+    """Network and seeds of each job, in order: digits in one, of the others all networks of a seed before the next."""
+    found = [(DIGITS, tuple(range(seeds_of(DIGITS, seeds))))] if DIGITS in networks else []
+    others = [name for name in networks if name != DIGITS]
+    most = max((seeds_of(name, seeds) for name in others), default=0)
+    return found + [(name, (seed,)) for seed in range(most) for name in others]
+
+
+def config_of(network: str, scale: str) -> str:
+    """The config with its words."""
+    if network == DIGITS:
+        return "configs/digits_gamma.py"
+    return f"configs/cifar10_curvature.py:{network}{',paper' if scale == 'paper' else ''}"
+
+
+def train(out: Path, network: str, seeds: tuple[int, ...], data: str | None, scale: str) -> list[dict[str, Any]]:
+    """Run a job, or go on with it, and return its runs.
+
+    Raises:
+        CalledProcessError: the job failed; it has said why.
+    """
+    workdir = out / f"{network}-{scale}-seeds={'-'.join(map(str, (seeds[0], seeds[-1])))}"
+    fields = {"sweep.seed": seeds} | ({"data.name": data} if data and network != DIGITS else {})
+    if not jobs.finished(workdir):
+        jobs.run(config_of(network, scale), workdir, fields)
+    return measured(workdir, network, config_of(network, scale))
+
+
+def measured(workdir: Path, network: str, config: str) -> list[dict[str, Any]]:
+    """The runs of a finished job: network, gamma, seed, record and the numbers of `_numbers`."""
+    rows = jobs.rows_of(workdir)
+    kept = [row for row in rows if row.tags.epoch is None]
+    record = jobs.record(workdir, config)
+    members = dict.fromkeys((row.tags.gamma, row.tags.seed) for row in select(kept, Trace, name="trace"))
+    found = []
+    for gamma, seed in members:
+        own = [row for row in kept if (row.tags.gamma, row.tags.seed) == (gamma, seed)]
+        found.append({"network": network, "gamma": gamma, "seed": seed, **dict(_numbers(own)), "record": record})
+    return found
+
+
+def _numbers(rows: list) -> Iterator[tuple[str, float]]:
+    """Name -> number: "trace CE val", "trace own train", "ece", ... of one run."""
+    for row in select(rows, Metric, split="test", method="uncalibrated"):
+        yield row.name, row.value
+    for row in select(rows, Metric, split="test", method="temperature_scaling", criterion="nll"):
+        yield f"{row.name} after T", row.value
+    for row in select(rows, Fit, method="temperature_scaling", criterion="nll"):
+        yield row.name, row.value
+    for kind in (Eigenvalue, Trace):
+        for row in select(rows, kind):
+            yield f"{row.name} {LOSSES[row.loss]} {row.split}", row.value
+    for row in select(rows, AttributionPart, of="trace"):
+        if row.part in ("gauss_newton", "residual", "rank_one", "scale_only"):
+            yield f"trace, {row.part} {LOSSES[row.loss]} {row.split}", row.value
+
+
+def with_own(run: dict[str, Any]) -> dict[str, Any]:
+    """The run with numbers of the trained loss also where it is cross-entropy, gamma 0."""
+    if run["gamma"]:
+        return run
+    return run | {name.replace(" CE ", " own "): number for name, number in run.items() if " CE " in name}

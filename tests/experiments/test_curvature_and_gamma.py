@@ -1,0 +1,127 @@
+"""The tables, verdicts and merging of experiments/curvature_and_gamma, from made-up runs and from a tiny sweep."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import jobs
+from experiments.curvature_and_gamma import __main__ as command
+from experiments.curvature_and_gamma import runs, statistics, verdicts
+from experiments.intervals import NOT, SHOWS, UNTOLD
+from focalgeo import job
+from focalgeo.config import load_config
+
+ROOT = Path(__file__).parents[2]
+RECORD = {"commit": "0", "config": "c", "date": "2026-01-01", "versions": {}, "seconds": 3.0}
+
+
+def _runs(change: float = -0.1, seeds: int = 4, ece=lambda at: 0.02 + (at - 0.5) ** 2, network: str = "digits") -> list:
+    found = []
+    for seed in range(seeds):
+        for number, gamma in enumerate((0.0, 1.0, 2.0, 3.0, 5.0)):
+            size = 30 * np.exp(change * gamma) * (1 + 0.01 * seed * (number % 2))
+            run = {"network": network, "gamma": gamma, "seed": seed, "record": RECORD}
+            names = [
+                f"{name} CE {split}" for name in ("trace", "lambda_max", "scale_free_trace") for split in runs.SPLITS
+            ]
+            run |= dict.fromkeys(names, size)
+            if gamma:
+                run |= {name.replace("CE", "own"): 0.5 * number for name, number in dict.fromkeys(names, size).items()}
+            run |= {"accuracy": 0.9, "nll": 0.3, "ece": ece(gamma / 5) + 1e-4 * seed * gamma}
+            found.append(run)
+    return found
+
+
+def _verdicts(own: list) -> dict[str, str]:
+    return {claim.claim: claim.verdict for claim in verdicts.claims({"digits": own})}
+
+
+def test_a_fall_of_the_curvature_is_shown_or_not_by_its_slope():
+    claim = "two layers, digits: the trace of cross-entropy's Hessian on val falls with γ"
+    assert _verdicts(_runs())[claim] == SHOWS
+    assert _verdicts(_runs(change=+0.1))[claim] == NOT
+    assert _verdicts(_runs(seeds=1))[claim] == UNTOLD
+    np.testing.assert_allclose(statistics.slope(_runs(), "trace CE val").mean, -0.1, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("ece", "expected"),
+    [
+        (lambda at: 0.02 + (at - 0.5) ** 2, SHOWS),
+        (lambda at: 0.02 + 0.1 * at + 0.1 * at**2, NOT),  # the vertex lies outside
+        (lambda at: 0.5 - (at - 0.5) ** 2, NOT),  # a maximum
+        (lambda at: 0.02 + 0.1 * at, UNTOLD),  # a line, but for noise
+    ],
+)
+def test_an_inner_minimum_needs_a_parabola_whose_vertex_lies_inside(ece, expected):
+    own = _runs(seeds=6, ece=ece)
+    noise = np.random.default_rng(1).normal(0, 1e-3, len(own))
+    for run, more in zip(own, noise, strict=True):
+        run["ece"] += more
+    found = statistics.inner_minimum(own)
+    assert found.verdict == expected
+    assert found.seeds == 6
+
+
+def test_of_gamma_0_the_trained_loss_is_cross_entropy():
+    run = runs.with_own(_runs()[0])
+    assert run["trace own val"] == run["trace CE val"]
+
+
+def test_what_is_stored_is_not_trained_again_and_new_runs_take_their_places(tmp_path):
+    known = command.merged(_runs(seeds=2), _runs(seeds=3, change=0.1))
+    assert len(known) == 15
+    assert [run["seed"] for run in known[:4]] == [0, 1, 2, 0]
+    assert known[4]["trace CE val"] > known[0]["trace CE val"]  # the new ones
+    (tmp_path / "README.md").write_text("<!-- digits curvature -->\n<!-- end -->\n<!-- claims -->\n<!-- end -->\n")
+    command.write(known, tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "| change of log by γ | **+0." in text
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["runs"] == json.loads(json.dumps(results["runs"]))
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"curvature.png", "trace_and_ece.png"}
+    asked = command.argparse.Namespace(again=False, networks=["digits", "vit"], seeds=3)
+    assert command._missing(asked, known) == [("vit", (0,)), ("vit", (1,)), ("vit", (2,))]
+
+
+def test_every_network_of_a_seed_comes_before_the_next_seed():
+    found = runs.pieces(["digits", "vit", "vgg19"], None)
+    assert found[0] == ("digits", tuple(range(20)))
+    assert found[1:3] == [("vit", (0,)), ("vgg19", (0,))]
+    assert len(found) == 7
+
+
+@pytest.mark.parametrize("name", [name for name in runs.NETWORKS if name != runs.DIGITS])
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_every_network_is_a_job(name, scale):
+    path, _, words = runs.config_of(name, scale).partition(":")
+    config = job.check_config(load_config(ROOT / path, words))
+    assert config.model.name == name
+    assert list(config.sweep.gamma) == [0, 1, 2, 3, 5]
+    assert (config.optimizer.epochs == 350) == (scale == "paper")
+
+
+def test_the_numbers_of_a_run_are_those_of_its_rows(tmp_path):
+    fields = {
+        "sweep.seed": (0, 1),
+        "evaluation.num_resamples": 50,
+        "curvature.examples": 40,
+        "curvature.batch_size": 40,
+    }
+    jobs.run("configs/digits_gamma.py:quick", tmp_path / "w", fields)
+    found = runs.measured(tmp_path / "w", "digits", "configs/digits_gamma.py:quick")
+    assert [(run["gamma"], run["seed"]) for run in found] == [(0, 0), (0, 1), (3, 0), (3, 1)]
+    assert found[2].keys() >= {
+        "trace CE val",
+        "trace own train",
+        "lambda_max own val",
+        "ece",
+        "ece after T",
+        "temperature",
+    }
+    parts = found[2]["trace, gauss_newton own val"] + found[2]["trace, residual own val"]
+    np.testing.assert_allclose(parts, found[2]["trace own val"], rtol=0.5)
+    command.write(found, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["about"]["answers"] == ["K Fig. 2", "K Fig. 3"]
