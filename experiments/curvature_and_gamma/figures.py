@@ -7,6 +7,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.curvature_and_gamma.runs import NETWORKS, with_own
 from experiments.curvature_and_gamma.statistics import Runs, by_seed, gammas_of
@@ -31,6 +32,7 @@ def _curvature(runs: dict[str, Runs], path: Path) -> None:
             for surface, (colour, marker, label) in SURFACES.items():
                 _line(axis, full, f"{name} {surface} val", colour, marker, label)
             axis.set_yscale("log")
+            _plain(axis.yaxis)
             axis.grid(color="0.9")
         axes[0, column].set_title(NETWORKS[network], fontsize=10)
         axes[1, column].set_xlabel("γ of the training loss")
@@ -48,6 +50,13 @@ def _curvature(runs: dict[str, Runs], path: Path) -> None:
     )
     figure.savefig(path, dpi=120, bbox_inches="tight")
     plt.close(figure)
+
+
+def _plain(axis) -> None:
+    """Ticks at 1, 2 and 5 of each decade, as plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _line(axis, own: Runs, name: str, colour: str, marker: str, label: str) -> None:
@@ -80,11 +89,12 @@ def _scatter(runs: dict[str, Runs], path: Path) -> None:
             "γ = 0",
             (means[0][0], 100 * means[0][1]),
             textcoords="offset points",
-            xytext=(5, -9),
+            xytext=(6, 6),
             fontsize=8,
             color=colour,
         )
     axis.set_xscale("log")
+    _plain(axis.xaxis)
     axis.set_xlabel("trace of cross-entropy's Hessian on val")
     axis.set_ylabel("test ECE as trained, %")
     axis.legend(frameon=False, fontsize=8)

@@ -20,7 +20,7 @@ SURFACES = {  # number -> words
 
 
 def claims(runs: dict[str, Runs]) -> list[Claim]:
-    """Each claim for each network, and one over all of them."""
+    """Each claim for each network, and of three networks or more one over all of them."""
     found = []
     for network, own in runs.items():
         full = [with_own(run) for run in own]
@@ -31,7 +31,7 @@ def claims(runs: dict[str, Runs]) -> list[Claim]:
                 Claim("K Fig. 2", claim, verdict(change), f"change of log for a unit of γ {shown(change, signed=True)}")
             )
         found.append(_inner(network, own))
-    return [*found, _together(runs)]
+    return [*found, _together(runs)] if len(runs) > 2 else found
 
 
 def _inner(network: str, own: Runs) -> Claim:

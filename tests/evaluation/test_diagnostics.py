@@ -179,13 +179,22 @@ def test_an_outcome_of_no_example_has_no_row(found, correct, left):
 def test_the_histogram_has_the_same_bins_always_and_drops_no_norm(found):
     norms = np.float32([0, 1e-30, 0.999e-12, 1.001e-12, 1.0, 1.2, 1.9, 9e3, 1e4, 1e9])
     own = jax.tree.map(lambda leaf: leaf[: len(norms)], member(found, 0))._replace(gradient_norm=norms)
-    rows = select(evaluation.diagnosis_rows(own, split="train", num_bins=25), HistogramBin)
+    rows = evaluation.diagnosis_rows(own, split="train", num_bins=25)
+    rows = select(rows, HistogramBin, name="gradient_norm_histogram")
     assert [row.value for row in rows] == pytest.approx([0.3, 0.1, 0.2, 0.1, 0.3])
     assert [(row.lower, row.upper) for row in rows] == [(NORM_EDGES[row.bin], NORM_EDGES[row.bin + 1]) for row in rows]
     assert (rows[0].lower, rows[0].upper, rows[-1].upper) == pytest.approx((0, 1e-12, 1e4))
     assert (rows[2].lower, rows[2].upper) == pytest.approx((1, 10**0.25))
     assert {row.n for row in rows} == {len(norms)}
-    assert {row.name for row in rows} == {"gradient_norm_histogram"}
+
+
+def test_the_histogram_of_the_true_class_has_25_even_bins_and_keeps_probability_1(found):
+    probability = np.float32([0, 0.01, 0.05, 0.5, 0.999, 1.0, 1.0, 1.0])
+    own = jax.tree.map(lambda leaf: leaf[: len(probability)], member(found, 0))
+    rows = evaluation.diagnosis_rows(own._replace(true_class_probability=probability), split="train", num_bins=5)
+    rows = select(rows, HistogramBin, name="true_class_probability_histogram")
+    assert [(row.bin, row.value) for row in rows] == [(0, 0.25), (1, 0.125), (12, 0.125), (24, 0.5)]
+    assert [(row.lower, row.upper) for row in rows] == [(row.bin / 25, (row.bin + 1) / 25) for row in rows]
 
 
 def test_reliability_is_that_of_the_predictions_with_the_share_of_each_bin(found, examples):
