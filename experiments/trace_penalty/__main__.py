@@ -1,84 +1,135 @@
-"""Train what the folder of --out lacks, measure the cost, and write results.json and tables.md from all that is there.
+"""Train and measure what is not stored, and write results.json, tables and the figure from all that is there.
 
-python -m experiments.trace_penalty --cifar10=folder:cifar10.tar.xz
+python -m experiments.trace_penalty --tasks digits --pieces weights --store
+python -m experiments.trace_penalty --pieces forms cost --cifar10=folder:cifar10.tar.xz
 """
 
 import argparse
 import json
-import subprocess
 import sys
+from datetime import date
 from pathlib import Path
+from typing import Any
 
-from experiments.trace_penalty import cost, runs
+from experiments import jobs
+from experiments.claims import about, claims_table
+from experiments.results import read, write_all
+from experiments.trace_penalty import cost, figures, runs, verdicts, weights
 from experiments.trace_penalty.tables import all_tables
 from experiments.writing import rounded
-from focalgeo.types import InputError, RunError
+
+HERE = Path(__file__).parent
+QUESTION = "What does training with the trace penalty do, by its weight and by its form, and what does it cost?"
 
 
 def main() -> None:
-    """Do the pieces asked for, and write what there is of all tasks; 2 where what they need is not there."""
+    """Do the pieces asked for; what is there is written after each job."""
     asked = parse()
-    try:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        _do(asked)
-    except (InputError, RunError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-    except subprocess.CalledProcessError as failed:  # a job, which has said why
-        sys.exit(failed.returncode)
-    except KeyboardInterrupt:
-        print("stopped; what is trained and measured is kept, and the same command goes on", file=sys.stderr)
-        sys.exit(130)
-    except OSError as error:
-        print(f"{error.filename}: {error.strerror}: give another folder as --out", file=sys.stderr)
-        sys.exit(2)
+    with jobs.reported():
+        folder = HERE if asked.store else asked.out
+        results = read(folder, asked.scale)
+        planned = [] if asked.tables else _missing(asked, results.get("weights", []))
+        if asked.cost:
+            print(_cost(planned))
+            return
+        data = jobs.absolute(asked.cifar10)
+        if not asked.tables:
+            results = _forms(asked, results, data)
+        write(results, folder, asked.scale)
+        for task, form, seeds in planned:
+            print(f"{task}, {form}, seeds {seeds[0]} to {seeds[-1]}", file=sys.stderr, flush=True)
+            new = weights.train(asked.out, task, form, seeds, data, asked.scale)
+            results["weights"] = merged(results.get("weights", []), new)
+            write(results, folder, asked.scale)
 
 
-def _do(asked: argparse.Namespace) -> None:
+def _forms(asked: argparse.Namespace, results: dict[str, Any], data: str | None) -> dict[str, Any]:
+    """The results with the forms' runs and their cost, where those pieces are asked for."""
     for name in asked.tasks:
-        data = asked.cifar10 if name == "cifar10" else None
-        if "train" in asked.pieces:
-            runs.train(asked.out, name, asked.seeds, data)
+        own = data if name == "cifar10" else None
+        if "forms" in asked.pieces:
+            runs.train(asked.out, name, asked.seeds or 5, own)
+            results.setdefault(name, {})["runs"] = rounded(runs.measured(asked.out, name))
         if "cost" in asked.pieces:
-            cost.measure(asked.out, name, asked.seeds, data=data, rounds=asked.rounds, probes=asked.probes)
-    write(asked.out)
+            cost.measure(asked.out, name, asked.seeds or 5, data=own, rounds=asked.rounds, probes=asked.probes)
+            path = asked.out / "measured" / f"cost-{name}.json"
+            results.setdefault(name, {})["cost"] = rounded(json.loads(path.read_text()))
+    return results
+
+
+def _missing(asked: argparse.Namespace, known: list[dict[str, Any]]) -> list[tuple[str, str, tuple[int, ...]]]:
+    if "weights" not in asked.pieces:
+        return []
+    there = set() if asked.again else {(run["task"], run["form"], run["seed"]) for run in known}
+    every = [(name, *piece) for name in asked.tasks for piece in weights.pieces(name, asked.seeds)]
+    return [(task, form, seeds) for task, form, seeds in every if not {(task, form, seed) for seed in seeds} <= there]
+
+
+def _cost(planned: list[tuple[str, str, tuple[int, ...]]]) -> str:
+    lines, total = [], 0.0
+    for task, form, seeds in planned:
+        own = weights.TASKS[task]
+        count = len(seeds) * len(own.rates) * (len(own.weights) - (form != "hessian"))
+        total += count * own.seconds
+        lines.append(f"{task}, {form}, seeds {seeds[0]} to {seeds[-1]}: {count} runs x {own.seconds:g} s of a core")
+    return "\n".join([*lines, f"together {total / 3600:.1f} hours of a core"])
+
+
+def merged(known: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs known with the new ones in their places."""
+    keys = ("task", "form", "penalty", "rate", "seed")
+    found = {tuple(run[key] for key in keys): run for run in [*known, *new]}
+    return [found[key] for key in sorted(found)]
+
+
+def write(results: dict[str, Any], folder: Path, scale: str = "small") -> None:
+    """Write results.json, the figure and the README's tables."""
+    own = results.get("weights", [])
+    found = verdicts.claims(own)
+    head = about(
+        QUESTION,
+        command="python -m experiments.trace_penalty --store",
+        cost=f"{len(own)} runs over weights and rates, and those of the forms",
+        date=max((run["record"]["date"] for run in own), default=str(date.today())),
+        answers=["K Fig. 4"],
+    )
+    results = {"about": head, "claims": [claim._asdict() for claim in found]} | {
+        name: part for name, part in results.items() if name not in ("about", "claims")
+    }
+    texts = all_tables(results) | {"claims": claims_table(found)}
+    for task in dict.fromkeys(run["task"] for run in own):
+        for form in weights.FORMS:
+            texts[f"{task} {form}"] = weights.table([run for run in own if run["task"] == task], form)
+    if own:
+        figures.draw(own, folder / "figures")
+    write_all(folder, results, texts, scale)
 
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.trace_penalty", description=__doc__)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.trace_penalty", description=__doc__, formatter_class=form
+    )
     add = parser.add_argument
     add("--tasks", nargs="+", choices=runs.TASKS, default=list(runs.TASKS))
-    add("--pieces", nargs="*", choices=("train", "cost"), default=["train", "cost"], help="none: write the tables only")
-    add("--seeds", type=int, default=5, help="0, 1, ... of every form (default 5)")
+    add("--pieces", nargs="+", choices=("forms", "cost", "weights"), default=["forms", "cost", "weights"])
+    add("--seeds", type=int, help="0, 1, ... (default: 5 of every form, 10 and 3 of every weight)")
     add("--cifar10", metavar="NAME", help="config.data.name of the images (default: the config's own)")
+    add("--scale", choices=("small", "paper"), default="small", help="of the weights")
     add("--rounds", type=int, default=9, help="of timed steps (default 9)")
     add("--probes", type=int, default=200, help="random vectors by which noise is measured (default 200)")
+    add("--again", action="store_true", help="train weights that are stored too")
+    add("--tables", action="store_true", help="train nothing, write what is stored")
+    add("--cost", action="store_true", help="print which weights are to be trained, and their cost")
+    add("--store", action="store_true", help="write into this folder, where the stored results are")
     add("--out", type=Path, default=Path("runs/trace_penalty"), help="folder of the runs (default runs/trace_penalty)")
     asked = parser.parse_args()
     for name, least in {"seeds": 2, "rounds": 1, "probes": 2}.items():
-        if getattr(asked, name) < least:
+        if getattr(asked, name) is not None and getattr(asked, name) < least:
             parser.error(f"--{name}: {getattr(asked, name)} is fewer than {least}")
     asked.out = asked.out.absolute()  # the jobs run in the folder of the clone
-    if asked.cifar10 and asked.cifar10.startswith("folder:"):
-        asked.cifar10 = f"folder:{Path(asked.cifar10.removeprefix('folder:')).absolute()}"
     return asked
-
-
-def write(out: Path) -> None:
-    """Write results.json from the workdirs and what was measured, and from it alone the tables."""
-    results = {}
-    for name in runs.TASKS:
-        found = {"runs": rounded(runs.measured(out, name))}
-        path = out / "measured" / f"cost-{name}.json"
-        if path.exists():
-            found["cost"] = rounded(json.loads(path.read_text()))
-        if found["runs"]:
-            results[name] = found
-    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    text = "\n".join(f"## {name}\n\n{table}" for name, table in all_tables(results).items())
-    (out / "tables.md").write_text(text, encoding="utf-8")
-    print(f"{out}: results.json and tables.md")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
 """Means over seeds and paired differences with their intervals, and the tables."""
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from scipy.stats import t as student
-
-from experiments.trace_penalty.runs import CURVATURE, FORMS, METRICS
-from experiments.writing import Interval, markdown
+from experiments.intervals import interval, shown
+from experiments.trace_penalty.runs import CHANCE, CURVATURE, FORMS, METRICS, TASKS
+from experiments.writing import markdown
 
 COLUMNS = {  # number -> heading, and what it is multiplied by
     "trace train": ("trace, train", 1),
@@ -23,22 +20,11 @@ ORDER = ("none", *FORMS)
 assert COLUMNS.keys() == {*METRICS, *CURVATURE}
 
 
-CHANCE = 0.2  # accuracy below which a run of ten classes has learned nothing
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Mean +- t sd / sqrt(n) of independent seeds, t of n - 1 degrees of freedom; infinite ends of one value."""
-    own = np.asarray(values, np.float64)
-    if len(own) < 2:
-        return Interval(float(own.sum()) if len(own) else np.nan, -np.inf, np.inf)
-    half = student.ppf(0.975, len(own) - 1) * own.std(ddof=1) / np.sqrt(len(own))
-    return Interval(float(own.mean()), float(own.mean() - half), float(own.mean() + half))
-
-
 def all_tables(results: dict[str, Any]) -> dict[str, str]:
     """Markdown by heading: of every task means, differences and cost."""
     found = {}
-    for name, task in results.items():
+    for name in (name for name in TASKS if name in results):
+        task = results[name]
         of_cell = by_cell(task["runs"])
         found[f"{name}: means over seeds"] = _means(of_cell)
         found[f"{name}: paired differences"] = _differences(of_cell)
@@ -70,7 +56,7 @@ def _means(cells: dict) -> str:
     heads, lines = ["penalty", "form", "seeds", "at chance", *(heading for heading, _ in COLUMNS.values())], []
     for (form, penalty), runs in cells.items():
         own = learned(runs).values()
-        numbers = [_shown(interval([scale * run[column] for run in own])) for column, (_, scale) in COLUMNS.items()]
+        numbers = [shown(interval([scale * run[column] for run in own])) for column, (_, scale) in COLUMNS.items()]
         lines.append([f"{penalty:g}", form, str(len(runs)), str(len(runs) - len(own)), *numbers])
     return markdown(heads, lines)
 
@@ -88,7 +74,7 @@ def _differences(cells: dict) -> str:
                 [scale * value for value in differences(cells[form, penalty], cells[other], column)]
                 for column, (_, scale) in COLUMNS.items()
             ]
-            numbers = [_shown(interval(own), signed=True) for own in both]
+            numbers = [shown(interval(own), signed=True) for own in both]
             lines.append([f"{penalty:g}", f"{form} less {other[0]}", str(len(both[0])), *numbers])
     return markdown(heads, lines)
 
@@ -107,11 +93,3 @@ def _cost(cost: dict) -> str:
             lines.append([form, *taken, when, *cells])
             form, taken = "", ["", "", ""]
     return markdown((*heads, "noise of the gradient"), lines)
-
-
-def _shown(value: Interval, *, signed: bool = False) -> str:
-    sign = "+" if signed else ""
-    if not np.isfinite(value.low):
-        return f"{value.mean:{sign}.3g}"
-    text = f"{value.mean:{sign}.3g} ({value.low:{sign}.3g} to {value.high:{sign}.3g})"
-    return f"**{text}**" if signed and (value.low > 0 or value.high < 0) else text

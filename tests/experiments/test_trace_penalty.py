@@ -1,12 +1,14 @@
+import argparse
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
 
 from experiments.benchmarks import trace_forms
-from experiments.trace_penalty import runs, tables
+from experiments.trace_penalty import __main__ as command
+from experiments.trace_penalty import runs, tables, verdicts, weights
 from focalgeo import job, records
 from focalgeo.rows import Eigenvalue, Metric, Tags, Trace
 
@@ -16,7 +18,7 @@ FOLDER = Path(__file__).parents[2] / "experiments" / "trace_penalty"
 def test_the_tables_of_the_readme_are_those_of_the_results():
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     stored = json.loads((FOLDER / "results.json").read_text(encoding="utf-8"))
-    assert stored.keys() <= runs.TASKS.keys()
+    assert stored.keys() <= {*runs.TASKS, "about", "claims", "weights"}
     assert len(stored["digits"]["runs"]) == 70
     for name, table in tables.all_tables(stored).items():
         assert table in readme, name
@@ -29,12 +31,6 @@ def test_every_form_is_a_job_and_the_quarter_is_a_quarter_of_the_batch(name):
     assert 4 * configs[runs.QUARTER].loss.trace_examples == configs["hessian"].optimizer.batch_size
     assert [config.loss.trace_of for config in configs.values()] == ["hessian", "gauss_newton", "gauss_newton"]
     assert all(config.sweep.seed == (0, 1, 2) for config in configs.values())
-
-
-def test_the_interval_is_student_s():
-    values = [1.0, 2.0, 3.5, 7.0, 4.0]
-    expected = ttest_1samp(values, 0).confidence_interval(0.95)
-    np.testing.assert_allclose(tables.interval(values), (3.5, *expected), rtol=1e-12)
 
 
 def test_differences_are_of_the_same_seed_and_leave_out_what_learned_nothing():
@@ -80,3 +76,70 @@ def test_what_the_benchmark_cannot_do_is_said(flag, said, capsys, monkeypatch):
         trace_forms.main([flag])
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err
+
+
+RECORD = {"commit": "0", "config": "c", "date": "2026-01-01", "versions": {}, "seconds": 3.0}
+
+
+def _weighted(ece: float = -2.0, accuracy: float = 0.0, seeds: int = 4) -> list[dict]:
+    """Runs whose ECE and accuracy change by so much for a unit of the penalty; rate 0.1 is best on val, 0.3 on test."""
+    found = []
+    for penalty in (0.0, 0.001, 0.002, 0.004):
+        for form in ("none",) if penalty == 0 else weights.FORMS:
+            for rate, seed in itertools.product((0.1, 0.3), range(seeds)):
+                run = dict.fromkeys([*weights.COLUMNS, weights.CRITERION], 0.5)
+                run |= {"task": "digits", "form": form, "penalty": penalty, "rate": rate, "seed": seed}
+                run |= {"ece": 0.05 + ece * penalty + 1e-4 * seed, "accuracy": 0.9 + accuracy * penalty}
+                run |= {"trace train": 3 * np.exp(-100 * penalty), "record": RECORD}
+                run |= {weights.CRITERION: rate - 10 * penalty, "nll": -rate}
+                found.append(run)
+    return found
+
+
+def _verdict(claims: list, text: str) -> str:
+    return next(claim.verdict for claim in claims if text in claim.claim)
+
+
+def test_verdicts_on_the_weights_follow_the_numbers():
+    assert _verdict(verdicts.claims(_weighted()), "digits, hessian: ECE as trained falls") == "shows"
+    assert _verdict(verdicts.claims(_weighted(ece=2.0)), "digits, hessian: ECE as trained falls") == "does not show"
+    assert _verdict(verdicts.claims(_weighted(seeds=1)), "digits, hessian: ECE as trained falls") == "cannot be told"
+    assert _verdict(verdicts.claims(_weighted()), "costs less than a point") == "shows"
+    assert _verdict(verdicts.claims(_weighted(accuracy=-10.0)), "costs less than a point") == "does not show"
+
+
+def test_the_rate_is_chosen_on_val_and_runs_at_chance_are_left_out():
+    own = _weighted()
+    assert weights.chosen_rate(own, "hessian", 0.004) == 0.1
+    cells = weights.at_chosen(own, "hessian")
+    assert {run["rate"] for cell in cells.values() for run in cell.values()} == {0.1}
+    cells[0.004][1]["accuracy"] = 0.1
+    assert sorted(weights.column(cells[0.004], "ece")) == [0, 2, 3]
+    assert "| 0.004 | 0.1 | 4 | 1 |" in weights.table(own, "hessian")
+
+
+def test_weights_are_added_to_what_is_stored(tmp_path):
+    known = command.merged(_weighted(seeds=2), _weighted(seeds=3, ece=1.0))
+    assert len(known) == 7 * 2 * 3
+    assert known[0]["seed"] == 0
+    (tmp_path / "README.md").write_text("<!-- digits hessian -->\n<!-- end -->\n<!-- claims -->\n<!-- end -->\n")
+    command.write({"digits": {"runs": []}, "weights": known}, tmp_path)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert list(found) == ["about", "claims", "digits", "weights"]
+    assert "| 0.002 | 0.1 | 3 | 0 |" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "figures" / "weights.png").exists()
+    asked = argparse.Namespace(again=False, pieces=["weights"], tasks=["digits", "cifar10"], seeds=None)
+    left = command._missing(asked, [run | {"seed": seed} for run in known for seed in range(10)])
+    assert left[0] == ("cifar10", "hessian", (0,))
+    assert len(left) == 6
+
+
+@pytest.mark.long
+def test_the_numbers_of_a_tiny_sweep_over_weights_and_rates(tmp_path):
+    small = weights.TASKS["digits"]._replace(config="configs/digits_trace_sweep.py:quick", weights=(0.0, 0.001))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(weights.TASKS, "digits", small._replace(rates=(0.05, 0.1)))
+        found = weights.train(tmp_path, "digits", "hessian", (0, 1), None, "small")
+    assert len(found) == 8
+    assert {run["form"] for run in found if run["penalty"]} == {"hessian"}
+    assert all(run.keys() >= {*weights.COLUMNS, weights.CRITERION} for run in found)
