@@ -1,6 +1,6 @@
 """What training does to right and wrong examples, epoch by epoch, of one finished job: the rows of its diagnostics.
 
-A run with FIELDS holds these for its first training and test examples. `diagnosed` makes them small enough to store.
+A run with FIELDS holds these for 5,000 training and test examples. `diagnosed` makes them small enough to store.
 """
 
 from pathlib import Path
@@ -16,15 +16,15 @@ from focalgeo.rows import Diagnostic, Fit, HistogramBin, ReliabilityBin, select
 FIELDS = {"diagnostics.every": 1, "diagnostics.splits": ("train", "test"), "diagnostics.examples": 5000}
 MEANS = ("nll", "entropy", "true_class_probability", "gradient_norm")
 HISTOGRAMS = ("gradient_norm", "true_class_probability")
-IMAGES = 100  # the first of the test split, the same for every loss
+IMAGES = 100  # of the test split at even distances, the same for every loss
 
 
 def diagnosed(workdir: Path) -> dict[str, Any]:
-    """Means by epoch, split and outcome; reliability and histograms at three epochs; the first test images.
+    """Means by epoch, split and outcome; reliability and histograms at three epochs; some test images.
 
     "means" -> split -> name, or name and outcome as "nll wrong" -> value by epoch; "error" and "ece" (25 bins) are
-    there too. "reliability" -> split -> epoch -> bins; "histograms" -> name -> split -> epoch -> bins. "images" are the
-    first `IMAGES` test images as their file has them.
+    there too. "reliability" -> split -> epoch -> bins; "histograms" -> name -> split -> epoch -> bins. "images" are
+    `IMAGES` of the test split.
     """
     rows = [row for row in jobs.rows_of(workdir) if row.tags.epoch is not None]
     epochs = sorted({row.tags.epoch for row in select(rows, Diagnostic)})
@@ -35,7 +35,7 @@ def diagnosed(workdir: Path) -> dict[str, Any]:
         for name in HISTOGRAMS
     }
     found = {
-        "examples": FIELDS["diagnostics.examples"],
+        "examples": {split: select(rows, Diagnostic, name="nll", split=split, outcome=None)[0].n for split in splits},
         "epochs": epochs,
         "weight_norm": [row.value for row in sorted(select(rows, Diagnostic, name="weight_norm"), key=_epoch)],
         "means": {split: _means(rows, split, epochs) for split in splits},
@@ -82,12 +82,14 @@ def _histogram(rows: list, name: str, split: str, epoch: float) -> list[list[flo
 
 
 def _images(workdir: Path) -> dict[str, Any]:
-    """By image: label, prediction, confidence as trained and after T, which was fitted on val by ECE."""
+    """By image: index in the split, label, prediction, confidence as trained and after T, fitted on val by ECE."""
     test = records.read_predictions(workdir, "test")
     fitted = select(jobs.rows_of(workdir), Fit, name="temperature", method="temperature_scaling", criterion="ece")
-    logits = test.logits[:IMAGES]
+    index = np.arange(IMAGES) * len(test.labels) // IMAGES
+    logits = test.logits[index]
     return {
-        "label": test.labels[:IMAGES].tolist(),
+        "index": index.tolist(),
+        "label": test.labels[index].tolist(),
         "predicted": logits.argmax(-1).tolist(),
         "confidence": _softmax(logits).max(-1).tolist(),
         "after": _softmax(logits / fitted[0].value).max(-1).tolist(),

@@ -65,6 +65,7 @@ def test_each_member_has_its_rows_on_each_split(prepared):
             assert {row.name for row in own if row.split == split} == {
                 *MEANS,
                 "gradient_norm_histogram",
+                "true_class_probability_histogram",
                 "reliability",
             }
         (norm,) = [row for row in own if row.name == "weight_norm"]
@@ -77,7 +78,9 @@ def test_each_member_has_its_rows_on_each_split(prepared):
 def test_the_numbers_are_those_of_the_network_and_the_members_own_loss(prepared):
     _, (group,) = groups_after(prepared, 2)
     rows = rows_after(prepared, 2, splits=("val",))
-    few = Split(prepared.dataset.val.x[:100], prepared.dataset.val.y[:100])
+    val = prepared.dataset.val
+    chosen = np.arange(100) * len(val.y) // 100
+    few = Split(val.x[chosen], val.y[chosen])
     params = jax.tree.map(lambda leaf: leaf[2], group.params)
     batches = list(evaluation_batches(config_with(), few))
     x = np.concatenate([batch.x[batch.mask] for batch in batches])
@@ -104,6 +107,15 @@ def test_frozen_members_have_none_and_groups_do_not_matter(prepared):
 def by_name(rows):
     found = map(to_json, rows)
     return {tuple(row.get(key) for key in ("gamma", "name", "split", "outcome", "bin")): row["value"] for row in found}
+
+
+def test_examples_of_a_split_in_the_order_of_classes_are_of_all_classes():
+    split = Split({"a": np.arange(1000)}, np.repeat(np.arange(10), 100))
+    few = measurement._spread(split, 70)
+    np.testing.assert_array_equal(np.bincount(few.y), np.full(10, 7))
+    np.testing.assert_array_equal(few.x["a"] // 100, few.y)
+    for examples in (0, 1000, 2000):
+        np.testing.assert_array_equal(measurement._spread(split, examples).y, split.y)
 
 
 def test_no_examples_given_means_all(prepared):

@@ -212,7 +212,7 @@ FIELDS: dict[str, Field] = {
     "curvature.every": Field(0, _EVERY, "epochs between two measurements of lambda_max and trace in training"),
     "diagnostics.every": Field(0, _DIAGNOSED, "epochs between diagnostics of training"),
     "diagnostics.splits": Field(("train", "val"), _SPLITS, "splits on which training is diagnosed"),
-    "diagnostics.examples": Field(0, _whole(0, words="be 0 (all) or more"), "examples from the start of each split"),
+    "diagnostics.examples": Field(0, _whole(0, words="be 0 (all) or more"), "examples of each split, evenly spaced"),
     "diagnostics.num_bins": Field(25, _BINS, "number of bins of the diagnostics' reliability diagrams"),
     "sweep.gamma": Field((), _axis(float, "finite numbers"), "values of loss.gamma to sweep"),
     "sweep.trace_penalty": Field((), _axis(float, "finite numbers"), "values of loss.trace_penalty to sweep"),

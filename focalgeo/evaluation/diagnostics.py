@@ -22,6 +22,7 @@ BY_OUTCOME = ("nll", "entropy", "true_class_probability", "gradient_norm")
 PER_DECADE = 4
 INTERMEDIATES = "intermediates"  # flax's name of the collection
 NORM_EDGES = np.concatenate([[0.0], 10.0 ** (np.arange(-12 * PER_DECADE, 4 * PER_DECADE + 1) / PER_DECADE)])
+PROBABILITY_EDGES = np.arange(26) / 25
 
 
 class Diagnosis(NamedTuple):
@@ -125,20 +126,25 @@ def _norm(vectors: Array) -> Array:
 
 
 def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[Row]:
-    """Rows of one member on one split: means by outcome, a histogram of gradient norms, and reliability as trained.
+    """Rows of one member on one split: means by outcome, histograms of p_y and gradient norms, reliability as trained.
 
     The rows of `BY_OUTCOME` are means over n examples: of all without an "outcome", and of those predicted "correct"
     and "wrong"; weighted by n, these average to that of all. An outcome of no example has no row.
     "gradient_norm_histogram" is the share of all examples whose norm is in [lower, upper), for the bins of `NORM_EDGES`
     that are not empty: four a decade, the first from 0 to 1e-12, the last holding all above it, the same for every
-    epoch. "reliability" is as in `calibration_rows`, of no method, with the "share" of the examples in each bin.
+    epoch; "true_class_probability_histogram" is that of p_y in 25 even bins, the last holding 1. "reliability" is as in
+    `calibration_rows`, of no method, with the "share" of the examples in each bin.
 
     Raises:
         InputError: there is no example.
     """
     if len(diagnosis.confidence) == 0:
         raise InputError("diagnosis holds no example: give one or more")
-    rows = [finite(row) for row in _mean_rows(diagnosis, split) + _histogram_rows(diagnosis.gradient_norm, split)]
+    rows = _mean_rows(diagnosis, split)
+    rows += _histogram_rows(diagnosis.gradient_norm, "gradient_norm_histogram", NORM_EDGES, split=split)
+    probability = diagnosis.true_class_probability
+    rows += _histogram_rows(probability, "true_class_probability_histogram", PROBABILITY_EDGES, split=split)
+    rows = [finite(row) for row in rows]
     bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
     return rows + reliability_rows(bins, split=split, total=len(diagnosis.confidence))
 
@@ -157,17 +163,17 @@ def _mean_rows(diagnosis: Diagnosis, split: str) -> list[Row]:
     return rows
 
 
-def _histogram_rows(norms: np.ndarray, split: str) -> list[Row]:
-    index = np.clip(np.searchsorted(NORM_EDGES, norms, side="right") - 1, 0, len(NORM_EDGES) - 2)
-    counts = np.bincount(index, minlength=len(NORM_EDGES) - 1)
+def _histogram_rows(values: np.ndarray, name: str, edges: np.ndarray, *, split: str) -> list[Row]:
+    index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    counts = np.bincount(index, minlength=len(edges) - 1)
     return [
         HistogramBin(
-            "gradient_norm_histogram",
-            value=counts[number] / len(norms),
+            name,
+            value=counts[number] / len(values),
             bin=number,
-            lower=NORM_EDGES[number],
-            upper=NORM_EDGES[number + 1],
-            n=len(norms),
+            lower=edges[number],
+            upper=edges[number + 1],
+            n=len(values),
             split=split,
         )
         for number in np.flatnonzero(counts)

@@ -213,7 +213,7 @@ def check_network(config, prepared: Prepared, states: TrainState) -> None:
     if not config.diagnostics.every:
         return
     state = member_state(states, 0)
-    batch = next(iter(preparation.evaluation_batches(config, _first(prepared.dataset.train, 2))))
+    batch = next(iter(preparation.evaluation_batches(config, _spread(prepared.dataset.train, 2))))
     evaluation.check_last_layer(prepared.model.apply, {"params": state.params, **state.model_state}, batch.x)
 
 
@@ -243,7 +243,7 @@ def _group_rows(config, prepared: Prepared, members: Sequence[Member], group: Tr
     settings, rows = config.diagnostics, []
     training = np.flatnonzero(~np.asarray(group.frozen))
     for split in settings.splits if len(training) else ():
-        examples = _first(getattr(prepared.dataset, split), settings.examples)
+        examples = _spread(getattr(prepared.dataset, split), settings.examples)
         batches = preparation.evaluation_batches(config, examples)
         found, norms = evaluation.diagnose(prepared.model.apply, prepared.objective.loss, group, batches=batches)
         for index in training:
@@ -257,6 +257,8 @@ def _group_rows(config, prepared: Prepared, members: Sequence[Member], group: Tr
     return rows
 
 
-def _first(split: Split, examples: int) -> Split:
-    """The first `examples` of a split, all of them for 0."""
-    return Split(split.x[: examples or None], split.y[: examples or None])
+def _spread(split: Split, examples: int) -> Split:
+    """So many examples at even distances, all of them for 0: the test files of a folder stand class by class."""
+    count = len(split.y)
+    chosen = np.arange(examples) * count // examples if 0 < examples < count else slice(None)
+    return Split(jax.tree.map(lambda leaf: leaf[chosen], split.x), split.y[chosen])
