@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from configs.cifar import DATA, LOSSES, NETWORKS
+from configs.cifar10_curvature import NETWORKS as NETWORKS_OF_CURVATURE
 from focalgeo import config as configuration
 from focalgeo import job, records
 from focalgeo.rows import Diagnostic, Metric, Scalar, select
@@ -32,9 +33,10 @@ RECIPES = [
 ]
 # what each config file's words may be: one of each kind, or none
 WORDS = {
-    "cifar": (DATA, NETWORKS, LOSSES, ("published",), ("quick",)),
+    "cifar": (DATA, NETWORKS, LOSSES, ("published",), ("quick", "small")),
+    "cifar10_curvature": (NETWORKS_OF_CURVATURE, ("paper",)),
     "tiny_imagenet": (NETWORKS, LOSSES, ("published",), ("quick",)),
-    **dict.fromkeys(("newsgroups", "sst"), (LOSSES, ("published",), ("quick",))),
+    **dict.fromkeys(("newsgroups", "sst"), (LOSSES, ("published",), ("quick", "small"))),
     "linear": (("limit", "quick"),),
 }
 CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
@@ -78,7 +80,7 @@ def test_every_word_of_a_recipe_is_run():
     for name in FILES:
         run = {word for recipe, words in RECIPES if recipe == name for word in words.split(",")}
         every = {word for kind in WORDS[name] if kind is not DATA for word in kind}
-        assert every - run <= ({"quick"} if name != "tiny_imagenet" else {"quick", "published"})
+        assert every - run <= ({"quick", "small"} if name != "tiny_imagenet" else {"quick", "published"})
 
 
 def test_words_say_what_is_trained():

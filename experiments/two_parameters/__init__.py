@@ -1,0 +1,1 @@
+"""With two parameters: are the weights of focal loss smaller, and its errors less sure?"""
