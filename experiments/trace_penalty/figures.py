@@ -7,6 +7,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.intervals import interval
 from experiments.trace_penalty import weights
@@ -27,6 +28,9 @@ def draw(runs: weights.Runs, folder: Path) -> None:
             axis.set_ylabel(title)
         row[1].set_title(weights.TASKS[task].title, fontsize=10)
         row[2].set_yscale("log")
+        row[2].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        row[2].yaxis.set_major_formatter("{x:g}")
+        row[2].yaxis.set_minor_formatter(NullFormatter())
     axes[0, 0].legend(frameon=False, fontsize=8)
     figure.tight_layout()
     figure.savefig(folder / "weights.png", dpi=120)
@@ -42,6 +46,6 @@ def _panel(axis, own: weights.Runs, name: str, scale: float) -> None:
         lengths[~np.isfinite(lengths)] = 0
         places = np.arange(len(cells)) + shift
         axis.errorbar(places, means, yerr=lengths, color=colour, marker=marker, markersize=4, capsize=2, label=label)
-        axis.set_xticks(range(len(cells)), [f"{penalty:g}" for penalty in cells])
+        axis.set_xticks(range(len(cells)), [f"{penalty:g}" for penalty in cells], fontsize=8)
     axis.set_xlabel("λ")
     axis.grid(color="0.9")

@@ -64,3 +64,10 @@ def test_what_is_shown():
     assert intervals.shown(Interval(1, 0.5, 1.5), signed=True) == "**+1 (+0.5 to +1.5)**"
     assert intervals.shown(Interval(1, -0.5, 1.5), signed=True) == "+1 (-0.5 to +1.5)"
     assert intervals.as_json(UNKNOWN) == {"mean": None, "low": None, "high": None}
+
+
+def test_halves_of_the_same_examples_have_the_corrected_interval():
+    values = [1.0, 2.0, 4.0]
+    found = intervals.resampled_interval(values)
+    half = 4.302652729911275 * math.sqrt(1 / 3 + 1) * np.std(values, ddof=1)
+    np.testing.assert_allclose(found, (7 / 3, 7 / 3 - half, 7 / 3 + half), rtol=1e-9)
