@@ -1,0 +1,1 @@
+"""What cross-entropy and focal loss do to right and wrong examples while a network trains."""
