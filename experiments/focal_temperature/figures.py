@@ -1,0 +1,39 @@
+"""Figure: the best T against gamma_ev, for each training loss and file, as the paper's Fig. 8."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from experiments.cells import LOSSES, TASKS
+from experiments.focal_temperature.answers import OTHERS, Runs, groups
+
+COLOURS = ("#000000", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
+MARKERS = "os^vDP*X<>hp"
+
+
+def draw(runs: Runs, folder: Path) -> None:
+    """Write temperatures.png, a panel for each data set."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks = list(dict.fromkeys(run["task"] for run in runs))
+    figure, axes = plt.subplots(
+        1, len(tasks), figsize=(4.1 * len(tasks) + 0.4, 4.2), squeeze=False, layout="constrained"
+    )
+    for axis, task in zip(axes[0], tasks, strict=True):
+        own = groups([run for run in runs if run["task"] == task])
+        for number, ((_, loss), cell) in enumerate(own.items()):
+            temperatures = np.mean([run["temperatures"]["val"]["ece"] for run in cell], axis=0)
+            look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+            gammas = np.array(cell[0]["temperatures"]["gammas"])
+            near = gammas <= 1
+            axis.plot(gammas[near], temperatures[near], label=LOSSES.get(loss, loss), linewidth=1.2, **look)
+        axis.set_title("others' outputs, CIFAR-100" if task == OTHERS else TASKS[task].title, fontsize=10)
+        axis.set_xlabel("gamma_ev")
+        axis.grid(color="0.9")
+        axis.legend(fontsize=7, frameon=False, ncols=2)
+    axes[0, 0].set_ylabel("best T on val by ECE")
+    figure.savefig(folder / "temperatures.png", dpi=120)
+    plt.close(figure)
