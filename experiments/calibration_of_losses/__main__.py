@@ -5,16 +5,16 @@ python -m experiments.calibration_of_losses --table "M Table 1"
 """
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from experiments import cells
+from experiments import cells, jobs
 from experiments.calibration_of_losses import choice, figures, quantities, tables, verdicts
 from experiments.claims import about, claims_table
 from experiments.intervals import as_json
-from experiments.writing import filled, rounded
+from experiments.results import write_all
+from experiments.writing import rounded
+from focalgeo.types import InputError
 
 HERE = Path(__file__).parent
 QUESTION = "Do losses other than cross-entropy train networks that are better calibrated?"
@@ -25,29 +25,25 @@ LONG = ("adaptive_ece", "adaptive_ece after T", "classwise_ece", "classwise_ece 
 def main() -> None:
     """Do what is asked."""
     asked = parse()
-    runs = {task: cells.stored(task, asked.scale) for task in cells.TASKS}
-    if asked.table:
-        print(tables.PAPER_TABLES[asked.table].title, tables.paper_table(asked.table, runs), sep="\n\n")
-        return
-    if not any(runs.values()):
-        sys.exit("no run is stored in experiments/rows: train some with python -m experiments.cells")
-    write(runs, HERE if asked.store else asked.out, asked.scale)
+    with jobs.reported():
+        runs = {task: cells.stored(task, asked.scale) for task in cells.TASKS}
+        if asked.table:
+            print(tables.PAPER_TABLES[asked.table].title, tables.paper_table(asked.table, runs), sep="\n\n")
+            return
+        if not any(runs.values()):
+            raise InputError("no run is stored in experiments/rows: train some with python -m experiments.cells")
+        write(runs, HERE if asked.store else asked.out, asked.scale)
 
 
 def write(runs: tables.Runs, folder: Path, scale: str = "small") -> None:
     """Write results.json, tables.md, figures and the README's tables."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = "results.json" if scale == "small" else f"results_{scale}.json"
-    (folder / name).write_text(json.dumps(rounded(results(runs), 4), indent=1) + "\n", encoding="utf-8")
+    write_all(folder, rounded(results(runs), 4), readme_tables(runs), scale)
     parts = [
         f"## {name}: {table.title}\n\n{tables.paper_table(name, runs)}" for name, table in tables.PAPER_TABLES.items()
     ]
     head = "# The tables of Mukhoti et al., here and in the paper\n\nMeans over seeds with 95% intervals.\n\n"
     (folder / "tables.md").write_text(head + "\n".join(parts), encoding="utf-8")
     figures.draw(runs, folder / "figures")
-    if (folder / "README.md").exists():
-        text = (folder / "README.md").read_text(encoding="utf-8")
-        (folder / "README.md").write_text(filled(text, readme_tables(runs)), encoding="utf-8")
 
 
 def results(runs: tables.Runs) -> dict[str, Any]:
@@ -60,11 +56,11 @@ def results(runs: tables.Runs) -> dict[str, Any]:
             command="python -m experiments.cells; python -m experiments.calibration_of_losses --store",
             cost=f"{len(dates)} runs, {seconds / 3600:.1f} hours of one core for their training",
             date=max(dates),
-            answers=[*tables.PAPER_TABLES, "F Table 1"],
+            answers=[name for name in tables.PAPER_TABLES if name != "M Table 6"],  # experiments/during_training
         ),
         "claims": [claim._asdict() for claim in verdicts.claims({task: own for task, own in runs.items() if own})],
         "means": {},
-        "runs": {task: [_brief(run) for run in own] for task, own in runs.items()},
+        "runs": [_brief(run) for own in runs.values() for run in own],
     }
     for task, own in runs.items():
         found["means"][task] = {
@@ -77,12 +73,8 @@ def results(runs: tables.Runs) -> dict[str, Any]:
 def _brief(run: dict[str, Any]) -> dict[str, Any]:
     numbers = {name: quantities.value(run, name) for name in quantities.QUANTITIES}
     kept = {name: number for name, number in numbers.items() if number is not None}
-    return {
-        "loss": run["loss"],
-        "seed": run["seed"],
-        "record": run["record"],
-        "train accuracy": run["train_accuracy"],
-    } | kept
+    head = {"task": run["task"], "loss": run["loss"], "seed": run["seed"], "record": run["record"]}
+    return head | {"train accuracy": run["train_accuracy"]} | kept
 
 
 def readme_tables(runs: tables.Runs) -> dict[str, str]:
