@@ -1,7 +1,7 @@
 """Outputs of a finished job's network on its training examples, and the best temperatures for outputs."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from focalgeo import calibration, job
 from focalgeo.config import default_config, with_values
 from focalgeo.job import training
 from focalgeo.job.members import make_members
-from focalgeo.job.preparation import initial_state, prepare
+from focalgeo.job.preparation import Prepared, initial_state, prepare
 from focalgeo.records import read_manifest
 from focalgeo.training import best_epoch, checkpoint
 from focalgeo.types import Split, TrainState
@@ -20,8 +20,10 @@ from focalgeo.types import Split, TrainState
 TEMPERATURES = (0.01 * np.arange(1, 501)).astype(np.float32)
 
 
-def train_outputs(workdir: Path, examples: int = 5000) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and labels of the first training examples, not augmented, by the parameters that the job kept.
+def train_outputs(workdir: Path, examples: int = 5000, *, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
+    """Logits and labels of the first examples of a split, not augmented, by the parameters that the job kept.
+
+    Training examples are in random order.
 
     Of trees, whose every labelled phrase is an example, those of the first twentieth as many trees.
 
@@ -30,20 +32,23 @@ def train_outputs(workdir: Path, examples: int = 5000) -> tuple[np.ndarray, np.n
     """
     config = job.check_config(with_values(default_config(), dict(_values(read_manifest(workdir)["config"]))))
     prepared = prepare(config)
-    state = _kept(workdir, config, initial_state(prepared, make_members(config)))
-    train = prepared.dataset.train
-    count = examples if np.ndim(train.y) == 1 else examples // 20
-    first = Split(jax.tree.map(lambda leaf: leaf[:count], train.x), train.y[:count])
-    found = training.make_prediction(config, prepared.model)(first, state)
+    predict = training.make_prediction(config, prepared.model)
+    state = _kept(workdir, config, prepared, predict)
+    own = getattr(prepared.dataset, split)
+    count = examples if np.ndim(own.y) == 1 else examples // 20
+    first = Split(jax.tree.map(lambda leaf: leaf[:count], own.x), own.y[:count])
+    found = predict(first, state)
     return found.logits[:examples, 0], found.labels[:examples]
 
 
-def _kept(workdir: Path, config, like: TrainState) -> TrainState:
-    """The newest checkpoint's state, with the parameters of the best epoch where the job ends with those."""
-    folder = workdir / "checkpoints"
-    with contextlib.closing(checkpoint.make_manager(folder, keep=config.checkpoint.keep)) as manager:
-        state = checkpoint.restore_latest(manager, like).state
-    return state if state.best is None else best_epoch.selected(state)
+def _kept(workdir: Path, config, prepared: Prepared, predict: Callable) -> TrainState:
+    """The newest checkpoint's state; where the job ends with its best epoch, that one, of which the last is one."""
+    with contextlib.closing(checkpoint.make_manager(workdir / "checkpoints", keep=config.checkpoint.keep)) as manager:
+        state = checkpoint.restore_latest(manager, initial_state(prepared, make_members(config))).state
+    if state.best is None:
+        return state
+    best = best_epoch.after_epoch(state, config.optimizer.epochs, predict(prepared.dataset.val, state))
+    return best_epoch.selected(state._replace(best=best))
 
 
 def _values(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
