@@ -19,10 +19,11 @@ GAMMAS = (0.0, 1.0, 2.0, 3.0, 5.0)
 NETWORKS = {
     "resnet18": {"blocks": (1, 1, 1), "widths": (16, 32, 64), "stem_stride": 2},
     "resnet18_2w": {"blocks": (1, 1, 1), "widths": (32, 64, 128), "stem_stride": 2},
-    "mobilenet_v2": {"blocks": (1, 1, 2, 2), "stem_stride": 2},
-    "vit": {"width": 96, "depth": 3, "heads": 3},
-    "vgg19": {"blocks": (1, 1, 1, 1, 1), "widths": (16, 32, 64, 128, 128)},
+    "mobilenet_v2": {"blocks": (1, 1, 1, 1), "stem_stride": 4},
+    "vit": {"width": 96, "depth": 3, "heads": 3, "patch": 8},
+    "vgg19": {"blocks": (1, 1, 1, 1, 1), "widths": (8, 16, 32, 64, 128)},
 }
+EPOCHS = {"resnet18": 20, "resnet18_2w": 15, "mobilenet_v2": 15, "vit": 20, "vgg19": 20}
 
 
 def get_config(words: str = "") -> ConfigDict:
@@ -50,14 +51,13 @@ def make_small(config: ConfigDict) -> None:
     config.optimizer.nesterov = True
     config.optimizer.schedule = "cosine"
     config.optimizer.warmup_epochs = 1
-    config.optimizer.epochs = 15
+    config.optimizer.epochs = EPOCHS[network]
     config.optimizer.decay_epochs = ()
     if network == "vit":
         config.optimizer.name = "adam"
         config.optimizer.learning_rate = 0.001
-        config.optimizer.epochs = 25
     config.evaluation.num_resamples = 200
     config.curvature.examples, config.curvature.batch_size = 500, 250
     config.curvature.max_products = 20
-    config.curvature.num_probes = 20
+    config.curvature.num_probes = 12
     config.sweep.at_once = 1

@@ -215,7 +215,8 @@ def lines_table(runs: Runs) -> str:
         cells = []
         for criterion in ("nll", "ece", "adaptive_ece"):
             fits = [slope(run, criterion) for run in own]
-            cells += [shown(interval([up for up, _ in fits])), f"{min(straight for _, straight in fits):.3f}"]
+            steep = mean(key, own, lambda run, criterion=criterion: slope(run, criterion)[0])
+            cells += [shown(steep), f"{min(straight for _, straight in fits):.3f}"]
         rows.append([title(key), *cells])
     heads = [f"{what}, {name}" for name in ("NLL", "ECE", "AdaECE") for what in ("slope", "least correlation")]
     return markdown(["outputs", *heads], rows)
