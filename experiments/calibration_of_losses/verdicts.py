@@ -51,7 +51,7 @@ def _nearer_one(own: list, task: str) -> Claim:
     distance = [_map(by_seed(own, loss, "T by ece"), lambda t: abs(t - 1)) for loss in ("flsd53", "ce")]
     difference = paired(*distance)
     claim = f"{TASKS[task].title}, FLSD-53: the best temperature is nearer 1 than cross-entropy's"
-    return Claim("M Table 1", claim, verdict(difference), _because(difference, "|T - 1|"))
+    return Claim("M Table 1", claim, verdict(difference), _because(difference, "distance of T from 1,"))
 
 
 def _after(own: list, task: str) -> Claim:
