@@ -18,8 +18,9 @@ small:     a cell of the tables in minutes on 2 cores, as experiments/cells.py t
            with SMALL_NETWORK's sizes on all images, no augmentation, batch 32, 10 epochs, no curvature; it fits its
            training images, and so becomes overconfident
 Our own:   dual focal loss with gamma 3; trace: cross-entropy with 1e-4 of its Hessian's trace, which no paper states
-Time:      not yet measured on a GPU
-Expected:  of Mukhoti et al., Tables 3, 1 and 4: test error, ECE (15 bins of equal width, by which temperatures are
+Time:      not yet measured on a GPU; small: 9 minutes of one CPU core
+Expected:  small,ce on re-encoded JPEGs, seed 0: test accuracy 80.6%, ECE 5.2%, 1.4% after temperature scaling by ECE.
+           Of Mukhoti et al., Tables 3, 1 and 4: test error, ECE (15 bins of equal width, by which temperatures are
            fitted here too) as trained and after temperature scaling, in %:
 
 | data, network        | CE               | Brier           | MMCE             | FL-3            | FLA-53          |
