@@ -49,14 +49,18 @@ def stored(name: str) -> dict[str, Any]:
 
 
 def index() -> str:
-    """The README's table of experiments: command, question, and how many of its claims show."""
+    """The README's table of experiments: each question with the tally of its verdicts and the date of its last run."""
     rows = []
     for name in QUESTIONS:
         found = stored(name)
-        head = found.get("about", {})
-        if head:
-            rows.append([f"[`{name}`](experiments/{name}/README.md)", head["question"], tally(found), head["date"]])
-    return markdown(["`python -m experiments.…`", "question", "claims of the papers", "run"], rows)
+        date = found["about"]["date"] if found else "not yet run"
+        rows.append([f"[`{name}`](experiments/{name}/README.md)", question(name), tally(found), date])
+    return markdown(["`python -m experiments.…`", "question", "claims", "run"], rows)
+
+
+def question(name: str) -> str:
+    """The heading of a question's README."""
+    return (HERE / name / "README.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def tally(found: dict[str, Any]) -> str:
@@ -76,7 +80,7 @@ def summary(name: str) -> str:
     found = stored(name)
     head = found.get("about", {})
     if not head:
-        return f"{name}\n  no stored results: python -m experiments.{name}\n"
+        return f"{name}: {question(name)}\n  not yet run: python -m experiments.{name}\n"
     lines = [f"{name}: {head['question']}"]
     lines += [f"  {claim['verdict']}: {claim['claim']} ({claim['source']})" for claim in found.get("claims", [])]
     lines += [f"  command: {head['command']}", f"  cost: {head['cost']}; run {head['date']}"]

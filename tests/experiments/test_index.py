@@ -57,10 +57,12 @@ def test_the_command_lists_and_refuses(capsys):
 
 def test_a_question_without_results_says_its_command(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "HERE", tmp_path)
-    assert "python -m experiments.theory" in claims.summary("theory")
-    assert claims.index().count("\n") == 2
-    (tmp_path / "theory").mkdir()
+    for name in claims.QUESTIONS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").write_text(f"# Is {name} so?\n\nText.\n")
+    assert "theory: Is theory so?\n  not yet run: python -m experiments.theory" in claims.summary("theory")
+    assert claims.index().count("| not yet run |") == len(claims.QUESTIONS)
     head = claims.about("Which?", command="c", cost="1 s", date="2026-01-01")
     found = [claims.Claim("a", "b", verdict, "c")._asdict() for verdict in (SHOWS, SHOWS, NOT)]
     (tmp_path / "theory" / "results.json").write_text(json.dumps({"about": head, "claims": found}))
-    assert "| 2 show, 1 does not show | 2026-01-01 |" in claims.index()
+    assert "| Is theory so? | 2 show, 1 does not show | 2026-01-01 |" in claims.index()
