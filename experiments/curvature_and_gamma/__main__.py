@@ -15,6 +15,7 @@ from experiments.claims import about, claims_table
 from experiments.curvature_and_gamma import figures, runs, tables, verdicts
 from experiments.results import read, write_all
 from experiments.writing import rounded
+from focalgeo.types import InputError
 
 HERE = Path(__file__).parent
 QUESTION = "Does focal loss flatten the loss surface, which one, and is the flatter network better calibrated?"
@@ -64,15 +65,15 @@ def merged(known: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[
 def write(known: list[dict[str, Any]], folder: Path, scale: str = "small") -> None:
     """Write results.json, figures and the README's tables from the runs."""
     if not known:
-        sys.exit("no run is stored: train some")
+        raise InputError("no run is stored: leave --tables out to train some")
     by_network = {name: own for name in runs.NETWORKS if (own := [run for run in known if run["network"] == name])}
     found = verdicts.claims(by_network)
-    seconds = {run["record"]["config"] + str(run["seed"]): run["record"]["seconds"] for run in known}
+    seconds = {(run["record"]["config"], run["record"]["seconds"]) for run in known}  # one of each job
     results = {
         "about": about(
             QUESTION,
             command="python -m experiments.curvature_and_gamma --store",
-            cost=f"{len(known)} runs, {sum(seconds.values()) / 3600:.1f} hours of 2 cores for their training",
+            cost=f"{len(known)} runs, {sum(own for _, own in seconds) / 3600:.1f} hours of a core",
             date=max(run["record"]["date"] for run in known),
             answers=["K Fig. 2", "K Fig. 3"],
         ),
@@ -81,7 +82,8 @@ def write(known: list[dict[str, Any]], folder: Path, scale: str = "small") -> No
     }
     texts = {"claims": claims_table(found), "attribution": tables.attribution(by_network)}
     for name, own in by_network.items():
-        texts |= {f"{name} curvature": tables.curvature(own), f"{name} outputs": tables.outputs(own)}
+        texts |= {f"{name} curvature": tables.curvature(own), f"{name} changes": tables.changes(own)}
+        texts[f"{name} outputs"] = tables.outputs(own)
     figures.draw(by_network, folder / "figures")
     write_all(folder, results, texts, scale)
 
@@ -100,6 +102,8 @@ def parse() -> argparse.Namespace:
     add("--store", action="store_true", help="write into this folder, where the stored results are")
     add("--out", type=Path, default=Path("runs/curvature_and_gamma"), help="folder of the runs")
     asked = parser.parse_args()
+    if asked.seeds is not None and asked.seeds < 1:
+        parser.exit(2, f"--seeds {asked.seeds}: ask for 1 or more\n")
     asked.out = asked.out.absolute()  # the jobs run in the folder of the clone
     return asked
 

@@ -15,6 +15,9 @@ from experiments.intervals import interval
 
 SURFACES = {"CE": ("#0072b2", "o", "cross-entropy"), "own": ("#d55e00", "s", "the trained loss")}
 COLOURS = ("#000000", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+MEASURES = {"lambda_max": "λ_max on val", "trace": "trace on val"}
+COLUMNS = 3
 
 
 def draw(runs: dict[str, Runs], folder: Path) -> None:
@@ -25,31 +28,40 @@ def draw(runs: dict[str, Runs], folder: Path) -> None:
 
 
 def _curvature(runs: dict[str, Runs], path: Path) -> None:
-    figure, axes = plt.subplots(2, len(runs), figsize=(2.9 * len(runs) + 0.8, 5.2), squeeze=False, sharex="col")
-    for column, (network, own) in enumerate(runs.items()):
-        full = [with_own(run) for run in own]
-        for axis, name in zip(axes[:, column], ("lambda_max", "trace"), strict=True):
-            for surface, (colour, marker, label) in SURFACES.items():
-                _line(axis, full, f"{name} {surface} val", colour, marker, label)
-            axis.set_yscale("log")
-            _plain(axis.yaxis)
-            axis.grid(color="0.9")
-        axes[0, column].set_title(NETWORKS[network], fontsize=10)
-        axes[1, column].set_xlabel("γ of the training loss")
-    axes[0, 0].set_ylabel("λ_max on val")
-    axes[1, 0].set_ylabel("trace on val")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.tight_layout()
-    figure.legend(
-        handles,
-        [f"Hessian of {label}" for label in labels],
-        loc="lower center",
-        ncols=2,
-        frameon=False,
-        bbox_to_anchor=(0.5, 1.0),
+    """Two panels for each network, one below the other; at most three networks side by side."""
+    columns, height = min(COLUMNS, len(runs)), -(-len(runs) // COLUMNS)
+    figure, axes = plt.subplots(
+        2 * height, columns, squeeze=False, figsize=(2.5 * columns + 0.6, 3.5 * height + 0.4), layout="constrained"
     )
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for place, (network, own) in enumerate(runs.items()):
+        full = [with_own(run) for run in own]
+        column = place % columns
+        for row, (name, words) in enumerate(MEASURES.items(), start=2 * (place // columns)):
+            _panel(axes[row, column], full, name)
+            axes[row, column].set_ylabel("" if column else words)
+        axes[row - 1, column].set_title(f"{NETWORKS[network]}, n = {_seeds(own)}", fontsize=10)
+        axes[row, column].set_xlabel("γ of the training loss")
+        axes[row - 1, column].tick_params(labelbottom=False)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    words = [f"Hessian of {label}" for label in labels]
+    figure.legend(handles, words, loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(path, dpi=120, bbox_inches="tight")
     plt.close(figure)
+
+
+def _panel(axis, full: Runs, name: str) -> None:
+    axis.set_axis_on()
+    for surface, (colour, marker, label) in SURFACES.items():
+        _line(axis, full, f"{name} {surface} val", colour, marker, label)
+    axis.set_yscale("log")
+    _plain(axis.yaxis)
+    axis.grid(color="0.9")
+
+
+def _seeds(own: Runs) -> int:
+    return len({run["seed"] for run in own})
 
 
 def _plain(axis) -> None:
@@ -60,45 +72,46 @@ def _plain(axis) -> None:
 
 
 def _line(axis, own: Runs, name: str, colour: str, marker: str, label: str) -> None:
+    """Geometric means with their intervals, which on a logarithmic axis lie evenly and never below 0."""
     gammas = gammas_of(own)
-    found = [interval(list(by_seed(own, gamma, name).values())) for gamma in gammas]
-    means = [one.mean for one in found]
-    lengths = np.array([[one.mean - one.low, one.high - one.mean] for one in found]).T
-    lengths[~np.isfinite(lengths)] = 0
+    found = [interval([np.log(value) for value in by_seed(own, at, name).values() if value > 0]) for at in gammas]
+    means = np.exp([one.mean for one in found])
+    ends = np.exp([[one.low, one.high] for one in found]).T
+    lengths = np.abs(ends - means)
+    lengths[:, ~np.isfinite(ends).all(0)] = 0  # one seed has no interval
     axis.errorbar(gammas, means, yerr=lengths, color=colour, marker=marker, markersize=4, capsize=2, label=label)
 
 
 def _scatter(runs: dict[str, Runs], path: Path) -> None:
-    figure, axis = plt.subplots(figsize=(6.2, 4.4))
-    for colour, (network, own) in zip(COLOURS, runs.items(), strict=False):
-        traces, errors = np.array([(run["trace CE val"], 100 * run["ece"]) for run in own]).T
-        axis.scatter(traces, errors, s=14, color=colour, alpha=0.35, linewidths=0)
-        means = [
-            [np.mean([run[name] for run in own if run["gamma"] == gamma]) for name in ("trace CE val", "ece")]
-            for gamma in gammas_of(own)
-        ]
-        axis.plot(
-            [one for one, _ in means],
-            [100 * one for _, one in means],
-            "-o",
-            color=colour,
-            markersize=5,
-            label=NETWORKS[network],
-        )
-        axis.annotate(
-            "γ = 0",
-            (means[0][0], 100 * means[0][1]),
-            textcoords="offset points",
-            xytext=(6, 6),
-            fontsize=8,
-            color=colour,
-        )
-    axis.set_xscale("log")
-    _plain(axis.xaxis)
-    axis.set_xlabel("trace of cross-entropy's Hessian on val")
-    axis.set_ylabel("test ECE as trained, %")
-    axis.legend(frameon=False, fontsize=8)
-    axis.grid(color="0.9")
-    axis.set_axisbelow(True)
+    """ECE against the trace of both Hessians: each run faint, the means of a network joined in the order of gamma."""
+    figure, axes = plt.subplots(1, 2, figsize=(9.4, 4.2), sharey=True)
+    for axis, (surface, (*_, words)) in zip(axes, SURFACES.items(), strict=True):
+        for colour, marker, (network, own) in zip(COLOURS, MARKERS, runs.items(), strict=False):
+            full = [with_own(run) for run in own]
+            _cloud(axis, full, f"trace {surface} val", colour, marker, f"{NETWORKS[network]}, n = {_seeds(own)}")
+        axis.set_xscale("log")
+        _plain(axis.xaxis)
+        axis.set_xlabel(f"trace of the Hessian of {words} on val")
+        axis.grid(color="0.9")
+        axis.set_axisbelow(True)
+    axes[0].set_ylabel("test ECE as trained, %")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.tight_layout()
+    handles.append(plt.Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="", markersize=6))
+    columns = min(3, len(handles))
+    figure.legend(
+        handles, [*labels, "open: γ = 0"], loc="lower center", ncols=columns, frameon=False, bbox_to_anchor=(0.5, 1.0)
+    )
     figure.savefig(path, dpi=120, bbox_inches="tight")
     plt.close(figure)
+
+
+def _cloud(axis, full: Runs, trace: str, colour: str, marker: str, label: str) -> None:
+    points = np.array([(run[trace], 100 * run["ece"]) for run in full if trace in run])
+    axis.scatter(*points.T, s=12, color=colour, marker=marker, alpha=0.3, linewidths=0)
+    gammas = gammas_of(full)
+    means = np.array([[np.mean(list(by_seed(full, at, name).values())) for name in (trace, "ece")] for at in gammas])
+    means[:, 1] *= 100
+    axis.plot(*means.T, color=colour, marker=marker, markersize=5, linewidth=1.2, label=label)
+    if gammas[0] == 0:
+        axis.plot(*means[0], color=colour, marker=marker, markersize=6, markerfacecolor="white", zorder=3)

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Trace, select
+from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
 
 DIGITS = "digits"
 NETWORKS = {  # name -> title
     DIGITS: "two layers, digits",
     "resnet18": "small ResNet",
-    "resnet18_2w": "small ResNet, twice as wide",
+    "resnet18_2w": "ResNet of double width",
     "mobilenet_v2": "MobileNet-v2",
     "vit": "ViT",
     "vgg19": "VGG",
@@ -19,7 +19,7 @@ NETWORKS = {  # name -> title
 SEEDS = {DIGITS: 20}  # of the others 3
 LOSSES = {"cross_entropy": "CE", "focal_loss": "own"}  # whose Hessian: cross-entropy's, and that of the trained loss
 SPLITS = ("val", "train")
-SECONDS = {DIGITS: 3, "resnet18": 75, "resnet18_2w": 150, "mobilenet_v2": 200, "vit": 200, "vgg19": 100}  # of a core
+SECONDS = {DIGITS: 3, "resnet18": 110, "resnet18_2w": 225, "mobilenet_v2": 300, "vit": 150, "vgg19": 155}  # of a core
 
 
 def seeds_of(network: str, seeds: int | None) -> int:
@@ -56,16 +56,28 @@ def train(out: Path, network: str, seeds: tuple[int, ...], data: str | None, sca
 
 
 def measured(workdir: Path, network: str, config: str) -> list[dict[str, Any]]:
-    """The runs of a finished job: network, gamma, seed, record and the numbers of `_numbers`."""
+    """The runs of a finished job: network, gamma, seed, record and the numbers of `_numbers`.
+
+    The record's seconds are those of the whole job, all its runs together, with the curvature's measurement.
+    """
     rows = jobs.rows_of(workdir)
-    kept = [row for row in rows if row.tags.epoch is None]
-    record = jobs.record(workdir, config)
-    members = dict.fromkeys((row.tags.gamma, row.tags.seed) for row in select(kept, Trace, name="trace"))
+    record = jobs.record(workdir, config) | {"seconds": round(sum(row.value for row in select(rows, Seconds)), 1)}
+    members = dict.fromkeys((row.tags.gamma, row.tags.seed) for row in select(rows, Trace, name="trace"))
     found = []
     for gamma, seed in members:
-        own = [row for row in kept if (row.tags.gamma, row.tags.seed) == (gamma, seed)]
-        found.append({"network": network, "gamma": gamma, "seed": seed, **dict(_numbers(own)), "record": record})
+        own = [row for row in rows if (row.tags.gamma, row.tags.seed) == (gamma, seed)]
+        numbers = dict(_numbers([row for row in own if row.tags.epoch is None]))
+        run = {"network": network, "gamma": gamma, "seed": seed, "train accuracy": _train_accuracy(own), **numbers}
+        found.append(run | {"record": record})
     return found
+
+
+def _train_accuracy(rows: list) -> float:
+    """The accuracy of the training steps of the last epoch."""
+    steps = list(select(rows, Scalar, name="accuracy", split="train"))
+    last = max(row.tags.epoch for row in steps) - 1
+    own = [row for row in steps if row.tags.epoch > last + 1e-6]
+    return sum(row.value * row.n for row in own) / sum(row.n for row in own)
 
 
 def _numbers(rows: list) -> Iterator[tuple[str, float]]:

@@ -1,7 +1,7 @@
 """Tables of the curvature by gamma, of the differences to cross-entropy, and of the attribution."""
 
 from experiments.curvature_and_gamma.runs import NETWORKS, with_own
-from experiments.curvature_and_gamma.statistics import Runs, by_seed, gammas_of, slope
+from experiments.curvature_and_gamma.statistics import Runs, by_seed, change, gammas_of, slope
 from experiments.intervals import interval, paired, shown
 from experiments.writing import markdown
 
@@ -16,8 +16,9 @@ CURVATURE = {
     "scale_free_trace CE val": "scale-free trace, CE, val",
 }
 OUTPUTS = {
-    "accuracy": ("accuracy, %", 100),
-    "ece": ("ECE, %", 100),
+    "train accuracy": ("accuracy on train in the last epoch, %", 100),
+    "accuracy": ("accuracy on test, %", 100),
+    "ece": ("test ECE, %", 100),
     "ece after T": ("ECE after T, %", 100),
     "temperature": ("T", 1),
 }
@@ -37,6 +38,17 @@ def curvature(own: Runs) -> str:
     return markdown(["γ", *CURVATURE.values()], rows)
 
 
+def changes(own: Runs) -> str:
+    """Of one network: each curvature's change from gamma 0, in %, paired by seed."""
+    full = [with_own(run) for run in own]
+    rows = [
+        [f"{gamma:g}", *(shown(change(full, gamma, name), scale=100, signed=True) for name in CURVATURE)]
+        for gamma in gammas_of(full)
+        if gamma
+    ]
+    return markdown(["γ", *(f"{title}, %" for title in CURVATURE.values())], rows)
+
+
 def outputs(own: Runs) -> str:
     """Of one network: accuracy and calibration by gamma, with the difference of ECE to gamma 0."""
     rows = []
@@ -44,7 +56,7 @@ def outputs(own: Runs) -> str:
         cells = [shown(_mean(own, gamma, name), scale=scale) for name, (_, scale) in OUTPUTS.items()]
         less = paired(by_seed(own, gamma, "ece"), by_seed(own, 0.0, "ece"))
         rows.append([f"{gamma:g}", *cells, "" if gamma == 0 else shown(less, scale=100, signed=True)])
-    return markdown(["γ", *(title for title, _ in OUTPUTS.values()), "ECE less that at γ = 0"], rows)
+    return markdown(["γ", *(title for title, _ in OUTPUTS.values()), "ECE less that at γ = 0, %"], rows)
 
 
 def attribution(runs: dict[str, Runs]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from experiments import jobs
 from experiments.claims import about, claims_table
 from experiments.results import read, write_all
-from experiments.trace_penalty import cost, figures, runs, verdicts, weights
+from experiments.trace_penalty import cost, figures, runs, verdicts, weight_tables, weights
 from experiments.trace_penalty.tables import all_tables
 from experiments.writing import rounded
 
@@ -30,7 +30,7 @@ def main() -> None:
         results = read(folder, asked.scale)
         planned = [] if asked.tables else _missing(asked, results.get("weights", []))
         if asked.cost:
-            print(_cost(planned))
+            print(_cost(planned, asked.scale))
             return
         data = jobs.absolute(asked.cifar10)
         if not asked.tables:
@@ -65,26 +65,30 @@ def _missing(asked: argparse.Namespace, known: list[dict[str, Any]]) -> list[tup
     return [(task, form, seeds) for task, form, seeds in every if not {(task, form, seed) for seed in seeds} <= there]
 
 
-def _cost(planned: list[tuple[str, str, tuple[int, ...]]]) -> str:
-    lines, total = [], 0.0
+def _cost(planned: list[tuple[str, str, tuple[int, ...]]], scale: str) -> str:
+    lines, seconds, operations = [], 0.0, 0.0
     for task, form, seeds in planned:
-        own = weights.TASKS[task]
+        own = weights.task_of(task, scale)
         count = len(seeds) * len(own.rates) * (len(own.weights) - (form != "hessian"))
-        total += count * own.seconds
-        lines.append(f"{task}, {form}, seeds {seeds[0]} to {seeds[-1]}: {count} runs x {own.seconds:g} s of a core")
-    return "\n".join([*lines, f"together {total / 3600:.1f} hours of a core"])
+        each = f"{own.operations:.2g} operations" if own.operations else f"{own.seconds:g} s of a core"
+        seconds += 0.0 if own.operations else count * own.seconds
+        operations += count * own.operations
+        lines.append(f"{task}, {form}, seeds {seeds[0]} to {seeds[-1]}: {count} runs x {each}")
+    total = f"together {seconds / 3600:.1f} hours of a core"
+    return "\n".join([*lines, total + (f" and {operations:.2g} operations" if operations else "")])
 
 
 def merged(known: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The runs known with the new ones in their places."""
     keys = ("task", "form", "penalty", "rate", "seed")
-    found = {tuple(run[key] for key in keys): run for run in [*known, *new]}
+    found = {tuple(run[key] for key in keys): run for run in rounded([*known, *new], 5)}
     return [found[key] for key in sorted(found)]
 
 
 def write(results: dict[str, Any], folder: Path, scale: str = "small") -> None:
     """Write results.json, the figure and the README's tables."""
-    own = results.get("weights", [])
+    own = merged(results.get("weights", []), [])
+    results["weights"] = own
     found = verdicts.claims(own)
     head = about(
         QUESTION,
@@ -96,10 +100,7 @@ def write(results: dict[str, Any], folder: Path, scale: str = "small") -> None:
     results = {"about": head, "claims": [claim._asdict() for claim in found]} | {
         name: part for name, part in results.items() if name not in ("about", "claims")
     }
-    texts = all_tables(results) | {"claims": claims_table(found)}
-    for task in dict.fromkeys(run["task"] for run in own):
-        for form in weights.FORMS:
-            texts[f"{task} {form}"] = weights.table([run for run in own if run["task"] == task], form)
+    texts = all_tables(results) | weight_tables.all_tables(own) | {"claims": claims_table(found)}
     if own:
         figures.draw(own, folder / "figures")
     write_all(folder, results, texts, scale)

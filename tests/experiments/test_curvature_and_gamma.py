@@ -8,7 +8,7 @@ import pytest
 
 from experiments import jobs
 from experiments.curvature_and_gamma import __main__ as command
-from experiments.curvature_and_gamma import runs, statistics, verdicts
+from experiments.curvature_and_gamma import minima, runs, statistics, tables, verdicts
 from experiments.intervals import NOT, SHOWS, UNTOLD
 from focalgeo import job
 from focalgeo.config import load_config
@@ -60,9 +60,81 @@ def test_an_inner_minimum_needs_a_parabola_whose_vertex_lies_inside(ece, expecte
     noise = np.random.default_rng(1).normal(0, 1e-3, len(own))
     for run, more in zip(own, noise, strict=True):
         run["ece"] += more
-    found = statistics.inner_minimum(own)
+    found = minima.inner_minimum(own)
     assert found.verdict == expected
     assert found.seeds == 6
+
+
+def _networks(ece, seeds: int = 3, shift: float = 0.0) -> dict:
+    noise = np.random.default_rng(2)
+    found = {}
+    for number, name in enumerate(("vit", "vgg19", "resnet18")):
+        found[name] = _runs(seeds=seeds, ece=ece, network=name)
+        for run in found[name]:
+            run["ece"] += noise.normal(0, 1e-3) + 0.1 * number
+            run["trace CE val"] *= np.exp(shift * number)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ece", "expected"),
+    [
+        (lambda at: 0.02 + (at - 0.5) ** 2, SHOWS),
+        (lambda at: 0.02 + 0.1 * at + 0.1 * at**2, NOT),
+        (lambda at: 0.5 - (at - 0.5) ** 2, NOT),
+    ],
+)
+def test_networks_share_a_parabola_each_with_a_constant_of_its_own(ece, expected):
+    found = minima.shared_minimum(_networks(ece, shift=2.0), "trace CE val", within=True)
+    assert found.verdict == expected
+    assert found.groups == 3
+    if expected == SHOWS:
+        assert found.inside == 3
+        np.testing.assert_allclose([found.curvature.mean, found.vertex.mean], [1, 0.5], atol=0.1)
+
+
+def test_over_all_networks_at_once_there_is_one_range_of_the_trace():
+    rising = _networks(lambda at: 0.02 + (at - 0.5) ** 2, shift=3.0)  # ECE by network rises with the trace
+    assert minima.shared_minimum(rising, "trace CE val", within=True).verdict == SHOWS
+    found = minima.shared_minimum(rising, "trace CE val", within=False)
+    assert (found.groups, found.verdict) == (1, NOT)
+
+
+def test_of_one_seed_no_minimum_over_networks_can_be_told():
+    own = _networks(lambda at: 0.02 + (at - 0.5) ** 2, seeds=1)
+    assert minima.shared_minimum(own, "trace CE val", within=True).verdict == UNTOLD
+
+
+def test_the_claim_on_every_network_falls_with_one_of_them():
+    claim = "every network on CIFAR-10: λ_max of cross-entropy's Hessian on val falls with γ"
+    own = _networks(lambda at: 0.1)
+    assert {found.claim: found.verdict for found in verdicts.claims(own)}[claim] == SHOWS
+    own["vit"] = _runs(change=0.1, network="vit")
+    assert {found.claim: found.verdict for found in verdicts.claims(own)}[claim] == NOT
+
+
+def test_changes_from_gamma_0_are_paired_by_seed():
+    own = _runs(change=-0.1, seeds=3)
+    np.testing.assert_allclose(statistics.change(own, 2.0, "trace CE val").mean, np.exp(-0.2) - 1, atol=1e-9)
+    assert "| 5 | **-39.3 (-39.3 to -39.3)**" in tables.changes(own).replace("-39.4", "-39.3")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--tables"], "no run is stored: leave --tables out to train some"),
+        (["--seeds", "0"], "--seeds 0: ask for 1 or more"),
+        (["--networks", "vit", "--cifar10=folder:nowhere.tar.xz"], "nowhere.tar.xz: no such file or folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(flags, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["curvature_and_gamma", f"--out={tmp_path}", *flags])
+    with pytest.raises(SystemExit) as stopped:
+        command.main()
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert printed.count("\n") == 1
 
 
 def test_of_gamma_0_the_trained_loss_is_cross_entropy():
@@ -113,6 +185,7 @@ def test_the_numbers_of_a_run_are_those_of_its_rows(tmp_path):
     jobs.run("configs/digits_gamma.py:quick", tmp_path / "w", fields)
     found = runs.measured(tmp_path / "w", "digits", "configs/digits_gamma.py:quick")
     assert [(run["gamma"], run["seed"]) for run in found] == [(0, 0), (0, 1), (3, 0), (3, 1)]
+    assert 0.5 < found[0]["train accuracy"] <= 1
     assert found[2].keys() >= {
         "trace CE val",
         "trace own train",

@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments import jobs
 from experiments.benchmarks import trace_forms
+from experiments.claims import claims_table
 from experiments.trace_penalty import __main__ as command
-from experiments.trace_penalty import runs, tables, verdicts, weights
+from experiments.trace_penalty import choice, runs, tables, verdicts, weight_tables, weights
 from focalgeo import job, records
-from focalgeo.rows import Eigenvalue, Metric, Tags, Trace
+from focalgeo.rows import Eigenvalue, Metric, Scalar, Tags, Trace
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "trace_penalty"
 
@@ -20,8 +22,16 @@ def test_the_tables_of_the_readme_are_those_of_the_results():
     stored = json.loads((FOLDER / "results.json").read_text(encoding="utf-8"))
     assert stored.keys() <= {*runs.TASKS, "about", "claims", "weights"}
     assert len(stored["digits"]["runs"]) == 70
-    for name, table in tables.all_tables(stored).items():
+    made = tables.all_tables(stored) | weight_tables.all_tables(stored["weights"])
+    for name, table in (made | {"claims": claims_table(verdicts.claims(stored["weights"]))}).items():
         assert table in readme, name
+    assert [claim._asdict() for claim in verdicts.claims(stored["weights"])] == stored["claims"]
+
+
+def test_every_job_of_the_weights_is_one_that_focalgeo_takes():
+    for name in weights.TASKS:
+        for (form, seeds), scale in itertools.product(weights.pieces(name, 3), ("small", "paper")):
+            jobs.check(weights.task_of(name, scale).config, weights.fields(name, form, seeds, scale))
 
 
 @pytest.mark.parametrize("name", runs.TASKS)
@@ -101,21 +111,54 @@ def _verdict(claims: list, text: str) -> str:
 
 
 def test_verdicts_on_the_weights_follow_the_numbers():
-    assert _verdict(verdicts.claims(_weighted()), "digits, hessian: ECE as trained falls") == "shows"
-    assert _verdict(verdicts.claims(_weighted(ece=2.0)), "digits, hessian: ECE as trained falls") == "does not show"
-    assert _verdict(verdicts.claims(_weighted(seeds=1)), "digits, hessian: ECE as trained falls") == "cannot be told"
-    assert _verdict(verdicts.claims(_weighted()), "costs less than a point") == "shows"
-    assert _verdict(verdicts.claims(_weighted(accuracy=-10.0)), "costs less than a point") == "does not show"
+    falls, best, kept = "digits, Hessian: ECE as trained falls", "of least NLL on val", "costs less than a point"
+    for claim in (falls, best):
+        assert _verdict(verdicts.claims(_weighted()), claim) == "shows"
+        assert _verdict(verdicts.claims(_weighted(ece=2.0)), claim) == "does not show"
+        assert _verdict(verdicts.claims(_weighted(seeds=1)), claim) == "cannot be told"
+    assert _verdict(verdicts.claims(_weighted()), kept) == "shows"
+    assert _verdict(verdicts.claims(_weighted(accuracy=-10.0)), kept) == "does not show"
 
 
 def test_the_rate_is_chosen_on_val_and_runs_at_chance_are_left_out():
     own = _weighted()
-    assert weights.chosen_rate(own, "hessian", 0.004) == 0.1
-    cells = weights.at_chosen(own, "hessian")
+    assert choice.chosen_rate(own, "hessian", 0.004) == 0.1
+    cells = choice.at_chosen(own, "hessian")
     assert {run["rate"] for cell in cells.values() for run in cell.values()} == {0.1}
     cells[0.004][1]["accuracy"] = 0.1
-    assert sorted(weights.column(cells[0.004], "ece")) == [0, 2, 3]
-    assert "| 0.004 | 0.1 | 4 | 1 |" in weights.table(own, "hessian")
+    assert sorted(choice.column(cells[0.004], "ece")) == [0, 2, 3]
+    assert "| 0.004 | 0.1 | 4 | 1 |" in weight_tables.table(own, "hessian")
+    assert _verdict(verdicts.claims(own), "costs less than a point") == "cannot be told"
+
+
+def test_a_rate_at_which_a_run_stopped_is_not_chosen():
+    own = _weighted()
+    stopped = next(run for run in own if (run["form"], run["penalty"], run["rate"]) == ("hessian", 0.004, 0.1))
+    stopped |= dict.fromkeys([*weights.COLUMNS, weights.CRITERION])
+    assert choice.chosen_rate(own, "hessian", 0.004) == 0.3
+    assert choice.chosen_rate(own, "gauss_newton", 0.004) == 0.1
+    assert len(choice.complete(choice.at_rate(own, "hessian", 0.1))) == 3
+    assert "| Hessian | 0.004 | stopped (1 at chance) | **26** |" in weight_tables.rates_table(own)
+
+
+def test_a_run_that_stopped_is_kept_without_numbers(tmp_path):
+    of = {"penalty": 0.001, "rate": 0.1, "seed": 3}
+    tags = Tags(trace_penalty=0.001, learning_rate=0.1, seed=3)
+    records.append_rows(tmp_path, [Scalar("stopped", 7, tags=tags)])
+    manifest = {"versions": dict.fromkeys(("python", "jax", "flax"), "1"), "git": "0", "created": "2026-01-01"}
+    (tmp_path / records.MANIFEST).write_text(json.dumps(manifest))
+    (run,) = weights.measured(tmp_path, "digits", "hessian", "c")
+    assert run.items() >= {"task": "digits", "form": "hessian", **of, "accuracy": None, "val nll": None}.items()
+
+
+@pytest.mark.parametrize("flag", ["--seeds=1", "--cifar10=folder:nowhere"])
+def test_bad_input_is_one_line(flag, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["trace_penalty", "--pieces", "weights", f"--out={tmp_path}", flag])
+    with pytest.raises(SystemExit) as stopped:
+        command.main()
+    assert stopped.value.code == 2
+    assert flag.rpartition(":")[2].rpartition("=")[2] in capsys.readouterr().err.splitlines()[-1]
+    assert not any(tmp_path.iterdir())
 
 
 def test_weights_are_added_to_what_is_stored(tmp_path):
