@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.claims import Claim
-from experiments.intervals import SHOWS, UNTOLD, interval, paired, shown, verdict
+from experiments.intervals import NOT, SHOWS, UNTOLD, interval, paired, shown, verdict
 from experiments.two_parameters.descent import DEVIATIONS, TITLES
 from experiments.writing import markdown
 
@@ -52,7 +52,9 @@ def _limit(runs: Runs, loss: str) -> Claim:
     norms = list(by_seed(runs, 0.0, loss, "weight norm").values())
     error = max((abs(norm - LIMITS[loss]) for norm in norms), default=np.inf)
     claim = f"without spread ‖w‖ of {TITLES[loss]} is {LIMITS[loss]:.4f}"
-    return Claim("focalgeo", claim, SHOWS if error < SHARPEST else UNTOLD, f"largest difference {error:.1g}")
+    return Claim(
+        "focalgeo", claim, SHOWS if error < SHARPEST else NOT if norms else UNTOLD, f"largest difference {error:.1g}"
+    )
 
 
 def table(runs: Runs) -> str:
@@ -60,10 +62,18 @@ def table(runs: Runs) -> str:
     rows = []
     for deviation in DEVIATIONS:
         for loss, title in TITLES.items():
-            means = {name: interval(list(by_seed(runs, deviation, loss, name).values())) for name in COLUMNS}
+            means = {name: interval(_values(runs, deviation, loss, name)) for name in COLUMNS}
             cells = [shown(means[name], scale=scale) for name, (_, scale) in COLUMNS.items()]
             rows.append([f"{deviation:g}", title, *cells])
+        if not deviation:
+            continue
         pairs = {name: [by_seed(runs, deviation, loss, name) for loss in ("fl1", "ce")] for name in COLUMNS}
         cells = [shown(paired(*pairs[name]), scale=scale, signed=True) for name, (_, scale) in COLUMNS.items()]
         rows.append(["", "FL-1 less CE", *cells])
     return markdown(["deviation", "loss", *(title for title, _ in COLUMNS.values())], rows)
+
+
+def _values(runs: Runs, deviation: float, loss: str, name: str) -> list[float]:
+    """The numbers of all samples; without spread these are the same points, and so one number."""
+    found = list(by_seed(runs, deviation, loss, name).values())
+    return found if deviation else found[:1]

@@ -45,7 +45,9 @@ def test_verdicts_follow_the_numbers(runs):
     found = _verdicts(runs)
     assert found["deviation 0.5: the norm of the weights is smaller with focal loss"] == SHOWS
     assert found["deviation 0.5: the norm of the weights is larger with focal loss"] == NOT
+    assert found["without spread ‖w‖ of CE is 2.1972"] == SHOWS
     turned = [run | {"weight norm": -run["weight norm"]} for run in runs]
+    assert _verdicts(turned)["without spread ‖w‖ of CE is 2.1972"] == NOT
     assert _verdicts(turned)["deviation 0.5: the norm of the weights is smaller with focal loss"] == NOT
 
 
