@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from experiments import jobs
 from experiments.writing import rounded
@@ -26,7 +27,8 @@ def diagnosed(workdir: Path) -> dict[str, Any]:
     there too. "reliability" -> split -> epoch -> bins; "histograms" -> name -> split -> epoch -> bins. "images" are
     `IMAGES` of the test split.
     """
-    rows = [row for row in jobs.rows_of(workdir) if row.tags.epoch is not None]
+    every = jobs.rows_of(workdir)
+    rows = [row for row in every if row.tags.epoch is not None]
     epochs = sorted({row.tags.epoch for row in select(rows, Diagnostic)})
     chosen = sorted({epochs[0], epochs[len(epochs) // 2], epochs[-1]})
     splits = FIELDS["diagnostics.splits"]
@@ -41,7 +43,7 @@ def diagnosed(workdir: Path) -> dict[str, Any]:
         "means": {split: _means(rows, split, epochs) for split in splits},
         "reliability": {split: {f"{at:g}": _reliability(rows, split, at) for at in chosen} for split in splits},
         "histograms": histograms,
-        "images": _images(workdir),
+        "images": _images(workdir, every),
     }
     return rounded(found, 4)
 
@@ -81,22 +83,17 @@ def _histogram(rows: list, name: str, split: str, epoch: float) -> list[list[flo
     return [[row.lower, row.upper, row.value] for row in own if row.tags.epoch == epoch]
 
 
-def _images(workdir: Path) -> dict[str, Any]:
+def _images(workdir: Path, rows: list) -> dict[str, Any]:
     """By image: index in the split, label, prediction, confidence as trained and after T, fitted on val by ECE."""
     test = records.read_predictions(workdir, "test")
-    fitted = select(jobs.rows_of(workdir), Fit, name="temperature", method="temperature_scaling", criterion="ece")
+    fitted = select(rows, Fit, name="temperature", method="temperature_scaling", criterion="ece")
     index = np.arange(IMAGES) * len(test.labels) // IMAGES
-    logits = test.logits[index]
+    logits = test.logits[index].astype(np.float64)
     return {
         "index": index.tolist(),
         "label": test.labels[index].tolist(),
         "predicted": logits.argmax(-1).tolist(),
-        "confidence": _softmax(logits).max(-1).tolist(),
-        "after": _softmax(logits / fitted[0].value).max(-1).tolist(),
+        "confidence": softmax(logits, axis=-1).max(-1).tolist(),
+        "after": softmax(logits / fitted[0].value, axis=-1).max(-1).tolist(),
         "temperature": fitted[0].value,
     }
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-    return shifted / shifted.sum(-1, keepdims=True)

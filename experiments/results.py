@@ -31,7 +31,7 @@ def read(folder: Path, scale: str = "small") -> dict[str, Any]:
 
 
 def write_all(folder: Path, results: Mapping[str, Any], texts: Mapping[str, str], scale: str = "small") -> None:
-    """Write results.json, a line for each run, and fill the README beside it."""
+    """Write results.json, a line for each item of its first two levels, and fill the README beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = [f" {json.dumps(name)}: {_laid_out(part)}" for name, part in results.items()]
     path = folder / name_of(scale)
@@ -44,7 +44,10 @@ def write_all(folder: Path, results: Mapping[str, Any], texts: Mapping[str, str]
 
 
 def _laid_out(part: Any) -> str:
-    """JSON with a line for each element of a list."""
+    """JSON with a line for each item of a list or of a mapping."""
     if isinstance(part, list) and part:
         return "[\n" + ",\n".join(f"  {json.dumps(each, ensure_ascii=False)}" for each in part) + "\n ]"
+    if isinstance(part, Mapping) and part:
+        items = (f"  {json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}" for name, each in part.items())
+        return "{\n" + ",\n".join(items) + "\n }"
     return json.dumps(part, ensure_ascii=False)

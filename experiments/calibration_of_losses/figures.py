@@ -11,6 +11,7 @@ import numpy as np
 from experiments.calibration_of_losses.quantities import PAPERS, losses_of, mean
 from experiments.calibration_of_losses.tables import Runs
 from experiments.cells import LOSSES, TASKS
+from experiments.drawing import error_lengths
 
 BEFORE, AFTER, PAPER = "#0072b2", "#d55e00", "0.45"
 
@@ -35,11 +36,16 @@ def _panel(axis, task: str, own: list) -> None:
         ("ece after T", AFTER, -0.14, "after T, by ECE on val"),
     ):
         found = [mean(own, loss, name) for loss in losses]
-        lengths = np.array([[one.mean - one.low, one.high - one.mean] for one in found]).T
-        lengths[~np.isfinite(lengths)] = 0
         middles = [one.mean for one in found]
         axis.errorbar(
-            middles, heights + shift, xerr=lengths, fmt="o", color=colour, label=label, capsize=2, markersize=5
+            middles,
+            heights + shift,
+            xerr=error_lengths(found),
+            fmt="o",
+            color=colour,
+            label=label,
+            capsize=2,
+            markersize=5,
         )
     networks = PAPERS["ece"][task].values()
     theirs = [

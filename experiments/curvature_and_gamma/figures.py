@@ -7,10 +7,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.curvature_and_gamma.runs import NETWORKS, with_own
 from experiments.curvature_and_gamma.statistics import Runs, by_seed, gammas_of
+from experiments.drawing import plain_ticks
 from experiments.intervals import interval
 
 SURFACES = {"CE": ("#0072b2", "o", "cross-entropy"), "own": ("#d55e00", "s", "the trained loss")}
@@ -56,19 +56,12 @@ def _panel(axis, full: Runs, name: str) -> None:
     for surface, (colour, marker, label) in SURFACES.items():
         _line(axis, full, f"{name} {surface} val", colour, marker, label)
     axis.set_yscale("log")
-    _plain(axis.yaxis)
+    plain_ticks(axis.yaxis)
     axis.grid(color="0.9")
 
 
 def _seeds(own: Runs) -> int:
     return len({run["seed"] for run in own})
-
-
-def _plain(axis) -> None:
-    """Ticks at 1, 2 and 5 of each decade, as plain numbers."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())
 
 
 def _line(axis, own: Runs, name: str, colour: str, marker: str, label: str) -> None:
@@ -90,7 +83,7 @@ def _scatter(runs: dict[str, Runs], path: Path) -> None:
             full = [with_own(run) for run in own]
             _cloud(axis, full, f"trace {surface} val", colour, marker, f"{NETWORKS[network]}, n = {_seeds(own)}")
         axis.set_xscale("log")
-        _plain(axis.xaxis)
+        plain_ticks(axis.xaxis)
         axis.set_xlabel(f"trace of the Hessian of {words} on val")
         axis.grid(color="0.9")
         axis.set_axisbelow(True)

@@ -4,7 +4,6 @@ python -m experiments.during_training --store --cifar10=folder:cifar10.tar.xz
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from experiments.claims import about, claims_table
 from experiments.during_training import figures, images, numbers, tables, verdicts
 from experiments.during_training.numbers import Runs
 from experiments.intervals import as_json, interval
-from experiments.writing import filled, rounded
+from experiments.results import write_all
+from experiments.writing import rounded
 from focalgeo.types import InputError
 
 HERE = Path(__file__).parent
@@ -55,18 +55,12 @@ def plan(runs: Runs, scale: str) -> str:
 
 def write(runs: Runs, folder: Path, *, scale: str = "small", data: str | None = None) -> None:
     """Write results.json, figures and the README's tables; the figure of images only where data are given."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ending = "" if scale == "small" else f"_{scale}"
-    found = rounded(results(runs), 4)
-    (folder / f"results{ending}.json").write_text(as_lines(found), encoding="utf-8")
-    own = numbers.diagnosed(runs)
-    figures.draw(own, folder / f"figures{ending}")
+    texts = {"claims": claims_table(verdicts.claims(runs)), **tables.all_tables(runs)}
+    write_all(folder, rounded(results(runs), 4), texts, scale)
+    own, figures_folder = numbers.diagnosed(runs), folder / ("figures" if scale == "small" else f"figures_{scale}")
+    figures.draw(own, figures_folder)
     if data:
-        images.draw(own, folder / f"figures{ending}", data)
-    readme = folder / "README.md"
-    if readme.exists() and scale == "small":
-        filled_in = {"claims": claims_table(verdicts.claims(runs)), **tables.all_tables(runs)}
-        readme.write_text(filled(readme.read_text(encoding="utf-8"), filled_in), encoding="utf-8")
+        images.draw(own, figures_folder, data)
 
 
 def results(runs: Runs) -> dict[str, Any]:
@@ -111,18 +105,6 @@ def _brief(run: dict[str, Any]) -> dict[str, Any]:
     values = {title: of(run) for title, of in NUMBERS.items()}
     kept = {title: value for title, value in values.items() if value is not None and value == value}
     return {"loss": run["loss"], "seed": run["seed"], "record": run["record"]} | kept
-
-
-def as_lines(found: dict[str, Any]) -> str:
-    """JSON with a line for each item of its first two levels."""
-    return "{\n" + ",\n".join(f" {json.dumps(name)}: {_lines(value)}" for name, value in found.items()) + "\n}\n"
-
-
-def _lines(value: list | dict[str, Any]) -> str:
-    if isinstance(value, list):
-        return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
-    items = [f"{json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()]
-    return "{\n  " + ",\n  ".join(items) + "\n }"
 
 
 def parse() -> argparse.Namespace:

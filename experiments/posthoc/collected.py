@@ -1,12 +1,11 @@
 """Everything measured so far as one tree of numbers, and the intervals that are taken of it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
+from experiments.intervals import resampled_interval
 from experiments.posthoc.measured import read_lines
 from experiments.writing import Interval
 
@@ -14,26 +13,10 @@ SCORES = ("nll", "ece", "brier", "accuracy", "zeros", "seconds", "processor_seco
 RULES = ("chosen", "least")  # the command's choice, and the least NLL by fits of the other folds, untested
 
 
-def interval(differences: Sequence[float]) -> Interval:
-    """The mean over random halves of the same examples, with the corrected resampled t interval.
-
-    mean +- t sqrt(1 / J + 1) sd for J splits of as many test as fitting examples. The halves of two splits overlap, so
-    sd / sqrt(J) would be far too little; the 1 is the correction, test over fitting examples. The interval is about
-    what another such network's held-out data of this size would give, not about these files.
-
-    Source: Nadeau & Bengio, Machine Learning 52, 2003, section 4.
-    """
-    values = np.asarray(differences, np.float64)
-    if len(values) < 2:
-        return Interval(float(values.mean()), -np.inf, np.inf)
-    half = student.ppf(0.975, len(values) - 1) * np.sqrt(1 / len(values) + 1) * values.std(ddof=1)
-    return Interval(float(values.mean()), float(values.mean() - half), float(values.mean() + half))
-
-
 def less(own: dict, against: dict, score: str) -> Interval:
     """The interval of a score of one method less another's, over the splits on which both are measured so far."""
     count = min(len(own[score]), len(against[score]))
-    return interval(np.subtract(own[score][:count], against[score][:count]))
+    return resampled_interval(np.subtract(own[score][:count], against[score][:count]))
 
 
 def collected(cache: Path) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.intervals import resampled_interval
 from experiments.posthoc import folds
-from experiments.posthoc.collected import interval, less
+from experiments.posthoc.collected import less
 from experiments.posthoc.methods import names
 from experiments.posthoc.peers import PEERS
 from experiments.posthoc.simulation import KINDS
@@ -65,7 +66,7 @@ def choice_table(results: dict[str, Any]) -> str:
             compared = [row["against"][against] for row in splits if against in row["against"]]
             cells = [_beyond(compared, metric) for metric in ("nll", "brier", "ece", "accuracy")]
             means = [row["against"][against]["nll"][0] if against in row["against"] else 0.0 for row in splits]
-            mean = _shown(interval(1000 * np.array(means)))
+            mean = _shown(resampled_interval(1000 * np.array(means)))
             rows.append([TITLES[network], said, title(against), f"{len(compared)} of {len(splits)}", mean, *cells])
     heads = ("network", "recommended, splits", "against", "another than it", _HEADS["nll"])
     return markdown((*heads, "NLL worse / better", "Brier", "ECE", "accuracy"), rows)

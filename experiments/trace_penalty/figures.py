@@ -7,8 +7,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import LogLocator, NullFormatter
 
+from experiments.drawing import error_lengths, plain_ticks
 from experiments.intervals import interval
 from experiments.trace_penalty import choice, weights
 from experiments.trace_penalty.choice import Runs
@@ -29,9 +29,7 @@ def draw(runs: Runs, folder: Path) -> None:
         seeds = len({run["seed"] for run in own})
         row[1].set_title(f"{weights.TASKS[task].title}, n = {seeds}, 95% intervals", fontsize=11)
         row[2].set_yscale("log")
-        row[2].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        row[2].yaxis.set_major_formatter("{x:g}")
-        row[2].yaxis.set_minor_formatter(NullFormatter())
+        plain_ticks(row[2].yaxis)
     if any(_moved(choice.at_chosen(own, form)) for own in tasks.values() for form in LOOKS):
         axes[0, 0].plot([], [], "ko", markerfacecolor="white", markersize=6, label="another rate than at λ = 0")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False, fontsize=11)
@@ -52,8 +50,7 @@ def _panel(axis, own: Runs, name: str, scale: float) -> None:
         cells = choice.at_chosen(own, form)
         found = [interval(list(choice.column(cell, name).values())) for cell in cells.values()]
         means = np.array([scale * one.mean for one in found])
-        lengths = scale * np.array([[one.mean - one.low, one.high - one.mean] for one in found]).T
-        lengths[~np.isfinite(lengths)] = 0
+        lengths = scale * error_lengths(found)
         places = np.array([penalties.index(penalty) for penalty in cells]) + shift
         looks = {"color": colour, "marker": marker, "markersize": 6}
         axis.errorbar(places, means, lengths, linestyle=line, capsize=3, label=weights.FORMS[form], **looks)

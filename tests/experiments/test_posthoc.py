@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from experiments.intervals import resampled_interval
 from experiments.posthoc import collected, folds, measured, peers, simulation, splits, tables
 from focalgeo import calibration
 
@@ -38,7 +39,7 @@ def test_every_network_has_every_piece_on_twenty_splits(stored):
 
 
 def test_the_interval_allows_for_splits_that_overlap():
-    found = collected.interval([1.0, 2.0, 3.0, 6.0])
+    found = resampled_interval([1.0, 2.0, 3.0, 6.0])
     half = 3.182446305 * np.sqrt(1 / 4 + 1) * np.std([1, 2, 3, 6], ddof=1)
     assert found == pytest.approx((3.0, 3.0 - half, 3.0 + half), rel=1e-6)
 
