@@ -29,6 +29,7 @@ ALLOWED = {
     "job": LAYER_0 | LAYER_1 | LAYER_2,
     "run": LAYER_0 | {"job"},
     "calibrate": LAYER_0 | {"job"},
+    "__main__": {"types", "config"},
 }
 # library -> the rooms that alone may import it
 ONLY = {

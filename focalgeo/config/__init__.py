@@ -5,7 +5,7 @@ the command line, and `python -m focalgeo.run --fields` prints them all.
 """
 
 from focalgeo.config.fields import FIELDS, default_config, describe
-from focalgeo.config.reading import chosen, load_config, split_arguments, split_flags
+from focalgeo.config.reading import chosen, load_config, own_configs, split_arguments, split_flags
 from focalgeo.config.validation import (
     SWEPT_FIELDS,
     Known,
@@ -30,6 +30,7 @@ __all__ = [
     "load_config",
     "member_config",
     "member_name",
+    "own_configs",
     "split_arguments",
     "split_flags",
     "with_values",

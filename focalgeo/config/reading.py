@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import importlib.util
 import inspect
+import os
 import re
 import stat
 import sys
@@ -24,14 +25,15 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
     """The config that a config file's `get_config` gives for `words`, which may also follow `file` after a colon.
 
     The file may import the others of its folder by the folder's name (`from configs import digits`), wherever the
-    folder lies. Python's warnings about its code are not shown, and its bytecode is neither read nor written: a file
-    that changes twice in a second would else be run as it was.
+    folder lies, and from a folder of another name focalgeo's own, as configs. Where there is no configs/digits.py, that
+    of focalgeo is taken. Python's warnings about its code are not shown, and its bytecode is neither read nor written:
+    a file that changes twice in a second would else be run as it was.
 
     Raises:
       InputError: there is no such file, it has no get_config, or its code raised, with the line.
     """
     file, _, after_colon = str(file).partition(":")
-    words, path = words or after_colon, Path(expanded(file))
+    words, path = words or after_colon, _own_or_given(Path(expanded(file)))
     _check_file(path)
     where = shown(file)
     specification = importlib.util.spec_from_file_location(f"{path.resolve().parent.name}.{path.stem}", path)
@@ -56,6 +58,25 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
 BEGIN = "begin with focalgeo.config.default_config()"
 
 
+def config_folder() -> Path:
+    """The folder of focalgeo's own configs: in a clone beside the package, in a wheel packed into it."""
+    package = Path(__file__).resolve().parent.parent
+    packed = package / "shipped" / "configs"
+    return packed if packed.is_dir() else package.parent / "configs"
+
+
+def own_configs() -> dict[str, str]:
+    """File name -> first line of its docstring, of focalgeo's own configs."""
+    files = sorted(path for path in config_folder().glob("*.py") if path.stem != "__init__")
+    return {path.name: ast.get_docstring(ast.parse(path.read_bytes())).partition("\n")[0] for path in files}
+
+
+def _own_or_given(path: Path) -> Path:
+    """The path, or focalgeo's own file of that name where there is none."""
+    own = config_folder().parent / path
+    return own if path.parts[:1] == ("configs",) and not os.path.exists(path) and os.path.exists(own) else path
+
+
 def _check_file(path: Path) -> None:
     """Refuse what is no Python file, with the nearest one; a pipe is not opened, which could take for ever."""
     try:
@@ -73,8 +94,9 @@ def _check_file(path: Path) -> None:
 def _nearest(path: Path) -> str:
     """The end of a message on a file that is missing: the nearest beside it, or the folder that is missing."""
     try:
-        files = sorted(each.name for each in path.parent.glob("*.py") if not each.name.startswith("__"))
-        exists = path.parent.is_dir()
+        folder = config_folder() if path.parent == Path("configs") and not path.parent.exists() else path.parent
+        files = sorted(each.name for each in folder.glob("*.py") if not each.name.startswith("__"))
+        exists = folder.is_dir()
     except (OSError, ValueError):
         files, exists = [], True
     if not exists:
@@ -106,7 +128,7 @@ def _line(error: BaseException, file: str) -> str:
 def _importable(folder: Path) -> Iterator[None]:
     """Modules of the folder can be imported; afterwards the interpreter's settings are as they were."""
     path, entries, written = sys.path, [*sys.path], sys.dont_write_bytecode
-    sys.path, sys.dont_write_bytecode = [str(folder), *entries], True
+    sys.path, sys.dont_write_bytecode = [str(folder), *entries, str(config_folder().parent)], True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
