@@ -6,7 +6,7 @@ Command:   python -m focalgeo.run --config=configs/cifar.py:cifar100,resnet50,fl
 Networks:  resnet18 resnet18_2w resnet50 resnet110 resnet110_bottleneck wide_resnet26_10 densenet121 mobilenet_v2 vgg19
            vit
 Losses:    ce  fl1 fl2 fl3 fl5 fl7  fla53 fla532 flsd53 flsd52  fls532 fls531  brier  mmce  ls  adafocal  dual  trace
-Data:      tfds:cifar10 or tfds:cifar100 (prepared once, see the README), or --config.data.name=folder:PATH
+Data:      tfds:cifar10 or tfds:cifar100 (prepared once, see docs/reference.md), or --config.data.name=folder:PATH
 Recipe:    SGD, momentum 0.9, weight decay 5e-4, batch 128, learning rate 0.1, 0.01 after 150 and 0.001 after 250 of 350
            epochs; random crops (pad 4) and flips; 45,000/5,000/10,000 images; the last epoch
            (Mukhoti et al., App. D; Komisarenko & Kull, 5.1). The weight decay is that of their code.

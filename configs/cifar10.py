@@ -2,7 +2,7 @@
 
 Command:   python -m focalgeo.run --config=configs/cifar10.py --workdir=runs/cifar10
            python -m focalgeo.run --config=configs/cifar10.py:quick --workdir=runs/cifar10-quick
-Data:      tfds:cifar10 (prepared once, see the README), or class folders of images, in an archive too:
+Data:      tfds:cifar10 (prepared once, see docs/reference.md), or class folders of images, in an archive too:
            --config.data.name=folder:cifar10.tar.xz
 Recipe:    SGD, momentum 0.9, weight decay 5e-4, batch 128, learning rate 0.1, divided by 10 after 150 and 250 of 350
            epochs; random crops (pad 4) and flips; 45,000/5,000/10,000 images

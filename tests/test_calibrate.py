@@ -30,6 +30,7 @@ from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
 from focalgeo.types import InputError, Predictions
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "calibration.md"
 FEW = "--num-resamples=100"
 NAMES = ("temperature_scaling", "focal_temperature_scaling")
 
@@ -709,8 +710,8 @@ def test_help_and_errors_are_answered_at_once_and_without_jax(good):
         assert time.perf_counter() - began < 5  # under 0.4 s on an idle core
 
 
-def test_the_readme_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
-    (command,) = re.findall(r"^python -m focalgeo\.calibrate (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_the_page_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
+    (command,) = re.findall(r"^python -m focalgeo\.calibrate (.*)$", PAGE.read_text(), re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     write_samples(tmp_path, n=300)
     assert main(shlex.split(command)) == 0

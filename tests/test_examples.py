@@ -1,4 +1,4 @@
-"""The SLURM script and the README's lines for several machines, with a stand-in for srun."""
+"""The SLURM script and the lines of docs/several_machines.md, with a stand-in for srun."""
 
 import os
 import re
@@ -96,9 +96,9 @@ def test_the_slurm_script_hands_its_arguments_on_as_they_are(tmp_path):
 
 
 def commands():
-    """The arguments of every command of focalgeo.run in the README's section, and of the script's own example."""
-    section = (ROOT / "README.md").read_text().split("## Several machines\n")[1].split("\n## ")[0]
-    text = (section + SCRIPT.read_text()).replace("\\\n", " ")
+    """The arguments of every command of focalgeo.run in docs/several_machines.md, and of the script's own example."""
+    page = (ROOT / "docs" / "several_machines.md").read_text()
+    text = (page + SCRIPT.read_text()).replace("\\\n", " ")
     return [shlex.split(each) for each in re.findall(r"(?:-m focalgeo\.run|slurm\.sh) (--[^`\"&\n]*)", text)]
 
 

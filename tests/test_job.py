@@ -381,22 +381,32 @@ def test_bfloat16_runs(tmp_path, image_folder):
     assert {row.loss for row in select(rows, Trace, name="trace")} == {"cross_entropy", "focal_loss"}
 
 
-def test_the_readme_s_python_runs_on_a_finished_job(finished, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", ["README.md", "docs/calibration.md"])
+def test_a_page_s_python_runs_on_a_finished_job(page, finished, tmp_path, monkeypatch, capsys):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "digits").symlink_to(finished)
     monkeypatch.chdir(tmp_path)
-    exec(re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1], {})
-    fitted, compared = capsys.readouterr().out.splitlines()
+    exec(re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)[1], {})
+    fitted, *compared = capsys.readouterr().out.splitlines()
     assert re.match(r"\{'gamma': [-.0-9]+, 'temperature': [.0-9]+\} Estimate\(value=", fitted)
-    assert re.match(r"(Uncalibrated|Temperature scaling|Vector scaling) [0-9]+$", compared)
+    for line in compared:
+        assert re.match(r"(Uncalibrated|Temperature scaling|Vector scaling) [0-9]+$", line)
 
 
-def test_the_readme_s_commands_name_configs_and_fields_that_exist():
-    text = (ROOT / "README.md").read_text()
-    commands = re.findall(r"^python -m focalgeo\.run (.*)$", text, re.MULTILINE)
+def test_the_page_on_curvature_has_python_that_runs(capsys):
+    exec(re.search(r"```python\n(.*?)```", (ROOT / "docs" / "curvature.md").read_text(), re.DOTALL)[1], {})
+    top, trace = capsys.readouterr().out.splitlines()
+    assert top.endswith(" True")
+    assert trace.startswith("Estimate(value=")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/training.md"])
+def test_a_page_s_commands_name_configs_and_fields_that_exist(page):
+    text = (ROOT / page).read_text()
+    commands = re.findall(r"^(?:.* `)?python -m focalgeo\.run ([^`\n]*)`?", text, re.MULTILINE)
     assert len(commands) >= 3
     for command in commands:
-        values, others = split_arguments(shlex.split(command))
+        values, others = split_arguments(shlex.split(command, comments=True))
         if others != ["--fields"]:
             path = next(other.removeprefix("--config=") for other in others if other.startswith("--config="))
             job.check_config(with_values(read_config(ROOT / path), values))

@@ -127,7 +127,7 @@ _CALIBRATION_GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
 # The defaults are the job of configs/digits.py, which needs no download.
 FIELDS: dict[str, Field] = {
     "seed": Field(0, _SEED, "seed of initial weights, order, augmentation, dropout, random vectors and bootstrap"),
-    "data.name": Field("digits", _TEXT, "name of the data set, with its path after a colon (README, Data by name)"),
+    "data.name": Field("digits", _TEXT, "name of the data set, with its path after a colon (docs/reference.md)"),
     "data.split_seed": Field(1, _SEED, "seed of subsets, and of the splits that the data set does not come with"),
     "data.train_size": Field(None, _SIZE, "number of training examples"),
     "data.val_size": Field(None, _SIZE, "number of validation examples, by which everything is chosen"),
@@ -148,7 +148,7 @@ FIELDS: dict[str, Field] = {
         "bits of float32 products in training: a TPU's default is bfloat16, a GPU's may be TF32; measurements use all",
     ),
     "model.options": Field({}, Range(dict), "options of the network, as config.model.options.width=64; listed below"),
-    "loss.name": Field("focal_loss", _TEXT, "name of the loss (README, Losses by name)"),
+    "loss.name": Field("focal_loss", _TEXT, "name of the loss (docs/reference.md)"),
     "loss.gamma": Field(3.0, _GAMMA, "gamma of the focal losses"),
     "loss.smoothing": Field(0.05, _SHARE, "smoothing of label_smoothed_cross_entropy"),
     "loss.thresholds": Field((0.2,), _THRESHOLDS, "probabilities at which sample_dependent_focal_loss changes gamma"),

@@ -31,7 +31,7 @@ from focalgeo.calibration import (
 )
 from focalgeo.types import InputError
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
 NAMES = np.array(["ant", "bee", "cat", "dog"])
 ESTIMATORS = {
     "temperature_scaling": TemperatureScaling,
@@ -246,7 +246,7 @@ def test_importing_the_room_does_not_import_scikit_learn():
 
 
 def test_the_readme_s_lines_run(overconfident, tmp_path, monkeypatch, capsys):
-    (text,) = re.findall(r"```python\n(from focalgeo\.calibration import.*?)```", README.read_text(), re.DOTALL)
+    (text,) = re.findall(r"```python\n(from focalgeo\.calibration import.*?)```", PAGE.read_text(), re.DOTALL)
     assert len([line for line in text.splitlines() if line]) == 6
     monkeypatch.chdir(tmp_path)
     logits, names = overconfident

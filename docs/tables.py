@@ -1,0 +1,159 @@
+"""The tables of docs/reference.md, and README.md's of notebooks, made from the code: python -m docs.tables."""
+
+import ast
+import inspect
+import json
+import re
+import tomllib
+from pathlib import Path
+
+from experiments.writing import filled, markdown
+from focalgeo import losses, models
+from focalgeo.calibration import METHODS, METRICS
+from focalgeo.data import registry
+
+DATA = {  # kind of config.data.name -> what it reads
+    "digits": "scikit-learn's 1,797 images of 8x8, which need no download",
+    "newsgroups": "20 Newsgroups, which scikit-learn downloads",
+    "tfds": "an image set that TensorFlow Datasets has prepared",
+    "folder": "class folders of images",
+    "tiny_imagenet": "Tiny ImageNet in its own layout; the official val split is test",
+    "newsgroups:": "20 Newsgroups as group folders, divided by date or not",
+    "sst": "the Stanford Sentiment Treebank, two classes: trees whose root is not neutral",
+    "clusters": "points about (+-1, +-1) in two classes, a tenth of the labels flipped",
+}
+ROOT = Path(__file__).parent.parent
+
+
+def first_paragraph(thing: object) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return _cell(" ".join(inspect.getdoc(thing).partition("\n\n")[0].split()))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def configs() -> str:
+    """Each config with its first line and its time."""
+    rows = []
+    for path in sorted((ROOT / "configs").glob("[!_]*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        time = re.search(r"^Time: +(.*(?:\n {9,}.*)*)", text, re.MULTILINE)[1]
+        rows.append((f"`configs/{path.name}`", text.partition("\n")[0], " ".join(time.split())))
+    return markdown(("config", "what", "time"), rows)
+
+
+def loss_names() -> str:
+    """Each name of config.loss.name with its values, by name or, for a policy, as they are."""
+    rows = []
+    for name, function in losses.FUNCTIONS.items():
+        own = losses.LOSSES.get(name) or losses.PENALTIES.get(name)
+        fixed = losses.POLICIES.get(name) or losses.SCHEDULES.get(name)
+        values = [f"`{each}`" for each in losses.hyperparameters(function) if each not in ("epoch", "adafocal")]
+        if fixed:
+            values = [
+                f"{field} {', '.join(f'{value:.3g}' for value in fixed[i])}" for i, field in enumerate(fixed._fields)
+            ]
+        if name in losses.PENALTIES:
+            values = ["`penalty_weight`"]
+        what = first_paragraph(own) if own else f"`{function}` with these values"
+        rows.append((f"`{name}`", "; ".join(values) if fixed else ", ".join(values), what))
+    return markdown(("`config.loss.name`", "values", "what"), rows)
+
+
+def networks() -> str:
+    """Each network with its options and their defaults."""
+    rows = []
+    for name, builder in models.MODELS.items():
+        options = ", ".join(f"`{option}={value}`" for option, value in models.options(name).items())
+        rows.append((f"`{name}`", first_paragraph(getattr(builder, "func", builder)), options))
+    return markdown(("`config.model.name`", "what", "`config.model.options`"), rows)
+
+
+def data_sets() -> str:
+    """Each form of `config.data.name` with its options."""
+    plain = [(name, name, own) for name, own in registry.PLAIN_NAMES.items()]
+    read = [
+        (kind, f"{kind}:{reader.argument[1:-1].upper()}", reader.options) for kind, reader in registry.READERS.items()
+    ]
+    rows = [
+        (
+            f"`{shown}`",
+            DATA.get(f"{name}:" if ":" in shown else name) or DATA[name],
+            ", ".join(f"`{each}`" for each in own),
+        )
+        for name, shown, own in plain + read
+    ]
+    return markdown(("`config.data.name`", "what", "options in `config.data`"), rows)
+
+
+def methods() -> str:
+    """Each calibration method, plainest first."""
+    rows = [
+        (
+            f"`{name}`",
+            method.title,
+            ", ".join(method.criteria) or "nothing is fitted",
+            "kept" if method.keeps_class else "may change",
+        )
+        for name, method in METHODS.items()
+    ]
+    return markdown(("method", "title", "fitted by", "predicted class"), rows)
+
+
+def metrics() -> str:
+    """Each metric with its unit."""
+    rows = [
+        (
+            f"`{name}`",
+            _cell(entry.title),
+            entry.unit or "1",
+            {"high": "higher", "low": "lower"}[entry.best],
+            "" if "better" in entry.note else entry.note,
+        )
+        for name, entry in METRICS.items()
+    ]
+    return markdown(("metric", "title", "unit", "better", "how"), rows)
+
+
+def notebooks() -> str:
+    """Each notebook with what it does, and a badge that opens it on Colab where the project's address is known."""
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {}).get("Repository", "")
+    rows = []
+    for path in sorted((ROOT / "colabs").glob("*.ipynb"), key=lambda path: (path.stem != "quickstart", path.stem)):
+        text = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+        title, about, *_ = text.split("\n\n")
+        cells = [f"[{title.partition(': ')[2]}](colabs/{path.name})", _first_sentence(" ".join(about.split()))]
+        rows.append([*cells, badge(address, path.name)] if address else cells)
+    return markdown(("notebook", "what", "")[: len(rows[0])], rows)
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.?]) (?=[A-Z])", text)[0]
+
+
+def badge(address: str, name: str) -> str:
+    """The link that opens a notebook of a repository on Colab."""
+    where = address.removeprefix("https://github.com/").rstrip("/")
+    image = "https://colab.research.google.com/assets/colab-badge.svg"
+    return f"[![open in Colab]({image})](https://colab.research.google.com/github/{where}/blob/main/colabs/{name})"
+
+
+def pages() -> dict[Path, str]:
+    """The pages with their tables as the code has them."""
+    names = {
+        "configs": configs(),
+        "losses": loss_names(),
+        "networks": networks(),
+        "data": data_sets(),
+        "methods": methods(),
+        "metrics": metrics(),
+    }
+    tables = {ROOT / "docs" / "reference.md": names, ROOT / "README.md": {"notebooks": notebooks()}}
+    return {path: filled(path.read_text(encoding="utf-8"), own) for path, own in tables.items()}
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
