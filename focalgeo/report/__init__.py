@@ -7,6 +7,7 @@ from focalgeo.report.curves import curve_figure
 from focalgeo.report.figures import estimate_figure, reliability_figure, surface_figure
 from focalgeo.report.merge import merge_workdirs
 from focalgeo.report.page import write_report
+from focalgeo.report.runs import write_list
 from focalgeo.report.selection import Column
 from focalgeo.report.style import to_svg
 from focalgeo.report.sweep_page import sweep_text
@@ -22,5 +23,6 @@ __all__ = [
     "surface_figure",
     "sweep_text",
     "to_svg",
+    "write_list",
     "write_report",
 ]

@@ -1,14 +1,18 @@
-"""Rebuild the report of a workdir from its rows, or merge several workdirs into a new one.
+"""Rebuild the report of a workdir from its rows, list the runs of a folder, or merge several workdirs into a new one.
 
 python -m focalgeo.report WORKDIR
+python -m focalgeo.report RUNS                                    a folder of workdirs: index.html, which lists them
 python -m focalgeo.report WORKDIR WORKDIR [...] --out=FOLDER      shards of a sweep, or runs to compare
 """
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from focalgeo.records import MANIFEST
 from focalgeo.report.merge import merge_workdirs
 from focalgeo.report.page import write_report
+from focalgeo.report.runs import find_workdirs, write_list
 from focalgeo.report.style import printable, short
 from focalgeo.types import InputError, RunError, expanded
 
@@ -21,7 +25,9 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0
     try:
-        print(printable(str(write_report(_workdir(arguments)))))
+        workdir = _workdir(arguments)
+        write = write_list if _is_folder_of_runs(workdir) else write_report
+        print(printable(str(write(workdir))))
     except InputError as error:
         merged = any(argument.startswith("--out=") for argument in arguments)
         line = str(error).replace("another --workdir", "another --out" if merged else "another workdir")
@@ -31,6 +37,15 @@ def main(arguments: Sequence[str]) -> int:
         print("focalgeo: the report needs more memory than is free: give fewer workdirs", file=sys.stderr)
         return RunError.exit_code
     return 0
+
+
+def _is_folder_of_runs(workdir: str) -> bool:
+    """Whether this is no workdir itself, but holds some."""
+    folder = Path(workdir)
+    try:
+        return folder.is_dir() and not (folder / MANIFEST).exists() and bool(find_workdirs(folder))
+    except (OSError, ValueError):
+        return False  # write_report says why
 
 
 def _workdir(arguments: Sequence[str]) -> str:

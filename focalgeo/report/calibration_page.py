@@ -102,6 +102,7 @@ def render_calibration(rows: Sequence[Row], manifest: Manifest, sections: Mappin
         criterion=criterion_title(calibration.criterion),
         split_words=SPLIT_WORDS.get(split, ""),
         cross_fitted=split == HELD_OUT,
+        chosen=method_title(manifest, chosen.method),
         after=metric_table(rows, manifest, split, criterion=calibration.criterion, chosen=chosen),
         interval_words=interval_words(manifest),
         accuracy_words=accuracy_words(rows, manifest, split),

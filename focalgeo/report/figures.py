@@ -150,6 +150,8 @@ def estimate_figure(rows: Sequence[Row], name: str) -> Figure:
         axes.tick_params(axis="y", length=0, labelsize=9, labelcolor=COLOURS["ink"])
         axes.grid(visible=False, axis="y")
         _include_zero(axes)
+    words = ((measured_title(row), significant(row.value), *map(significant, bounds(row))) for row in present)
+    figure.set_label("; ".join(f"{title} {value}, bar from {low} to {high}" for title, value, low, high in words))
     return figure
 
 

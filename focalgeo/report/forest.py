@@ -28,8 +28,8 @@ from focalgeo.report.selection import (
     method_title,
     metric_entries,
 )
-from focalgeo.report.style import COLOURS, plain, styled
-from focalgeo.report.words import signed
+from focalgeo.report.style import COLOURS, plain, points, styled
+from focalgeo.report.words import signed, signed_words
 from focalgeo.rows import Difference, Metric, Row, Title, select
 
 PANELS = ("nll", "ece")  # side by side: a proper score, and the error that calibration is about
@@ -91,7 +91,13 @@ def differences_figure(rows: Sequence[Row], manifest: Manifest, split: str, *, c
         for level, entry in enumerate(reversed(entries)):
             _name_row(*both, level, entry.title)
         both[0].set(ylim=(-0.5, len(entries) - 0.3))
+    figure.set_label("; ".join(_entry_words(entry, titles, split) for entry in entries))
     return figure
+
+
+def _entry_words(entry: Entry, titles: Mapping[str, Title], split: str) -> str:
+    own = {name: row for (name, where), row in entry.rows.items() if where == split}
+    return f"{entry.title}: {', '.join(signed_words(row, titles[name]) for name, row in own.items())}"
 
 
 def _name_row(first: Any, last: Any, level: float, title: str) -> None:
@@ -218,6 +224,11 @@ def class_gap_figure(gaps: ClassGaps, colours: Mapping[Column, str], titles: Map
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(round(100 * value, 8)) if value else "0"))
         axes.grid(visible=False, axis="y")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=1, fontsize=8)
+    said = (
+        f"{titles[column]}: {', '.join(f'class {name} {points(own[name].value)}' for name in classes if name in own)}"
+        for column, own in gaps.rows.items()
+    )
+    figure.set_label(f"percentage points, {'; '.join(said)}")
     return figure
 
 

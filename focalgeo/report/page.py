@@ -32,6 +32,7 @@ from focalgeo.report.panels import (
     search_panels,
     template,
     tiles,
+    with_contents,
     write_panels,
 )
 from focalgeo.report.selection import (
@@ -72,8 +73,7 @@ def write_report(workdir: records.Workdir) -> Path:
         InputError: manifest, rows or search are missing or corrupt, or the page cannot be written.
     """
     folder = Path(workdir)
-    manifest, rows, search = _readable_manifest(read_manifest(folder)), read_rows(folder), _read_search(folder)
-    rows = _readable_rows(rows)
+    (manifest, rows), search = read_run(folder), _read_search(folder)
     if "calibration" in manifest:  # of python -m focalgeo.calibrate
         panels, render = calibration_panels(rows, manifest, search), render_calibration
     elif is_sweep(manifest):
@@ -81,10 +81,19 @@ def write_report(workdir: records.Workdir) -> Path:
     else:
         panels, render = _panels(rows, manifest, search), _render
     figures, sections = draw_panels(panels)
-    page = render(rows, manifest, sections)
+    page = with_contents(render(rows, manifest, sections))
     write_panels(folder, figures)
     records.write_text(folder / "report.html", page)
     return folder / "report.html"
+
+
+def read_run(folder: Path) -> tuple[Manifest, list[Row]]:
+    """Return a workdir's manifest and rows, their names such as a page can show.
+
+    Raises:
+        InputError: they are missing or corrupt.
+    """
+    return _readable_manifest(read_manifest(folder)), _readable_rows(read_rows(folder))
 
 
 def _readable_rows(rows: Sequence[Row]) -> list[Row]:

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from focalgeo import records
+from focalgeo.report.alternatives import figure_text
 from focalgeo.report.figures import reliability_figure, small_reliability_figure, surface_figure
 from focalgeo.report.forest import differences_figure, reference
 from focalgeo.report.selection import (
@@ -27,6 +28,7 @@ from focalgeo.report.selection import (
     metric,
 )
 from focalgeo.report.style import COLOURS, drawing, percent, points, printable, to_svg
+from focalgeo.report.tables import csv_address
 from focalgeo.rows import ReliabilityBin, Row, select
 
 MOST_LARGE = 3  # reliability diagrams that stand beside each other in full size
@@ -82,7 +84,8 @@ def _inline(svg: str, panel: Panel) -> Markup:
     body = re.sub(r"<[^>]*>", lambda tag: _inline_tag(tag.group(), panel.name), body)
     body = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1>", body, count=1)
     namespaces = 'xmlns:xlink="http://www.w3.org/1999/xlink" role="img"'
-    return Markup(body.replace("<svg ", f'<svg {namespaces} aria-label="{escape(panel.title)}" ', 1))
+    label = escape(printable(figure_text(panel.title, panel.figure)))
+    return Markup(body.replace("<svg ", f'<svg {namespaces} aria-label="{label}" ', 1))
 
 
 def _inline_tag(tag: str, name: str) -> str:
@@ -97,7 +100,23 @@ def template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, finalize=_page_text
     )
+    environment.filters["csv_address"] = csv_address
     return environment.get_template(name)
+
+
+def with_contents(page: str) -> str:
+    """Return a page with an id for each section, by its heading, and links to the sections above the first."""
+    headings: dict[str, str] = {}
+
+    def named(section: re.Match) -> str:
+        heading = section[1]
+        name = re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
+        headings[name] = heading
+        return f'<section id="{name}">\n<h2>{heading}</h2>'
+
+    page = re.sub(r"<section>\n<h2>([^<]*)</h2>", named, page)
+    links = " ".join(f'<a href="#{name}">{heading}</a>' for name, heading in headings.items())
+    return page.replace("<section ", f'<nav aria-label="On this page">{links}</nav>\n<section ', 1)
 
 
 def _page_text(value: Any) -> Any:

@@ -1,9 +1,13 @@
 """Rows laid out as tables of text: for the page, and for a terminal."""
 
+import csv
+import io
+import re
 import reprlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from focalgeo.report.selection import (
     AS_TRAINED,
@@ -53,6 +57,7 @@ class Table(NamedTuple):
 
 
 NOTHING = Cell("–")
+_ENDS = re.compile(r"\[(\S+),\s(\S+)\]")  # of an interval, as style.interval writes it
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
 _PHASES = ("prepare", "compile", "train", "fit", "evaluate")  # in the order of a job
 
@@ -114,12 +119,13 @@ def _metric_cells(
     pairs = differences(rows, name, split)
     is_finding = bool(rivals) and all(is_better(difference(pairs, best, each), entry.best) for each in rivals)
     return [
-        _metric_cell(found[column], entry, best=is_finding and column == best) if column in found else NOTHING
+        metric_cell(found[column], entry, best=is_finding and column == best) if column in found else NOTHING
         for column in columns
     ]
 
 
-def _metric_cell(row: Metric, entry: Title, *, best: bool) -> Cell:
+def metric_cell(row: Metric, entry: Title, *, best: bool) -> Cell:
+    """Return a metric in its unit, with its interval beneath."""
     text = fixed(entry.scale * row.value, entry.digits) + ("%" if entry.unit == "%" else "")
     return Cell(text, _bracket(row, entry), best)
 
@@ -133,6 +139,54 @@ def share_cell(row: Metric | None) -> Cell:
     if row is None:
         return NOTHING
     return Cell(percent(row.value), interval(row.low, row.high, scale=100) if has_interval(row) else "")
+
+
+def csv_address(table: Table, corner: str) -> str:
+    """Return a table as the address of a CSV file that holds it, for a link of a page."""
+    return f"data:text/csv;charset=utf-8,{quote(as_csv(table, corner))}"
+
+
+def as_csv(table: Table, corner: str) -> str:
+    """Return a table as CSV: plain numbers, percentages without their sign, an interval's ends in columns of their own.
+
+    A name that begins as a formula of a spreadsheet does gets an apostrophe before it.
+    """
+    columns = [[line.cells[i] for line in table.lines] for i in range(len(table.heads))]
+    parts = [_csv_column(title, cells) for (title, _), cells in zip(table.heads, columns, strict=True)]
+    heads = [corner, "", *(head for own, _ in parts for head in own)]
+    lines = [
+        [_harmless(line.title), _harmless(line.note), *(text for _, rows in parts for text in rows[i])]
+        for i, line in enumerate(table.lines)
+    ]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([heads, *lines])
+    return text.getvalue()
+
+
+def _csv_column(title: str, cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
+    """Headings and, line by line, texts: the value, then the ends of its interval or what stands beneath it."""
+    unit = ", %" if any(cell.text.endswith("%") for cell in cells) and not title.endswith("%") else ""
+    notes = [cell.note for cell in cells if cell.note]
+    if notes and all(map(_ENDS.fullmatch, notes)):
+        ends = [_ENDS.fullmatch(cell.note) for cell in cells]
+        lines = [
+            [_plain(cell.text), *(map(_plain, end.groups()) if end else ("", ""))]
+            for cell, end in zip(cells, ends, strict=True)
+        ]
+        return [f"{title}{unit}", f"{title}, low", f"{title}, high"], lines
+    if notes:
+        return [f"{title}{unit}", f"{title}, note"], [[_plain(cell.text), _harmless(cell.note)] for cell in cells]
+    return [f"{title}{unit}"], [[_plain(cell.text)] for cell in cells]
+
+
+def _plain(text: str) -> str:
+    """A number as a program reads it; other texts as they are."""
+    number = text.replace("−", "-").replace(",", "").removesuffix("%")
+    return number if re.fullmatch(r"-?\d+(\.\d+)?", number) else "" if text == NOTHING.text else _harmless(text)
+
+
+def _harmless(text: str) -> str:
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
 def results_text(rows: Sequence[Row], manifest: Manifest, split: str) -> str:
@@ -177,10 +231,11 @@ def leaves(tree: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, A
 
 def settings(tree: Any) -> list[tuple[str, str]]:
     """Return a nested dict as dotted names and values, in the order in which it was written."""
-    return [(name, _text(value)) for name, value in leaves(tree)]
+    return [(name, setting_text(value)) for name, value in leaves(tree)]
 
 
-def _text(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return a config's value as a page shows it; of a long list the first twelve."""
     if isinstance(value, list | tuple):
         more = f" … ({len(value)} in all)" if len(value) > 12 else ""
         return ", ".join(_item(item) for item in value[:12]) + more or "none"
@@ -199,7 +254,7 @@ def _shown_settings(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def command_words(manifest: Manifest) -> str:
     """Return the command that made a workdir, to be typed again."""
-    return short(shlex.join(_text(word) for word in manifest.get("command", [])[:1000]), 10_000)
+    return short(shlex.join(setting_text(word) for word in manifest.get("command", [])[:1000]), 10_000)
 
 
 def manifest_settings(manifest: Manifest, *names: str) -> list[tuple[str, str]]:

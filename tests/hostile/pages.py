@@ -13,17 +13,20 @@ from focalgeo.rows import to_json
 
 # tag -> attributes of the pages that test_hostile_report.py makes of good rows
 VOCABULARY = {
+    "a": {"download", "href"},
     "clippath": {"id"},
     "div": {"class", "tabindex"},
     "g": {"clip-path", "id"},
     "html": {"lang"},
     "image": {"height", "id", "transform", "width", "x", "xlink:href", "y"},
     "meta": {"charset", "content", "name"},
+    "nav": {"aria-label"},
     "p": {"aria-hidden", "class"},
     "path": {"clip-path", "d", "id", "style"},
     "pattern": {"height", "id", "patternunits", "width", "x", "y"},
     "pre": {"id"},
     "rect": {"fill", "height", "width", "x", "y"},
+    "section": {"id"},
     "style": {"type"},
     "svg": {"aria-label", "role", "viewbox", "xmlns:xlink"},
     "text": {"style", "transform", "x", "y"},
@@ -47,7 +50,6 @@ VOCABULARY = {
             "head",
             "li",
             "main",
-            "section",
             "small",
         ]
     },
@@ -55,6 +57,7 @@ VOCABULARY = {
         tag: set() for tag in ["span", "strong", "sub", "summary", "table", "tbody", "td", "thead", "title", "tr", "ul"]
     },
 }
+LINK = re.compile(r"#[a-z0-9-]+|data:text/csv;charset=utf-8,[A-Za-z0-9%._~/-]+|[A-Za-z0-9%._~/-]+/report\.html")
 HREF = re.compile(r"#[A-Za-z0-9,=._-]+|data:image/png;base64,[A-Za-z0-9+/=\s]+")
 STYLE = re.compile(r"[A-Za-z0-9 ,.;:#()%'=_-]*")
 FILES = re.compile(
@@ -98,6 +101,7 @@ def check_page(text: str) -> Page:
     assert len(page.ids) == len(set(page.ids))
     assert all(re.fullmatch(r"[A-Za-z0-9,=._-]+", each) for each in page.ids)
     for name, value in page.values:
+        assert name != "href" or LINK.fullmatch(value), value[:100]
         assert name != "xlink:href" or HREF.fullmatch(value), value[:100]
         assert name not in ("style", "class", "clip-path", "transform") or STYLE.fullmatch(value), value
     hidden = re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\u2028\u2029]", text)
