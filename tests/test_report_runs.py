@@ -8,7 +8,7 @@ import shutil
 from urllib.parse import unquote
 
 import pytest
-from hostile.pages import EVIL, check_page
+from hostile.pages import EVIL, check_page, scroll_width
 from matplotlib.figure import Figure
 from synthetic_workdir import MANIFEST, NAMES, write_workdir
 
@@ -127,3 +127,11 @@ def test_every_figure_of_a_page_is_said_in_numbers(tmp_path):
     labels = re.findall(r'<svg [^>]*aria-label="([^"]*)"', write_report(tmp_path).read_text())
     assert len(labels) > 10
     assert [label for label in labels if not re.search(r"\d", label.partition(". ")[2])] == []
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+@pytest.mark.parametrize("kind", ["run", "list"])
+def test_no_page_scrolls_sideways_on_a_phone(kind, listed, tmp_path):
+    write_workdir(tmp_path / "run")
+    page = write_report(tmp_path / "run").read_text() if kind == "run" else listed[1]
+    assert 300 < scroll_width(page, tmp_path) <= 420

@@ -1,6 +1,7 @@
 """What the papers' tables hold of a run, and its values over the seeds of a loss."""
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,8 +71,12 @@ def by_seed(runs: Iterable[dict[str, Any]], loss: str, name: str, split: str = "
 
 
 def mean(runs: Iterable[dict[str, Any]], loss: str, name: str) -> Interval:
-    """The interval over the seeds of a loss."""
-    return interval(list(by_seed(runs, loss, name).values()))
+    """The interval over the seeds of a loss, cut where the quantity's range ends: at 0, and of a share at 100%."""
+    found = interval(list(by_seed(runs, loss, name).values()))
+    if not math.isfinite(found.low + found.high):
+        return found
+    is_share = name == "error" or QUANTITIES[name].title.endswith("%")
+    return found._replace(low=max(found.low, 0.0), high=min(found.high, 100.0 if is_share else math.inf))
 
 
 def losses_of(runs: Iterable[dict[str, Any]]) -> list[str]:

@@ -29,6 +29,7 @@ from focalgeo.types import Estimate
 
 _MOST_DIAGRAMS = 96  # of reliability, of all lines together
 _MOST_TICKS = 24  # on the axis, and entries of a legend
+_WIDEST_OF_TWO = 26  # letters of a legend's entry of which two stand beside each other
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
 
 
@@ -57,7 +58,9 @@ def axis_figure(
         else:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(round(value, 10)) if value else "0"))
         if len(quantities) * len(sweep.lines) > 1:
-            figure.legend(*_entries(axes), loc="outside upper left", ncols=2, **LEGEND)
+            handles, labels = _entries(axes)
+            columns = 1 if max(map(len, labels)) > _WIDEST_OF_TWO else 2
+            figure.legend(handles, labels, loc="outside upper left", ncols=columns, **LEGEND)
     return figure
 
 

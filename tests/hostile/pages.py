@@ -1,7 +1,9 @@
 """Checks of pages made of somebody else's rows: no element, attribute or file name but the report's own."""
 
+import html
 import json
 import re
+import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from html.parser import HTMLParser
@@ -142,3 +144,23 @@ def with_figure(**fields):
 def metric_entry(**fields):
     """A manifest of which the ECE's entry is changed."""
     return {**NAMES, "metrics": {**METRICS, "ece": {**METRICS["ece"], **fields}}}
+
+
+WIDTH = """<title>none</title><iframe width="420" height="900" srcdoc="{}"></iframe><script>
+onload = () => {{ document.title = document.querySelector("iframe").contentDocument.documentElement.scrollWidth; }}
+</script>"""
+
+
+def scroll_width(page: str, folder: Path) -> int:
+    """How wide a page is, in pixels, where a phone shows 420 of them: more if it scrolls sideways. Needs chromium."""
+    (folder / "outer.html").write_text(WIDTH.format(html.escape(page)))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/user"]
+    found = subprocess.run(
+        [*command, "--dump-dom", f"file://{folder}/outer.html"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    (width,) = re.findall(r"<title>(\d+)</title>", found.stdout)
+    return int(width)
