@@ -8,7 +8,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from experiments.calibration_of_losses.quantities import PAPERS, losses_of, mean
+from experiments.calibration_of_losses.quantities import PAPERS, by_seed, losses_of, mean
 from experiments.calibration_of_losses.tables import Runs
 from experiments.cells import LOSSES, TASKS
 from experiments.drawing import error_lengths
@@ -20,10 +20,12 @@ def draw(runs: Runs, folder: Path) -> None:
     """Write ece.png, a panel for each data set that has runs."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = {task: own for task, own in runs.items() if own}
-    figure, axes = plt.subplots(1, len(shown), figsize=(4.2 * len(shown) + 0.6, 4.4), squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(shown), figsize=(4.2 * len(shown) + 0.6, 4.4), squeeze=False, layout="constrained"
+    )
     for axis, (task, own) in zip(axes[0], shown.items(), strict=True):
         _panel(axis, task, own)
-    axes[0][0].legend(loc="upper center", bbox_to_anchor=(0.5 * len(shown), 1.2), ncols=3, frameon=False)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(folder / "ece.png", dpi=120, bbox_inches="tight")
     plt.close(figure)
 
@@ -31,9 +33,9 @@ def draw(runs: Runs, folder: Path) -> None:
 def _panel(axis, task: str, own: list) -> None:
     losses = losses_of(own)
     heights = np.arange(len(losses))[::-1]
-    for name, colour, shift, label in (
-        ("ece", BEFORE, 0.14, "as trained"),
-        ("ece after T", AFTER, -0.14, "after T, by ECE on val"),
+    for name, colour, mark, shift, label in (
+        ("ece", BEFORE, "o", 0.14, "as trained"),
+        ("ece after T", AFTER, "s", -0.14, "after T, by ECE on val"),
     ):
         found = [mean(own, loss, name) for loss in losses]
         middles = [one.mean for one in found]
@@ -41,7 +43,7 @@ def _panel(axis, task: str, own: list) -> None:
             middles,
             heights + shift,
             xerr=error_lengths(found),
-            fmt="o",
+            fmt=mark,
             color=colour,
             label=label,
             capsize=2,
@@ -55,6 +57,9 @@ def _panel(axis, task: str, own: list) -> None:
     axis.set_yticks(heights, [LOSSES[loss] for loss in losses])
     axis.set_xlim(left=0)
     axis.set_xlabel("test ECE, %")
-    axis.set_title(TASKS[task].title, fontsize=10, pad=6)
+    seeds = sorted({len(by_seed(own, loss, "ece")) for loss in losses})
+    axis.set_title(
+        f"{TASKS[task].title}, n = {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))}", fontsize=10
+    )
     axis.grid(axis="x", color="0.9")
     axis.set_axisbelow(True)
