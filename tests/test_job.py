@@ -9,6 +9,7 @@ import struct
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image

@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import os
 import re
 import shutil
 from urllib.parse import unquote
@@ -79,6 +80,16 @@ def test_members_and_links_are_not_runs_of_their_own(listed, tmp_path):
     shutil.copytree(listed[0] / "old", folder / "sweep" / "members" / "seed=1")
     (folder / "link").symlink_to(listed[0])
     assert "1 run," in write_list(folder).read_text()
+
+
+def test_folders_of_any_name_are_linked_and_those_too_deep_are_not_looked_for(listed, tmp_path):
+    folder = tmp_path / "runs"
+    shutil.copytree(listed[0] / "deeper" / "new", folder / os.fsdecode(b"a \xff?#"))
+    shutil.copytree(listed[0] / "old", folder / "1" / "2" / "3" / "4" / "5")
+    page = write_list(folder).read_text()
+    assert 'href="a%20%FF%3F%23/report.html"' in page
+    assert "1 run," in page
+    check_page(page)
 
 
 def test_the_csv_behind_a_table_has_plain_numbers_and_the_ends_of_intervals():

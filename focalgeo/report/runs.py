@@ -19,7 +19,7 @@ from focalgeo.rows import Row
 from focalgeo.types import InputError
 
 PAGE = "index.html"
-MOST_RUNS, _MOST_DIFFERENCES = 500, 12
+MOST_RUNS, _MOST_DIFFERENCES, _DEEPEST = 500, 12, 4
 _COLUMNS = (("accuracy", AS_TRAINED), ("ece", AS_TRAINED), ("ece", Column(PLAIN, "nll")), ("nll", Column(PLAIN, "nll")))
 
 
@@ -34,12 +34,13 @@ class Run(NamedTuple):
 
 
 def find_workdirs(folder: Path) -> list[Path]:
-    """Return the workdirs beneath a folder, by name; the members of a sweep are part of it, links are not followed."""
+    """Return the workdirs up to four folders down, by name; members of a sweep are part of it, links not followed."""
     found = []
     for path, folders, files in os.walk(folder):
         folders.sort()
         if records.MANIFEST in files:
             found.append(Path(path))
+        if records.MANIFEST in files or len(Path(path).relative_to(folder).parts) >= _DEEPEST:
             folders.clear()
         if len(found) > MOST_RUNS:
             raise InputError(f"{short(str(folder), 200)} holds more than {MOST_RUNS} runs; name a folder with fewer")
@@ -81,7 +82,7 @@ def _render(folder: Path, runs: Sequence[Run]) -> str:
     shown = [
         {
             "name": short(run.name, 120),
-            "page": f"{quote(run.name)}/report.html" if run.has_page else "",
+            "page": f"{quote(os.fsencode(run.name))}/report.html" if run.has_page else "",
             "what": _what(run),
             "verdict": _verdict(run),
             "differences": _differences(run, differing.get(_kind(run), ())),
@@ -106,7 +107,7 @@ def _kind(run: Run) -> str:
 def _what(run: Run) -> str:
     if run.trouble:
         return "cannot be read"
-    created = str(run.manifest.get("created", "")).replace("T", " ")[:16]
+    created = short(str(run.manifest.get("created", ""))[:16].replace("T", " "))
     if "calibration" in run.manifest:
         what = f"calibration of {short(str(run.manifest.get('data', {}).get('name', 'outputs')), 120)}"
     else:
@@ -127,7 +128,7 @@ def _verdict(run: Run) -> str:
 def _sweep_words(run: Run) -> Iterator[str]:
     sweep = sweep_of(run.manifest, run.rows)
     values = [value_text(sweep, value) for value in sweep.values]
-    yield f"A sweep of {len(values)} values of {sweep.axis.replace('_', ' ')}: {', '.join(values)}."
+    yield f"A sweep of {len(values)} values of {sweep.axis.replace('_', ' ')}: {setting_text(values)}."
 
 
 def _table(runs: Sequence[Run]) -> Table | None:

@@ -186,3 +186,18 @@ def test_the_numbers_of_a_tiny_sweep_over_weights_and_rates(tmp_path):
     assert len(found) == 8
     assert {run["form"] for run in found if run["penalty"]} == {"hessian"}
     assert all(run.keys() >= {*weights.COLUMNS, weights.CRITERION} for run in found)
+
+
+def test_ranks_that_are_alike_by_chance_show_nothing_and_an_order_that_all_seeds_share_does():
+    def cells_of(orders):
+        return {
+            penalty: {seed: {"accuracy": 0.9, "ece": float(order[i])} for seed, order in enumerate(orders)}
+            for i, penalty in enumerate((0.0, 0.1, 0.2, 0.3))
+        }
+
+    alike = choice.slope(cells_of([(1, 3, 0, 2)] * 3), "ece")  # rank correlation 0 of each
+    some = choice.slope(cells_of([(0, 3, 2, 1)] * 3), "ece")  # 0.2 of each
+    falling = choice.slope(cells_of([(3, 2, 1, 0)] * 3), "ece")
+    assert alike.low <= 0 <= alike.high
+    np.testing.assert_allclose(some, (0.2, 0, 0.2), atol=1e-12)
+    np.testing.assert_allclose(falling, (-1, -1, -1))
