@@ -59,7 +59,7 @@ def axis_figure(
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(round(value, 10)) if value else "0"))
         if len(quantities) * len(sweep.lines) > 1:
             handles, labels = _entries(axes)
-            columns = 1 if max(map(len, labels)) > _WIDEST_OF_TWO else 2
+            columns = 1 if max(map(len, labels), default=0) > _WIDEST_OF_TWO else 2
             figure.legend(handles, labels, loc="outside upper left", ncols=columns, **LEGEND)
     return figure
 
