@@ -12,15 +12,15 @@ from focalgeo import losses, models
 from focalgeo.calibration import METHODS, METRICS
 from focalgeo.data import registry
 
-DATA = {  # kind of config.data.name -> what it reads
+DATA = {  # form of config.data.name -> what it reads
     "digits": "scikit-learn's 1,797 images of 8x8, which need no download",
     "newsgroups": "20 Newsgroups, which scikit-learn downloads",
-    "tfds": "an image set that TensorFlow Datasets has prepared",
-    "folder": "class folders of images",
-    "tiny_imagenet": "Tiny ImageNet in its own layout; the official val split is test",
-    "newsgroups:": "20 Newsgroups as group folders, divided by date or not",
-    "sst": "the Stanford Sentiment Treebank, two classes: trees whose root is not neutral",
-    "clusters": "points about (+-1, +-1) in two classes, a tenth of the labels flipped",
+    "tfds:NAME": "an image set that TensorFlow Datasets has prepared",
+    "folder:PATH": "class folders of images",
+    "tiny_imagenet:PATH": "Tiny ImageNet in its own layout; the official val split is test",
+    "newsgroups:PATH": "20 Newsgroups as group folders, divided by date or not",
+    "sst:PATH": "the Stanford Sentiment Treebank, two classes: trees whose root is not neutral",
+    "clusters:DEVIATION": "points about (+-1, +-1) in two classes, a tenth of the labels flipped",
 }
 ROOT = Path(__file__).parent.parent
 
@@ -73,18 +73,9 @@ def networks() -> str:
 
 def data_sets() -> str:
     """Each form of `config.data.name` with its options."""
-    plain = [(name, name, own) for name, own in registry.PLAIN_NAMES.items()]
-    read = [
-        (kind, f"{kind}:{reader.argument[1:-1].upper()}", reader.options) for kind, reader in registry.READERS.items()
-    ]
-    rows = [
-        (
-            f"`{shown}`",
-            DATA.get(f"{name}:" if ":" in shown else name) or DATA[name],
-            ", ".join(f"`{each}`" for each in own),
-        )
-        for name, shown, own in plain + read
-    ]
+    forms = dict(registry.PLAIN_NAMES)
+    forms |= {f"{kind}:{reader.argument[1:-1].upper()}": reader.options for kind, reader in registry.READERS.items()}
+    rows = [(f"`{form}`", DATA[form], ", ".join(f"`{each}`" for each in own)) for form, own in forms.items()]
     return markdown(("`config.data.name`", "what", "options in `config.data`"), rows)
 
 

@@ -36,6 +36,13 @@ def resampled_interval(values: Sequence[float]) -> Interval:
     return Interval(own.mean, own.mean - half, own.mean + half)
 
 
+def within(found: Interval, least: float, most: float) -> Interval:
+    """The interval cut where the range of its number ends; one that is unknown stays as it is."""
+    if not np.isfinite(found.low + found.high):
+        return found
+    return found._replace(low=max(found.low, least), high=min(found.high, most))
+
+
 def paired(one: Mapping[Any, float], other: Mapping[Any, float]) -> Interval:
     """The mean of one less other over the seeds that both have; seed -> value."""
     return interval([one[seed] - other[seed] for seed in one if seed in other])

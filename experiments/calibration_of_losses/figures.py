@@ -58,8 +58,7 @@ def _panel(axis, task: str, own: list) -> None:
     axis.set_xlim(left=0)
     axis.set_xlabel("test ECE, %")
     seeds = sorted({len(by_seed(own, loss, "ece")) for loss in losses})
-    axis.set_title(
-        f"{TASKS[task].title}, n = {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))}", fontsize=10
-    )
+    count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    axis.set_title(f"{TASKS[task].title}, n = {count}", fontsize=10)
     axis.grid(axis="x", color="0.9")
     axis.set_axisbelow(True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.intervals import interval
+from experiments.intervals import interval, within
 from experiments.trace_penalty.runs import CHANCE
 from experiments.trace_penalty.weights import CRITERION, TASKS
 from experiments.writing import Interval
@@ -80,11 +80,8 @@ def slope(cells: Cells, name: str) -> Interval:
     for seed in complete(cells) if len(cells) > 2 else []:
         ranks = np.argsort(np.argsort([cell[seed][name] for cell in cells.values()]))
         found.append(float(np.corrcoef(np.arange(len(ranks)), ranks)[0, 1]))
-    along = interval(found)
-    if not np.isfinite(along.low + along.high):
-        return along
-    along = along._replace(low=max(along.low, -1.0), high=min(along.high, 1.0))
-    if _by_chance(abs(along.mean), len(cells), len(found)) < 0.05:
+    along = within(interval(found), -1.0, 1.0)
+    if not np.isfinite(along.low + along.high) or _by_chance(abs(along.mean), len(cells), len(found)) < 0.05:
         return along
     return along._replace(low=min(along.low, 0.0), high=max(along.high, 0.0))
 

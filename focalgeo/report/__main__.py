@@ -12,7 +12,7 @@ from pathlib import Path
 from focalgeo.records import MANIFEST
 from focalgeo.report.merge import merge_workdirs
 from focalgeo.report.page import write_report
-from focalgeo.report.runs import find_workdirs, write_list
+from focalgeo.report.runs import workdirs_in, write_list
 from focalgeo.report.style import printable, short
 from focalgeo.types import InputError, RunError, expanded
 
@@ -43,7 +43,7 @@ def _is_folder_of_runs(workdir: str) -> bool:
     """Whether this is no workdir itself, but holds some."""
     folder = Path(workdir)
     try:
-        return folder.is_dir() and not (folder / MANIFEST).exists() and bool(find_workdirs(folder))
+        return folder.is_dir() and not (folder / MANIFEST).exists() and any(workdirs_in(folder))
     except (OSError, ValueError):
         return False  # write_report says why
 

@@ -1,5 +1,6 @@
 """The page that lists the runs of a folder: newest first, with their verdicts and what their configs differ in."""
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,18 +34,14 @@ class Run(NamedTuple):
     trouble: str = ""
 
 
-def find_workdirs(folder: Path) -> list[Path]:
-    """Return the workdirs up to four folders down, by name; members of a sweep are part of it, links not followed."""
-    found = []
+def workdirs_in(folder: Path) -> Iterator[Path]:
+    """Yield the workdirs up to four folders down, by name; members of a sweep are part of it, links not followed."""
     for path, folders, files in os.walk(folder):
         folders.sort()
         if records.MANIFEST in files:
-            found.append(Path(path))
+            yield Path(path)
         if records.MANIFEST in files or len(Path(path).relative_to(folder).parts) >= _DEEPEST:
             folders.clear()
-        if len(found) > MOST_RUNS:
-            raise InputError(f"{short(str(folder), 200)} holds more than {MOST_RUNS} runs; name a folder with fewer")
-    return found
 
 
 def write_list(folder: records.Workdir) -> Path:
@@ -57,7 +54,9 @@ def write_list(folder: records.Workdir) -> Path:
     """
     folder = Path(folder)
     check_folder(folder)
-    workdirs = find_workdirs(folder)
+    workdirs = list(itertools.islice(workdirs_in(folder), MOST_RUNS + 1))
+    if len(workdirs) > MOST_RUNS:
+        raise InputError(f"{short(str(folder), 200)} holds more than {MOST_RUNS} runs; name a folder with fewer")
     if not workdirs:
         raise InputError(
             f"{short(str(folder), 200)} is no workdir and holds none; give the folder of a run, or of runs"
@@ -108,7 +107,7 @@ def _what(run: Run) -> str:
     if run.trouble:
         return "cannot be read"
     created = short(str(run.manifest.get("created", ""))[:16].replace("T", " "))
-    if "calibration" in run.manifest:
+    if _kind(run) == "calibration":
         what = f"calibration of {short(str(run.manifest.get('data', {}).get('name', 'outputs')), 120)}"
     else:
         what = f"{data_title(run.manifest, 'a run')}, {training_loss(run.manifest)}"
@@ -118,17 +117,14 @@ def _what(run: Run) -> str:
 def _verdict(run: Run) -> str:
     if run.trouble:
         return short(run.trouble, 500)
-    if "calibration" in run.manifest:
-        return verdict_words(run.rows, run.manifest)
-    if is_sweep(run.manifest):
-        return " ".join(_sweep_words(run))
-    return " ".join(verdict(run.rows, run.manifest))
+    say = {"calibration": verdict_words, "sweep": _sweep_words, "run": lambda *run: " ".join(verdict(*run))}
+    return say[_kind(run)](run.rows, run.manifest)
 
 
-def _sweep_words(run: Run) -> Iterator[str]:
-    sweep = sweep_of(run.manifest, run.rows)
+def _sweep_words(rows: Sequence[Row], manifest: Manifest) -> str:
+    sweep = sweep_of(manifest, rows)
     values = [value_text(sweep, value) for value in sweep.values]
-    yield f"A sweep of {len(values)} values of {sweep.axis.replace('_', ' ')}: {setting_text(values)}."
+    return f"A sweep of {len(values)} values of {sweep.axis.replace('_', ' ')}: {setting_text(values)}."
 
 
 def _table(runs: Sequence[Run]) -> Table | None:
@@ -140,12 +136,9 @@ def _table(runs: Sequence[Run]) -> Table | None:
         for name, column in columns
     ]
     lines = []
-    for run in runs:
-        found = [] if is_sweep(run.manifest) else [metric(run.rows, column, name, "test") for name, column in columns]
-        cells = [
-            NOTHING if row is None else metric_cell(row, entries[name], best=False)
-            for (name, _), row in zip(columns, found, strict=False)
-        ]
+    for run in (each for each in runs if _kind(each) != "sweep"):
+        found = [(entries[name], metric(run.rows, column, name, "test")) for name, column in columns]
+        cells = [NOTHING if row is None else metric_cell(row, entry, best=False) for entry, row in found]
         if any(cell != NOTHING for cell in cells):
             lines.append(Line(short(run.name, 60), "", cells))
     return Table(heads, lines) if len(lines) > 1 else None
