@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.curvature_and_gamma.runs import NETWORKS, with_own
-from experiments.curvature_and_gamma.statistics import Runs, by_seed, gammas_of
+from experiments.curvature_and_gamma.statistics import Runs, by_seed, gammas_of, has_log
 from experiments.drawing import plain_ticks
 from experiments.intervals import interval
 
@@ -53,10 +53,14 @@ def _curvature(runs: dict[str, Runs], path: Path) -> None:
 
 def _panel(axis, full: Runs, name: str) -> None:
     axis.set_axis_on()
+    logs = all(has_log(full, f"{name} {surface} val") for surface in SURFACES)
     for surface, (colour, marker, label) in SURFACES.items():
-        _line(axis, full, f"{name} {surface} val", colour, marker, label)
-    axis.set_yscale("log")
-    plain_ticks(axis.yaxis)
+        _line(axis, full, f"{name} {surface} val", logs, colour, marker, label)
+    if logs:
+        axis.set_yscale("log")
+        plain_ticks(axis.yaxis)
+    else:
+        axis.axhline(0, color="0.6", linewidth=0.8)
     axis.grid(color="0.9")
 
 
@@ -64,12 +68,13 @@ def _seeds(own: Runs) -> int:
     return len({run["seed"] for run in own})
 
 
-def _line(axis, own: Runs, name: str, colour: str, marker: str, label: str) -> None:
-    """Geometric means with their intervals, which on a logarithmic axis lie evenly and never below 0."""
+def _line(axis, own: Runs, name: str, logs: bool, colour: str, marker: str, label: str) -> None:
+    """Means with their intervals: geometric ones where there are logarithms, which lie evenly and never below 0."""
+    measure, back = (np.log, np.exp) if logs else (np.asarray, np.asarray)
     gammas = gammas_of(own)
-    found = [interval([np.log(value) for value in by_seed(own, at, name).values() if value > 0]) for at in gammas]
-    means = np.exp([one.mean for one in found])
-    ends = np.exp([[one.low, one.high] for one in found]).T
+    found = [interval(measure(list(by_seed(own, at, name).values()))) for at in gammas]
+    means = back([one.mean for one in found])
+    ends = back([[one.low, one.high] for one in found]).T
     lengths = np.abs(ends - means)
     lengths[:, ~np.isfinite(ends).all(0)] = 0  # one seed has no interval
     axis.errorbar(gammas, means, yerr=lengths, color=colour, marker=marker, markersize=4, capsize=2, label=label)
@@ -82,8 +87,7 @@ def _scatter(runs: dict[str, Runs], path: Path) -> None:
         for colour, marker, (network, own) in zip(COLOURS, MARKERS, runs.items(), strict=False):
             full = [with_own(run) for run in own]
             _cloud(axis, full, f"trace {surface} val", colour, marker, f"{NETWORKS[network]}, n = {_seeds(own)}")
-        axis.set_xscale("log")
-        plain_ticks(axis.xaxis)
+        _trace_axis(axis, [run for own in runs.values() for run in map(with_own, own)], f"trace {surface} val")
         axis.set_xlabel(f"trace of the Hessian of {words} on val")
         axis.grid(color="0.9")
         axis.set_axisbelow(True)
@@ -97,6 +101,17 @@ def _scatter(runs: dict[str, Runs], path: Path) -> None:
     )
     figure.savefig(path, dpi=120, bbox_inches="tight")
     plt.close(figure)
+
+
+def _trace_axis(axis, full: Runs, trace: str) -> None:
+    """Logarithmic; where a trace is not above 0, on both sides of 0, and even between those nearest to it."""
+    if has_log(full, trace):
+        axis.set_xscale("log")
+        plain_ticks(axis.xaxis)
+        return
+    sizes = np.abs([run[trace] for run in full if trace in run])
+    axis.set_xscale("symlog", linthresh=float(10 ** np.floor(np.log10(np.quantile(sizes, 0.1)))), linscale=0.5)
+    axis.axvline(0, color="0.6", linewidth=0.8)
 
 
 def _cloud(axis, full: Runs, trace: str, colour: str, marker: str, label: str) -> None:

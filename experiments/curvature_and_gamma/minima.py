@@ -1,11 +1,11 @@
 """The test for an inner minimum of ECE over the trace: by seed of one network, and over all networks at once."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.curvature_and_gamma.statistics import Runs, gammas_of
+from experiments.curvature_and_gamma.statistics import Runs, gammas_of, has_log
 from experiments.intervals import NOT, SHOWS, UNKNOWN, UNTOLD, interval
 from experiments.writing import Interval
 
@@ -13,7 +13,10 @@ RESAMPLES = 2000
 
 
 class InnerMinimum(NamedTuple):
-    """ECE = a + b u + c u^2 over u = log trace, scaled to 0..1 over the runs of a seed; c and the vertex over seeds."""
+    """ECE = a + b u + c u^2 over u = log trace, scaled to 0..1 over the runs of a seed; c and the vertex over seeds.
+
+    Where a run's trace is not above 0, u is the trace itself, for all runs.
+    """
 
     curvature: Interval  # c, in ECE
     vertex: Interval  # of u where c > 0
@@ -28,18 +31,26 @@ def inner_minimum(runs: Runs, trace: str = "trace CE val", error: str = "ece") -
     It shows where the interval of c lies above 0 and that of the vertex within 0..1; it does not where that of c lies
     below 0 or that of the vertex outside; else it cannot be told.
     """
-    fits = [found for seed in sorted({run["seed"] for run in runs}) if (found := _by_seed(runs, seed, trace, error))]
+    measure = _measure([runs], trace)
+    seeds = sorted({run["seed"] for run in runs})
+    fits = [found for seed in seeds if (found := _by_seed(runs, seed, trace, error, measure))]
     curvature = interval([c for c, _, _ in fits])
     vertex = interval([at for c, at, _ in fits if c > 0])
     return InnerMinimum(curvature, vertex, sum(inside for *_, inside in fits), len(fits), _verdict(curvature, vertex))
 
 
-def _by_seed(runs: Runs, seed: int, trace: str, error: str) -> tuple[float, float, bool] | None:
-    own = sorted((run[trace], run[error]) for run in runs if run["seed"] == seed and run.get(trace, 0) > 0)
+def _measure(runs: Sequence[Runs], trace: str) -> Callable[[Any], Any]:
+    return np.log if all(has_log(own, trace) for own in runs) else np.asarray
+
+
+def _by_seed(
+    runs: Runs, seed: int, trace: str, error: str, measure: Callable[[Any], Any]
+) -> tuple[float, float, bool] | None:
+    own = sorted((run[trace], run[error]) for run in runs if run["seed"] == seed and trace in run)
     if len(own) < 4:
         return None
-    logs, errors = np.log([value for value, _ in own]), np.array([value for _, value in own])
-    c, b, _ = np.polyfit(_scaled(logs), errors, 2)
+    traces, errors = np.array(own).T
+    c, b, _ = np.polyfit(_scaled(measure(traces)), errors, 2)
     return float(c), float(-b / (2 * c)), 0 < int(errors.argmin()) < len(own) - 1
 
 
@@ -70,14 +81,18 @@ def shared_minimum(runs: Mapping[str, Runs], trace: str, *, within: bool, error:
     """Whether ECE has a minimum inside the range of the trace, by one parabola over the runs of all networks.
 
     within: each network has its own constant, and u = log trace is scaled to 0..1 over its own range; else there is one
-    constant and one range. It shows where 97.5% of the resamples or more have c > 0 and a vertex within 0..1, and the
-    least mean ECE lies inside for most groups; it does not where 2.5% or less have; else it cannot be told. Resamples
-    draw the seeds of each network anew, all gammas of a seed together; the networks stay.
+    constant and one range. Where a trace is not above 0, u is the trace itself: of that network, or of all. It shows
+    where 97.5% of the resamples or more have c > 0 and a vertex within 0..1, and the least mean ECE lies inside for
+    most groups; it does not where 2.5% or less have; else it cannot be told. Resamples draw the seeds of each network
+    anew, all gammas of a seed together; the networks stay.
 
     Source: Lind & Mehlum, Oxford Bulletin of Economics and Statistics 72, 2010: a U needs a fall at the low end and a
     rise at the high one.
     """
-    full = {name: _points(own, trace, error) for name, own in runs.items()}
+    full = {
+        name: _points(own, trace, error, _measure([own] if within else list(runs.values()), trace))
+        for name, own in runs.items()
+    }
     full = {name: points for name, points in full.items() if points}
     least = [_least_inside(points) for points in _groups(full, within=within)]
     if len(full) < 2 or min(len(points) for points in full.values()) < 2:
@@ -94,16 +109,16 @@ def shared_minimum(runs: Mapping[str, Runs], trace: str, *, within: bool, error:
     return SharedMinimum(curvature, vertex, share, sum(least), len(least), verdict)
 
 
-Points = dict[int, np.ndarray]  # seed -> [gammas, 2], log trace and ECE
+Points = dict[int, np.ndarray]  # seed -> [gammas, 2], u and ECE
 
 
-def _points(runs: Runs, trace: str, error: str) -> Points:
+def _points(runs: Runs, trace: str, error: str, measure: Callable[[Any], Any]) -> Points:
     gammas = gammas_of(runs)
     found = {}
     for seed in sorted({run["seed"] for run in runs}):
-        own = {run["gamma"]: run for run in runs if run["seed"] == seed and run.get(trace, 0) > 0}
+        own = {run["gamma"]: run for run in runs if run["seed"] == seed and trace in run}
         if set(own) == set(gammas):
-            found[seed] = np.array([[np.log(own[gamma][trace]), own[gamma][error]] for gamma in gammas])
+            found[seed] = np.array([[measure(own[gamma][trace]), own[gamma][error]] for gamma in gammas])
     return found
 
 
@@ -118,15 +133,15 @@ def _fit(full: Mapping[str, Points], *, within: bool) -> tuple[float, float]:
     """The pair c, -b / 2c of ECE = a + b u + c u^2, with one a for each network where `within`."""
     stacked = [np.concatenate(list(points.values())) for points in full.values()]
     group = np.repeat(np.arange(len(stacked)), [len(points) for points in stacked])
-    logs, errors = np.concatenate(stacked).T
-    u = np.concatenate([_scaled(points[:, 0]) for points in stacked]) if within else _scaled(logs)
+    values, errors = np.concatenate(stacked).T
+    u = np.concatenate([_scaled(points[:, 0]) for points in stacked]) if within else _scaled(values)
     constants = np.eye(len(stacked))[group] if within else np.ones((len(u), 1))
     c, b, *_ = np.linalg.lstsq(np.column_stack([u * u, u, constants]), errors)[0]
     return float(c), float(-b / (2 * c))
 
 
 def _groups(full: Mapping[str, Points], *, within: bool) -> list[np.ndarray]:
-    """Mean log trace and ECE by gamma: of each network, or of all networks in one."""
+    """Mean u and ECE by gamma: of each network, or of all networks in one."""
     means = [np.mean(list(points.values()), axis=0) for points in full.values()]
     return means if within or not means else [np.concatenate(means)]
 

@@ -1,7 +1,7 @@
 """Tables of the curvature by gamma, of the differences to cross-entropy, and of the attribution."""
 
 from experiments.curvature_and_gamma.runs import NETWORKS, with_own
-from experiments.curvature_and_gamma.statistics import Runs, by_seed, change, gammas_of, slope
+from experiments.curvature_and_gamma.statistics import Runs, by_seed, change, gammas_of, has_log, slope
 from experiments.intervals import interval, paired, shown
 from experiments.writing import markdown
 
@@ -31,22 +31,27 @@ PARTS = {
 
 
 def curvature(own: Runs) -> str:
-    """Of one network: each curvature by gamma, and the change of its logarithm for a unit of gamma."""
+    """Of one network: each curvature by gamma, and its change for a unit of gamma, of the log where it has one."""
     full = [with_own(run) for run in own]
     rows = [[f"{gamma:g}", *(shown(_mean(full, gamma, name)) for name in CURVATURE)] for gamma in gammas_of(full)]
-    rows.append(["change of log by γ", *(shown(slope(full, name), signed=True) for name in CURVATURE)])
+    slopes = {name: shown(slope(full, name), signed=True) for name in CURVATURE}
+    for words, logs in (("change of log by γ", True), ("change by γ", False)):
+        own_slopes = [slopes[name] if has_log(full, name) == logs else "" for name in CURVATURE]
+        rows += [[words, *own_slopes]] if any(own_slopes) else []
     return markdown(["γ", *CURVATURE.values()], rows)
 
 
 def changes(own: Runs) -> str:
-    """Of one network: each curvature's change from gamma 0, in %, paired by seed."""
+    """Of one network: each curvature's change from gamma 0, paired by seed, in % where the runs have logarithms."""
     full = [with_own(run) for run in own]
+    scales = {name: 100 if has_log(full, name) else 1 for name in CURVATURE}
     rows = [
-        [f"{gamma:g}", *(shown(change(full, gamma, name), scale=100, signed=True) for name in CURVATURE)]
-        for gamma in gammas_of(full)
-        if gamma
+        [f"{at:g}", *(shown(change(full, at, name), scale=scale, signed=True) for name, scale in scales.items())]
+        for at in gammas_of(full)
+        if at
     ]
-    return markdown(["γ", *(f"{title}, %" for title in CURVATURE.values())], rows)
+    titles = [f"{CURVATURE[name]}, %" if scale == 100 else CURVATURE[name] for name, scale in scales.items()]
+    return markdown(["γ", *titles], rows)
 
 
 def outputs(own: Runs) -> str:

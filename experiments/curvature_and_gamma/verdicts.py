@@ -5,7 +5,7 @@ import numpy as np
 from experiments.claims import Claim
 from experiments.curvature_and_gamma.minima import inner_minimum, shared_minimum
 from experiments.curvature_and_gamma.runs import DIGITS, NETWORKS, with_own
-from experiments.curvature_and_gamma.statistics import Runs, gammas_of, slope
+from experiments.curvature_and_gamma.statistics import Runs, gammas_of, has_log, slope
 from experiments.intervals import NOT, SHOWS, UNTOLD, joined, rank_correlation, shown, verdict
 
 SURFACES = {  # number -> words
@@ -34,7 +34,8 @@ def _of_network(network: str, own: Runs) -> list[Claim]:
     found = []
     for name, words in SURFACES.items():
         change = slope(own, name)
-        because = f"change of log for a unit of γ {shown(change, signed=True)}"
+        measured = "log" if has_log(own, name) else "the number"
+        because = f"change of {measured} for a unit of γ {shown(change, signed=True)}"
         found.append(Claim("K Fig. 2", f"{NETWORKS[network]}: {words}", verdict(change), because))
     return found + [_inner(network, own, trace) for trace in TRACES]
 
@@ -71,6 +72,8 @@ def _shared(images: dict[str, Runs], trace: str, within: bool) -> Claim:
     because = (
         f"coefficient {shown(best.curvature, scale=100)} points of ECE, vertex {shown(best.vertex)} of the range; "
         f"inner minimum in {100 * best.share:.3g}% of resamples; {inside}"
+        if np.isfinite(best.share)
+        else f"needs two networks with two seeds each at every γ; {inside}"
     )
     claim = f"CIFAR-10, {where}: ECE has a minimum inside the range of the trace ({TRACES[trace]})"
     return Claim("K Fig. 3", claim, best.verdict, because)

@@ -8,7 +8,7 @@ import pytest
 
 from experiments import jobs
 from experiments.curvature_and_gamma import __main__ as command
-from experiments.curvature_and_gamma import minima, runs, statistics, tables, verdicts
+from experiments.curvature_and_gamma import figures, minima, runs, statistics, tables, verdicts
 from experiments.intervals import NOT, SHOWS, UNTOLD
 from focalgeo import job
 from focalgeo.config import load_config
@@ -117,6 +117,22 @@ def test_changes_from_gamma_0_are_paired_by_seed():
     own = _runs(change=-0.1, seeds=3)
     np.testing.assert_allclose(statistics.change(own, 2.0, "trace CE val").mean, np.exp(-0.2) - 1, atol=1e-9)
     assert "| 5 | **-39.3 (-39.3 to -39.3)**" in tables.changes(own).replace("-39.4", "-39.3")
+
+
+def test_a_trace_of_both_signs_is_measured_itself_and_no_run_is_left_out(tmp_path):
+    own = _runs(change=-0.1, seeds=3)
+    for run in own:
+        run["trace CE val"] = 40 - 10 * run["gamma"] + run["seed"]  # -10 at gamma 5
+    np.testing.assert_allclose(statistics.slope(own, "trace CE val"), [-10] * 3, atol=1e-9)
+    np.testing.assert_allclose(statistics.change(own, 5.0, "trace CE val"), [-50] * 3, atol=1e-9)
+    np.testing.assert_allclose(statistics.slope(own, "lambda_max CE val").mean, -0.1, atol=2e-3)
+    claim = "two layers, digits: the trace of cross-entropy's Hessian on val falls with γ"
+    found = {found.claim: found for found in verdicts.claims({"digits": own})}[claim]
+    assert (found.verdict, found.because.partition(" for")[0]) == (SHOWS, "change of the number")
+    assert minima.inner_minimum(own).seeds == 3
+    assert "| change by γ |  |  | **-10 (-10 to -10)** |" in tables.curvature(own)
+    assert "| trace, CE, val | trace, own, val, % |" in tables.changes(own)
+    figures.draw({"digits": own, "vit": _runs(network="vit")}, tmp_path)
 
 
 @pytest.mark.parametrize(
