@@ -214,7 +214,7 @@ def ece_row(method, value, criterion=None, **fields):
 
 def test_an_interval_without_width_is_not_printed():
     row = ece_row("uncalibrated", 0.2, low=0.2, high=0.2, n=8)
-    assert metric_table([row], NAMES, "test").lines[0].cells[0] == ("20.00%", "", False)
+    assert metric_table([row], NAMES, "test").lines[0].cells[0][:3] == ("20.00%", "", False)
     assert metric_table([], NAMES, "test") is None
 
 

@@ -93,15 +93,19 @@ def test_folders_of_any_name_are_linked_and_those_too_deep_are_not_looked_for(li
 
 
 def test_the_csv_behind_a_table_has_plain_numbers_and_the_ends_of_intervals():
-    cells = [Cell("1,234.50", "[−1.00,\u00a02.00]"), Cell("−3.20%"), Cell("5", "by hand")]
-    table = Table(
-        [("A", ""), ("B", "better"), ("C", "")], [Line("one, two", "note", cells), Line("=SUM(A1)", "", [NOTHING] * 3)]
-    )
+    cells = [
+        Cell("1,234.50", "[−1.00,\u00a02.00]", numbers=(1234.5, -1.0, 2.0)),
+        Cell("−3.20%", numbers=(-3.2,)),
+        Cell("3.1 × 10⁻⁷", "by hand", numbers=(3.14159e-7,)),
+        Cell("-text"),
+    ]
+    heads = [("A", ""), ("B", "better"), ("C", ""), ("D", "")]
+    table = Table(heads, [Line("one, two", "note", cells), Line("=SUM(A1)", "", [NOTHING] * 4)])
     rows = list(csv.reader(io.StringIO(as_csv(table, "Of"))))
     assert rows == [
-        ["Of", "", "A", "A, low", "A, high", "B, %", "C", "C, note"],
-        ["one, two", "note", "1234.50", "-1.00", "2.00", "-3.20", "5", "by hand"],
-        ["'=SUM(A1)", "", "", "", "", "", "", ""],
+        ["Of", "", "A", "A, low", "A, high", "B, %", "C", "C, note", "D"],
+        ["one, two", "note", "1234.5", "-1", "2", "-3.2", "3.14159e-07", "by hand", "'-text"],
+        ["'=SUM(A1)", "", "", "", "", "", "", "", ""],
     ]
 
 

@@ -384,7 +384,7 @@ def test_curvature_is_told_with_its_errors_and_a_search_that_failed_is_named():
     assert curvature_words([row._replace(stderr=0.0) if isinstance(row, Trace) else row for row in rows]) == ""
     lines = curvature_table(rows).lines
     assert [cell.text for cell in lines[0].cells] == ["212.4", "± 0.31", "64", "180"]
-    assert lines[2].cells[2] == ("60", "Hessian products (Hutch++)", False)
+    assert lines[2].cells[2][:3] == ("60", "Hessian products (Hutch++)", False)
     failed = curvature_table([rows[0]._replace(converged=False)]).lines[0].cells[0]
     assert failed.note == "not converged"
 

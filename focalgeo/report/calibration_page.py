@@ -181,7 +181,10 @@ def group_table(rows: Sequence[Row], manifest: Manifest, column: Column, split: 
         own = of_group[row.group]
         accuracy = latest(own, Metric, name="group_accuracy", **AS_TRAINED._asdict())
         shares = [latest(own, Metric, name="group_ece", **each._asdict()) for each in columns]
-        cells = [NOTHING if row.n is None else Cell(f"{row.n:,}"), *map(share_cell, (accuracy, *shares))]
+        cells = [
+            NOTHING if row.n is None else Cell(f"{row.n:,}", numbers=(row.n,)),
+            *map(share_cell, (accuracy, *shares)),
+        ]
         lines.append(Line(str(row.group), "", cells))
     if len(shown) > MOST_GROUPS:
         left = f"{len(shown) - MOST_GROUPS:,} groups more, better calibrated: see metrics.jsonl"

@@ -99,14 +99,18 @@ def _cells(choice: Choice, sweep: Sweep, entry: Title) -> list[Cell]:
     votes, seeds = choice.votes
     chosen = Cell(_named(sweep, choice.chosen), f"by {votes} of {seeds} seeds alone" if seeds > 1 else "")
     val, test = _cell(choice.val, entry), _cell(choice.test, entry)
-    cost = Cell("0") if choice.best == choice.chosen else _cell(choice.cost, entry, digits=2)
+    cost = Cell("0", numbers=(0.0,)) if choice.best == choice.chosen else _cell(choice.cost, entry, digits=2)
     return [chosen, val, test, Cell(_named(sweep, choice.best)), cost]
 
 
 def _cell(each: Estimate, entry: Title, digits: int = 4) -> Cell:
     scale = entry.scale
-    within = "" if each.low is None else ends(scale * each.low, scale * each.high, steps=50 if digits == 2 else 5)
-    return Cell(significant(scale * each.value, digits), within)
+    value = scale * each.value
+    if each.low is None:
+        return Cell(significant(value, digits), numbers=(value,))
+    low, high = scale * each.low, scale * each.high
+    within = ends(low, high, steps=50 if digits == 2 else 5)
+    return Cell(significant(value, digits), within, numbers=(value, low, high))
 
 
 def _title(manifest: Manifest, choice: Choice, entry: Title) -> str:

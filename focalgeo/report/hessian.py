@@ -50,15 +50,18 @@ def curvature_table(rows: Sequence[Row]) -> Table | None:
 def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
     if isinstance(row, Trace):
         low, high = bounds(row)
-        value = Cell(significant(row.value), f"[{significant(low)},\u00a0{significant(high)}]" if low <= high else "")
-        error = Cell(f"± {significant(row.stderr, 2)}", "standard error")
+        value = Cell(significant(row.value), numbers=(row.value,))
+        if low <= high:
+            within = f"[{significant(low)},\u00a0{significant(high)}]"
+            value = value._replace(note=within, numbers=(row.value, low, high))
+        error = Cell(f"± {significant(row.stderr, 2)}", "standard error", numbers=(row.stderr,))
         by = f" ({_ESTIMATORS.get(row.estimator, row.estimator)})" if row.estimator else ""
-        effort = Cell(f"{row.probes:,}", f"Hessian products{by}")
+        effort = Cell(f"{row.probes:,}", f"Hessian products{by}", numbers=(row.probes,))
     else:
-        value = Cell(significant(row.value), "" if row.converged else "not converged")
-        error = Cell(f"± {significant(row.residual, 2)}", "residual")
-        effort = Cell(f"{row.products:,}", "Hessian products")
-    return [value, error, effort, Cell(f"{row.n:,}")]
+        value = Cell(significant(row.value), "" if row.converged else "not converged", numbers=(row.value,))
+        error = Cell(f"± {significant(row.residual, 2)}", "residual", numbers=(row.residual,))
+        effort = Cell(f"{row.products:,}", "Hessian products", numbers=(row.products,))
+    return [value, error, effort, Cell(f"{row.n:,}", numbers=(row.n,))]
 
 
 def trace_words(rows: Sequence[Row]) -> str:
@@ -139,10 +142,11 @@ def _part_cells(parts: Sequence[Row], columns: Sequence[tuple[str, str]], part: 
 def _part_cell(row: AttributionPart | Trace | None) -> Cell:
     if row is None:
         return NOTHING
+    error = "" if row.stderr is None else f"± {significant(row.stderr, 2)}"
     if row.stderr is None or row.stderr < 1e-4:
-        return Cell(significant(row.value), "" if row.stderr is None else f"± {significant(row.stderr, 2)}")
+        return Cell(significant(row.value), error, numbers=(row.value,))
     digits = max(1 - math.floor(math.log10(row.stderr)), 0)  # what lies below the error's second digit says nothing
-    return Cell(fixed(row.value, digits), f"± {significant(row.stderr, 2)}")
+    return Cell(fixed(row.value, digits), error, numbers=(row.value,))
 
 
 def attribution_words(rows: Sequence[Row]) -> list[str]:

@@ -162,14 +162,17 @@ def _at_first(sweep: Sweep) -> str:
 def _cell(each: Estimate | None) -> Cell:
     if each is None:
         return NOTHING
-    return Cell(significant(each.value), "" if each.low is None else ends(each.low, each.high))
+    if each.low is None:
+        return Cell(significant(each.value), numbers=(each.value,))
+    return Cell(significant(each.value), ends(each.low, each.high), numbers=(each.value, each.low, each.high))
 
 
 def _difference(each: Estimate | None) -> Cell:
     if each is None or each.low is None:
         return Cell("")
     sign = "+" if each.value > 0 else ""
-    return Cell(f"{sign}{significant(each.value, 3)}", ends(each.low, each.high), best=each.low > 0 or each.high < 0)
+    text, within = f"{sign}{significant(each.value, 3)}", ends(each.low, each.high)
+    return Cell(text, within, best=each.low > 0 or each.high < 0, numbers=(each.value, each.low, each.high))
 
 
 def sweep_panels(rows: Sequence[Row], manifest: Manifest) -> Iterator[Panel]:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 import reprlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,11 +32,16 @@ from focalgeo.rows import Metric, Row, Seconds, Title, select
 
 
 class Cell(NamedTuple):
-    """A value and, in smaller type, its interval; `best` marks the best value of a line."""
+    """A value and, in smaller type, its interval; `best` marks the best value of a line.
+
+    numbers: what the text says, for the table's CSV, in the text's unit but unrounded: a value alone, or a value and
+    the ends of its interval.
+    """
 
     text: str
     note: str = ""
     best: bool = False
+    numbers: tuple[float, ...] = ()
 
 
 class Line(NamedTuple):
@@ -57,7 +61,6 @@ class Table(NamedTuple):
 
 
 NOTHING = Cell("–")
-_ENDS = re.compile(r"\[(\S+),\s(\S+)\]")  # of an interval, as style.interval writes it
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
 _PHASES = ("prepare", "compile", "train", "fit", "evaluate")  # in the order of a job
 
@@ -127,18 +130,21 @@ def _metric_cells(
 def metric_cell(row: Metric, entry: Title, *, best: bool) -> Cell:
     """Return a metric in its unit, with its interval beneath."""
     text = fixed(entry.scale * row.value, entry.digits) + ("%" if entry.unit == "%" else "")
-    return Cell(text, _bracket(row, entry), best)
+    bracket = interval(row.low, row.high, scale=entry.scale, digits=entry.digits) if has_interval(row) else ""
+    return Cell(text, bracket, best, _numbers(row, entry.scale))
 
 
-def _bracket(row: Metric, entry: Title) -> str:
-    return interval(row.low, row.high, scale=entry.scale, digits=entry.digits) if has_interval(row) else ""
+def _numbers(row: Metric, scale: float) -> tuple[float, ...]:
+    own = (row.value, row.low, row.high) if has_interval(row) else (row.value,)
+    return tuple(scale * number for number in own)
 
 
 def share_cell(row: Metric | None) -> Cell:
     """Return a share as a percentage, with its interval beneath."""
     if row is None:
         return NOTHING
-    return Cell(percent(row.value), interval(row.low, row.high, scale=100) if has_interval(row) else "")
+    bracket = interval(row.low, row.high, scale=100) if has_interval(row) else ""
+    return Cell(percent(row.value), bracket, numbers=_numbers(row, 100))
 
 
 def csv_address(table: Table, corner: str) -> str:
@@ -147,7 +153,7 @@ def csv_address(table: Table, corner: str) -> str:
 
 
 def as_csv(table: Table, corner: str) -> str:
-    """Return a table as CSV: plain numbers, percentages without their sign, an interval's ends in columns of their own.
+    """Return a table as CSV: numbers to ten digits, percentages without their sign, an interval's ends in columns.
 
     A name that begins as a formula of a spreadsheet does gets an apostrophe before it.
     """
@@ -164,25 +170,27 @@ def as_csv(table: Table, corner: str) -> str:
 
 
 def _csv_column(title: str, cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
-    """Headings and, line by line, texts: the value, then the ends of its interval or what stands beneath it."""
+    """Headings and, line by line, texts: the number or text, the ends of intervals, what else stands beneath."""
     unit = ", %" if any(cell.text.endswith("%") for cell in cells) and not title.endswith("%") else ""
-    notes = [cell.note for cell in cells if cell.note]
-    if notes and all(map(_ENDS.fullmatch, notes)):
-        ends = [_ENDS.fullmatch(cell.note) for cell in cells]
-        lines = [
-            [_plain(cell.text), *(map(_plain, end.groups()) if end else ("", ""))]
-            for cell, end in zip(cells, ends, strict=True)
-        ]
-        return [f"{title}{unit}", f"{title}, low", f"{title}, high"], lines
-    if notes:
-        return [f"{title}{unit}", f"{title}, note"], [[_plain(cell.text), _harmless(cell.note)] for cell in cells]
-    return [f"{title}{unit}"], [[_plain(cell.text)] for cell in cells]
+    heads, lines = [f"{title}{unit}"], [[_first(cell)] for cell in cells]
+    if any(len(cell.numbers) == 3 for cell in cells):
+        heads += [f"{title}, low", f"{title}, high"]
+        lines = [[*line, *_ends(cell)] for line, cell in zip(lines, cells, strict=True)]
+    if any(cell.note and len(cell.numbers) < 3 for cell in cells):
+        heads.append(f"{title}, note")
+        notes = ["" if len(cell.numbers) == 3 else _harmless(cell.note) for cell in cells]
+        lines = [[*line, note] for line, note in zip(lines, notes, strict=True)]
+    return heads, lines
 
 
-def _plain(text: str) -> str:
-    """A number as a program reads it; other texts as they are."""
-    number = text.replace("−", "-").replace(",", "").removesuffix("%")
-    return number if re.fullmatch(r"-?\d+(\.\d+)?", number) else "" if text == NOTHING.text else _harmless(text)
+def _first(cell: Cell) -> str:
+    if cell.numbers:
+        return f"{cell.numbers[0]:.10g}"
+    return "" if cell == NOTHING else _harmless(cell.text)
+
+
+def _ends(cell: Cell) -> list[str]:
+    return [f"{end:.10g}" for end in cell.numbers[1:]] or ["", ""]
 
 
 def _harmless(text: str) -> str:
