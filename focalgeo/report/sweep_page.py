@@ -162,7 +162,7 @@ def _at_first(sweep: Sweep) -> str:
 def _cell(each: Estimate | None) -> Cell:
     if each is None:
         return NOTHING
-    if each.low is None:
+    if each.low is None or each.low == each.high:  # one seed, or the same number in all
         return Cell(significant(each.value), numbers=(each.value,))
     return Cell(significant(each.value), ends(each.low, each.high), numbers=(each.value, each.low, each.high))
 
