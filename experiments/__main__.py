@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from experiments.claims import QUESTIONS, index, summary
+from experiments.flags import Parser
 from experiments.papers import coverage
 from experiments.writing import filled
 
@@ -34,8 +35,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__, formatter_class=form)
+    parser = Parser("", __doc__)
     parser.add_argument("name", nargs="?", help="one question")
     parser.add_argument("--papers", action="store_true", help="tables and figures of the papers")
     parser.add_argument("--readme", action="store_true", help="write the README's table")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from experiments import jobs
 from experiments.diagnosed import FIELDS as DIAGNOSTICS
 from experiments.diagnosed import diagnosed
+from experiments.flags import Parser, at_least
 from experiments.outputs import temperatures, train_outputs
 from experiments.writing import rounded
 from focalgeo import records
@@ -195,18 +196,16 @@ def _named(data: Iterable[str]) -> Iterable[tuple[str, str | None]]:
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.cells", description=__doc__.partition("\n")[0])
+    parser = Parser("cells", __doc__)
     add = parser.add_argument
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     add("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
-    add("--seeds", type=int, help="0, 1, ... of every loss (default 5 on images, 3 on text)")
-    add("--scale", choices=("small", "paper"), default="small")
+    add("--seeds", type=at_least(1), help="0, 1, ... of every loss (default 5 on images, 3 on text)")
     add("--data", nargs="+", default=[], metavar="TASK=NAME", help="config.data.name of a task")
     add("--again", action="store_true", help="train what is stored too")
-    add("--out", type=Path, default=Path("runs/cells"), help="folder of the runs (default runs/cells)")
-    asked = parser.parse_args()
-    asked.out = asked.out.absolute()  # the jobs run in the folder of the clone
-    return asked
+    parser.add_scale()
+    parser.add_out("runs/cells", "folder of the runs")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

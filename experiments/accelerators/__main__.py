@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from experiments.flags import Parser
 from focalgeo.types import InputError, shown
 
 HEAD = ("about", "claims")
@@ -35,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.accelerators", description=__doc__.splitlines()[0])
+    parser = Parser("accelerators", __doc__)
     add = parser.add_argument
     add("--run", action="store_true", help="run and time the programs on the GPU or TPU at hand")
     add("--tables", action="store_true", help="make nothing, write the tables of results.json into README.md")

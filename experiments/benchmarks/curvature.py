@@ -5,7 +5,6 @@ python -m experiments.benchmarks.curvature --parts products   one part; the othe
 python -m experiments.benchmarks.curvature --quick            small problems, seconds; writes nothing
 """
 
-import argparse
 import json
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from experiments.benchmarks.estimates import estimates
 from experiments.benchmarks.hessian_peers import MISSING, torch_calls
 from experiments.benchmarks.machine import describe
 from experiments.benchmarks.problems import Problem, make_problem
+from experiments.flags import Parser, at_least
 from focalgeo import curvature, trees
 from focalgeo.types import PyTree
 
@@ -31,10 +31,10 @@ WEIGHT = 0.1  # of the trace in the regularised loss
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints the tables; writes results_curvature.json unless the run is a quick one."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("benchmarks.curvature", __doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--rounds", type=int, default=7, help="interleaved; the least time of each call is reported")
-    parser.add_argument("--seeds", type=int, default=10, help="random starts of every estimate")
+    parser.add_argument("--rounds", type=at_least(1), default=7, help="interleaved; the least time of each is reported")
+    parser.add_argument("--seeds", type=at_least(1), default=10, help="random starts of every estimate")
     parser.add_argument("--images", type=int, nargs="+", default=[500, 1000, 5000], help="through ResNet-18")
     parser.add_argument("--quick", action="store_true", help="small networks, one round; writes nothing")
     options = parser.parse_args(arguments)

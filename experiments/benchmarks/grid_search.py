@@ -4,7 +4,6 @@ python -m experiments.benchmarks.grid_search            both sizes, a few minute
 python -m experiments.benchmarks.grid_search --quick    a small problem, seconds; writes nothing
 """
 
-import argparse
 import json
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import numpy as np
 from experiments.benchmarks.loops import LIBRARY, Point, lean_loop, papers_way
 from experiments.benchmarks.machine import describe
 from experiments.benchmarks.verdicts import head
+from experiments.flags import Parser, at_least
 from focalgeo.calibration import GAMMAS, TEMPERATURES, grid_search
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -27,10 +27,10 @@ COLUMNS = ("ours, ece", "ours, adaptive_ece", "lean loop", "papers' way", "floor
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints the table; writes results.json unless the run is a quick one."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("benchmarks.grid_search", __doc__)
     parser.add_argument("--sizes", nargs="+", default=["5000x100", "10000x200"], help="examples x classes")
     parser.add_argument(
-        "--rounds", type=int, default=3, help="interleaved repetitions; the least time of each is reported"
+        "--rounds", type=at_least(1), default=3, help="interleaved repetitions; the least time of each is reported"
     )
     parser.add_argument("--points", type=int, default=20, help="points of the loops that are timed in a round")
     parser.add_argument("--temperatures", type=int, default=500, help="temperatures of the grid")

@@ -3,7 +3,6 @@
 The peak is the resident set of the whole process, the interpreter and JAX included, as the system counts it.
 """
 
-import argparse
 import re
 import resource
 import sys
@@ -12,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.flags import Parser
 from focalgeo.calibration import GAMMAS, TEMPERATURES, grid_search
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints the size of the logits, the peaks before and after the search, and the search's seconds."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("benchmarks.memory", __doc__)
     parser.add_argument("--examples", type=int, default=50_000)
     parser.add_argument("--classes", type=int, default=1_000)
     parser.add_argument("--temperatures", type=int, default=500)

@@ -7,7 +7,6 @@ is that peak once the images are read, which takes the archive's decompressor, a
 from the folder that FOCALGEO_DATA names; without it the images are random, which changes no shape.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,6 +23,7 @@ import optax
 
 from experiments.benchmarks.memory import peak_megabytes
 from experiments.benchmarks.problems import make_problem
+from experiments.flags import Parser
 from focalgeo import trees
 from focalgeo.evaluation import data_matvec, make_batch_loss
 from focalgeo.types import Batch
@@ -33,7 +33,7 @@ ARCHIVE = "cifar10-jpeg.tar.xz"
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints one line of JSON: images, seconds of one product, peak megabytes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("benchmarks.products_memory", __doc__)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--network", default="ResNet-18")

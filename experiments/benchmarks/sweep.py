@@ -5,7 +5,6 @@ python -m experiments.benchmarks.sweep --parts steps       one part; the other s
 python -m experiments.benchmarks.sweep --quick             a small sweep, a minute; writes nothing
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import numpy as np
 
 from experiments.benchmarks.machine import describe
 from experiments.benchmarks.training_steps import NETWORKS, measured_steps
+from experiments.flags import Parser, at_least
 
 RESULTS = Path(__file__).parent / "results_sweep.json"
 ROOT = Path(__file__).parent.parent.parent
@@ -26,11 +26,11 @@ GAMMAS, SEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0), (0, 1)
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints the tables; writes results_sweep.json unless the run is a quick one."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("benchmarks.sweep", __doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--members", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved; the least time of each is reported")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="interleaved; the least time of each is reported")
     parser.add_argument("--peak", type=float, help="the device's peak in TFLOP/s, for the fraction that is reached")
     parser.add_argument("--quick", action="store_true", help="2 gammas, 1 seed, 2 members; writes nothing")
     options = parser.parse_args(arguments)

@@ -24,6 +24,7 @@ import numpy as np
 from experiments.benchmarks import training_path as path
 from experiments.benchmarks.machine import describe
 from experiments.benchmarks.throughput_tables import table
+from experiments.flags import Parser, at_least
 
 try:
     from experiments.benchmarks import torch_training
@@ -83,10 +84,10 @@ def _check_devices(on_cpu: bool, parts: list[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser("benchmarks.throughput", __doc__)
     parser.add_argument("--networks", nargs="+", choices=path.NETWORKS, help="of both parts; each has its own else")
     parser.add_argument("--batch", type=int, help=f"{GPU_BATCH} on a GPU, fewer on a CPU")
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved; least and median are reported")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="interleaved; least and median are reported")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="of the layers; bfloat16 on a GPU")
     parser.add_argument("--peak", type=float, help="the device's peak in TFLOP/s, for the fraction that is reached")
     parser.add_argument("--modes", nargs="+", help="PyTorch's: eager, and torch.compile's default, reduce-overhead ...")

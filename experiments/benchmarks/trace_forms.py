@@ -5,7 +5,6 @@ python -m experiments.benchmarks.trace_forms --tpu v5e:2x2       operations as t
 python -m experiments.benchmarks.trace_forms --quick             a small network, one round; writes nothing
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -19,6 +18,7 @@ import numpy as np
 
 from experiments.benchmarks.machine import describe
 from experiments.benchmarks.problems import Problem, make_problem
+from experiments.flags import Parser, at_least
 from focalgeo import curvature, losses
 from focalgeo.types import PyTree
 
@@ -35,13 +35,11 @@ FORMS = {  # name -> matrix, and the part of the batch whose trace is taken as o
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints the table; results of other versions of jax and of other compilers stay in the file."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.trace_forms", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="of all calls in turn; medians are reported (default 9)")
+    parser = Parser("benchmarks.trace_forms", __doc__)
+    parser.add_argument("--rounds", type=at_least(1), default=9, help="of all calls in turn, for medians (default 9)")
     parser.add_argument("--tpu", metavar="TOPOLOGY", help="compile for it, as v5e:2x2, and run nothing")
     parser.add_argument("--quick", action="store_true", help="a small network, one round; writes nothing")
     options = parser.parse_args(arguments)
-    if options.rounds < 1:
-        parser.error(f"--rounds: {options.rounds} is fewer than 1")
     if options.tpu and importlib.util.find_spec("libtpu") is None:
         parser.error("--tpu needs the TPU compiler: pip install -e '.[tpu]' (libtpu, 0.7 GB installed)")
     batches, rounds = ({"digits MLP": 32}, 1) if options.quick else (BATCHES, options.rounds)

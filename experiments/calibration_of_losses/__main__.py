@@ -11,6 +11,7 @@ from typing import Any
 from experiments import cells, jobs
 from experiments.calibration_of_losses import choice, figures, quantities, tables, verdicts
 from experiments.claims import about, claims_table
+from experiments.flags import Parser
 from experiments.intervals import as_json
 from experiments.results import write_all
 from experiments.writing import rounded
@@ -94,12 +95,12 @@ def readme_tables(runs: tables.Runs) -> dict[str, str]:
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.calibration_of_losses", description=__doc__)
-    add = parser.add_argument
-    add("--table", choices=tables.PAPER_TABLES, help="print one table of the paper from the stored runs")
-    add("--store", action="store_true", help="write into this folder, where the stored results are")
-    add("--scale", choices=("small", "paper"), default="small")
-    add("--out", type=Path, default=Path("runs/calibration_of_losses"), help="folder of tables and figures")
+    parser = Parser("calibration_of_losses", __doc__)
+    words = "print one table of the papers from the stored runs"
+    parser.add_argument("--table", choices=tables.PAPER_TABLES, help=words)
+    parser.add_store()
+    parser.add_scale()
+    parser.add_out("runs/calibration_of_losses", "folder of tables and figures")
     return parser.parse_args()
 
 

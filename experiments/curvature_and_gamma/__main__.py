@@ -13,6 +13,7 @@ from typing import Any
 from experiments import jobs
 from experiments.claims import about, claims_table
 from experiments.curvature_and_gamma import figures, runs, tables, verdicts
+from experiments.flags import Parser, at_least
 from experiments.results import read, write_all
 from experiments.writing import rounded
 from focalgeo.types import InputError
@@ -90,22 +91,18 @@ def write(known: list[dict[str, Any]], folder: Path, scale: str = "small") -> No
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.curvature_and_gamma", description=__doc__)
+    parser = Parser("curvature_and_gamma", __doc__)
     add = parser.add_argument
     add("--networks", nargs="+", choices=runs.NETWORKS, default=list(runs.NETWORKS))
-    add("--seeds", type=int, help="0, 1, ... (default 20 on digits, 3 on CIFAR-10)")
-    add("--cifar10", metavar="NAME", help="config.data.name of the images (default: the config's own)")
-    add("--scale", choices=("small", "paper"), default="small")
+    add("--seeds", type=at_least(1), help="0, 1, ... (default 20 on digits, 3 on CIFAR-10)")
     add("--again", action="store_true", help="train what is stored too")
     add("--tables", action="store_true", help="train nothing, write what is stored")
     add("--cost", action="store_true", help="print what is to be trained and its cost")
-    add("--store", action="store_true", help="write into this folder, where the stored results are")
-    add("--out", type=Path, default=Path("runs/curvature_and_gamma"), help="folder of the runs")
-    asked = parser.parse_args()
-    if asked.seeds is not None and asked.seeds < 1:
-        parser.exit(2, f"--seeds {asked.seeds}: ask for 1 or more\n")
-    asked.out = asked.out.absolute()  # the jobs run in the folder of the clone
-    return asked
+    parser.add_cifar10("the images")
+    parser.add_store()
+    parser.add_scale()
+    parser.add_out("runs/curvature_and_gamma", "folder of the runs")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

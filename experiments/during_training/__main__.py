@@ -11,6 +11,7 @@ from experiments import cells, jobs
 from experiments.claims import about, claims_table
 from experiments.during_training import figures, images, numbers, tables, verdicts
 from experiments.during_training.numbers import Runs
+from experiments.flags import Parser
 from experiments.intervals import as_json, interval
 from experiments.results import write_all
 from experiments.writing import rounded
@@ -109,15 +110,12 @@ def _brief(run: dict[str, Any]) -> dict[str, Any]:
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.during_training", description=__doc__.partition("\n")[0]
-    )
-    add = parser.add_argument
-    add("--cifar10", metavar="NAME", help="config.data.name of the runs' images, for the figure of images")
-    add("--cost", action="store_true", help="print what is left to train")
-    add("--store", action="store_true", help="write into this folder, where the stored results are")
-    add("--scale", choices=("small", "paper"), default="small")
-    add("--out", type=Path, default=Path("runs/during_training"), help="folder of tables and figures")
+    parser = Parser("during_training", __doc__)
+    parser.add_cifar10("the runs' images, for the figure of images")
+    parser.add_argument("--cost", action="store_true", help="print what is left to train")
+    parser.add_store()
+    parser.add_scale()
+    parser.add_out("runs/during_training", "folder of tables and figures")
     return parser.parse_args()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments import cells, jobs
 from experiments.claims import about, claims_table
+from experiments.flags import Parser, at_least
 from experiments.focal_temperature import answers, figures, others
 from experiments.results import read, write_all
 from focalgeo.types import InputError
@@ -61,19 +62,12 @@ def write(trained: list[dict[str, Any]], measured: list[dict[str, Any]], folder:
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.focal_temperature", description=__doc__, formatter_class=form
-    )
-    add = parser.add_argument
-    add("--logits", type=Path, help="folder of others' outputs, .npz files")
-    add("--splits", type=int, default=20, help="random halves of each file (default 20)")
-    add("--store", action="store_true", help="write into this folder, where the stored results are")
-    add("--out", type=Path, default=Path("runs/focal_temperature"), help="output folder")
-    asked = parser.parse_args()
-    if asked.splits < 2:
-        parser.error(f"--splits: {asked.splits} is fewer than 2, which an interval needs")
-    return asked
+    parser = Parser("focal_temperature", __doc__)
+    parser.add_argument("--logits", type=Path, help="folder of others' outputs, .npz files")
+    parser.add_argument("--splits", type=at_least(2), default=20, help="random halves of each file (default 20)")
+    parser.add_store()
+    parser.add_out("runs/focal_temperature", "folder of tables and figures")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

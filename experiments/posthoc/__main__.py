@@ -8,6 +8,7 @@ import json
 from datetime import date
 from pathlib import Path
 
+from experiments.flags import Parser, at_least
 from experiments.posthoc import choice, criterion, folds, methods, peers, simulation
 from experiments.posthoc.collected import collected
 from experiments.posthoc.splits import sources
@@ -35,13 +36,18 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.posthoc", description=__doc__)
+    parser = Parser("posthoc", __doc__)
     add = parser.add_argument
     add("--pieces", default=",".join(PIECES), help=f"pieces to measure, of {', '.join(PIECES)} (default: all)")
-    add("--splits", type=int, default=20, help="random halves of each network's predictions (default 20)")
-    add("--repetitions", type=int, default=100, help="of each cell of the simulation, fewer where slow (default 100)")
+    add("--splits", type=at_least(2), default=20, help="random halves of each network's predictions (default 20)")
+    add(
+        "--repetitions",
+        type=at_least(1),
+        default=100,
+        help="of each cell of the simulation (default 100)",
+    )
     add("--predictions", type=Path, help="folder of val.npz and test.npz that a run of the main job left")
-    add("--out", type=Path, default=Path("runs/posthoc"), help="output folder, continued (default: runs/posthoc)")
+    parser.add_out("runs/posthoc", "output folder, continued")
     asked = parser.parse_args()
     unknown = set(asked.pieces.split(",")) - set(PIECES)
     if unknown:

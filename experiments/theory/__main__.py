@@ -3,12 +3,12 @@
 python -m experiments.theory --out=runs/theory
 """
 
-import argparse
 import json
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from experiments.flags import Parser
 from experiments.theory.errata import as_rows, errata, markdown
 from experiments.theory.numbers import anchors, matches, printed_pairs
 from experiments.theory.verdicts import head
@@ -19,8 +19,8 @@ DIGITS = 5  # so that another machine's rounding changes no line
 
 def main() -> None:
     """Write results.json, errata.md and the figures into the folder of --out."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.theory", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/theory"), help="output folder (default: runs/theory)")
+    parser = Parser("theory", __doc__)
+    parser.add_out("runs/theory", "output folder")
     out = parser.parse_args().out
     (out / "figures").mkdir(parents=True, exist_ok=True)
     results = draw(out / "figures")

@@ -13,6 +13,7 @@ from typing import Any
 
 from experiments import jobs
 from experiments.claims import about, claims_table
+from experiments.flags import Parser, at_least
 from experiments.results import read, write_all
 from experiments.trace_penalty import cost, figures, runs, verdicts, weight_tables, weights
 from experiments.trace_penalty.tables import all_tables
@@ -108,29 +109,21 @@ def write(results: dict[str, Any], folder: Path, scale: str = "small") -> None:
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.trace_penalty", description=__doc__, formatter_class=form
-    )
+    parser = Parser("trace_penalty", __doc__)
     add = parser.add_argument
     add("--tasks", nargs="+", choices=runs.TASKS, default=list(runs.TASKS))
     add("--pieces", nargs="+", choices=("forms", "cost", "weights"), default=["forms", "cost", "weights"])
-    add("--seeds", type=int, help="0, 1, ... (default: 5 of every form, 10 and 3 of every weight)")
-    add("--cifar10", metavar="NAME", help="config.data.name of the images (default: the config's own)")
-    add("--scale", choices=("small", "paper"), default="small", help="of the weights")
-    add("--rounds", type=int, default=9, help="of timed steps (default 9)")
-    add("--probes", type=int, default=200, help="random vectors by which noise is measured (default 200)")
+    add("--seeds", type=at_least(2), help="0, 1, ... (default: 5 of every form, 10 and 3 of every weight)")
+    add("--rounds", type=at_least(1), default=9, help="of timed steps (default 9)")
+    add("--probes", type=at_least(2), default=200, help="random vectors by which noise is measured (default 200)")
     add("--again", action="store_true", help="train weights that are stored too")
     add("--tables", action="store_true", help="train nothing, write what is stored")
     add("--cost", action="store_true", help="print which weights are to be trained, and their cost")
-    add("--store", action="store_true", help="write into this folder, where the stored results are")
-    add("--out", type=Path, default=Path("runs/trace_penalty"), help="folder of the runs (default runs/trace_penalty)")
-    asked = parser.parse_args()
-    for name, least in {"seeds": 2, "rounds": 1, "probes": 2}.items():
-        if getattr(asked, name) is not None and getattr(asked, name) < least:
-            parser.error(f"--{name}: {getattr(asked, name)} is fewer than {least}")
-    asked.out = asked.out.absolute()  # the jobs run in the folder of the clone
-    return asked
+    parser.add_cifar10("the images")
+    parser.add_store()
+    parser.add_scale()
+    parser.add_out("runs/trace_penalty", "folder of the runs")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

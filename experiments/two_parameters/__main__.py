@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments import jobs
 from experiments.claims import about, claims_table
+from experiments.flags import Parser, at_least
 from experiments.results import read, write_all
 from experiments.two_parameters import answers, descent, figures
 from experiments.writing import rounded
@@ -52,16 +53,12 @@ def write(runs: list[dict[str, Any]], folder: Path, seconds: float, when: str) -
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.two_parameters", description=__doc__)
-    add = parser.add_argument
-    add("--seeds", type=int, default=20, help="samples of the points (default 20)")
-    add("--tables", action="store_true", help="measure nothing, write what is stored")
-    add("--store", action="store_true", help="write into this folder, where the stored results are")
-    add("--out", type=Path, default=Path("runs/two_parameters"), help="output folder")
-    asked = parser.parse_args()
-    if asked.seeds < 2:
-        parser.error(f"--seeds: {asked.seeds} is fewer than 2, which an interval needs")
-    return asked
+    parser = Parser("two_parameters", __doc__)
+    parser.add_argument("--seeds", type=at_least(2), default=20, help="samples of the points (default 20)")
+    parser.add_argument("--tables", action="store_true", help="measure nothing, write what is stored")
+    parser.add_store()
+    parser.add_out("runs/two_parameters", "folder of tables and figures")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Runs every case on every installed library; writes results.json and table.md beside this file, or into --out."""
 
-import argparse
 import json
 import math
 from datetime import date
 from pathlib import Path
 
+from experiments.flags import Parser
 from experiments.which_ece import cases, libraries
 from experiments.which_ece.verdicts import head
 
@@ -54,8 +54,8 @@ def _cell(answer: float | str | None, expected: float) -> str:
 
 def main() -> None:
     """Measures, writes both files and prints the table."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.which_ece", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder for results.json and table.md")
+    parser = Parser("which_ece", __doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="output folder (default: here)")
     out = parser.parse_args().out
     results = measure()
     results = head(results, str(date.today()), agrees) | results

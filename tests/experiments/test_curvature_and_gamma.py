@@ -139,7 +139,7 @@ def test_a_trace_of_both_signs_is_measured_itself_and_no_run_is_left_out(tmp_pat
     ("flags", "said"),
     [
         (["--tables"], "no run is stored: leave --tables out to train some"),
-        (["--seeds", "0"], "--seeds 0: ask for 1 or more"),
+        (["--seeds", "0"], "--seeds: 0 is fewer than 1"),
         (["--networks", "vit", "--cifar10=folder:nowhere.tar.xz"], "nowhere.tar.xz: no such file or folder"),
     ],
 )
