@@ -18,6 +18,7 @@ QUESTIONS = (
     "theory",
     "which_ece",
     "posthoc",
+    "known_surfaces",
     "accelerators",
     "benchmarks",
 )
