@@ -19,6 +19,7 @@ QUESTIONS = (
     "which_ece",
     "posthoc",
     "known_surfaces",
+    "map_and_matrix",
     "accelerators",
     "benchmarks",
 )

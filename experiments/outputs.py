@@ -15,7 +15,7 @@ from focalgeo.job.members import make_members
 from focalgeo.job.preparation import Prepared, initial_state, prepare
 from focalgeo.records import read_manifest
 from focalgeo.training import best_epoch, checkpoint
-from focalgeo.types import Split, TrainState
+from focalgeo.types import InputError, Split, TrainState
 
 TEMPERATURES = (0.01 * np.arange(1, 501)).astype(np.float32)
 
@@ -79,3 +79,18 @@ def temperatures(
         values = np.asarray(search.nll if criterion == "nll" else search.ece)
         found[criterion] = [float(TEMPERATURES[row.argmin()]) for row in values]
     return found
+
+
+def read_outputs(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Logits, or the logarithms of probabilities, and labels of an .npz file.
+
+    Raises:
+        InputError: it holds none.
+    """
+    with np.load(path) as arrays:
+        if "labels" not in arrays or not {"probs", "logits"} & set(arrays):
+            raise InputError(f"{path}: holds {', '.join(arrays) or 'nothing'}: it must hold labels and probs or logits")
+        if "logits" in arrays:
+            return arrays["logits"].astype(np.float32), arrays["labels"].astype(np.int32)
+        probs = np.maximum(arrays["probs"].astype(np.float32), np.finfo(np.float32).tiny)
+        return np.log(probs), arrays["labels"].astype(np.int32)

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from experiments.cells import GAMMAS
-from experiments.outputs import temperatures
+from experiments.outputs import read_outputs, temperatures
 from experiments.writing import rounded
 from focalgeo import calibration
-from focalgeo.types import InputError
 
 FITS = (  # method, criterion
     ("temperature_scaling", "nll"),
@@ -33,24 +32,13 @@ def measure(path: Path, splits: int) -> list[dict[str, Any]]:
     Raises:
         InputError: the file holds none.
     """
-    logits, labels = read(path)
+    logits, labels = read_outputs(path)
     found = []
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(labels))
         halves = [(logits[half], labels[half]) for half in np.array_split(order, 2)]
         found.append(rounded(_run(path.stem, seed, *halves), 5))
     return found
-
-
-def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Logits, or the logarithms of probabilities, and labels."""
-    with np.load(path) as arrays:
-        if "labels" not in arrays or not {"probs", "logits"} & set(arrays):
-            raise InputError(f"{path}: holds {', '.join(arrays) or 'nothing'}: it must hold labels and probs or logits")
-        if "logits" in arrays:
-            return arrays["logits"].astype(np.float32), arrays["labels"].astype(np.int32)
-        probs = np.maximum(arrays["probs"].astype(np.float32), np.finfo(np.float32).tiny)
-        return np.log(probs), arrays["labels"].astype(np.int32)
 
 
 def _run(name: str, seed: int, val: tuple, test: tuple) -> dict[str, Any]:
