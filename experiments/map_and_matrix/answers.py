@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.claims import Claim
-from experiments.intervals import NOT, SHOWS, UNTOLD, interval, resampled_interval, shown, verdict
+from experiments.intervals import NOT, SHOWS, UNTOLD, interval, resampled_interval, shown, verdict, within
 from experiments.writing import Interval, markdown
 
 Runs = Sequence[dict[str, Any]]
@@ -131,16 +131,14 @@ def _within(found: Interval, room: float) -> str:
 
 
 def gains_table(runs: Runs) -> str:
-    """Gains over temperature scaling, in thousandths of a nat, in each part."""
+    """Gains over temperature scaling, in thousandths of a nat, in each part; of two classes there is one part."""
     lines = []
     for name, own in sets(runs).items():
-        for part, title in PARTS.items():
-            cells = [
-                shown(over(own, [gain(run, method, part) for run in own]), scale=1000, signed=True)
-                for method in METHODS[2:]
-            ]
-            both = shown(over(own, [interaction(run, part) for run in own]), scale=1000, signed=True)
-            lines.append([name, str(len(own)), title, *cells, both])
+        parts = [part for part in PARTS if any(run["parts"]["as given"][part] for run in own)]
+        for part in parts if "which else" in parts else ["nll"]:
+            gains = [over(own, [gain(run, method, part) for run in own]) for method in METHODS[2:]]
+            both = over(own, [interaction(run, part) for run in own])
+            lines.append([name, str(len(own)), PARTS[part], *map(_milli, gains), _milli(both)])
     return markdown(["outputs", "n", "part", "γ", "classes", "both", "both less each"], lines)
 
 
@@ -149,7 +147,8 @@ def errors_table(runs: Runs) -> str:
     lines = []
     for name, own in sets(runs).items():
         for error, title in ERRORS.items():
-            cells = [shown(over(own, [run["parts"][method][error] for run in own]), scale=1000) for method in METHODS]
+            values = [[1000 * run["parts"][method][error] for run in own] for method in METHODS]
+            cells = [shown(within(over(own, each), 0, np.inf)) for each in values]
             lines.append([name, str(len(own)), title, *cells])
     return markdown(["outputs", "n", "error", *METHODS], lines)
 

@@ -42,7 +42,7 @@ def _gains(runs: Runs, path: Path) -> None:
                     mean, shift - place, xerr=ends, color=colour, marker=marker, markersize=5, capsize=2, label=named
                 )
         axis.axvline(0, color="0.6", linewidth=0.8)
-        axis.set_xlabel(f"gain in “{part}”, thousandths of a nat")
+        axis.set_xlabel(f"gain in “{part}”, mnat")
         axis.grid(axis="x", color="0.9")
         axis.set_axisbelow(True)
     axes[0, 0].set_yticks(
