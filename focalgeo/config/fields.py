@@ -169,6 +169,8 @@ FIELDS: dict[str, Field] = {
     "optimizer.clip_norm": Field(
         0.0, _FROM_0._replace(words="be 0 (off) or more, at most 1e30"), "largest norm of the gradient"
     ),
+    "optimizer.sam_radius": Field(0.0, _FROM_0, "radius of sharpness-aware minimisation; 0 for none"),
+    "optimizer.sam_adaptive": Field(False, Range(bool), "measure that radius by each parameter's size, as ASAM does"),
     "optimizer.batch_size": Field(64, _COUNT, "training examples per step, on all devices of all processes together"),
     "optimizer.epochs": Field(60, _COUNT, "number of passes over the training examples"),
     "optimizer.schedule": Field("steps", _choice("steps", "cosine"), "schedule of the learning rate"),

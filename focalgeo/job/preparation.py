@@ -19,6 +19,7 @@ from focalgeo.job import say
 from focalgeo.job.members import Member
 from focalgeo.precision import at_precision
 from focalgeo.training import best_epoch, loop, optimiser, penalties
+from focalgeo.training.sharpness import make_ascent
 from focalgeo.training.step import make_step, stack
 from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Split, TrainState
 
@@ -103,7 +104,9 @@ def prepare(config, dataset: Dataset | None = None) -> Prepared:
 def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
     """The step of one run, to be compiled by `parallel`; the only thing that config.model.precision is for."""
     mean = config.optimizer.reduction == "mean"
-    step = make_step(model.apply, objective.loss, tx, parallel.reduce_sum, outputs=objective.outputs, mean=mean)
+    ascent = make_ascent(config.optimizer.sam_radius, adaptive=config.optimizer.sam_adaptive)
+    own = {"outputs": objective.outputs, "mean": mean, "ascent": ascent}
+    step = make_step(model.apply, objective.loss, tx, parallel.reduce_sum, **own)
     precision = config.model.precision
     return step if precision == "default" else at_precision(step, precision)  # jax's own default, as it may be set
 

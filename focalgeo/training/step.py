@@ -23,6 +23,7 @@ def make_step(
     *,
     outputs: Callable = plain_outputs,
     mean: bool = True,
+    ascent: Callable | None = None,
 ) -> Callable:
     """The step (state, batch) -> (state, metrics): one update by the gradient of (sum_i loss_i + penalty) / n.
 
@@ -36,6 +37,8 @@ def make_step(
         reduce: sums a tree over devices.
         outputs: the network's outputs and their penalties, see `penalties.make_outputs`.
         mean: False leaves out the division by n, as the published code of Mukhoti et al. does.
+        ascent: (gradient, params) -> the step uphill, from whose end the gradient is taken a second time, with the same
+            batch and random numbers, see `sharpness.make_ascent`; metrics and batch statistics are of the first.
 
     Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the
     gradient and of the new parameters and batch statistics; "stop" is the sum of what the devices give as `stop`.
@@ -57,10 +60,16 @@ def make_step(
             sums = {"loss": total, "penalty": penalty, "correct": correct, "count": count}
             return total + penalty, (sums, model_state)
 
-        gradient, (sums, model_state) = jax.grad(objective, has_aux=True)(state.params)
-        gradient, sums = reduce((gradient, sums if stop is None else sums | {"stop": stop}))
-        if mean:
-            gradient = jax.tree.map(lambda leaf: leaf / sums["count"].astype(leaf.dtype), gradient)
+        def gradient_at(params):
+            gradient, (sums, model_state) = jax.grad(objective, has_aux=True)(params)
+            gradient, sums = reduce((gradient, sums if stop is None else sums | {"stop": stop}))
+            if mean:
+                gradient = jax.tree.map(lambda leaf: leaf / sums["count"].astype(leaf.dtype), gradient)
+            return gradient, sums, model_state
+
+        gradient, sums, model_state = gradient_at(state.params)
+        if ascent is not None:
+            gradient, _, _ = gradient_at(optax.apply_updates(state.params, ascent(gradient, state.params)))
 
         updates, opt_state = tx.update(gradient, state.opt_state, state.params)
         updates = jax.tree.map(lambda leaf: state.learning_rate * leaf, updates)
