@@ -18,6 +18,7 @@ QUESTIONS = (
     "theory",
     "which_ece",
     "posthoc",
+    "curvature_of_losses",
     "known_surfaces",
     "map_and_matrix",
     "accelerators",

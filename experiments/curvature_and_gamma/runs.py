@@ -1,11 +1,11 @@
 """The sweeps over gamma, one job for each network and seeds, and the numbers of each run."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
+from experiments.curvature_rows import numbers, train_accuracy
+from focalgeo.rows import Seconds, Trace, select
 
 DIGITS = "digits"
 NETWORKS = {  # name -> title
@@ -17,7 +17,6 @@ NETWORKS = {  # name -> title
     "vgg19": "VGG",
 }
 SEEDS = {DIGITS: 20}  # of the others 3
-LOSSES = {"cross_entropy": "CE", "focal_loss": "own"}  # whose Hessian: cross-entropy's, and that of the trained loss
 SPLITS = ("val", "train")
 SECONDS = {DIGITS: 3, "resnet18": 110, "resnet18_2w": 225, "mobilenet_v2": 300, "vit": 150, "vgg19": 155}  # of a core
 
@@ -56,7 +55,7 @@ def train(out: Path, network: str, seeds: tuple[int, ...], data: str | None, sca
 
 
 def measured(workdir: Path, network: str, config: str) -> list[dict[str, Any]]:
-    """The runs of a finished job: network, gamma, seed, record and the numbers of `_numbers`.
+    """The runs of a finished job: network, gamma, seed, record and the numbers of `curvature_rows`.
 
     The record's seconds are those of the whole job, all its runs together, with the curvature's measurement.
     """
@@ -66,34 +65,9 @@ def measured(workdir: Path, network: str, config: str) -> list[dict[str, Any]]:
     found = []
     for gamma, seed in members:
         own = [row for row in rows if (row.tags.gamma, row.tags.seed) == (gamma, seed)]
-        numbers = dict(_numbers([row for row in own if row.tags.epoch is None]))
-        run = {"network": network, "gamma": gamma, "seed": seed, "train accuracy": _train_accuracy(own), **numbers}
-        found.append(run | {"record": record})
+        run = {"network": network, "gamma": gamma, "seed": seed, "train accuracy": train_accuracy(own)}
+        found.append(run | dict(numbers(own)) | {"record": record})
     return found
-
-
-def _train_accuracy(rows: list) -> float:
-    """The accuracy of the training steps of the last epoch."""
-    steps = list(select(rows, Scalar, name="accuracy", split="train"))
-    last = max(row.tags.epoch for row in steps) - 1
-    own = [row for row in steps if row.tags.epoch > last + 1e-6]
-    return sum(row.value * row.n for row in own) / sum(row.n for row in own)
-
-
-def _numbers(rows: list) -> Iterator[tuple[str, float]]:
-    """Name -> number: "trace CE val", "trace own train", "ece", ... of one run."""
-    for row in select(rows, Metric, split="test", method="uncalibrated"):
-        yield row.name, row.value
-    for row in select(rows, Metric, split="test", method="temperature_scaling", criterion="nll"):
-        yield f"{row.name} after T", row.value
-    for row in select(rows, Fit, method="temperature_scaling", criterion="nll"):
-        yield row.name, row.value
-    for kind in (Eigenvalue, Trace):
-        for row in select(rows, kind):
-            yield f"{row.name} {LOSSES[row.loss]} {row.split}", row.value
-    for row in select(rows, AttributionPart, of="trace"):
-        if row.part in ("gauss_newton", "residual", "rank_one", "scale_only"):
-            yield f"trace, {row.part} {LOSSES[row.loss]} {row.split}", row.value
 
 
 def with_own(run: dict[str, Any]) -> dict[str, Any]:
