@@ -19,6 +19,7 @@ QUESTIONS = (
     "which_ece",
     "posthoc",
     "curvature_of_losses",
+    "held_apart",
     "known_surfaces",
     "map_and_matrix",
     "accelerators",
