@@ -9,6 +9,7 @@ from scipy import stats
 from experiments.claims import Claim
 from experiments.curvature_of_losses.runs import TRAININGS, with_own
 from experiments.intervals import UNKNOWN, interval, paired, shown, verdict
+from experiments.intervals import within as cut
 from experiments.writing import Interval, markdown
 
 Runs = Sequence[dict[str, Any]]
@@ -153,7 +154,9 @@ def outputs_table(runs: Runs) -> str:
     own = by_training(runs)
     lines = []
     for name, each in own.items():
-        cells = [shown(interval([run[number] for run in each]), scale=scale) for number, (_, scale) in OUTPUTS.items()]
+        levels = {number: interval([run[number] for run in each]) for number in OUTPUTS}
+        shares = {number: cut(levels[number], 0, 1) for number, (_, scale) in OUTPUTS.items() if scale == 100}
+        cells = [shown((levels | shares)[number], scale=scale) for number, (_, scale) in OUTPUTS.items()]
         less = paired(*({run["seed"]: run["ece"] for run in runs} for runs in (each, own.get("ce", []))))
         less = shown(less, scale=100, signed=True) if name != "ce" else ""
         lines.append([TRAININGS[name].title, *cells, less])

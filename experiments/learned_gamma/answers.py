@@ -102,4 +102,6 @@ def table(runs: Runs, task: str) -> str:
 
 
 def _end(own: dict[int, dict[str, Any]]) -> str:
+    if any(run["kind"] == "flsd" for run in own.values()):
+        return ""  # its own for each example
     return shown(interval([run["path"][-1] if "path" in run else run["gamma"] for run in own.values()]))
