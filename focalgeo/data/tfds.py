@@ -59,7 +59,8 @@ def _import_tfds(where: str) -> ModuleType:
         importlib.import_module("array_record")
         return importlib.import_module("tensorflow_datasets")
     except ImportError as error:
-        raise InputError(f"{where} needs tensorflow-datasets: pip install 'focalgeo[tfds]'") from error
+        words = "pip install 'focalgeo[tfds]', or name files as folder:PATH"
+        raise InputError(f"{where} needs tensorflow-datasets: {words}") from error
 
 
 def _find_builder(name: str, where: str) -> Any:
