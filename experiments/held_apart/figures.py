@@ -24,9 +24,11 @@ def draw(runs: Runs, folder: Path) -> None:
     figure, axes = plt.subplots(
         len(ROWS), len(RATES), sharex=True, sharey="row", figsize=(8.2, 5.6), layout="constrained"
     )
+    for axis, (optimiser, rates) in zip(axes[0], RATES.items(), strict=True):
+        axis.set_title(f"{optimiser}, rates {', '.join(f'{rate:g}' for rate in rates)}", fontsize=10)
     for row, (name, words) in zip(axes, ROWS.items(), strict=True):
         means = np.exp(table_of(runs, name).mean(0))  # [gammas, rates, batches, optimisers]
-        for place, (axis, (optimiser, rates)) in enumerate(zip(row, RATES.items(), strict=True)):
+        for place, axis in enumerate(row):
             for rate, (colour, marker) in enumerate(zip(COLOURS, MARKERS, strict=True)):
                 for batch, style in enumerate(STYLES):
                     label = f"rate {('low', 'middle', 'high')[rate]}, batch {BATCHES[batch]}"
@@ -35,8 +37,6 @@ def draw(runs: Runs, folder: Path) -> None:
             axis.set_yscale("log")
             plain_ticks(axis.yaxis)
             axis.grid(color="0.9")
-            if row is axes[0]:
-                axis.set_title(f"{optimiser}, rates {', '.join(f'{rate:g}' for rate in rates)}", fontsize=10)
         row[0].set_ylabel(words)
     for axis in axes[-1]:
         axis.set_xlabel("γ of the training loss")

@@ -9,7 +9,7 @@ from focalgeo.rows import Seconds, Trace, select
 
 CONFIG = "configs/digits_gamma.py"
 GAMMAS = (0.0, 2.0, 5.0)
-RATES = {"sgd": (0.03, 0.1, 0.3), "adam": (0.001, 0.003, 0.01)}  # low, middle, high
+RATES = {"sgd": (0.01, 0.03, 0.1), "adam": (0.001, 0.003, 0.01)}  # low, middle, high
 BATCHES = (16, 64, 256)
 JOBS = tuple((name, batch) for name in RATES for batch in BATCHES)
 SECONDS = 5  # of a core, for one run
