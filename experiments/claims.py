@@ -54,13 +54,14 @@ def stored(name: str) -> dict[str, Any]:
 
 
 def index() -> str:
-    """The README's table of experiments: each question with the tally of its verdicts and the date of its last run."""
+    """The README's table of experiments: each question, its claims by verdict (open: not told), its last run."""
     rows = []
     for name in QUESTIONS:
         found = stored(name)
         date = found["about"]["date"] if found else "not yet run"
-        rows.append([f"[`{name}`](experiments/{name}/README.md)", question(name), tally(found), date])
-    return markdown(["`python -m experiments.…`", "question", "claims", "run"], rows)
+        rows.append([f"[`{name}`](experiments/{name}/README.md)", question(name), *tally(found), date])
+    heads = ["`python -m experiments.…`", "question", "show", "do not", "open", "run"]
+    return markdown(heads, rows)
 
 
 def question(name: str) -> str:
@@ -68,16 +69,11 @@ def question(name: str) -> str:
     return (HERE / name / "README.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
-def tally(found: dict[str, Any]) -> str:
-    """As "3 show, 1 does not show, 2 cannot be told"; of a question that judges no claim nothing."""
+def tally(found: dict[str, Any]) -> list[str]:
+    """How many claims show, do not show, and cannot be told; nothing of a question that judges none."""
     verdicts = [claim["verdict"] for claim in found.get("claims", [])]
-    names = {
-        "shows": ("shows", "show"),
-        "does not show": ("does not show", "do not show"),
-        "cannot be told": 2 * ("cannot be told",),
-    }
-    counts = [(verdicts.count(name), words) for name, words in names.items()]
-    return ", ".join(f"{count} {words[count > 1]}" for count, words in counts if count)
+    counts = [verdicts.count(name) for name in ("shows", "does not show", "cannot be told")]
+    return [str(count or "") for count in counts]
 
 
 def summary(name: str) -> str:
