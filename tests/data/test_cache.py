@@ -150,13 +150,14 @@ def test_two_processes_at_once(folder, tmp_path):
 
 
 BUILD = """
-import hashlib, os, sys, time
+import hashlib, os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from focalgeo.data.cache import cached_dataset
 from focalgeo.data.splits import RawDataset
 from focalgeo.types import Split
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
 folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
 
 def build():
