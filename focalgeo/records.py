@@ -168,6 +168,7 @@ _SHAPE = {
         "inputs": {"*": {"examples": int, "classes": int, "*": str}},
     },
     "shard": str,
+    "start": {"*": str},
     "data": {"classes": [str], "train": int, "val": int, "test": int, "*": str},
     "devices": [str],
     "processes": int,
@@ -394,6 +395,13 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     }
 
 
+def _filled(own: Any, defaults: Any) -> Any:
+    """A JSON object with what only the defaults have, section by section."""
+    if not isinstance(own, dict) or not isinstance(defaults, dict):
+        return own
+    return {**own, **{key: _filled(own.get(key, value), value) for key, value in defaults.items()}}
+
+
 def differences(there: Any, here: Any) -> list[str]:
     """The fields in which two JSON objects differ, the first three with their values."""
     left, right = _flat(there), _flat(here)
@@ -408,10 +416,13 @@ _ABSENT = object()
 _OLDER = "rounds.json"  # a file of the first version's runs
 
 
-def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "") -> str:
+def check_workdir(
+    workdir: Workdir, config: Mapping[str, Any], *, but: str = "", defaults: Mapping[str, Any] | None = None
+) -> str:
     """Say whether a run with `config` starts "fresh" in `workdir` (missing or empty) or goes on there ("resume").
 
     A folder in which each name `is_nothing` is empty. `but` names a part of the config that may differ.
+    defaults: what fields were that the run's manifest does not have yet, since they are newer than the run.
 
     Raises:
         InputError: the folder holds something else, or a run of another config (names the first fields that differ).
@@ -429,7 +440,8 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "")
     manifest, here = read_manifest(path), json.loads(json.dumps(config, default=_plain))
     if "config" not in manifest:
         raise InputError(f"{named} is not a focalgeo workdir: its {MANIFEST} holds no config; {_ELSEWHERE}")
-    different = differences(*({k: v for k, v in each.items() if k != but} for each in (manifest["config"], here)))
+    there = _filled(manifest["config"], json.loads(json.dumps(defaults or {}, default=_plain)))
+    different = differences(*({k: v for k, v in each.items() if k != but} for each in (there, here)))
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
         what = f"{'; '.join(different[:3])}{more}"

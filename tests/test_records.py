@@ -223,6 +223,15 @@ def test_a_part_of_the_config_may_differ_where_that_is_said(tmp_path):
         records.check_workdir(tmp_path, grown)
 
 
+def test_a_field_that_is_newer_than_the_run_counts_as_its_default(tmp_path):
+    records.write_manifest(tmp_path, {"config": CONFIG})
+    here = {**CONFIG, "newer": {"name": "none", "sizes": ()}}
+    assert records.check_workdir(tmp_path, here, defaults=here) == "resume"
+    other = {**here, "newer": {"name": "some", "sizes": ()}}
+    with pytest.raises(InputError, match=r"\(newer\.name: none there, some here\)"):
+        records.check_workdir(tmp_path, other, defaults=here)
+
+
 def test_one_run_alone_may_write_to_a_workdir(tmp_path):
     with records.locked(tmp_path), pytest.raises(InputError, match="another run is writing"), records.locked(tmp_path):
         pass

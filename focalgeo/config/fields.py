@@ -75,6 +75,8 @@ _TEXT = Range(str)
 _COUNT = _whole(1)
 _SIZE = _or_none(_COUNT, "all there are")
 _PATH = _or_none(Range(str, words="be a path"), "random ones")
+_RUN = _or_none(Range(str, words="be a path"), "random weights")
+_NEWEST = _or_none(_COUNT, "the newest")
 _WORDS = _or_none(_COUNT, "the data set's own")
 # all images stay in memory: a thousand of the largest take 3 GB
 _IMAGE_SIZE = _or_none(_whole(1, 1024), "the images' own")
@@ -183,6 +185,12 @@ FIELDS: dict[str, Field] = {
     ),
     "optimizer.select": Field(
         "last", _choice("last", "best_val"), "epoch whose parameters are kept: the last, or the most accurate on val"
+    ),
+    "start.run": Field(None, _RUN, "workdir of the run from whose checkpoint training starts"),
+    "start.step": Field(None, _NEWEST, "step of that checkpoint"),
+    "start.modules": Field((), Range(str, many=True), "parts of the network that are taken from there; () for all"),
+    "start.optimizer": Field(
+        "fresh", _choice("fresh", "kept"), "state of the optimiser: fresh, or its momentum or moments kept from there"
     ),
     "log_every": Field(20, _COUNT, "number of steps between two rows of the training loss"),
     "checkpoint.every": Field(200, _COUNT, "number of steps between two checkpoints"),

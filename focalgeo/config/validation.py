@@ -100,6 +100,11 @@ def _check_values(config: ConfigDict, known: Known) -> None:
         )
     if loss.gamma < 0 and loss.name != "signed_focal_loss":
         raise InputError(f"config.loss.gamma is {loss.gamma}: it must be 0 or more (only signed_focal_loss goes below)")
+    start = config.start
+    if start.run is None and (start.step is not None or start.modules or start.optimizer == "kept"):
+        raise InputError("config.start.run is None: name the workdir that training starts from, or leave start out")
+    if start.modules and start.optimizer == "kept":
+        raise InputError("config.start.optimizer is kept: with start.modules set it must be fresh")
     limits = {"sample_dependent_focal_loss": "thresholds", "scheduled_focal_loss": "boundaries"}.get(loss.name)
     if limits and len(loss.gammas) != len(loss[limits]) + 1:
         raise InputError(

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from focalgeo import parallel, processes, records, report
 from focalgeo.config import axes
-from focalgeo.job import calibration, measurement, preparation, provenance, say, training
+from focalgeo.job import calibration, measurement, preparation, provenance, say, start, training
 from focalgeo.job.members import (
     Extension,
     Member,
@@ -82,7 +82,9 @@ def _begin(
 ) -> None:
     """Write the manifest of a workdir that was `found` "fresh", or bring one that goes on up to date."""
     if found == "fresh":
-        records.write_manifest(workdir, provenance.make_manifest(config, prepared.dataset, state, shard))
+        begins_with = start.described(config, members)
+        start.started(config, members[:1], state)  # refuses another network before anything is written
+        records.write_manifest(workdir, provenance.make_manifest(config, prepared.dataset, state, shard, begins_with))
         return
     provenance.check_data(workdir, prepared.dataset)
     provenance.update_manifest(workdir, config)

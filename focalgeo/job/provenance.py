@@ -11,18 +11,21 @@ import jax
 from ml_collections import ConfigDict
 
 from focalgeo import losses, processes, records, trees
-from focalgeo.config import axes
+from focalgeo.config import axes, default_config
 from focalgeo.job import preparation, program
 from focalgeo.job.members import Member, make_members, of_shard
 from focalgeo.types import Dataset, InputError, TrainState, shown
 
 
-def make_manifest(config, dataset: Dataset, state: TrainState, shard: str | None) -> dict[str, Any]:
-    """The manifest of a run; state: that of one member, leaves [1, ...]."""
+def make_manifest(
+    config, dataset: Dataset, state: TrainState, shard: str | None, start: Mapping[str, str]
+) -> dict[str, Any]:
+    """The manifest of a run; state: that of one member, leaves [1, ...]; start: of `job.start.described`."""
     splits = {name: len(getattr(dataset, name).y) for name in ("train", "val", "test")}
     return {
         "config": config.to_dict(),
         **({"shard": shard} if shard else {}),
+        **({"start": dict(start)} if start else {}),
         "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": list(dataset.class_names), **splits},
         "devices": [str(device.device_kind) for device in jax.devices()],
         "processes": processes.count(),
@@ -55,7 +58,7 @@ def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str |
     Raises:
         InputError: the folder holds something else, another config, another shard, or members that the sweep lacks.
     """
-    how = records.check_workdir(workdir, config.to_dict(), but="sweep")
+    how = records.check_workdir(workdir, config.to_dict(), but="sweep", defaults=default_config().to_dict())
     if how == "fresh":
         return how
     manifest = records.read_manifest(workdir)

@@ -17,6 +17,7 @@ from focalgeo import evaluation, losses, parallel, processes, records
 from focalgeo.job import interruption, measurement, preparation, say
 from focalgeo.job.members import Extension, Member, belongs, write_extension
 from focalgeo.job.preparation import Pipeline, Prepared
+from focalgeo.job.start import begun
 from focalgeo.rows import Row, Scalar, tagged
 from focalgeo.training import best_epoch, checkpoint, loop
 from focalgeo.training.step import make_members_step
@@ -34,7 +35,8 @@ def train(
     """
     members = current.members
     state = preparation.initial_state(prepared, members)
-    start, save = _checkpoints(workdir / current.checkpoints, config.checkpoint.keep, state)
+    anew = functools.partial(begun, config, workdir, members, state)
+    start, save = _checkpoints(workdir / current.checkpoints, config.checkpoint.keep, state, anew)
     first = int(np.max(start.state.step))
     _forget_rows(workdir, members, after=first)
     pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(members))
@@ -72,19 +74,21 @@ def train(
     return outcome._replace(compile_seconds=compiled_in), current
 
 
-def _checkpoints(folder: Path, keep: int, state: TrainState) -> tuple[checkpoint.Checkpoint, Callable]:
-    """The checkpoint to begin with, the newest or else `state`, and a function that saves one; process 0 does both."""
+def _checkpoints(
+    folder: Path, keep: int, state: TrainState, anew: Callable[[], TrainState]
+) -> tuple[checkpoint.Checkpoint, Callable]:
+    """The checkpoint to begin with, the newest or else anew(), and a function that saves one; process 0 does both."""
     found = []
 
     def restore() -> dict | None:
         with records.writing(folder):
             manager = checkpoint.make_manager(folder, keep=keep)
         newest = checkpoint.restore_latest(manager, state)
-        found.extend([manager, newest])
+        found.extend([manager, newest.state if newest else anew()])
         return newest and newest.sums
 
     sums = processes.broadcast("sums of the checkpoint", restore)
-    saved = found[1].state if processes.is_first() and found[1] else state
+    saved = found[1] if processes.is_first() else state
     start = checkpoint.Checkpoint(parallel.from_first(saved), sums or {})
     return start, lambda made: processes.broadcast("saved", lambda: checkpoint.save(found[0], made))
 

@@ -49,9 +49,8 @@ def make_manager(directory: Path, *, keep: int) -> ocp.CheckpointManager:
     if directory.is_dir():
         _remove_corrupt(directory)
     directory.mkdir(parents=True, exist_ok=True)  # orbax would wait there for the other processes
-    alone = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="focalgeo")
     options = ocp.CheckpointManagerOptions(
-        max_to_keep=keep, enable_async_checkpointing=False, create=False, multiprocessing_options=alone
+        max_to_keep=keep, enable_async_checkpointing=False, create=False, multiprocessing_options=_alone()
     )
     try:
         with _silent_orbax():
@@ -60,6 +59,11 @@ def make_manager(directory: Path, *, keep: int) -> ocp.CheckpointManager:
         raise
     except Exception as error:  # whatever orbax meets in files that it did not write
         raise InputError(f"{directory} holds no checkpoints that orbax can read; move it away") from error
+
+
+def _alone() -> ocp.options.MultiprocessingOptions:
+    """Process 0 alone reads and writes."""
+    return ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="focalgeo")
 
 
 def _remove_corrupt(directory: Path) -> None:
@@ -142,6 +146,37 @@ def _restore(manager: ocp.CheckpointManager, step: int, like: TrainState) -> Che
     return Checkpoint(state, sums)
 
 
+def find(directory: Path, step: int | None = None) -> Path:
+    """The newest valid checkpoint below the folder of a run's checkpoints, or that of `step`; only reads.
+
+    Raises:
+        InputError: there is none.
+    """
+    directory = Path(directory)
+    found = [path for path in directory.iterdir() if _STEP.fullmatch(path.name)] if directory.is_dir() else []
+    for path in sorted(found, key=lambda path: int(path.name), reverse=True):
+        if step in (None, int(path.name)) and _is_plain(path) and _digest_agrees(path):
+            return path
+    there = ", ".join(sorted((path.name for path in found), key=int)) or "none"
+    what = "valid checkpoint" if step is None else f"valid checkpoint of step {step}"
+    raise InputError(f"{directory} holds no {what} (steps there: {there})")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The state that a valid checkpoint holds: the fields of a TrainState, NumPy leaves [members, ...], as dicts.
+
+    Raises:
+        InputError: orbax cannot read it.
+    """
+    try:
+        with _silent_orbax():
+            return ocp.Checkpointer(ocp.StandardCheckpointHandler(multiprocessing_options=_alone())).restore(
+                path.absolute() / "state"
+            )
+    except Exception as error:  # orbax raises many kinds
+        raise InputError(f"checkpoint {path} cannot be read: it was written by another version") from error
+
+
 def _are_sums(sums: Any, members: int) -> bool:
     """Whether these are sums by name, one finite number for each member."""
     numbers = sums.values() if isinstance(sums, dict) else [None]
@@ -154,18 +189,19 @@ def _is_finite(number: Any) -> bool:
 
 def _write_digest(directory: Path) -> None:
     temporary = directory / (DIGEST + ".tmp")
-    temporary.write_text(json.dumps({"blake2b": _digest(directory)}))
+    temporary.write_text(json.dumps({"blake2b": digest(directory)}))
     os.replace(temporary, directory / DIGEST)
 
 
 def _digest_agrees(directory: Path) -> bool:
     try:
-        return json.loads((directory / DIGEST).read_text())["blake2b"] == _digest(directory)
+        return json.loads((directory / DIGEST).read_text())["blake2b"] == digest(directory)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
-def _digest(directory: Path) -> str:
+def digest(directory: Path) -> str:
+    """Of all that a checkpoint holds."""
     total = hashlib.blake2b(digest_size=16)
     files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.name.startswith(DIGEST))
     for path in files:

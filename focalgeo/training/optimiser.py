@@ -64,12 +64,22 @@ def make_optimiser(
     _check("config.optimizer.nesterov", nesterov, isinstance(nesterov, bool), "be true or false")
     _check("config.optimizer.weight_decay", weight_decay, _is_number(weight_decay), "be a finite number, 0 or more")
     _check("config.optimizer.clip_norm", clip_norm, _is_number(clip_norm), "be 0 (off) or a finite number above it")
-    return optax.chain(
+    return optax.chain(  # `moments` knows this order
         optax.clip_by_global_norm(float(clip_norm)) if clip_norm else optax.identity(),
         optax.add_decayed_weights(float(weight_decay), _but_word_vectors) if weight_decay else optax.identity(),
         OPTIMISERS[name](float(momentum), nesterov),
         optax.scale_by_learning_rate(schedule),
     )
+
+
+def moments(opt_state: Sequence) -> PyTree:
+    """The state of the optimiser's own scaling, sgd's momentum or adam's and adagrad's moments, of what it keeps."""
+    return opt_state[2]
+
+
+def with_moments(opt_state: tuple, own: PyTree) -> tuple:
+    """The same state with these moments; the schedule's count stays."""
+    return (*opt_state[:2], own, *opt_state[3:])
 
 
 def _check(name: str, value: Any, holds: bool, words: str) -> None:
