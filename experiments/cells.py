@@ -202,7 +202,7 @@ def parse() -> argparse.Namespace:
     add("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
     add("--seeds", type=at_least(1), help="0, 1, ... of every loss (default 5 on images, 3 on text)")
     add("--data", nargs="+", default=[], metavar="TASK=NAME", help="config.data.name of a task")
-    add("--again", action="store_true", help="train what is stored too")
+    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
     parser.add_scale()
     parser.add_out("runs/cells", "folder of the runs")
     return parser.parse_args()

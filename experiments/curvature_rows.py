@@ -1,14 +1,19 @@
 """Curvature and calibration of one run of a sweep, by name, from its rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Trace, select
 
+CHANCE = 0.2  # accuracy below which a run of ten classes has learned nothing
 PARTS = ("gauss_newton", "residual", "rank_one", "scale_only")
 
 
 def train_accuracy(rows: list) -> float:
-    """The accuracy of the training steps of the last epoch."""
+    """The accuracy of the training steps of the last rows, those that end in the last epoch.
+
+    A row is of config.log_every steps, so that of few steps an epoch more than one epoch counts.
+    """
     steps = list(select(rows, Scalar, name="accuracy", split="train"))
     last = max(row.tags.epoch for row in steps) - 1
     own = [row for row in steps if row.tags.epoch > last + 1e-6]
@@ -37,3 +42,16 @@ def numbers(rows: list) -> Iterator[tuple[str, float]]:
 
 def _surface(row: Eigenvalue | Trace | AttributionPart) -> str:
     return "CE" if row.loss == "cross_entropy" else "own"
+
+
+def with_own(run: dict[str, Any]) -> dict[str, Any]:
+    """The run with numbers of the trained loss also where that is cross-entropy, with a penalty or without.
+
+    A penalty is no part of "own": MMCE and both trace penalties have cross-entropy's numbers there.
+    """
+    return {name.replace(" CE ", " own "): number for name, number in run.items() if " CE " in name} | run
+
+
+def trained(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs that have learned something: curvature and calibration of the others say nothing of a loss."""
+    return [run for run in runs if run["accuracy"] >= CHANCE]

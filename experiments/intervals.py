@@ -30,15 +30,20 @@ def resampled_interval(values: Sequence[float]) -> Interval:
     Source: Nadeau & Bengio, Machine Learning 52, 2003, section 4.
     """
     own = interval(values)
-    if not np.isfinite(own.low + own.high):
+    if not is_known(own):
         return own
     half = (own.high - own.mean) * np.sqrt(1 + len(values))
     return Interval(own.mean, own.mean - half, own.mean + half)
 
 
-def within(found: Interval, least: float, most: float) -> Interval:
+def is_known(found: Interval) -> bool:
+    """Whether both ends are finite: of one value, or none, they are not."""
+    return bool(np.isfinite(found.low + found.high))
+
+
+def clipped(found: Interval, least: float, most: float) -> Interval:
     """The interval cut where the range of its number ends; one that is unknown stays as it is."""
-    if not np.isfinite(found.low + found.high):
+    if not is_known(found):
         return found
     return found._replace(low=max(found.low, least), high=min(found.high, most))
 
@@ -50,10 +55,18 @@ def paired(one: Mapping[Any, float], other: Mapping[Any, float]) -> Interval:
 
 def verdict(difference: Interval, *, falls: bool = True) -> str:
     """Whether a fall (or rise) is shown: the interval lies on that side of 0, on the other side, or holds 0."""
-    if not np.isfinite(difference.low + difference.high):
+    if not is_known(difference):
         return UNTOLD
     low, high = (difference.low, difference.high) if falls else (-difference.high, -difference.low)
     return SHOWS if high < 0 else NOT if low > 0 else UNTOLD
+
+
+def alike(difference: Interval, room: float) -> str:
+    """Whether a difference of at most `room` is shown: its interval lies inside, outside, or across an end."""
+    if not is_known(difference):
+        return UNTOLD
+    inside = -room <= difference.low and difference.high <= room
+    return SHOWS if inside else NOT if difference.high < -room or difference.low > room else UNTOLD
 
 
 def joined(verdicts: Sequence[str]) -> str:
@@ -83,7 +96,7 @@ def shown(value: Interval, *, digits: int = 3, scale: float = 1.0, signed: bool 
         return ""
     form = f"{'+' if signed else ''}.{digits}g"
     mean, low, high = (scale * number for number in value)
-    if not np.isfinite(low + high):
+    if not is_known(value):
         return f"{mean:{form}}"
     text = f"{mean:{form}} ({low:{form}} to {high:{form}})"
     return f"**{text}**" if signed and (low > 0 or high < 0) else text

@@ -83,5 +83,5 @@ def reported() -> Iterator[None]:
         print("stopped; what is trained is kept, and the same command goes on", file=sys.stderr)
         sys.exit(130)
     except OSError as error:
-        print(f"{error.filename}: {error.strerror}: give another folder as --out", file=sys.stderr)
+        print(f"{error.filename}: {error.strerror}: name another file or folder", file=sys.stderr)
         sys.exit(2)

@@ -44,7 +44,10 @@ def train_outputs(workdir: Path, examples: int = 5000, *, split: str = "train") 
 def _kept(workdir: Path, config, prepared: Prepared, predict: Callable) -> TrainState:
     """The newest checkpoint's state; where the job ends with its best epoch, that one, of which the last is one."""
     with contextlib.closing(checkpoint.make_manager(workdir / "checkpoints", keep=config.checkpoint.keep)) as manager:
-        state = checkpoint.restore_latest(manager, initial_state(prepared, make_members(config))).state
+        newest = checkpoint.restore_latest(manager, initial_state(prepared, make_members(config)))
+    if newest is None:
+        raise InputError(f"{workdir} holds no checkpoint: train it again")
+    state = newest.state
     if state.best is None:
         return state
     best = best_epoch.after_epoch(state, config.optimizer.epochs, predict(prepared.dataset.val, state))
@@ -79,18 +82,3 @@ def temperatures(
         values = np.asarray(search.nll if criterion == "nll" else search.ece)
         found[criterion] = [float(TEMPERATURES[row.argmin()]) for row in values]
     return found
-
-
-def read_outputs(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Logits, or the logarithms of probabilities, and labels of an .npz file.
-
-    Raises:
-        InputError: it holds none.
-    """
-    with np.load(path) as arrays:
-        if "labels" not in arrays or not {"probs", "logits"} & set(arrays):
-            raise InputError(f"{path}: holds {', '.join(arrays) or 'nothing'}: it must hold labels and probs or logits")
-        if "logits" in arrays:
-            return arrays["logits"].astype(np.float32), arrays["labels"].astype(np.int32)
-        probs = np.maximum(arrays["probs"].astype(np.float32), np.finfo(np.float32).tiny)
-        return np.log(probs), arrays["labels"].astype(np.int32)

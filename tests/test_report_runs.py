@@ -53,6 +53,24 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(listed):
     assert "manifest.json" in page[page.index("broken") :]
 
 
+def test_a_run_that_has_only_begun_is_listed_as_not_finished(tmp_path):
+    write_workdir(tmp_path / "begun", manifest=of_config("2026-01-01T10:00:00"))
+    (tmp_path / "begun" / "metrics.jsonl").unlink()
+    page = write_list(tmp_path).read_text()
+    assert "not finished" in page
+    assert "cannot be read" not in page
+
+
+def test_another_s_page_is_not_written_over(tmp_path):
+    write_workdir(tmp_path / "run")
+    (tmp_path / "index.html").write_text("<html>mine</html>")
+    with pytest.raises(InputError, match="is another's page: move it away"):
+        write_list(tmp_path)
+    assert (tmp_path / "index.html").read_text() == "<html>mine</html>"
+    (tmp_path / "index.html").unlink()
+    assert write_list(tmp_path).read_text() == write_list(tmp_path).read_text()
+
+
 def test_the_list_holds_what_the_templates_hold_and_nothing_else(listed, tmp_path):
     check_page(listed[1])
     folder = tmp_path / 'x"><b>'

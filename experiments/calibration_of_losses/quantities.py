@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.intervals import interval, within
+from experiments.intervals import clipped, interval
 from experiments.writing import Interval
 
 PAPERS = json.loads((Path(__file__).parent / "papers.json").read_text(encoding="utf-8"))
@@ -73,7 +73,7 @@ def by_seed(runs: Iterable[dict[str, Any]], loss: str, name: str, split: str = "
 def mean(runs: Iterable[dict[str, Any]], loss: str, name: str) -> Interval:
     """The interval over the seeds of a loss, cut where the quantity's range ends: at 0, and of a share at 100%."""
     is_share = name == "error" or QUANTITIES[name].title.endswith("%")
-    return within(interval(list(by_seed(runs, loss, name).values())), 0.0, 100.0 if is_share else math.inf)
+    return clipped(interval(list(by_seed(runs, loss, name).values())), 0.0, 100.0 if is_share else math.inf)
 
 
 def losses_of(runs: Iterable[dict[str, Any]]) -> list[str]:

@@ -95,7 +95,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--networks", nargs="+", choices=runs.NETWORKS, default=list(runs.NETWORKS))
     add("--seeds", type=at_least(1), help="0, 1, ... (default 20 on digits, 3 on CIFAR-10)")
-    add("--again", action="store_true", help="train what is stored too")
+    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
     add("--tables", action="store_true", help="train nothing, write what is stored")
     add("--cost", action="store_true", help="print what is to be trained and its cost")
     parser.add_cifar10("the images")

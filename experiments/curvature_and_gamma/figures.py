@@ -8,8 +8,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from experiments.curvature_and_gamma.runs import NETWORKS, with_own
+from experiments.curvature_and_gamma.runs import NETWORKS
 from experiments.curvature_and_gamma.statistics import Runs, by_seed, gammas_of, has_log
+from experiments.curvature_rows import with_own
 from experiments.drawing import plain_ticks
 from experiments.intervals import interval
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.curvature_and_gamma.statistics import Runs, gammas_of, has_log
-from experiments.intervals import NOT, SHOWS, UNKNOWN, UNTOLD, interval
+from experiments.intervals import NOT, SHOWS, UNKNOWN, UNTOLD, interval, is_known
 from experiments.writing import Interval
 
 RESAMPLES = 2000
@@ -59,7 +59,7 @@ def _scaled(values: np.ndarray) -> np.ndarray:
 
 
 def _verdict(curvature: Interval, vertex: Interval) -> str:
-    if not np.isfinite(curvature.low + curvature.high):
+    if not is_known(curvature):
         return UNTOLD
     if curvature.high < 0 or vertex.high < 0 or vertex.low > 1:
         return NOT

@@ -68,10 +68,3 @@ def measured(workdir: Path, network: str, config: str) -> list[dict[str, Any]]:
         run = {"network": network, "gamma": gamma, "seed": seed, "train accuracy": train_accuracy(own)}
         found.append(run | dict(numbers(own)) | {"record": record})
     return found
-
-
-def with_own(run: dict[str, Any]) -> dict[str, Any]:
-    """The run with numbers of the trained loss also where it is cross-entropy, gamma 0."""
-    if run["gamma"]:
-        return run
-    return run | {name.replace(" CE ", " own "): number for name, number in run.items() if " CE " in name}

@@ -1,7 +1,8 @@
 """Tables of the curvature by gamma, of the differences to cross-entropy, and of the attribution."""
 
-from experiments.curvature_and_gamma.runs import NETWORKS, with_own
+from experiments.curvature_and_gamma.runs import NETWORKS
 from experiments.curvature_and_gamma.statistics import Runs, by_seed, change, gammas_of, has_log, slope
+from experiments.curvature_rows import with_own
 from experiments.intervals import interval, paired, shown
 from experiments.writing import markdown
 
@@ -16,7 +17,7 @@ CURVATURE = {
     "scale_free_trace CE val": "scale-free trace, CE, val",
 }
 OUTPUTS = {
-    "train accuracy": ("accuracy on train in the last epoch, %", 100),
+    "train accuracy": ("accuracy on train at the end, %", 100),
     "accuracy": ("accuracy on test, %", 100),
     "ece": ("test ECE, %", 100),
     "ece after T": ("ECE after T, %", 100),

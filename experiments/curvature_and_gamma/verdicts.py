@@ -4,8 +4,9 @@ import numpy as np
 
 from experiments.claims import Claim
 from experiments.curvature_and_gamma.minima import inner_minimum, shared_minimum
-from experiments.curvature_and_gamma.runs import DIGITS, NETWORKS, with_own
+from experiments.curvature_and_gamma.runs import DIGITS, NETWORKS
 from experiments.curvature_and_gamma.statistics import Runs, gammas_of, has_log, slope
+from experiments.curvature_rows import with_own
 from experiments.intervals import NOT, SHOWS, UNTOLD, joined, rank_correlation, shown, verdict
 
 SURFACES = {  # number -> words

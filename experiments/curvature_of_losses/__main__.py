@@ -78,7 +78,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--trainings", nargs="+", choices=runs.TRAININGS, default=list(runs.TRAININGS))
     add("--seeds", type=at_least(2), default=20, help="0, 1, ... (default 20)")
-    add("--again", action="store_true", help="train what is stored too")
+    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
     add("--tables", action="store_true", help="train nothing, write what is stored")
     add("--cost", action="store_true", help="print what is to be trained and its cost")
     parser.add_store()

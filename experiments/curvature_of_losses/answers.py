@@ -7,9 +7,9 @@ import numpy as np
 from scipy import stats
 
 from experiments.claims import Claim
-from experiments.curvature_of_losses.runs import TRAININGS, with_own
-from experiments.intervals import UNKNOWN, interval, paired, shown, verdict
-from experiments.intervals import within as cut
+from experiments.curvature_of_losses.runs import TRAININGS
+from experiments.curvature_rows import trained, with_own
+from experiments.intervals import UNKNOWN, clipped, interval, paired, shown, verdict
 from experiments.writing import Interval, markdown
 
 Runs = Sequence[dict[str, Any]]
@@ -25,7 +25,7 @@ CURVATURE = {
 CALIBRATION = {"ece": "ECE as trained", "ece after T": "ECE after T", "nll after T": "NLL after T"}
 FIXED = ("accuracy", "p_y")
 OUTPUTS = {  # number -> title, scale
-    "train accuracy": ("accuracy on train in the last epoch, %", 100),
+    "train accuracy": ("accuracy on train at the end, %", 100),
     "accuracy": ("accuracy on test, %", 100),
     "p_y": ("mean p of the label, %", 100),
     "ece": ("ECE as trained, %", 100),
@@ -38,8 +38,8 @@ RESAMPLES = 2000
 
 
 def by_training(runs: Runs) -> dict[str, list[dict[str, Any]]]:
-    """Way of training -> its runs, with the numbers of its own loss."""
-    found = {name: [with_own(run) for run in runs if run["training"] == name] for name in TRAININGS}
+    """Way of training -> its runs that have learned something, with the numbers of its own loss."""
+    found = {name: [with_own(run) for run in trained(runs) if run["training"] == name] for name in TRAININGS}
     return {name: own for name, own in found.items() if own}
 
 
@@ -90,7 +90,7 @@ def _resampled(count: int, points_of: Callable[[np.ndarray], np.ndarray]) -> Int
     found = found[np.isfinite(found)]
     if not np.isfinite(value) or len(found) < RESAMPLES / 2:
         return UNKNOWN
-    return Interval(value, *np.quantile(found, [0.025, 0.975]).tolist())
+    return Interval(value, *np.quantile(found, [0.025, 0.975]).round(9).tolist())
 
 
 def _of_points(points: np.ndarray) -> float:
@@ -155,7 +155,7 @@ def outputs_table(runs: Runs) -> str:
     lines = []
     for name, each in own.items():
         levels = {number: interval([run[number] for run in each]) for number in OUTPUTS}
-        shares = {number: cut(levels[number], 0, 1) for number, (_, scale) in OUTPUTS.items() if scale == 100}
+        shares = {number: clipped(levels[number], 0, 1) for number, (_, scale) in OUTPUTS.items() if scale == 100}
         cells = [shown((levels | shares)[number], scale=scale) for number, (_, scale) in OUTPUTS.items()]
         less = paired(*({run["seed"]: run["ece"] for run in runs} for runs in (each, own.get("ce", []))))
         less = shown(less, scale=100, signed=True) if name != "ce" else ""

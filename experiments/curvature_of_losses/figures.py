@@ -17,7 +17,7 @@ MARKERS = "osD^v<>PXph*dH"
 
 
 def draw(runs: Runs, folder: Path) -> None:
-    """Write trace_and_ece.png: each run faint, the mean of each way of training with its name beside."""
+    """Write trace_and_ece.png: each run faint, the mean of each way of training, named in the legend."""
     folder.mkdir(parents=True, exist_ok=True)
     own = by_training(runs)
     figure, axes = plt.subplots(1, 2, sharey=True, figsize=(9.4, 4.6), layout="constrained")

@@ -75,9 +75,3 @@ def measured(workdir: Path, name: str) -> list[dict[str, Any]]:
         run = {"training": name, "seed": seed, "train accuracy": train_accuracy(own), "p_y": known}
         found.append(run | dict(numbers(own)) | {"record": record})
     return found
-
-
-def with_own(run: dict[str, Any]) -> dict[str, Any]:
-    """The run with numbers of the trained loss also where it is cross-entropy."""
-    own = {name.replace(" CE ", " own "): number for name, number in run.items() if " CE " in name}
-    return own | run

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from experiments.cells import GAMMAS
-from experiments.outputs import read_outputs, temperatures
+from experiments.outputs import temperatures
 from experiments.writing import rounded
 from focalgeo import calibration
+from focalgeo.data.logits_files import Keys, read_outputs
 
 FITS = (  # method, criterion
     ("temperature_scaling", "nll"),
@@ -32,7 +33,8 @@ def measure(path: Path, splits: int) -> list[dict[str, Any]]:
     Raises:
         InputError: the file holds none.
     """
-    logits, labels = read_outputs(path)
+    outputs = read_outputs(str(path), Keys(), where=path.stem)
+    logits, labels = outputs.logits, outputs.labels
     found = []
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(labels))

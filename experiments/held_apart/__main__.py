@@ -69,7 +69,7 @@ def parse() -> argparse.Namespace:
     parser = Parser("held_apart", __doc__)
     add = parser.add_argument
     add("--seeds", type=at_least(2), default=8, help="0, 1, ... (default 8)")
-    add("--again", action="store_true", help="train what is stored too")
+    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
     add("--tables", action="store_true", help="train nothing, write what is stored")
     add("--cost", action="store_true", help="print what is to be trained and its cost")
     parser.add_store()

@@ -41,7 +41,7 @@ def draw(runs: Runs, folder: Path) -> None:
     for axis in axes[-1]:
         axis.set_xlabel("γ of the training loss")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    seeds = len({run["seed"] for run in runs})
+    seeds = len(table_of(runs, next(iter(ROWS))))
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9, title=f"n = {seeds} seeds")
     figure.savefig(folder / "lambda_max.png", dpi=120)
     plt.close(figure)

@@ -62,9 +62,3 @@ def _member(row: Trace) -> tuple:
 
 def _place(rate: float, rates: tuple[float, ...]) -> int:
     return min(range(len(rates)), key=lambda place: abs(rates[place] - rate))
-
-
-def with_own(run: dict[str, Any]) -> dict[str, Any]:
-    """The run with numbers of the trained loss also where it is cross-entropy, gamma 0."""
-    own = {name.replace(" CE ", " own "): number for name, number in run.items() if " CE " in name}
-    return own | run

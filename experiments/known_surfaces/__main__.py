@@ -27,7 +27,7 @@ def main() -> None:
     asked = parse()
     with jobs.reported():
         folder = HERE if asked.store else asked.out
-        results = {} if asked.again else read(folder)
+        results = {} if asked.again and not asked.tables else read(folder)
         if asked.tables and not results:
             raise InputError(f"{folder} holds no results: run without --tables")
         if asked.tables:

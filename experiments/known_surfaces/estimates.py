@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.intervals import interval, within
+from experiments.intervals import clipped, interval
 from experiments.known_surfaces.surfaces import Surface
 from focalgeo import curvature
 
@@ -76,7 +76,7 @@ def trace_row(found: Any, eigenvalues: np.ndarray) -> tuple[dict[str, Any], np.n
     row = {
         "error": _rms(errors),
         "claimed": _rms(found.stderr / scale),
-        "held": within(interval(_held(found, truth, scale)), 0, 1),
+        "held": clipped(interval(_held(found, truth, scale)), 0, 1),
     }
     return row, errors
 
@@ -94,7 +94,7 @@ def search_row(found: Any, eigenvalues: np.ndarray) -> dict[str, Any]:
     return {
         "error": _rms(errors / scale),
         "claimed": _rms(found.residual / scale),
-        "held": within(interval(errors <= np.maximum(found.residual, rounding)), 0, 1),
+        "held": clipped(interval(errors <= np.maximum(found.residual, rounding)), 0, 1),
         "converged": float(converged.mean()),
         "elsewhere": int((converged & (errors > wanted)).sum()),
         "made": float(found.num_matvecs.mean()),
@@ -107,7 +107,7 @@ def density_row(found: Any, eigenvalues: np.ndarray, points: np.ndarray) -> dict
     return {
         "error": _rms(found.value - truth),
         "claimed": _rms(found.stderr),
-        "held": within(interval(_held(found, truth, 1.0).mean(1)), 0, 1),
+        "held": clipped(interval(_held(found, truth, 1.0).mean(1)), 0, 1),
     }
 
 
@@ -117,7 +117,7 @@ def diagonal_row(found: Any, truth: np.ndarray) -> dict[str, Any]:
     return {
         "error": _rms(found.value - truth) / scale,
         "claimed": _rms(found.stderr) / scale,
-        "held": within(interval(_held(found, truth, scale).mean(1)), 0, 1),
+        "held": clipped(interval(_held(found, truth, scale).mean(1)), 0, 1),
     }
 
 

@@ -77,9 +77,9 @@ def _nearer(rows: Rows, name: str, titles: dict[str, str]) -> Claim:
 
 
 def trace_table(rows: Rows, titles: dict[str, str]) -> str:
-    """Of each surface at one cost: error and claim of the three methods, and the error less Hutchinson's."""
-    heads = ["surface", *(f"{NAMES[name]}: error (claimed), %" for name in TRACES)]
-    heads += [f"{NAMES[name]} less Hutchinson, %" for name in TRACES[1:]]
+    """Of each surface at one cost: each method's root mean square error and claim, mean error less Hutchinson's."""
+    heads = ["surface", *(f"{NAMES[name]}: root mean square error (claimed), %" for name in TRACES)]
+    heads += [f"{NAMES[name]}: mean absolute error less Hutchinson's, %" for name in TRACES[1:]]
     lines = []
     for surface, title in titles.items():
         own = {row["estimator"]: row for row in _of(rows, surface) if row["products"] == COST}

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from experiments.claims import Claim
-from experiments.intervals import NOT, SHOWS, UNTOLD, interval, paired, shown
+from experiments.intervals import NOT, SHOWS, UNTOLD, alike, interval, is_known, paired, shown
 from experiments.learned_gamma.training import GAMMAS, STARTS, TASKS
 from experiments.writing import Interval, markdown
 
@@ -61,17 +59,15 @@ def claims(runs: Runs) -> list[Claim]:
             for name, other in rivals(runs, task).items():
                 found.append(_alike(f"{title}: γ learned from {start:g}", own, other, name))
         ends = less(_ended(runs, task, STARTS[1]), _ended(runs, task, STARTS[0]), "end")
-        said = UNTOLD if not np.isfinite(ends.low + ends.high) else SHOWS if max(-ends.low, ends.high) < 0.5 else NOT
         claim = f"{title}: γ ends within 0.5 of the same from {STARTS[0]:g} and from {STARTS[1]:g}"
-        found.append(Claim("focalgeo", claim, said, f"difference {shown(ends, signed=True)}"))
+        found.append(Claim("focalgeo", claim, alike(ends, 0.5), f"difference {shown(ends, signed=True)}"))
     return found
 
 
 def _alike(words: str, own: dict, other: dict, name: str) -> Claim:
     """Shows where the test NLL is lower, or within ROOM above; not where it is further above."""
     change = less(own, other, "nll")
-    known = np.isfinite(change.low + change.high)
-    said = UNTOLD if not known else SHOWS if change.high < ROOM else NOT if change.low > ROOM else UNTOLD
+    said = UNTOLD if not is_known(change) else SHOWS if change.high < ROOM else NOT if change.low > ROOM else UNTOLD
     after, ece = less(own, other, "nll after T"), less(own, other, "ece")
     points = shown(ece, scale=100, signed=True)
     because = f"NLL {shown(change, signed=True)}, after T {shown(after, signed=True)} nats; ECE {points} points"

@@ -8,6 +8,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from experiments.drawing import error_lengths
 from experiments.intervals import interval
 from experiments.learned_gamma.answers import Runs, of, tasks
 from experiments.learned_gamma.training import GAMMAS, STARTS, TASKS
@@ -62,5 +63,4 @@ def _scores(axis, runs: Runs, task: str) -> None:
 
 def _errors(groups: list[dict]) -> tuple[np.ndarray, np.ndarray]:
     found = [interval([run["nll"] for run in own.values()]) for own in groups]
-    lengths = np.array([[each.mean - each.low, each.high - each.mean] for each in found]).T
-    return np.array([each.mean for each in found]), np.where(np.isfinite(lengths), lengths, 0)
+    return np.array([each.mean for each in found]), error_lengths(found)

@@ -5,6 +5,7 @@ python -m experiments.map_and_matrix --logits=FOLDER --cells=runs/cells --store
 
 import argparse
 import sys
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,19 @@ def main() -> None:
     asked = parse()
     with jobs.reported():
         folder = HERE if asked.store else asked.out
-        runs = read(folder).get("runs", [])
+        known = read(folder)
+        runs, measured_on = known.get("runs", []), known.get("about", {}).get("date", "")
         for new in _measured(asked):
             print(f"{new['set']}, {new['seed']}", file=sys.stderr, flush=True)
-            runs = merged(runs, new)
+            runs, measured_on = merged(runs, new), str(date.today())
         trained = {cells.TASKS[task].title: found for task in cells.TASKS if (found := cells.stored(task))}
         if not runs and not trained:
             raise InputError("nothing is stored: name outputs by --logits or --cells")
-        write(runs, trained, folder)
+        newest = max((run["record"]["date"] for own in trained.values() for run in own), default="")
+        write(runs, trained, folder, max(measured_on, newest))
 
 
-def _measured(asked: argparse.Namespace) -> Any:
+def _measured(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from experiments.map_and_matrix import parts
 
     if asked.logits:
@@ -54,7 +57,7 @@ def merged(known: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, A
     return list(found.values())
 
 
-def write(runs: list[dict[str, Any]], trained: dict[str, answers.Runs], folder: Path) -> None:
+def write(runs: list[dict[str, Any]], trained: dict[str, answers.Runs], folder: Path, day: str) -> None:
     """Write results.json, figures and the README's tables."""
     told = {task: own for task, own in trained.items() if answers.by_gamma(own)}
     found = answers.claims(runs, told)
@@ -62,7 +65,7 @@ def write(runs: list[dict[str, Any]], trained: dict[str, answers.Runs], folder: 
         QUESTION,
         command="python -m experiments.map_and_matrix --logits=FOLDER --cells=runs/cells --store",
         cost=f"{len(runs)} fits of five methods, minutes of one core; the cells' training is of calibration_of_losses",
-        date=str(date.today()),
+        date=day,
     )
     figures.draw(runs, told, folder / "figures")
     texts = {

@@ -9,6 +9,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from experiments.drawing import error_lengths
 from experiments.intervals import interval
 from experiments.map_and_matrix.answers import BOTH, CLASSES, FITTED, MAP, Runs, by_gamma, gain, over, sets
 
@@ -67,8 +68,7 @@ def _gamma(cells: Mapping[str, Runs], path: Path) -> None:
         ]
         found = [interval(each) for each in values]
         means = np.array([each.mean for each in found])
-        lengths = np.array([[each.mean - each.low, each.high - each.mean] for each in found]).T
-        lengths[:, ~np.isfinite(lengths).all(0)] = 0
+        lengths = error_lengths(found)
         label = f"{task}, n = {len(by_seed)}"
         axis.errorbar(gammas, means, yerr=lengths, color=colour, marker=marker, markersize=5, capsize=2, label=label)
     axis.plot([0, 7], [0, 7], color="0.5", linewidth=0.8, linestyle="--", label="the same γ")

@@ -9,9 +9,9 @@ from scipy.special import logsumexp
 from sklearn.isotonic import IsotonicRegression
 
 from experiments import cells
-from experiments.outputs import read_outputs
 from experiments.writing import rounded
 from focalgeo import calibration, records
+from focalgeo.data.logits_files import Keys, read_outputs
 from focalgeo.types import InputError
 
 METHODS = {  # name here -> method
@@ -25,7 +25,8 @@ LOSSES = ("ce", "fl3")  # of the cells
 
 def of_halves(path: Path, splits: int) -> list[dict[str, Any]]:
     """A run for each random half of a file of outputs: one half fits, the other tests."""
-    logits, labels = read_outputs(path)
+    outputs = read_outputs(str(path), Keys(), where=path.stem)
+    logits, labels = outputs.logits, outputs.labels
     found = []
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(labels))

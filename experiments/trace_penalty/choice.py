@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.intervals import interval, within
-from experiments.trace_penalty.runs import CHANCE
+from experiments.curvature_rows import CHANCE
+from experiments.intervals import clipped, interval, is_known
 from experiments.trace_penalty.weights import CRITERION, TASKS
 from experiments.writing import Interval
 
@@ -80,8 +80,8 @@ def slope(cells: Cells, name: str) -> Interval:
     for seed in complete(cells) if len(cells) > 2 else []:
         ranks = np.argsort(np.argsort([cell[seed][name] for cell in cells.values()]))
         found.append(float(np.corrcoef(np.arange(len(ranks)), ranks)[0, 1]))
-    along = within(interval(found), -1.0, 1.0)
-    if not np.isfinite(along.low + along.high) or _by_chance(abs(along.mean), len(cells), len(found)) < 0.05:
+    along = clipped(interval(found), -1.0, 1.0)
+    if not is_known(along) or _by_chance(abs(along.mean), len(cells), len(found)) < 0.05:
         return along
     return along._replace(low=min(along.low, 0.0), high=max(along.high, 0.0))
 

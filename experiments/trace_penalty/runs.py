@@ -15,7 +15,6 @@ from focalgeo.rows import Eigenvalue, Metric, Trace, select
 ROOT = Path(__file__).parent.parent.parent
 QUARTER = "gauss_newton, quarter"
 FORMS = {"hessian": ("hessian", 1), "gauss_newton": ("gauss_newton", 1), QUARTER: ("gauss_newton", 4)}  # 1 / part
-CHANCE = 0.2  # accuracy below which a run of ten classes has learned nothing
 METRICS = ("accuracy", "ece", "nll")  # of the test images, by the outputs as trained
 CURVATURE = ("trace val", "trace train", "lambda_max val", "lambda_max train")  # of the mean cross-entropy
 

@@ -3,8 +3,9 @@
 import itertools
 from typing import Any
 
+from experiments.curvature_rows import CHANCE
 from experiments.intervals import interval, shown
-from experiments.trace_penalty.runs import CHANCE, CURVATURE, FORMS, METRICS, TASKS
+from experiments.trace_penalty.runs import CURVATURE, FORMS, METRICS, TASKS
 from experiments.writing import markdown
 
 COLUMNS = {  # number -> heading, and what it is multiplied by

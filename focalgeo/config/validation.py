@@ -100,6 +100,8 @@ def _check_values(config: ConfigDict, known: Known) -> None:
         )
     if loss.gamma < 0 and loss.name != "signed_focal_loss":
         raise InputError(f"config.loss.gamma is {loss.gamma}: it must be 0 or more (only signed_focal_loss goes below)")
+    if optimizer.sam_adaptive and not optimizer.sam_radius:
+        raise InputError("config.optimizer.sam_adaptive is true, sam_radius is 0: set a radius, as 0.5")
     start = config.start
     if start.run is None and (start.step is not None or start.modules or start.optimizer == "kept"):
         raise InputError("config.start.run is None: name the workdir that training starts from, or leave start out")

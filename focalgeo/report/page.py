@@ -87,13 +87,18 @@ def write_report(workdir: records.Workdir) -> Path:
     return folder / "report.html"
 
 
-def read_run(folder: Path) -> tuple[Manifest, list[Row]]:
+def read_run(folder: Path, *, begun: bool = False) -> tuple[Manifest, list[Row]]:
     """Return a workdir's manifest and rows, their names such as a page can show.
+
+    begun: a run that has no file of rows yet has none; else that is an error.
 
     Raises:
         InputError: they are missing or corrupt.
     """
-    return _readable_manifest(read_manifest(folder)), _readable_rows(read_rows(folder))
+    manifest = _readable_manifest(read_manifest(folder))
+    if begun and not (folder / records.METRICS_FILE).exists():
+        return manifest, []
+    return manifest, _readable_rows(read_rows(folder))
 
 
 def _readable_rows(rows: Sequence[Row]) -> list[Row]:

@@ -50,7 +50,8 @@ def write_list(folder: records.Workdir) -> Path:
     A workdir that cannot be read is listed with the reason.
 
     Raises:
-        InputError: there is no run in the folder, there are too many, or the page cannot be written.
+        InputError: there is no run in the folder, there are too many, its index.html is another's, or the page cannot
+        be written.
     """
     folder = Path(folder)
     check_folder(folder)
@@ -61,16 +62,23 @@ def write_list(folder: records.Workdir) -> Path:
         raise InputError(
             f"{short(str(folder), 200)} is no workdir and holds none; give the folder of a run, or of runs"
         )
+    _check_page(folder / PAGE)
     runs = [_read(folder, workdir) for workdir in workdirs]
     runs.sort(key=lambda run: str(run.manifest.get("created", "")), reverse=True)
     records.write_text(folder / PAGE, _render(folder, runs))
     return folder / PAGE
 
 
+def _check_page(path: Path) -> None:
+    """Refuse to write over a page that is none of this command's."""
+    if path.exists() and b'content="focalgeo"' not in path.read_bytes()[:1000]:
+        raise InputError(f"{short(str(path), 200)} is another's page: move it away, or name a folder of runs alone")
+
+
 def _read(folder: Path, workdir: Path) -> Run:
     name, has_page = workdir.relative_to(folder).as_posix(), (workdir / "report.html").exists()
     try:
-        return Run(name, *read_run(workdir), has_page)
+        return Run(name, *read_run(workdir, begun=True), has_page)
     except InputError as error:
         return Run(name, {}, (), has_page, str(error))
 

@@ -38,10 +38,11 @@ def make_step(
         outputs: the network's outputs and their penalties, see `penalties.make_outputs`.
         mean: False leaves out the division by n, as the published code of Mukhoti et al. does.
         ascent: (gradient, params) -> the step uphill, from whose end the gradient is taken a second time, with the same
-            batch and random numbers, see `sharpness.make_ascent`; metrics and batch statistics are of the first.
+            batch and random numbers, see `sharpness.make_ascent`; sums and batch statistics are of the first.
 
     Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the
-    gradient and of the new parameters and batch statistics; "stop" is the sum of what the devices give as `stop`.
+    gradient that is applied and of the new parameters and batch statistics; "stop" is the sum of what the devices give
+    as `stop`.
     """
 
     def step(state: TrainState, batch: Batch, stop: Array | None = None) -> tuple[TrainState, dict]:

@@ -9,6 +9,7 @@ import pytest
 from experiments import jobs
 from experiments.curvature_and_gamma import __main__ as command
 from experiments.curvature_and_gamma import figures, minima, runs, statistics, tables, verdicts
+from experiments.curvature_rows import with_own
 from experiments.intervals import NOT, SHOWS, UNTOLD
 from focalgeo import job
 from focalgeo.config import load_config
@@ -154,7 +155,7 @@ def test_bad_input_is_one_line_and_code_2(flags, said, tmp_path, monkeypatch, ca
 
 
 def test_of_gamma_0_the_trained_loss_is_cross_entropy():
-    run = runs.with_own(_runs()[0])
+    run = with_own(_runs()[0])
     assert run["trace own val"] == run["trace CE val"]
 
 

@@ -25,7 +25,7 @@ def _runs(ece_of, seeds: int = 8, trainings=tuple(runs.TRAININGS)) -> list:
             curvature, known, accuracy = centre + 0.2 * generator.random(3)
             run = {"training": name, "seed": seed, "record": RECORD} | dict.fromkeys(NUMBERS, 1 + generator.random())
             run |= {number: 1 + curvature for number in answers.CURVATURE if " own " not in number}
-            found.append(run | {"p_y": known, "accuracy": accuracy, "ece": 0.01 + ece_of(curvature, known)})
+            found.append(run | {"p_y": known, "accuracy": 0.5 + accuracy / 4, "ece": 0.01 + ece_of(curvature, known)})
     return found
 
 
@@ -64,6 +64,14 @@ def test_ratios_to_cross_entropy_are_paired_by_seed():
     for run in own:
         run["trace CE val"] = (2.0 if run["training"] == "sam" else 4.0) * (1 + run["seed"])
     assert "| **-50 (-50 to -50)** |" in answers.changes_table(own)
+
+
+def test_a_run_that_learned_nothing_is_left_out():
+    own = _runs(lambda curvature, known: curvature)
+    plain = answers.between(own, "trace CE val", "ece", ())
+    chance = own[0] | {"seed": 99, "accuracy": 0.1, "trace CE val": 1e9, "ece": 0.0}
+    assert answers.between([*own, chance], "trace CE val", "ece", ()) == plain
+    assert answers.outputs_table([*own, chance]) == answers.outputs_table(own)
 
 
 @pytest.mark.parametrize("name", runs.TRAININGS)

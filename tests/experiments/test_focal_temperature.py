@@ -94,7 +94,7 @@ def test_a_file_of_outputs_is_measured_by_halves(tmp_path):
     np.testing.assert_allclose(found[0]["fits"]["temperature_scaling/nll"]["temperature"], 2, rtol=0.3)
     assert "| others' net | 2 |" in answers.table_1(found)
     np.savez(tmp_path / "wrong.npz", scores=logits)
-    with pytest.raises(InputError, match="it must hold labels"):
+    with pytest.raises(InputError, match="wrong has neither logits nor probs"):
         others.measure(tmp_path / "wrong.npz", 2)
 
 

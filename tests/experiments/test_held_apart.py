@@ -56,6 +56,17 @@ def test_verdicts_follow_the_spreads_and_the_slopes():
     assert set(found.values()) == {UNTOLD}
 
 
+def test_a_spread_that_rests_on_one_level_is_not_told():
+    own = _runs(-0.5, 0.2)
+    for run in own:
+        if run["rate"] == 2 and run["batch"] == 16:  # as runs that do not train
+            for name in CURVATURE:
+                run[name] *= np.exp(-9)
+    found = _verdicts(own)
+    assert found["γ moves it more than the learning rate"] == UNTOLD
+    assert found["γ moves it more than the optimiser"] == SHOWS
+
+
 def test_a_curvature_below_0_tells_nothing():
     own = _runs(-0.5, 0.2)
     own[0]["lambda_max CE val"] = -1.0
