@@ -20,6 +20,7 @@ QUESTIONS = (
     "posthoc",
     "curvature_of_losses",
     "held_apart",
+    "switch",
     "learned_gamma",
     "known_surfaces",
     "map_and_matrix",

@@ -1,0 +1,1 @@
+"""A network that changes its loss on the way: how fast curvature and calibration follow."""
