@@ -21,6 +21,7 @@ QUESTIONS = (
     "curvature_of_losses",
     "held_apart",
     "switch",
+    "sharpness_aware",
     "learned_gamma",
     "known_surfaces",
     "map_and_matrix",

@@ -1,0 +1,1 @@
+"""Sharpness-aware minimisation against trace penalties, at equal trace and at equal cost."""
