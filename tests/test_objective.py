@@ -217,6 +217,7 @@ def test_class_weights_multiply_any_loss():
         ({"gamma": 0.0}, None),
         ({"name": "cross_entropy"}, None),
         ({"name": "dual_focal_loss"}, None),
+        ({"name": "confidence_penalised_cross_entropy"}, None),
         ({"alpha": (1.0,) * 10}, None),
         ({"trace_penalty": 0.1}, None),
     ],

@@ -151,7 +151,7 @@ FIELDS: dict[str, Field] = {
     ),
     "model.options": Field({}, Range(dict), "options of the network, as config.model.options.width=64; listed below"),
     "loss.name": Field("focal_loss", _TEXT, "name of the loss (docs/reference.md)"),
-    "loss.gamma": Field(3.0, _GAMMA, "gamma of the focal losses"),
+    "loss.gamma": Field(3.0, _GAMMA, "gamma of the focal losses and the confidence penalty"),
     "loss.smoothing": Field(0.05, _SHARE, "smoothing of label_smoothed_cross_entropy"),
     "loss.thresholds": Field((0.2,), _THRESHOLDS, "probabilities at which sample_dependent_focal_loss changes gamma"),
     "loss.boundaries": Field((100, 250), _BOUNDARIES, "epochs at which scheduled_focal_loss changes gamma"),

@@ -26,7 +26,12 @@ from focalgeo.losses.cross_entropy import (
     label_smoothed_cross_entropy,
     weighted_by_class,
 )
-from focalgeo.losses.focal import dual_focal_loss, focal_loss, signed_focal_loss
+from focalgeo.losses.focal import (
+    confidence_penalised_cross_entropy,
+    dual_focal_loss,
+    focal_loss,
+    signed_focal_loss,
+)
 from focalgeo.losses.kernel import mmce, weighted_mmce
 from focalgeo.types import Array, InputError, PyTree
 
@@ -42,6 +47,7 @@ __all__ = [
     "adafocal_state",
     "adafocal_update",
     "brier_loss",
+    "confidence_penalised_cross_entropy",
     "cross_entropy",
     "dual_focal_loss",
     "focal_loss",
@@ -67,6 +73,7 @@ LOSSES: dict[str, Callable[..., Array]] = {
     "adafocal_loss": adafocal_loss,
     "signed_focal_loss": signed_focal_loss,
     "dual_focal_loss": dual_focal_loss,
+    "confidence_penalised_cross_entropy": confidence_penalised_cross_entropy,
 }
 
 PENALTIES: dict[str, Callable[..., Array]] = {"mmce": mmce, "weighted_mmce": weighted_mmce}

@@ -1,4 +1,4 @@
-"""Focal loss per example; with a gamma of either sign; and the dual focal loss."""
+"""Focal loss per example; with a gamma of either sign; the dual focal loss; and the bound that focal loss has."""
 
 import jax
 import jax.numpy as jnp
@@ -122,3 +122,41 @@ def _share_of_next(logits, margin, rest, labels):
     chosen = below & jax.nn.one_hot(nearest, logits.shape[-1], dtype=bool)
     lag = jnp.sum(jnp.where(chosen, margin.lag, 0), axis=-1)
     return jnp.where(jnp.any(below, axis=-1), jnp.exp(lag - rest), 0)
+
+
+_FAR = 200.0  # a logit so far behind the largest has no probability in float32
+
+
+def confidence_penalised_cross_entropy(
+    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int, gamma: Float[Array, "..."] | float
+) -> Float[Array, "*batch"]:
+    """Cross-entropy and gamma KL(p || uniform), -log p_y + gamma (log classes - H(p)), in nats; H is the entropy of p.
+
+    Focal loss is at least this less gamma log classes, since (1 - p_y)^gamma >= 1 - gamma p_y (gamma >= 1).
+
+    Args:
+        logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
+        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
+        gamma: Float scalar or [...], 0 or more, may be traced. Zero gives `cross_entropy` bit for bit.
+
+    Returns:
+        [...] float32, non-negative to rounding, finite through second derivatives. The entropy is taken as
+        -log p_m + sum_k p_k (z_m - z_k) with m the largest logit, whose terms are all positive. Tested in
+        tests/losses/test_family.py.
+
+    Source: Mukhoti et al., arXiv 2002.09437, App. H (the bound); Kimura & Naganuma, arXiv 2405.00442, Lemma 1 and
+    Corollary 2, with a uniform prior; Pereyra et al., arXiv 1701.06548 (the penalty).
+    """
+    logits, labels, valid = labelled_rows(logits, labels)
+    gamma = checked_gamma(gamma, logits)
+    entropy, largest = _entropy(logits), jnp.log(jnp.asarray(logits.shape[-1], logits.dtype))
+    loss = softplus(-true_class_log_odds(logits, labels)) + gamma * (largest - entropy)
+    return marked(valid & jnp.isfinite(gamma), loss)
+
+
+def _entropy(logits: Array) -> Array:
+    margin = margins(logits, jnp.argmax(logits, axis=-1))
+    surprise = softplus(log_rest(margin) - margin.gap)  # -log p of the largest
+    behind = jnp.minimum(margin.gap[..., None] - margin.lag, _FAR)  # -lag is infinite at the largest itself
+    behind = jnp.where(jnp.isneginf(margin.lag), 0, behind)
+    return surprise + jnp.sum(jnp.exp(-behind - surprise[..., None]) * behind, axis=-1)

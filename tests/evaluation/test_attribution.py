@@ -173,8 +173,9 @@ def weighted(logits, labels):
         (lambda z, y: losses.label_smoothed_cross_entropy(z, y, 0.05), False),
         (losses.brier_loss, False),
         (lambda z, y: losses.dual_focal_loss(z, y, 2.0), False),
+        (lambda z, y: losses.confidence_penalised_cross_entropy(z, y, 2.0), False),
     ],
-    ids=["focal", "class-weighted", "by policy", "label smoothing", "brier", "dual focal"],
+    ids=["focal", "class-weighted", "by policy", "label smoothing", "brier", "dual focal", "confidence penalty"],
 )
 def test_only_a_loss_of_the_true_probability_alone_is_split_by_weight(loss, splits):
     random = np.random.default_rng(0)

@@ -10,6 +10,7 @@ from focalgeo.losses import (
     LOSSES,
     AdaFocalState,
     brier_loss,
+    confidence_penalised_cross_entropy,
     cross_entropy,
     dual_focal_loss,
     focal_loss,
@@ -71,6 +72,7 @@ def remembered(definition):
     [
         ("signed", signed_focal_loss, [(g,) for g in (*GAMMAS, -0.2, -2.0)]),
         ("dual", dual_focal_loss, [(g,) for g in GAMMAS]),
+        ("penalised", confidence_penalised_cross_entropy, [(g,) for g in GAMMAS]),
         ("smoothed", label_smoothed_cross_entropy, [(a,) for a in (0.0, 0.05, 1.0)]),
         ("brier", brier_loss, [()]),
     ],
@@ -118,7 +120,9 @@ def random_rows():
     return logits, jax.random.randint(jax.random.key(1), (200,), 0, 7)
 
 
-@pytest.mark.parametrize("function", [label_smoothed_cross_entropy, dual_focal_loss, signed_focal_loss])
+@pytest.mark.parametrize(
+    "function", [label_smoothed_cross_entropy, dual_focal_loss, signed_focal_loss, confidence_penalised_cross_entropy]
+)
 def test_zero_gives_cross_entropy_bit_for_bit(random_rows, function):
     np.testing.assert_array_equal(jax.jit(function)(*random_rows, jnp.float32(0)), jax.jit(cross_entropy)(*random_rows))
 
@@ -130,6 +134,23 @@ def test_signed_focal_is_focal_above_zero_and_takes_gamma_per_example(random_row
     np.testing.assert_array_equal(got[gamma >= 0], focal_loss(logits, labels, gamma)[gamma >= 0])
     inverse = (1 + p) ** -gamma * cross_entropy(logits, labels)
     np.testing.assert_allclose(got[gamma < 0], inverse[gamma < 0], rtol=1e-5)
+
+
+def test_focal_loss_is_at_least_cross_entropy_less_its_entropy(random_rows):
+    for scale in (0.05, 1.0):
+        logits, labels = scale * random_rows[0], random_rows[1]
+        for gamma in (0.5, 1.0, 5.0):  # below 1 by computation, from 1 on by proof
+            penalised = confidence_penalised_cross_entropy(logits, labels, gamma)
+            bound = np.asarray(penalised, np.float64) - gamma * np.log(7)
+            assert (focal_loss(logits, labels, gamma) >= bound - 1e-5).all()
+
+
+def test_the_confidence_penalty_of_huge_logits_is_finite():
+    logits = jnp.float32([[3e38, -3e38, 0.0], [80.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    got = confidence_penalised_cross_entropy(logits, jnp.int32([0, 0, 0]), 2.0)
+    np.testing.assert_allclose(got, [2 * np.log(3), 2 * np.log(3), np.log(3)], rtol=1e-6)
+    slopes = jax.vmap(jax.hessian(confidence_penalised_cross_entropy), (0, 0, None))(logits, jnp.zeros(3, int), 2.0)
+    assert np.isfinite(slopes).all()
 
 
 def every_hyper():

@@ -95,7 +95,11 @@ def _dual(p, rest, label, rival, gamma):
     return -((rest + (0 if rival is None else p[rival])) ** gamma) * mpmath.log(p[label])
 
 
-_DEFINITIONS = {"signed": _signed, "smoothed": _smoothed, "brier": _brier, "dual": _dual}
+def _penalised(p, _, label, __, gamma):
+    return -mpmath.log(p[label]) + gamma * mpmath.fsum(q * mpmath.log(q * len(p)) for q in p)
+
+
+_DEFINITIONS = {"signed": _signed, "smoothed": _smoothed, "brier": _brier, "dual": _dual, "penalised": _penalised}
 
 
 def mmce(p, labels, *, weighted=False, width=0.4):

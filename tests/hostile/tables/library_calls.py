@@ -32,6 +32,7 @@ OF_ROWS: dict[str, Callable] = {
     "focal_loss": lambda z, y: losses.focal_loss(z, y, 2.0),
     "signed_focal_loss": lambda z, y: losses.signed_focal_loss(z, y, -2.0),
     "dual_focal_loss": lambda z, y: losses.dual_focal_loss(z, y, 2.0),
+    "confidence_penalised_cross_entropy": lambda z, y: losses.confidence_penalised_cross_entropy(z, y, 2.0),
     "sample_dependent_focal_loss": lambda z, y: losses.sample_dependent_focal_loss(z, y, (0.2,), (5.0, 3.0)),
     "scheduled_focal_loss": lambda z, y: losses.scheduled_focal_loss(z, y, 0, (100,), (5.0, 3.0)),
     "adafocal_loss": lambda z, y: losses.adafocal_loss(z, y, losses.adafocal_state()),
