@@ -27,10 +27,9 @@ def draw(runs: Runs, folder: Path) -> None:
             for gamma in GAMMAS:
                 own = throughout(runs, gamma).values()
                 _line(axis, own, name, scale, 0, color=COLOURS[gamma], label=f"{LOSS[gamma]} throughout", linewidth=1.6)
-            for point, (style, words) in POINTS.items():
+            for point, (style, _) in POINTS.items():
                 own = of(runs, Way(source, *point, other)).values()
-                label = f"switched {words}"
-                _line(axis, own, name, scale, point[0], color=COLOURS[other], linestyle=style, label=label, marker="o")
+                _line(axis, own, name, scale, point[0], color=COLOURS[other], linestyle=style, marker="o")
                 stayed = of(runs, Way(source, *point, source)).values()
                 _line(axis, stayed, name, scale, point[0], color=COLOURS[source], linestyle=style, linewidth=1)
             axis.grid(color="0.9")
@@ -39,6 +38,8 @@ def draw(runs: Runs, folder: Path) -> None:
         axes[-1, column].set_xlabel("epoch")
     for row, (words, _) in enumerate(ROWS.values()):
         axes[row, 0].set_ylabel(words)
+    for style, words in POINTS.values():
+        axes[0, 0].plot([], [], color="0.35", linestyle=style, marker="o", markersize=3, label=f"switched {words}")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.savefig(folder / "paths.png", dpi=120)
