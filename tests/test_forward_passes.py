@@ -93,7 +93,13 @@ def test_networks_of_full_size_are_their_definitions(name):
 
 
 def test_each_network_of_images_has_a_definition_of_full_size():
-    others = {"linear", "logistic", "gp_cnn", "tree_lstm"}  # linear above, the rest in test_text_models.py
+    others = {
+        "linear",
+        "logistic",
+        "gp_cnn",
+        "tree_lstm",
+        "transformer",
+    }  # linear above, the rest in test_text_models.py
     assert set(FULL) | others == set(models.MODELS)
 
 
@@ -118,6 +124,14 @@ def test_words_are_read_alike_in_training_but_for_dropout():
     model = models.build("gp_cnn", 3, vocabulary_size=9, embedding_size=4, widths=(5,), hidden=(4,))
     variables = model.init(jax.random.key(0), x)
     np.testing.assert_array_equal(model.apply(variables, x, train=True), model.apply(variables, x))
+    options = {"embedding_size": 4, "width": 6, "heads": 2}
+    model = models.build("transformer", 3, vocabulary_size=9, dropout=0.0, **options)
+    variables = model.init(jax.random.key(0), x)
+    np.testing.assert_array_equal(model.apply(variables, x, train=True), model.apply(variables, x))
+    dropping = models.build("transformer", 3, vocabulary_size=9, dropout=0.5, **options)
+    np.testing.assert_array_equal(dropping.apply(variables, x), model.apply(variables, x))
+    logits = dropping.apply(variables, x, train=True, rngs={"dropout": jax.random.key(1)})
+    assert np.abs(logits - model.apply(variables, x)).max() > 1e-3
     tree = np.array([[[2, 0, 0], [3, 0, 0], [0, 0, 1]]], np.int32)
     for dropout, rngs in ((0.0, {}), (0.5, {"dropout": jax.random.key(1)})):
         model = models.build("tree_lstm", 3, vocabulary_size=9, embedding_size=4, width=6, dropout=dropout)

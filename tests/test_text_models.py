@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reference import tree_lstm as oracle
 
-from focalgeo import models, trees
+from focalgeo import curvature, models, trees
 from focalgeo.types import InputError
 
 KEY = jax.random.PRNGKey(0)
@@ -34,10 +34,17 @@ def test_number_of_parameters():
     expected = 18_000 * 300 + composition + (150 * 2 + 2)
     assert count("tree_lstm", 2, jnp.zeros((1, 7, 3), jnp.int32), vocabulary_size=18_000) == expected
 
+    block = 4 * (128 * 128 + 128) + (128 * 512 + 512) + (512 * 128 + 128) + 2 * 2 * 128
+    expected = 9_000 * 128 + (128 * 128 + 128) + 2 * block + 2 * 128 + (128 * 20 + 20)
+    assert count("transformer", 20, jnp.zeros((1, 9), jnp.int32), vocabulary_size=9_000) == expected
+
     assert count("logistic", 2, jnp.zeros((1, 2))) == 2
 
 
-@pytest.mark.parametrize(("name", "shape"), [("gp_cnn", (3, 9)), ("tree_lstm", (3, 7, 3))])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("gp_cnn", (3, 9)), ("tree_lstm", (3, 7, 3)), ("transformer", (3, 9)), ("transformer", (3, 7, 3))],
+)
 def test_bfloat16_changes_logits_by_its_rounding_only(name, shape):
     x = jnp.ones(shape, jnp.int32)
     exact, rounded = (
@@ -295,3 +302,117 @@ def test_networks_and_data_that_do_not_fit_are_named():
     for name, x in (("gp_cnn", jnp.zeros((1, 5, 3), jnp.int32)), ("tree_lstm", jnp.zeros((1, 5), jnp.int32))):
         with pytest.raises(InputError, match=f"{name} reads .*; choose"):
             jax.eval_shape(models.build(name, 2, vocabulary_size=9).init, jax.random.key(0), x)
+
+
+# --- the transformer, of documents and trees
+
+
+def transformed(words, p, heads):
+    """States [words, width] of a sentence of word numbers alone, in float64, from the equations."""
+
+    def dense(x, at):
+        return x @ at["kernel"] + at["bias"]
+
+    def normalised(x, at):
+        spread = np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+        return (x - x.mean(-1, keepdims=True)) / spread * at["scale"] + at["bias"]
+
+    vectors = p["Embed_0"]["embedding"][np.asarray(words)]
+    width = p["Dense_0"]["bias"].size
+    angles = np.arange(len(words))[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
+    y = dense(vectors, p["Dense_0"]) + np.concatenate([np.sin(angles), np.cos(angles)], -1)
+    depth = sum(name.startswith("MultiHead") for name in p)
+    for block in range(depth):
+        at, x = p[f"MultiHeadDotProductAttention_{block}"], normalised(y, p[f"LayerNorm_{2 * block}"])
+        q, k, v = (
+            np.einsum("wd,dhs->hws", x, at[name]["kernel"]) + at[name]["bias"][:, None]
+            for name in ("query", "key", "value")
+        )
+        scores = np.exp(q @ np.swapaxes(k, 1, 2) / np.sqrt(width / heads))
+        mixed = (scores / scores.sum(-1, keepdims=True)) @ v
+        y = y + np.einsum("hws,hsd->wd", mixed, at["out"]["kernel"]) + at["out"]["bias"]
+        hidden = dense(normalised(y, p[f"LayerNorm_{2 * block + 1}"]), p[f"Dense_{2 * block + 1}"])
+        gelu = 0.5 * hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3)))
+        y = y + dense(gelu, p[f"Dense_{2 * block + 2}"])
+    return normalised(y, p[f"LayerNorm_{2 * depth}"]), p[f"Dense_{2 * depth + 1}"]
+
+
+@pytest.fixture(scope="module", params=["documents", "trees"])
+def transformer(request):
+    """The model, variables that are no initial ones, and inputs at two padded lengths."""
+    options = dict(vocabulary_size=30, embedding_size=6, width=8, heads=2, depth=2, embedding_init=draw_vectors)
+    model = models.build("transformer", 3, **options)
+    random = np.random.default_rng(3)
+    forest = [generated(size, random) for size in (1, 2, 5, 9, 9)]
+    x, longer = (
+        (documents(23), documents(40)) if request.param == "documents" else (encode(forest, n)[0] for n in (9, 12))
+    )
+    variables = jax.tree.map(lambda leaf: leaf + 0.2 * jax.random.normal(KEY, leaf.shape), model.init(KEY, x))
+    return model, variables, x, longer, forest if request.param == "trees" else None
+
+
+def test_the_transformer_is_its_definition_on_each_sentence_alone(transformer):
+    model, variables, x, _, forest = transformer
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
+    logits = model.apply(variables, x)
+    if forest is None:
+        for row, size in enumerate(LENGTHS):
+            if size:
+                states, last = transformed(np.asarray(x)[row, :size], p, 2)
+                np.testing.assert_allclose(logits[row], states.mean(0) @ last["kernel"] + last["bias"], atol=3e-5)
+        return
+    leaves = (x.shape[1] + 1) // 2
+    for tree, rows, found in zip(forest, np.asarray(x), logits, strict=True):
+        size = len(words_of(tree))
+        states, last = transformed(rows[:size, 0], p, 2)
+        phrases = []
+
+        def visit(node, start):
+            if len(node) == 2:
+                return start + 1
+            end = visit(node[2], visit(node[1], start))
+            phrases.append(states[start:end].mean(0))  # noqa: B023
+            return end
+
+        assert visit(tree, 0) == size
+        wanted = np.concatenate([states, np.reshape(phrases, (-1, 8))]) @ last["kernel"] + last["bias"]
+        got = np.concatenate([found[:size], found[leaves : leaves + size - 1]])
+        np.testing.assert_allclose(got, wanted, atol=3e-5)
+
+
+def test_the_transformer_ignores_padding(transformer):
+    model, variables, x, longer, forest = transformer
+
+    def value(padded, params):
+        if forest is not None:
+            return loss(model.apply, padded, params)
+        return jnp.sum(jnp.sin(3 * model.apply({"params": params}, padded)))
+
+    one, other = (jax.jit(jax.value_and_grad(partial(value, each)))(variables["params"]) for each in (x, longer))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=5e-5), one, other)
+
+
+def test_numbers_that_name_nothing_give_nan_in_the_transformer(transformer):
+    model, variables, x, _, forest = transformer
+    bad = [x.at[0, 0].set(30)] if forest is None else [x.at[4, 0, 0].set(30), x.at[4, 9, 1].set(17)]
+    for each in bad:
+        found = jnp.isnan(model.apply(variables, each)).reshape(len(x), -1)
+        assert bool(jnp.any(found[0 if forest is None else 4]))
+        assert int(jnp.sum(jnp.any(found, axis=1))) == 1
+
+
+@pytest.mark.parametrize("of", ["hessian", "gauss_newton"])
+@pytest.mark.parametrize("form", ["taylor", "jvp_of_grad"])
+def test_the_transformer_s_trace_can_be_penalised(transformer, of, form):
+    model, variables, x, _, _ = transformer
+
+    def network(params):
+        return model.apply({"params": params}, x), ()
+
+    def of_outputs(logits):
+        return jnp.sum(jnp.where(jnp.isfinite(logits), -jax.nn.log_softmax(logits), 0)[..., 0])
+
+    def estimate(form):
+        return curvature.outputs_and_trace(network, of_outputs, variables["params"], KEY, of=of, form=form)[2]
+
+    np.testing.assert_allclose(estimate(form), estimate("forward_over_forward"), rtol=1e-3)

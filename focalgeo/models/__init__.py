@@ -20,6 +20,7 @@ from focalgeo.models.mlp import MLP, Logistic
 from focalgeo.models.mobilenet import MobileNetV2
 from focalgeo.models.resnet import Bottleneck, ResNet
 from focalgeo.models.text import GPCNN, TreeLSTM
+from focalgeo.models.transformer import Transformer
 from focalgeo.models.vit import ViT
 from focalgeo.types import InputError, Model, shown
 
@@ -40,6 +41,7 @@ MODELS = {
     "vit": ViT,
     "gp_cnn": GPCNN,
     "tree_lstm": TreeLSTM,
+    "transformer": Transformer,
     "logistic": Logistic,
 }
 # what a job gives a network by other fields or by its data; the rest of a constructor's plain values are its options:
@@ -112,7 +114,7 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
     if "vocabulary_size" in options and "vocabulary_size" not in fields:
         raise InputError(
             f"config.model.name: {name} does not read words, of which the data is made; choose gp_cnn for documents, "
-            "tree_lstm for trees"
+            "tree_lstm for trees, transformer for both"
         )
     if "vocabulary_size" in fields and not options.get("vocabulary_size"):
         raise InputError(f"config.model.name: {name} reads words, the data has none; choose text or another network")

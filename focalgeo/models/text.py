@@ -39,7 +39,9 @@ class GPCNN(nn.Module):
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x int32 [examples, length], token ids with 0 for padding."""
         if x.ndim != 2:
-            raise InputError("config.model.name: gp_cnn reads documents, the data is trees; choose tree_lstm")
+            raise InputError(
+                "config.model.name: gp_cnn reads documents, the data is trees; choose tree_lstm or transformer"
+            )
         words = x != 0
         x = embed(x, self.vocabulary_size, self.embedding_size, init=self.embedding_init, dtype=self.dtype)
         for layer, width in enumerate(self.widths):
@@ -102,7 +104,9 @@ class TreeLSTM(nn.Module):
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, 2L - 1, classes] of x."""
         if x.ndim != 3:
-            raise InputError("config.model.name: tree_lstm reads trees, the data is documents; choose gp_cnn")
+            raise InputError(
+                "config.model.name: tree_lstm reads trees, the data is documents; choose gp_cnn or transformer"
+            )
         if x.shape[1] % 2 == 0 or x.shape[2] != 3:
             raise InputError(f"x has shape {list(x.shape)}: tree_lstm reads trees [examples, 2 leaves - 1, 3]")
         init = nn.initializers.lecun_normal()
