@@ -22,6 +22,7 @@ QUESTIONS = (
     "held_apart",
     "switch",
     "sharpness_aware",
+    "text_transformer",
     "learned_gamma",
     "known_surfaces",
     "map_and_matrix",
