@@ -46,9 +46,9 @@ class Training(NamedTuple):
 TRAININGS = {
     "ce": Training("cross-entropy", "ce", {}),
     "fl3": Training("focal, γ = 3", "fl3", {}),
-    "hessian": Training("trace of the Hessian, 0.003", "ce", {"loss.trace_penalty": 0.003}),
+    "hessian": Training("trace of the Hessian, 0.0003", "ce", {"loss.trace_penalty": 0.0003}),
     "gauss_newton": Training(
-        "trace of Gauss-Newton, 0.003", "ce", {"loss.trace_penalty": 0.003, "loss.trace_of": "gauss_newton"}
+        "trace of Gauss-Newton, 0.0003", "ce", {"loss.trace_penalty": 0.0003, "loss.trace_of": "gauss_newton"}
     ),
 }
 

@@ -39,7 +39,7 @@ def test_all_is_written_and_refused_where_a_way_lacks(tmp_path):
     (tmp_path / "README.md").write_text("<!-- numbers -->\n<!-- end -->\n<!-- cost -->\n<!-- end -->\n")
     command.write(_runs({"fl3": -0.03}), COSTS, tmp_path)
     text = (tmp_path / "README.md").read_text()
-    assert "| trace of the Hessian, 0.003 | 3 | " in text
+    assert "| trace of the Hessian, 0.0003 | 3 | " in text
     assert (tmp_path / "figures" / "calibration.png").exists()
     with pytest.raises(command.InputError, match="not every way of training is stored"):
         command.write([run for run in _runs({}) if run["training"] != "fl3"], COSTS, tmp_path)
