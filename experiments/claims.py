@@ -23,6 +23,7 @@ QUESTIONS = (
     "switch",
     "sharpness_aware",
     "text_transformer",
+    "bounds",
     "learned_gamma",
     "known_surfaces",
     "map_and_matrix",

@@ -42,7 +42,7 @@ def softmax_fisher(logits: Rows) -> Float[Array, "*batch classes classes"]:
     check_finite("logits", score_rows("logits", logits))
     (logits,) = floats(logits)
     p = jax.nn.softmax(logits)
-    return jnp.eye(p.shape[-1], dtype=p.dtype) * p[..., None] - p[..., :, None] * p[..., None, :]
+    return jnp.vectorize(jnp.diag, signature="(n)->(n,n)")(p) - p[..., :, None] * p[..., None, :]
 
 
 def softmax_divergence(logits: Rows, displacement: Rows) -> Float[Array, "*batch"]:

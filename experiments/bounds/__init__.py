@@ -1,0 +1,1 @@
+"""What Kimura & Naganuma's definition, theorem, corollaries and conjecture say in numbers, on networks of digits."""
