@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.bounds.measured import DISTANCES
 from experiments.claims import Claim
-from experiments.intervals import NOT, SHOWS, UNTOLD, alike, interval, is_known, paired, shown, verdict
+from experiments.intervals import NOT, SHOWS, UNTOLD, alike, clipped, interval, is_known, paired, shown, verdict
 from experiments.writing import Interval, markdown
 
 Runs = Sequence[dict[str, Any]]
@@ -177,15 +177,17 @@ def bounds_table(runs: Runs, finite: Runs) -> str:
     for gamma in sorted({row["gamma"] for row in finite}):
         own = [run["gaussian"] for run in of(runs, "focal", gamma).values() if "gaussian" in run]
         groups = [row for row in finite if row["gamma"] == gamma]
-        cells = [shown(interval([each[name] for each in own]), scale=100) for name in ("bound", "drawn", "error")]
+        cells = [_share([each[name] for each in own]) for name in ("bound", "drawn", "error")]
         cells.append(shown(interval([each["divergence"] for each in own])))
-        cells += [
-            shown(interval([row[name] for row in groups]), scale=100) for name in ("boltzmann", "uniform", "error")
-        ]
+        cells += [_share([row[name] for row in groups]) for name in ("boltzmann", "uniform", "error")]
         lines.append([f"{gamma:g}", *cells])
     heads = ["γ", "bound, half the data, %", "error over draws, %", "test error, %", "KL, nats"]
     heads += ["bound, five networks, Maxwell-Boltzmann, %", "uniform, %", "test error, %"]
     return markdown(heads, lines)
+
+
+def _share(values: Sequence[float]) -> str:
+    return shown(clipped(interval(values), 0, 1), scale=100)
 
 
 def objectives_table(runs: Runs) -> str:

@@ -42,7 +42,7 @@ def lipschitz(gammas: tuple[float, ...]) -> list[dict[str, float]]:
             {
                 "gamma": gamma,
                 "gradient": float(jnp.sqrt(2.0) * jnp.max(jnp.abs(slope))),
-                "second derivative": float(2 * jnp.max(jnp.nan_to_num(jnp.abs(curved)))),
+                "second derivative": float(2 * jnp.max(jnp.abs(curved))),
             }
         )
     return found

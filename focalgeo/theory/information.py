@@ -21,6 +21,7 @@ from focalgeo.arguments import (
 from focalgeo.calibration.roots import bisection, implicit_step
 from focalgeo.types import Array, InputError
 
+_FAR = 80.0  # beyond it a sum of exponentials may overflow, and a logarithm of sums loses little
 _TERMS = 10  # Taylor terms of exp(x) - 1 - x below |x| = 1/2: the first one left out is below 1e-10 of the sum
 
 
@@ -67,20 +68,24 @@ def softmax_divergence(logits: Rows, displacement: Rows) -> Float[Array, "*batch
     for name, rows in (("logits", logits), ("displacement", displacement)):
         check_finite(name, score_rows(name, rows))
     logits, displacement = broadcast(logits=logits, displacement=displacement)
-    p = jax.nn.softmax(logits)
+    log_p, p = jax.nn.log_softmax(logits), jax.nn.softmax(logits)
     centred = displacement - jnp.sum(p * displacement, axis=-1, keepdims=True)
     valid = jnp.all(jnp.isfinite(logits) & jnp.isfinite(displacement), axis=-1)
-    return marked(valid, jnp.log1p(jnp.sum(p * _exp_minus_line(centred), axis=-1)))
+    far = jnp.max(centred, axis=-1) > _FAR
+    near = jnp.log1p(jnp.sum(_exp_minus_line(log_p, jnp.where(far[..., None], 0, centred)), axis=-1))
+    return marked(valid, jnp.where(far, jax.nn.logsumexp(log_p + centred, axis=-1), near))
 
 
-def _exp_minus_line(x: Array) -> Array:
-    """exp(x) - 1 - x, by its series where the subtraction would cancel."""
+def _exp_minus_line(log_p: Array, x: Array) -> Array:
+    """The function p (exp(x) - 1 - x), by its series where the subtraction would cancel, right where p underflows."""
+    p = jnp.exp(log_p)
     small = jnp.abs(x) < 0.5
     near = jnp.where(small, x, 0)
     series = jnp.ones_like(x)
     for order in range(_TERMS + 1, 2, -1):
         series = 1 + series * near / order
-    return jnp.where(small, near**2 / 2 * series, jnp.expm1(jnp.where(small, 1, x)) - x)
+    direct = jnp.where(x > 10, jnp.exp(log_p + x) - p * (1 + x), p * (jnp.expm1(jnp.where(x > 10, 1, x)) - x))
+    return jnp.where(small, p * near**2 / 2 * series, direct)
 
 
 _HALVINGS = 60

@@ -1,5 +1,6 @@
 import jax
 import numpy as np
+from scipy.special import log_softmax
 
 from focalgeo.theory import softmax_divergence, softmax_fisher
 
@@ -36,3 +37,20 @@ def test_divergence_equals_its_definition_for_large_steps():
     before, after = (z - np.log(np.exp(z).sum(axis=1, keepdims=True)) for z in (logits, logits + steps))
     expected = (np.exp(before) * (before - after)).sum(axis=1)
     np.testing.assert_allclose(softmax_divergence(logits, steps), expected, rtol=1e-5)
+
+
+def test_divergence_of_steps_beyond_float32_s_exponential():
+    rng = np.random.default_rng(0)
+    for scale in (20.0, 40.0, 100.0, 1000.0):
+        logits, steps = scale / 4 * rng.normal(size=(200, 6)), scale * rng.normal(size=(200, 6))
+        logits, steps = logits.astype(np.float32).astype(float), steps.astype(np.float32).astype(float)
+        before, after = (log_softmax(z, axis=1) for z in (logits, logits + steps))
+        expected = (np.exp(before) * (before - after)).sum(axis=1)
+        np.testing.assert_allclose(softmax_divergence(logits, steps), expected, rtol=2e-5, atol=2e-5)
+        slopes = jax.vmap(jax.grad(softmax_divergence, argnums=1))(logits.astype(np.float32), steps.astype(np.float32))
+        np.testing.assert_allclose(slopes, np.exp(after) - np.exp(before), atol=2e-5)
+
+
+def test_the_fisher_information_of_many_rows_is_that_of_each():
+    logits = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    np.testing.assert_array_equal(softmax_fisher(logits)[1, 2], softmax_fisher(logits[1, 2]))
