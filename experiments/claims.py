@@ -63,7 +63,7 @@ def index() -> str:
     for name in QUESTIONS:
         found = stored(name)
         date = found["about"]["date"] if found else "not yet run"
-        rows.append([f"[`{name}`](experiments/{name}/README.md)", question(name), *tally(found), date])
+        rows.append([f"[`{name}`](experiments/{name})", question(name), *tally(found), date])
     heads = ["`python -m experiments.…`", "question", "show", "do not", "open", "run"]
     return markdown(heads, rows)
 

@@ -20,6 +20,7 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "cnn": lambda: cifar10.get_config("quick"),
     "gp_cnn": newsgroups.get_config,
     "vit": lambda: cifar.get_config("vit"),
+    "transformer": lambda: _changed(newsgroups.get_config(), {"model.name": "transformer"}),
     "vgg19": lambda: cifar.get_config("vgg19"),
     "resnet18": lambda: cifar.get_config("resnet18"),
     "tree_lstm": sst.get_config,
