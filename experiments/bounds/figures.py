@@ -7,10 +7,11 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import NullFormatter
 
 from experiments.bounds.answers import Runs, gammas, of, ratios
 from experiments.bounds.measured import DISTANCES
-from experiments.drawing import error_lengths
+from experiments.drawing import error_lengths, plain_ticks
 from experiments.intervals import interval
 
 KINDS = {"random": ("random directions", "#0072b2", "o", "-"), "uphill": ("up the gradient", "#d55e00", "s", "--")}
@@ -29,6 +30,9 @@ def draw(runs: Runs, folder: Path) -> None:
         axes[0].errorbar(percent, means, yerr=lengths, color=colour, marker=marker, linestyle=style, label=words)
     axes[0].axhline(1, color="0.5", linewidth=0.8)
     axes[0].set(xscale="log", yscale="log", xlabel="distance, % of the parameters' norm", ylabel="KL over half d'Fd")
+    axes[0].set_xticks(percent, [f"{each:g}" for each in percent], minor=False)
+    axes[0].xaxis.set_minor_formatter(NullFormatter())
+    plain_ticks(axes[0].yaxis)
     axes[0].legend(frameon=False, fontsize=9)
     for axis, (number, words) in zip(
         axes[1:],
