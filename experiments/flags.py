@@ -26,6 +26,14 @@ class Parser(argparse.ArgumentParser):
         """--store: the experiment's folder in place of --out."""
         self.add_argument("--store", action="store_true", help="write where the stored results are")
 
+    def add_jobs(self, *, seeds: int, least: int) -> None:
+        """--seeds, --again, --tables and --cost of a question that trains by jobs."""
+        add = self.add_argument
+        add("--seeds", type=at_least(least), default=seeds, help=f"0, 1, ... (default {seeds})")
+        add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
+        add("--tables", action="store_true", help="train nothing, write what is stored")
+        add("--cost", action="store_true", help="print what is to be trained and its cost")
+
     def add_scale(self) -> None:
         """--scale: hours of two cores, or the papers' recipe."""
         self.add_argument("--scale", choices=("small", "paper"), default="small", help="paper: for a GPU or TPU")

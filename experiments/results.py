@@ -1,10 +1,11 @@
 """The results.json of an experiment that trains: read, and written with the README's tables."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.claims import Claim, claims_table
 from experiments.writing import filled
 from focalgeo.types import InputError
 
@@ -41,6 +42,19 @@ def write_all(folder: Path, results: Mapping[str, Any], texts: Mapping[str, str]
     readme = folder / "README.md"
     if readme.exists() and scale == "small":
         readme.write_text(filled(readme.read_text(encoding="utf-8"), texts), encoding="utf-8")
+
+
+def write_answers(
+    folder: Path,
+    head: Mapping[str, Any],
+    claims: Sequence[Claim],
+    parts: Mapping[str, Any],
+    texts: Mapping[str, str],
+    scale: str = "small",
+) -> None:
+    """`write_all` of the head, the claims, which are a table of the README too, and the parts and tables beside."""
+    results = {"about": head, "claims": [claim._asdict() for claim in claims]} | dict(parts)
+    write_all(folder, results, {"claims": claims_table(claims)} | dict(texts), scale)
 
 
 def _laid_out(part: Any) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 from experiments import jobs
 from experiments.bounds import answers, figures, measured, runs
-from experiments.claims import about, claims_table
-from experiments.flags import Parser, at_least
-from experiments.results import read, write_all
+from experiments.claims import about
+from experiments.flags import Parser
+from experiments.results import read, write_answers
 from experiments.writing import rounded
 from focalgeo.types import InputError
 
@@ -56,7 +56,6 @@ def write(results: dict[str, Any], folder: Path) -> None:
     )
     figures.draw(own, folder / "figures")
     texts = {
-        "claims": claims_table(found),
         "constants": answers.constants_table(constants),
         "gradients": answers.gradients_table(own),
         "distances": answers.distances_table(own),
@@ -64,17 +63,13 @@ def write(results: dict[str, Any], folder: Path) -> None:
         "objectives": answers.objectives_table(own),
     }
     parts = {"constants": constants, "finite": finite, "runs": own}
-    write_all(folder, {"about": head, "claims": [claim._asdict() for claim in found]} | parts, texts)
+    write_answers(folder, head, found, parts, texts)
 
 
 def parse() -> argparse.Namespace:
     """The flags."""
     parser = Parser("bounds", __doc__)
-    add = parser.add_argument
-    add("--seeds", type=at_least(5), default=10, help="0, 1, ... (default 10)")
-    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
-    add("--tables", action="store_true", help="train nothing, write what is stored")
-    add("--cost", action="store_true", help="print what is to be trained and its cost")
+    parser.add_jobs(seeds=10, least=5)
     parser.add_store()
     parser.add_out("runs/bounds", "folder of the runs, which later ones start from")
     return parser.parse_args()

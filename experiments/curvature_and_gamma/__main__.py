@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from experiments.claims import about, claims_table
+from experiments.claims import about
 from experiments.curvature_and_gamma import figures, runs, tables, verdicts
 from experiments.flags import Parser, at_least
-from experiments.results import read, write_all
+from experiments.results import read, write_answers
 from experiments.writing import rounded
 from focalgeo.types import InputError
 
@@ -70,23 +70,19 @@ def write(known: list[dict[str, Any]], folder: Path, scale: str = "small") -> No
     by_network = {name: own for name in runs.NETWORKS if (own := [run for run in known if run["network"] == name])}
     found = verdicts.claims(by_network)
     seconds = {(run["record"]["config"], run["record"]["seconds"]) for run in known}  # one of each job
-    results = {
-        "about": about(
-            QUESTION,
-            command="python -m experiments.curvature_and_gamma --store",
-            cost=f"{len(known)} runs, {sum(own for _, own in seconds) / 3600:.1f} hours of a core",
-            date=max(run["record"]["date"] for run in known),
-            answers=["K Fig. 2", "K Fig. 3"],
-        ),
-        "claims": [claim._asdict() for claim in found],
-        "runs": rounded(known, 5),
-    }
-    texts = {"claims": claims_table(found), "attribution": tables.attribution(by_network)}
+    head = about(
+        QUESTION,
+        command="python -m experiments.curvature_and_gamma --store",
+        cost=f"{len(known)} runs, {sum(own for _, own in seconds) / 3600:.1f} hours of a core",
+        date=max(run["record"]["date"] for run in known),
+        answers=["K Fig. 2", "K Fig. 3"],
+    )
+    texts = {"attribution": tables.attribution(by_network)}
     for name, own in by_network.items():
         texts |= {f"{name} curvature": tables.curvature(own), f"{name} changes": tables.changes(own)}
         texts[f"{name} outputs"] = tables.outputs(own)
     figures.draw(by_network, folder / "figures")
-    write_all(folder, results, texts, scale)
+    write_answers(folder, head, found, {"runs": rounded(known, 5)}, texts, scale)
 
 
 def parse() -> argparse.Namespace:

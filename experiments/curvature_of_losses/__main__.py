@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from experiments.claims import about, claims_table
+from experiments.claims import about
 from experiments.curvature_of_losses import answers, figures, runs
-from experiments.flags import Parser, at_least
-from experiments.results import read, write_all
+from experiments.flags import Parser
+from experiments.results import read, write_answers
 from experiments.writing import rounded
 from focalgeo.types import InputError
 
@@ -62,14 +62,13 @@ def write(known: list[dict[str, Any]], folder: Path) -> None:
     )
     figures.draw(known, folder / "figures")
     texts = {
-        "claims": claims_table(found),
         "between": answers.correlations_table(known, answers.between),
         "within": answers.correlations_table(known, answers.within),
         "curvature": answers.curvature_table(known),
         "changes": answers.changes_table(known),
         "outputs": answers.outputs_table(known),
     }
-    write_all(folder, {"about": head, "claims": [claim._asdict() for claim in found], "runs": known}, texts)
+    write_answers(folder, head, found, {"runs": known}, texts)
 
 
 def parse() -> argparse.Namespace:
@@ -77,10 +76,7 @@ def parse() -> argparse.Namespace:
     parser = Parser("curvature_of_losses", __doc__)
     add = parser.add_argument
     add("--trainings", nargs="+", choices=runs.TRAININGS, default=list(runs.TRAININGS))
-    add("--seeds", type=at_least(2), default=20, help="0, 1, ... (default 20)")
-    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
-    add("--tables", action="store_true", help="train nothing, write what is stored")
-    add("--cost", action="store_true", help="print what is to be trained and its cost")
+    parser.add_jobs(seeds=20, least=2)
     parser.add_store()
     parser.add_out("runs/curvature_of_losses", "folder of the runs")
     return parser.parse_args()

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import cells, jobs
-from experiments.claims import about, claims_table
+from experiments.claims import about
 from experiments.flags import Parser, at_least
 from experiments.focal_temperature import answers, figures, others
-from experiments.results import read, write_all
+from experiments.results import read, write_answers
 from focalgeo.types import InputError
 
 HERE = Path(__file__).parent
@@ -49,15 +49,13 @@ def write(trained: list[dict[str, Any]], measured: list[dict[str, Any]], folder:
         answers=["F Table 1", "F Fig. 2, right", "F Fig. 8"],
     )
     texts = {
-        "claims": claims_table(found),
         "table 1": answers.table_1(runs),
         "lines": answers.lines_table(runs),
         "train": answers.train_table(runs),
         "methods": answers.methods_table(runs),
     }
     figures.draw(runs, folder / "figures")
-    results = {"about": head, "claims": [claim._asdict() for claim in found], "others": measured}
-    write_all(folder, results, texts)
+    write_answers(folder, head, found, {"others": measured}, texts)
 
 
 def parse() -> argparse.Namespace:

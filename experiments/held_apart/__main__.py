@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from experiments.claims import about, claims_table
-from experiments.flags import Parser, at_least
+from experiments.claims import about
+from experiments.flags import Parser
 from experiments.held_apart import answers, figures, runs
-from experiments.results import read, write_all
+from experiments.results import read, write_answers
 from experiments.writing import rounded
 from focalgeo.types import InputError
 
@@ -57,21 +57,16 @@ def write(known: list[dict[str, Any]], folder: Path) -> None:
     )
     figures.draw(known, folder / "figures")
     texts = {
-        "claims": claims_table(found),
         "effects": answers.effects_table(known),
         "levels": answers.levels_table(known),
     }
-    write_all(folder, {"about": head, "claims": [claim._asdict() for claim in found], "runs": known}, texts)
+    write_answers(folder, head, found, {"runs": known}, texts)
 
 
 def parse() -> argparse.Namespace:
     """The flags."""
     parser = Parser("held_apart", __doc__)
-    add = parser.add_argument
-    add("--seeds", type=at_least(2), default=8, help="0, 1, ... (default 8)")
-    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
-    add("--tables", action="store_true", help="train nothing, write what is stored")
-    add("--cost", action="store_true", help="print what is to be trained and its cost")
+    parser.add_jobs(seeds=8, least=2)
     parser.add_store()
     parser.add_out("runs/held_apart", "folder of the runs")
     return parser.parse_args()

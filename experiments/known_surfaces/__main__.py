@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from experiments.claims import about, claims_table
+from experiments.claims import about
 from experiments.flags import Parser, at_least
 from experiments.known_surfaces import figures, verdicts
-from experiments.results import read, write_all
+from experiments.results import read, write_answers
 from experiments.writing import rounded
 from focalgeo.types import InputError
 
@@ -65,12 +65,11 @@ def write(results: dict[str, Any], folder: Path) -> None:
     parts = {name: part for name, part in results.items() if name not in ("about", "claims")}
     figures.draw(rows, titles, folder / "figures")
     texts = {
-        "claims": claims_table(found),
         "trace": verdicts.trace_table(rows, titles),
         "search": verdicts.search_table(rows, titles),
         "others": verdicts.others_table(rows, titles),
     }
-    write_all(folder, {"about": head, "claims": [claim._asdict() for claim in found]} | parts, texts)
+    write_answers(folder, head, found, parts, texts)
 
 
 def parse() -> argparse.Namespace:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from experiments.claims import about, claims_table
+from experiments.claims import about
 from experiments.flags import Parser, at_least
 from experiments.learned_gamma import answers, figures, training
-from experiments.results import read, write_all
+from experiments.results import read, write_answers
 from experiments.writing import rounded
 from focalgeo.types import InputError
 
@@ -58,9 +58,9 @@ def write(results: dict[str, Any], folder: Path) -> None:
         date=results["date"],
     )
     figures.draw(runs, folder / "figures")
-    texts = {"claims": claims_table(found)} | {task: answers.table(runs, task) for task in answers.tasks(runs)}
+    texts = {task: answers.table(runs, task) for task in answers.tasks(runs)}
     parts = {name: part for name, part in results.items() if name not in ("about", "claims")}
-    write_all(folder, {"about": head, "claims": [claim._asdict() for claim in found]} | parts, texts)
+    write_answers(folder, head, found, parts, texts)
 
 
 def parse() -> argparse.Namespace:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import cells, jobs
-from experiments.claims import about, claims_table
+from experiments.claims import about
 from experiments.flags import Parser, at_least
 from experiments.map_and_matrix import answers, figures
-from experiments.results import read, write_all
+from experiments.results import read, write_answers
 from focalgeo.types import InputError
 
 HERE = Path(__file__).parent
@@ -69,12 +69,11 @@ def write(runs: list[dict[str, Any]], trained: dict[str, answers.Runs], folder: 
     )
     figures.draw(runs, told, folder / "figures")
     texts = {
-        "claims": claims_table(found),
         "gains": answers.gains_table(runs),
         "errors": answers.errors_table(runs),
         "gammas": answers.gamma_table(told),
     }
-    write_all(folder, {"about": head, "claims": [claim._asdict() for claim in found], "runs": runs}, texts)
+    write_answers(folder, head, found, {"runs": runs}, texts)
 
 
 def parse() -> argparse.Namespace:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from experiments.claims import about, claims_table
-from experiments.flags import Parser, at_least
-from experiments.results import read, write_all
+from experiments.claims import about
+from experiments.flags import Parser
+from experiments.results import read, write_answers
 from experiments.sharpness_aware import answers, figures, runs
 from experiments.writing import rounded
 from focalgeo.types import InputError
@@ -83,23 +83,18 @@ def write(known: list[dict[str, Any]], costs: dict[str, float], folder: Path) ->
     )
     figures.draw(known, folder / "figures")
     texts = {
-        "claims": claims_table(found),
         "level": answers.level_table(known),
         "cost": answers.cost_table(known, costs),
         "strengths": answers.strengths_table(known),
     }
     parts = {"operations": costs, "runs": known}
-    write_all(folder, {"about": head, "claims": [claim._asdict() for claim in found]} | parts, texts)
+    write_answers(folder, head, found, parts, texts)
 
 
 def parse() -> argparse.Namespace:
     """The flags."""
     parser = Parser("sharpness_aware", __doc__)
-    add = parser.add_argument
-    add("--seeds", type=at_least(2), default=10, help="0, 1, ... (default 10)")
-    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
-    add("--tables", action="store_true", help="train nothing, write what is stored")
-    add("--cost", action="store_true", help="print what is to be trained and its cost")
+    parser.add_jobs(seeds=10, least=2)
     parser.add_store()
     parser.add_out("runs/sharpness_aware", "folder of the runs")
     return parser.parse_args()

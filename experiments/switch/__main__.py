@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from experiments.claims import about, claims_table
-from experiments.flags import Parser, at_least
-from experiments.results import read, write_all
+from experiments.claims import about
+from experiments.flags import Parser
+from experiments.results import read, write_answers
 from experiments.switch import answers, figures
 from experiments.switch.runs import SECONDS, Way, train, ways
 from experiments.writing import rounded
@@ -66,21 +66,16 @@ def write(known: list[dict[str, Any]], folder: Path) -> None:
     )
     figures.draw(known, folder / "figures")
     texts = {
-        "claims": claims_table(found),
         "shares": answers.shares_table(known),
         "ends": answers.ends_table(known),
     }
-    write_all(folder, {"about": head, "claims": [claim._asdict() for claim in found], "runs": known}, texts)
+    write_answers(folder, head, found, {"runs": known}, texts)
 
 
 def parse() -> argparse.Namespace:
     """The flags."""
     parser = Parser("switch", __doc__)
-    add = parser.add_argument
-    add("--seeds", type=at_least(2), default=10, help="0, 1, ... (default 10)")
-    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
-    add("--tables", action="store_true", help="train nothing, write what is stored")
-    add("--cost", action="store_true", help="print what is to be trained and its cost")
+    parser.add_jobs(seeds=10, least=2)
     parser.add_store()
     parser.add_out("runs/switch", "folder of the runs, which later ones start from")
     return parser.parse_args()

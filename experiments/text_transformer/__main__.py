@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from experiments.claims import about, claims_table
-from experiments.flags import Parser, at_least
-from experiments.results import read, write_all
+from experiments.claims import about
+from experiments.flags import Parser
+from experiments.results import read, write_answers
 from experiments.text_transformer import answers, figures, runs
 from experiments.writing import rounded
 from focalgeo.types import InputError
@@ -61,13 +61,12 @@ def write(known: list[dict[str, Any]], costs: dict[str, float], folder: Path) ->
     )
     figures.draw(known, folder / "figures")
     texts = {
-        "claims": claims_table(found),
         "numbers": answers.table(known),
         "changes": answers.changes_table(known),
         "cost": answers.cost_table(known, costs),
     }
     parts = {"operations": costs, "runs": known}
-    write_all(folder, {"about": head, "claims": [claim._asdict() for claim in found]} | parts, texts)
+    write_answers(folder, head, found, parts, texts)
 
 
 def parse() -> argparse.Namespace:
@@ -75,10 +74,7 @@ def parse() -> argparse.Namespace:
     parser = Parser("text_transformer", __doc__)
     add = parser.add_argument
     add("--data", metavar="NAME", help="config.data.name of the trees, as sst:sst-trees.tar.xz")
-    add("--seeds", type=at_least(1), default=3, help="0, 1, ... (default 3)")
-    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
-    add("--tables", action="store_true", help="train nothing, write what is stored")
-    add("--cost", action="store_true", help="print what is to be trained and its cost")
+    parser.add_jobs(seeds=3, least=1)
     parser.add_store()
     parser.add_out("runs/text_transformer", "folder of the runs")
     return parser.parse_args()

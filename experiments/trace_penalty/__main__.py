@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from experiments.claims import about, claims_table
+from experiments.claims import about
 from experiments.flags import Parser, at_least
-from experiments.results import read, write_all
+from experiments.results import read, write_answers
 from experiments.trace_penalty import cost, figures, runs, verdicts, weight_tables, weights
 from experiments.trace_penalty.tables import all_tables
 from experiments.writing import rounded
@@ -98,13 +98,11 @@ def write(results: dict[str, Any], folder: Path, scale: str = "small") -> None:
         date=max((run["record"]["date"] for run in own), default=str(date.today())),
         answers=["K Fig. 4"],
     )
-    results = {"about": head, "claims": [claim._asdict() for claim in found]} | {
-        name: part for name, part in results.items() if name not in ("about", "claims")
-    }
-    texts = all_tables(results) | weight_tables.all_tables(own) | {"claims": claims_table(found)}
+    parts = {name: part for name, part in results.items() if name not in ("about", "claims")}
+    texts = all_tables(parts) | weight_tables.all_tables(own)
     if own:
         figures.draw(own, folder / "figures")
-    write_all(folder, results, texts, scale)
+    write_answers(folder, head, found, parts, texts, scale)
 
 
 def parse() -> argparse.Namespace:

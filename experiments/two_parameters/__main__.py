@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import jobs
-from experiments.claims import about, claims_table
+from experiments.claims import about
 from experiments.flags import Parser, at_least
-from experiments.results import read, write_all
+from experiments.results import read, write_answers
 from experiments.two_parameters import answers, descent, figures
 from experiments.writing import rounded
 from focalgeo.types import InputError
@@ -46,9 +46,8 @@ def write(runs: list[dict[str, Any]], folder: Path, seconds: float, when: str) -
         date=when,
         answers=["M Fig. 5", "M Fig. 6"],
     )
-    results = {"about": head, "claims": [claim._asdict() for claim in found], "seconds": seconds, "runs": runs}
     figures.draw(runs, folder / "figures")
-    write_all(folder, results, {"claims": claims_table(found), "norms": answers.table(runs)})
+    write_answers(folder, head, found, {"seconds": seconds, "runs": runs}, {"norms": answers.table(runs)})
 
 
 def parse() -> argparse.Namespace:
