@@ -64,7 +64,7 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         or type, numbers that are not finite, labels out of range, probabilities that are none, fewer than 30 examples.
     """
     files, arrays = _open(source, where)
-    given, name = _scores_name(arrays, keys, where)
+    given, name = _scores_name(arrays, keys, where, of_columns=files[0].suffix.lower() == ".csv")
     scores, labels = arrays[name](), arrays[_named(arrays, keys, "labels", where)]()
     optional = keys.group is not None or "group" in arrays
     group = arrays[_named(arrays, keys, "group", where)]() if optional else None
@@ -151,7 +151,7 @@ def _check_roles(source: str, parts: dict[str, str], where: str) -> None:
         raise InputError(f"--{where}={source} has neither logits nor probs: begin with logits=z.npy or probs=p.npy")
 
 
-def _scores_name(arrays: Arrays, keys: Keys, where: str) -> tuple[str, str]:
+def _scores_name(arrays: Arrays, keys: Keys, where: str, *, of_columns: bool) -> tuple[str, str]:
     """("logits" or "probs", name of the array)."""
     said = [(role, name) for role, name in (("logits", keys.logits), ("probs", keys.probs)) if name is not None]
     found = said or [(role, role) for role in ("logits", "probs") if role in arrays]
@@ -161,7 +161,10 @@ def _scores_name(arrays: Arrays, keys: Keys, where: str) -> tuple[str, str]:
         )
     if not found or found[0][1] not in arrays:
         wanted = f"no array {found[0][1]!r}" if found else "neither logits nor probs"
-        raise InputError(f"{where} has {wanted}, only {_names(arrays)}: name it by --logits-key or --probs-key")
+        mended = "name it by --logits-key or --probs-key"
+        if of_columns and not found:
+            mended = "call a column for each class probs_0, probs_1, ... (or logits_0, ...) in its first line"
+        raise InputError(f"{where} has {wanted}, only {_names(arrays)}: {mended}")
     return found[0]
 
 

@@ -1,5 +1,6 @@
 """The page of a sweep: curves along its axis with intervals over seeds, and a table with paired differences."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ from focalgeo.report.selection import (
     setting,
     symbols_of,
 )
-from focalgeo.report.style import ends, loss_colour, plain, short, significant
+from focalgeo.report.style import ends, loss_colour, short, significant
 from focalgeo.report.sweep_figures import (
     axis_figure,
     diagnostic_sweep_panels,
@@ -63,6 +64,8 @@ from focalgeo.rows import TITLES, Eigenvalue, Fit, Metric, Row, Scalar, Title, T
 from focalgeo.types import Estimate
 
 MOST_LINES = 12  # that figures show
+TERMINAL_WIDTH = 80  # of a terminal's table
+HEAD_WIDTH = 14  # of its heads, which go on in further lines
 MOST_PRINTED = 3  # methods in a terminal's table; of more, temperature scaling and the focal map alone
 _CURVATURE = {
     "lambda_max": (Eigenvalue, "λmax"),  # in tables
@@ -304,21 +307,59 @@ def render_sweep(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str,
 def sweep_text(rows: Sequence[Row], manifest: Manifest) -> str:
     """Return the table's main numbers as plain text, one line for each value of the axis, means over seeds.
 
-    Beneath, what would be chosen on val.
+    What is wider than a terminal goes on in a further table below. Beneath, what would be chosen on val.
     """
     sweep, rows = sweep_of(manifest, rows), final(rows)
-    shown = [each for each in quantities(rows, manifest) if each.printed]
-    widths = [max(9, len(each.title)) for each in shown]
-    titles = (f"{each.title:>{width}}" for each, width in zip(shown, widths, strict=True))
-    lines = [f"{axis_symbol(sweep):>8}  " + "  ".join(titles)]
-    members = [by_member(rows, sweep, each.quantity) for each in shown]
-    for line in sweep.lines:
-        lines += [line_title(sweep, line)] if line else []
-        for value in sweep.values:
-            cells = []
-            for each, width, own in zip(shown, widths, members, strict=True):
-                found = mean(list(own.get((line, value), {}).values()))
-                text = "–" if found is None else plain(round(each.scale * found.value, 4))
-                cells.append(f"{text:>{width}}")
-            lines.append(f"{value_text(sweep, value):>8}  " + "  ".join(cells))
-    return "\n".join(filter(None, [*lines, choice_words(rows, manifest, sweep)]))
+    first = _first_column(sweep)
+    columns = [_printed_column(each, rows, sweep) for each in quantities(rows, manifest) if each.printed]
+    tables = [_side_by_side([first, *part]) for part in _in_parts(columns, TERMINAL_WIDTH - first.width)]
+    return "\n\n".join(filter(None, [*tables, choice_words(rows, manifest, sweep)]))
+
+
+class Printed(NamedTuple):
+    """A column of a terminal's table: the lines of its head, and a cell for each of `_printed_lines`."""
+
+    head: list[str]
+    cells: list[str]
+
+    @property
+    def width(self) -> int:
+        """As wide as the widest of them, with two spaces before it."""
+        return 2 + max(map(len, [*self.head, *self.cells]))
+
+
+def _printed_lines(sweep: Sweep) -> list[tuple[tuple, Any]]:
+    """(line, value of the axis) of each printed line; None for the value where the line's title stands."""
+    return [(line, at) for line in sweep.lines for at in ([None] if line else []) + list(sweep.values)]
+
+
+def _first_column(sweep: Sweep) -> Printed:
+    """The values of the axis, under the title of their line where there are several."""
+    names = [line_title(sweep, line) if at is None else value_text(sweep, at) for line, at in _printed_lines(sweep)]
+    return Printed([axis_symbol(sweep)], names)
+
+
+def _printed_column(shown: Shown, rows: Sequence[Row], sweep: Sweep) -> Printed:
+    members, cells = by_member(rows, sweep, shown.quantity), []
+    for line, at in _printed_lines(sweep):
+        found = mean(list(members.get((line, at), {}).values()))
+        text = "–" if found is None else significant(shown.scale * found.value)
+        cells.append("" if at is None else text)
+    return Printed(textwrap.wrap(shown.title, HEAD_WIDTH, break_on_hyphens=False), cells)
+
+
+def _in_parts(columns: Sequence[Printed], width: int) -> list[list[Printed]]:
+    """The columns in as few tables as are no wider than that, in order; one at least."""
+    parts: list[list[Printed]] = [[]]
+    for column in columns:
+        if parts[-1] and sum(each.width for each in [*parts[-1], column]) > width:
+            parts.append([])
+        parts[-1].append(column)
+    return parts
+
+
+def _side_by_side(columns: Sequence[Printed]) -> str:
+    height = max(len(column.head) for column in columns)
+    texts = [[""] * (height - len(column.head)) + column.head + column.cells for column in columns]
+    padded = [[text.rjust(column.width) for text in own] for own, column in zip(texts, columns, strict=True)]
+    return "\n".join("".join(line).rstrip() for line in zip(*padded, strict=True))

@@ -290,7 +290,10 @@ def test_csv(tmp_path):
         ({"cut": 30}, "a.csv, line 41 has 4 cells, the header 5: complete or remove it"),
         ({"label": lambda y: f"{y}.5"}, ".5': give class numbers 0, 1, 2"),
         ({"header": "labels,group,logits_0,logits_2,logits_1"}, "columns of 'logits' must be logits_0, logits_1"),
-        ({"header": "labels,group,a,b,c"}, "val has neither logits nor probs, only 'labels', 'group', 'a', 'b', 'c'"),
+        (
+            {"header": "labels,group,a,b,c"},
+            "val has neither logits nor probs, only 'labels', 'group', 'a', 'b', 'c': call a column for each class",
+        ),
     ],
 )
 def test_a_bad_csv_is_one_line(tmp_path, settings, says):
