@@ -1,11 +1,12 @@
 """Tables of the README: the end of training by loss, and Mukhoti et al.'s Table 6 beside ours."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from experiments.cells import LOSSES
 from experiments.during_training import numbers
 from experiments.during_training.numbers import Runs, at, by_seed, diagnosed, losses_of
-from experiments.intervals import interval, shown
+from experiments.intervals import clipped, interval, shown
 from experiments.writing import markdown
 
 END = {
@@ -54,7 +55,7 @@ def end(runs: Runs) -> str:
     seeds = [len(by_seed(runs, loss, at("train", "nll"))) for loss in losses]
     heads = ["at the last epoch", *[f"{LOSSES[loss]}, n = {count}" for loss, count in zip(losses, seeds, strict=True)]]
     rows = [
-        [title, *[shown(interval(list(by_seed(runs, loss, number).values()))) for loss in losses]]
+        [title, *[_level(title, list(by_seed(runs, loss, number).values())) for loss in losses]]
         for title, number in END.items()
     ]
     return markdown(heads, rows)
@@ -64,8 +65,8 @@ def s99(runs: Runs) -> str:
     """Table 6: all losses that have runs, and the paper's two networks for its three."""
     rows = []
     for loss in losses_of(runs):
-        found = [interval(list(by_seed(runs, loss, number).values())) for number in S99.values()]
-        rows.append([f"{numbers.network(runs[0])}, here", LOSSES[loss], *map(shown, found)])
+        found = [_level(title, list(by_seed(runs, loss, number).values())) for title, number in S99.items()]
+        rows.append([f"{numbers.network(runs[0])}, here", LOSSES[loss], *found])
     for network, losses in TABLE_6.items():
         rows += [
             [f"{network}, Mukhoti et al.", LOSSES[loss], *[f"{number:g}" for number in own]]
@@ -79,5 +80,10 @@ def images(runs: Runs) -> str:
     rows = []
     for loss in losses_of(runs):
         found = [by_seed(runs, loss, numbers.wrong_confidence(key)) for key in ("confidence", "after")]
-        rows.append([LOSSES[loss], *[shown(interval(list(own.values()))) for own in found]])
-    return markdown(["loss", "mean confidence of wrong images, %", "after T"], rows)
+        rows.append([LOSSES[loss], *[_level("%", list(own.values())) for own in found]])
+    return markdown(["loss", "mean confidence of wrong images, %", "after T, %"], rows)
+
+
+def _level(title: str, values: Sequence[float]) -> str:
+    """The mean with its interval, cut where the range of its number ends: at 0, and shares at 100%."""
+    return shown(clipped(interval(values), 0, 100 if title.endswith("%") else float("inf")))
