@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from experiments.writing import Interval
 
@@ -16,7 +16,9 @@ def error_lengths(found: Sequence[Interval]) -> np.ndarray:
 
 
 def plain_ticks(axis: Any) -> None:
-    """Ticks at 1, 2 and 5 of each decade of a matplotlib axis, as plain numbers."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    """Plain numbers on a logarithmic axis that has its data: 1, 2 and 5 of each decade, or a few within one decade."""
+    low, high = axis.get_view_interval()
+    locator = LogLocator(subs=(1, 2, 5)) if high > 10 * low else MaxNLocator(nbins=5, steps=(1, 2, 2.5, 5, 10))
+    axis.set_major_locator(locator)
     axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
