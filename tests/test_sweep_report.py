@@ -9,7 +9,7 @@ from focalgeo import records
 from focalgeo.report import merge_workdirs, sweep_text, write_report
 from focalgeo.report.axes import Quantity, by_member, is_sweep, line_title, mean, paired, sweep_of
 from focalgeo.report.choice_on_val import choice_table, choice_words, choices
-from focalgeo.report.sweep_page import quantities, sweep_table
+from focalgeo.report.sweep_page import quantities, render_sweep, sweep_table
 from focalgeo.report.tables import phases
 from focalgeo.rows import Eigenvalue, Fit, Metric, ReliabilityBin, Seconds, Tags, Trace, select, tagged
 from focalgeo.types import InputError
@@ -142,6 +142,9 @@ def test_what_is_chosen_on_val_and_what_that_costs_on_test():
     assert words.startswith("By NLL after temperature scaling on val, γ = 1 is chosen; on test that costs 0.030 nats [")
     assert words.endswith("against γ = 3, the best there.")
     assert words in sweep_text(rows, own)
+    page = render_sweep(rows, own, {})
+    assert f'<p class="lead">{words}</p>' in page.replace("&#39;", "'")
+    assert page.count('class="lead"') == 1
     assert "γ = 1" in str(choice_table(rows, own, sweep))
 
 

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.drawing import error_lengths
-from experiments.intervals import interval
+from experiments.intervals import clipped, interval
 from experiments.text_transformer.answers import NUMBERS, Runs, of
 from experiments.text_transformer.runs import TRAININGS
 
@@ -26,7 +26,7 @@ def draw(runs: Runs, folder: Path) -> None:
         found = []
         for row, name in zip(rows, TRAININGS, strict=True):
             values = [scale * run[number] for run in of(runs, name).values()]
-            found.append(interval(values))
+            found.append(clipped(interval(values), 0, np.inf))
             axis.plot(values, np.full(len(values), row), "o", color="0.6", markersize=4)
         means = [each.mean for each in found]
         axis.errorbar(means, rows, xerr=error_lengths(found), color="#0072b2", marker="D", linestyle="", capsize=3)

@@ -102,7 +102,7 @@ def scatter_figure(rows: Sequence[Row], sweep: Sweep, across: Quantity, up: Quan
     with styled():
         figure = Figure(figsize=(4.6, 3.4))
         axes = figure.subplots()
-        shades = colormaps["viridis"](np.linspace(0.05, 0.92, len(sweep.values)))
+        shades = colormaps["viridis"](np.linspace(*_VISIBLE, len(sweep.values)))
         members = [by_member(rows, sweep, each) for each in (across, up)]
         for value, shade in zip(sweep.values, shades, strict=True):
             pairs = []
