@@ -25,6 +25,7 @@ help:
 
 run: $(RUNS)
 	$(BIN)/python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits
+	@echo "python -m focalgeo and the README's other commands: after '. $(BIN)/activate'"
 
 test: $(TESTS) lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
@@ -51,6 +52,7 @@ install: $(RUNS)
 
 # The stamps make a second install take no time; they are remade when the requirements change.
 $(RUNS): pyproject.toml constraints.txt
+	@echo "installing into $(VENV): a minute or two"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) -e '.[tensorboard]'
 	touch $@

@@ -22,6 +22,7 @@ OUTPUTS = {
     "temperature": ("T", 1),
     "lambda_max CE val": ("λ_max, CE, val", 1),
     "trace CE val": ("trace, CE, val", 1),
+    "trace own val": ("trace, own, val", 1),
 }
 
 
@@ -135,6 +136,7 @@ def _conjecture_1(runs: Runs) -> list[Claim]:
     for loss, words in (("focal", "of focal loss"), ("penalised", "of the confidence penalty")):
         for number, said in (
             ("trace CE val", "the trace of cross-entropy's Hessian on val"),
+            ("trace own val", "the trace of the trained loss's own Hessian on val"),
             ("ece after T", "ECE after T"),
         ):
             change = slope(runs, loss, number)
@@ -184,7 +186,7 @@ def bounds_table(runs: Runs, finite: Runs) -> str:
         cells.append(shown(interval([each["divergence"] for each in own])))
         cells += [_share([row[name] for row in groups]) for name in ("boltzmann", "uniform", "error")]
         lines.append([f"{gamma:g}", *cells])
-    heads = ["γ", "bound, half the data, %", "error over draws, %", "test error, %", "KL, nats"]
+    heads = ["γ", "bound, half the data, %", "error over draws, other half, %", "test error of the centre, %", "KL, nats"]
     heads += ["bound, five networks, Maxwell-Boltzmann, %", "uniform, %", "test error, %"]
     return markdown(heads, lines)
 
