@@ -186,8 +186,8 @@ def bounds_table(runs: Runs, finite: Runs) -> str:
         cells.append(shown(interval([each["divergence"] for each in own])))
         cells += [_share([row[name] for row in groups]) for name in ("boltzmann", "uniform", "error")]
         lines.append([f"{gamma:g}", *cells])
-    heads = ["γ", "bound, half the data, %", "error over draws, other half, %", "test error of the centre, %", "KL, nats"]
-    heads += ["bound, five networks, Maxwell-Boltzmann, %", "uniform, %", "test error, %"]
+    heads = ["γ", "bound, half the data, %", "error over draws, other half, %", "test error of the centre, %"]
+    heads += ["KL, nats", "bound, five networks, Maxwell-Boltzmann, %", "uniform, %", "test error, %"]
     return markdown(heads, lines)
 
 

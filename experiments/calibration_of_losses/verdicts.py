@@ -38,13 +38,14 @@ def claims(runs: Runs) -> list[Claim]:
 def _falls(own: list, task: str, where: str, statement: str, quantity: str, loss: str) -> Claim:
     difference = paired(by_seed(own, loss, quantity), by_seed(own, "ce", quantity))
     claim = f"{TASKS[task].title}, {LOSSES[loss]}: {statement}"
-    return Claim(where, claim, verdict(difference), _because(difference))
+    unit = "in 1/100 nat" if quantity.startswith("nll") else "points"
+    return Claim(where, claim, verdict(difference), _because(difference, unit=unit))
 
 
 def _keeps_accuracy(own: list, task: str, loss: str) -> Claim:
     difference = paired(by_seed(own, loss, "error"), by_seed(own, "ce", "error"))
     claim = f"{TASKS[task].title}, {LOSSES[loss]}: error is at most {MARGIN:g} point above cross-entropy's"
-    return Claim("M Table 3", claim, verdict(_shifted(difference, -MARGIN)), _because(difference))
+    return Claim("M Table 3", claim, verdict(_shifted(difference, -MARGIN)), _because(difference, unit="points"))
 
 
 def _nearer_one(own: list, task: str) -> Claim:
@@ -58,11 +59,12 @@ def _after(own: list, task: str) -> Claim:
     """FLSD-53 untouched against cross-entropy with temperature scaling."""
     difference = paired(by_seed(own, "flsd53", "ece"), by_seed(own, "ce", "ece after T"))
     claim = f"{TASKS[task].title}, FLSD-53: ECE as trained is below that of cross-entropy after temperature scaling"
-    return Claim("M Table 1", claim, verdict(difference), _because(difference))
+    return Claim("M Table 1", claim, verdict(difference), _because(difference, unit="points"))
 
 
-def _because(difference: Interval, what: str = "difference") -> str:
-    return f"{what} {shown(difference, signed=True)}" if shown(difference) else "no runs to compare"
+def _because(difference: Interval, what: str = "difference", unit: str = "") -> str:
+    said = f"{what} {shown(difference, signed=True)} {unit}".rstrip()
+    return said if shown(difference) else "no runs to compare"
 
 
 def _shifted(one: Interval, by: float) -> Interval:

@@ -107,11 +107,13 @@ def claims(runs: Runs) -> list[Claim]:
 
 
 def _over_losses(runs: Runs, of_run: Callable) -> Interval:
-    """The mean over tasks and losses, by seed, over the seeds that all of them have."""
+    """The mean over tasks and losses, by seed, over the seeds that all of them have; those of one seed are left out."""
     by_key = {
         key: {run["seed"]: value for run in own if (value := of_run(run)) is not None}
         for key, own in groups(runs).items()
     }
+    if any(len(values) > 1 for values in by_key.values()):
+        by_key = {key: values for key, values in by_key.items() if len(values) > 1}
     shared = set.intersection(*map(set, by_key.values())) if by_key else set()
     return interval([float(np.mean([values[seed] for values in by_key.values()])) for seed in sorted(shared)])
 

@@ -1,5 +1,6 @@
 """Whether the gains of map and classes add up, where they lie, and whether training's gamma is found again."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -95,10 +96,15 @@ def _adds_up(name: str, own: Runs, alone: Sequence[Interval]) -> Claim:
 
 
 def by_gamma(own: Runs) -> dict[int, dict[float, dict[str, Any]]]:
-    """Seed -> gamma of training -> run, of cross-entropy and the focal losses with one gamma."""
+    """Seed -> gamma of training -> run, of cross-entropy and the focal losses with one gamma.
+
+    A gamma of one seed is left out where others have more, since a slope of that seed would be another's.
+    """
+    counts = Counter(run["loss"] for run in own)
+    least = min(2, max(counts.values(), default=0))
     found: dict[int, dict[float, dict[str, Any]]] = {}
     for run in own:
-        if run["loss"] in TRAINED:
+        if run["loss"] in TRAINED and counts[run["loss"]] >= least:
             found.setdefault(run["seed"], {})[TRAINED[run["loss"]]] = run
     return {seed: runs for seed, runs in sorted(found.items()) if len(runs) > 2}
 

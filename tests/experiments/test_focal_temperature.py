@@ -51,6 +51,8 @@ def test_a_gain_is_shown_or_not(words):
     assert _verdict(_runs(), words) == SHOWS
     assert _verdict(_runs(gain=-0.2), words) == NOT
     assert _verdict(_runs(seeds=1), words) == UNTOLD
+    of_one_seed = _run("brier", 0, gain=-0.9)
+    assert _verdict([*_runs(), of_one_seed], words) == SHOWS  # left out, and the others keep their interval
 
 
 def test_the_line_and_t_on_train():

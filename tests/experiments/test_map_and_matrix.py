@@ -106,6 +106,15 @@ def test_the_fitted_gamma_is_told_by_its_line():
     assert {claim.verdict for claim in answers.claims([], {"A": _cells(1.0, 2.0, seeds=1)})} == {UNTOLD}
 
 
+def test_a_gamma_of_one_seed_does_not_bend_that_seed_s_line():
+    own = _cells(1.0, 2.0)
+    fewer = [run for run in own if run["loss"] != "fl7" or run["seed"] == own[0]["seed"]]
+    without = [run for run in own if run["loss"] != "fl7"]
+    assert len(fewer) == len(without) + 1
+    assert answers.line(fewer) == answers.line(without)
+    assert answers.given_up(fewer) == answers.given_up(without)
+
+
 def test_all_is_written_from_outputs_and_kept(tmp_path, monkeypatch):
     logits, labels = _outputs(2)
     (tmp_path / "logits").mkdir()
