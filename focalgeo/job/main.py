@@ -54,7 +54,9 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     with records.locked(workdir):
         processes.broadcast("begin", lambda: _begin(workdir, found, config, members, prepared, state, shard))
         predict = training.make_prediction(config, prepared.model)
+        complete = True  # until something is found to train or to measure
         while (current := _next(workdir, members)) is not None:
+            complete = False
             seconds = {"prepare": time.perf_counter() - began}
             outcome, current = training.train(config, workdir, prepared, current, predict)
             seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
@@ -64,7 +66,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
             began = time.perf_counter()
         if not processes.is_first():  # what is left to do reads and writes files
             return []
-        say("drawing the report")
+        say(f"{workdir} is complete: drawing the report anew" if complete else "drawing the report")
         report.write_report(workdir)
     rows = records.read_rows(workdir)
     _say_lost(workdir, members, prepared.plan, rows)

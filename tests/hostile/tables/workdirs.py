@@ -242,7 +242,7 @@ LOST = {
         "predictions/val.npz is missing or corrupt",
     ),
     "the search is cut": (cut("search.npz"), "search.npz is missing or corrupt; it is measured again"),
-    "the page is gone": (gone("report.html", "figures"), "drawing the report"),
+    "the page is gone": (gone("report.html", "figures"), "is complete: drawing the report anew"),
     "the checkpoints are gone": (gone("checkpoints"), "holds no checkpoint any more: the results are whole"),
     "all rows are gone": (gone("metrics.jsonl"), "lacks rows of training"),
     "rows are gone and a checkpoint is damaged": (
