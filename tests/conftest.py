@@ -2,6 +2,7 @@
 
 import copy
 import os
+import signal
 from importlib import metadata
 from pathlib import Path
 
@@ -26,6 +27,11 @@ import jax
 import pytest
 import shapes
 from reference import records
+
+# Under nohup, or in a shell's background, these are ignored, and so by all that tests start: as in a terminal instead.
+for signum, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(signum) is signal.SIG_IGN:
+        signal.signal(signum, handler)
 
 shapes.install("focalgeo")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
