@@ -1,6 +1,7 @@
 """The table of all config fields: default, range and meaning of each."""
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -304,6 +305,11 @@ def _keys(config: ConfigDict, prefix: str) -> list:
         raise InputError(f"config.{prefix} holds names that are no text: name fields as --fields shows them") from error
 
 
+def _allowed(words: str) -> str:
+    """What a value may be, from what it must do: "be 0 or more", "hold numbers" and "ascend" after "it must"."""
+    return re.sub("^ascend", "ascending", re.sub("^(be|hold) ", "", words))
+
+
 def describe(names: Mapping[str, Collection[str]], options: Mapping[str, Mapping[str, Any]]) -> str:
     """The table of all fields, a line for each: name, default, meaning, range.
 
@@ -311,7 +317,7 @@ def describe(names: Mapping[str, Collection[str]], options: Mapping[str, Mapping
     """
     lines = []
     for name, field in FIELDS.items():
-        words = " ".join(names[name]) if name in names else field.range.words.removeprefix("be ")
+        words = " ".join(names[name]) if name in names else _allowed(field.range.words)
         lines.append(f"{name:<27} {field.default!s:<15} {field.meaning}{f' ({words})' if words else ''}")
     lines += ["", "The options of each network, with its own values:"]
     for network, own in options.items():
