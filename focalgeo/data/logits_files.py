@@ -163,7 +163,7 @@ def _scores_name(arrays: Arrays, keys: Keys, where: str, *, of_columns: bool) ->
         wanted = f"no array {found[0][1]!r}" if found else "neither logits nor probs"
         mended = "name it by --logits-key or --probs-key"
         if of_columns and not found:
-            mended = "call a column for each class probs_0, probs_1, ... (or logits_0, ...) in its first line"
+            mended = "call its columns labels and, one a class, probs_0, probs_1, ... (or logits_0, ...)"
         raise InputError(f"{where} has {wanted}, only {_names(arrays)}: {mended}")
     return found[0]
 

@@ -292,7 +292,7 @@ def test_csv(tmp_path):
         ({"header": "labels,group,logits_0,logits_2,logits_1"}, "columns of 'logits' must be logits_0, logits_1"),
         (
             {"header": "labels,group,a,b,c"},
-            "val has neither logits nor probs, only 'labels', 'group', 'a', 'b', 'c': call a column for each class",
+            "val has neither logits nor probs, only 'labels', 'group', 'a', 'b', 'c': call its columns labels and",
         ),
     ],
 )
