@@ -389,7 +389,9 @@ def test_a_page_s_python_runs_on_a_finished_job(page, finished, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     exec(re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)[1], {})
     fitted, *compared = capsys.readouterr().out.splitlines()
-    assert re.match(r"\{'gamma': [-.0-9]+, 'temperature': [.0-9]+\} Estimate\(value=", fitted)
+    number = "[0-9]+[.][0-9]+"
+    parameters = rf"\{{'gamma': -?{number}, 'temperature': {number}\}}"
+    assert re.fullmatch(rf"{parameters} ECE {number} \({number} to {number}\)", fitted)
     for line in compared:
         assert re.match(r"(Uncalibrated|Temperature scaling|Vector scaling) [0-9]+$", line)
 
