@@ -43,8 +43,9 @@ def _of_network(network: str, own: Runs) -> list[Claim]:
 
 def _inner(network: str, own: Runs, trace: str) -> Claim:
     best = inner_minimum(own, trace)
+    vertex = f"vertex {shown(best.vertex)} of the range" if np.isfinite(best.vertex.mean) else "no vertex is a minimum"
     because = (
-        f"coefficient {shown(best.curvature, scale=100)} points of ECE, vertex {shown(best.vertex)} of the range; "
+        f"coefficient {shown(best.curvature, scale=100)} points of ECE, {vertex}; "
         f"least ECE inside in {best.inside} of {best.seeds} seeds"
     )
     claim = f"{NETWORKS[network]}: ECE has a minimum inside the range of the trace ({TRACES[trace]})"
