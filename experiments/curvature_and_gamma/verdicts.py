@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.claims import Claim
-from experiments.curvature_and_gamma.minima import inner_minimum, shared_minimum
+from experiments.curvature_and_gamma.minima import InnerMinimum, SharedMinimum, inner_minimum, shared_minimum
 from experiments.curvature_and_gamma.runs import DIGITS, NETWORKS
 from experiments.curvature_and_gamma.statistics import Runs, gammas_of, has_log, slope
 from experiments.curvature_rows import with_own
@@ -43,11 +43,7 @@ def _of_network(network: str, own: Runs) -> list[Claim]:
 
 def _inner(network: str, own: Runs, trace: str) -> Claim:
     best = inner_minimum(own, trace)
-    vertex = f"vertex {shown(best.vertex)} of the range" if np.isfinite(best.vertex.mean) else "no vertex is a minimum"
-    because = (
-        f"coefficient {shown(best.curvature, scale=100)} points of ECE, {vertex}; "
-        f"least ECE inside in {best.inside} of {best.seeds} seeds"
-    )
+    because = f"{_parabola(best)}; least ECE inside in {best.inside} of {best.seeds} seeds"
     claim = f"{NETWORKS[network]}: ECE has a minimum inside the range of the trace ({TRACES[trace]})"
     return Claim("K Fig. 3", claim, best.verdict, because)
 
@@ -72,13 +68,18 @@ def _shared(images: dict[str, Runs], trace: str, within: bool) -> Claim:
     where = "within networks" if within else "over networks and γ together"
     inside = f"least mean ECE inside for {best.inside} of {best.groups} networks" if within else _inside(best.inside)
     because = (
-        f"coefficient {shown(best.curvature, scale=100)} points of ECE, vertex {shown(best.vertex)} of the range; "
-        f"inner minimum in {100 * best.share:.3g}% of resamples; {inside}"
+        f"{_parabola(best)}; inner minimum in {100 * best.share:.3g}% of resamples; {inside}"
         if np.isfinite(best.share)
         else f"needs two networks with two seeds each at every γ; {inside}"
     )
     claim = f"CIFAR-10, {where}: ECE has a minimum inside the range of the trace ({TRACES[trace]})"
     return Claim("K Fig. 3", claim, best.verdict, because)
+
+
+def _parabola(best: InnerMinimum | SharedMinimum) -> str:
+    vertex = shown(best.vertex)
+    where = f"vertex {vertex} of the range" if vertex else "no vertex is a minimum"
+    return f"coefficient {shown(best.curvature, scale=100)} points of ECE, {where}"
 
 
 def _inside(found: int) -> str:

@@ -66,6 +66,13 @@ def test_an_inner_minimum_needs_a_parabola_whose_vertex_lies_inside(ece, expecte
     assert found.seeds == 6
 
 
+def test_a_parabola_that_opens_downwards_is_said_to_have_no_minimum():
+    own = _runs(ece=lambda at: 0.5 - (at - 0.5) ** 2)
+    said = {claim.because for claim in verdicts.claims({"digits": own}) if claim.source == "K Fig. 3"}
+    assert said
+    assert all("no vertex is a minimum" in because for because in said)
+
+
 def _networks(ece, seeds: int = 3, shift: float = 0.0) -> dict:
     noise = np.random.default_rng(2)
     found = {}
