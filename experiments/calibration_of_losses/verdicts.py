@@ -12,7 +12,7 @@ from experiments.writing import Interval
 
 MARGIN = 1.0  # points of error that count as none: the papers' networks differ by as much
 
-# where, statement, quantity, losses it is made of
+# where, statement, quantity, losses it is made of; all against cross-entropy
 FALLS = (
     ("M Table 1", "ECE as trained is below cross-entropy's", "ece", ("flsd53", "fl3", "brier", "mmce")),
     ("M Table 1", "ECE after temperature scaling is below cross-entropy's", "ece after T", ("flsd53", "fl3")),
@@ -21,6 +21,7 @@ FALLS = (
     ("M Table 11", "NLL after temperature scaling is below cross-entropy's", "nll after T", ("flsd53",)),
     ("M Table 6", "fewer test examples have a confidence above 99%", "s99", ("flsd53", "mmce")),
 )
+RIVALS = ("brier", "mmce")  # the paper has FLSD-53 before them too
 
 
 def claims(runs: Runs) -> list[Claim]:
@@ -29,14 +30,17 @@ def claims(runs: Runs) -> list[Claim]:
     for task, own in runs.items():
         for where, statement, quantity, losses in FALLS:
             found += [_falls(own, task, where, statement, quantity, loss) for loss in losses]
+        for rival in RIVALS:
+            statement = f"ECE as trained is below that of {LOSSES[rival]}"
+            found.append(_falls(own, task, "M Table 1", statement, "ece", "flsd53", rival))
         found += [_keeps_accuracy(own, task, loss) for loss in ("flsd53", "fl3")]
         found.append(_nearer_one(own, task))
         found.append(_after(own, task))
     return found
 
 
-def _falls(own: list, task: str, where: str, statement: str, quantity: str, loss: str) -> Claim:
-    difference = paired(by_seed(own, loss, quantity), by_seed(own, "ce", quantity))
+def _falls(own: list, task: str, where: str, statement: str, quantity: str, loss: str, than: str = "ce") -> Claim:
+    difference = paired(by_seed(own, loss, quantity), by_seed(own, than, quantity))
     claim = f"{TASKS[task].title}, {LOSSES[loss]}: {statement}"
     unit = "in 1/100 nat" if quantity.startswith("nll") else "points"
     return Claim(where, claim, verdict(difference), _because(difference, unit=unit))

@@ -11,10 +11,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.cells import LOSSES
+from experiments.drawing import error_lengths, plain_ticks
 from experiments.during_training import numbers
 from experiments.during_training.numbers import FIRST, LAST, MIDDLE, Runs, band, epochs_of, losses_of
+from experiments.intervals import clipped
 
 STYLES = {
     "ce": {"color": "#000000", "linestyle": "-", "marker": "o"},
@@ -27,9 +30,11 @@ BY_OUTCOME = (
     (("train", "entropy", "entropy, nats"), ("test", "entropy correct", ""), ("test", "entropy wrong", "")),
 )
 COLUMNS = ("train, all", "test, predicted right", "test, predicted wrong")
+SHIFT = 0.12  # epochs between the bars of two losses
 WHENS = (FIRST, MIDDLE, LAST)
 MARKERS = {"ce": {"markersize": 7, "markerfacecolor": "none"}, "fl3": {"markersize": 4}}
 OVERLAID = tuple(MARKERS)
+LEAST_NORM = 1e-5  # the least gradient norm that is drawn
 LEAST_SHARE = 1e-3  # of the examples: the accuracy of a bin of fewer says little
 
 
@@ -49,7 +54,8 @@ def by_outcome(runs: Runs) -> Figure:
         for axis, (split, name, label) in zip(row, panels, strict=True):
             _curves(axis, runs, split, name)
             axis.set_ylabel(label)
-            axis.set_ylim(bottom=0)
+            if name != "nll wrong":  # its growth is what the panel is for
+                axis.set_ylim(bottom=0)
     for axis, title in zip(axes[0], COLUMNS, strict=True):
         axis.set_title(title, fontsize=10)
     return _finished(figure, axes, runs)
@@ -78,6 +84,7 @@ def norms(runs: Runs) -> Figure:
         axis.set_title(title, fontsize=10)
         if split:
             axis.set_yscale("log")
+            plain_ticks(axis.yaxis)
     return _finished(figure, axes, runs)
 
 
@@ -110,6 +117,7 @@ def histograms(runs: Runs) -> Figure:
             _steps(column[1], 100 * share, edges, loss)
         column[0].set_title(_title(runs, when), fontsize=10)
         column[0].set_xscale("log")
+        column[0].set_xlim(left=LEAST_NORM)
         column[0].set_xlabel("gradient norm at the last layer")
         column[1].set_xlim(0, 1)
         column[1].set_xlabel("$p_y$, the probability of its own class")
@@ -128,12 +136,14 @@ FIGURES = {
 
 
 def _curves(axis: Axes, runs: Runs, split: str, name: str) -> None:
-    for loss in losses_of(runs):
-        found = band(runs, loss, split, name)
-        mean, low, high = np.array([(one.mean, one.low, one.high) for one in found]).T
-        axis.plot(epochs_of(runs), mean, **STYLES[loss], markersize=3.5, linewidth=1.4, label=LOSSES[loss])
-        low, high = (np.where(np.isfinite(end), end, mean) for end in (low, high))
-        axis.fill_between(epochs_of(runs), low, high, color=STYLES[loss]["color"], alpha=0.15)
+    """Means with the bars of their intervals, each loss a little to the right of the one before."""
+    epochs = np.asarray(epochs_of(runs), float)
+    for number, loss in enumerate(losses_of(runs)):
+        found = [clipped(one, 0, np.inf) for one in band(runs, loss, split, name)]
+        style = STYLES[loss] | {"markersize": 3.5, "linewidth": 1.2, "elinewidth": 0.8, "label": LOSSES[loss]}
+        means = [one.mean for one in found]
+        axis.errorbar(epochs + SHIFT * number, means, error_lengths(found), **style)
+    axis.xaxis.set_major_locator(MaxNLocator(steps=(1, 2, 5, 10), integer=True))
 
 
 def _steps(axis: Axes, share: np.ndarray, edges: np.ndarray, loss: str) -> None:
@@ -194,6 +204,6 @@ def _finished(figure: Figure, axes: Sequence, runs: Runs, *, by_epoch: bool = Tr
         bbox_to_anchor=(0.5, 1.0),
         ncols=len(labels),
         frameon=False,
-        title=f"CIFAR-10 (JPEG), {numbers.network(runs[0])}, {examples:,} images of each split, n = {seeds} seeds",
+        title=f"CIFAR-10 (JPEG), {numbers.network(runs[0])}, {examples:,} images a split, n = {seeds} seeds",
     )
     return figure

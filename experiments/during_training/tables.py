@@ -12,12 +12,13 @@ from experiments.writing import markdown
 END = {
     "train error, %": at("train", "error"),
     "test error, %": at("test", "error"),
+    "train ECE, %": at("train", "ece"),
     "test ECE, %": at("test", "ece"),
     "test NLL": at("test", "nll"),
-    "of right": at("test", "nll correct"),
-    "of wrong": at("test", "nll wrong"),
-    "entropy of right": at("test", "entropy correct"),
-    "of wrong, nats": at("test", "entropy wrong"),
+    "test NLL of right": at("test", "nll correct"),
+    "test NLL of wrong": at("test", "nll wrong"),
+    "test entropy of right, nats": at("test", "entropy correct"),
+    "test entropy of wrong, nats": at("test", "entropy wrong"),
     "weight norm": at("", "weight_norm"),
     "gradient norm, train": at("train", "gradient_norm"),
     "train, confidence above 96%, %": numbers.surest(),
@@ -81,7 +82,7 @@ def images(runs: Runs) -> str:
     for loss in losses_of(runs):
         found = [by_seed(runs, loss, numbers.wrong_confidence(key)) for key in ("confidence", "after")]
         rows.append([LOSSES[loss], *[_level("%", list(own.values())) for own in found]])
-    return markdown(["loss", "mean confidence of wrong images, %", "after T, %"], rows)
+    return markdown(["loss", "mean confidence of wrong ones of 100 images, %", "after T, %"], rows)
 
 
 def _level(title: str, values: Sequence[float]) -> str:

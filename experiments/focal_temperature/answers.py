@@ -89,6 +89,7 @@ def at_gamma_0(run: dict[str, Any], split: str, criterion: str = "nll") -> float
 def claims(runs: Runs) -> list[Claim]:
     """Of each statement a claim over all trained networks, and for each file of others' outputs."""
     trained = [run for run in runs if run["task"] != OTHERS]
+    by_task = {task: [run for run in trained if run["task"] == task] for task in TASKS}
     others = {key: own for key, own in groups(runs).items() if key[0] == OTHERS}
     found = []
     for criterion, name, words in (
@@ -99,6 +100,7 @@ def claims(runs: Runs) -> list[Claim]:
         gain = relative_gain(criterion, name)
         for label, value in [
             ("trained here", _over_losses(trained, gain)),
+            *((f"trained here, {TASKS[task].title}", _over_losses(own, gain)) for task, own in by_task.items() if own),
             *((title(key), mean(key, own, gain)) for key, own in others.items()),
         ]:
             claim = f"{label}: focal temperature scaling {words} against temperature scaling"

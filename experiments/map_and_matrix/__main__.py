@@ -18,7 +18,7 @@ from experiments.results import read, write_answers
 from focalgeo.types import InputError
 
 HERE = Path(__file__).parent
-QUESTION = "Why do focal temperature scaling and class-wise scaling add up, and what does the fitted gamma say?"
+QUESTION = "Do focal temperature scaling and class-wise scaling add up, and what does the fitted gamma say?"
 
 
 def main() -> None:

@@ -65,6 +65,12 @@ def test_verdicts_follow_the_numbers():
     assert _verdict([run for run in _runs() if run["loss"] != "flsd53"], "FLSD-53") == UNTOLD
 
 
+def test_flsd53_is_judged_beside_its_rivals():
+    found = {one.claim: one.verdict for one in verdicts.claims({"cifar10": _runs(mmce=0.005)})}
+    said = "CIFAR-10 (JPEG), FLSD-53: ECE as trained is below that of"
+    assert (found[f"{said} Brier"], found[f"{said} MMCE"]) == (SHOWS, NOT)
+
+
 def test_accuracy_is_kept_only_within_a_point():
     worse = [
         run | {"metrics": {"test": {"uncalibrated": {**run["metrics"]["test"]["uncalibrated"], "accuracy": 0.7}}}}

@@ -102,7 +102,7 @@ def _verdicts(runs: list[dict]) -> dict[str, str]:
 
 
 WRONG_GROWS = "CE, late in training: NLL of test examples predicted wrong grows"
-LESS = "FL-3 beside CE: it grows less late in training"
+LESS = "FL-3 beside CE: NLL of test examples predicted wrong grows less late in training"
 
 
 def test_verdicts_follow_the_numbers():
@@ -115,6 +115,16 @@ def test_verdicts_follow_the_numbers():
     assert found["FLSD-53 beside CE: after T S99 holds more test images"] == SHOWS
     turned = _verdicts(_runs(growth=-1.0))
     assert turned[WRONG_GROWS] == turned[LESS] == NOT
+
+
+@pytest.mark.parametrize(("more", "expected"), [(0.0, SHOWS), (0.05, NOT)])
+def test_error_is_kept_only_within_a_point(more, expected):
+    runs = _runs()
+    for run in runs:
+        if run["loss"] == "fl3":
+            error = run["diagnostics"]["means"]["test"]["error"]
+            run["diagnostics"]["means"]["test"]["error"] = [value + more for value in error]
+    assert _verdicts(runs)["FL-3 beside CE: test error is at most 1 point higher at the end"] == expected
 
 
 def test_one_seed_or_no_run_tells_nothing():
