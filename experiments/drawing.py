@@ -16,9 +16,10 @@ def error_lengths(found: Sequence[Interval]) -> np.ndarray:
 
 
 def plain_ticks(axis: Any) -> None:
-    """Plain numbers on a logarithmic axis that has its data: 1, 2 and 5 of each decade, or a few within one decade."""
+    """Plain numbers on a logarithmic axis that has its data: 1, 2 and 5 of each decade, or a few where those are few."""
     low, high = axis.get_view_interval()
-    locator = LogLocator(subs=(1, 2, 5)) if high > 10 * low else MaxNLocator(nbins=5, steps=(1, 2, 2.5, 5, 10))
-    axis.set_major_locator(locator)
+    decades = LogLocator(subs=(1, 2, 5))
+    enough = sum(low <= tick <= high for tick in decades.tick_values(low, high)) > 2
+    axis.set_major_locator(decades if enough else MaxNLocator(nbins=5, steps=(1, 2, 2.5, 5, 10)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())

@@ -61,6 +61,7 @@ def test_rank_correlation_is_spearmans_with_an_interval():
 
 def test_what_is_shown():
     assert intervals.shown(Interval(0.01, 0.005, 0.015), scale=100) == "1 (0.5 to 1.5)"
+    assert intervals.shown(Interval(1049, 987, 1120), signed=True) == "**+1,050 (+987 to +1,120)**"
     assert intervals.shown(Interval(1, 0.5, 1.5), signed=True) == "**+1 (+0.5 to +1.5)**"
     assert intervals.shown(Interval(1, -0.5, 1.5), signed=True) == "+1 (-0.5 to +1.5)"
     assert intervals.as_json(UNKNOWN) == {"mean": None, "low": None, "high": None}
