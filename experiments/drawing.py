@@ -16,7 +16,7 @@ def error_lengths(found: Sequence[Interval]) -> np.ndarray:
 
 
 def plain_ticks(axis: Any) -> None:
-    """Plain numbers on a logarithmic axis that has its data: 1, 2 and 5 of each decade, or a few where those are few."""
+    """Plain numbers on a logarithmic axis that has its data: 1, 2 and 5 of each decade, or more where few."""
     low, high = axis.get_view_interval()
     decades = LogLocator(subs=(1, 2, 5))
     enough = sum(low <= tick <= high for tick in decades.tick_values(low, high)) > 2

@@ -108,6 +108,11 @@ def wrong_confidence(key: str) -> Callable[[dict[str, Any]], float | None]:
     return number
 
 
+def error(run: dict[str, Any]) -> float:
+    """The error as trained, in %, on all test examples."""
+    return 100 - _of_test(run, "accuracy", scaled=False)
+
+
 def s99(run: dict[str, Any], *, scaled: bool) -> float | None:
     """The share of test examples whose confidence is at least 0.99, in %."""
     return _of_test(run, "high_confidence", scaled=scaled)

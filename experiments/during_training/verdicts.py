@@ -94,9 +94,9 @@ def _beside(runs: Runs, loss: str, where: str, statement: str, number: Number, l
 
 
 def _keeps_error(runs: Runs, loss: str) -> Claim:
-    difference = paired(by_seed(runs, loss, at("test", "error")), by_seed(runs, "ce", at("test", "error")))
+    difference = paired(by_seed(runs, loss, numbers.error), by_seed(runs, "ce", numbers.error))
     beyond = Interval(*(end - MARGIN for end in difference))
-    said = f"{LOSSES[loss]} beside CE: test error is at most {MARGIN:g} point higher at the end"
+    said = f"{LOSSES[loss]} beside CE: error on all test examples is at most {MARGIN:g} point higher"
     return _claim("M Fig. 3", said, difference, True, "difference")._replace(verdict=verdict(beyond))
 
 
