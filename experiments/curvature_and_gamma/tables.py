@@ -3,7 +3,7 @@
 from experiments.curvature_and_gamma.runs import NETWORKS
 from experiments.curvature_and_gamma.statistics import Runs, by_seed, change, gammas_of, has_log, slope
 from experiments.curvature_rows import with_own
-from experiments.intervals import interval, paired, shown
+from experiments.intervals import clipped, interval, paired, shown
 from experiments.writing import markdown
 
 CURVATURE = {
@@ -59,10 +59,15 @@ def outputs(own: Runs) -> str:
     """Of one network: accuracy and calibration by gamma, with the difference of ECE to gamma 0."""
     rows = []
     for gamma in gammas_of(own):
-        cells = [shown(_mean(own, gamma, name), scale=scale) for name, (_, scale) in OUTPUTS.items()]
+        cells = [_output(own, gamma, name, scale) for name, (_, scale) in OUTPUTS.items()]
         less = paired(by_seed(own, gamma, "ece"), by_seed(own, 0.0, "ece"))
         rows.append([f"{gamma:g}", *cells, "" if gamma == 0 else shown(less, scale=100, signed=True)])
     return markdown(["γ", *(title for title, _ in OUTPUTS.values()), "ECE less that at γ = 0, %"], rows)
+
+
+def _output(own: Runs, gamma: float, name: str, scale: float) -> str:
+    """The mean with its interval, cut where its range ends: at 0, and shares at 100%."""
+    return shown(clipped(_mean(own, gamma, name), 0, 1 if scale == 100 else float("inf")), scale=scale)
 
 
 def attribution(runs: dict[str, Runs]) -> str:
