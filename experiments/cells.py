@@ -37,6 +37,7 @@ LOSSES = {  # word of configs/ -> title as the papers have it
     "adafocal": "AdaFocal",
     "dual": "Dual focal",
 }
+SAME_ERROR = 1.0  # points of error that count as none: the papers' networks differ by as much
 DIAGNOSED = ("ce", "fl1", "fl2", "fl3")  # on images: experiments/during_training
 GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # of evaluation: Komisarenko & Kull's, and 0
 

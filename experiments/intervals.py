@@ -53,12 +53,15 @@ def paired(one: Mapping[Any, float], other: Mapping[Any, float]) -> Interval:
     return interval([one[seed] - other[seed] for seed in one if seed in other])
 
 
-def verdict(difference: Interval, *, falls: bool = True) -> str:
-    """Whether a fall (or rise) is shown: the interval lies on that side of 0, on the other side, or holds 0."""
+def verdict(difference: Interval, *, falls: bool = True, margin: float = 0.0) -> str:
+    """Whether a fall (or rise) is shown: the interval lies on that side of 0, on the other side, or holds 0.
+
+    margin: how far the other side of 0 still counts, for claims such as "at most a point more".
+    """
     if not is_known(difference):
         return UNTOLD
     low, high = (difference.low, difference.high) if falls else (-difference.high, -difference.low)
-    return SHOWS if high < 0 else NOT if low > 0 else UNTOLD
+    return SHOWS if high < margin else NOT if low > margin else UNTOLD
 
 
 def alike(difference: Interval, room: float) -> str:

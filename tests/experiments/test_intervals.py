@@ -44,6 +44,13 @@ def test_verdicts(difference, fall, rise):
     assert intervals.verdict(difference, falls=False) == rise
 
 
+def test_a_margin_moves_the_edge_of_a_verdict():
+    assert intervals.verdict(Interval(0.5, 0.1, 0.9), margin=1) == intervals.SHOWS
+    assert intervals.verdict(Interval(1.5, 1.1, 1.9), margin=1) == intervals.NOT
+    assert intervals.verdict(Interval(-0.5, -0.9, -0.1), falls=False, margin=1) == intervals.SHOWS
+    assert intervals.verdict(Interval(-1.0, -1.5, -0.5), falls=False, margin=1) == intervals.UNTOLD
+
+
 def test_a_claim_of_several_parts_shows_only_if_all_do():
     assert intervals.joined([SHOWS, SHOWS]) == SHOWS
     assert intervals.joined([SHOWS, UNTOLD]) == UNTOLD
