@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from experiments.writing import Interval
+from experiments.writing import Interval, plain
 
 SHOWS, NOT, UNTOLD = "shows", "does not show", "cannot be told"
 UNKNOWN = Interval(float("nan"), float("-inf"), float("inf"))
@@ -97,17 +97,11 @@ def shown(value: Interval, *, digits: int = 3, scale: float = 1.0, signed: bool 
     """As "1.2 (0.9 to 1.5)"; of one seed the number alone; signed, and bold where the interval leaves out 0."""
     if np.isnan(value.mean):
         return ""
-    mean, low, high = (_short(scale * number, digits, "+" if signed else "") for number in value)
+    mean, low, high = (plain(scale * number, digits, "+" if signed else "") for number in value)
     if not is_known(value):
         return mean
     text = f"{mean} ({low} to {high})"
     return f"**{text}**" if signed and (scale * value.low > 0 or scale * value.high < 0) else text
-
-
-def _short(number: float, digits: int, sign: str) -> str:
-    """So many digits; from 1,000 on without an exponent."""
-    text = f"{number:{sign}.{digits}g}"
-    return f"{float(text):{sign},.0f}" if "e+" in text else text
 
 
 def as_json(value: Interval) -> dict[str, float | None]:

@@ -24,6 +24,12 @@ def rounded(value: Any, digits: int = 6) -> Any:
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
+def plain(number: float, digits: int = 3, sign: str = "") -> str:
+    """So many digits; from 1,000 on, or more than the digits hold, without an exponent."""
+    text = f"{number:{sign}.{digits}g}"
+    return f"{float(text):{sign},.0f}" if "e+" in text else text
+
+
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     return "".join(f"| {' | '.join(cells)} |\n" for cells in [heads, ["---"] * len(heads), *rows])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.accelerators.cases import ONE, cases
-from experiments.writing import filled, markdown
+from experiments.writing import filled, markdown, plain
 
 KINDS = {
     "training steps": "training step",
@@ -72,7 +72,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         return [*first, f"no: {row['error'].replace('|', '/')}", *["-"] * 8]
     mega = f"{row['temporaries'] / 1e6:,.0f}", f"{in_all(row) / 1e6:,.0f}"
     took = f"{row['seconds']:.0f}", f"{row['cpu_seconds']:.0f}"
-    cost = f"{row['flops'] / 1e9:.3g}", _ratio(row), f"{row['cycles'] / 1e6:.3g}"
+    cost = plain(row["flops"] / 1e9), _ratio(row), plain(row["cycles"] / 1e6)
     return [*first, "yes", *took, *cost, *mega, "yes" if row["fits"] else "no"]
 
 
@@ -105,24 +105,24 @@ def _members_cells(row: Mapping[str, Any], alone: Mapping[str, Any]) -> list[str
     costs = {"flops": times * row["flops"], "cycles": times * (row["cycles"] - outside) + outside}
     flops, cycles = (f"{cost / row['members'] / alone[name]:.2f}" for name, cost in costs.items())
     held = f"{in_all(row) / 1e6:,.0f}", f"{in_all(row) / in_all(alone):.2f}"
-    return [row["program"], f"{costs['flops'] / 1e9:.4g}", flops, f"{costs['cycles'] / 1e6:.3g}", cycles, *held]
+    return [row["program"], plain(costs["flops"] / 1e9, 4), flops, plain(costs["cycles"] / 1e6), cycles, *held]
 
 
 def forms_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Steps with the trace penalty against the same network's plain step."""
     head = ("step", "Gflop", "of a plain step", "Mcycles", "of a plain step", "MB of temporaries", "of a plain step's")
-    plain = [row for row in rows if row["program"] == _PLAIN and row["dtype"] == "float32" and row["compiles"]]
-    plain = [row for row in plain if row["kind"] == "training step" and row["topology"] == "v5e:2x2"]
-    if not plain:
+    steps = [row for row in rows if row["program"] == _PLAIN and row["dtype"] == "float32" and row["compiles"]]
+    steps = [row for row in steps if row["kind"] == "training step" and row["topology"] == "v5e:2x2"]
+    if not steps:
         return markdown(head, [])
     found = [row for row in rows if row["kind"] == "trace penalty" and row["compiles"]]
-    return markdown(head, [_form_cells(row, plain[0]) for row in (*plain, *found)])
+    return markdown(head, [_form_cells(row, steps[0]) for row in (*steps, *found)])
 
 
-def _form_cells(row: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
+def _form_cells(row: Mapping[str, Any], step: Mapping[str, Any]) -> list[str]:
     found = [row["program"]]
     for name, unit in (("flops", 1e9), ("cycles", 1e6), ("temporaries", 1e6)):
-        found += [f"{row[name] / unit:,.3g}", f"{row[name] / plain[name]:.2f}"]
+        found += [plain(row[name] / unit), f"{row[name] / step[name]:.2f}"]
     return found
 
 

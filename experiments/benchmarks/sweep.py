@@ -17,6 +17,7 @@ import numpy as np
 from experiments.benchmarks.machine import describe
 from experiments.benchmarks.training_steps import NETWORKS, measured_steps
 from experiments.flags import Parser, at_least
+from experiments.writing import plain
 
 RESULTS = Path(__file__).parent / "results_sweep.json"
 ROOT = Path(__file__).parent.parent.parent
@@ -98,8 +99,8 @@ def table(found: dict) -> str:
             peak = f"{100 * row['of_peak']:.1f}%" if "of_peak" in row else ""
             times, rate = row["one_by_one"] / row["seconds"], row["images_per_second"]
             lines.append(
-                f"| {row['network']}, {row['batch']} | {row['members']} | {1e3 * row['seconds']:.3g} | "
-                f"{times:.2f} | {rate:,.0f} | {row['megabytes']:.3g} | {peak} |"
+                f"| {row['network']}, {row['batch']} | {row['members']} | {plain(1e3 * row['seconds'])} | "
+                f"{times:.2f} | {rate:,.0f} | {plain(row['megabytes'])} | {peak} |"
             )
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@ from typing import Any
 from experiments.claims import Claim
 from experiments.intervals import NOT, SHOWS, UNTOLD, joined, shown, verdict
 from experiments.known_surfaces.estimates import PRODUCTS, TRACES
-from experiments.writing import Interval, markdown
+from experiments.writing import Interval, markdown, plain
 from focalgeo.calibration import wilson_interval
 
 Rows = Sequence[dict[str, Any]]
@@ -122,7 +122,7 @@ def _of(rows: Rows, surface: str) -> Iterable[dict[str, Any]]:
 
 
 def _error(row: dict[str, Any]) -> str:
-    return f"{100 * row['error']:.2g} ({100 * row['claimed']:.2g})"
+    return f"{plain(100 * row['error'], 2)} ({plain(100 * row['claimed'], 2)})"
 
 
 def _percent(held: Interval) -> str:
