@@ -106,6 +106,16 @@ def stored(task: str, scale: str = "small") -> list[dict[str, Any]]:
     return sorted(map(json.loads, lines), key=lambda run: (order.index(run["loss"]), run["seed"]))
 
 
+def compared(task: str, scale: str = "small") -> list[dict[str, Any]]:
+    """The stored runs of a task that questions compare: those of the seeds that all its stored losses have.
+
+    A seed of which some losses are not trained yet waits, so that every mean and difference is over the same seeds.
+    """
+    runs = stored(task, scale)
+    seeds = [{run["seed"] for run in runs if run["loss"] == loss} for loss in {run["loss"] for run in runs}]
+    return [run for run in runs if all(run["seed"] in of_loss for of_loss in seeds)]
+
+
 def store(runs: Iterable[dict[str, Any]], task: str, scale: str = "small") -> None:
     """Add runs to those stored; a run of the same loss and seed is replaced."""
     kept = {(run["loss"], run["seed"]): run for run in [*stored(task, scale), *runs]}

@@ -27,7 +27,7 @@ def main() -> None:
     """Do what is asked."""
     asked = parse()
     with jobs.reported():
-        runs = {task: cells.stored(task, asked.scale) for task in cells.TASKS}
+        runs = {task: cells.compared(task, asked.scale) for task in cells.TASKS}
         if asked.table:
             print(tables.PAPER_TABLES[asked.table].title, tables.paper_table(asked.table, runs), sep="\n\n")
             return

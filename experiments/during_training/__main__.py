@@ -36,10 +36,10 @@ def main() -> None:
     """Do what is asked."""
     asked = parse()
     with jobs.reported():
-        runs = cells.stored("cifar10", asked.scale)
         if asked.cost:
-            print(plan(runs, asked.scale))
+            print(plan(cells.stored("cifar10", asked.scale), asked.scale))
             return
+        runs = cells.compared("cifar10", asked.scale)
         if not numbers.diagnosed(runs):
             raise InputError(f"no run of experiments/rows was measured in training: {TRAIN} --scale={asked.scale}")
         write(runs, HERE if asked.store else asked.out, scale=asked.scale, data=jobs.absolute(asked.cifar10))

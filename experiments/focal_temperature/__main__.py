@@ -31,7 +31,7 @@ def main() -> None:
             if not paths:
                 raise InputError(f"{asked.logits}: holds no .npz file: name a folder of outputs")
             measured = [run for path in paths for run in others.measure(path, asked.splits)]
-        trained = [run for task in cells.TASKS for run in cells.stored(task)]
+        trained = [run for task in cells.TASKS for run in cells.compared(task)]
         if not measured and not trained:
             raise InputError("no cell is stored and --logits names no outputs: nothing to compare")
         write(trained, measured, folder)

@@ -31,7 +31,7 @@ def main() -> None:
         for new in _measured(asked):
             print(f"{new['set']}, {new['seed']}", file=sys.stderr, flush=True)
             runs, measured_on = merged(runs, new), str(date.today())
-        trained = {cells.TASKS[task].title: found for task in cells.TASKS if (found := cells.stored(task))}
+        trained = {cells.TASKS[task].title: found for task in cells.TASKS if (found := cells.compared(task))}
         if not runs and not trained:
             raise InputError("nothing is stored: name outputs by --logits or --cells")
         newest = max((run["record"]["date"] for own in trained.values() for run in own), default="")

@@ -135,3 +135,10 @@ def test_rows_are_kept_by_loss_and_seed(tmp_path, monkeypatch):
     assert [(run["loss"], run["seed"]) for run in found] == [("ce", 0), ("ce", 1), ("fl3", 0)]
     assert found[2]["metrics"]["test"]["uncalibrated"]["ece"] == 0.07
     assert cells.stored("sst") == []
+
+
+def test_a_seed_that_not_all_losses_have_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "ROWS", tmp_path / "rows")
+    cells.store([_run("ce", 0, 0.05), _run("ce", 1, 0.05), _run("fl3", 0, 0.05), _run("fl3", 2, 0.05)], "cifar10")
+    assert [(run["loss"], run["seed"]) for run in cells.compared("cifar10")] == [("ce", 0), ("fl3", 0)]
+    assert cells.compared("sst") == []

@@ -228,7 +228,7 @@ def test_the_readme_s_tables_are_those_of_the_stored_runs():
     if not (command.HERE / "results.json").exists():
         assert "Not yet run" in readme
         return
-    runs = cells.stored("cifar10")
+    runs = cells.compared("cifar10")
     for name, table in tables.all_tables(runs).items():
         assert table in readme, name
     found = json.loads((command.HERE / "results.json").read_text(encoding="utf-8"))
