@@ -122,7 +122,7 @@ def test_all_is_written_from_outputs_and_kept(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
     (out / "README.md").write_text("<!-- gains -->\n<!-- end -->\n<!-- gammas -->\n<!-- end -->\n")
-    monkeypatch.setattr(cells, "stored", lambda task: _cells(1.0, 2.0) if task == "sst" else [])
+    monkeypatch.setattr(cells, "compared", lambda task: _cells(1.0, 2.0) if task == "sst" else [])
     flags = [f"--logits={tmp_path / 'logits'}", "--splits=3", f"--out={out}"]
     monkeypatch.setattr("sys.argv", ["map_and_matrix", *flags])
     command.main()
