@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from experiments.writing import Interval
 
@@ -18,8 +18,9 @@ def error_lengths(found: Sequence[Interval]) -> np.ndarray:
 def plain_ticks(axis: Any) -> None:
     """Plain numbers on a logarithmic axis that has its data: 1, 2 and 5 of each decade, or more where few."""
     low, high = axis.get_view_interval()
-    decades = LogLocator(subs=(1, 2, 5))
-    enough = sum(low <= tick <= high for tick in decades.tick_values(low, high)) > 2
-    axis.set_major_locator(decades if enough else MaxNLocator(nbins=5, steps=(1, 2, 2.5, 5, 10)))
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    in_view = [tick for tick in np.outer(powers, (1, 2, 5)).ravel() if low <= tick <= high]
+    few = MaxNLocator(nbins=5, steps=(1, 2, 2.5, 5, 10))
+    axis.set_major_locator(FixedLocator(in_view) if len(in_view) > 2 else few)
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())

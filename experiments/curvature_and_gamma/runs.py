@@ -18,7 +18,7 @@ NETWORKS = {  # name -> title
 }
 SEEDS = {DIGITS: 20}  # of the others 3
 SPLITS = ("val", "train")
-SECONDS = {DIGITS: 3, "resnet18": 190, "resnet18_2w": 510, "mobilenet_v2": 400, "vit": 350, "vgg19": 220}  # of a core
+SECONDS = {DIGITS: 3, "resnet18": 190, "resnet18_2w": 510, "mobilenet_v2": 230, "vit": 350, "vgg19": 220}  # of a core
 
 
 def seeds_of(network: str, seeds: int | None) -> int:
