@@ -71,6 +71,7 @@ def test_what_is_shown():
     assert intervals.shown(Interval(1049, 987, 1120), signed=True) == "**+1,050 (+987 to +1,120)**"
     assert intervals.shown(Interval(1, 0.5, 1.5), signed=True) == "**+1 (+0.5 to +1.5)**"
     assert intervals.shown(Interval(1, -0.5, 1.5), signed=True) == "+1 (-0.5 to +1.5)"
+    assert intervals.shown(Interval(-1, -2, -0.0), signed=True) == "-1 (-2 to +0)"
     assert intervals.as_json(UNKNOWN) == {"mean": None, "low": None, "high": None}
 
 
