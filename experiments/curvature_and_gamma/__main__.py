@@ -77,7 +77,11 @@ def write(known: list[dict[str, Any]], folder: Path, scale: str = "small") -> No
         date=max(run["record"]["date"] for run in known),
         answers=["K Fig. 2", "K Fig. 3"],
     )
-    texts = {"attribution": tables.attribution(by_network)}
+    texts = {
+        "attribution": tables.attribution(by_network),
+        "other vectors": tables.other_vectors(by_network),
+        "minima": tables.minima(by_network),
+    }
     for name, own in by_network.items():
         texts |= {f"{name} curvature": tables.curvature(own), f"{name} changes": tables.changes(own)}
         texts[f"{name} outputs"] = tables.outputs(own)

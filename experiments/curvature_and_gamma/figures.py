@@ -8,7 +8,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from experiments.curvature_and_gamma.runs import NETWORKS
+from experiments.curvature_and_gamma.runs import DIGITS, NETWORKS
 from experiments.curvature_and_gamma.statistics import Runs, by_seed, gammas_of, has_log
 from experiments.curvature_rows import with_own
 from experiments.drawing import plain_ticks
@@ -19,6 +19,7 @@ COLOURS = ("#000000", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 MEASURES = {"lambda_max": "λ_max on val", "trace": "trace on val"}
 COLUMNS = 3
+APART = {"CE": -0.06, "own": 0.06}  # of gamma, so that the bars of both can be seen
 
 
 def draw(runs: dict[str, Runs], folder: Path) -> None:
@@ -42,7 +43,7 @@ def _curvature(runs: dict[str, Runs], path: Path) -> None:
         for row, (name, words) in enumerate(MEASURES.items(), start=2 * (place // columns)):
             _panel(axes[row, column], full, name)
             axes[row, column].set_ylabel("" if column else words)
-        axes[row - 1, column].set_title(f"{NETWORKS[network]}, n = {_seeds(own)}", fontsize=10)
+        axes[row - 1, column].set_title(f"{NETWORKS[network]}, n = {_seeds(own)}", fontsize=9)
         axes[row, column].set_xlabel("γ of the training loss")
         axes[row - 1, column].tick_params(labelbottom=False)
     handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -56,7 +57,7 @@ def _panel(axis, full: Runs, name: str) -> None:
     axis.set_axis_on()
     logs = all(has_log(full, f"{name} {surface} val") for surface in SURFACES)
     for surface, (colour, marker, label) in SURFACES.items():
-        _line(axis, full, f"{name} {surface} val", logs, colour, marker, label)
+        _line(axis, full, f"{name} {surface} val", logs, colour, marker, label, APART[surface])
     if logs:
         axis.set_yscale("log")
         plain_ticks(axis.yaxis)
@@ -69,7 +70,7 @@ def _seeds(own: Runs) -> int:
     return len({run["seed"] for run in own})
 
 
-def _line(axis, own: Runs, name: str, logs: bool, colour: str, marker: str, label: str) -> None:
+def _line(axis, own: Runs, name: str, logs: bool, colour: str, marker: str, label: str, apart: float) -> None:
     """Means with their intervals: geometric ones where there are logarithms, which lie evenly and never below 0."""
     measure, back = (np.log, np.exp) if logs else (np.asarray, np.asarray)
     gammas = gammas_of(own)
@@ -78,23 +79,39 @@ def _line(axis, own: Runs, name: str, logs: bool, colour: str, marker: str, labe
     ends = back([[one.low, one.high] for one in found]).T
     lengths = np.abs(ends - means)
     lengths[:, ~np.isfinite(ends).all(0)] = 0  # one seed has no interval
-    axis.errorbar(gammas, means, yerr=lengths, color=colour, marker=marker, markersize=4, capsize=2, label=label)
+    at = np.array(gammas) + apart
+    axis.errorbar(at, means, yerr=lengths, color=colour, marker=marker, markersize=4, capsize=2, label=label)
 
 
 def _scatter(runs: dict[str, Runs], path: Path) -> None:
-    """ECE against the trace of both Hessians: each run faint, the means of a network joined in the order of gamma."""
-    figure, axes = plt.subplots(1, 2, figsize=(9.4, 4.2), sharey=True)
-    for axis, (surface, (*_, words)) in zip(axes, SURFACES.items(), strict=True):
-        for colour, marker, (network, own) in zip(COLOURS, MARKERS, runs.items(), strict=False):
-            full = [with_own(run) for run in own]
-            _cloud(axis, full, f"trace {surface} val", colour, marker, f"{NETWORKS[network]}, n = {_seeds(own)}")
-        _trace_axis(axis, [run for own in runs.values() for run in map(with_own, own)], f"trace {surface} val")
-        axis.set_xlabel(f"trace of the Hessian of {words} on val")
-        axis.grid(color="0.9")
-        axis.set_axisbelow(True)
-    axes[0].set_ylabel("test ECE as trained, %")
-    handles, labels = axes[0].get_legend_handles_labels()
+    """ECE against the trace of both Hessians: each run faint, the means of a network joined in the order of gamma.
+
+    A row of panels for CIFAR-10 and one for digits, where there are runs of both.
+    """
+    full = {network: [with_own(run) for run in own] for network, own in runs.items()}
+    rows = [
+        group
+        for group in ([name for name in full if name != DIGITS], [name for name in full if name == DIGITS])
+        if group
+    ]
+    figure, axes = plt.subplots(len(rows), 2, squeeze=False, figsize=(9.4, 3.9 * len(rows)), sharey="row")
+    looks = dict(zip(runs, zip(COLOURS, MARKERS, strict=True), strict=False))
+    for line, group in zip(axes, rows, strict=True):
+        for axis, (surface, (*_, words)) in zip(line, SURFACES.items(), strict=True):
+            trace = f"trace {surface} val"
+            for network in group:
+                label = f"{NETWORKS[network]}, n = {_seeds(full[network])}"
+                _cloud(axis, full[network], trace, *looks[network], label)
+            if all(has_log(full[network], trace) for network in group):
+                axis.set_xscale("log")
+                plain_ticks(axis.xaxis)
+            axis.set_xlabel(f"trace of the Hessian of {words} on val")
+            axis.grid(color="0.9")
+            axis.set_axisbelow(True)
+        line[0].set_ylabel("test ECE as trained, %")
     figure.tight_layout()
+    named = [pair for line in axes for pair in zip(*line[0].get_legend_handles_labels(), strict=True)]
+    handles, labels = map(list, zip(*named, strict=True))
     handles.append(plt.Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="", markersize=6))
     columns = min(3, len(handles))
     figure.legend(
@@ -104,20 +121,9 @@ def _scatter(runs: dict[str, Runs], path: Path) -> None:
     plt.close(figure)
 
 
-def _trace_axis(axis, full: Runs, trace: str) -> None:
-    """Logarithmic; where a trace is not above 0, on both sides of 0, and even between those nearest to it."""
-    if has_log(full, trace):
-        axis.set_xscale("log")
-        plain_ticks(axis.xaxis)
-        return
-    sizes = np.abs([run[trace] for run in full if trace in run])
-    axis.set_xscale("symlog", linthresh=float(10 ** np.floor(np.log10(np.quantile(sizes, 0.1)))), linscale=0.5)
-    axis.axvline(0, color="0.6", linewidth=0.8)
-
-
 def _cloud(axis, full: Runs, trace: str, colour: str, marker: str, label: str) -> None:
     points = np.array([(run[trace], 100 * run["ece"]) for run in full if trace in run])
-    axis.scatter(*points.T, s=12, color=colour, marker=marker, alpha=0.3, linewidths=0)
+    axis.scatter(*points.T, s=16, color=colour, marker=marker, alpha=0.4, linewidths=0)
     gammas = gammas_of(full)
     means = np.array([[np.mean(list(by_seed(full, at, name).values())) for name in (trace, "ece")] for at in gammas])
     means[:, 1] *= 100

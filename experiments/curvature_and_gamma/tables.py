@@ -1,7 +1,10 @@
 """Tables of the curvature by gamma, of the differences to cross-entropy, and of the attribution."""
 
-from experiments.curvature_and_gamma.runs import NETWORKS
-from experiments.curvature_and_gamma.statistics import Runs, by_seed, change, gammas_of, has_log, slope
+import numpy as np
+
+from experiments.curvature_and_gamma.minima import shared_minimum
+from experiments.curvature_and_gamma.runs import DIGITS, NETWORKS
+from experiments.curvature_and_gamma.statistics import Runs, by_seed, change, gammas_of, has_log, slope, with_sums
 from experiments.curvature_rows import with_own
 from experiments.intervals import clipped, interval, paired, shown
 from experiments.writing import markdown
@@ -22,6 +25,12 @@ OUTPUTS = {
     "ece": ("test ECE, %", 100),
     "ece after T": ("ECE after T, %", 100),
     "temperature": ("T", 1),
+}
+BOTH = {  # each trace by the vectors of the tables, and by those of its parts
+    "trace CE val": "trace, CE, val",
+    "trace by parts CE val": "the same by its parts",
+    "trace own val": "trace, own, val",
+    "trace by parts own val": "the same by its parts",
 }
 PARTS = {
     "trace own val": "trace",
@@ -78,6 +87,35 @@ def attribution(runs: dict[str, Runs]) -> str:
             if gamma:
                 rows.append([NETWORKS[network], f"{gamma:g}", *(shown(_mean(own, gamma, name)) for name in PARTS)])
     return markdown(["network", "γ", *PARTS.values()], rows)
+
+
+def other_vectors(runs: dict[str, Runs]) -> str:
+    """Of each network: the change of both traces along gamma, and of the sums of their parts, by other vectors."""
+    rows = []
+    for network, own in runs.items():
+        full = [with_sums(with_own(run)) for run in own]
+        logs = all(has_log(full, name) for name in BOTH)
+        measured = "change of log by γ" if logs else "change by γ"
+        rows.append([f"{NETWORKS[network]}: {measured}", *(shown(slope(full, name), signed=True) for name in BOTH)])
+    return markdown(["", *BOTH.values()], rows)
+
+
+def minima(runs: dict[str, Runs]) -> str:
+    """Shares of the resamples with an inner minimum of ECE over both traces and the sums of their parts.
+
+    By one parabola for all networks on CIFAR-10, and without each of them.
+    """
+    images = {name: [with_sums(with_own(run)) for run in own] for name, own in runs.items() if name != DIGITS}
+    rows = [["within networks", *_shares(images, within=True)], ["together", *_shares(images, within=False)]]
+    for network in images:
+        others = {name: own for name, own in images.items() if name != network}
+        rows.append([f"together, without {NETWORKS[network]}", *_shares(others, within=False)])
+    return markdown(["", *BOTH.values()], rows)
+
+
+def _shares(images: dict[str, Runs], *, within: bool) -> list[str]:
+    found = [shared_minimum(images, trace, within=within).share for trace in BOTH]
+    return ["" if np.isnan(share) else f"{100 * share:.3g}" for share in found]
 
 
 def _mean(own: Runs, gamma: float, name: str):

@@ -121,6 +121,37 @@ def test_the_claim_on_every_network_falls_with_one_of_them():
     assert {found.claim: found.verdict for found in verdicts.claims(own)}[claim] == NOT
 
 
+def _with_parts(own: list, factor: float) -> list:
+    for run in own:
+        for where in ("CE val", "own val"):
+            if f"trace {where}" in run:
+                run[f"trace, gauss_newton {where}"] = factor ** run["gamma"] * run[f"trace {where}"] + 1
+                run[f"trace, residual {where}"] = -1.0
+    return own
+
+
+def test_a_trace_by_other_vectors_is_the_sum_of_its_parts():
+    own = _with_parts(_runs(change=-0.1, seeds=3), np.exp(0.3))
+    run = statistics.with_sums(own[1])
+    assert run["trace by parts CE val"] == pytest.approx(np.exp(0.3) * run["trace CE val"])
+    row = tables.other_vectors({"digits": own}).splitlines()[2].split(" | ")
+    assert row[0] == "| two layers, digits: change of log by γ"
+    assert row[1].startswith("**-0.1")
+    assert row[2].startswith("**+0.2")
+
+
+def test_minima_are_told_without_each_network_too():
+    own = _networks(lambda at: 0.02 + (at - 0.5) ** 2)
+    lines = tables.minima({name: _with_parts(runs, np.exp(0.1)) for name, runs in own.items()}).splitlines()[2:]
+    assert [line.split(" | ")[0] for line in lines] == [
+        "| within networks",
+        "| together",
+        *(f"| together, without {title}" for title in ("ViT", "VGG", "small ResNet")),
+    ]
+    assert lines[0].split(" | ")[1] == "100"
+    assert "| within networks |  |  |  |  |" in tables.minima({"digits": _runs()})
+
+
 def test_changes_from_gamma_0_are_paired_by_seed():
     own = _runs(change=-0.1, seeds=3)
     np.testing.assert_allclose(statistics.change(own, 2.0, "trace CE val").mean, np.exp(-0.2) - 1, atol=1e-9)
