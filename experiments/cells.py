@@ -1,4 +1,4 @@
-"""Cells of the papers' tables: task x loss x seed, trained by jobs, and what three questions need of each run.
+"""Cells of the papers' tables: task x loss x seed, trained by jobs, and what four questions need of each run.
 
 python -m experiments.cells --tasks newsgroups --data newsgroups=newsgroups:PATH --seeds 3
 
@@ -8,6 +8,7 @@ trains what experiments/rows does not hold yet and adds a row for each run there
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,8 +113,8 @@ def compared(task: str, scale: str = "small") -> list[dict[str, Any]]:
     A seed of which some losses are not trained yet waits, so that every mean and difference is over the same seeds.
     """
     runs = stored(task, scale)
-    seeds = [{run["seed"] for run in runs if run["loss"] == loss} for loss in {run["loss"] for run in runs}]
-    return [run for run in runs if all(run["seed"] in of_loss for of_loss in seeds)]
+    losses, seeds = len({run["loss"] for run in runs}), Counter(run["seed"] for run in runs)
+    return [run for run in runs if seeds[run["seed"]] == losses]
 
 
 def store(runs: Iterable[dict[str, Any]], task: str, scale: str = "small") -> None:

@@ -52,6 +52,12 @@ def with_own(run: dict[str, Any]) -> dict[str, Any]:
     return {name.replace(" CE ", " own "): number for name, number in run.items() if " CE " in name} | run
 
 
+def with_sums(run: dict[str, Any]) -> dict[str, Any]:
+    """The run with each trace by other random vectors too: "trace by parts CE val", Gauss-Newton and residual."""
+    parts = {name.partition(", gauss_newton ")[2]: run[name] for name in run if ", gauss_newton " in name}
+    return run | {f"trace by parts {where}": own + run[f"trace, residual {where}"] for where, own in parts.items()}
+
+
 def trained(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The runs that have learned something: curvature and calibration of the others say nothing of a loss."""
     return [run for run in runs if run["accuracy"] >= CHANCE]

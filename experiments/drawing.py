@@ -16,8 +16,8 @@ def error_lengths(found: Sequence[Interval]) -> np.ndarray:
 
 
 def plain_ticks(axis: Any) -> None:
-    """Plain numbers on a logarithmic axis that has its data: 1, 2 and 5 of each decade, or more where few."""
-    low, high = axis.get_view_interval()
+    """Plain numbers on a logarithmic axis, called last: 1, 2 and 5 of each decade in view, or where few, even steps."""
+    low, high = sorted(axis.get_view_interval())
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     in_view = [tick for tick in np.outer(powers, (1, 2, 5)).ravel() if low <= tick <= high]
     few = MaxNLocator(nbins=5, steps=(1, 2, 2.5, 5, 10))

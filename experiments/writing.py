@@ -26,7 +26,7 @@ def rounded(value: Any, digits: int = 6) -> Any:
 
 def plain(number: float, digits: int = 3, sign: str = "") -> str:
     """So many digits; from 1,000 on, or more than the digits hold, without an exponent; 0 without a minus."""
-    text = f"{number + 0.0:{sign}.{digits}g}"
+    text = f"{number + 0.0:{sign},.{digits}g}"
     return f"{float(text):{sign},.0f}" if "e+" in text else text
 
 

@@ -14,12 +14,14 @@ from experiments.curvature_rows import with_own
 from experiments.drawing import plain_ticks
 from experiments.intervals import interval
 
-SURFACES = {"CE": ("#0072b2", "o", "cross-entropy"), "own": ("#d55e00", "s", "the trained loss")}
+SURFACES = {  # shift of gamma, so that the bars of both can be seen, colour, marker, words
+    "CE": (-0.06, "#0072b2", "o", "cross-entropy"),
+    "own": (0.06, "#d55e00", "s", "the trained loss"),
+}
 COLOURS = ("#000000", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 MEASURES = {"lambda_max": "λ_max on val", "trace": "trace on val"}
 COLUMNS = 3
-APART = {"CE": -0.06, "own": 0.06}  # of gamma, so that the bars of both can be seen
 
 
 def draw(runs: dict[str, Runs], folder: Path) -> None:
@@ -56,8 +58,8 @@ def _curvature(runs: dict[str, Runs], path: Path) -> None:
 def _panel(axis, full: Runs, name: str) -> None:
     axis.set_axis_on()
     logs = all(has_log(full, f"{name} {surface} val") for surface in SURFACES)
-    for surface, (colour, marker, label) in SURFACES.items():
-        _line(axis, full, f"{name} {surface} val", logs, colour, marker, label, APART[surface])
+    for surface, look in SURFACES.items():
+        _line(axis, full, f"{name} {surface} val", logs, *look)
     if logs:
         axis.set_yscale("log")
         plain_ticks(axis.yaxis)
@@ -70,7 +72,7 @@ def _seeds(own: Runs) -> int:
     return len({run["seed"] for run in own})
 
 
-def _line(axis, own: Runs, name: str, logs: bool, colour: str, marker: str, label: str, apart: float) -> None:
+def _line(axis, own: Runs, name: str, logs: bool, shift: float, colour: str, marker: str, label: str) -> None:
     """Means with their intervals: geometric ones where there are logarithms, which lie evenly and never below 0."""
     measure, back = (np.log, np.exp) if logs else (np.asarray, np.asarray)
     gammas = gammas_of(own)
@@ -79,7 +81,7 @@ def _line(axis, own: Runs, name: str, logs: bool, colour: str, marker: str, labe
     ends = back([[one.low, one.high] for one in found]).T
     lengths = np.abs(ends - means)
     lengths[:, ~np.isfinite(ends).all(0)] = 0  # one seed has no interval
-    at = np.array(gammas) + apart
+    at = np.array(gammas) + shift
     axis.errorbar(at, means, yerr=lengths, color=colour, marker=marker, markersize=4, capsize=2, label=label)
 
 
@@ -105,6 +107,8 @@ def _scatter(runs: dict[str, Runs], path: Path) -> None:
             if all(has_log(full[network], trace) for network in group):
                 axis.set_xscale("log")
                 plain_ticks(axis.xaxis)
+            else:
+                axis.axvline(0, color="0.6", linewidth=0.8)
             axis.set_xlabel(f"trace of the Hessian of {words} on val")
             axis.grid(color="0.9")
             axis.set_axisbelow(True)

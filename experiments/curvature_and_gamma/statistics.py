@@ -11,12 +11,6 @@ from experiments.writing import Interval
 Runs = Sequence[dict[str, Any]]
 
 
-def with_sums(run: dict[str, Any]) -> dict[str, Any]:
-    """The run with each trace by other random vectors too: "trace by parts CE val", Gauss-Newton and residual."""
-    parts = {name.partition(", gauss_newton ")[2]: run[name] for name in run if ", gauss_newton " in name}
-    return run | {f"trace by parts {where}": own + run[f"trace, residual {where}"] for where, own in parts.items()}
-
-
 def by_seed(runs: Runs, gamma: float, name: str) -> dict[int, float]:
     """Seed -> number of the runs at a gamma that have it."""
     return {run["seed"]: run[name] for run in runs if run["gamma"] == gamma and name in run}

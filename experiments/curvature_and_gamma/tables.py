@@ -1,11 +1,13 @@
 """Tables of the curvature by gamma, of the differences to cross-entropy, and of the attribution."""
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 
 from experiments.curvature_and_gamma.minima import shared_minimum
 from experiments.curvature_and_gamma.runs import DIGITS, NETWORKS
-from experiments.curvature_and_gamma.statistics import Runs, by_seed, change, gammas_of, has_log, slope, with_sums
-from experiments.curvature_rows import with_own
+from experiments.curvature_and_gamma.statistics import Runs, by_seed, change, gammas_of, has_log, slope
+from experiments.curvature_rows import with_own, with_sums
 from experiments.intervals import clipped, interval, paired, shown
 from experiments.writing import markdown
 
@@ -26,7 +28,7 @@ OUTPUTS = {
     "ece after T": ("ECE after T, %", 100),
     "temperature": ("T", 1),
 }
-BOTH = {  # each trace by the vectors of the tables, and by those of its parts
+TRACES = {  # each trace by the vectors of the tables, and by those of its parts
     "trace CE val": "trace, CE, val",
     "trace by parts CE val": "the same by its parts",
     "trace own val": "trace, own, val",
@@ -44,11 +46,16 @@ def curvature(own: Runs) -> str:
     """Of one network: each curvature by gamma, and its change for a unit of gamma, of the log where it has one."""
     full = [with_own(run) for run in own]
     rows = [[f"{gamma:g}", *(shown(_mean(full, gamma, name)) for name in CURVATURE)] for gamma in gammas_of(full)]
-    slopes = {name: shown(slope(full, name), signed=True) for name in CURVATURE}
+    return markdown(["γ", *CURVATURE.values()], [*rows, *_slopes(full, CURVATURE)])
+
+
+def _slopes(full: Runs, names: Iterable[str]) -> Iterator[list[str]]:
+    """A row of the changes of logarithms along gamma, and one of the numbers themselves, where there are any."""
+    slopes = {name: shown(slope(full, name), signed=True) for name in names}
     for words, logs in (("change of log by γ", True), ("change by γ", False)):
-        own_slopes = [slopes[name] if has_log(full, name) == logs else "" for name in CURVATURE]
-        rows += [[words, *own_slopes]] if any(own_slopes) else []
-    return markdown(["γ", *CURVATURE.values()], rows)
+        own = [found if has_log(full, name) == logs else "" for name, found in slopes.items()]
+        if any(own):
+            yield [words, *own]
 
 
 def changes(own: Runs) -> str:
@@ -94,27 +101,25 @@ def other_vectors(runs: dict[str, Runs]) -> str:
     rows = []
     for network, own in runs.items():
         full = [with_sums(with_own(run)) for run in own]
-        logs = all(has_log(full, name) for name in BOTH)
-        measured = "change of log by γ" if logs else "change by γ"
-        rows.append([f"{NETWORKS[network]}: {measured}", *(shown(slope(full, name), signed=True) for name in BOTH)])
-    return markdown(["", *BOTH.values()], rows)
+        rows += [[NETWORKS[network], *row] for row in _slopes(full, TRACES)]
+    return markdown(["network", "", *TRACES.values()], rows)
 
 
 def minima(runs: dict[str, Runs]) -> str:
-    """Shares of the resamples with an inner minimum of ECE over both traces and the sums of their parts.
+    """Shares in % of the resamples with an inner minimum of ECE over both traces and the sums of their parts.
 
-    By one parabola for all networks on CIFAR-10, and without each of them.
+    By one parabola for all networks on CIFAR-10, and without each of them; over logarithms where all traces have one.
     """
     images = {name: [with_sums(with_own(run)) for run in own] for name, own in runs.items() if name != DIGITS}
     rows = [["within networks", *_shares(images, within=True)], ["together", *_shares(images, within=False)]]
     for network in images:
         others = {name: own for name, own in images.items() if name != network}
         rows.append([f"together, without {NETWORKS[network]}", *_shares(others, within=False)])
-    return markdown(["", *BOTH.values()], rows)
+    return markdown(["", *TRACES.values()], rows)
 
 
 def _shares(images: dict[str, Runs], *, within: bool) -> list[str]:
-    found = [shared_minimum(images, trace, within=within).share for trace in BOTH]
+    found = [shared_minimum(images, trace, within=within).share for trace in TRACES]
     return ["" if np.isnan(share) else f"{100 * share:.3g}" for share in found]
 
 

@@ -52,9 +52,8 @@ def _converged(rows: Rows, titles: dict[str, str]) -> Claim:
         f"a search for λ_max that says it has converged has found it to its tolerance, but for {100 * MOST_WRONG:g}%, "
         "on every surface"
     )
-    because = (
-        f"most: {wrong} of {ended} had not on {titles[own[worst]['surface']]}, {100 * low:.2g} to {100 * high:.2g}%"
-    )
+    ends = [plain(100 * end, 2) for end in (low, high)]
+    because = f"most: {wrong} of {ended} had not on {titles[own[worst]['surface']]}, {' to '.join(ends)}%"
     return Claim("focalgeo", claim, joined(said), because)
 
 
@@ -96,7 +95,7 @@ def search_table(rows: Rows, titles: dict[str, str]) -> str:
     for surface, title in titles.items():
         own = {row["products"]: row for row in _of(rows, surface) if row["estimator"] == "lambda_max"}
         cells = [f"{_error(own[cost])}; {100 * own[cost]['converged']:.3g}" for cost in costs]
-        lines.append([title, *cells, f"{own[costs[-1]]['made']:.3g}"])
+        lines.append([title, *cells, plain(own[costs[-1]]["made"])])
     heads = [f"at most {cost}: error (residual), %; converged, %" for cost in costs]
     return markdown(["surface", *heads, f"products made of {costs[-1]}"], lines)
 

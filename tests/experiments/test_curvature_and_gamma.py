@@ -9,7 +9,7 @@ import pytest
 from experiments import jobs
 from experiments.curvature_and_gamma import __main__ as command
 from experiments.curvature_and_gamma import figures, minima, runs, statistics, tables, verdicts
-from experiments.curvature_rows import with_own
+from experiments.curvature_rows import with_own, with_sums
 from experiments.intervals import NOT, SHOWS, UNTOLD
 from focalgeo import job
 from focalgeo.config import load_config
@@ -132,23 +132,31 @@ def _with_parts(own: list, factor: float) -> list:
 
 def test_a_trace_by_other_vectors_is_the_sum_of_its_parts():
     own = _with_parts(_runs(change=-0.1, seeds=3), np.exp(0.3))
-    run = statistics.with_sums(own[1])
+    run = with_sums(own[1])
     assert run["trace by parts CE val"] == pytest.approx(np.exp(0.3) * run["trace CE val"])
     row = tables.other_vectors({"digits": own}).splitlines()[2].split(" | ")
-    assert row[0] == "| two layers, digits: change of log by γ"
-    assert row[1].startswith("**-0.1")
-    assert row[2].startswith("**+0.2")
+    assert row[:2] == ["| two layers, digits", "change of log by γ"]
+    assert row[2].startswith("**-0.1")
+    assert row[3].startswith("**+0.2")
+    own[0]["trace, residual CE val"] = -1e3  # the sum is below 0
+    lines = tables.other_vectors({"digits": own}).splitlines()[2:]
+    assert [line.split(" | ")[1] for line in lines] == ["change of log by γ", "change by γ"]
+    assert [line.split(" | ")[3] == "" for line in lines] == [True, False]
 
 
 def test_minima_are_told_without_each_network_too():
-    own = _networks(lambda at: 0.02 + (at - 0.5) ** 2)
-    lines = tables.minima({name: _with_parts(runs, np.exp(0.1)) for name, runs in own.items()}).splitlines()[2:]
-    assert [line.split(" | ")[0] for line in lines] == [
-        "| within networks",
-        "| together",
-        *(f"| together, without {title}" for title in ("ViT", "VGG", "small ResNet")),
-    ]
-    assert lines[0].split(" | ")[1] == "100"
+    own = _networks(lambda at: 0.0, shift=3.0)
+    for run in (run for of_network in own.values() for run in of_network):
+        run["ece"] = 0.01 * (np.log(run["trace CE val"]) - np.log(25)) ** 2  # least within the ViT's range
+    lines = [line.split(" | ") for line in tables.minima(own).splitlines()[2:]]
+    together = {line[0]: line[1] for line in lines}
+    assert together == {
+        "| within networks": together["| within networks"],
+        "| together": "100",
+        "| together, without ViT": "0",
+        "| together, without VGG": "100",
+        "| together, without small ResNet": "100",
+    }
     assert "| within networks |  |  |  |  |" in tables.minima({"digits": _runs()})
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from experiments import intervals
 from experiments.intervals import NOT, SHOWS, UNKNOWN, UNTOLD, Interval
+from experiments.writing import plain
 
 
 def test_the_interval_is_students():
@@ -73,6 +74,21 @@ def test_what_is_shown():
     assert intervals.shown(Interval(1, -0.5, 1.5), signed=True) == "+1 (-0.5 to +1.5)"
     assert intervals.shown(Interval(-1, -2, -0.0), signed=True) == "-1 (-2 to +0)"
     assert intervals.as_json(UNKNOWN) == {"mean": None, "low": None, "high": None}
+
+
+@pytest.mark.parametrize(
+    ("number", "digits", "expected"),
+    [
+        (1431, 4, "1,431"),
+        (1431, 3, "1,430"),
+        (999.6, 3, "1,000"),
+        (0.0123, 2, "0.012"),
+        (-0.0, 3, "0"),
+        (110, 2, "110"),
+    ],
+)
+def test_plain_numbers_have_no_exponent_above_1(number, digits, expected):
+    assert plain(number, digits) == expected
 
 
 def test_halves_of_the_same_examples_have_the_corrected_interval():
