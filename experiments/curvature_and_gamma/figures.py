@@ -127,7 +127,7 @@ def _scatter(runs: dict[str, Runs], path: Path) -> None:
 
 def _cloud(axis, full: Runs, trace: str, colour: str, marker: str, label: str) -> None:
     points = np.array([(run[trace], 100 * run["ece"]) for run in full if trace in run])
-    axis.scatter(*points.T, s=16, color=colour, marker=marker, alpha=0.4, linewidths=0)
+    axis.scatter(*points.T, s=16, color=colour, marker=marker, alpha=0.55, linewidths=0)
     gammas = gammas_of(full)
     means = np.array([[np.mean(list(by_seed(full, at, name).values())) for name in (trace, "ece")] for at in gammas])
     means[:, 1] *= 100
