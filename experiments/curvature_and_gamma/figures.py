@@ -90,28 +90,15 @@ def _scatter(runs: dict[str, Runs], path: Path) -> None:
 
     A row of panels for CIFAR-10 and one for digits, where there are runs of both.
     """
-    full = {network: [with_own(run) for run in own] for network, own in runs.items()}
-    rows = [
-        group
-        for group in ([name for name in full if name != DIGITS], [name for name in full if name == DIGITS])
-        if group
-    ]
+    images = [network for network in runs if network != DIGITS]
+    digits = [network for network in runs if network == DIGITS]
+    rows = [group for group in (images, digits) if group]
     figure, axes = plt.subplots(len(rows), 2, squeeze=False, figsize=(9.4, 3.9 * len(rows)), sharey="row")
     looks = dict(zip(runs, zip(COLOURS, MARKERS, strict=True), strict=False))
     for line, group in zip(axes, rows, strict=True):
         for axis, (surface, (*_, words)) in zip(line, SURFACES.items(), strict=True):
-            trace = f"trace {surface} val"
-            for network in group:
-                label = f"{NETWORKS[network]}, n = {_seeds(full[network])}"
-                _cloud(axis, full[network], trace, *looks[network], label)
-            if all(has_log(full[network], trace) for network in group):
-                axis.set_xscale("log")
-                plain_ticks(axis.xaxis)
-            else:
-                axis.axvline(0, color="0.6", linewidth=0.8)
+            _clouds(axis, {network: runs[network] for network in group}, f"trace {surface} val", looks)
             axis.set_xlabel(f"trace of the Hessian of {words} on val")
-            axis.grid(color="0.9")
-            axis.set_axisbelow(True)
         line[0].set_ylabel("test ECE as trained, %")
     figure.tight_layout()
     named = [pair for line in axes for pair in zip(*line[0].get_legend_handles_labels(), strict=True)]
@@ -123,6 +110,20 @@ def _scatter(runs: dict[str, Runs], path: Path) -> None:
     )
     figure.savefig(path, dpi=120, bbox_inches="tight")
     plt.close(figure)
+
+
+def _clouds(axis, runs: dict[str, Runs], trace: str, looks: dict[str, tuple[str, str]]) -> None:
+    """The networks of one panel, over a logarithmic axis where all traces have one."""
+    full = {network: [with_own(run) for run in own] for network, own in runs.items()}
+    for network, own in full.items():
+        _cloud(axis, own, trace, *looks[network], f"{NETWORKS[network]}, n = {_seeds(own)}")
+    if all(has_log(own, trace) for own in full.values()):
+        axis.set_xscale("log")
+        plain_ticks(axis.xaxis)
+    else:
+        axis.axvline(0, color="0.6", linewidth=0.8)
+    axis.grid(color="0.9")
+    axis.set_axisbelow(True)
 
 
 def _cloud(axis, full: Runs, trace: str, colour: str, marker: str, label: str) -> None:
