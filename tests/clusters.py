@@ -225,8 +225,8 @@ def differences(first: Path, second: Path, tolerance: float = 0.0) -> dict[str, 
 
     Tolerance 0 compares bit for bit, and rows in their order. A number's difference is relative to itself, but to no
     less than a thousandth of the largest of its name; that of two metrics, or a part of a whole, is relative to the
-    largest of those; a metric's to 1, and a p-value's to 100; an array's to its largest value. What only one of them
-    has is infinitely different.
+    largest of those; a metric's to 1; a p-value's, and the mean confidence of a bin, to 100; an array's to its largest
+    value. What only one of them has is infinitely different.
     """
     found = _of_rows(rows_of(first), rows_of(second), ordered=tolerance == 0)
     arrays = [_arrays(Path(workdir)) for workdir in (first, second)]
@@ -265,8 +265,11 @@ def _of_rows(first: list[dict], second: list[dict], *, ordered: bool) -> dict[st
         if a != b:
             of = max(largest[kind], largest.get(kind.replace("difference", "metric", 1).removesuffix("_difference"), 0))
             least = of if kind.startswith(("difference", "attribution")) else 1e-3 * of
-            if kind.startswith("metric") or name == "p_value":  # sums that cancel, of shares; the latter by its error
-                least = 100 if name == "p_value" else 1
+            if kind.startswith("metric"):  # sums that cancel, of shares
+                least = 1
+            # by its error; a bin may have one example, and a fit's parameters are the root of 1e-6, as its objective is
+            if name in ("p_value", "confidence"):
+                least = 100
             found[kind] = max(found.get(kind, 0.0), abs(a - b) / max(abs(a), abs(b), least))
     return found
 

@@ -289,6 +289,10 @@ def test_the_differences_of_two_runs_are_found(finished, tmp_path):
     found = differences(whole, tmp_path / "copy", ROUNDING)
     assert found == {f"{first['kind']} {first['name']}": pytest.approx(1e-4, rel=1e-3)}
     assert differences(whole, tmp_path / "copy")["order of rows"] == np.inf
+    bins = next(line for line in lines if json.loads(line)["kind"] == "reliability_bin")
+    moved = json.dumps(json.loads(bins) | {"confidence": json.loads(bins)["confidence"] + 0.01})
+    (tmp_path / "copy" / "metrics.jsonl").write_text("\n".join([moved if line == bins else line for line in lines]))
+    assert differences(whole, tmp_path / "copy", ROUNDING) == {"reliability_bin reliability": pytest.approx(1e-4)}
     (tmp_path / "copy" / "metrics.jsonl").write_text("\n".join(lines[1:]))
     assert differences(whole, tmp_path / "copy", ROUNDING)["rows"] == np.inf
     (tmp_path / "copy" / "predictions" / "val.npz").unlink()
