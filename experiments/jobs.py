@@ -75,7 +75,7 @@ def measured(
     rows = records.read_rows(workdir)
     made, members = record(workdir, config, rows), {}
     for row in rows:
-        members.setdefault(tuple(getattr(row.tags, tag) for tag in tags.values()), []).append(row)
+        members.setdefault(tuple(getattr(row, tag) for tag in tags.values()), []).append(row)
     runs = []
     for values, own in members.items():
         if select(own, Trace, name="trace"):
@@ -91,8 +91,8 @@ def train_accuracy(rows: list) -> float:
     A row is of config.log_every steps, so that of few steps an epoch more than one epoch counts.
     """
     steps = list(select(rows, Scalar, name="accuracy", split="train"))
-    last = max(row.tags.epoch for row in steps) - 1
-    steps = [row for row in steps if row.tags.epoch > last + 1e-6]
+    last = max(row.epoch for row in steps) - 1
+    steps = [row for row in steps if row.epoch > last + 1e-6]
     return sum(row.value * row.n for row in steps) / sum(row.n for row in steps)
 
 
@@ -101,7 +101,7 @@ def numbers(rows: list) -> Iterator[tuple[str, float]]:
 
     CE is the Hessian of cross-entropy, own that of the trained loss where it is another.
     """
-    rows = [row for row in rows if row.tags.epoch is None]
+    rows = [row for row in rows if row.epoch is None]
     for row in select(rows, Metric, split="test", method="uncalibrated"):
         yield row.name, row.value
     for row in select(rows, Metric, split="test", method="temperature_scaling", criterion="nll"):

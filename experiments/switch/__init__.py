@@ -94,11 +94,11 @@ def path_of(rows: list) -> dict[str, list[float]]:
 
     ECE and NLL in nats and shares, curvature of cross-entropy.
     """
-    epochs = sorted({row.tags.epoch for row in select(rows, Diagnostic, split="val") if row.tags.epoch is not None})
+    epochs = sorted({row.epoch for row in select(rows, Diagnostic, split="val") if row.epoch is not None})
     bins = select(rows, ReliabilityBin, name="reliability", split="val", method=None)
     path: dict[str, list[float]] = {"epoch": epochs}
     path["ece"] = [
-        sum(row.share * abs(row.value - row.confidence) for row in bins if row.tags.epoch == epoch) for epoch in epochs
+        sum(row.share * abs(row.value - row.confidence) for row in bins if row.epoch == epoch) for epoch in epochs
     ]
     for name, measurements in {
         "nll": select(rows, Diagnostic, name="nll", split="val", outcome=None),
@@ -106,7 +106,7 @@ def path_of(rows: list) -> dict[str, list[float]]:
         "lambda_max": select(rows, Eigenvalue, name="lambda_max", split="val", loss="cross_entropy"),
         "trace": select(rows, Trace, name="trace", split="val", loss="cross_entropy"),
     }.items():
-        of_epoch = {epochs[-1] if row.tags.epoch is None else row.tags.epoch: row.value for row in measurements}
+        of_epoch = {epochs[-1] if row.epoch is None else row.epoch: row.value for row in measurements}
         path[name] = [of_epoch[epoch] for epoch in epochs]
     return path
 
