@@ -16,6 +16,7 @@ from focalgeo.job import check_config, preparation
 from focalgeo.job.members import make_members
 from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
 from focalgeo.training.step import member_state
+from focalgeo.types import InputError  # noqa: F401
 
 ROOT = HERE.parent
 PARTS = ("gauss_newton", "residual", "rank_one", "scale_only")
@@ -139,3 +140,9 @@ def rows_of(workdir: Path) -> list:
 def finished(workdir: Path) -> bool:
     """Whether the job came to its end: its page is made last."""
     return (workdir / "report.html").exists()
+
+
+def check(config: str, fields: Mapping[str, Any]) -> None:
+    """Refuse a config or fields that a job would refuse."""
+    path, _, words = config.partition(":")
+    with_values(load_config(ROOT / path, words), dict(fields))
