@@ -152,11 +152,12 @@ def _weighted(rows: Array, labels: Array, mask: Array | None) -> Examples:
     return Examples(rows, jnp.asarray(labels).astype(jnp.int32), weight)
 
 
-def examples(log_probs: object, labels: object, mask: object = None) -> Examples:
+def examples(log_probs: object, labels: object, mask: object = None, *, num_bins: int = 1) -> Examples:
     """The arguments of a metric. What has weight 0 may hold anything, NaN too.
 
     Refused is a row whose probabilities do not sum to 1 within 0.01 and what rounding to its type explains.
     """
+    check_bins(num_bins)
     table, labels, mask = _table("log_probs", log_probs, labels, mask)
     if not is_traced(table, mask):
         total = np.asarray(_total_probability(table))
@@ -189,7 +190,9 @@ def predicted_logits(logits: object, labels: object, mask: object = None, *, sta
             mend = "every row is in [0, 1] and sums to 1; if they are, give calibration.log_probabilities(logits)"
             warnings.warn(f"logits look like probabilities: {mend}", ProbabilityWarning, stacklevel=stacklevel)
     rows, labels, weight = _weighted(table, labels, mask)
-    return Examples(rows if mask is None else jnp.where(weight[:, None] > 0, rows, 0), labels, weight)
+    if mask is not None:
+        rows, labels = jnp.where(weight[:, None] > 0, rows, 0), jnp.where(weight > 0, labels, 0)
+    return Examples(rows, labels, weight)
 
 
 def finite_logits(logits: Array) -> Array:
@@ -279,6 +282,16 @@ def check_choice(name: str, value: object, choices: Collection) -> None:
     """Refuse what is none of the choices."""
     if isinstance(value, bool) or not isinstance(value, int | str | np.integer) or value not in choices:
         raise InputError(f"{name} is {shown_value(value)}: choose one of {', '.join(map(str, choices))}")
+
+
+def names(what: str, values: Collection, choices: Collection) -> tuple[str, ...]:
+    """A list of names, each one of the choices."""
+    if isinstance(values, str):
+        raise InputError(f"{what} is {shown_value(values)}: give a list of names")
+    for name in values:
+        if name not in choices:
+            raise InputError.of_choice(what, shown(name), choices)
+    return tuple(values)
 
 
 def marked(valid: Array, result: PyTree) -> PyTree:

@@ -1,53 +1,190 @@
-"""Calibration methods compared on a classifier's outputs: fitted and chosen on val, measured on test."""
+"""Calibration methods compared on a classifier's outputs: fitted and chosen on val, measured on test.
+
+Cross-fitted: the examples are split into folds, and each fold is calibrated by a fit of the others. So a validation
+split alone says how a method does on examples that its fit has not seen, and a method is chosen by that.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Integer
 
-from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
-from focalgeo.calibration.fits import temperature_score_test
-from focalgeo.calibration.fitted import Calibrated, Fitted, Method
-from focalgeo.calibration.methods import (
-    DEFAULT_METHODS,
-    METHODS,
-    check_classes,
-    criteria_of,
-    fit_methods,
-    searched,
-    surfaces,
-    usable,
-)
-from focalgeo.calibration.metric_rows import (
-    calibration_rows,
-    class1_rows,
-    class_gap_rows,
-    comparisons,
-    fit_rows,
-    group_rows,
-)
+from focalgeo import checks
+from focalgeo.calibration import fits, metric_rows
+from focalgeo.calibration import methods as of_methods
+from focalgeo.calibration.fits import ScoreTest
+from focalgeo.calibration.methods import DEFAULT_METHODS, METHODS, Calibrated, Fitted, Method
 from focalgeo.calibration.metrics import METRICS
 from focalgeo.calibration.resampling import Sample
-from focalgeo.calibration.search import GAMMAS, Grid, GridSearch
-from focalgeo.checks import check_choice, count, examples, predicted_logits
-from focalgeo.rows import Difference, Row, select
-from focalgeo.types import (
-    CRITERIA,
-    DEFAULT_CRITERIA,
-    DEFAULT_METRICS,
-    METRIC_OF,
-    MOST_BINS,
-    MOST_RESAMPLES,
-    Array,
-    InputError,
-)
+from focalgeo.calibration.search import GAMMAS, Grid
+from focalgeo.rows import LEAST_EXAMPLES, Difference, Row, select
+from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, DEFAULT_METRICS, METRIC_OF, MOST_RESAMPLES, Array, InputError
 
 # the paper's grid, and coarsely on from there: outputs of other programs may be scaled by anything
 TEMPERATURES = tuple(np.float32([*(np.arange(1, 501) / 100), *np.geomspace(5.1, 100, 60)]).tolist())
 FEWEST_RESAMPLES = 100  # with fewer, the ends of an interval are chance, and methods are chosen by it
+LEVEL = 0.05  # of all comparisons of a method with others together
+_MOST_FOLDS = 10_000  # fits are made for each
+_WORDS = {"nll": "its NLL is", "brier": "its Brier score is", "accuracy": "its accuracy is"}
+
+
+def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
+    """The fold of each example at random in `seed`, int32 [examples] from 0 to num_folds - 1; of one size but for 1.
+
+    The labels give their number alone. Folds with equal shares of each class would flatter methods that fit the
+    classes: each held-out part would have the very shares that they were fitted to. With 1,000 examples of 100 classes
+    that made structured matrix scaling 0.03 nats too good.
+    """
+    checks.count("num_folds", num_folds, 2, _MOST_FOLDS)
+    checks.count("seed", seed, 0, 2**63 - 1)
+    fold = np.empty(len(labels), np.int32)
+    fold[np.random.default_rng(seed).permutation(len(labels))] = np.arange(len(labels)) % num_folds
+    return fold
+
+
+def cross_fit(
+    methods: Mapping[str, Method],
+    logits: Float[Array, "examples classes"],
+    labels: Integer[Array, " examples"],
+    *,
+    settings: Mapping[str, Any],
+    num_folds: int = 5,
+    seed: int = 0,
+) -> list[Calibrated]:
+    """Held-out log-probabilities [examples, classes] of each fit of `fit_methods`, in its order.
+
+    Each example is calibrated by a fit of the other folds, which has not seen it.
+
+    Args:
+        methods: Some of METHODS, or others.
+        logits: Float [examples, classes].
+        labels: Int [examples].
+        settings: As of `fit_methods`; "searches", which are of all examples, are not used.
+        num_folds: 2 or more.
+        seed: Of the folds.
+    """
+    settings = of_methods.checked_settings(settings)
+    examples = checks.predicted_logits(logits, labels)
+    of_methods.check_usable(methods, settings, examples.rows.shape[-1])
+    return _cross_fit(methods, examples, settings, folds(labels, num_folds, seed))
+
+
+def _cross_fit(methods, examples, settings, fold):
+    held_out = []
+    for index in range(fold.max() + 1):
+        weight = jnp.asarray(fold != index, examples.weight.dtype)
+        others = examples._replace(rows=jnp.where(weight[:, None] > 0, examples.rows, 0), weight=weight)
+        fitted = of_methods.fit_all(methods, others, settings | {"searches": None})
+        parts = [np.asarray(fit.method.apply(fit.params, examples.rows)) for fit in fitted]
+        held_out = held_out or [Calibrated(fit.method, fit.criterion, np.empty_like(parts[0])) for fit in fitted]
+        for calibrated, part in zip(held_out, parts, strict=True):
+            calibrated.log_probs[fold == index] = part[fold == index]
+    return held_out
+
+
+class Choice(NamedTuple):
+    """The method to use, and how it was chosen."""
+
+    fitted: Fitted
+    level: float  # one-sided p-value below which a difference in the criterion counted
+    refused: dict[str, str]  # method -> why it was not to be chosen, whatever its criterion
+    beaten: dict[str, str]  # plainer method -> one that is better than it beyond noise
+    test: ScoreTest | None = None  # by which temperature scaling was held against the outputs as given, where it was
+
+
+def choose(
+    fits: Sequence[Fitted], differences: Sequence[Difference], *, criterion: str, test: ScoreTest | None = None
+) -> Choice:
+    """The plainest method that no other beats beyond noise on held-out parts of the validation split.
+
+    Compared are the uncalibrated predictions and a fit of each fitted method, the `candidates`, in the order of
+    `fits`, plainest first. One is refused where its fit did not converge, as one that ended at the end of its range
+    (the range would decide), and where its NLL, its Brier score or its accuracy is worse than that of a plainer one:
+    the 95% interval of the difference leaves out 0. Of the others, the first is chosen that none beats in the
+    criterion: one-sided p < 0.05 / the number of other methods. Many methods are many chances, and so divided
+    (Bonferroni) the chance that any of them passes for better than one that is as good is 5% at most. With fewer than
+    100 examples the first method whose fit converged is taken.
+
+    By NLL the score test of T = 1 stands in the place of one of the comparisons, of temperature scaling with the
+    outputs as given, which it holds at T = 1: with few examples it finds what the difference of NLL does not. Its
+    two-sided p-value counts below the same level, so the chance of 5% holds.
+
+    Args:
+        fits: Of `fit_methods` on all examples, "uncalibrated" among them.
+        differences: Of `cross_fit` with the same methods: those of each of the `candidates` less each earlier one, and
+            less the uncalibrated predictions, in the criterion, NLL, Brier score and accuracy.
+        criterion: "nll", or the ECE that the methods are fitted by. A method that has no fit by it takes part with
+            another of its fits.
+        test: `temperature_score_test` of the outputs as given on all examples. It is used where the metric is NLL and
+            temperature scaling is not refused; None leaves that pair to its difference.
+    """
+    uncalibrated = next(fitted for fitted in fits if fitted.criterion is None)
+    compared = [uncalibrated, *(fits[index] for index in metric_rows.candidates(fits, criterion))]
+    if len(compared) == 1:
+        return Choice(uncalibrated, LEVEL, {}, {})
+    level = LEVEL / (len(compared) - 1)
+    refused = {fitted.method.name: fitted.why_not_converged for fitted in compared if not fitted.converged}
+    if _difference(differences, "nll", compared[1], uncalibrated).n < LEAST_EXAMPLES:
+        return Choice(next((fitted for fitted in compared[1:] if fitted.converged), uncalibrated), level, refused, {})
+    admitted: list[Fitted] = []
+    for fitted in compared:
+        why = fitted.why_not_converged or _worse(fitted, admitted, differences)
+        refused |= {fitted.method.name: why} if why else {}
+        admitted += [] if why else [fitted]
+    metric = METRIC_OF.get(criterion, criterion)
+    test = test if metric == "nll" and any(map(_is_plain, admitted)) else None
+    beaten: dict[str, str] = {}
+    for index, fitted in enumerate(admitted):
+        better = _better_than(index, admitted, differences, metric, level, test)
+        if better is None:
+            return Choice(fitted, level, refused, beaten, test)
+        beaten[fitted.method.name] = better.method.name
+    raise AssertionError("of several methods one has the least criterion, and none beats it")
+
+
+def _worse(fitted, plainer, differences):
+    """In words how a method is worse than a plainer one; "" where it is not."""
+    for against in plainer:
+        for metric, sign in (("nll", 1), ("brier", 1), ("accuracy", -1)):
+            row = _difference(differences, metric, fitted, against)
+            if row is not None and min(sign * row.low, sign * row.high) > 0:
+                return f"{_WORDS[metric]} worse than {against.method.title.lower()}'s beyond noise"
+    return ""
+
+
+def _better_than(index, admitted, differences, metric, level, test):
+    """The plainest of the admitted methods that is better than the one at `index` beyond noise."""
+    for other, rival in enumerate(admitted):
+        if other == index:
+            continue
+        earlier, later = (admitted[position] for position in sorted((other, index)))
+        if test is not None and earlier.criterion is None and _is_plain(later):
+            if other > index and test.p_value < level:
+                return rival
+            continue
+        row = _difference(differences, metric, later, earlier)
+        if row.p_value / 2 < level and (row.value < 0) == (other > index):
+            return rival
+    return None
+
+
+def _is_plain(fitted):
+    """Whether it is temperature scaling, which holds the outputs as given at T = 1."""
+    return fitted.method.name == "temperature_scaling"
+
+
+def _difference(differences, metric, fitted, against):
+    """The row of one method less another; None for the accuracy of two that keep the class."""
+    other = against.criterion if against.criterion != fitted.criterion else None
+    pair = {"method": fitted.method.name, "criterion": fitted.criterion, "against": against.method.name}
+    rows = select(differences, Difference, name=f"{metric}_difference", **pair, against_criterion=other)
+    if not rows and not (metric == "accuracy" and fitted.method.keeps_class and against.method.keeps_class):
+        raise InputError(f"differences have no {metric} of {fitted.method.name} less {against.method.name}: give it")
+    return rows[0] if rows else None
 
 
 class Outputs(NamedTuple):
@@ -69,33 +206,11 @@ class Comparison(NamedTuple):
 
 
 class _Split(NamedTuple):
-    """`Outputs`, and log-probabilities of the same examples by methods from elsewhere."""
+    """`Outputs` that have been checked, and log-probabilities of the same examples by methods from elsewhere."""
 
-    logits: Array
-    labels: Array
+    examples: checks.Examples
     group: Array | None
     also: list[Calibrated]
-
-
-class _Plan(NamedTuple):
-    """How outputs are compared."""
-
-    methods: Mapping[str, Method]
-    settings: Mapping[str, Any]  # of `fit_methods`
-    criterion: str
-    metrics: Sequence[str]
-    num_resamples: int
-    num_folds: int
-    seed: int
-
-    @property
-    def key(self) -> Array:
-        """The main job's bootstrap key of the same seed, so that its predictions give its own rows again."""
-        return jax.random.split(jax.random.PRNGKey(self.seed), 4)[3]
-
-    def sample(self, split: str, labels: Array, calibrated: Sequence[Calibrated]) -> Sample:
-        """Examples of one split by these methods."""
-        return Sample(split, labels, calibrated, self.key, self.settings["num_bins"], self.num_resamples)
 
 
 def compare(
@@ -137,70 +252,89 @@ def compare(
         also: Name -> log-probabilities (of val, of test) by a method from elsewhere: compared, never chosen. Those of
             val are to be held out: each fold by a fit of the others.
 
-    Raises:
-        InputError: predictions that `check_predictions` refuses, an unknown name, fewer than 100 resamples.
-        RunError: a number is not finite.
+    A number that is not finite is a RunError.
     """
-    given = _Split(*Outputs(*val), _from_elsewhere(also, 0))
-    num_classes = _checked_classes("val", given)
-    by_name = {"criterion": criterion, "criteria": criteria, "metrics": metrics, "trained_gamma": trained_gamma}
-    chosen = checked_methods(methods, also=also or (), num_classes=num_classes, **by_name)
-    on_test = None if test is None else _Split(*Outputs(*test), _from_elsewhere(also, 1))
-    if on_test is not None and _checked_classes("test", on_test) != num_classes:
+    checks.count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
+    of_val = _split("val", val, also or {}, 0)
+    on_test = None if test is None else _split("test", test, also or {}, 1)
+    num_classes = of_val.examples.rows.shape[1]
+    if on_test is not None and on_test.examples.rows.shape[1] != num_classes:
         raise InputError(f"test has another number of classes than the {num_classes} of val: give one classifier's")
-    count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
-    count("num_bins", num_bins, 1, MOST_BINS)
-    settings = {
-        "criteria": tuple(dict.fromkeys((criterion, *criteria))),
-        "num_bins": num_bins,
-        "trained_gamma": trained_gamma,
-        "gammas": np.sort(np.float32(gammas)),
-        "temperatures": np.float32(temperatures),
-    }
-    plan = _Plan(chosen, settings, criterion, metrics, num_resamples, num_folds, seed)
-    return _compared(given.logits, given, on_test, plan)
+    names = {"criterion": criterion, "criteria": criteria, "metrics": metrics, "trained_gamma": trained_gamma}
+    chosen = checked_methods(methods, also=also or (), num_classes=num_classes, **names)
+    settings = of_methods.checked_settings(
+        {
+            "criteria": tuple(dict.fromkeys((criterion, *criteria))),
+            "num_bins": num_bins,
+            "trained_gamma": trained_gamma,
+            "gammas": np.sort(np.float32(gammas)),
+            "temperatures": temperatures,
+        }
+    )
+    fold = folds(of_val.examples.labels, num_folds, seed)
+    key = jax.random.split(jax.random.PRNGKey(seed), 4)[3]  # the main job's of this seed: it gives its rows again
+    deciding = {METRIC_OF.get(criterion, criterion), "nll", "brier", "accuracy"}
+
+    def sample(name, split, calibrated):
+        return Sample(name, split.examples.labels, calibrated + split.also, key, num_bins, num_resamples)
+
+    def of_all():
+        """Searches and fits of all of val; where there is a test set, it by every fit, and its rows."""
+        searches = of_methods.search_all(chosen, of_val.examples, settings)
+        fitted = of_methods.fit_all(chosen, of_val.examples, settings | {"searches": searches})
+        if on_test is None:
+            return searches, fitted, None, []
+        measured = sample("test", on_test, [fit.calibrated(on_test.examples.rows) for fit in fitted])
+        return searches, fitted, measured, _rows(measured, criterion, deciding.union(metrics), on_test.group)
+
+    # each method by the one criterion of its fits that it competes by, where val is not what is measured
+    competing = chosen if on_test is None else _competing(chosen, criterion, settings)
+    with ThreadPoolExecutor(1) as pool:  # fits of all of val beside those of the folds, compiled side by side
+        future = pool.submit(of_all)
+        held_out = sample("cross_fit", of_val, _cross_fit(competing, of_val.examples, settings, fold))
+        if on_test is None:
+            rows = _rows(held_out, criterion, deciding.union(metrics), of_val.group)
+        else:  # ECE too, where it is asked for: on val it is drawn beside test's
+            pairs = metric_rows.comparisons(held_out.calibrated, criterion)
+            rows = metric_rows.calibration_rows(held_out, pairs, _ordered(deciding | {"ece"}.intersection(metrics)))
+        searches, fitted, measured, rows_of_test = future.result()
+    choice = choose(
+        fitted,
+        select(rows, Difference, split="cross_fit"),
+        criterion=criterion,
+        test=fits.score_test(*of_val.examples),
+    )
+    of_fits = metric_rows.fit_rows(fitted, n=len(fold))
+    gaps = metric_rows.class_gap_rows(_shown(measured or held_out, choice, criterion))
+    rows = [*of_fits, *rows_of_test, *rows, *gaps]
+    return Comparison(rows, fitted, choice, held_out.calibrated, of_methods.surfaces(searches, settings))
 
 
-def _from_elsewhere(also: Mapping[str, tuple[Array, Array | None]] | None, split: int) -> list[Calibrated]:
-    """The log-probabilities of val (0) or of test (1) by methods from elsewhere."""
-    for name, by_split in (also or {}).items():
-        if len(by_split) != 2:
-            raise InputError(f"also {name} has {len(by_split)} entries: give log-probabilities of val and of test")
-    return [
-        Calibrated(Method(name, name, _no_fit, _no_fit, criteria=(), keeps_class=False), None, by_split[split])
-        for name, by_split in (also or {}).items()
-    ]
-
-
-def _no_fit(*_: Any, **__: Any) -> None:
-    raise InputError("log-probabilities from elsewhere are neither fitted nor applied here: they come as they are")
-
-
-def _checked_classes(name: str, split: _Split) -> int:
-    """The number of classes of a split; refuses what is wrong with it, by its name."""
+def _split(name, outputs, also, position):
+    """The outputs of a split, checked; what is wrong with them is said with its name."""
+    logits, labels, group = Outputs(*outputs)
+    where = name
     try:
-        logits, labels, _ = predicted_logits(split.logits, split.labels)
-        if split.group is not None and np.shape(split.group) != labels.shape:
-            raise InputError(f"group has shape {np.shape(split.group)}: give one name for each label, {labels.shape}")
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
-    for each in split.also:
-        _check_log_probs(f"also {each.method.name}, {name}", each.log_probs, logits, labels)
-    return logits.shape[1]
-
-
-def _check_log_probs(where: str, log_probs: Array | None, logits: Array, labels: Array) -> None:
-    """Refuse what are no log-probabilities of these examples, by any other method."""
-    if np.shape(log_probs) != np.shape(logits):
-        raise InputError(f"{where} has shape {np.shape(log_probs)}: give log-probabilities {list(np.shape(logits))}")
-    try:
-        found = np.asarray(examples(log_probs, labels).rows)
+        examples = checks.predicted_logits(logits, labels, stacklevel=4)
+        if group is not None:
+            checks.check_array("group", np.asarray(group), shape=examples.labels.shape)
+        others = []
+        for other, by_split in also.items():
+            where = f"also {other}, {name}"
+            method = Method(other, other, None, None, criteria=(), keeps_class=False)
+            others.append(Calibrated(method, None, _from_elsewhere(tuple(by_split)[position], examples)))
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    lost = np.isnan(found).any(axis=1) | ~np.isfinite(found[np.arange(len(found)), np.asarray(labels)])
-    if lost.any():
-        what = f"log-probabilities of {lost.sum()} examples are NaN, or infinite for the true class"
-        raise InputError(f"{where}: {what}: mend them, calibration.log_probabilities floors probabilities of 0")
+    return _Split(examples, group, others)
+
+
+def _from_elsewhere(log_probs, examples):
+    """Log-probabilities of these examples by any other method."""
+    checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=examples.rows.shape)
+    rows = np.asarray(checks.examples(log_probs, examples.labels).rows)
+    if not np.isfinite(np.take_along_axis(rows, np.asarray(examples.labels)[:, None], axis=1)).all():
+        raise InputError("log_probs are infinite for a true class: calibration.log_probabilities floors them")
+    return log_probs
 
 
 def checked_methods(
@@ -213,120 +347,54 @@ def checked_methods(
     num_classes: int,
     also: Collection[str] = (),
 ) -> dict[str, Method]:
-    """The methods that `compare` compares with these arguments, plainest first; `also` are names alone.
-
-    Raises:
-        InputError: an unknown name, a text in place of a list, a method that cannot be used.
-    """
-    names = _checked_names(methods, criterion, criteria, metrics)
+    """The methods that `compare` compares with these arguments, plainest first; `also` are names alone."""
+    names = checks.names("methods", DEFAULT_METHODS if methods is None else methods, METHODS)
+    checks.names("criteria", criteria, CRITERIA)
+    checks.names("metrics", metrics, METRICS)
+    checks.check_choice("criterion", criterion, CRITERIA)
     taken = next((name for name in also if name in METHODS), None)
     if taken is not None:
         raise InputError(f"also names {taken}, a method of focalgeo's own: give it another name")
-    return _methods(names, {"trained_gamma": trained_gamma}, num_classes, given=methods is not None)
+    chosen = {name: METHODS[name] for name in METHODS if name in names or name == "uncalibrated"}
+    settings = {"trained_gamma": trained_gamma}
+    if methods is None:
+        chosen = of_methods.usable(chosen, settings)
+        return {name: method for name, method in chosen.items() if method.takes(num_classes)}
+    of_methods.check_usable(chosen, settings, num_classes)
+    return chosen
 
 
-def _checked_names(
-    methods: Sequence[str] | None, criterion: str, criteria: Sequence[str], metrics: Sequence[str]
-) -> Sequence[str]:
-    """The methods' names; refuses what is none, and a text in place of a list."""
-    names = DEFAULT_METHODS if methods is None else methods
-    lists = (("methods", names, METHODS), ("criteria", criteria, CRITERIA), ("metrics", metrics, METRICS))
-    for what, given, known in lists:
-        if isinstance(given, str):
-            raise InputError(f"{what} is {given[:40]!r}: give a list of names")
-        for name in given:
-            if not isinstance(name, str) or name not in known:
-                raise InputError.of_choice(what, str(name)[:40], known)
-    check_choice("criterion", criterion, CRITERIA)
-    return names
-
-
-def _methods(names: Sequence[str], settings: Mapping[str, Any], num_classes: int, *, given: bool) -> dict[str, Method]:
-    """The methods of these names, plainest first; those left to the default only as far as they can be used."""
-    found = {name: METHODS[name] for name in METHODS if name in names or name == "uncalibrated"}
-    known = usable(found, settings)
-    if not given:
-        return {name: method for name, method in known.items() if method.takes(num_classes)}
-    missing = next((name for name in found if name not in known), None)
-    if missing is not None:
-        raise InputError(f"{missing} needs the gamma that the model was trained with: give trained_gamma")
-    for method in found.values():
-        check_classes(method, num_classes)
-    return found
-
-
-def _compared(logits: Array, val: _Split, test: _Split | None, plan: _Plan) -> Comparison:
-    """The comparison; logits are those of val."""
-    methods = plan.methods if test is None else _competing(plan)
-    with ThreadPoolExecutor(1) as pool:  # fits of all of val beside those of the folds, compiled side by side
-        of_all = pool.submit(copy_context().run, _of_all, val, test, plan)
-        held_out = cross_fit(
-            methods, logits, val.labels, settings=plan.settings, num_folds=plan.num_folds, seed=plan.seed
-        )
-        of_val = plan.sample("cross_fit", val.labels, held_out + val.also)
-        if test is None:
-            rows = _measured(of_val, plan, val.group)
-        else:
-            rows = calibration_rows(of_val, comparisons(of_val.calibrated, plan.criterion), _of_choice(plan))
-        searches, fits, on_test, rows_of_test = of_all.result()
-    score_test = temperature_score_test(logits, val.labels)
-    choice = choose(fits, select(rows, Difference, split="cross_fit"), criterion=plan.criterion, test=score_test)
-    gaps = class_gap_rows(_shown(on_test or of_val, choice, plan))
-    rows = [*fit_rows(fits, n=len(val.labels)), *rows_of_test, *rows, *gaps]
-    return Comparison(rows, fits, choice, list(of_val.calibrated), surfaces(searches, plan.settings))
-
-
-def _competing(plan: _Plan) -> dict[str, Method]:
+def _competing(methods, criterion, settings):
     """The methods, each with the one criterion of its fits that it competes by: that which `candidates` takes."""
     competing = {}
-    for name, method in plan.methods.items():
-        fitted_by = criteria_of(method, plan.settings)
-        own = (plan.criterion,) if plan.criterion in fitted_by else fitted_by[:1]
-        competing[name] = method._replace(criteria=own)
+    for name, method in methods.items():
+        fitted_by = of_methods.criteria_of(method, settings)
+        competing[name] = method._replace(criteria=(criterion,) if criterion in fitted_by else fitted_by[:1])
     return competing
 
 
-def _of_all(
-    val: _Split, test: _Split | None, plan: _Plan
-) -> tuple[dict[str, GridSearch], list[Fitted], Sample | None, list[Row]]:
-    """Searches and fits of all of val; where there is a test set, it by every fit, and its rows."""
-    searches = searched(plan.methods, val.logits, val.labels, settings=plan.settings)
-    fits = fit_methods(plan.methods, val.logits, val.labels, settings={**plan.settings, "searches": searches})
-    if test is None:
-        return searches, fits, None, []
-    by_method = [fitted.calibrated(test.logits) for fitted in fits]
-    on_test = plan.sample("test", test.labels, by_method + test.also)
-    return searches, fits, on_test, _measured(on_test, plan, test.group)
+def _ordered(names):
+    return tuple(name for name in METRICS if name in names)
 
 
-def _of_choice(plan: _Plan) -> tuple[str, ...]:
-    """The metrics that a method is chosen by, and ECE where it is asked for: on val it is drawn beside test's."""
-    criterion = METRIC_OF.get(plan.criterion, plan.criterion)
-    drawn = {"ece"}.intersection(plan.metrics)
-    return tuple(name for name in METRICS if name in {criterion, "nll", "brier", "accuracy", *drawn})
-
-
-def _measured(sample: Sample, plan: _Plan, group: Array | None) -> list[Row]:
+def _rows(sample, criterion, metrics, group):
     """Rows of a split on which methods are compared: metrics, differences, and those of two classes and of groups."""
-    pairs = comparisons(sample.calibrated, plan.criterion)
-    metrics = {*plan.metrics, *_of_choice(plan)}
-    rows = calibration_rows(sample, pairs, tuple(name for name in METRICS if name in metrics))
-    compete = candidates(sample.calibrated, plan.criterion)
-    competing = sample._replace(calibrated=[sample.calibrated[0], *(sample.calibrated[index] for index in compete)])
+    pairs = metric_rows.comparisons(sample.calibrated, criterion)
+    rows = metric_rows.calibration_rows(sample, pairs, _ordered(metrics))
+    compete = [0, *metric_rows.candidates(sample.calibrated, criterion)]
+    competing = sample._replace(calibrated=[sample.calibrated[index] for index in compete])
     if np.shape(competing.calibrated[0].log_probs)[1] == 2:
-        rows += class1_rows(competing)
-    if group is not None:
-        rows += group_rows(competing, np.asarray(group))
-    return rows
+        rows += metric_rows.class1_rows(competing)
+    return rows if group is None else rows + metric_rows.group_rows(competing, np.asarray(group))
 
 
-def _shown(sample: Sample, choice: Choice, plan: _Plan) -> Sample:
+def _shown(sample, choice, criterion):
     """The sample as given, by the plainest fitted method, and by the chosen one."""
-    first = candidates(sample.calibrated, plan.criterion)[:1]
-    names = [(choice.fitted.method.name, choice.fitted.criterion)]
-    chosen = [
-        index
-        for index, each in enumerate(sample.calibrated)
-        if (each.method.name, each.criterion) in names or index in (0, *first)
+    positions = {0, *metric_rows.candidates(sample.calibrated, criterion)[:1]}
+    chosen = choice.fitted.method.name, choice.fitted.criterion
+    kept = [
+        calibrated
+        for index, calibrated in enumerate(sample.calibrated)
+        if index in positions or (calibrated.method.name, calibrated.criterion) == chosen
     ]
-    return sample._replace(calibrated=[sample.calibrated[index] for index in chosen])
+    return sample._replace(calibrated=kept)

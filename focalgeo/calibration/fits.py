@@ -4,7 +4,6 @@ Brackets keep the fits from diverging.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -13,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
-from focalgeo.calibration.maps import focal_temperature_scaling, scaled, temperature_scaling
-from focalgeo.calibration.roots import newton_in_bracket
-from focalgeo.checks import is_traced, marked, predicted_logits
+from focalgeo import checks
+from focalgeo.calibration import maps, newton
+from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, nll_of
 from focalgeo.precision import matmul
 from focalgeo.types import Array, InputError
 
@@ -24,13 +22,11 @@ GAMMA_BRACKET = (-0.9, 20.0)
 TEMPERATURE_BRACKET = (0.01, 100.0)
 AT_EDGE = 1e-4  # of gamma or log T: no further inside a bracket is its end
 
-_MOST_STEPS = 60
 _GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further Newton step where the last promised less
 _CONVERGED = 1000  # times that: a float32 mean is not known better, and a step that promises 1e-7 may not lower it
 _START_GAMMAS = (-0.5, 0.5, 2.0, 8.0)
 _START_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of the temperature fitted alone
 _START_EXAMPLES = 1000  # at least, on which the starts are compared
-_SHORTENINGS = tuple(2.0**-i for i in range(12))  # of a Newton step that does not lower the NLL
 
 
 class CalibrationFit(NamedTuple):
@@ -61,42 +57,37 @@ def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> Calibr
         For use inside jit and vmap. T is within 1e-3 relative of scipy's minimum in float64 and its NLL within 1e-6
         (tests/calibration/test_fits.py).
 
-    Raises:
-        InputError: predictions that `check_predictions` refuses, an unfit mask; of traced values that are not valid,
-            the numbers are NaN.
-
     Source: Guo et al., arXiv 1706.04599, section 4.2; their L-BFGS on T itself can diverge.
     """
-    return _temperature_fit(*checked(logits, labels, mask))
+    return temperature_fit(*checks.predicted_logits(logits, labels, mask))
 
 
 @jax.jit
-def _temperature_fit(logits: Array, labels: Array, weight: Array) -> CalibrationFit:
-    """`fit_temperature` of what `checked` returns."""
-    objective, slopes = (partial(each, logits, labels, weight) for each in (_mean_nll, _temperature_slopes))
+def temperature_fit(logits, labels, weight) -> CalibrationFit:
+    """`fit_temperature` of what has been checked."""
+    slopes = partial(_temperature_slopes, logits, labels, weight)
     low, high = jnp.log(jnp.asarray(TEMPERATURE_BRACKET, logits.dtype))
     slope_low, slope_high = slopes(low)[0], slopes(high)[0]
     at_bound = (slope_low >= 0) | (slope_high <= 0)
-    least_gain = _least_gain(logits.dtype)
-    root = newton_in_bracket(
+    least_gain = _GAIN[logits.dtype.name]
+    root = newton.newton_in_bracket(
         slopes, jnp.zeros_like(low), low, high, settled=lambda slope, curve: slope * slope <= 2 * least_gain * curve
     )
     end = jnp.where(slope_low == slope_high, 0, jnp.where(slope_low >= 0, low, high))
-    found = jnp.where(at_bound, end, root.point)
-    converged = root.converged & ~at_bound
-    nll = objective(None, found)
-    return _marked_fit(CalibrationFit(jnp.zeros_like(found), jnp.exp(found), nll, converged, at_bound, root.steps))
+    temperature = jnp.exp(jnp.where(at_bound, end, root.point))
+    nll = nll_of(checks.Examples(maps.temperature_scaling(logits, temperature), labels, weight))
+    return CalibrationFit(jnp.zeros_like(nll), temperature, nll, root.converged & ~at_bound, at_bound, root.steps)
 
 
-def _temperature_slopes(logits: Array, labels: Array, weight: Array, log_temperature: Array) -> tuple[Array, Array]:
+def _temperature_slopes(logits, labels, weight, log_temperature):
     """First and second derivative of the mean NLL in log T: of a = z / T, a_y - E a and Var a - (a_y - E a), E by p.
 
     In closed form, of which jax compiles less than of the derivatives of `temperature_scaling`.
     """
-    scores = scaled(logits, jnp.exp(log_temperature))
+    scores = maps.scaled(logits, jnp.exp(log_temperature))
     probs = jax.nn.softmax(scores, axis=-1)
 
-    def expected(values: Array) -> Array:
+    def expected(values):
         return jnp.sum(jnp.where(probs > 0, probs * values, 0), axis=-1)
 
     mean = expected(scores)
@@ -104,33 +95,6 @@ def _temperature_slopes(logits: Array, labels: Array, weight: Array, log_tempera
     slope = jnp.sum(jnp.where(is_true, scores, 0), axis=-1) - mean
     variance = expected((scores - mean[:, None]) ** 2)
     return jnp.sum(weight * slope) / jnp.sum(weight), jnp.sum(weight * (variance - slope)) / jnp.sum(weight)
-
-
-def _mean_nll(logits: Array, labels: Array, weight: Array, gamma: Array | None, log_temperature: Array) -> Array:
-    """Mean NLL at (gamma, log T); without gamma, of temperature scaling."""
-    temperature = jnp.exp(log_temperature)
-    if gamma is None:
-        log_probs = temperature_scaling(logits, temperature)
-    else:
-        log_probs = focal_temperature_scaling(logits, gamma, temperature)
-    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    return -jnp.sum(weight * jnp.sum(jnp.where(is_true, log_probs, 0), axis=-1)) / jnp.sum(weight)
-
-
-def _least_gain(dtype: jnp.dtype) -> float:
-    """Nats that a Newton step may still promise where a fit has converged."""
-    return _GAIN[jnp.dtype(dtype).name]
-
-
-def checked(logits: Logits, labels: Labels, mask: Mask) -> tuple[Array, Array, Array]:
-    """Logits, labels and weights ready to be traced: rows of weight 0 hold zeros."""
-    return predicted_logits(logits, labels, mask)
-
-
-def _marked_fit(found: CalibrationFit) -> CalibrationFit:
-    """The fit; NaN and not converged where its NLL is NaN, as that of traced values that are not valid."""
-    valid = ~jnp.isnan(found.nll)
-    return marked(valid, found)._replace(converged=found.converged & valid)
 
 
 class ScoreTest(NamedTuple):
@@ -157,25 +121,24 @@ def temperature_score_test(logits: Logits, labels: Labels, mask: Mask = None) ->
     Returns:
         ScoreTest. Where I is 0, as of logits that are all equal or have probabilities of 0 and 1 alone in float64, the
         p-value is 1 and the statistic 0 where U is 0, else 0 and infinite. Held to a loop, and its size under the null
-        to a simulation, in tests/calibration/test_score.py.
-
-    Raises:
-        InputError: predictions that `check_predictions` refuses, an unfit mask, traced values.
+        to a simulation, in tests/calibration/test_fits.py.
 
     Source: Rao, Proc. Camb. Phil. Soc. 44 (1948), the score test; 1 / T is the slope of Cox, Biometrika 45 (1958).
     """
-    given = predicted_logits(logits, labels, mask)
-    if is_traced(*given):
+    if checks.is_traced(logits, labels, mask):
         raise InputError("logits, labels or mask are traced: the score test is made on the host, outside jit")
-    weight = np.asarray(given.weight, np.float64)
-    counted = weight > 0
-    weight, scores = weight[counted], np.asarray(logits, np.float64)[counted]
-    scores -= scores.max(axis=1, keepdims=True)
+    return score_test(*checks.predicted_logits(logits, labels, mask))
+
+
+def score_test(logits, labels, weight) -> ScoreTest:
+    """`temperature_score_test` of what has been checked."""
+    scores, weight = np.asarray(logits, np.float64), np.asarray(weight, np.float64)
+    scores = scores - scores.max(axis=1, keepdims=True)
     probs = np.exp(scores)
     probs /= probs.sum(axis=1, keepdims=True)
     mean = (probs * scores).sum(axis=1)  # of a less its largest: equal logits give 0 exactly
     variance = (probs * (scores - mean[:, None]) ** 2).sum(axis=1)
-    true = scores[np.arange(len(weight)), np.asarray(given.labels)[counted]]
+    true = np.take_along_axis(scores, np.asarray(labels)[:, None], axis=1)[:, 0]
     score, information = float(weight @ (true - mean)), float(weight @ variance)
     statistic = math.copysign(math.inf, score) if score else 0.0
     if information > 0:
@@ -201,68 +164,38 @@ def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> 
         trade against each other along a flat valley, so the pair is known less well than its NLL, which is within 1e-6
         of scipy's from many starts (tests/calibration/test_fits.py). For use inside jit and vmap.
 
-    Raises:
-        InputError: predictions that `check_predictions` refuses, an unfit mask; of traced values that are not valid,
-            the numbers are NaN.
-
     Source: the map is Komisarenko & Kull, arXiv 2408.11598, section 4.2, who search a grid; the fit is our own.
     """
-    given = checked(logits, labels, mask)
-    alone = _temperature_fit(*given)  # apart: once compiled it serves both
-    return _fit_focal_temperature(*given, alone)
-
-
-class _Descent(NamedTuple):
-    point: Array  # [2] gamma, log T
-    nll: Array
-    gain: Array  # nats that the last Newton step promised
-    moved: Array  # bool
-    step: Array
+    examples = checks.predicted_logits(logits, labels, mask)
+    return focal_fit(*examples, temperature_fit(*examples))  # apart: once compiled it serves both
 
 
 @jax.jit
-def _fit_focal_temperature(logits: Array, labels: Array, weight: Array, alone: CalibrationFit) -> CalibrationFit:
-    """`fit_focal_temperature` of what `checked` returns, from the fit of the temperature alone.
+def focal_fit(logits, labels, weight, alone) -> CalibrationFit:
+    """`fit_focal_temperature` of what has been checked, from the fit of the temperature alone."""
 
-    Each derivative stands in the program once, and so takes half as long to compile.
-    """
+    def objective(point, every=1):
+        rows = maps.focal_temperature_scaling(logits[::every], point[0], jnp.exp(point[1]))
+        return nll_of(checks.Examples(rows, labels[::every], weight[::every]))
 
-    def objective(point: Array, every: int = 1) -> Array:
-        return _mean_nll(logits[::every], labels[::every], weight[::every], point[0], point[1])
-
-    low, high = _box(logits.dtype)
-    tolerance = _least_gain(logits.dtype)
-
-    def advance(state: _Descent) -> _Descent:
-        direction, gain = _newton_direction(objective, state.point, low, high)
-        shorter = jnp.asarray(_SHORTENINGS, low.dtype)[:, None] * direction[None]
-        tries = jnp.clip(state.point[None] + shorter, low[None], high[None])
-
-        def shorten(carry: tuple) -> tuple:
-            return carry[0] + 1, objective(tries[carry[0]]), tries[carry[0]]
-
-        def searching(carry: tuple) -> Array:
-            return ~(carry[1] < state.nll) & (carry[0] < len(_SHORTENINGS)) & (gain > tolerance)
-
-        _, nll, point = jax.lax.while_loop(
-            searching, shorten, (jnp.int32(0), jnp.full_like(gain, jnp.inf), state.point)
-        )
-        moved = nll < state.nll
-        return _Descent(
-            jnp.where(moved, point, state.point), jnp.where(moved, nll, state.nll), gain, moved, state.step + 1
-        )
-
-    start, nll = _start(objective, max(1, len(labels) // _START_EXAMPLES), alone)
-    first = _Descent(start, nll, jnp.full_like(low[0], jnp.inf), jnp.ones((), bool), jnp.int32(0))
-    found = jax.lax.while_loop(lambda state: state.moved & (state.step < _MOST_STEPS), advance, first)
+    low, high = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)]).T.astype(logits.dtype)
+    tolerance = _GAIN[logits.dtype.name]
+    found = newton.descend(
+        objective,
+        *_start(objective, max(1, len(labels) // _START_EXAMPLES), alone, tolerance),
+        lambda point: _newton_step(objective, point, low, high),
+        tolerance=tolerance,
+        inside=lambda point: jnp.clip(point, low, high),
+        halvings=11,
+        last_step=False,
+    )
     at_bound = jnp.any((found.point <= low + AT_EDGE) | (found.point >= high - AT_EDGE))
     at_bound |= alone.at_bound & (found.step <= 1) & ~found.moved & (found.point[0] == 0)
     converged = (found.gain <= _CONVERGED * tolerance) & ~at_bound
-    fit = CalibrationFit(found.point[0], jnp.exp(found.point[1]), found.nll, converged, at_bound, found.step)
-    return _marked_fit(fit)
+    return CalibrationFit(found.point[0], jnp.exp(found.point[1]), found.value, converged, at_bound, found.step)
 
 
-def _newton_direction(objective: Callable, point: Array, low: Array, high: Array) -> tuple[Array, Array]:
+def _newton_step(objective, point, low, high):
     """A descent direction and the gain it promises; at an edge that the slope presses on, along that edge only."""
     slope, curvature = _slope_and_curvature(objective, point)
     held = ((point <= low) & (slope > 0)) | ((point >= high) & (slope < 0))
@@ -275,19 +208,19 @@ def _newton_direction(objective: Callable, point: Array, low: Array, high: Array
     return -matmul(vectors, along / strength), 0.5 * jnp.sum(along * along / strength)
 
 
-def _slope_and_curvature(objective: Callable, point: Array) -> tuple[Array, Array]:
+def _slope_and_curvature(objective, point):
     """Gradient [2] and Hessian [2, 2], forwards, a pair of directions at a time: 2/3 of jax.hessian's compilation."""
     axes = jnp.eye(2, dtype=point.dtype)
 
-    def along(first: Array, second: Array) -> tuple[Array, Array]:
-        slope = lambda at: jax.jvp(objective, (at,), (first,))[1]  # noqa: E731
-        return jax.jvp(slope, (point,), (second,))
+    def along(pair):
+        slope = lambda at: jax.jvp(objective, (at,), (pair[0],))[1]  # noqa: E731
+        return jax.jvp(slope, (point,), (pair[1],))
 
-    slopes, curvatures = jax.lax.map(lambda pair: along(*pair), (axes[np.array([0, 0, 1])], axes[np.array([0, 1, 1])]))
+    slopes, curvatures = jax.lax.map(along, (axes[np.array([0, 0, 1])], axes[np.array([0, 1, 1])]))
     return slopes[np.array([0, 2])], curvatures[np.array([[0, 1], [1, 2]])]
 
 
-def _eigenpairs(matrix: Array) -> tuple[Array, Array]:
+def _eigenpairs(matrix):
     """The eigenvalues [2] of a symmetric matrix [2, 2] in no order, and unit eigenvectors in the columns.
 
     By one Jacobi rotation (Golub and Van Loan, Matrix Computations, 4th ed., section 8.5), without LAPACK: on the CPU
@@ -302,23 +235,18 @@ def _eigenpairs(matrix: Array) -> tuple[Array, Array]:
     return jnp.stack([a - tangent * b, d + tangent * b]), jnp.stack([cosine, sine, -sine, cosine]).reshape(2, 2)
 
 
-def _start(objective: Callable, every: int, alone: CalibrationFit) -> tuple[Array, Array]:
+def _start(objective, every, alone, tolerance):
     """The best of the coarse grid, where that beats the temperature fitted alone, and its NLL.
 
     The grid is evaluated on every so many examples: what that finds only has to lie in the valley of the best.
     """
     dtype = alone.temperature.dtype
     gammas, factors = np.meshgrid(_START_GAMMAS, np.log(_START_FACTORS), indexing="ij")
-    gammas, factors = (jnp.asarray(each.ravel(), dtype) for each in (gammas, factors))
-    log_temperatures = jnp.clip(jnp.log(alone.temperature) + factors, *np.log(TEMPERATURE_BRACKET).astype(dtype))
-    points = jnp.stack([gammas, log_temperatures], axis=1)
+    log_temperatures = jnp.log(alone.temperature) + jnp.asarray(factors.ravel(), dtype)
+    log_temperatures = jnp.clip(log_temperatures, *np.log(TEMPERATURE_BRACKET).astype(dtype))
+    points = jnp.stack([jnp.asarray(gammas.ravel(), dtype), log_temperatures], axis=1)
     coarse = points[jnp.argmin(jax.lax.map(partial(objective, every=every), points))]
     points = jnp.stack([jnp.stack([alone.gamma, jnp.log(alone.temperature)]), coarse])
     values = jax.lax.map(objective, points)
-    best = (values[1] < values[0] - _least_gain(dtype)).astype(jnp.int32)
+    best = (values[1] < values[0] - tolerance).astype(jnp.int32)
     return points[best], values[best]
-
-
-def _box(dtype: jnp.dtype) -> tuple[Array, Array]:
-    ends = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
-    return jnp.asarray(ends[:, 0], dtype), jnp.asarray(ends[:, 1], dtype)

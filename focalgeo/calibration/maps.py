@@ -1,24 +1,29 @@
-"""Maps from logits or log-probabilities to calibrated log-probabilities; each keeps the predicted class.
-
-A row that holds NaN or infinity, or nothing but minus infinity, becomes NaN. Shapes and types that do not fit, and a
-concrete gamma or temperature out of range, raise InputError.
+"""Maps from logits or log-probabilities to calibrated log-probabilities, for jit, vmap and grad.
 
 Everything is carried by the top class's log-odds, the one number that rounding of p to 1 would lose. Every other class
-has p <= 1/2, where log(1 - p) is safe to take directly.
+has p <= 1/2, where log(1 - p) is safe to take directly. A row that holds NaN or infinity, or nothing but minus
+infinity, becomes NaN.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
-from focalgeo.checks import check_above, number_array, score_rows
+from focalgeo import checks
+from focalgeo.calibration.newton import newton_in_bracket
+from focalgeo.precision import matmul
 from focalgeo.types import Array
 
 Rows = Float[Array, "*batch classes"]
 Numbers = Float[Array, "*#batch"] | float  # one for all rows, or one for each
+PerClass = Float[Array, " classes"]
+Ascending = Float[Array, " numbers"]
 
 _SERIES_FROM = 16.0  # log-odds above which (1 - p) / p is so small that three terms of a series are exact in float64
 _LOG_ZERO = -1000.0  # log-odds below which p is 0 in float32 and float64 alike
+_FAR = 1e20  # a log-probability this far below the top stands for -inf; unlike that, it can be multiplied by 0
+_LARGEST_EXPONENT = 80.0  # of e^r in float32
 
 
 def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
@@ -26,7 +31,7 @@ def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
 
     Args:
         logits: Float [..., classes]; types narrower than float32 are computed in float32.
-        temperature: Float scalar or [...], above 0; a traced one that is not gives NaN.
+        temperature: Float scalar or [...], above 0.
 
     Returns:
         [..., classes] float32, normalised; argmax equals that of the logits. The top entry is log_sigmoid of its
@@ -35,10 +40,8 @@ def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 2.
     """
-    logits = score_rows("logits", logits)
-    temperature = _checked_temperature(temperature, logits)
-    logits = wide(logits)
-    return normalised(scaled(logits, temperature), top_class(logits))
+    logits = _rows("logits", logits)
+    return normalised(scaled(logits, _per_row("temperature", temperature, logits, above=0)), top_class(logits))
 
 
 def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
@@ -46,9 +49,8 @@ def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
 
     Args:
         log_probs: Float [..., classes], log q; a constant added to a row changes nothing, so logits do as well.
-        gamma: Float scalar or [...], above -1; a traced one that is not gives NaN. Zero is the identity. For a model
-            trained with focal loss of this gamma it is the loss-implied map. From about -0.885 to 0 it softens
-            confident predictions.
+        gamma: Float scalar or [...], above -1. Zero is the identity. For a model trained with focal loss of this gamma
+            it is the loss-implied map. From about -0.885 to 0 it softens confident predictions.
 
     Returns:
         [..., classes] float32 log-probabilities, normalised, with the argmax of the input, differentiable in both
@@ -57,10 +59,8 @@ def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 4, Eq. (1). The map need not raise the top probability
     where that is below 1/2: their Proposition 5 is false for four or more classes.
     """
-    log_probs = score_rows("log_probs", log_probs)
-    gamma = _checked_gamma(gamma, log_probs)
-    log_probs = wide(log_probs)
-    return _focal(log_probs, gamma, top_class(log_probs))
+    log_probs = _rows("log_probs", log_probs)
+    return _focal(log_probs, _per_row("gamma", gamma, log_probs, above=-1), top_class(log_probs))
 
 
 def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers) -> Rows:
@@ -68,8 +68,8 @@ def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers
 
     Args:
         logits: Float [..., classes]; types narrower than float32 are computed in float32.
-        gamma: Float scalar or [...], above -1; a traced one that is not gives NaN. Zero gives temperature scaling.
-        temperature: Float scalar or [...], above 0; a traced one that is not gives NaN.
+        gamma: Float scalar or [...], above -1. Zero gives temperature scaling.
+        temperature: Float scalar or [...], above 0.
 
     Returns:
         [..., classes] float32 log-probabilities, normalised, with the argmax of the logits. Accuracy as
@@ -78,20 +78,142 @@ def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers
     Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2 (their published code offers the other order, which
     differs).
     """
-    logits = score_rows("logits", logits)
-    gamma, temperature = _checked_gamma(gamma, logits), _checked_temperature(temperature, logits)
-    logits = wide(logits)
+    logits = _rows("logits", logits)
+    gamma, temperature = _per_row("gamma", gamma, logits, above=-1), _per_row("temperature", temperature, logits, above=0)
     return _focal(scaled(logits, temperature), gamma, top_class(logits))
 
 
-def _checked_gamma(gamma: Numbers, rows: Array) -> Array:
-    check_above("gamma", gamma, -1)
-    return number_array("gamma", gamma, rows.shape[:-1])
+def loss_implied_temperature_scaling(logits: Rows, trained_gamma: Numbers, temperature: Numbers) -> Rows:
+    """Log-probabilities of softmax(log p / T), with p the focal calibration map of softmax(logits).
+
+    The other order than `focal_temperature_scaling`, whose arguments it shares: the map of the gamma of the training is
+    the theory's, known and applied first, and T is fitted to what the theory leaves.
+
+    Source: our own; the map is Komisarenko & Kull, arXiv 2408.11598, Proposition 4.
+    """
+    return temperature_scaling(focal_temperature_scaling(logits, trained_gamma, 1.0), temperature)
 
 
-def _checked_temperature(temperature: Numbers, rows: Array) -> Array:
-    check_above("temperature", temperature, 0)
-    return number_array("temperature", temperature, rows.shape[:-1])
+def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Float[Array, "3"]) -> Rows:
+    """Log-probabilities of shares[0] softmax(z / T) + shares[1] softmax(z) + shares[2] / K, for K classes.
+
+    Args:
+        logits: Float [..., classes], finite.
+        temperature: Float scalar or [...], above 0.
+        shares: Float [3], each 0 or more, with the sum 1.
+
+    Returns:
+        [..., classes] float32 log-probabilities, normalised, with the argmax of the logits.
+
+    Source: Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2 (ensemble temperature scaling).
+    """
+    checks.check_distribution("shares", shares)
+    parts = ensemble_parts(logits, temperature)
+    log_shares = jnp.log(_shaped("shares", shares, (3,), parts))
+    scores = jax.nn.logsumexp(parts + log_shares.reshape((3,) + (1,) * (parts.ndim - 1)), axis=0)
+    return normalised(scores, top_class(parts[1]))
+
+
+def ensemble_parts(logits: Rows, temperature: Numbers) -> Float[Array, "3 *batch classes"]:
+    """Log-probabilities of the three parts."""
+    cooled, plain = temperature_scaling(logits, temperature), temperature_scaling(logits, 1.0)
+    return jnp.stack([cooled, plain, jnp.full_like(plain, -np.log(plain.shape[-1]))])
+
+
+def focal_vector_scaling(
+    logits: Rows, gamma: Numbers, temperature: Numbers, scales: PerClass, biases: PerClass
+) -> Rows:
+    """Log-probabilities of softmax(scales * w + biases), with w of `focal_temperature_scaling`.
+
+    Vector scaling is gamma = 0; scales of 1 and biases of 0 give focal temperature scaling. The two meet in
+    temperature scaling alone: focal temperature scaling treats all classes alike, which vector scaling does only with
+    equal scales and equal biases; and for two classes its log-odds are odd in s = log(q / (1 - q)), which
+    scales[0] log q - scales[1] log(1 - q) + bias is only as a multiple of s, while those of gamma other than 0 have
+    slope gamma + (1 + gamma (1 - log 2)) / (1 + gamma log 2) at 0 and 1 + gamma far out. So one bends all confidences
+    by one curve, the other moves classes against each other, and both together do what neither does.
+
+    Args:
+        logits: Float [..., classes], finite; w is normalised, so a constant added to a row changes nothing.
+        gamma: Float scalar or [...], above -1.
+        temperature: Float scalar or [...], above 0.
+        scales: Float [classes], of any sign.
+        biases: Float [classes].
+
+    Returns:
+        [..., classes] float32 log-probabilities, normalised. The predicted class may differ from that of the logits.
+
+    Source: our own; of its parts Komisarenko & Kull, arXiv 2408.11598, section 4.2, and Guo et al., arXiv 1706.04599,
+    section 4.2.
+    """
+    log_probs = focal_temperature_scaling(logits, gamma, temperature)
+    scales, biases = (_shaped(*each, log_probs.shape[-1:], log_probs) for each in (("scales", scales), ("biases", biases)))
+    return _log_softmax(jnp.broadcast_to(scales, log_probs.shape) * log_probs, biases)
+
+
+def focal_matrix_scaling(
+    logits: Rows, gamma: Numbers, temperature: Numbers, weights: Float[Array, "classes classes"], biases: PerClass
+) -> Rows:
+    """Log-probabilities of softmax(w @ weights.T + biases), with w of `focal_temperature_scaling`.
+
+    Matrix scaling is gamma = 0. A diagonal of weights is `focal_vector_scaling`, whose arguments and result it shares;
+    row k of weights [classes, classes] makes the score of class k.
+
+    Source: Guo et al., arXiv 1706.04599, section 4.2, for the matrix.
+    """
+    log_probs = focal_temperature_scaling(logits, gamma, temperature)
+    classes = log_probs.shape[-1]
+    weights, biases = _shaped("weights", weights, (classes, classes), log_probs), _shaped("biases", biases, (classes,), log_probs)
+    return _log_softmax(matmul(log_probs, weights.T), biases)
+
+
+def _log_softmax(scores, biases):
+    scores = scores + jnp.broadcast_to(biases, scores.shape)
+    return normalised(scores, top_class(scores))
+
+
+def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: Float[Array, " bins"]) -> Rows:
+    """Log-probabilities with the accuracy of its bin for the top class; the others share the rest in proportion.
+
+    Args:
+        logits: Float [..., classes], finite.
+        edges: Float [bins - 1], ascending: log-odds log(p / (1 - p)) of the top class at which the bins end, which
+            belong to the bin below. Log-odds tell apart what probabilities round to 1.
+        accuracies: Float [bins], above 0 and below 1.
+
+    Returns:
+        [..., classes] float32, normalised. The predicted class may differ from that of the logits where the accuracy
+        of a bin is below 1/2.
+
+    Source: Zadrozny & Elkan, ICML 2001, applied to the top label as in Gupta & Ramdas, arXiv 2107.08353.
+    """
+    checks.check_finite("edges", edges)
+    log_probs = temperature_scaling(logits, 1.0)
+    accuracies = _shaped("accuracies", accuracies, (len(edges) + 1,), log_probs)
+    top = top_class(log_probs)
+    log_odds = top_log_odds(log_probs, top)
+    index = jnp.searchsorted(jnp.asarray(edges, log_probs.dtype), log_odds[..., 0], side="left")
+    accuracy = accuracies[index][..., None]
+    rest = log_probs - jax.nn.log_sigmoid(-log_odds) + jnp.log1p(-accuracy)
+    return jnp.where(jnp.isnan(log_odds), jnp.nan, jnp.where(top, jnp.log(accuracy), rest))
+
+
+def isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Ascending) -> Rows:
+    """Log-probabilities of f(p_k) / sum_j f(p_j), with f linear in log p between the thresholds.
+
+    Args:
+        logits: Float [..., classes], finite.
+        thresholds: Float [numbers], ascending values of log p; beyond the ends, f is constant.
+        probabilities: Float [numbers], ascending and above 0: f there.
+
+    Returns:
+        [..., classes] float32 log-probabilities, normalised, with the argmax of the logits.
+
+    Source: Zadrozny & Elkan, KDD 2002; pooled as IRM of Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2.
+    """
+    log_probs = temperature_scaling(logits, 1.0)
+    thresholds = _shaped("thresholds", thresholds, np.shape(thresholds), log_probs)
+    values = jnp.interp(log_probs, thresholds, _shaped("probabilities", probabilities, thresholds.shape, log_probs))
+    return normalised(jnp.log(values), top_class(log_probs))
 
 
 def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, "*batch"]:
@@ -101,35 +223,149 @@ def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, 
 
     Args:
         log_odds: Float [...], the difference of the two logits, s = log(q / (1 - q)).
-        gamma: Float scalar or of the shape of `log_odds`, above -1; a traced one that is not gives NaN. Zero is the
-            identity.
+        gamma: Float scalar or of the shape of `log_odds`, above -1. Zero is the identity.
 
     Returns:
         [...] float32 (float64 for float64), the log-odds of the calibrated probability: odd in s, with slope
         gamma + (1 + gamma (1 - log 2)) / (1 + gamma log 2) at 0 and (1 + gamma) s - log(1 + gamma) far out. Absolute
         error 2e-5 plus 2e-6 of the value for gamma from -0.9 to 100 and |s| up to 1000, tested in
-        tests/calibration/test_binary_map.py; below -0.9 rounding grows as 1 / (1 + gamma).
+        tests/calibration/test_maps.py; below -0.9 rounding grows as 1 / (1 + gamma).
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 2.
     """
-    check_above("gamma", gamma, -1)
-    log_odds = wide(number_array("log_odds", log_odds))
-    gamma = jnp.asarray(number_array("gamma", gamma, log_odds.shape), log_odds.dtype)
-    gamma = jnp.where((gamma > -1) & (gamma < jnp.inf), gamma, jnp.nan)
-    likely, unlikely = surprise_ratio(log_odds), surprise_ratio(-log_odds)
+    checks.check_above("gamma", gamma, -1)
+    log_odds = _wide(checks.number_array("log_odds", log_odds))
+    gamma = jnp.asarray(checks.number_array("gamma", gamma, log_odds.shape), log_odds.dtype)
+    likely, unlikely = _surprise_ratio(log_odds), _surprise_ratio(-log_odds)
     return (log_odds + gamma * log_odds) + (jnp.log1p(gamma * unlikely) - jnp.log1p(gamma * likely))
 
 
-def log_focal_weight(log_p: Array, log_complement: Array, gamma: Array) -> Array:
+def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
+    """Log q with focal_calibration(log q, gamma) = log_probs: what a focal-loss minimiser predicts where p is true.
+
+    With h of `focal_calibration` and lambda such that the q_j sum to 1, q_j = h^-1(lambda p_j). The one unknown of a
+    row is the log-odds r of its top class: h(q_j) / h(q_top) = p_j / p_top gives every other q_j, and r solves
+    log sum_j q_j = log(1 - q_top), whose difference rises with r. Nothing is solved in q, which rounds to 1.
+
+    Args:
+        log_probs: Float [..., classes], two classes or more; a constant added to a row changes nothing; -inf stays.
+        gamma: Float scalar or [...], 0 or more. Zero is the identity.
+
+    Returns:
+        [..., classes] float32 log-probabilities (float64 for float64), normalised, with the argmax of the input.
+        Derivatives of every order in both arguments, forward and reverse. focal_calibration followed by this gives
+        back log q to 1e-5 plus 2e-6 of the value, for gamma up to 10 and logits that span up to 100; in general to
+        1e-5 plus 1e-6 of the larger of |log q| and |log p|, because so much is lost in float32 where log p is written
+        down. Float64: 1e-12 of the same. Tested in tests/calibration/test_inverse.py.
+
+    Source: the map is Komisarenko & Kull, arXiv 2408.11598, Proposition 4; they state that it is bijective, and give
+    its inverse for two classes only in words.
+    """
+    checks.check_interval("gamma", gamma, 0)
+    log_probs = _rows("log_probs", log_probs)
+    valid = _has_top(log_probs)
+    log_q = _inverse(jnp.where(valid, log_probs, 0), jnp.broadcast_to(_per_row("gamma", gamma, log_probs), valid.shape))
+    return jnp.where(valid, log_q, jnp.nan)
+
+
+@jax.custom_jvp
+def _inverse(log_probs, gamma):
+    top = top_class(log_probs)
+    behind = jnp.where(top, -_FAR, log_probs - jnp.max(log_probs, axis=-1, keepdims=True))
+    log_odds, others = _solve(jnp.maximum(behind, -_FAR), gamma)
+    others = jnp.where(top, -jnp.inf, others)
+    top_score = log_odds + jax.nn.logsumexp(others, axis=-1, keepdims=True)
+    log_q = normalised(jnp.where(top, top_score, others), top)
+    return jnp.where(log_probs == -jnp.inf, log_probs, log_q)
+
+
+@_inverse.defjvp
+def _inverse_jvp(primals, tangents):
+    """From H(log q_j) = log p_j + c, sum q_j = 1: d log q_j = (t_j - sum_k w_k t_k) / H'_j, w proportional to q / H'.
+
+    Here t = d log p - dH/dgamma dgamma, and H' is taken by log q. At the top H' is e^r times a number near gamma.
+    """
+    log_probs, gamma = primals
+    log_q = _inverse(log_probs, gamma)
+    log_odds, log_complement = _class_log_odds(log_q, top_class(log_probs))
+    ratio, excess = _ratio_and_excess(log_odds, gamma)
+    damping = jnp.exp(-jnp.clip(log_odds, 0, _LARGEST_EXPONENT))  # 1 where e^r < 1, so that e^r stays in range
+    growth = jnp.exp(jnp.minimum(log_odds, 0))
+    slope = damping + (damping + growth) * excess  # H' e^-max(r, 0)
+    weights = jax.nn.softmax(log_q - jnp.maximum(log_odds, 0) - jnp.log(slope), axis=-1)
+    shift = -log_complement - ratio / (1 + gamma * ratio)
+    change = jnp.where(log_q == -jnp.inf, 0, tangents[0]) - shift * tangents[1]
+    mean = jnp.sum(weights * change, axis=-1, keepdims=True)
+    return log_q, damping / slope * (change - mean)
+
+
+def _class_log_odds(log_q, top):
+    """Log-odds of every class and log(1 - q), both [..., classes] and finite; exact at the top as elsewhere."""
+    at_top = jnp.minimum(top_log_odds(log_q, top), _FAR)
+    finite = jnp.where(top, -1.0, jnp.maximum(log_q, -_FAR))
+    log_complement = jnp.log1p(-jnp.exp(finite))
+    return (
+        jnp.where(top, at_top, finite - log_complement),
+        jnp.where(top, jax.nn.log_sigmoid(-at_top), log_complement),
+    )
+
+
+def _solve(behind, gamma):
+    """Log-odds of the top class, [..., 1], and log q of the others, from log p_j - log p_top (-_FAR at the top)."""
+    rivals = jax.nn.logsumexp(behind, axis=-1, keepdims=True)
+    low = jnp.full_like(rivals, -jnp.log(float(behind.shape[-1] - 1)))
+    high = jnp.maximum(-rivals, 0)  # p_top >= q_top wherever q_top >= 1/2
+    start = jnp.clip((high + jnp.log1p(gamma)) / (1 + gamma), low, high)
+
+    def residual(log_odds):
+        log_top, slope_top = _weight_and_slope(log_odds, gamma)
+        others = _others(log_top + behind, gamma)
+        slope = _weight_and_slope(others - jnp.log1p(-jnp.exp(others)), gamma)[1] / (1 - jnp.exp(others))
+        total = jax.nn.logsumexp(others, axis=-1, keepdims=True)
+        rate = slope_top * jnp.sum(jnp.exp(others - total) / slope, axis=-1, keepdims=True)
+        return total + jax.nn.softplus(log_odds), rate + jax.nn.sigmoid(log_odds)
+
+    log_odds = newton_in_bracket(residual, start, low, high).point
+    return log_odds, _others(_weight_and_slope(log_odds, gamma)[0] + behind, gamma)
+
+
+def _others(log_weight, gamma):
+    """Log q <= log 1/2 with log h(q) = log_weight; log 1/2 where that is too large."""
+    half = -jnp.log(jnp.asarray(2.0, log_weight.dtype))
+    low = jnp.minimum(log_weight + gamma * half, half)
+    high = jnp.minimum(log_weight + jnp.log1p(-gamma * half), half)
+
+    def residual(log_q):
+        log_complement = jnp.log1p(-jnp.exp(log_q))
+        value, slope = _weight_and_slope(log_q - log_complement, gamma)
+        return value - log_weight, slope / jnp.exp(log_complement)
+
+    return newton_in_bracket(residual, jnp.clip(log_weight, low, high), low, high).point
+
+
+def _weight_and_slope(log_odds, gamma):
+    """The log of h, and its derivative by the log-odds."""
+    log_p, log_complement = jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds)
+    excess = _ratio_and_excess(log_odds, gamma)[1]
+    return _log_focal_weight(log_p, log_complement, gamma), jnp.exp(log_complement) + excess
+
+
+def _ratio_and_excess(log_odds, gamma):
+    """The ratio u of `_surprise_ratio`, and what gamma adds to the derivative of log h by the log-odds."""
+    ratio, p = _surprise_ratio(log_odds), jax.nn.sigmoid(log_odds)
+    return ratio, gamma * (p - (ratio - p) / (1 + gamma * ratio))
+
+
+def _log_focal_weight(log_p, log_complement, gamma):
     """The log of h, log p - gamma log(1 - p) - log1p(gamma u), with u = log1p(x) / x in (0, 1) and x = (1 - p) / p.
 
     Equal to the definition of `focal_calibration` with (1 - p)^gamma taken out, and free of cancellation for
     every gamma above -1.
     """
-    return log_p - gamma * log_complement - jnp.log1p(gamma * surprise_ratio(log_p - log_complement))
+    return log_p - gamma * log_complement - jnp.log1p(gamma * _surprise_ratio(log_p - log_complement))
 
 
-def surprise_ratio(log_odds: Array) -> Array:
+def _surprise_ratio(log_odds):
     """The ratio u = log1p(x) / x for x = exp(-log_odds): -p log(p) / (1 - p), 0 to 1."""
     confident = log_odds > _SERIES_FROM
     x = jnp.exp(-jnp.maximum(log_odds, _SERIES_FROM))
@@ -137,22 +373,21 @@ def surprise_ratio(log_odds: Array) -> Array:
     return jnp.where(confident, 1 - x / 2 + x * x / 3, jax.nn.softplus(-ordinary) * jnp.exp(ordinary))
 
 
-def _focal(scores: Array, gamma: Array, top: Array) -> Array:
+def _focal(scores, gamma, top):
     """The focal map of softmax(scores), where `top` marks one largest entry of each row."""
-    gamma = per_row(gamma, scores)
-    gamma = jnp.where((gamma > -1) & (gamma < jnp.inf) & has_top(scores), gamma, jnp.nan)
+    gamma = jnp.where(_has_top(scores), gamma, jnp.nan)
     log_odds = top_log_odds(scores, top)
     log_p = jnp.where(top, -1.0, _rest(scores, top, log_odds))
     log_p_top, log_complement_top = jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds)
     weights = jnp.where(
         top,
-        log_focal_weight(log_p_top, log_complement_top, gamma),
-        log_focal_weight(log_p, jnp.log1p(-jnp.exp(log_p)), gamma),
+        _log_focal_weight(log_p_top, log_complement_top, gamma),
+        _log_focal_weight(log_p, jnp.log1p(-jnp.exp(log_p)), gamma),
     )
     return normalised(weights, top)
 
 
-def normalised(scores: Array, top: Array) -> Array:
+def normalised(scores, top):
     """log_softmax of scores whose top entry keeps its 1 - p; the others stay below it, whatever rounding does."""
     log_odds = top_log_odds(scores, top)
     log_top = jax.nn.log_sigmoid(log_odds)
@@ -162,46 +397,56 @@ def normalised(scores: Array, top: Array) -> Array:
     return jnp.where(top, log_top, rest - excess)
 
 
-def _rest(scores: Array, top: Array, log_odds: Array) -> Array:
+def _rest(scores, top, log_odds):
     """Log-probability of the classes that are not the top one; meaningless at the top."""
     top_score = jnp.sum(jnp.where(top, scores, 0), axis=-1, keepdims=True)
     return (scores - top_score) + jax.nn.log_sigmoid(log_odds)
 
 
-def top_log_odds(scores: Array, top: Array) -> Array:
+def top_log_odds(scores, top):
     """[..., 1]: the top score minus the logsumexp of the others."""
     top_score = jnp.sum(jnp.where(top, scores, 0), axis=-1, keepdims=True)
     return top_score - jax.nn.logsumexp(scores, axis=-1, keepdims=True, where=~top)
 
 
-def top_class(scores: Array) -> Array:
+def top_class(scores):
     """Marks the first largest entry of each row. It is found before any arithmetic that could tie two entries."""
     return jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=bool)
 
 
-def has_top(scores: Array) -> Array:
+def _has_top(scores):
     """Whether each row's largest score is finite, [..., 1]: one of NaN, infinity or minus infinity alone has no top."""
     return jnp.isfinite(jnp.max(scores, axis=-1, keepdims=True))
 
 
-def scaled(logits: Array, temperature: Array) -> Array:
+def scaled(logits, temperature):
     """(z - max z) / T: the difference is taken first, because a small T would blow up the rounding of z / T.
 
     It is the difference of halves, which is exact and stays in range for every finite z.
     """
-    temperature = per_row(temperature, logits)
-    valid = (temperature > 0) & (temperature < jnp.inf) & has_top(logits)
     half = logits / 2 - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)) / 2
-    return half / jnp.where(valid, temperature, jnp.nan) * 2
+    return half / jnp.where(_has_top(logits), temperature, jnp.nan) * 2
 
 
-def per_row(value: Array, rows: Array) -> Array:
-    """A scalar, or one value per row as [..., 1], in the type of `rows`."""
-    value = jnp.asarray(value, rows.dtype)
-    return value[..., None] if value.ndim else value
+def _rows(name, scores):
+    return _wide(checks.score_rows(name, scores))
 
 
-def wide(values: Array) -> Array:
+def _wide(values):
     """The values as float32, or as float64 where they are float64."""
     values = jnp.asarray(values)
     return values.astype(jnp.float64 if values.dtype == jnp.float64 else jnp.float32)
+
+
+def _per_row(name, value, rows, *, above=None):
+    """A scalar, or one value per row as [..., 1], in the type of `rows`."""
+    if above is not None:
+        checks.check_above(name, value, above)
+    value = jnp.asarray(checks.number_array(name, value, rows.shape[:-1]), rows.dtype)
+    return value[..., None] if value.ndim else value
+
+
+def _shaped(name, value, shape, like):
+    """Finite numbers of this shape in the type of `like`."""
+    checks.check_finite(name, value)
+    return jnp.broadcast_to(jnp.asarray(checks.number_array(name, value, shape), like.dtype), shape)

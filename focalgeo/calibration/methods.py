@@ -1,174 +1,244 @@
-"""Calibration methods: how each is fitted to held-out logits, and how it is applied.
+"""Calibration methods: how each is fitted to held-out logits and applied, fitted methods, and calibrator.json.
 
 A fit gives params, and applying a method with its params gives log-probabilities: metrics, intervals, comparisons,
 tables and the saved calibrator take those of any method. A new method is a function pair and an entry of METHODS;
 tests/calibration/test_methods.py has one of ten lines.
 """
 
+import json
+import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import msgspec
 import numpy as np
 from jaxtyping import Float
 
+from focalgeo import checks, files
+from focalgeo.calibration import fits, maps, search, variants
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
-from focalgeo.calibration.classwise import focal_matrix_scaling, focal_vector_scaling
-from focalgeo.calibration.classwise_fits import (
-    MOST_MATRIX_CLASSES,
-    fit_focal_vector_scaling,
-    fit_matrix_scaling,
-    fit_vector_scaling,
-)
-from focalgeo.calibration.fits import CalibrationFit, fit_focal_temperature, fit_temperature
-from focalgeo.calibration.fitted import ConvergenceWarning, Fitted, Method, Params
-from focalgeo.calibration.maps import focal_temperature_scaling
-from focalgeo.calibration.nonparametric import (
-    fit_histogram_binning,
-    fit_isotonic,
-    histogram_binning,
-    isotonic_calibration,
-)
-from focalgeo.calibration.search import (
-    GAMMAS,
-    TABLE_NUMBERS,
-    TEMPERATURES,
-    Grid,
-    GridSearch,
-    LineSearch,
-    best_point,
-    grid_search,
-    is_plain,
-    line_search,
-)
-from focalgeo.calibration.temperature_variants import (
-    ensemble_temperature_scaling,
-    fit_ensemble_temperature,
-    fit_loss_implied_temperature,
-    loss_implied_temperature_scaling,
-)
-from focalgeo.checks import (
-    check_above,
-    check_choice,
-    is_traced,
-    number_array,
-    predicted_logits,
-)
+from focalgeo.calibration.search import Grid, GridSearch
+from focalgeo.calibration.variants import Params
 from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, Array, InputError
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-_Arguments = tuple[str | np.float32, ...]  # of a map beyond the logits: the name of a parameter, or a number
-_MOST_NUMBERS = 2**27  # in the tables of the searches that run at once: 0.5 GB
 
 
-def _fit_nothing(logits: Logits, labels: Labels, *, criterion: str | None = None, mask: Mask = None) -> Params:
+class Method(NamedTuple):
+    """A calibration method: its fit, its application, and its name in rows and reports.
+
+    fit(logits, labels, *, criterion, mask, <options>) -> params, a dict of arrays; its scalars are shown in reports,
+    and "converged", where it is among them, says whether the best values lie inside the range searched. It is handed
+    what has been checked: mask is how often each example counts, and rows that it leaves out are 0.
+    apply(params, logits) -> log_probs [examples, classes].
+    """
+
+    name: str  # its key in METHODS, and in rows
+    title: str  # in tables and figures
+    fit: Callable[..., Params]
+    apply: Callable[[Params, Array], Array]
+    criteria: tuple[str, ...] = ("nll",)  # that it can be fitted by, the usual one first; () where nothing is fitted
+    options: tuple[str, ...] = ()  # names of settings, and of what several methods share, that its fit needs
+    keeps_class: bool = True  # False: it may change the predicted class
+    most_classes: int | None = None  # beyond which it is refused
+
+    def takes(self, num_classes: int) -> bool:
+        """Whether logits of so many classes can be fitted."""
+        return self.most_classes is None or num_classes <= self.most_classes
+
+
+class ConvergenceWarning(UserWarning):
+    """A fit ended at an end of its range, or did not converge."""
+
+
+class Calibrated(NamedTuple):
+    """Log-probabilities of examples by a method, with the method and the criterion it was fitted by."""
+
+    method: Method
+    criterion: str | None
+    log_probs: LogProbs
+
+
+class Fitted(NamedTuple):
+    """A fitted method: the method, the criterion it was fitted by, and the parameters found."""
+
+    method: Method
+    criterion: str | None  # None where nothing is fitted
+    params: Params
+    num_classes: int | None = None  # of the logits it was fitted on; None for any
+
+    def predict_log_proba(self, logits: Logits) -> LogProbs:
+        """Calibrated log-probabilities [examples, classes] of the logits; they keep what probabilities round to 0."""
+        table = checks.score_rows("logits", logits, shape=(None, self.num_classes))
+        return self.method.apply(self.params, checks.finite_logits(table))
+
+    def predict_proba(self, logits: Logits) -> LogProbs:
+        """Calibrated probabilities [examples, classes] of the logits."""
+        return jnp.exp(self.predict_log_proba(logits))
+
+    def calibrated(self, logits: Logits) -> Calibrated:
+        """The log-probabilities with the method and criterion that they are from."""
+        return Calibrated(self.method, self.criterion, self.predict_log_proba(logits))
+
+    @property
+    def converged(self) -> bool:
+        """False where the fit ended at the end of its range, or did not come to an end of its own."""
+        return bool(self.params.get("converged", True))
+
+    @property
+    def searched(self) -> dict[str, float]:
+        """The gamma and the temperature that were fitted, as far as the method has them."""
+        names = ("temperature",) if "trained_gamma" in self.method.options else ("gamma", "temperature")
+        return {name: float(self.params[name]) for name in names if name in self.params}
+
+    @property
+    def at_end(self) -> bool:
+        """Whether a fit that has not converged stands at an end of its range: a bracket's by NLL, else the grid's."""
+        if self.converged or self.criterion != "nll":
+            return not self.converged and bool(self.searched)
+        ends = {"gamma": fits.GAMMA_BRACKET, "temperature": np.log(fits.TEMPERATURE_BRACKET)}
+        near = 1.1 * fits.AT_EDGE  # what float32 rounds is near too
+        numbers = {name: np.log(value) if name == "temperature" else value for name, value in self.searched.items()}
+        return any(not ends[name][0] + near < value < ends[name][1] - near for name, value in numbers.items())
+
+    @property
+    def why_not_converged(self) -> str:
+        """In words why the fit has not converged; "" where it has."""
+        if self.converged:
+            return ""
+        return "its fit ended at the end of the range searched" if self.at_end else "its fit did not converge"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The params but "converged", in plain numbers and nested lists: 0.51 for the float32 next to it."""
+        return {name: value for name, value in plain_numbers(self.params).items() if name != "converged"}
+
+    def to_json(self) -> str:
+        """The text of a calibrator.json, which `read_calibrator` reads."""
+        return json.dumps(calibrator_json(self), indent=2) + "\n"
+
+
+def plain_numbers(params: Mapping[str, Array]) -> dict[str, Any]:
+    """The params as Python numbers, truth values and nested lists, each with the fewest digits that give it back."""
+    return {name: _plain(np.asarray(value)) for name, value in params.items()}
+
+
+def _plain(value):
+    if value.ndim:
+        return [_plain(part) for part in value]
+    return float(str(value)) if np.issubdtype(value.dtype, np.floating) else value.item()
+
+
+def calibrator_json(
+    fitted: Fitted, *, inputs: Mapping[str, Any] | None = None, fits: Sequence[Fitted] = ()
+) -> dict[str, Any]:
+    """The object that calibrator.json holds: the fitted method, checksums of what it was made from, and other fits."""
+    if fitted.num_classes is None:
+        raise InputError("the number of classes is not known: give num_classes to Fitted, or use calibration.fit")
+    for name, value in fitted.params.items():
+        checks.check_finite(name, np.asarray(value, np.float32))
+    return {
+        "format": "focalgeo-calibrator",
+        "version": 2,
+        "method": fitted.method.name,
+        "criterion": fitted.criterion,
+        "num_classes": fitted.num_classes,
+        "parameters": fitted.parameters,
+        "inputs": dict(inputs or {}),
+        "fits": [
+            {"method": other.method.name, "criterion": other.criterion, "parameters": plain_numbers(other.params)}
+            for other in fits
+        ],
+    }
+
+
+class _Stored(msgspec.Struct):
+    """What is read of a calibrator.json."""
+
+    format: Literal["focalgeo-calibrator"]
+    version: Literal[2]
+    method: str
+    criterion: Literal["nll", "ece", "adaptive_ece", "line_search"] | None
+    num_classes: Annotated[int, msgspec.Meta(ge=2, le=10_000_000)]
+    parameters: dict[str, float | list]
+
+
+def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
+    """The fitted method that calibrator.json holds, ready to predict."""
+    files.check_regular(Path(path))
+    try:
+        stored = msgspec.json.decode(Path(path).read_bytes(), type=_Stored)
+        params = {name: np.asarray(value, np.float32) for name, value in stored.parameters.items()}
+        fitted = Fitted(METHODS[stored.method], stored.criterion, params, stored.num_classes)
+        works = fitted.method.takes(stored.num_classes) and _works(fitted)
+    except (OSError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        raise InputError(f"cannot read {path} as a calibrator.json: {error}; write it anew, or mend the path") from error
+    if not works:
+        raise InputError(f"{path} holds parameters that its method cannot be applied with: write it anew")
+    return fitted
+
+
+def _works(fitted):
+    """Whether it gives log-probabilities, and keeps the predicted class where the method promises that."""
+    logits = np.zeros((2, fitted.num_classes), np.float32)
+    logits[1, 0] = 100
+    log_probs = np.asarray(fitted.predict_log_proba(logits))
+    if log_probs.shape != logits.shape or not np.isfinite(log_probs).all():
+        return False
+    kept = not fitted.method.keeps_class or log_probs[1].max() == log_probs[1, 0]
+    return kept and np.allclose(np.exp(np.float64(log_probs)).sum(axis=1), 1, atol=1e-3)
+
+
+def _fit_nothing(logits, labels, *, criterion, mask):
     return {}
 
 
-def _fit_temperature(
-    logits: Logits,
-    labels: Labels,
-    *,
-    criterion: str = "nll",
-    mask: Mask = None,
-    temperature_fit: CalibrationFit | None = None,
-    **grid: Any,
-) -> Params:
-    """The temperature of the least NLL, or by an ECE that of the grid."""
+def _fit_temperature(logits, labels, *, criterion, mask, temperature_fit, searches, gammas, temperatures):
+    """The temperature of the least NLL, or by an ECE that of the grid's row gamma = 0.
+
+    So focal temperature scaling, whose grid it is, is never worse on these examples.
+    """
     if criterion == "nll":
-        found = temperature_fit or fit_temperature(logits, labels, mask)
-        return {"temperature": found.temperature, "converged": found.converged}
-    found = _best_on_grid(logits, labels, criterion, mask, gamma=0.0, **grid)
-    return {name: value for name, value in found.items() if name != "gamma"}
+        return {"temperature": temperature_fit.temperature, "converged": temperature_fit.converged}
+    best = search.best_point(searches[criterion], gammas, temperatures, criterion=criterion, gamma=0.0)
+    return {"temperature": best.temperature, "converged": _inside(best.temperature, temperatures)}
 
 
-def _fit_focal(
-    logits: Logits,
-    labels: Labels,
-    *,
-    criterion: str = "nll",
-    mask: Mask = None,
-    focal_fit: CalibrationFit | None = None,
-    **grid: Any,
-) -> Params:
+def _fit_focal(logits, labels, *, criterion, mask, focal_fit, searches, gammas, temperatures, num_bins):
     """Gamma and temperature of the least NLL, or by an ECE those of the grid, or of a line through it."""
     if criterion == "nll":
-        found = focal_fit or fit_focal_temperature(logits, labels, mask)
-        return {"gamma": found.gamma, "temperature": found.temperature, "converged": found.converged}
+        return {"gamma": focal_fit.gamma, "temperature": focal_fit.temperature, "converged": focal_fit.converged}
     if criterion == "line_search":
-        grid.pop("searches", None)
-        best = line_search(logits, labels, mask=mask, **grid)
-        return _params(best, grid.get("gammas", GAMMAS), grid.get("temperatures", TEMPERATURES))
-    return _best_on_grid(logits, labels, criterion, mask, **grid)
+        best = search.searched_line(checks.Examples(logits, labels, mask), gammas, temperatures, num_bins=num_bins)
+    else:
+        best = search.best_point(searches[criterion], gammas, temperatures, criterion=criterion)
+    converged = _inside(best.gamma, gammas) & _inside(best.temperature, temperatures)
+    return {"gamma": best.gamma, "temperature": best.temperature, "converged": converged}
 
 
-def _best_on_grid(
-    logits: Logits,
-    labels: Labels,
-    criterion: str,
-    mask: Mask,
-    *,
-    gamma: float | None = None,
-    gammas: Grid = GAMMAS,
-    temperatures: Grid = TEMPERATURES,
-    num_bins: int = 15,
-    searches: Mapping[str, GridSearch] | None = None,
-) -> Params:
-    """The best point of the grid, or of its row of one gamma.
-
-    Temperature scaling is the row gamma = 0, so that on these examples focal temperature scaling is never worse.
-    """
-    search = (searches or {}).get(criterion)
-    if search is None:
-        search = grid_search(logits, labels, gammas, temperatures, criterion=criterion, num_bins=num_bins, mask=mask)
-    best = best_point(search, gammas, temperatures, criterion=criterion, gamma=gamma)
-    return _params(best, gammas if gamma is None else (gamma,), temperatures)
-
-
-def _params(best: GridSearch | LineSearch, gammas: Grid, temperatures: Grid) -> Params:
-    """The best point; converged where neither its gamma nor its temperature is an end of its grid, or is all of it."""
-    inside = _inside(best.gamma, gammas) & _inside(best.temperature, temperatures)
-    return {"gamma": best.gamma, "temperature": best.temperature, "converged": inside}
-
-
-def _inside(value: Array, grid: Grid) -> Array:
+def _inside(value, grid):
+    """Whether it is no end of its grid, or all of it."""
     low, high = np.float32(np.min(grid)), np.float32(np.max(grid))
     return ((low < value) & (value < high)) | (low == high)
 
 
-def _fit_implied(
-    logits: Logits, labels: Labels, *, trained_gamma: float, criterion: str | None = None, mask: Mask = None
-) -> Params:
+def _fit_implied(logits, labels, *, criterion, mask, trained_gamma):
     """The gamma of the training: the map that undoes what the focal loss of this gamma does to probabilities."""
-    number_array("trained_gamma", trained_gamma, ())
-    check_above("trained_gamma", trained_gamma, -1)
     return {"gamma": np.float32(trained_gamma)}
 
 
-def _by_nll(
-    fitted: Callable[..., Params],
-    logits: Logits,
-    labels: Labels,
-    *,
-    criterion: str = "nll",
-    mask: Mask = None,
-    **options: Any,
-) -> Params:
-    """A fit by least NLL as the `fit` of a method; no closure, so that what is fitted can be pickled."""
-    return fitted(logits, labels, mask, **options)
-
-
-def _applied(
-    calibration_map: Callable[..., LogProbs], arguments: _Arguments, params: Params, logits: Logits
-) -> LogProbs:
+def _applied(calibration_map, arguments, params, logits):
     """The map of the logits with these arguments: a number as it is, a name for the parameter of that name."""
-    return _mapped(calibration_map, logits, *(params[each] if isinstance(each, str) else each for each in arguments))
+    return _mapped(calibration_map, logits, *(params[name] if isinstance(name, str) else name for name in arguments))
 
 
 @partial(jax.jit, static_argnums=0)
-def _mapped(calibration_map: Callable[..., LogProbs], logits: Logits, *numbers: Array) -> LogProbs:
+def _mapped(calibration_map, logits, *numbers):
     """One compiled program for all methods of a map.
 
     Two methods of the focal map with the same gamma and temperature so agree to the bit, and their difference is 0
@@ -177,9 +247,11 @@ def _mapped(calibration_map: Callable[..., LogProbs], logits: Logits, *numbers: 
     return calibration_map(logits, *numbers)
 
 
-_FIRST_STAGES = {"temperature_fit": fit_temperature, "focal_fit": fit_focal_temperature}
-SHARED = ("searches", *_FIRST_STAGES)  # settings that are of these examples and this mask alone
-_GRID = ("gammas", "temperatures", "num_bins", "searches")
+def _map(calibration_map, *arguments):
+    return partial(_applied, calibration_map, arguments)  # no closure, so that what is fitted can be pickled
+
+
+_GRID = ("gammas", "temperatures", "searches")
 METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that no other beats
     method.name: method
     for method in (
@@ -187,82 +259,83 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             "uncalibrated",
             "Uncalibrated",
             _fit_nothing,
-            partial(_applied, focal_temperature_scaling, (_ZERO, _ONE)),
+            _map(maps.focal_temperature_scaling, _ZERO, _ONE),
             criteria=(),
         ),
         Method(
             "temperature_scaling",
             "Temperature scaling",
             _fit_temperature,
-            partial(_applied, focal_temperature_scaling, (_ZERO, "temperature")),
+            _map(maps.focal_temperature_scaling, _ZERO, "temperature"),
             criteria=("nll", "ece", "adaptive_ece"),
             options=(*_GRID, "temperature_fit"),
         ),
         Method(
             "loss_implied_temperature_scaling",
             "Loss-implied map, then temperature scaling",
-            partial(_by_nll, fit_loss_implied_temperature),
-            partial(_applied, loss_implied_temperature_scaling, ("gamma", "temperature")),
+            variants.fit_loss_implied_temperature,
+            _map(maps.loss_implied_temperature_scaling, "gamma", "temperature"),
             options=("trained_gamma",),
         ),
         Method(
             "ensemble_temperature_scaling",
             "Ensemble temperature scaling",
-            partial(_by_nll, fit_ensemble_temperature),
-            partial(_applied, ensemble_temperature_scaling, ("temperature", "shares")),
+            variants.fit_ensemble_temperature,
+            _map(maps.ensemble_temperature_scaling, "temperature", "shares"),
+            options=("temperature_fit",),
         ),
         Method(
             "focal_temperature_scaling",
             "Focal temperature scaling",
             _fit_focal,
-            partial(_applied, focal_temperature_scaling, ("gamma", "temperature")),
+            _map(maps.focal_temperature_scaling, "gamma", "temperature"),
             criteria=CRITERIA,
-            options=(*_GRID, "focal_fit"),
+            options=(*_GRID, "num_bins", "focal_fit"),
         ),
         Method(
             "vector_scaling",
             "Vector scaling",
-            partial(_by_nll, fit_vector_scaling),
-            partial(_applied, focal_vector_scaling, (_ZERO, "temperature", "scales", "biases")),
+            variants.fit_vector_scaling,
+            _map(maps.focal_vector_scaling, _ZERO, "temperature", "scales", "biases"),
             options=("temperature_fit",),
             keeps_class=False,
         ),
         Method(
             "focal_vector_scaling",
             "Focal vector scaling",
-            partial(_by_nll, fit_focal_vector_scaling),
-            partial(_applied, focal_vector_scaling, ("gamma", "temperature", "scales", "biases")),
+            variants.fit_focal_vector_scaling,
+            _map(maps.focal_vector_scaling, "gamma", "temperature", "scales", "biases"),
             options=("focal_fit",),
             keeps_class=False,
         ),
         Method(
             "structured_matrix_scaling",
             "Structured matrix scaling",
-            partial(_by_nll, fit_matrix_scaling),
-            partial(_applied, focal_matrix_scaling, (_ZERO, "temperature", "weights", "biases")),
+            variants.fit_matrix_scaling,
+            _map(maps.focal_matrix_scaling, _ZERO, "temperature", "weights", "biases"),
             options=("temperature_fit",),
             keeps_class=False,
-            most_classes=MOST_MATRIX_CLASSES,
+            most_classes=variants.MOST_MATRIX_CLASSES,
         ),
         Method(
             "histogram_binning",
             "Histogram binning",
-            partial(_by_nll, fit_histogram_binning),
-            partial(_applied, histogram_binning, ("edges", "accuracies")),
+            variants.fit_histogram_binning,
+            _map(maps.histogram_binning, "edges", "accuracies"),
             options=("num_bins",),
             keeps_class=False,
         ),
         Method(
             "isotonic",
             "Isotonic regression",
-            partial(_by_nll, fit_isotonic),
-            partial(_applied, isotonic_calibration, ("thresholds", "probabilities")),
+            variants.fit_isotonic,
+            _map(maps.isotonic_calibration, "thresholds", "probabilities"),
         ),
         Method(
             "loss_implied_map",
             "Loss-implied map",
             _fit_implied,
-            partial(_applied, focal_temperature_scaling, ("gamma", _ONE)),
+            _map(maps.focal_temperature_scaling, "gamma", _ONE),
             criteria=(),
             options=("trained_gamma",),
         ),
@@ -278,12 +351,13 @@ DEFAULT_METHODS = (
     "structured_matrix_scaling",
     "loss_implied_map",
 )
-
-
-def configured(method: Method, settings: Mapping[str, Any]) -> Method:
-    """The method with its `fit` bound to those of `settings` that are among its options."""
-    chosen = {name: settings[name] for name in method.options if name in settings}
-    return method._replace(fit=partial(method.fit, **chosen))
+_SETTINGS = {
+    "criteria": DEFAULT_CRITERIA,
+    "gammas": search.GAMMAS,
+    "temperatures": search.TEMPERATURES,
+    "num_bins": 15,
+    "trained_gamma": None,
+}
 
 
 def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[str, Method]:
@@ -292,8 +366,37 @@ def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[s
     return {name: method for name, method in methods.items() if known or "trained_gamma" not in method.options}
 
 
+def check_usable(methods: Mapping[str, Method], settings: Mapping[str, Any], num_classes: int) -> None:
+    """Refuse a method that needs a gamma of the training that is not given, or takes fewer classes."""
+    for name, method in methods.items():
+        if name not in usable({name: method}, settings):
+            raise InputError(f"{name} needs the gamma that the model was trained with: give trained_gamma")
+        if not method.takes(num_classes):
+            most = f"{method.title.lower()} takes {method.most_classes} at most"
+            raise InputError(f"logits have {num_classes} classes, {most}: choose another method")
+
+
+def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of fits with their defaults, the grid as float32."""
+    settings = _SETTINGS | dict(settings)
+    grid = search.checked_grid(settings["gammas"], settings["temperatures"], "ece", settings["num_bins"])
+    if settings["trained_gamma"] is not None:
+        checks.number_array("trained_gamma", settings["trained_gamma"], ())
+        checks.check_above("trained_gamma", settings["trained_gamma"], -1)
+    return settings | dict(zip(("gammas", "temperatures"), grid, strict=True))
+
+
 def fit(
-    name: str, logits: Logits, labels: Labels, *, criterion: str | None = None, mask: Mask = None, **options: Any
+    name: str,
+    logits: Logits,
+    labels: Labels,
+    *,
+    criterion: str | None = None,
+    mask: Mask = None,
+    gammas: Grid | None = None,
+    temperatures: Grid | None = None,
+    num_bins: int = 15,
+    trained_gamma: float | None = None,
 ) -> Fitted:
     """A method of METHODS fitted to held-out logits, ready to predict.
 
@@ -304,58 +407,33 @@ def fit(
         labels: Int [examples].
         criterion: One of the method's criteria; None for the first of them, "nll" wherever something is fitted.
         mask: Bool [examples], or how often each example counts; None counts each once.
-        options: The options that METHODS names for it, such as `gammas` and `temperatures`, the grid of an ECE.
+        gammas: The grid of an ECE, GAMMAS if None; refused with "nll", whose fit is continuous.
+        temperatures: The grid of an ECE, TEMPERATURES if None; refused with "nll".
+        num_bins: Bins of an ECE, and of histogram binning.
+        trained_gamma: Of the focal loss that the model was trained with, for the methods that need it.
 
     Returns:
         Fitted. Where its fit did not converge, as when it ended at an end of its range, a ConvergenceWarning says so
         once; of traced examples nothing is said.
-
-    Raises:
-        InputError: an unknown method, criterion or option; a method that needs `trained_gamma`, without it; a grid for
-            a fit by NLL; predictions that `check_predictions` refuses; more classes than the method takes.
     """
-    check_choice("the method", name, tuple(METHODS))
+    checks.check_choice("the method", name, tuple(METHODS))
     method = METHODS[name]
-    for option in options:
-        check_choice(f"the option of {name}", option, method.options)
-    if name not in usable({name: method}, options):
-        raise InputError(f"{name} needs trained_gamma: give the gamma of the focal loss of the model's training")
     if criterion is not None:
-        check_choice(f"criterion of {name}", criterion, method.criteria)
-    given = predicted_logits(logits, labels, mask)
-    check_classes(method, given.rows.shape[-1])
-    chosen = criterion or next(iter(method.criteria), None)
-    _check_grid(options, chosen)
-    params = method.fit(logits, labels, criterion=chosen, mask=mask, **options)
-    fitted = Fitted(method, chosen, params, given.rows.shape[-1])
-    if not is_traced(params) and not fitted.converged:
-        warnings.warn(_of_convergence(fitted), ConvergenceWarning, stacklevel=3)
+        checks.check_choice(f"criterion of {name}", criterion, method.criteria)
+    criteria = (criterion,) if criterion else method.criteria[:1]
+    grid = {name: values for name, values in (("gammas", gammas), ("temperatures", temperatures)) if values is not None}
+    if grid and criteria == ("nll",):
+        raise InputError("a fit by NLL is continuous and takes no gammas and temperatures: give criterion='ece'")
+    settings = checked_settings({"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma} | grid)
+    examples = checks.predicted_logits(logits, labels, mask)
+    check_usable({name: method}, settings, examples.rows.shape[-1])
+    (fitted,) = fit_all({name: method}, examples, settings)
+    if not checks.is_traced(fitted.params) and not fitted.converged:
+        where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items()) if fitted.at_end else ""
+        why = f"{method.title.lower()}: {fitted.why_not_converged}{f' ({where})' if where else ''}"
+        mend = "look at the labels, give more examples or take another method"
+        warnings.warn(f"{why}: {mend}", ConvergenceWarning, stacklevel=2)
     return fitted
-
-
-def _of_convergence(fitted: Fitted) -> str:
-    where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
-    why = f"{fitted.why_not_converged}{f' ({where})' if fitted.at_end else ''}"
-    return f"{fitted.method.title.lower()}: {why}: look at the labels, give more examples or take another method"
-
-
-def _check_grid(options: Mapping[str, Any], criterion: str | None) -> None:
-    """Refuse a grid where the fit is continuous, which would leave it unused."""
-    unused = [name for name in ("gammas", "temperatures") if name in options]
-    if criterion == "nll" and unused:
-        what = f"{unused[0]} are given, but a fit by NLL is continuous and takes no grid"
-        raise InputError(f"{what}: leave them out, or give criterion='ece'")
-
-
-def check_classes(method: Method, num_classes: int) -> None:
-    """Refuse more classes than the method takes.
-
-    Raises:
-        InputError: naming the method and its largest number of classes.
-    """
-    if not method.takes(num_classes):
-        most = f"{method.title.lower()} takes {method.most_classes} at most"
-        raise InputError(f"logits have {num_classes} classes, {most}: choose another method")
 
 
 def fit_methods(
@@ -372,59 +450,62 @@ def fit_methods(
         methods: Some of METHODS, or others.
         logits: Float [examples, classes], of a validation split.
         labels: Int [examples].
-        settings: Options of the fits by name, and "criteria", ("nll", "ece") if it is missing; a method that has none
-            of them is fitted by its first. Methods that search the grid of gamma and temperature share one search for
+        settings: "criteria", ("nll", "ece") if it is missing (a method that has none of them is fitted by its first),
+            "gammas", "temperatures", "num_bins" and "trained_gamma". Methods that search the grid share one search for
             each criterion: give the results by criterion as "searches" where they are known.
         mask: Bool [examples], or how often each example counts; None counts each once.
-
-    Raises:
-        InputError: predictions that `check_predictions` refuses, more classes than a method takes.
     """
-    num_classes = predicted_logits(logits, labels, mask).rows.shape[-1]
-    for method in methods.values():
-        check_classes(method, num_classes)
-    settings = {**_shared(methods, logits, labels, settings, mask), **settings}
-    ready = [configured(method, settings) for method in methods.values()]
-    return [
-        Fitted(method, criterion, method.fit(logits, labels, criterion=criterion, mask=mask), num_classes)
-        for method in ready
-        for criterion in criteria_of(method, settings) or (None,)
+    settings = checked_settings(settings)
+    examples = checks.predicted_logits(logits, labels, mask)
+    check_usable(methods, settings, examples.rows.shape[-1])
+    return fit_all(methods, examples, settings)
+
+
+def fit_all(methods, examples, settings) -> list[Fitted]:
+    """`fit_methods` of what has been checked: what several methods need is computed here, once."""
+    plan = [
+        (method, criterion) for method in methods.values() for criterion in criteria_of(method, settings) or (None,)
     ]
-
-
-def _shared(
-    methods: Mapping[str, Method], logits: Logits, labels: Labels, settings: Mapping[str, Any], mask: Mask
-) -> dict[str, Any]:
-    """What several of the methods need and `settings` does not have: searches of the grid, fits of a first stage."""
-    shared: dict[str, Any] = {}
-    if "searches" not in settings:
-        shared["searches"] = searched(methods, logits, labels, settings=settings, mask=mask)
-    for name, fitted in _FIRST_STAGES.items():
-        if name not in settings and sum(name in method.options for method in methods.values()) > 1:
-            shared[name] = fitted(logits, labels, mask)
-    return shared
+    needed = {option for method, criterion in plan if criterion == "nll" for option in method.options}
+    shared = dict.fromkeys(("temperature_fit", "focal_fit"))
+    if needed & shared.keys():
+        shared["temperature_fit"] = fits.temperature_fit(*examples)
+    if "focal_fit" in needed:
+        shared["focal_fit"] = fits.focal_fit(*examples, shared["temperature_fit"])
+    shared["searches"] = settings.get("searches") or search_all(methods, examples, settings)
+    known, (logits, labels, weight) = settings | shared, examples
+    return [
+        Fitted(
+            method,
+            criterion,
+            method.fit(
+                logits, labels, criterion=criterion, mask=weight, **{option: known[option] for option in method.options}
+            ),
+            logits.shape[-1],
+        )
+        for method, criterion in plan
+    ]
 
 
 def criteria_of(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The criteria by which `fit_methods` fits the method; () where nothing is fitted."""
-    asked = settings.get("criteria", DEFAULT_CRITERIA)
-    return tuple(name for name in method.criteria if name in asked) or method.criteria[:1]
+    criteria = settings.get("criteria", DEFAULT_CRITERIA)
+    return tuple(name for name in method.criteria if name in criteria) or method.criteria[:1]
 
 
 def searched_criteria(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The criteria by which a method is fitted on the grid of gamma and temperature."""
-    own = [criteria_of(method, settings) for method in methods.values() if "searches" in method.options]
-    return tuple(name for name in ("ece", "adaptive_ece") if any(name in each for each in own))
+    used = {
+        name for method in methods.values() if "searches" in method.options for name in criteria_of(method, settings)
+    }
+    return tuple(name for name in ("ece", "adaptive_ece") if name in used)
 
 
-def searched(
-    methods: Mapping[str, Method], logits: Logits, labels: Labels, *, settings: Mapping[str, Any], mask: Mask = None
-) -> dict[str, GridSearch]:
-    """The searches of the grid that `fit_methods` makes for these settings, by criterion."""
-    grid = settings.get("gammas", GAMMAS), settings.get("temperatures", TEMPERATURES)
-    num_bins = settings.get("num_bins", 15)
+def search_all(methods, examples, settings) -> dict[str, GridSearch]:
+    """The searches of the grid that `fit_all` makes for these settings, by criterion."""
+    grid = settings["gammas"], settings["temperatures"]
     return {
-        criterion: grid_search(logits, labels, *grid, criterion=criterion, num_bins=num_bins, mask=mask)
+        criterion: search.searched_grid(examples, *grid, criterion=criterion, num_bins=settings["num_bins"])
         for criterion in searched_criteria(methods, settings)
     }
 
@@ -433,10 +514,9 @@ def surfaces(searches: Mapping[str, GridSearch], settings: Mapping[str, Any]) ->
     """The grid and what was searched on it, by criterion, and the NLL; {} without a search by ECE."""
     if "ece" not in searches:
         return {}
-    grid = {"gammas": settings.get("gammas", GAMMAS), "temperatures": settings.get("temperatures", TEMPERATURES)}
-    found = {name: np.asarray(search.ece) for name, search in searches.items()}
-    nll = np.asarray(searches["ece"].nll)
-    return {name: np.float32(values) for name, values in grid.items()} | found | {"nll": nll}
+    grid = {name: np.float32((_SETTINGS | dict(settings))[name]) for name in ("gammas", "temperatures")}
+    eces = {name: np.asarray(found.ece) for name, found in searches.items()}
+    return grid | eces | {"nll": np.asarray(searches["ece"].nll)}
 
 
 def searched_members(
@@ -447,18 +527,6 @@ def searched_members(
     settings: Mapping[str, Any],
     mask: Mask = None,
 ) -> list[dict[str, GridSearch]]:
-    """`searched` of each member of a sweep: several in one program where the search is the plain one.
-
-    On the CPU one after another: `fast_search` streams from the host, and uses all cores for each. Logits are finite.
-    """
-    if np.ndim(logits) != 3:
-        raise InputError(f"logits have shape {np.shape(logits)}: give [members, examples, classes]")
-
-    def of_member(logits: Logits) -> dict[str, GridSearch]:
-        return searched(methods, logits, labels, settings=settings, mask=mask)
-
-    if not is_plain() or not searched_criteria(methods, settings):
-        return [of_member(own) for own in logits]
-    at_once = max(1, _MOST_NUMBERS // max(TABLE_NUMBERS, logits[0].size))
-    together = jax.device_get(jax.lax.map(of_member, logits, batch_size=at_once))
-    return [jax.tree.map(lambda leaf: leaf[member], together) for member in range(len(logits))]  # noqa: B023
+    """The searches of each member of a sweep, one after another: each uses all cores."""
+    settings = checked_settings(settings)
+    return [search_all(methods, checks.predicted_logits(rows, labels, mask), settings) for rows in logits]

@@ -3,12 +3,16 @@
 Everywhere log_probs is float [examples, classes], labels int [examples] in 0 .. classes - 1, and mask is None, bool
 [examples], or how often each example counts (so that a bootstrap resample is a mask). Masked examples count for
 nothing, whatever they hold; with no example left the result is NaN. float16 and bfloat16 are taken as the float32
-numbers that they are. What is no log-probability or no class is an InputError where values are concrete; under jit and
-vmap the result is NaN (see `arguments.examples`).
+numbers that they are.
+
+The calibration of the probability of class 1 in two-class problems is not that of the predicted class: there
+P(class 1) = 0.1 is a confidence of 0.9 in class 0 and shares a bin with 0.9, so that errors of opposite sign cancel.
+The functions `binary_...` take log_probs [examples, 2].
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -16,45 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.calibration.binning import (
-    Labels,
-    LogProbs,
-    Mask,
-    Scalar,
-    equal_mass,
-    equal_width_gap,
-    expected_gap,
-    gap,
-    nll_of,
-    reliability,
-    residual_sums,
-    share_of,
-    top_label,
-    top_of,
-    weighted_mean,
-)
-from focalgeo.calibration.decomposition import brier_split, overconfidence, underconfidence
-from focalgeo.calibration.ece_variants import debiased_ece, smooth_ece
-from focalgeo.calibration.ranking import aurc, auroc
-from focalgeo.checks import (
-    Examples,
-    check_interval,
-    examples,
-    in_interval,
-    is_traced,
-    marked,
-    number_array,
-    score_rows,
-)
+from focalgeo import checks
+from focalgeo.calibration import binning
+from focalgeo.calibration.binning import Labels, LogProbs, Mask, Reliability, Scalar
+from focalgeo.calibration.newton import bisection
 from focalgeo.rows import Title
 from focalgeo.types import DEFAULT_METRICS, PROBABILITY_FLOOR, Array, InputError, floored_log
 
-
-class HighConfidence(NamedTuple):
-    """The share of examples predicted with high confidence, and their accuracy."""
-
-    fraction: Scalar  # share of all examples, 0 to 1
-    accuracy: Scalar  # share of them that is right; NaN if there is none
+_CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on which reflection is plain convolution
+_HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8
 
 
 def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
@@ -65,7 +39,7 @@ def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 1, 15 bins in their tables.
     """
-    return ece_of(examples(log_probs, labels, mask), num_bins, by_rank=False)
+    return binning.ece_of(binning.top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins)
 
 
 def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
@@ -73,7 +47,8 @@ def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mas
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3, by rank: no example is dropped, as their published code does.
     """
-    return ece_of(examples(log_probs, labels, mask), num_bins, by_rank=True)
+    examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
+    return binning.ece_of(binning.top_label(examples), num_bins, by_rank=True)
 
 
 def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
@@ -81,9 +56,8 @@ def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 2.
     """
-    bins = reliability(log_probs, labels, num_bins=num_bins, mask=mask)
-    largest = jnp.max(gap(bins))
-    return jnp.where(jnp.sum(bins.count) > 0, largest, jnp.nan)
+    bins = binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask)
+    return jnp.where(jnp.sum(bins.count) > 0, jnp.max(binning.gap(bins)), jnp.nan)
 
 
 def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
@@ -91,38 +65,40 @@ def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, ma
 
     A class that no label has still counts, and so does p_k = 0 (the published code drops both).
     """
-    log_probs, labels, weight = examples(log_probs, labels, mask)
+    examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
+    return jnp.mean(_of_classes(partial(binning.ece_of, num_bins=num_bins), examples))
 
-    def of_class(column: tuple[Array, Array]) -> Array:
-        log_p, k = column
-        return jnp.sum(jnp.abs(residual_sums(jnp.exp(log_p), labels == k, weight, num_bins)))
 
-    sums = jax.lax.map(of_class, (log_probs.T, jnp.arange(log_probs.shape[-1], dtype=jnp.int32)))
-    return jnp.mean(sums) / jnp.sum(weight)
+def _of_classes(statistic, examples):
+    """A statistic of the events that the label is k, for each class k."""
+    classes = jnp.arange(examples.rows.shape[-1], dtype=jnp.int32)
+    events = lambda log_p, k: binning.Events(jnp.exp(log_p), examples.labels == k, examples.weight)  # noqa: E731
+    return jax.lax.map(lambda column: statistic(events(*column)), (examples.rows.T, classes))
 
 
 def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0."""
-    return nll_of(examples(log_probs, labels, mask))
-
-
-def ece_of(given: Examples, num_bins: int, *, by_rank: bool) -> Scalar:
-    """`ece`, or by rank `adaptive_ece`, of what has been checked."""
-    top = top_of(given)
-    return expected_gap(equal_mass(*top, num_bins)) if by_rank else equal_width_gap(*top, num_bins)
+    return binning.nll_of(checks.examples(log_probs, labels, mask))
 
 
 def brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2."""
-    log_probs, labels, weight = examples(log_probs, labels, mask)
-    error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)
-    return weighted_mean(jnp.sum(error**2, axis=-1), weight)
+    rows, labels, weight = checks.examples(log_probs, labels, mask)
+    error = jnp.exp(rows) - jax.nn.one_hot(labels, rows.shape[-1], dtype=rows.dtype)
+    return binning.weighted_mean(jnp.sum(error**2, axis=-1), weight)
 
 
 def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted."""
-    top = top_label(log_probs, labels, mask)
-    return jnp.sum(top.weight * top.correct.astype(top.weight.dtype)) / jnp.sum(top.weight)
+    _, correct, weight = binning.top_label(checks.examples(log_probs, labels, mask))
+    return jnp.sum(jnp.where(correct, weight, 0)) / jnp.sum(weight)
+
+
+class HighConfidence(NamedTuple):
+    """The share of examples predicted with high confidence, and their accuracy."""
+
+    fraction: Scalar  # share of all examples, 0 to 1
+    accuracy: Scalar  # share of them that is right; NaN if there is none
 
 
 def high_confidence(
@@ -132,103 +108,347 @@ def high_confidence(
 
     Source: Mukhoti et al., arXiv 2002.09437, Table 6 (|S99|).
     """
-    number_array("threshold", threshold, ())
-    check_interval("threshold", threshold, 0, 1)
-    top = top_label(log_probs, labels, mask)
-    chosen = share_of(top.weight, top.confidence >= threshold)
-    size = jnp.sum(chosen)
-    accuracy = jnp.sum(share_of(chosen, top.correct)) / size
-    return marked(in_interval(threshold, 0, 1), HighConfidence(size / jnp.sum(top.weight), accuracy))
+    checks.check_interval("threshold", threshold, 0, 1)
+    confidence, correct, weight = binning.top_label(checks.examples(log_probs, labels, mask))
+    sure = jnp.where(confidence >= threshold, weight, 0)
+    return HighConfidence(jnp.sum(sure) / jnp.sum(weight), jnp.sum(jnp.where(correct, sure, 0)) / jnp.sum(sure))
 
 
 def log_probabilities(probs: Float[Array, "*batch classes"]) -> Float[Array, "*batch classes"]:
     """Log max(p, PROBABILITY_FLOOR) in float32, as logits or log-probabilities of probabilities that may hold 0.
 
-    Args:
-        probs: Float [..., classes], rows that sum to 1 within 0.01. Where it is traced, other rows give NaN.
-
-    The floor, 1.2e-38, is the least number of full precision in float32: an NLL says no more than 87.3 of an example
-    whose true class has probability 0.
-
-    Raises:
-        InputError: no probabilities: negative, above 1, not finite, or rows that do not sum to 1.
+    Rows [..., classes] sum to 1 within 0.01. The floor, 1.2e-38, is the least number of full precision in float32: an
+    NLL says no more than 87.3 of an example whose true class has probability 0.
     """
-    rows = score_rows("probs", probs)
-    if not is_traced(rows):
-        check_interval("probs", rows, 0, 1 + 1e-2)
-        sums = np.sum(np.asarray(rows, np.float64), axis=-1)
-        if np.any(np.abs(sums - 1) > 1e-2):
-            worst = sums.flat[np.argmax(np.abs(sums - 1))]
-            raise InputError(f"probs have a row that sums to {worst:.4g}: give probabilities, of logits the softmax")
-        return jnp.asarray(floored_log(np.asarray(rows)))
-    wide = rows.astype(jnp.float32)
-    valid = jnp.all(wide >= 0, axis=-1, keepdims=True) & (jnp.abs(jnp.sum(wide, axis=-1, keepdims=True) - 1) <= 1e-2)
-    return marked(valid, jnp.log(jnp.maximum(wide, PROBABILITY_FLOOR)))
+    rows = checks.score_rows("probs", probs)
+    checks.check_distribution("probs", rows, off=1e-2)
+    if checks.is_traced(rows):
+        return jnp.log(jnp.maximum(rows.astype(jnp.float32), PROBABILITY_FLOOR))
+    return jnp.asarray(floored_log(np.asarray(rows)))
+
+
+def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Smooth ECE of the predicted class: integral over t in [0, 1] of |mean_i K_s(t, p_i) (y_i - p_i)|, as a fraction.
+
+    K_s is the Gaussian density of width s, reflected at 0 and 1, and s is the one width at which the integral equals s:
+    no number of bins to choose. p_i is the confidence, y_i whether the prediction is right. It is 0 where every
+    residual is 0, and at most 1.
+
+    Residuals are shared between the two nearest of 2,049 points, so the absolute error is 1e-4, held against direct
+    summation of the kernel by tests/calibration/test_variants_of_ece.py.
+
+    Source: Blasiok and Nakkiran, arXiv 2309.12236, the reflected kernel and the fixed point of the width.
+    """
+    return _smoothed_error(*binning.top_label(checks.examples(log_probs, labels, mask)))
+
+
+def _smoothed_error(p, correct, weight):
+    """`smooth_ece` of events."""
+    spectrum = jnp.fft.rfft(_residuals(p, correct, weight))
+    frequency = jnp.arange(spectrum.shape[0], dtype=p.dtype) * jnp.pi
+
+    def error(width):
+        damping = jnp.exp(-((frequency * width) ** 2) / 2)
+        return jnp.sum(jnp.abs(jnp.fft.irfft(spectrum * damping.astype(spectrum.dtype), 2 * _CELLS)))
+
+    ends = jnp.zeros((), p.dtype), jnp.ones((), p.dtype)
+    # the error falls as the width grows
+    return error(bisection(lambda width: error(width) > width, *ends, num_halvings=_HALVINGS))
+
+
+def _residuals(p, correct, weight):
+    """Mean residual on the circle of 2 * cells points, half of it at each point and half at its mirror image."""
+    counted = weight > 0
+    residual = jnp.where(counted, weight * (correct.astype(p.dtype) - p), 0) / jnp.sum(weight)
+    position = jnp.where(counted, jnp.clip(p, 0, 1), 0) * _CELLS
+    below = jnp.clip(jnp.floor(position), 0, _CELLS - 1)
+    upper = residual * (position - below)
+    index = below.astype(jnp.int32)
+    points = jnp.zeros(_CELLS + 1, p.dtype).at[index].add(residual - upper).at[index + 1].add(upper)
+    circle = jnp.concatenate([points, points[-2:0:-1]]) / 2
+    return circle.at[jnp.array([0, _CELLS])].multiply(2.0)
+
+
+def debiased_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """Root of `debiased_squared_ece`, 0 where that is negative: a root mean square over bins, as a fraction.
+
+    It estimates the L2 calibration error, which is never below the L1 error that `ece` estimates: do not compare the
+    two. Inside `bootstrap` it is biased upwards: a resample repeats examples, so its gaps vary more than its count says
+    and too little is taken off.
+
+    Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator. Roelofs et al., arXiv 2012.08668, call it
+    ECE debiased and advise bins of equal mass, which are used here.
+    """
+    return jnp.sqrt(jnp.maximum(debiased_squared_ece(log_probs, labels, num_bins=num_bins, mask=mask), 0))
+
+
+def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """Squared L2 calibration error sum_i (n_i / N) [(a_i - c_i)^2 - a_i (1 - a_i) / (n_i - 1)], may be negative.
+
+    Bins hold equally many examples, see `adaptive_reliability`; a_i and c_i are a bin's accuracy and mean confidence.
+    The second term estimates the variance of a_i, so that calibrated predictions give 0 on average but for -(variance
+    of the confidence in the bin) / N per bin, tested in tests/calibration/test_variants_of_ece.py. A bin of one example
+    says nothing of its variance and counts as 0.
+
+    Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator of the squared error.
+    """
+    bins = binning.adaptive_reliability(log_probs, labels, num_bins=num_bins, mask=mask)
+    variance = bins.accuracy * (1 - bins.accuracy) / jnp.maximum(bins.count - 1, 1)
+    return binning.bin_mean(bins, jnp.where(bins.count > 1, binning.gap(bins) ** 2 - variance, 0))
+
+
+def interpolated_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """AdaECE as published code computes it: bins (lo, hi] between edges interpolated in the sorted confidences.
+
+    Edge i is at rank i N / M of the sorted confidences, counted from 0 and cut at the last. The smallest confidence
+    and all that equal it are in no bin, so its examples are dropped from the sum but not from N; ties make bins empty
+    or uneven. It serves for comparing with published tables; `adaptive_ece` is the definition without these faults.
+    Edges are rounded to the type of the confidences, weights to whole numbers.
+
+    Source: the code of Mukhoti et al., arXiv 2002.09437; tested in tests/calibration/test_variants_of_ece.py.
+    """
+    examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
+    confidence, correct, weight = binning.top_label(examples)
+    count = jnp.round(weight).astype(jnp.int32)
+    confidence = jnp.where(count > 0, confidence, jnp.inf)
+    edges = _edges(jnp.sort(confidence), count[jnp.argsort(confidence)], num_bins)[:, None]
+    row = confidence[None, :]
+    inside = (row > edges[:-1]) & (row <= edges[1:])
+    residual = jnp.where(count > 0, correct.astype(confidence.dtype) - confidence, 0) * count.astype(confidence.dtype)
+    sums = jnp.abs(jnp.sum(jnp.where(inside, residual[None, :], 0), axis=1))
+    return jnp.sum(sums) / jnp.sum(count).astype(confidence.dtype)
+
+
+def _edges(ordered, count, num_bins):
+    """[bins + 1] confidences at ranks i N / M, each linear between the two examples around it."""
+    last = jnp.cumsum(count)
+    total = last[-1]
+    steps = jnp.arange(num_bins + 1, dtype=jnp.int32)
+    quotient, rest = total // num_bins, total % num_bins
+    rank = steps * quotient + steps * rest // num_bins
+    share = (steps * rest % num_bins).astype(ordered.dtype) / num_bins
+    ranks = jnp.minimum(jnp.stack([rank, rank + 1]), total - 1)
+    below, above = ordered[jnp.searchsorted(last, ranks, side="right")]
+    return below + share * (above - below)
+
+
+def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
+    """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1."""
+    return binning.equal_width(*_class_one(log_probs, labels, mask, num_bins), num_bins)
+
+
+def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
+
+    log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
+    tests/calibration/test_variants_of_ece.py.
+    """
+    return binning.ece_of(_class_one(log_probs, labels, mask, num_bins), num_bins)
+
+
+def binary_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """Equal-mass ECE of P(class 1): as `binary_ece`, over bins that hold equally many examples."""
+    return binning.ece_of(_class_one(log_probs, labels, mask, num_bins), num_bins, by_rank=True)
+
+
+def binary_smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Smooth ECE of P(class 1): as `smooth_ece`, of the event that the label is 1, as the paper defines it."""
+    return _smoothed_error(*_class_one(log_probs, labels, mask))
+
+
+def _class_one(log_probs, labels, mask, num_bins=1):
+    checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=(None, 2))
+    rows, labels, weight = checks.examples(log_probs, labels, mask, num_bins=num_bins)
+    return binning.Events(jnp.exp(rows[:, 1]), labels == 1, weight)
+
+
+class ByOutcome(NamedTuple):
+    """A mean over the examples predicted right and over those predicted wrong; NaN where there is none."""
+
+    correct: Scalar
+    wrong: Scalar
+
+
+def nll_by_outcome(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> ByOutcome:
+    """`nll` of the examples predicted right and of those predicted wrong, in nats.
+
+    With a the accuracy, a * correct + (1 - a) * wrong is the NLL of all, tested in
+    tests/calibration/test_metrics.py.
+
+    Source: Mukhoti et al., arXiv 2002.09437, section 3, Figs 1 and 3, where both are drawn over training.
+    """
+    return _by_outcome(binning.nll_of, checks.examples(log_probs, labels, mask))
+
+
+def entropy_by_outcome(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> ByOutcome:
+    """`entropy` of the examples predicted right and of those predicted wrong, in nats; averages as `nll_by_outcome`."""
+    return _by_outcome(_entropy, checks.examples(log_probs, labels, mask))
+
+
+def _by_outcome(statistic, examples):
+    _, correct, weight = binning.top_label(examples)
+    parts = (jnp.where(outcome, weight, 0) for outcome in (correct, ~correct))
+    return ByOutcome(*(statistic(examples._replace(weight=part)) for part in parts))
+
+
+def entropy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Mean entropy -sum_k p_k log p_k of the predictions in nats, 0 to log(classes); the labels do not enter."""
+    return _entropy(checks.examples(log_probs, labels, mask))
+
+
+def _entropy(examples):
+    terms = jnp.where(examples.rows > -jnp.inf, jnp.exp(examples.rows) * examples.rows, 0)
+    return binning.weighted_mean(-jnp.sum(terms, axis=-1), examples.weight)
+
+
+def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """Sum over bins of (n_i / N) max(confidence_i - accuracy_i, 0): the part of `ece` from overconfident bins.
+
+    Overconfidence plus underconfidence is `ece`; overconfidence less underconfidence is mean confidence less accuracy.
+    Thulasidasan et al., arXiv 1905.11001, multiply each bin by its confidence besides; this does not. Tested in
+    tests/calibration/test_metrics.py.
+    """
+    return _signed(binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask), 1)
+
+
+def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`."""
+    return _signed(binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask), -1)
+
+
+def _signed(bins, sign):
+    excess = jnp.where(bins.count > 0, jnp.maximum(sign * (bins.confidence - bins.accuracy), 0), 0)
+    return binning.bin_mean(bins, excess)
+
+
+class BrierSplit(NamedTuple):
+    """Three parts of the Brier score; their sum is `brier` exactly, rounding aside."""
+
+    calibration: Scalar  # sum over classes and bins of (n_b / N) (mean p - share that came true)^2; 0 or more
+    refinement: Scalar  # sum of (n_b / N) share (1 - share): what calibration of each bin would leave; 0 or more
+    within_bin: Scalar  # mean over bins of Var(p) - 2 Cov(p, outcome) inside the bin; of any sign
+
+
+def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> BrierSplit:
+    """The Brier score as calibration + refinement + within-bin part, each summed over classes.
+
+    For each class k the probabilities p_k fall into equal-width bins, see `reliability`, and in a bin p = mean + a,
+    outcome = share + b gives mean (p - outcome)^2 = (mean - share)^2 + mean b^2 + mean(a^2 - 2 a b). With as many bins
+    as distinct probabilities the last part is 0 and the other two are the split of DeGroot and Fienberg. Absolute error
+    1e-6, tested in tests/calibration/test_metrics.py.
+
+    Source: DeGroot and Fienberg, The Statistician 32 (1983); the within-bin part is that of Stephenson, Coelho and
+    Jolliffe, Weather and Forecasting 23 (2008).
+    """
+    examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
+
+    def split(events):
+        p, event, weight = events
+        bins, index = binning.equal_width(*events, num_bins), binning.bin_index(p, num_bins)
+        full = bins.count > 0
+        calibration = jnp.where(full, (bins.confidence - bins.accuracy) ** 2, 0)
+        refinement = jnp.where(full, bins.accuracy * (1 - bins.accuracy), 0)
+        inside, outcome = p - bins.confidence[index], event.astype(p.dtype) - bins.accuracy[index]
+        within = binning.weighted_mean(inside**2 - 2 * inside * outcome, weight)
+        return BrierSplit(binning.bin_mean(bins, calibration), binning.bin_mean(bins, refinement), within)
+
+    return jax.tree.map(jnp.sum, _of_classes(split, examples))
+
+
+def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Area under the ROC curve of confidence as a test of whether the prediction is right, 0 to 1.
+
+    It is the probability that a right prediction has a larger confidence than a wrong one, a tie counted as half: 0.5
+    by chance, NaN where all predictions are right or all are wrong. Calibration does not enter: any increasing function
+    of the confidence has the same. Absolute error 1e-6, tested in tests/calibration/test_metrics.py; counts of examples
+    are exact in float32 up to 2^24.
+
+    Source: Hanley and McNeil, Radiology 143 (1982), the area as a Mann-Whitney statistic.
+    """
+    right, wrong, first, end = _ranked(binning.top_label(checks.examples(log_probs, labels, mask)))
+    below = jnp.concatenate([jnp.zeros_like(wrong[:1]), jnp.cumsum(wrong)])
+    beaten = (below[first] + below[end]) / 2 / below[-1]  # shares: their sum is no large number
+    return jnp.sum(right * beaten) / jnp.sum(right)
+
+
+def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Area under the risk-coverage curve (1 / N) sum_i risk(c_i), as a fraction; the smaller the better.
+
+    risk(c) is the share of wrong predictions among the examples with a confidence of c or more. So examples of equal
+    confidence are accepted together, and their order does not matter; where all are equal it is 1 - accuracy. It is 0
+    where all predictions are right. Absolute error 1e-6, tested in tests/calibration/test_metrics.py.
+
+    Source: Geifman, Uziel and El-Yaniv, arXiv 1805.08206, section 2, with the thresholds at the confidences; the curve
+    is that of Geifman and El-Yaniv, arXiv 1705.08500.
+    """
+    right, wrong, first, _ = _ranked(binning.top_label(checks.examples(log_probs, labels, mask)))
+    count = right + wrong
+    accepted, failed = (jnp.cumsum(counts[::-1])[::-1][first] for counts in (count, wrong))
+    return jnp.sum(count * jnp.where(count == 0, 0, failed / accepted)) / jnp.sum(count)
+
+
+def _ranked(events):
+    """By ascending confidence: weights of right and of wrong predictions, and the ends of each group of equal ones.
+
+    The order does not depend on the mask, so that one sort serves every resample of a bootstrap.
+    """
+    order = jnp.argsort(events.p, stable=True)
+    ordered = events.p[order]
+    ends = (jnp.searchsorted(ordered, ordered, side=side, method="sort") for side in ("left", "right"))
+    weights = (jnp.where(outcome, events.weight, 0)[order] for outcome in (events.correct, ~events.correct))
+    return *weights, *ends
 
 
 class MetricEntry(NamedTuple):
     """A metric of METRICS: its function, and how its numbers are shown and bounded."""
 
     function: Callable[..., Array]  # function(log_probs, labels, *, mask=None) -> scalar; with num_bins where binned
-    title: str
-    unit: str = ""  # this and the next four: see rows.Title
-    note: str = ""
-    scale: float = 1.0
-    digits: int = 4
-    best: str = "low"
+    shown: Title  # its entry in a manifest
     binned: bool = False  # takes num_bins
     largest: float = math.inf  # that it can be; the smallest is 0
     share: bool = False  # of examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
     among: Callable[..., Array] | None = None  # among(log_probs, labels) -> the number of examples a share is of
     may_lack: bool = False  # NaN where it has no meaning, as the accuracy of no example: no fault of the numbers
 
-    @property
-    def shown(self) -> Title:
-        """The metric's entry in a manifest."""
-        return Title(**{name: getattr(self, name) for name in Title._fields})
 
-
-def _part(function: Callable[..., NamedTuple], field: str) -> Callable[..., Array]:
+def _part(function, field):
     """One field of what a function of log-probabilities and labels returns."""
     return lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field)
 
 
-def _num_confident(log_probs: LogProbs, labels: Labels) -> Scalar:
+def _num_confident(log_probs, labels):
     """The number of examples that `high_confidence` takes the accuracy of."""
-    return jnp.sum(top_label(log_probs, labels).confidence >= 0.99)
+    return jnp.sum(jnp.exp(jnp.max(log_probs, axis=-1)) >= 0.99)
 
 
-def _percent(
-    function: Callable[..., Array], title: str, note: str = "", **fields: bool | str | Callable
-) -> MetricEntry:
-    return MetricEntry(function, title, "%", note, 100.0, 2, largest=1.0, **fields)
+def _percent(function, title, note="", *, best="low", **fields: bool | Callable) -> MetricEntry:
+    return MetricEntry(function, Title(title, "%", note, 100.0, 2, best), largest=1.0, **fields)
 
 
+_OF_ECE, _OF_BRIER, _SURE = "part of the ECE", Title("", note="part of the Brier score"), "confidence of 0.99 or more"
 METRICS: dict[str, MetricEntry] = {
     "accuracy": _percent(accuracy, "Accuracy", "higher is better", best="high", share=True),
     "ece": _percent(ece, "ECE", "equal-width bins", binned=True),
     "adaptive_ece": _percent(adaptive_ece, "Adaptive ECE", "equal-mass bins", binned=True),
-    "nll": MetricEntry(nll, "NLL", "nats"),
-    "brier": MetricEntry(brier, "Brier score", largest=2.0),
+    "nll": MetricEntry(nll, Title("NLL", "nats")),
+    "brier": MetricEntry(brier, Title("Brier score"), largest=2.0),
     "mce": _percent(mce, "MCE", "largest gap of a bin", binned=True),
     "classwise_ece": _percent(classwise_ece, "Class-wise ECE", "mean over classes", binned=True),
     "debiased_ece": _percent(debiased_ece, "Debiased ECE", "L2, equal-mass bins", binned=True),
     "smooth_ece": _percent(smooth_ece, "Smooth ECE", "no bins"),
-    "overconfidence": _percent(overconfidence, "Overconfidence", "part of the ECE", binned=True),
-    "underconfidence": _percent(underconfidence, "Underconfidence", "part of the ECE", binned=True),
+    "overconfidence": _percent(overconfidence, "Overconfidence", _OF_ECE, binned=True),
+    "underconfidence": _percent(underconfidence, "Underconfidence", _OF_ECE, binned=True),
     "brier_calibration": MetricEntry(
-        _part(brier_split, "calibration"), "Brier calibration", note="part of the Brier score", binned=True, largest=2.0
+        _part(brier_split, "calibration"), _OF_BRIER._replace(title="Brier calibration"), binned=True, largest=2.0
     ),
     "brier_refinement": MetricEntry(
-        _part(brier_split, "refinement"), "Brier refinement", note="part of the Brier score", binned=True, largest=1.0
+        _part(brier_split, "refinement"), _OF_BRIER._replace(title="Brier refinement"), binned=True, largest=1.0
     ),
-    "high_confidence": _percent(
-        _part(high_confidence, "fraction"), "|S99|", "confidence of 0.99 or more", best="high", share=True
-    ),
+    "high_confidence": _percent(_part(high_confidence, "fraction"), "|S99|", _SURE, best="high", share=True),
     "high_confidence_accuracy": _percent(
         _part(high_confidence, "accuracy"),
         "Accuracy of S99",
-        "confidence of 0.99 or more",
+        _SURE,
         best="high",
         share=True,
         among=_num_confident,
@@ -247,23 +467,14 @@ def all_metrics(
     mask: Mask = None,
     names: Iterable[str] = DEFAULT_METRICS,
 ) -> dict[str, Scalar]:
-    """The metrics of METRICS with these names; with num_bins and names bound it is a metric for `bootstrap`.
-
-    Raises:
-        InputError: a name that is not in METRICS; what the metrics refuse.
-    """
+    """The metrics of METRICS with these names; with num_bins and names bound it is a metric for `bootstrap`."""
     return metrics_of(log_probs, labels, mask, entries=metric_entries(names), num_bins=num_bins)
 
 
 def metrics_of(
-    log_probs: LogProbs,
-    labels: Labels,
-    mask: Mask = None,
-    *,
-    entries: Mapping[str, MetricEntry],
-    num_bins: int,
+    log_probs: LogProbs, labels: Labels, mask: Mask = None, *, entries: Mapping[str, MetricEntry], num_bins: int
 ) -> dict[str, Scalar]:
-    """The metrics of these entries by name; errors as theirs."""
+    """The metrics of these entries by name."""
     return {
         name: entry.function(log_probs, labels, mask=mask, **({"num_bins": num_bins} if entry.binned else {}))
         for name, entry in entries.items()
@@ -271,14 +482,5 @@ def metrics_of(
 
 
 def metric_entries(names: Iterable[str]) -> dict[str, MetricEntry]:
-    """The entries of METRICS with these names, each once, in the order given.
-
-    Raises:
-        InputError: a name that is not in METRICS, or one text in place of several names.
-    """
-    if isinstance(names, str):
-        raise InputError(f"metrics are {names!r}: give a list of names, [{names!r}]")
-    for name in (names := tuple(names)):
-        if name not in METRICS:
-            raise InputError.of_choice("a metric", str(name), METRICS)
-    return {name: METRICS[name] for name in names}
+    """The entries of METRICS with these names, each once, in the order given."""
+    return {name: METRICS[name] for name in checks.names("metrics", names, METRICS)}

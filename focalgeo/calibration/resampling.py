@@ -1,6 +1,11 @@
-"""Resampled metrics: of several methods, and of several members of a sweep, on the same resamples of the examples."""
+"""Bootstrap of metrics and of their differences, Wilson's interval of shares, and samples of many methods and members.
+
+A resample is how often each example counts: nothing is gathered, and what does not depend on the counts is computed
+once. All methods and members are measured on the same resamples of the examples.
+"""
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,20 +15,218 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
-from focalgeo.calibration.binning import Reliability, reliability, weights
-from focalgeo.calibration.ece_variants import binary_ece, binary_reliability
-from focalgeo.calibration.fitted import Calibrated
-from focalgeo.calibration.intervals import RESAMPLES_AT_ONCE, resample
-from focalgeo.calibration.metrics import METRICS, MetricEntry, metric_entries, metrics_of
-from focalgeo.checks import check_key
-from focalgeo.types import DEFAULT_METRICS, Array, InputError
+from focalgeo import checks
+from focalgeo.calibration import metrics
+from focalgeo.calibration.binning import Labels, Reliability, Scalar, reliability
+from focalgeo.calibration.methods import Calibrated
+from focalgeo.precision import at_highest
+from focalgeo.types import DEFAULT_METRICS, MOST_RESAMPLES, Array, Estimate, InputError, PyTree
 
-CLASS1_METRICS = {"class1_ece": MetricEntry(binary_ece, "Class-1 ECE", binned=True, largest=1.0)}
-GROUP_METRICS = ("ece", "accuracy")
+Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
+CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)}
 
-_MOST_NUMBERS = 2**25  # log-probabilities that one program holds: what is beyond that is measured by another call of it
+_AT_ONCE = 8  # resamples
+_MOST_NUMBERS = 2**25  # counts of examples that one program holds: what is beyond that is measured by another call of it
+
+
+def wilson_interval(
+    successes: Shaped[Array, "*batch"] | float, n: Shaped[Array, "*batch"] | float
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
+    """Wilson's 95% interval (low, high) for a share, from `successes` out of `n`; both of one shape.
+
+    Unlike a bootstrap it does not collapse where all or none succeed. n = 0 gives (0, 1): nothing is known.
+    """
+    successes, n = checks.broadcast(successes=successes, n=n)
+    checks.check_interval("successes", successes, 0)
+    if not checks.is_traced(successes, n):
+        checks.check_interval("n less the successes", np.asarray(n) - np.asarray(successes), 0)
+    denominator = n + Z95**2
+    centre = (successes + Z95**2 / 2) / denominator
+    spread = successes * (n - successes) / jnp.maximum(n, 1) + Z95**2 / 4
+    half = Z95 * jnp.sqrt(spread) / denominator
+    return jnp.clip(centre - half, 0, 1), jnp.clip(centre + half, 0, 1)
+
+
+def bootstrap(
+    metric: Callable[..., PyTree], log_probs: Array, labels: Labels, key: Array, num_resamples: int
+) -> PyTree:
+    """Bootstrap of metrics over the examples: value, standard error and bias-corrected 95% interval of each.
+
+    Args:
+        metric: metric(log_probs, labels, mask=counts) -> scalar, such as `ece` or functools.partial(ece, num_bins=10),
+            or a tree of scalars, such as a dict of several metrics, which then share the resamples. Counts [examples]
+            say how often each example counts; bins are fitted anew to each resample. It is compiled once for each
+            function object and shape: hand in the same object again.
+        log_probs: Float [examples, classes].
+        labels: Int [examples].
+        key: PRNG key; the same key gives the same result.
+        num_resamples: From 2 to 100,000; 1,000 is usual.
+
+    Returns:
+        Estimate for each scalar that the metric returns. Its value is the plain metric of the data, `n`
+        the number of examples. Resampling biases ECE upwards, just as sampling did, so the interval is centred on the
+        value less that bias: (2 value - mean over resamples) +- 1.96 standard deviations. Where that bias is more than
+        half a standard deviation, no resample gives a negative one and the same interval of the squares reaches 0, as
+        with the ECE of a calibrated model, its root is taken instead: the square's bias is the noise's variance, and 0
+        is covered. (Percentile intervals, corrected or not, leave it out nearly always.) Where all resamples of a mean
+        are positive and skewed to the right, as those of the NLL of a confident model, it is the interval of the
+        logarithms: of 300 overconfident examples that of the NLL then covers about 94%, where the plain one covers 91%
+        and misses on one side. A resample on which the metric is NaN does not count. Where all agree, as the accuracy
+        of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Tested in
+        tests/calibration/test_resampling.py, which counts how often the interval covers.
+    """
+    _check(key, num_resamples)
+    rows, labels, _ = checks.examples(log_probs, labels)
+    return _bootstrapped(metric, rows, labels, key, num_resamples)
+
+
+def _check(key, num_resamples):
+    checks.check_key(key)
+    checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
+
+
+def _scalars(values):
+    for leaf in jax.tree.leaves(values):
+        checks.check_array("what the metric returns", leaf, shape=(), dtype=float)
+    return values
+
+
+@partial(jax.jit, static_argnames=("metric", "num_resamples"))
+@at_highest
+def _bootstrapped(metric, log_probs, labels, key, num_resamples):
+    value = _scalars(metric(log_probs, labels))
+    draws = _resampled(lambda counts: metric(log_probs, labels, mask=counts), len(labels), key, num_resamples)
+    return jax.tree.map(partial(estimated, num_examples=len(labels)), value, draws)
+
+
+def estimated(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int) -> Estimate:
+    """The Estimate of `bootstrap`, from a metric's value on the data and its values on the resamples.
+
+    A resample on which the metric is NaN does not count: the metric is undefined there, as an AUROC of all right.
+    """
+    low, high = _bias_corrected(draws, value)
+    return Estimate(value, jnp.nanstd(draws, ddof=1), low, high, jnp.asarray(num_examples, jnp.int32))
+
+
+def _resampled(statistic, num_examples, key, num_resamples):
+    """statistic(counts) of each resample, stacked; a few at a time, so that memory does not grow with their number."""
+    keys = jax.random.split(key, num_resamples)
+    return jax.lax.map(lambda key: statistic(_resample(key, num_examples)), keys, batch_size=_AT_ONCE)
+
+
+def _resample(key, num_examples):
+    """Counts of the examples in one resample: as many are drawn as there are, with replacement."""
+    drawn = jax.random.randint(key, (num_examples,), 0, num_examples)
+    return jnp.zeros(num_examples, jnp.float32).at[drawn].add(1)
+
+
+def _bias_corrected(draws, value):
+    """Normal interval around the value less its bootstrap bias, on the scale that suits the draws.
+
+    Of squares where 0 is within reach, of logarithms where a positive mean is skewed to the right: asking for more of
+    the skewness than its sign would leave out just the samples whose interval is too narrow.
+    """
+    low_square, high_square = _normal_interval(draws**2, value**2)
+    biased = jnp.nanmean(draws) - value > jnp.nanstd(draws) / 2  # a mean, such as the Brier score, is not
+    near_zero = biased & (jnp.nanmin(draws) >= 0) & (low_square <= 0)
+    positive = (value > 0) & (jnp.nanmin(draws) > 0)
+    logarithms = (jnp.log(jnp.where(positive, numbers, 1)) for numbers in (draws, value))
+    right_skewed = positive & ~biased & (jnp.nanmean((draws - jnp.nanmean(draws)) ** 3) > 0)
+    plain, of_logs = _normal_interval(draws, value), map(jnp.exp, _normal_interval(*logarithms))
+    low, high = (jnp.where(right_skewed, *ends) for ends in zip(of_logs, plain, strict=True))
+    return jnp.where(near_zero, 0.0, low), jnp.where(near_zero, jnp.sqrt(jnp.maximum(high_square, 0.0)), high)
+
+
+def _normal_interval(draws, value):
+    # the bias as a mean of differences: where all draws are the value, so are both ends, to the bit
+    centre, half = value - jnp.nanmean(draws - value), Z95 * jnp.nanstd(draws, ddof=1)
+    return centre - half, centre + half
+
+
+class PairedDifference(NamedTuple):
+    """A metric of the first predictions less that of the second, with 95% interval and p-value."""
+
+    difference: Scalar
+    stderr: Scalar
+    low: Scalar  # 95% interval of the difference
+    high: Scalar
+    p_value: Scalar  # two-sided, of no difference
+    n: Int[Array, ""]  # examples
+
+
+def paired_bootstrap(
+    metric: Callable[..., PyTree],
+    first_log_probs: Array,
+    second_log_probs: Array,
+    labels: Labels,
+    key: Array,
+    num_resamples: int,
+) -> PyTree:
+    """Bootstrap of metric(first) - metric(second) over the examples, both measured on the same resamples.
+
+    Args:
+        metric: As for `bootstrap`: a scalar or a tree of scalars; hand in the same function object again.
+        first_log_probs: Float [examples, classes].
+        second_log_probs: Float of the same shape: another model or method on the same examples.
+        labels: Int [examples].
+        key: PRNG key; the resamples are those of `bootstrap` with this key.
+        num_resamples: From 2 to 100,000; 1,000 is usual.
+
+    Returns:
+        PairedDifference for each scalar. The interval is the difference +- 1.96 standard deviations of the
+        resamples, and the p-value is 2 Phi(-|difference| / standard deviation), so that it is below 0.05 exactly where
+        the interval leaves out 0. A difference that rounding may explain is 0, see `rounded_difference`; where no
+        resample differs the p-value is 1 for a difference of 0, else 0. Unlike `bootstrap`,
+        the bias of resampling is not taken off: where there is no difference both sides have the same bias, and an
+        estimate of it only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly
+        calibrated models is conservative: tests/calibration/test_resampling.py counts how often it rejects where there
+        is none. An ECE's difference leans towards 0, as chance adds more to the smaller ECE: the interval then bounds
+        the difference of two such samples, and the true one lies beyond its outer end in half of all samples or so
+        (1,000 examples, true difference 0.034). NLL and Brier score, which are means, have no such bias.
+    """
+    _check(key, num_resamples)
+    first, second = (checks.examples(rows, labels) for rows in (first_log_probs, second_log_probs))
+    checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
+    return _paired(metric, first.rows, second.rows, first.labels, key, num_resamples)
+
+
+@partial(jax.jit, static_argnames=("metric", "num_resamples"))
+@at_highest
+def _paired(metric, first, second, labels, key, num_resamples):
+    def difference(mask):
+        pair = metric(first, labels, mask=mask), metric(second, labels, mask=mask)
+        return _scalars(jax.tree.map(partial(rounded_difference, num_terms=len(labels)), *pair))
+
+    draws = _resampled(difference, len(labels), key, num_resamples)
+    return jax.tree.map(partial(compared, num_examples=len(labels)), difference(None), draws)
+
+
+def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
+    """First - second of metrics that are sums over `num_terms` examples; 0 where rounding alone may explain it.
+
+    Two programs add the same n terms in two orders. An addition rounds what it has by eps / 2 at most, of either sign
+    alike, so the errors of n additions grow with sqrt(n): the two sums differ by 0.24 sqrt(n) eps of themselves in
+    standard deviation, added one by one. Four of these, sqrt(n) eps of the larger one, are taken. Confidences inside a
+    binned metric are rounded as numbers up to 1, however small their gap is: 8 eps cover them. In float32 that is 1e-6
+    and 1.2e-5 of the metric at 10,000 examples.
+
+    Source: Higham and Mary, SIAM J. Sci. Comput. 41 (2019), rounding errors of sums grow with sqrt(n).
+    """
+    difference, eps = first - second, jnp.finfo(jnp.result_type(first)).eps
+    noise = num_terms**0.5 * eps * jnp.maximum(jnp.abs(first), jnp.abs(second)) + 8 * eps
+    return jnp.where(jnp.abs(difference) <= noise, jnp.zeros_like(difference), difference)
+
+
+def compared(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int) -> PairedDifference:
+    """The PairedDifference of `paired_bootstrap`, from a difference on the data and its values on the resamples."""
+    stderr = jnp.nanstd(draws, ddof=1)
+    z = jnp.abs(value) / jnp.where(stderr > 0, stderr, 1)
+    certain = jnp.where(value == 0, 1.0, 0.0).astype(z.dtype)
+    p_value = jnp.where(stderr == 0, certain, jax.scipy.special.erfc(z / jnp.sqrt(2.0).astype(z.dtype)))
+    half = Z95 * stderr
+    return PairedDifference(value, stderr, value - half, value + half, p_value, jnp.asarray(num_examples, jnp.int32))
 
 
 class Sample(NamedTuple):
@@ -53,167 +256,66 @@ class Statistic(NamedTuple):
 
 
 def measure_members(
-    samples: Iterable[Sample], metrics: Sequence[str] = DEFAULT_METRICS
+    samples: Iterable[Sample], names: Sequence[str] = DEFAULT_METRICS
 ) -> Iterator[tuple[Sample, Measured]]:
-    """Each sample with what `calibration_rows` says of it; members that follow one another are measured together.
+    """Each sample with what `calibration_rows` says of it, on as many threads as there are cores.
 
-    Those that have the same methods are measured in one program, as many as memory holds. On the CPU each has a call of
-    its own, on as many threads as there are cores: one program of 35 members, 6 methods and 359 x 10 numbers takes 1.2
-    to 3 times as long there as 35 calls, and so a member's numbers are to the bit those that it has alone.
+    One program of 35 members, 6 methods and 359 x 10 numbers takes 1.2 to 3 times as long on a CPU as 35 calls, and so
+    a member's numbers are to the bit those that it has alone.
 
     Args:
-        samples: Of the same examples, one for each member, with its own log-probabilities and key. They are taken as
-            they are measured, so that an iterator need not hold all log-probabilities at once.
-        metrics: Names in METRICS.
-
-    Raises:
-        InputError: as `check_sample`.
+        samples: One for each member of a sweep, say, with its own log-probabilities and key. They are taken as they are
+            measured, so that an iterator need not hold all log-probabilities at once.
+        names: Of metrics in METRICS.
     """
-    waiting: list[Sample] = []
-    for sample in samples:
-        check_sample(sample)
-        if waiting and not (_alike(waiting[0], sample) and len(waiting) < _members_at_once(sample)):
-            yield from _all_measured(waiting, metrics)
-            waiting = []
-        waiting.append(sample)
-    if waiting:
-        yield from _all_measured(waiting, metrics)
+    entries, samples, cores = tuple(metrics.metric_entries(names).items()), iter(samples), os.cpu_count() or 1
+    with ThreadPoolExecutor(cores) as pool:
+        while at_once := list(itertools.islice(samples, cores)):
+            measured = pool.map(lambda sample: measure(sample, every_metric(entries, sample.num_bins)), at_once)
+            yield from zip(at_once, measured, strict=True)
 
 
-def check_sample(sample: Sample) -> None:
-    """Refuse a sample of no method or no example, or one whose log-probabilities do not fit its labels.
-
-    Raises:
-        InputError: naming the field.
-    """
-    check_key(sample.key)
-    if not sample.calibrated:
-        raise InputError("calibrated holds no method: give log_probs of one or more")
-    count = np.size(sample.labels)
-    for each in sample.calibrated:
-        shape = np.shape(each.log_probs)
-        if len(shape) != 2 or count == 0 or shape[0] != count or shape[1] < 2:
-            raise InputError(
-                f"log_probs of {each.method.name} have shape {list(shape)}, labels {list(np.shape(sample.labels))}: "
-                "give [examples, classes] and [examples], of one example or more and 2 classes or more"
-            )
-
-
-def _alike(sample: Sample, other: Sample) -> bool:
-    first, second = ([(each.method.name, each.criterion) for each in own.calibrated] for own in (sample, other))
-    return first == second
-
-
-def _members_at_once(sample: Sample) -> int:
-    most = _MOST_NUMBERS // max(1, len(sample.calibrated) * np.size(sample.calibrated[0].log_probs))
-    return min(most, os.cpu_count() or 1) if _on_cpu() else most
-
-
-def _on_cpu() -> bool:
-    return jax.default_backend() == "cpu"
-
-
-def _all_measured(samples: Sequence[Sample], metrics: Sequence[str]) -> Iterator[tuple[Sample, Measured]]:
-    statistic = every_metric(tuple(metric_entries(metrics).items()), samples[0].num_bins)
-    if len(samples) == 1 or not _on_cpu():
-        return zip(samples, measure(samples, statistic), strict=True)
-    with ThreadPoolExecutor(len(samples)) as pool:
-        return zip(samples, list(pool.map(lambda sample: measure([sample], statistic)[0], samples)), strict=True)
-
-
-def measure(samples: Sequence[Sample], statistic: Statistic) -> list[Measured]:
-    """Measure samples of the same examples and methods in one program.
-
-    In several calls of it, of fewer methods each, where the log-probabilities are many, and of one each on the CPU.
-
-    Raises:
-        InputError: as `check_sample`.
-    """
-    for sample in samples:
-        check_sample(sample)
-    labels, num_resamples = jnp.asarray(samples[0].labels), samples[0].num_resamples
-    log_probs = [[each.log_probs for each in sample.calibrated] for sample in samples]
-    keys = jnp.stack([jax.random.split(sample.key, num_resamples) for sample in samples])
-    most = max(RESAMPLES_AT_ONCE, _MOST_NUMBERS // (len(samples) * labels.size))
+def measure(sample: Sample, statistic: Statistic) -> Measured:
+    """Measure a sample: one program serves every method, and many resamples take several calls of it."""
+    checks.check_key(sample.key)
+    labels = jnp.asarray(sample.labels)
+    for calibrated in sample.calibrated:
+        name = f"log_probs of {calibrated.method.name}"
+        checks.check_array(name, calibrated.log_probs, shape=(labels.size, None))
+    keys = jax.random.split(sample.key, sample.num_resamples)
+    most = max(_AT_ONCE, _MOST_NUMBERS // labels.size)
     parts = []
-    for first in range(0, num_resamples, most):
-        counts = _counts(keys[:, first : first + most], num_examples=labels.size)
-        parts.append(_by_method(statistic, log_probs, labels, counts))
-    draws = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=2), *(part.draws for part in parts))
-    found = parts[0]._replace(draws=draws)
-    return [jax.tree.map(lambda leaf: leaf[member], found) for member in range(len(samples))]  # noqa: B023
+    for first in range(0, len(keys), most):
+        counts = _counts(keys[first : first + most], num_examples=labels.size)  # drawn once, they serve every method
+        of_methods = [_measured(statistic, each.log_probs, labels, counts) for each in sample.calibrated]
+        parts.append(jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(of_methods)))
+    draws = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *(part.draws for part in parts))
+    return parts[0]._replace(draws=draws)
 
 
 @partial(jax.jit, static_argnames="num_examples")
-def _counts(keys: Array, *, num_examples: int) -> Float[Array, "members resamples examples"]:
-    """The counts of `resample` for each key; drawn once, they serve every method."""
-    draw = partial(resample, num_examples=num_examples)
-    return jax.vmap(partial(jax.lax.map, draw, batch_size=RESAMPLES_AT_ONCE))(keys)
-
-
-def _by_method(
-    statistic: Statistic,
-    log_probs: Sequence[Sequence[Array]],
-    labels: Int[Array, " examples"],
-    counts: Float[Array, "members resamples examples"],
-) -> Measured:
-    """Metrics, resamples and bins of all methods of some members, leaves [members, methods, ...], in host memory.
-
-    On the CPU of one at a time: one program serves any number of methods, and together they are no faster.
-    """
-    if _on_cpu():
-        each = [[_measured(statistic, lp, labels, own) for lp in of] for of, own in zip(log_probs, counts, strict=True)]
-        stacked = [jax.tree.map(lambda *leaves: np.stack(leaves), *of_member) for of_member in jax.device_get(each)]
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *stacked)
-    most = max(1, _MOST_NUMBERS // (len(log_probs) * np.size(log_probs[0][0])))
-    parts = []
-    for begin in range(0, len(log_probs[0]), most):
-        part = jnp.stack([jnp.stack(own[begin : begin + most]) for own in log_probs])
-        parts.append(_measured_together(statistic, part, labels, counts))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *jax.device_get(parts))
+def _counts(keys, *, num_examples):
+    """The counts [resamples, examples] of each key."""
+    return jax.lax.map(partial(_resample, num_examples=num_examples), keys, batch_size=_AT_ONCE)
 
 
 @partial(jax.jit, static_argnames="statistic")
-def _measured(
-    statistic: Statistic,
-    log_probs: Float[Array, "examples classes"],
-    labels: Int[Array, " examples"],
-    counts: Float[Array, "resamples examples"],
-) -> Measured:
+def _measured(statistic, log_probs, labels, counts):
     """Metrics, resamples and bins of one method. Apart, each part would be compiled anew."""
-    metrics = partial(statistic.metrics, log_probs, labels)
-    draws = jax.lax.map(lambda mask: metrics(mask=mask), counts, batch_size=RESAMPLES_AT_ONCE)
-    return Measured(metrics(), draws, None if statistic.bins is None else statistic.bins(log_probs, labels))
-
-
-@partial(jax.jit, static_argnames="statistic")
-def _measured_together(statistic: Statistic, log_probs: Array, labels: Array, counts: Array) -> Measured:
-    """`_measured` of log_probs [members, methods, examples, classes] and counts [members, resamples, examples]."""
-    of_method = lambda log_probs, counts: _measured(statistic, log_probs, labels, counts)  # noqa: E731
-    return jax.vmap(jax.vmap(of_method, in_axes=(0, None)))(log_probs, counts)
+    of_method = partial(statistic.metrics, log_probs, labels)
+    draws = jax.lax.map(lambda mask: of_method(mask=mask), counts, batch_size=_AT_ONCE)
+    return Measured(of_method(), draws, None if statistic.bins is None else statistic.bins(log_probs, labels))
 
 
 @functools.lru_cache(maxsize=64)  # the same function object for the same arguments: jit compiles anew for each object
-def every_metric(entries: tuple[tuple[str, MetricEntry], ...], num_bins: int) -> Statistic:
+def every_metric(entries: tuple[tuple[str, metrics.MetricEntry], ...], num_bins: int) -> Statistic:
     """The metrics of these entries by name, and reliability bins."""
-    metrics = partial(metrics_of, entries=dict(entries), num_bins=num_bins)
-    return Statistic(metrics, lambda log_probs, labels: reliability(log_probs, labels, num_bins=num_bins))
+    of_entries = partial(metrics.metrics_of, entries=dict(entries), num_bins=num_bins)
+    return Statistic(of_entries, partial(reliability, num_bins=num_bins))
 
 
 @functools.lru_cache(maxsize=64)
 def class1_metrics(num_bins: int) -> Statistic:
     """ECE and reliability bins of the probability of class 1."""
-    metrics = partial(metrics_of, entries=CLASS1_METRICS, num_bins=num_bins)
-    return Statistic(metrics, partial(binary_reliability, num_bins=num_bins))
-
-
-def group_metrics(inside: np.ndarray, num_bins: int) -> Callable[..., dict[str, Array]]:
-    """Metrics [groups] as one function, compiled once for all groups of any size: inside [groups, examples]."""
-    entries = {name: METRICS[name] for name in GROUP_METRICS}
-
-    def metrics(log_probs: Array, labels: Array, mask: Array | None = None) -> dict[str, Array]:
-        weight = weights(mask, log_probs[:, 0])
-        of_group = lambda chosen: metrics_of(log_probs, labels, weight * chosen, entries=entries, num_bins=num_bins)  # noqa: E731
-        return jax.lax.map(of_group, jnp.asarray(inside))
-
-    return metrics
+    of_entries = partial(metrics.metrics_of, entries=CLASS1_METRICS, num_bins=num_bins)
+    return Statistic(of_entries, partial(metrics.binary_reliability, num_bins=num_bins))

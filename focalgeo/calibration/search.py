@@ -13,19 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from focalgeo import checks
 from focalgeo.calibration import fast_search
-from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
+from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, ece_of, nll_of, top_label
 from focalgeo.calibration.maps import focal_temperature_scaling
-from focalgeo.calibration.metrics import ece_of, nll_of
-from focalgeo.checks import (
-    Examples,
-    check_bins,
-    check_choice,
-    is_traced,
-    marked,
-    number_array,
-    predicted_logits,
-)
 from focalgeo.types import MOST_PAIRS, Array, InputError
 
 GAMMAS = (0.0, -0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # temperature scaling before the paper's nine
@@ -77,22 +68,21 @@ def grid_search(
         first. The surfaces are `plain_surfaces` inside jit and vmap, where logits, labels and mask may be traced but
         not the grid, and on accelerators. On the CPU they are those of `fast_search`, which agree with them to 1e-5,
         but where a confidence lies within rounding of a bin's edge; tested in tests/calibration/test_search.py.
-        Traced values that `check_predictions` would refuse give NaN.
-
-    Raises:
-        InputError: predictions that `check_predictions` refuses, a value out of range, an unknown criterion, an empty
-        mask.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, sections 4.2 and 5.1 (their grid has no gamma = 0).
     """
-    gammas, temperatures = _checked_grid(gammas, temperatures, criterion, num_bins)
+    gammas, temperatures = checked_grid(gammas, temperatures, criterion, num_bins)
+    examples = checks.predicted_logits(logits, labels, mask)
+    return searched_grid(examples, gammas, temperatures, criterion=criterion, num_bins=num_bins)
+
+
+def searched_grid(examples, gammas, temperatures, *, criterion, num_bins) -> GridSearch:
+    """`grid_search` of what has been checked."""
     by_rank = criterion == "adaptive_ece"
-    given = _checked_examples(logits, labels, mask, num_bins, by_rank=by_rank)
-    if is_traced(tuple(given)) or is_plain():
-        surfaces = _surfaces(given, gammas, temperatures, num_bins=num_bins, by_rank=by_rank)
+    if checks.is_traced(examples) or is_plain():
+        surfaces = plain_surfaces(examples, gammas, temperatures, num_bins=num_bins, by_rank=by_rank)
     else:
-        inputs = fast_search.SearchInputs(*map(np.asarray, given), gammas, temperatures)
-        surfaces = fast_search.surfaces(inputs, num_bins, by_rank=by_rank)
+        surfaces = fast_search.surfaces(examples, gammas, temperatures, num_bins, by_rank=by_rank)
     return _best(gammas, temperatures, *surfaces, surfaces[1] if criterion == "nll" else surfaces[0])
 
 
@@ -102,58 +92,33 @@ def is_plain() -> bool:
 
 
 def plain_surfaces(
-    logits: Logits,
-    labels: Labels,
+    examples: checks.Examples,
     gammas: Float[Array, " gammas"],
     temperatures: Float[Array, " temperatures"],
     *,
     num_bins: int = 15,
-    mask: Mask = None,
     by_rank: bool = False,
 ) -> tuple[Surface, Surface]:
-    """ECE and NLL [gammas, temperatures] of `focal_temperature_scaling`, point by point; for jit and vmap.
-
-    Arguments and errors as `grid_search`; `by_rank` asks for `adaptive_ece` in place of `ece`.
-    """
-    gammas, temperatures = _checked_grid(gammas, temperatures, "nll", num_bins)
-    given = _checked_examples(logits, labels, mask, num_bins, by_rank=by_rank)
-    return _surfaces(given, gammas, temperatures, num_bins=num_bins, by_rank=by_rank)
-
-
-def _surfaces(
-    given: Examples, gammas: Array, temperatures: Array, *, num_bins: int, by_rank: bool
-) -> tuple[Array, Array]:
-    """`plain_surfaces` of what has been checked."""
-    gammas, temperatures = jnp.asarray(gammas), jnp.asarray(temperatures)
-    shape = gammas.size, temperatures.size
-    points = jnp.repeat(gammas, shape[1]), jnp.tile(temperatures, shape[0])
-    values = _at_points(*given, *points, num_bins=num_bins, by_rank=by_rank)
-    return values[0].reshape(shape), values[1].reshape(shape)
+    """ECE, or by rank adaptive ECE, and NLL of `focal_temperature_scaling`, point by point; for jit and vmap."""
+    points = jnp.repeat(jnp.asarray(gammas), len(temperatures)), jnp.tile(jnp.asarray(temperatures), len(gammas))
+    values = _at_points(*examples, *points, num_bins=num_bins, by_rank=by_rank)
+    return tuple(surface.reshape(len(gammas), len(temperatures)) for surface in values)
 
 
 @partial(jax.jit, static_argnames=("num_bins", "by_rank"))
-def _at_points(
-    logits: Array,
-    labels: Array,
-    weight: Array,
-    gammas: Array,
-    temperatures: Array,
-    *,
-    num_bins: int,
-    by_rank: bool,
-) -> tuple[Array, Array]:
+def _at_points(logits, labels, weight, gammas, temperatures, *, num_bins, by_rank):
     """ECE and NLL [points] for a gamma and a temperature each."""
 
-    def at_point(point: tuple[Array, Array]) -> tuple[Array, Array]:
-        scaled = Examples(focal_temperature_scaling(logits, *point), labels, weight)
-        return ece_of(scaled, num_bins, by_rank=by_rank), nll_of(scaled)
+    def at_point(point):
+        examples = checks.Examples(focal_temperature_scaling(logits, *point), labels, weight)
+        return ece_of(top_label(examples), num_bins, by_rank=by_rank), nll_of(examples)
 
     numbers = logits.shape[0] * max(logits.shape[1], num_bins)
     return jax.lax.map(at_point, (gammas, temperatures), batch_size=max(TABLE_NUMBERS // numbers, 1))
 
 
 def best_point(
-    found: GridSearch, gammas: Grid, temperatures: Grid, *, criterion: str = "ece", gamma: float | None = None
+    search: GridSearch, gammas: Grid, temperatures: Grid, *, criterion: str = "ece", gamma: float | None = None
 ) -> GridSearch:
     """The best point of surfaces already computed, by another criterion or for one gamma alone.
 
@@ -161,27 +126,20 @@ def best_point(
     scaling, which is then never worse on the same examples (the numbers of two searches differ in the last bit).
 
     Args:
-        found: What `grid_search` returned for `gammas` and `temperatures`.
+        search: Of `grid_search` for `gammas` and `temperatures`.
         gammas: Float [gammas].
         temperatures: Float [temperatures].
-        criterion: "nll" or the ECE of the search ("ece" and "adaptive_ece" both stand for found.ece).
+        criterion: "nll" or the ECE of the search ("ece" and "adaptive_ece" both stand for search.ece).
         gamma: Only points of this gamma are considered; None considers all.
-
-    Raises:
-        InputError: unknown criterion, or `gamma` is not among `gammas`.
     """
-    gammas, temperatures = _checked_grid(gammas, temperatures, criterion)
+    gammas, temperatures = np.asarray(gammas, np.float32), np.asarray(temperatures, np.float32)
+    surface = search.nll if criterion == "nll" else search.ece
     if gamma is not None:
-        number_array("gamma", gamma, ())
-    shape = gammas.size, temperatures.size
-    if np.shape(found.ece) != shape or np.shape(found.nll) != shape:
-        raise InputError(f"found has surfaces of shape {np.shape(found.ece)}, the grid {shape}: give the grid searched")
-    allowed = np.ones(gammas.shape, bool) if gamma is None else gammas == np.float32(gamma)
-    if not allowed.any():
-        raise InputError(f"gamma {gamma} is not on the grid {gammas.tolist()}: search with it, or choose one of these")
-    surface = found.nll if criterion == "nll" else found.ece
-    considered = _module(surface).where(allowed[:, None], surface, np.float32(np.inf))
-    return _best(gammas, temperatures, found.ece, found.nll, considered)
+        row = gammas == np.float32(gamma)
+        if not row.any():
+            raise InputError(f"gamma {gamma} is not on the grid {gammas.tolist()}: search with it, or choose another")
+        surface = _module(surface).where(row[:, None], surface, np.float32(np.inf))
+    return _best(gammas, temperatures, search.ece, search.nll, surface)
 
 
 class LineSearch(NamedTuple):
@@ -220,80 +178,67 @@ def line_search(
     Returns:
         LineSearch; 2 temperatures + gammas evaluations, where the grid has gammas times temperatures. Equal values go
         to the temperature nearest 1 in |log T|, then to the smallest |gamma|. Its points are those of `grid_search`
-        (tests/calibration/test_line_search.py); with 0 among the gammas it can still be worse than temperature scaling
+        (tests/calibration/test_search.py); with 0 among the gammas it can still be worse than temperature scaling
         alone, since T at 0 is read off the line. For use inside jit and vmap as `grid_search`.
-
-    Raises:
-        InputError: whatever `grid_search` refuses, or fewer than two different gammas.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 5.2: the best T is nearly linear in gamma. They name no two
     gammas; the ends are our choice. They count 3 m evaluations for m temperatures and m points of the line.
     """
-    gammas, temperatures = _checked_grid(gammas, temperatures, criterion, num_bins)
-    if np.unique(gammas).size < 2:
-        raise InputError(f"gammas are {gammas.tolist()}: a line needs two different values or more")
-    given = predicted_logits(logits, labels, mask)
+    gammas, temperatures = checked_grid(gammas, temperatures, criterion, num_bins)
+    examples = checks.predicted_logits(logits, labels, mask)
+    return searched_line(examples, gammas, temperatures, criterion=criterion, num_bins=num_bins)
+
+
+def searched_line(examples, gammas, temperatures, *, criterion="ece", num_bins) -> LineSearch:
+    """`line_search` of what has been checked."""
     ends = np.array([gammas.min(), gammas.max()])
-    fits = grid_search(logits, labels, ends, temperatures, criterion=criterion, num_bins=num_bins, mask=mask)
-    fitted = [best_point(fits, ends, temperatures, criterion=criterion, gamma=end).temperature for end in ends]
-    line = jnp.interp(jnp.asarray(gammas), jnp.asarray(ends), jnp.stack(jax.tree.map(jnp.float32, fitted)))
-    eces, nlls = _at_points(*given, gammas, line, num_bins=num_bins, by_rank=criterion == "adaptive_ece")
+    if ends[0] == ends[1]:
+        raise InputError(f"gammas are {gammas.tolist()}: a line needs two different values or more")
+    search = searched_grid(examples, ends, temperatures, criterion=criterion, num_bins=num_bins)
+    fitted = [best_point(search, ends, temperatures, criterion=criterion, gamma=end).temperature for end in ends]
+    gamma = jnp.asarray(gammas)
+    line = jnp.interp(gamma, jnp.asarray(ends), jnp.stack(jax.tree.map(jnp.float32, fitted)))
+    eces, nlls = _at_points(*examples, gamma, line, num_bins=num_bins, by_rank=criterion == "adaptive_ece")
     values = nlls if criterion == "nll" else eces
-    best = _index_of_least(values, jnp.asarray(gammas), line)
-    evaluations = 2 * temperatures.size + gammas.size
-    valid = ~jnp.isnan(values[best])
-    gamma, temperature = marked(valid, (jnp.asarray(gammas)[best], line[best]))
-    return LineSearch(gamma, temperature, values[best], marked(valid, line), eces, nlls, evaluations)
+    best = _index_of_least(values, gamma, line)
+    return LineSearch(gamma[best], line[best], values[best], line, eces, nlls, 2 * len(temperatures) + len(gammas))
 
 
-def _best(gammas: np.ndarray, temperatures: np.ndarray, ece: Array, nll: Array, surface: Array) -> GridSearch:
+def _best(gammas, temperatures, ece, nll, surface):
     """The least value of the surface."""
     gamma, temperature = np.repeat(gammas, len(temperatures)), np.tile(temperatures, len(gammas))
-    values = surface.ravel()
-    best = _index_of_least(values, gamma, temperature)
-    module = _module(surface)
-    point = module.asarray(gamma)[best], module.asarray(temperature)[best]
-    valid = ~module.isnan(values[best])  # of traced values that are not, the surfaces are NaN
-    return GridSearch(*(module.where(valid, each, np.float32(np.nan))[()] for each in point), values[best], ece, nll)
+    best, module = _index_of_least(surface.ravel(), gamma, temperature), _module(surface)
+    point = (module.asarray(values)[best] for values in (gamma, temperature, surface.ravel()))
+    return GridSearch(*point, ece, nll)
 
 
-def _index_of_least(values: Array, gammas: Array, temperatures: Array) -> Array:
+def _index_of_least(values, gammas, temperatures):
     """Index of the least of [points]; ties go to the least |log T|, then to the least |gamma|, then to the first."""
-    order = _module(temperatures).lexsort((abs(gammas), abs(_module(temperatures).log(temperatures))))
     module = _module(values)
-    return module.asarray(order)[module.argmin(values[order])]
+    order = module.lexsort((abs(gammas), abs(module.log(temperatures))))
+    return order[module.argmin(values[order])]
 
 
-def _module(values: Array):
+def _module(values):
     """The module that computes with these values: NumPy, where they lie on the host, else jax.numpy."""
     return np if isinstance(values, np.ndarray) else jnp
 
 
-def _checked_examples(logits: Array, labels: Array, mask: Array | None, num_bins: int, *, by_rank: bool) -> Examples:
-    given = predicted_logits(logits, labels, mask)
-    if by_rank and not is_traced(given.weight) and not np.round(np.asarray(given.weight)).any():
-        raise InputError("the mask leaves no example: give at least one")
-    return given
-
-
-def _checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    check_choice("criterion", criterion, CRITERIA)
-    given = {"gammas": gammas, "temperatures": temperatures}
-    if is_traced(gammas, temperatures):
+def checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gammas and temperatures of a grid as float32; refuses what is no grid, no criterion or no number of bins."""
+    checks.check_choice("criterion", criterion, CRITERIA)
+    checks.check_bins(num_bins)
+    if checks.is_traced(gammas, temperatures):
         raise InputError("gammas or temperatures are traced: give plain numbers, the grid is static")
-    gammas, temperatures = (np.asarray(number_array(name, grid), np.float32) for name, grid in given.items())
-    if gammas.ndim != 1 or temperatures.ndim != 1 or not (gammas.size and temperatures.size):
-        shapes = f"gammas have shape {gammas.shape}, temperatures {temperatures.shape}"
-        raise InputError(f"{shapes}: give two non-empty lists")
-    if not ((gammas > -1) & (gammas <= _LARGEST_GAMMA)).all():
-        raise InputError(f"gammas run from {gammas.min()} to {gammas.max()}: give values above -1 and at most 100")
-    if not ((temperatures > 0) & (temperatures <= _LARGEST_TEMPERATURE)).all():
-        ends = f"{temperatures.min()} to {temperatures.max()}"
-        raise InputError(f"temperatures run from {ends}: give values above 0 and at most {_LARGEST_TEMPERATURE:g}")
-    points = gammas.size * temperatures.size
-    if points > MOST_PAIRS:
-        raise InputError(
-            f"gammas and temperatures make {points} points: give at most {MOST_PAIRS}, half a minute of search"
-        )
-    check_bins(num_bins)
-    return gammas, temperatures
+    grid = []
+    for name, values, low, high in (
+        ("gammas", gammas, -1, _LARGEST_GAMMA),
+        ("temperatures", temperatures, 0, _LARGEST_TEMPERATURE),
+    ):
+        values = np.asarray(checks.number_array(name, values), np.float32)
+        if values.ndim != 1 or not values.size or not ((values > low) & (values <= high)).all():
+            raise InputError(f"{name} are {np.unique(values)}: give a list of numbers above {low} and at most {high:g}")
+        grid.append(values)
+    if grid[0].size * grid[1].size > MOST_PAIRS:
+        raise InputError(f"gammas and temperatures make {grid[0].size * grid[1].size} points: give at most {MOST_PAIRS}")
+    return tuple(grid)
