@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from focalgeo import files, processes
+from focalgeo import files
 from focalgeo.rows import Row, Title, from_json, to_json
 from focalgeo.types import InputError, Predictions, RunError, shown
 
@@ -93,7 +93,7 @@ def _corrupt(path: Path, why: str = "") -> InputError:
 
 
 def _replace(path: Path, write: Callable[[Any], None]) -> None:
-    if not processes.is_first():
+    if not files.is_first():
         return
     with writing(path):
         files.replace(path, write)
@@ -267,7 +267,7 @@ def append_rows(workdir: Workdir, rows: Sequence[Row]) -> None:
         RunError: a number is not finite; nothing is written.
     """
     path, data = Path(workdir) / METRICS_FILE, b"".join(_encode(row) for row in rows)
-    if not processes.is_first():
+    if not files.is_first():
         return
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -330,7 +330,7 @@ def replace_rows(workdir: Workdir, rows: Sequence[Row], *, where: Callable[[Row]
         RunError: a number is not finite; the file stays as it was.
     """
     path = Path(workdir) / METRICS_FILE
-    if not processes.is_first():
+    if not files.is_first():
         return
     kept = [line for line, row in _lines(path) if not where(row)] if path.exists() else []
     data = b"".join([*kept, *(_encode(row) for row in rows)])
@@ -507,7 +507,7 @@ def locked(workdir: Workdir) -> Iterator[None]:
         InputError: another process holds it.
     """
     folder = Path(workdir)
-    if not processes.is_first():
+    if not files.is_first():
         yield
         return
     with writing(folder / LOCK):
