@@ -42,7 +42,6 @@ ONLY = {
     "ml_dtypes": {"data"},
     "PIL": {"data"},
     "sklearn": {"data", "calibration"},
-    "msgspec": {"rows", "records", "workdir", "report"},
     "filelock": {"records", "workdir", "data"},
     "platformdirs": {"data", "job"},
     "ml_collections": {"config", "job", "run"},
