@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.accelerators.counts import product_flops
 from experiments.accelerators.steps import Call, Program, make_job, shapes
-from focalgeo import calibration, curvature, parallel
+from focalgeo import calibration, checks, curvature, parallel
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, plain_surfaces
 from focalgeo.curvature.lanczos import expanded, krylov_start
 from focalgeo.evaluation.curvature import add_product, make_batch_loss, on_device
@@ -96,7 +96,7 @@ def whole_measurement(config, *, what: str) -> Program:
 def search(examples: int, classes: int) -> Program:
     """The plain search: ECE and NLL at 10 gammas times 500 temperatures, on one device."""
     grid = np.float32(GAMMAS), np.float32(TEMPERATURES)
-    return _on_examples(examples, classes, lambda z, y: plain_surfaces(z, y, *grid))
+    return _on_examples(examples, classes, lambda z, y: plain_surfaces(checks.predicted_logits(z, y), *grid))
 
 
 def bootstrap(examples: int, classes: int, *, num_resamples: int = 1000) -> Program:

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.posthoc.measured import missing, remember, scores, timed
 from experiments.posthoc.splits import Half, Split, halves
 from focalgeo import calibration
-from focalgeo.calibration import classwise_fits
+from focalgeo.calibration import variants
 
 JOINT = "focal_vector_scaling, jointly"
 NUM_RESAMPLES = 1000
@@ -28,7 +28,7 @@ def names() -> list[str]:
 def fitted(name: str, val: Half) -> Predict:
     """A function from logits to log-probabilities, by the method fitted by NLL where it can be."""
     if name == JOINT:
-        params = jax.block_until_ready(classwise_fits.fit_focal_vector_scaling_jointly(*val))
+        params = jax.block_until_ready(variants.fit_focal_vector_scaling_jointly(*val))
         return partial(calibration.METHODS["focal_vector_scaling"].apply, params)
     found = calibration.fit(name, *val)
     jax.block_until_ready(found.params)

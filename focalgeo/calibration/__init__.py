@@ -1,8 +1,8 @@
 """Calibration: maps, metrics, searches and fits as pure functions; methods, estimators and calibrator.json.
 
-`maps`, `metrics` and `binning` are the mathematics; `search`, `fits` and `variants` fit the maps' numbers; `methods` holds
-METHODS and what is fitted; `resampling` gives numbers their errors, `metric_rows` makes rows of them, and `comparison`
-chooses a method; `estimators` are scikit-learn's. Products run at full float32 precision on every device.
+`maps`, `metrics` and `binning` are the mathematics; `search`, `fits` and `variants` fit the maps' numbers; `methods`
+holds METHODS and what is fitted; `resampling` gives numbers their errors, `metric_rows` makes rows of them, and
+`comparison` chooses a method; `estimators` are scikit-learn's. Products run at full float32 precision on every device.
 """
 
 from focalgeo.calibration.binning import Reliability, adaptive_reliability, reliability
@@ -32,7 +32,35 @@ from focalgeo.calibration.methods import (
     usable,
 )
 from focalgeo.calibration.metric_rows import calibration_rows, candidates, comparisons, fit_rows
-from focalgeo.calibration.metrics import *  # noqa: F403  every metric, and METRICS
+from focalgeo.calibration.metrics import (
+    METRICS,
+    accuracy,
+    adaptive_ece,
+    all_metrics,
+    aurc,
+    auroc,
+    binary_adaptive_ece,
+    binary_ece,
+    binary_reliability,
+    binary_smooth_ece,
+    brier,
+    brier_split,
+    classwise_ece,
+    debiased_ece,
+    debiased_squared_ece,
+    ece,
+    entropy,
+    entropy_by_outcome,
+    high_confidence,
+    interpolated_adaptive_ece,
+    log_probabilities,
+    mce,
+    nll,
+    nll_by_outcome,
+    overconfidence,
+    smooth_ece,
+    underconfidence,
+)
 from focalgeo.calibration.resampling import Sample, bootstrap, measure_members, paired_bootstrap, wilson_interval
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, best_point, grid_search, line_search
 from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, DEFAULT_METRICS, PROBABILITY_FLOOR, ProbabilityWarning

@@ -175,7 +175,7 @@ class ChunkSurface(NamedTuple):
     """Sums over a chunk of examples, which add up to the surfaces."""
 
     nll: Array  # [temperatures, gammas] sum of weight times -log p_true, nats
-    bins: Array  # [temperatures, gammas, bins] sum of weight times (correct - confidence), or the confidences themselves
+    bins: Array  # [temperatures, gammas, bins] sum of weight times (correct - confidence), or all confidences
     correct: Array  # bool [examples]
 
 
@@ -367,7 +367,7 @@ def _moment_weights(basis, b):
 
 
 def moments_at(x, below):
-    """[nodes, moments, examples]: M_b at each node x [nodes], of `below` [classes, examples], logits less the second."""
+    """[nodes, moments, examples]: M_b at each node x [nodes], of `below` [classes, examples], differences of logits."""
 
     def at_node(x):
         z = jnp.maximum(below * x, _FARTHEST)

@@ -79,7 +79,8 @@ def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers
     differs).
     """
     logits = _rows("logits", logits)
-    gamma, temperature = _per_row("gamma", gamma, logits, above=-1), _per_row("temperature", temperature, logits, above=0)
+    gamma = _per_row("gamma", gamma, logits, above=-1)
+    temperature = _per_row("temperature", temperature, logits, above=0)
     return _focal(scaled(logits, temperature), gamma, top_class(logits))
 
 
@@ -146,7 +147,8 @@ def focal_vector_scaling(
     section 4.2.
     """
     log_probs = focal_temperature_scaling(logits, gamma, temperature)
-    scales, biases = (_shaped(*each, log_probs.shape[-1:], log_probs) for each in (("scales", scales), ("biases", biases)))
+    scales = _shaped("scales", scales, log_probs.shape[-1:], log_probs)
+    biases = _shaped("biases", biases, log_probs.shape[-1:], log_probs)
     return _log_softmax(jnp.broadcast_to(scales, log_probs.shape) * log_probs, biases)
 
 
@@ -162,7 +164,8 @@ def focal_matrix_scaling(
     """
     log_probs = focal_temperature_scaling(logits, gamma, temperature)
     classes = log_probs.shape[-1]
-    weights, biases = _shaped("weights", weights, (classes, classes), log_probs), _shaped("biases", biases, (classes,), log_probs)
+    weights = _shaped("weights", weights, (classes, classes), log_probs)
+    biases = _shaped("biases", biases, (classes,), log_probs)
     return _log_softmax(matmul(log_probs, weights.T), biases)
 
 

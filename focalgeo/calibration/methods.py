@@ -177,7 +177,7 @@ def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
         fitted = Fitted(METHODS[stored.method], stored.criterion, params, stored.num_classes)
         works = fitted.method.takes(stored.num_classes) and _works(fitted)
     except (OSError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(f"cannot read {path} as a calibrator.json: {error}; write it anew, or mend the path") from error
+        raise InputError(f"cannot read {path} as a calibrator.json: {error}; write it anew") from error
     if not works:
         raise InputError(f"{path} holds parameters that its method cannot be applied with: write it anew")
     return fitted

@@ -22,6 +22,7 @@ from focalgeo.calibration.resampling import Measured, Sample
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Fit, Metric, ReliabilityBin, Row, finite
 from focalgeo.types import CRITERIA, DEFAULT_METRICS
 
+_NAMES = {"gamma": "calibration_gamma"}
 _OF_GROUPS = {name: METRICS[name]._replace(share=False) for name in ("ece", "accuracy")}
 
 
@@ -87,7 +88,7 @@ def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fi
     gamma is the training's.
     """
     return [
-        finite(Fit("calibration_gamma" if name == "gamma" else name, float(value), n, split, fit.method.name, fit.criterion))
+        finite(Fit(_NAMES.get(name, name), float(value), n, split, fit.method.name, fit.criterion))
         for fit in fitted
         for name, value in fit.params.items()
         if fit.criterion and np.ndim(value) == 0 and name != "converged"
@@ -179,8 +180,9 @@ def _compared(first, second, *, num_examples):
 
 
 def _metric_rows(sample, measured, entries):
-    size = len(sample.labels)
-    estimates = [{name: _estimated(*_numbers(measured, name, index), num_examples=size) for name in entries} for index in range(len(sample.calibrated))]
+    estimate = partial(_estimated, num_examples=len(sample.labels))
+    positions = range(len(sample.calibrated))
+    estimates = [{name: estimate(*_numbers(measured, name, index)) for name in entries} for index in positions]
     rows = []
     for calibrated, of_method in zip(sample.calibrated, jax.device_get(estimates), strict=True):
         for name, entry in entries.items():

@@ -25,7 +25,7 @@ from focalgeo.calibration import binning
 from focalgeo.calibration.binning import Labels, LogProbs, Mask, Reliability, Scalar
 from focalgeo.calibration.newton import bisection
 from focalgeo.rows import Title
-from focalgeo.types import DEFAULT_METRICS, PROBABILITY_FLOOR, Array, InputError, floored_log
+from focalgeo.types import DEFAULT_METRICS, PROBABILITY_FLOOR, Array, floored_log
 
 _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on which reflection is plain convolution
 _HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8

@@ -123,15 +123,6 @@ def golden_section(function: Callable[[Array], Array], low: Points, high: Points
     return low / 2 + high / 2
 
 
-class RidgeFit(NamedTuple):
-    """Parameters, the penalised NLL that they have, whether it is least, and the steps taken."""
-
-    params: PyTree
-    objective: Float[Array, ""]  # nats per example
-    converged: Bool[Array, ""]
-    steps: Int[Array, ""]
-
-
 class Descent(NamedTuple):
     """A point of a descent."""
 

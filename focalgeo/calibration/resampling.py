@@ -22,13 +22,13 @@ from focalgeo.calibration import metrics
 from focalgeo.calibration.binning import Labels, Reliability, Scalar, reliability
 from focalgeo.calibration.methods import Calibrated
 from focalgeo.precision import at_highest
-from focalgeo.types import DEFAULT_METRICS, MOST_RESAMPLES, Array, Estimate, InputError, PyTree
+from focalgeo.types import DEFAULT_METRICS, MOST_RESAMPLES, Array, Estimate, PyTree
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)}
 
 _AT_ONCE = 8  # resamples
-_MOST_NUMBERS = 2**25  # counts of examples that one program holds: what is beyond that is measured by another call of it
+_MOST_NUMBERS = 2**25  # counts of examples that one call of a program is given
 
 
 def wilson_interval(

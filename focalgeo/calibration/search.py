@@ -240,5 +240,7 @@ def checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: int
             raise InputError(f"{name} are {np.unique(values)}: give a list of numbers above {low} and at most {high:g}")
         grid.append(values)
     if grid[0].size * grid[1].size > MOST_PAIRS:
-        raise InputError(f"gammas and temperatures make {grid[0].size * grid[1].size} points: give at most {MOST_PAIRS}")
+        raise InputError(
+            f"gammas and temperatures make {grid[0].size * grid[1].size} points: give at most {MOST_PAIRS}"
+        )
     return tuple(grid)

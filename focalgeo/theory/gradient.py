@@ -7,7 +7,7 @@ p nears 1.
 import jax
 import jax.numpy as jnp
 
-from focalgeo.calibration.roots import implicit_step, newton_in_bracket
+from focalgeo.calibration.newton import implicit_step, newton_in_bracket
 from focalgeo.checks import (
     Batch,
     Numbers,

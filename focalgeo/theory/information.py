@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.calibration.roots import bisection, implicit_step
+from focalgeo.calibration.newton import bisection, implicit_step
 from focalgeo.checks import (
     Rows,
     Scalar,

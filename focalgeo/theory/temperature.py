@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from focalgeo.calibration import binary_focal_calibration, focal_calibration
-from focalgeo.calibration.roots import golden_section
+from focalgeo.calibration.newton import golden_section
 from focalgeo.checks import (
     Batch,
     Numbers,

@@ -1,20 +1,10 @@
 import jax
-import jax.numpy as jnp
-import mpmath
 import numpy as np
 import pytest
 
 from focalgeo.calibration import binary_focal_calibration, focal_calibration
 
 binary = jax.jit(binary_focal_calibration)
-
-
-def printed(s, gamma):
-    """The paper's form, with q and 1 - q, in enough digits."""
-    with mpmath.workdps(60 + int(abs(s))):
-        s, g = mpmath.mpf(float(s)), mpmath.mpf(float(gamma))
-        q, rest = 1 / (1 + mpmath.exp(-s)), 1 / (1 + mpmath.exp(s))
-        return float(g * s + mpmath.log((q - g * rest * mpmath.log(rest)) / (rest - g * q * mpmath.log(q))))
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -42,23 +32,9 @@ def test_slopes(papers):
                 np.testing.assert_allclose(slope, row["slope0"], rtol=1e-12)
 
 
-@pytest.mark.parametrize("gamma", [-0.9, -0.5, 0.0, 1.0, 100.0])
-def test_equals_the_printed_form_up_to_1000(gamma):
-    gamma, s = np.float32(gamma), np.float32([-1000, -300, -20, -3, -0.5, 1e-3, 0.1, 1, 16, 17, 88, 1000])
-    expected = [printed(value, gamma) for value in s]
-    np.testing.assert_allclose(binary(s, gamma), expected, rtol=2e-6, atol=2e-5)
-
-
 def test_odd_and_the_two_class_map():
     s = np.linspace(-40, 40, 81, dtype=np.float32)
     for gamma in (-0.5, 0.7, 5.0):
         np.testing.assert_array_equal(binary(s, gamma), -binary(-s, gamma))
         log_p = focal_calibration(np.stack([s, 0 * s], axis=1), gamma)
         np.testing.assert_allclose(binary(s, gamma), log_p[:, 0] - log_p[:, 1], rtol=2e-6, atol=2e-5)
-
-
-def test_range_and_types():
-    assert np.isnan(binary(np.float32(1), -1.0))
-    assert binary(jnp.ones(3, jnp.bfloat16), 1.0).dtype == jnp.float32
-    np.testing.assert_array_equal(binary(np.float32([-3, 0, 5]), 0.0), [-3, 0, 5])
-    assert np.isfinite(binary(np.float32([-1000, 1000]), np.float32(-0.999999))).all()

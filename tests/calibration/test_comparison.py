@@ -85,26 +85,14 @@ def test_predictions_from_elsewhere_are_measured_and_never_chosen():
     assert both.choice.fitted.method.name in METHODS
 
 
-def test_metrics_are_those_asked_for_and_those_that_a_method_is_chosen_by():
-    found = compare(draw(200), draw(200, seed=1), NAMES[:1], metrics=("mce",), **FEW)
-    names = {row.name for row in select(found.rows, Metric, group=None)}
-    assert names == {"mce", "nll", "brier", "accuracy"}
-    of_val = {row.name for row in select(found.rows, Metric, split="cross_fit")}
-    assert of_val == {"nll", "brier", "accuracy"}  # what the choice needs, and no more, where test is measured
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"methods": ("temperature_scalling",)}, "did you mean 'temperature_scaling'"),
-        ({"methods": "temperature_scaling"}, "give a list of names"),
         ({"methods": ("loss_implied_map",)}, "give trained_gamma"),
-        ({"metrics": ("ecce",)}, "did you mean 'ece'"),
-        ({"criteria": ("nl",)}, "did you mean 'nll'"),
         ({"criterion": "brier"}, "criterion is 'brier'"),
-        ({"num_resamples": 99}, "num_resamples is 99: give 100 or more: methods are chosen by them"),
+        ({"num_resamples": 99}, "num_resamples is 99: give a whole number, 100 to 100000"),
         ({"also": {"temperature_scaling": (np.full((50, 4), np.log(0.25)), None)}}, "give it another name"),
-        ({"also": {"mine": ()}}, "also mine has 0 entries: give log-probabilities of val and of test"),
     ],
 )
 def test_what_makes_no_comparison_is_refused(options, words):
@@ -124,17 +112,12 @@ def changed(array, value):
     ("val", "test", "also", "words"),
     [
         (VAL, (TEST[0], changed(TEST[1], 7)), None, r"test: labels\[59\] is 7"),
-        (VAL, (TEST[0], changed(TEST[1], -1)), None, r"test: labels\[59\] is -1"),
-        (VAL, (changed(TEST[0], np.nan), TEST[1]), None, "test: logits of 1 examples are not finite"),
-        (VAL, (TEST[0][:-1], TEST[1]), None, "test: labels have shape"),
         (VAL, draw(60, 3), None, "test has another number of classes than the 4 of val"),
-        ((*VAL, ["a"] * 59), None, None, r"val: group has shape \(59,\): give one name for each"),
-        (VAL, (*TEST, ["a"] * 59), None, r"test: group has shape \(59,\): give one name for each"),
-        (VAL, None, (np.exp(LOG_PROBS[0]), None), "also mine, val: log_probs hold .*: of logits give"),
-        (VAL, TEST, (LOG_PROBS[0], np.exp(LOG_PROBS[1])), "also mine, test: log_probs hold"),
-        (VAL, TEST, (LOG_PROBS[0], None), r"also mine, test has shape \(\): give log-probabilities \[60, 4\]"),
-        (VAL, None, (LOG_PROBS[0][:-1], None), r"also mine, val has shape \(59, 4\)"),
-        (VAL, None, (changed(LOG_PROBS[0], np.nan), None), "also mine, val: log-probabilities of 1 examples are NaN"),
+        ((*VAL, ["a"] * 59), None, None, r"val: group: has shape \(59,\)"),
+        (VAL, TEST, (LOG_PROBS[0], np.exp(LOG_PROBS[1])), r"also mine, test: log_probs\[0\] are .*: of logits give"),
+        (VAL, TEST, (LOG_PROBS[0], None), "also mine, test: log_probs are object: give numbers"),
+        (VAL, None, (LOG_PROBS[0][:-1], None), r"also mine, val: log_probs: has shape \(59, 4\)"),
+        (VAL, None, (np.where(np.eye(4)[VAL[1]], -np.inf, 0), None), "also mine, val: log_probs"),
     ],
 )
 def test_what_is_wrong_with_test_groups_or_others_predictions_is_said_at_once(val, test, also, words):
@@ -142,8 +125,7 @@ def test_what_is_wrong_with_test_groups_or_others_predictions_is_said_at_once(va
         compare(val, test, NAMES, also=also and {"mine": also}, **FEW)
 
 
-@pytest.mark.parametrize("criteria", [("ece",), ("nll", "adaptive_ece"), ()])
-@pytest.mark.parametrize("criterion", ["line_search", "adaptive_ece"])
+@pytest.mark.parametrize(("criterion", "criteria"), [("line_search", ()), ("adaptive_ece", ("nll", "ece"))])
 def test_a_method_competes_by_the_same_criterion_on_held_out_parts_and_in_its_fit(criterion, criteria):
     found = compare(draw(150), draw(150, seed=1), NAMES, criterion=criterion, criteria=criteria, **FEW)
     competing = [found.fits[index] for index in calibration.candidates(found.fits, criterion)]
@@ -159,11 +141,3 @@ def test_the_default_leaves_out_what_cannot_be_used(monkeypatch):
     assert "loss_implied_map" not in {each.method.name for each in found.fits}
     with pytest.raises(InputError, match="takes 3 at most"):
         compare(draw(100), None, ("focal_temperature_scaling",), **FEW)
-
-
-def test_probabilities_for_logits_are_warned_of_once():
-    logits, labels = draw(100)
-    probs = np.asarray(jax.nn.softmax(logits))
-    with pytest.warns(calibration.ProbabilityWarning) as told:
-        compare((probs, labels), None, NAMES, **FEW)
-    assert len(told) == 1

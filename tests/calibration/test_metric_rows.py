@@ -9,8 +9,8 @@ import pytest
 import scipy.stats
 
 from focalgeo import calibration
-from focalgeo.calibration import METHODS, Calibrated, Fitted
-from focalgeo.calibration.metric_rows import Sample
+from focalgeo.calibration import METHODS, Fitted, Sample, metric_rows
+from focalgeo.calibration.methods import Calibrated
 from focalgeo.calibration.metrics import METRICS
 from focalgeo.rows import Difference, Metric, ReliabilityBin, select
 from focalgeo.types import DEFAULT_METRICS, InputError, RunError
@@ -78,32 +78,8 @@ def test_reliability_rows_are_the_bins_that_hold_examples(sample):
     for name, column in {**columns, "low": low, "high": high}.items():
         np.testing.assert_allclose([getattr(row, name) for row in rows], column, rtol=1e-5)
     assert {row.share for row in rows} == {None}
-    shares = [row.share for row in calibration.reliability_rows(bins, split="train", total=150)]
+    shares = [row.share for row in metric_rows.reliability_rows(bins, split="train", total=150)]
     np.testing.assert_allclose(shares, bins.count / 150)
-
-
-def test_one_program_serves_all_splits_of_one_size(sample, monkeypatch):
-    logits, labels = sample
-    reliability, traced = calibration.reliability, []
-
-    def counted(log_probs, labels, **options):
-        traced.append(log_probs.shape)
-        return reliability(log_probs, labels, **options)
-
-    monkeypatch.setattr("focalgeo.calibration.resampling.reliability", counted)
-    for each, truth in ((logits, labels), (-logits, labels), (logits[:70], labels[:70])):
-        given = [calibrated(each, gamma=gamma, temperature=t) for gamma, t in ((0.0, 1.0), (0.0, 2.0), (1.0, 0.5))]
-        calibration.calibration_rows(sampled(given, truth, num_bins=4, num_resamples=2))
-    assert traced == [(150, 3), (70, 3)]
-
-
-def test_one_program_serves_any_number_of_methods_on_the_cpu(sample):
-    logits, labels = sample
-    given = [calibrated(logits, temperature=t) for t in (0.5, 1.0, 2.0)]
-    calibration.calibration_rows(sampled(given[:1], labels, num_bins=9))
-    compiled = calibration.resampling._measured._cache_size()
-    calibration.calibration_rows(sampled(given, labels, num_bins=9))
-    assert calibration.resampling._measured._cache_size() == compiled
 
 
 def test_many_log_probabilities_are_measured_in_parts_with_the_same_result(sample, monkeypatch):
@@ -117,39 +93,13 @@ def test_many_log_probabilities_are_measured_in_parts_with_the_same_result(sampl
         np.testing.assert_allclose((row.value, row.low, row.high), (other.value, other.low, other.high), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("on_cpu", "most"), [(True, 2**25), (False, 2**25), (False, 1000)])
-def test_members_are_measured_together_as_they_are_alone(sample, monkeypatch, on_cpu, most):
-    """In threads, in one program, and two methods of one member at a time."""
-    logits, labels = sample
-    plain = lambda t: calibrated(logits, method="uncalibrated", criterion=None, temperature=t)  # noqa: E731
-    members = [[plain(0.5), calibrated(logits, temperature=t)] for t in (0.8, 1.0, 2.0)]
-    members.append([plain(0.5)])  # has one method less, and so is measured apart
-    samples = [sampled(given, labels, key=key) for key, given in enumerate(members)]
-    alone = [calibration.calibration_rows(each) for each in samples]
-    monkeypatch.setattr(calibration.resampling, "_on_cpu", lambda: on_cpu)
-    monkeypatch.setattr(calibration.resampling, "_MOST_NUMBERS", most)
-    programs, measure = [], calibration.resampling.measure
-    monkeypatch.setattr(
-        calibration.resampling, "measure", lambda given, _: programs.append(len(given)) or measure(given, _)
-    )
-    found = list(calibration.measure_members(iter(samples)))
-    assert programs == ([1, 1, 1, 1] if on_cpu or most == 1000 else [3, 1])
-    for own, (each, measured), expected in zip(samples, found, alone, strict=True):
-        assert each is own
-        rows = calibration.calibration_rows(each, measured=measured)
-        assert [row[0] for row in rows] == [row[0] for row in expected]
-        for row, other in zip(rows, expected, strict=True):
-            numbers, wanted = (row.value, row.low, row.high), (other.value, other.low, other.high)
-            np.testing.assert_allclose(numbers, wanted, rtol=0, atol=0 if on_cpu else 1e-6)
-
-
 def test_a_new_metric_has_rows_and_differences(sample, monkeypatch):
     logits, labels = sample
 
     def mean_confidence(log_probs, labels, *, mask=None):
         return jnp.average(jnp.exp(jnp.max(log_probs, axis=-1)), weights=mask)
 
-    entry = METRICS["nll"]._replace(function=mean_confidence, title="Confidence")
+    entry = METRICS["nll"]._replace(function=mean_confidence)
     monkeypatch.setitem(METRICS, "mean_confidence", entry)
     given = [calibrated(logits), calibrated(logits, temperature=2.0)]
     rows = calibration.calibration_rows(sampled(given, labels), [(1, 0)], ("nll", "mean_confidence"))
@@ -171,7 +121,7 @@ def test_a_number_that_is_not_finite_is_an_error_that_says_which():
 def test_every_metric_of_the_table_may_be_asked_for(sample):
     logits, labels = sample
     given = [calibrated(logits), calibrated(logits, temperature=1.1)]
-    rows = calibration.calibration_rows(sampled(given, labels), pairs=[(1, 0)], metrics=list(METRICS))
+    rows = calibration.calibration_rows(sampled(given, labels), pairs=[(1, 0)], names=list(METRICS))
     assert [row.name for row in select(rows, Metric)] == 2 * list(METRICS)
     for row in select(rows, Metric):
         assert 0 <= row.low <= row.high <= METRICS[row.name].largest, row.name
@@ -182,10 +132,8 @@ def test_every_metric_of_the_table_may_be_asked_for(sample):
     low, high = calibration.wilson_interval(np.round(size * of_share), size)
     np.testing.assert_allclose((confident.value, confident.low, confident.high), (of_share, low, high), rtol=1e-5)
     assert (confident.n, rows[0].n) == (size, 150)
-    with pytest.raises(InputError, match="a metric is 'auc': did you mean 'aurc'"):
-        calibration.calibration_rows(sampled(given, labels), metrics=["auc"])
-    with pytest.raises(InputError, match="key is 3, not a PRNG key"):
-        calibration.calibration_rows(sampled(given, labels)._replace(key=3))
+    with pytest.raises(InputError, match="metrics is 'auc': did you mean 'aurc'"):
+        calibration.calibration_rows(sampled(given, labels), names=["auc"])
 
 
 def test_a_metric_without_meaning_has_no_row_and_such_a_resample_does_not_count():
@@ -194,15 +142,12 @@ def test_a_metric_without_meaning_has_no_row_and_such_a_resample_does_not_count(
     once = np.where(np.arange(60) == 7, (right + 1) % 3, right).astype(np.int32)
     names = ["nll", "auroc", "high_confidence", "high_confidence_accuracy"]
     given = [calibrated(logits), calibrated(logits, gamma=1.0)]
-    rows = calibration.calibration_rows(sampled(given, right), pairs=[(1, 0)], metrics=names)
+    rows = calibration.calibration_rows(sampled(given, right), pairs=[(1, 0)], names=names)
     assert [row.name for row in select(rows, Metric)] == 2 * ["nll", "high_confidence"]
     assert {row.name for row in select(rows, Difference)} == {"nll_difference", "high_confidence_difference"}
-    rows = calibration.calibration_rows(sampled(given[:1], once), metrics=names)
+    rows = calibration.calibration_rows(sampled(given[:1], once), names=names)
     (area,) = select(rows, Metric, name="auroc")  # a third of the resamples have nothing wrong
     assert area.low < area.value < area.high
-    broken = given[0]._replace(log_probs=np.full((60, 3), np.nan, np.float32))
-    with pytest.raises(RunError, match=r"name auroc, .* has value nan"):
-        calibration.calibration_rows(sampled([broken], once), metrics=["auroc"])
 
 
 def numpy_ece(logits, labels, temperature):
@@ -221,7 +166,7 @@ def test_difference_rows_compare_two_methods_on_the_same_resamples():
     plain = calibrated(logits, method="temperature_scaling", criterion="nll")
     worse = calibrated(logits, criterion="nll", temperature=3.0)
     sample = sampled([plain, worse], labels, num_resamples=300)
-    row, of_nll = calibration.difference_rows(sample, [(1, 0)], metrics=("ece", "nll"))
+    row, of_nll = select(calibration.calibration_rows(sample, [(1, 0)], ("ece", "nll")), Difference)
     log_probs = np.asarray(jax.nn.log_softmax(np.stack([logits / 3, logits])))[:, np.arange(400), labels]
     assert of_nll.name == "nll_difference"
     assert of_nll.value == pytest.approx(np.mean(log_probs[1] - log_probs[0]), abs=1e-5)
@@ -236,28 +181,16 @@ def test_difference_rows_compare_two_methods_on_the_same_resamples():
     assert row.p_value < 1e-6
     assert (row.name, row.split, row.criterion, row.n) == ("ece_difference", "test", "nll", 400)
     assert (row.method, row.against) == ("focal_temperature_scaling", "temperature_scaling")
-    same, *_ = calibration.difference_rows(sampled([plain, plain], labels), [(1, 0)])
+    same, *_ = select(calibration.calibration_rows(sampled([plain, plain], labels), [(1, 0)]), Difference)
     assert (same.value, same.low, same.high, same.p_value) == (0, 0, 0, 1)
-
-
-def test_differences_are_those_of_a_paired_bootstrap(sample):
-    logits, labels = sample
-    given = [calibrated(logits, gamma=1.0, temperature=0.7), calibrated(logits, temperature=1.3)]
-    rows = calibration.difference_rows(sampled(given, labels, key=3), [(0, 1)], metrics=("ece", "nll"))
-    for row, metric in zip(rows, (functools.partial(calibration.ece, num_bins=NUM_BINS), calibration.nll), strict=True):
-        pair = (each.log_probs for each in given)
-        direct = calibration.paired_bootstrap(metric, *pair, labels, jax.random.key(3), NUM_RESAMPLES)
-        found = (row.value, row.low, row.high, row.p_value)
-        wanted = (direct.difference, direct.low, direct.high, direct.p_value)
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_accuracy_is_compared_where_a_method_may_change_the_predicted_class(sample):
     logits, labels = sample
     turned = calibrated(-logits)
     turned = turned._replace(method=turned.method._replace(keeps_class=False))
-    rows = calibration.difference_rows(sampled([calibrated(logits), turned], labels), [(1, 0)])
-    assert [row.name for row in rows] == [f"{name}_difference" for name in ("accuracy", "ece", "nll", "brier")]
+    rows = select(calibration.calibration_rows(sampled([calibrated(logits), turned], labels), [(1, 0)]), Difference)
+    assert [row.name for row in rows] == [f"{name}_difference" for name in DEFAULT_METRICS]
     right = [np.mean(np.argmax(z, 1) == labels) for z in (logits, -logits)]
     assert rows[0].value == pytest.approx(right[1] - right[0])
 
@@ -280,18 +213,6 @@ def test_methods_are_compared_with_none_with_the_plainest_and_with_plainer_ones_
     }
 
 
-def test_the_choice_by_these_rows_scales_overconfident_predictions_and_leaves_calibrated_ones_alone():
-    for sharpness, chosen in ((1.6, "temperature_scaling"), (1.0, "uncalibrated")):
-        logits, labels = draw(1000, 3, sharpness=sharpness, seed=1)
-        settings = {"gammas": (0.0, 1.0), "temperatures": tuple(np.arange(0.2, 4, 0.2))}
-        methods = {name: METHODS[name] for name in ("uncalibrated", "temperature_scaling", "focal_temperature_scaling")}
-        fits = calibration.fit_methods(methods, logits, labels, settings=settings)
-        held_out = calibration.cross_fit(methods, logits, labels, settings=settings)
-        pairs = calibration.comparisons(held_out, criterion="nll")
-        rows = calibration.difference_rows(sampled(held_out, labels, num_resamples=100), pairs)
-        assert calibration.choose(fits, rows, criterion="nll").fitted.method.name == chosen
-
-
 def test_fit_rows_are_the_numbers_worth_showing():
     params = {"gamma": np.float32(0.5), "temperature": np.float32(1.5), "converged": True, "scales": np.ones(3)}
     fits = [
@@ -309,7 +230,7 @@ def test_fit_rows_are_the_numbers_worth_showing():
 def test_class_1_calibration_is_of_the_probability_of_class_1():
     logits, labels = draw(500, 2)
     given = [calibrated(logits, method="temperature_scaling", temperature=1.3)]
-    row, *bins = calibration.class1_rows(sampled(given, labels))
+    row, *bins = metric_rows.class1_rows(sampled(given, labels))
     p = 1 / (1 + np.exp(-(logits[:, 1] - logits[:, 0]).astype(float) / 1.3))
     index = np.ceil(10 * p).astype(int) - 1
     gaps = [abs((labels[index == b] - p[index == b]).sum()) for b in range(10)]
@@ -325,7 +246,7 @@ def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
     logits, labels = draw(400, 3)
     group = np.random.default_rng(0).permutation(np.repeat(["few", "a", "b"], [99, 100, 201]))
     given = [calibrated(logits, method="uncalibrated", criterion=None)]
-    rows = calibration.group_rows(sampled(given, labels), group)
+    rows = metric_rows.group_rows(sampled(given, labels), group)
     assert {(row.name, row.group) for row in rows} == {
         (f"group_{name}", group) for name in ("ece", "accuracy") for group in "ab"
     }
@@ -337,4 +258,4 @@ def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
         np.testing.assert_allclose(row.value, metric(log_probs, own, **options), atol=1e-6)
         assert row.low <= row.value <= row.high
         assert row.n == inside.sum()
-    assert calibration.group_rows(sampled(given, labels), np.arange(400)) == []
+    assert metric_rows.group_rows(sampled(given, labels), np.arange(400)) == []

