@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from configs import cifar, cifar10, cifar10_gamma, digits, linear, newsgroups, sst, tiny_imagenet
 from experiments.accelerators import measurements, steps
-from focalgeo.config.fields import is_field
+from focalgeo.config import is_field
 
 HOST, POD, NEWER = "v5e:2x2", "v5e:4x4", "v6e:2x2"
 ONE = "one v5e"  # a single device of HOST
