@@ -5,6 +5,7 @@ The methods and metrics of a page are those of the manifest: a new one needs not
 
 from focalgeo.report import figures, primitives, style, sweep
 from focalgeo.report.calibration import results_text
+from focalgeo.report.figures import reliability
 from focalgeo.report.page import write_report
 from focalgeo.report.runs import merge_workdirs, write_list
 from focalgeo.report.selection import Column, Run

@@ -118,7 +118,7 @@ def reliability_panels(
         Panel(
             f"{file or name}_{method}",
             run.method_title(method),
-            figures.reliability(own, colour=run.method_colour(method), small=len(bins) > MOST_LARGE),
+            figures.diagram(own, colour=run.method_colour(method), small=len(bins) > MOST_LARGE),
         )
         for method, own in bins.items()
     ]

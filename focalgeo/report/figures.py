@@ -93,8 +93,20 @@ def bins_of(
     return latest_by(select(rows, ReliabilityBin, name=name, split=split, epoch=None, **column._asdict()), "bin")
 
 
-@styled()
 def reliability(
+    rows: Sequence[Row],
+    column: Column = AS_TRAINED,
+    *,
+    split: str = "test",
+    colour: str = "grey",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the reliability diagram of a method after training: `diagram` of its bins."""
+    return diagram(bins_of(rows, column, split=split), colour=colour, ax=ax)
+
+
+@styled()
+def diagram(
     bins: Sequence[ReliabilityBin],
     *,
     colour: str = "grey",

@@ -219,9 +219,7 @@ def _training_sections(rows: Sequence[Row]) -> list[Section]:
     bins = [row for row in select(rows, ReliabilityBin, method=None) if row.share is not None]
     for split in splits_of(bins):
         last = max(row.epoch for row in bins if row.split == split)
-        drawn = figures.reliability(
-            latest_by(select(bins, ReliabilityBin, split=split, epoch=last), "bin"), sizes="share"
-        )
+        drawn = figures.diagram(latest_by(select(bins, ReliabilityBin, split=split, epoch=last), "bin"), sizes="share")
         means.append((f"diagnostics_reliability_{split}", f"Reliability on {split}, epoch {plain(last)}", drawn))
     return [
         Section("Training", figures=panels(*courses), notes=say("training", batches=batches, epoch=epoch)),

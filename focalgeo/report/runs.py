@@ -140,7 +140,7 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         rows += [row if row.seed is not None else replace(row, run=folder.name) for row in own]
     swept = [manifest["config"]["sweep"] for manifest in manifests]
     axes = {
-        name: list(dict.fromkeys(value for own in swept for value in own[name] or ())) for name in sweep.AXIS_TITLES
+        name: list(dict.fromkeys(value for own in swept for value in own.get(name) or ())) for name in sweep.AXES
     }
     config = {**manifests[0]["config"], "sweep": {**swept[0], **axes}}
     merged = {name: value for name, value in manifests[0].items() if name != "shard"}
@@ -152,5 +152,5 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
 def _shared(manifest: Mapping[str, Any]) -> tuple:
     """What the parts of one sweep have in common: the config but for the values of the axes swept, and the data."""
     config, data = manifest.get("config", {}), manifest.get("data", {})
-    axes = {name: bool(values) for name, values in config.get("sweep", {}).items() if name in sweep.AXIS_TITLES}
+    axes = {name: bool(values) for name, values in config.get("sweep", {}).items() if name in sweep.AXES}
     return {**config, "sweep": axes}, data.get("checksum")

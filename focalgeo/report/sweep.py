@@ -251,7 +251,7 @@ def _diagrams(rows: Sequence[Row], sweep: Sweep, line: tuple) -> list[Panel]:
         Panel(
             f"sweep_reliability_{number}_{sweep.values.index(value)}",
             f"{title} {plain(value)}",
-            figures.reliability([figures.pooled(own) for _, own in sorted(bins[line, value].items())], small=True),
+            figures.diagram([figures.pooled(own) for _, own in sorted(bins[line, value].items())], small=True),
         )
         for value in drawn
     ]
