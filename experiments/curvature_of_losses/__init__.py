@@ -137,18 +137,10 @@ def changes_table(runs: pd.DataFrame) -> str:
     """Each curvature less cross-entropy's, in % of it: geometric means of ratios, paired by seed."""
     base, *others = groups(runs).items()
     rows = [
-        [title, *(shown(ratio(own, base[1], name), scale=100, signed=True) for name in CURVATURE)]
+        [title, *(shown(numbers.ratio(own, base[1], name), scale=100, signed=True) for name in CURVATURE)]
         for title, own in others
     ]
     return numbers.markdown(["trained with", *(f"{title}, %" for title, _ in CURVATURE.values())], rows)
-
-
-def ratio(one: pd.DataFrame, other: pd.DataFrame, name: str) -> Interval:
-    """The geometric mean of ratios, less 1; unknown where a number is not above 0."""
-    one, other = (numbers.column(own, name) for own in (one, other))
-    if min(one.min(), other.min()) <= 0:
-        return numbers.UNKNOWN
-    return numbers.paired(np.log(one), np.log(other)).mapped(np.expm1)
 
 
 def outputs_table(runs: pd.DataFrame) -> str:
