@@ -187,7 +187,7 @@ def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: I
 
 
 def head(question: Question, parts: Parts) -> dict[str, Any]:
-    """The head of results.json; without records of runs the date is that of the last job."""
+    """The head of results.json; the date is that of the last job, or of the newest run."""
     records = [run for part in parts.values() if isinstance(part, list) for run in part if "record" in run]
     apart = set(question.keys) - set(question.within)
     seconds = {
@@ -201,7 +201,7 @@ def head(question: Question, parts: Parts) -> dict[str, Any]:
         "question": question.question,
         "command": " ".join(filter(None, command)),
         "cost": cost or f"{len(records)} runs, {time} of {question.cores}",
-        "date": max([run["record"]["date"] for run in records] or [parts.get("about", {}).get("date", "")]),
+        "date": max([parts.get("about", {}).get("date", ""), *(run["record"]["date"] for run in records)]),
         "answers": list(question.answers),
     }
 

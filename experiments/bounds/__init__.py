@@ -145,7 +145,7 @@ def bounds_table(runs: pd.DataFrame, finite: list[dict]) -> str:
     bounds, finite, rows = with_bounds(runs), pd.DataFrame(finite), []
 
     def share(values: pd.Series) -> str:
-        return numbers.mean_cell(interval(values), 100)
+        return shown(interval(values).clipped(0, 1), scale=100)
 
     for gamma in sorted(finite.gamma.unique()):
         own, groups = rows_where(bounds, gamma=gamma), rows_where(finite, gamma=gamma)

@@ -180,7 +180,7 @@ def of_networks(runs: pd.DataFrame) -> dict[str, str]:
         changes, outputs = [], []
         heads = [f"{title}, %" if has_log(own, name) else title for name, title in CURVATURE.items()]
         for at, group in gammas.items():
-            cells = [numbers.mean_cell(numbers.level(group, name), number.scale) for name, number in ENDS.items()]
+            cells = [numbers.mean_cell(numbers.level(group, name), number) for name, number in ENDS.items()]
             less = numbers.change(group, base, "ece")
             outputs.append([at, *cells, "" if at == "0" else shown(less, scale=100, signed=True)])
             changes.append([at, *(_change(own, group, base, name) for name in CURVATURE)])
