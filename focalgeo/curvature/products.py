@@ -67,10 +67,10 @@ def linearized_hvp(loss, params: PyTree):
     Accuracy: equal to `hvp` up to rounding; tests/curvature/test_products.py.
     """
     checks.check_params("params", params)
-    linear, like = jax.linearize(jax.grad(checks.scalar(loss)), params)[1], jax.eval_shape(lambda: params)
+    linear = jax.linearize(jax.grad(checks.scalar(loss)), params)[1]
 
     def product(vector: PyTree) -> PyTree:
-        checks.check_alike("vector", vector, "params", like)
+        checks.check_alike("vector", vector, "params", params)
         return linear(vector)
 
     return product

@@ -189,7 +189,7 @@ def sample_mean(samples: Float[Array, "n ..."]) -> Estimate:
 
     Accuracy: covers the mean of normal samples 95 times in 100; tests/curvature/test_quadratic_forms.py.
     """
-    samples = checks.number_array("samples", samples)
+    samples = checks.array_of("samples", samples)
     if samples.ndim == 0 or samples.shape[0] < 2:
         raise InputError(f"samples have shape {samples.shape}: a standard error takes 2 or more")
     count = samples.shape[0]

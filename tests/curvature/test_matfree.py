@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from focalgeo.curvature.xtrace import start_vectors
 from jax.flatten_util import ravel_pytree
 from matfree import decomp, funm, stochtrace
 from reference.curvature import MLP, with_spectrum
@@ -12,7 +13,6 @@ from focalgeo.curvature import diagonal, lambda_max, spectral_density, trace
 from focalgeo.curvature.lanczos import expanded, krylov_start, next_row, ritz
 from focalgeo.curvature.matvec import layout_of
 from focalgeo.curvature.traces import sign_probe
-from focalgeo.curvature.xtrace import start_vectors
 
 KEY = jax.random.key(4)
 MATRICES = {

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from focalgeo.curvature.taylor import BILINEAR, second_order
 from jax import lax
 
 from focalgeo import models, trees
 from focalgeo.curvature import outputs_and_trace
-from focalgeo.curvature.taylor import BILINEAR, second_order
 from focalgeo.types import InputError
 
 SHAPES = {"image": (2, 5, 5, 3), "kernel": (3, 3, 3, 2), "matrix": (4, 4), "vector": (4,)}
