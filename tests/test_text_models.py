@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from reference import tree_lstm as oracle
 
-from focalgeo import curvature, models, trees
-from focalgeo.types import InputError
+from focalgeo import models, trees
 
 KEY = jax.random.PRNGKey(0)
 draw_vectors = jax.nn.initializers.normal(0.7)
@@ -115,13 +114,6 @@ def test_gp_cnn_ignores_padding(gp_cnn):
         other, other_gradient = jax.jit(look)(documents(length))
         np.testing.assert_array_equal(other, logits)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), other_gradient, gradient)
-
-
-def test_a_document_without_words_has_finite_logits_and_gradients(gp_cnn):
-    model, variables = gp_cnn
-    gradient = jax.grad(lambda v: jnp.sum(model.apply(v, jnp.zeros((2, 9), jnp.int32)) ** 2))(variables)
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(gradient))
-    assert float(trees.norm(gradient)) > 0
 
 
 # --- trees
@@ -281,29 +273,6 @@ def test_logistic_is_the_sigmoid_of_one_product():
     np.testing.assert_allclose(probs[:, 1], 1 / (1 + np.exp([1.1, -2.25])), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "num_classes", "options", "message"),
-    [
-        ("logistic", 3, {}, "config.model.name: logistic tells 2 classes apart, the data has 3"),
-        ("gp_cnn", 2, {}, "config.model.name: gp_cnn reads words, the data has none"),
-        ("tree_lstm", 2, {"vocabulary_size": 0}, "config.model.name: tree_lstm reads words, the data has none"),
-        ("gp_cnn", 2, {"depth": 1}, r"no such option \(it has: embedding_size, widths, hidden\)"),
-        ("tree_lstm", 2, {"vocabulary_size": 5, "dropout": 1.0}, "dropout is 1.0: it must be at least 0 and below 1"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(name, num_classes, options, message):
-    with pytest.raises(InputError, match=message):
-        models.build(name, num_classes, **options)
-
-
-def test_networks_and_data_that_do_not_fit_are_named():
-    with pytest.raises(InputError, match="mlp does not read words, of which the data is made; choose gp_cnn"):
-        models.build("mlp", 10, vocabulary_size=9)
-    for name, x in (("gp_cnn", jnp.zeros((1, 5, 3), jnp.int32)), ("tree_lstm", jnp.zeros((1, 5), jnp.int32))):
-        with pytest.raises(InputError, match=f"{name} reads .*; choose"):
-            jax.eval_shape(models.build(name, 2, vocabulary_size=9).init, jax.random.key(0), x)
-
-
 # --- the transformer, of documents and trees
 
 
@@ -399,20 +368,3 @@ def test_numbers_that_name_nothing_give_nan_in_the_transformer(transformer):
         found = jnp.isnan(model.apply(variables, each)).reshape(len(x), -1)
         assert bool(jnp.any(found[0 if forest is None else 4]))
         assert int(jnp.sum(jnp.any(found, axis=1))) == 1
-
-
-@pytest.mark.parametrize("of", ["hessian", "gauss_newton"])
-@pytest.mark.parametrize("form", ["taylor", "jvp_of_grad"])
-def test_the_transformer_s_trace_can_be_penalised(transformer, of, form):
-    model, variables, x, _, _ = transformer
-
-    def network(params):
-        return model.apply({"params": params}, x), ()
-
-    def of_outputs(logits):
-        return jnp.sum(jnp.where(jnp.isfinite(logits), -jax.nn.log_softmax(logits), 0)[..., 0])
-
-    def estimate(form):
-        return curvature.outputs_and_trace(network, of_outputs, variables["params"], KEY, of=of, form=form)[2]
-
-    np.testing.assert_allclose(estimate(form), estimate("forward_over_forward"), rtol=1e-3)

@@ -76,7 +76,7 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
 
     nodes, weights, products = stacked(quadrature, num_probes)
     checks.check_finite_tree("a node of the density", nodes)
-    return SpectralDensity(nodes, weights, products.sum(), np.int32(layout.size))
+    return SpectralDensity(nodes, weights, jnp.sum(products, dtype=jnp.int32), np.int32(layout.size))
 
 
 @functools.partial(jax.jit, static_argnames="steps")

@@ -97,6 +97,7 @@ def ritz(krylov: Krylov) -> tuple[Array, Array]:
     coupling, active = _among_expanded(krylov)
     matrix = jnp.triu(coupling) + jnp.triu(coupling, 1).T
     size = jnp.linalg.norm(matrix)
+    matrix = jnp.where(jnp.isfinite(size), matrix, jnp.nan)  # else a block beside a NaN would keep its eigenvalues
     # Below all others, at a distance that costs no precision.
     below = jnp.where(size > 0, -2 * size, -1)
     return jnp.linalg.eigh(matrix + jnp.diag(jnp.where(active, 0, below)))

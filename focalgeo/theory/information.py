@@ -4,21 +4,11 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Float
 
+from focalgeo import checks
 from focalgeo.calibration.roots import bisection, implicit_step
-from focalgeo.checks import (
-    Rows,
-    Scalar,
-    broadcast,
-    check_finite,
-    floats,
-    is_traced,
-    marked,
-    number_array,
-    score_rows,
-)
+from focalgeo.checks import Rows, Scalar
 from focalgeo.types import Array, InputError
 
 _FAR = 80.0  # beyond it a sum of exponentials may overflow, and a logarithm of sums loses little
@@ -36,12 +26,12 @@ def softmax_fisher(logits: Rows) -> Float[Array, "*batch classes classes"]:
         tested in tests/theory/test_information.py.
 
     Raises:
-        InputError: logits that are not finite, where they are concrete (traced, they give NaN); fewer than two classes.
+        InputError: logits that are not finite, where they are concrete; fewer than two classes.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 2.
     """
-    check_finite("logits", score_rows("logits", logits))
-    (logits,) = floats(logits)
+    checks.check_finite("logits", checks.score_rows("logits", logits))
+    (logits,) = checks.floats(logits)
     p = jax.nn.softmax(logits)
     return jnp.vectorize(jnp.diag, signature="(n)->(n,n)")(p) - p[..., :, None] * p[..., None, :]
 
@@ -61,19 +51,18 @@ def softmax_divergence(logits: Rows, displacement: Rows) -> Float[Array, "*batch
         lose a KL below 1e-7); tested in tests/theory/test_information.py.
 
     Raises:
-        InputError: rows that are not finite, where they are concrete (traced, they give NaN); fewer than two classes.
+        InputError: rows that are not finite, where they are concrete; fewer than two classes.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 2, Eqs. 20-26.
     """
     for name, rows in (("logits", logits), ("displacement", displacement)):
-        check_finite(name, score_rows(name, rows))
-    logits, displacement = broadcast(logits=logits, displacement=displacement)
+        checks.check_finite(name, checks.score_rows(name, rows))
+    logits, displacement = checks.broadcast(logits=logits, displacement=displacement)
     log_p, p = jax.nn.log_softmax(logits), jax.nn.softmax(logits)
     centred = displacement - jnp.sum(p * displacement, axis=-1, keepdims=True)
-    valid = jnp.all(jnp.isfinite(logits) & jnp.isfinite(displacement), axis=-1)
     far = jnp.max(centred, axis=-1) > _FAR
     near = jnp.log1p(jnp.sum(_exp_minus_line(log_p, jnp.where(far[..., None], 0, centred)), axis=-1))
-    return marked(valid, jnp.where(far, jax.nn.logsumexp(log_p + centred, axis=-1), near))
+    return jnp.where(far, jax.nn.logsumexp(log_p + centred, axis=-1), near)
 
 
 def _exp_minus_line(log_p: Array, x: Array) -> Array:
@@ -110,19 +99,21 @@ def maxwell_boltzmann(
         probs: [states] float32.
 
     Raises:
-        InputError: energies that are not finite, fewer than two, or all equal; a mean outside their range. Traced,
-            all of these give NaN.
+        InputError: energies that are not finite, fewer than two, or all equal; a mean outside their range.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 1, Eqs. 7-17. Their proof calls maximising the conditional
     entropy "minimizing entropy": the exponential family is the maximum.
     """
-    _check(energies, mean_energy)
-    energies, mean_energy = floats(energies, mean_energy)
+    checks.check_finite("mean_energy", checks.number_array("mean_energy", mean_energy, ()))
+    checks.check_finite("energies", energies)
+    energies, mean_energy = checks.floats(energies, mean_energy)
+    checks.check_array("energies", energies, shape=(None,))
     low, span = jnp.min(energies), jnp.max(energies) - jnp.min(energies)
     scaled, target = (energies - low) / span, (mean_energy - low) / span
+    if not checks.is_traced(target) and not 0 < target < 1:  # NaN where all energies are equal
+        raise InputError(f"mean_energy is {mean_energy}: give one strictly between the least and the largest energy")
     beta = _solve(scaled, target)
-    valid = jnp.all(jnp.isfinite(energies)) & (target > 0) & (target < 1)
-    return marked(valid, (beta / span, jax.nn.softmax(-beta * scaled)))
+    return beta / span, jax.nn.softmax(-beta * scaled)
 
 
 def _solve(energies: Array, mean: Array) -> Array:
@@ -140,18 +131,3 @@ def _solve(energies: Array, mean: Array) -> Array:
 
 def _mean(energies: Array, beta: Array) -> Array:
     return jnp.sum(jax.nn.softmax(-beta * energies) * energies)
-
-
-def _check(energies: Array, mean_energy: Array) -> None:
-    check_finite("energies", energies)
-    check_finite("mean_energy", mean_energy)
-    number_array("mean_energy", mean_energy, ())
-    if np.ndim(energies) != 1 or np.shape(energies)[0] < 2:
-        raise InputError(f"energies has shape {np.shape(energies)}: give one axis of two states or more")
-    if is_traced(energies, mean_energy):
-        return
-    low, high = float(np.min(energies)), float(np.max(energies))
-    if low == high:
-        raise InputError(f"energies are all {low:g}: every distribution has that mean, so beta is not determined")
-    if not low < float(mean_energy) < high:
-        raise InputError(f"mean_energy is {float(mean_energy):g}: give one strictly between {low:g} and {high:g}")

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from focalgeo.curvature.xtrace import start_vectors
 from jax.flatten_util import ravel_pytree
 from matfree import decomp, funm, stochtrace
 from reference.curvature import MLP, with_spectrum
@@ -12,7 +11,7 @@ from reference.curvature import MLP, with_spectrum
 from focalgeo.curvature import diagonal, lambda_max, spectral_density, trace
 from focalgeo.curvature.lanczos import expanded, krylov_start, next_row, ritz
 from focalgeo.curvature.matvec import layout_of
-from focalgeo.curvature.traces import sign_probe
+from focalgeo.curvature.quadratic_forms import sign_probe
 
 KEY = jax.random.key(4)
 MATRICES = {
@@ -73,7 +72,7 @@ def test_hutchinsons_trace_and_its_error_are_theirs_on_the_same_probes(matrix):
 
 def test_xtrace_is_theirs_on_the_same_vectors(matrix):
     count = 8
-    vectors = start_vectors(KEY, samples=count, size=len(matrix), dtype=matrix.dtype)
+    vectors = jax.random.normal(KEY, (count, len(matrix)), matrix.dtype)
     estimator = stochtrace.estimator_leave_one_out(stochtrace.leave_one_out_xtrace(), lambda _: vectors)
     found = trace(product_of(matrix), matrix[0], KEY, 2 * count, method="xtrace")
     np.testing.assert_allclose(found.value, estimator(product_of(matrix), KEY), rtol=1e-8)
@@ -95,5 +94,5 @@ def test_the_diagonal_is_theirs_within_both_errors(matrix):
     found = diagonal(product_of(matrix), matrix[0], KEY, count)
     sampler = stochtrace.sampler_signs(matrix[0], num=count)
     estimator = stochtrace.estimator_monte_carlo_mean_and_sem(stochtrace.monte_carlo_diagonal(), sampler)
-    mean, error = (ravel_pytree(each)[0] for each in estimator(product_of(matrix), jax.random.key(9)))
+    mean, error = (ravel_pytree(leaf)[0] for leaf in estimator(product_of(matrix), jax.random.key(9)))
     assert (np.abs(found.value - mean) <= 4.5 * np.hypot(found.stderr, error)).all()

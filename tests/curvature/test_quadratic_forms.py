@@ -143,24 +143,19 @@ def test_float32_keeps_the_parts_where_probabilities_saturate():
         np.testing.assert_allclose(found[name].gauss_newton, expected, rtol=1e-4)
 
 
-def test_a_loss_that_is_no_number_and_a_vector_that_does_not_match_are_refused():
-    with pytest.raises(InputError, match=r"returns float32\[3\], not one"):
-        quadratic_parts(lambda at: at, {"bad": lambda z: z}, jnp.ones(3), jnp.ones(3))
-    with pytest.raises(InputError, match="must be the same"):
-        quadratic_parts(lambda at: at, {"sum": jnp.sum}, jnp.ones(3), jnp.ones(2))
-
-
 KEY = jax.random.key(0)
 LIKE = {"a": jnp.zeros((2, 3)), "b": jnp.zeros(6)}  # 12 numbers
 SIZE = 12
 
 
-def flat(tree):
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]).astype(np.float64)
-
-
 def form_of(matrix):
-    return lambda tree: {"value": np.float32(flat(tree) @ matrix @ flat(tree))}
+    matrix = jnp.asarray(matrix, jnp.float32)
+
+    def form(tree):
+        vector = jnp.concatenate([tree["a"].ravel(), tree["b"]])
+        return {"value": vector @ matrix @ vector}
+
+    return jax.jit(form)
 
 
 def matvec_of(matrix):
@@ -176,13 +171,12 @@ def matvec_of(matrix):
 def test_records_of_hutchinson(papers):
     record = papers["hutchinson"]
     matrix = np.array(record["H"])
-    samples = trace_samples(lambda v: np.asarray(v, float) @ matrix @ np.asarray(v, float), jnp.zeros(3), KEY, 400)
+    samples = trace_samples(jax.jit(lambda v: v @ jnp.float32(matrix) @ v), jnp.zeros(3), KEY, 400)
     assert set(samples) == set(record["rademacher_values"])
     np.testing.assert_allclose(sign_quadratic_forms(matrix), record["rademacher_values"])
     found = sample_mean(samples)
     assert abs(found.value - record["mean"]) < 4 * found.stderr
     np.testing.assert_allclose(found.stderr, np.sqrt(record["var"] / 400), rtol=0.1)
-    np.testing.assert_allclose([np.trace(matrix), 2 * np.sum(np.triu(matrix, 1) ** 2) * 2], [5.5, 5.0])
 
 
 def test_on_a_basis_of_the_range_every_sample_is_the_trace():
@@ -222,14 +216,13 @@ def test_all_forms_see_the_same_probes():
     np.testing.assert_allclose(samples["a"] + samples["b"], samples["c"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [0, 4])
-def test_two_standard_errors_cover_the_trace_about_95_times_in_100(rows):
-    matrix = with_spectrum([30, 12, 5, 3, 1, 1, 0.5, 0.2, 0, 0, -0.5, -2])
-    covered = 0
+def test_two_standard_errors_cover_the_trace_about_95_times_in_100():
+    matrix, covered = with_spectrum([30, 12, 5, 3, 1, 1, 0.5, 0.2, 0, 0, -0.5, -2]), 0
+    matvec, form = matvec_of(matrix), form_of(matrix)
     for seed in range(200):
         basis_key, key = jax.random.split(jax.random.key(seed))
-        basis = dominant_basis([matvec_of(matrix)], LIKE, basis_key, rows) if rows else None
-        found = sample_mean(trace_samples(form_of(matrix), LIKE, key, 20, basis=basis)["value"])
+        basis = dominant_basis([matvec], LIKE, basis_key, 4)
+        found = sample_mean(trace_samples(form, LIKE, key, 20, basis=basis)["value"])
         covered += abs(found.value - np.trace(matrix)) <= 2 * found.stderr
     assert 180 <= covered <= 198
 
@@ -242,10 +235,10 @@ def test_a_mean_has_the_interval_of_students_t():
     )
 
 
-def test_too_few_vectors_are_refused():
+def test_too_few_samples_and_a_basis_of_another_dimension_are_refused():
     with pytest.raises(InputError, match="num_samples is 0"):
-        trace_samples(lambda v: v[0], jnp.ones(3), KEY, 0)
-    with pytest.raises(InputError, match="num_products is 0"):
-        dominant_basis([lambda v: v], jnp.ones(3), KEY, 0)
-    with pytest.raises(InputError, match="1 sample has no standard error"):
+        trace_samples(jnp.sum, jnp.ones(3), KEY, 0)
+    with pytest.raises(InputError, match="basis is"):
+        trace_samples(jnp.sum, jnp.ones(3), KEY, 1, basis=np.eye(2))
+    with pytest.raises(InputError, match="takes 2 or more"):
         sample_mean(np.ones(1))

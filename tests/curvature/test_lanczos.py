@@ -1,3 +1,5 @@
+"""Extreme eigenvalues on chosen spectra and a network: values, vectors, residuals, multiplicities."""
+
 import functools
 
 import jax
@@ -9,7 +11,6 @@ from test_products import loss
 
 from focalgeo import trees
 from focalgeo.curvature import extreme_eigenvalues, hvp, lambda_max
-from focalgeo.types import InputError, RunError
 
 N = 60
 SPECTRA = {
@@ -91,13 +92,7 @@ def test_a_dense_mlp_hessian():
         assert smallest.converged.all()
 
 
-@pytest.mark.parametrize("name", ["zero", "identity", "minus identity"])
-def test_multiples_of_the_identity_take_one_step(name):
-    matvec, like = problem(SPECTRA[name])
-    assert lambda_max(matvec, like, jax.random.key(0), max_products=N + 1).num_matvecs == 2
-
-
-@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("k", [1, 2, 5])
 def test_a_dimension_below_the_number_of_products(k):
     diagonal = jnp.array([3.0, 3.0, 1.0, -1.0, -9.0])
     pairs = extreme_eigenvalues(
@@ -105,11 +100,8 @@ def test_a_dimension_below_the_number_of_products(k):
     )
     np.testing.assert_allclose(pairs.value, diagonal[:k], rtol=1e-5)
     assert pairs.converged.all()
-
-
-def test_one_dimension():
-    pair = lambda_max(lambda v: -3 * v, jnp.float32(0), jax.random.key(0))
-    assert (float(pair.value), bool(pair.converged), pair.vector.shape) == (-3.0, True, ())
+    one = lambda_max(lambda v: -3 * v, jnp.float32(0), jax.random.key(0))
+    assert (float(one.value), bool(one.converged), one.vector.shape, int(one.num_matvecs)) == (-3.0, True, (), 2)
 
 
 def test_too_few_products_are_reported_not_hidden():
@@ -151,14 +143,6 @@ def test_python_jit_and_vmap_agree_and_each_member_stops_by_itself():
     assert len(set(together.num_matvecs.tolist())) > 2
     assert np.isnan(together.value[4]).all()
     assert not together.converged[4].any()
-    assert together.num_matvecs[4] == 3
-
-
-def test_traced_values_that_only_the_matvec_knows():
-    def search(factor):
-        return lambda_max(lambda v: factor * jnp.arange(1.0, 9.0) * v, np.zeros(8, np.float32), jax.random.key(0)).value
-
-    np.testing.assert_allclose(jax.vmap(search)(jnp.array([1.0, 3.0])), [8.0, 24.0], rtol=1e-4)
 
 
 def test_bfloat16_trees_keep_a_float32_basis():
@@ -171,26 +155,3 @@ def test_bfloat16_trees_keep_a_float32_basis():
     pair = lambda_max(matvec, like, jax.random.key(0), tolerance=2e-2)
     assert pair.vector["x"].dtype == jnp.bfloat16
     assert float(pair.value) == pytest.approx(8, rel=2e-2)
-
-
-def test_a_product_that_is_not_finite_names_its_leaf():
-    def matvec(tree):
-        return {"dense": tree["dense"], "head": tree["head"] / 0.0}
-
-    with pytest.raises(RunError, match=r"product\['head'\] is not finite"):
-        lambda_max(matvec, {"dense": jnp.ones(3), "head": jnp.ones(2)}, jax.random.key(0))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"k": 4}, "k is 4, but there are 3"),
-        ({"k": 0}, "k is 0"),
-        ({"which": "magnitude"}, "which is 'magnitude'"),
-        ({"k": 2, "max_products": 3}, "max_products is 3"),
-        ({"tolerance": 0.0}, "tolerance is 0"),
-    ],
-)
-def test_bad_options_are_one_line(options, message):
-    with pytest.raises(InputError, match=message):
-        extreme_eigenvalues(lambda v: v, jnp.ones(3), jax.random.key(0), **options)
