@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.extend.core.primitives import conv_general_dilated_p, custom_vjp_call_p, dot_general_p, jit_p, mul_p
-from jaxtyping import Float
 
 from focalgeo import checks, trees
 from focalgeo.types import Array, InputError, PyTree
@@ -24,7 +23,7 @@ MOST_PROBES = 100  # each is one more forward pass of second order in the progra
 
 def value_and_trace(
     loss: Callable[[PyTree], Array], params: PyTree, key: Array, *, num_probes: int = 1, form: str = "taylor"
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+) -> tuple[Array, Array]:
     """The loss and the mean of v' H v over `num_probes` random sign vectors v, an unbiased estimate of Tr H.
 
     v' H v is the second derivative of t -> loss(params + t v) at 0. `form` says how it is computed, which changes the
@@ -72,7 +71,7 @@ def outputs_and_trace(
     *,
     of: str = "hessian",
     form: str = "taylor",
-) -> tuple[PyTree, PyTree, Float[Array, ""]]:
+) -> tuple[PyTree, PyTree, Array]:
     """The network's outputs, and v' M v for a random sign vector v, an unbiased estimate of Tr M of loss(outputs).
 
     M is the Hessian H, or the Gauss-Newton matrix J' H_out J: J the Jacobian of the outputs, H_out the loss's Hessian

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.curvature.matvec import layout_of, ravel, unravel
@@ -106,7 +105,7 @@ def ggn_vp(outputs, output_loss, params: PyTree, vector: PyTree) -> PyTree:
 
 
 @at_highest
-def dense_hessian(loss, params: PyTree) -> Float[Array, "size size"]:
+def dense_hessian(loss, params: PyTree) -> Array:
     """The full Hessian as a matrix [n, n], rows and columns in the order of `jax.flatten_util.ravel_pytree`.
 
     An oracle for small problems: n products, n squared numbers.

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from focalgeo import checks, trees
 from focalgeo.curvature.matvec import (
@@ -87,7 +86,7 @@ def trace_samples(
     key: Array,
     num_samples: int,
     *,
-    basis: Float[Array, "rows size"] | None = None,
+    basis: Array | None = None,
 ) -> PyTree:
     """Unbiased samples of Tr A for every quadratic form v' A v that `form` returns, all from the same sign vectors.
 
@@ -121,23 +120,28 @@ def trace_samples(
     if basis is not None and (np.ndim(basis) != 2 or np.shape(basis)[1] != layout.size):
         raise InputError(f"basis is {checks.described(basis)}: give rows of {layout.size} numbers, as dominant_basis")
 
-    def sample(index: Array) -> PyTree:
-        return form(unravel(sign_probe(key, index, basis, layout=layout), layout))
-
-    samples = stacked(sample, num_samples)
+    samples = sampled(lambda vector: form(unravel(vector, layout)), key, num_samples, layout, basis)
     checks.check_finite_tree("a value of form", samples)
-    # On the host: the few numbers that are left cost no compilation there.
-    samples = jax.device_get(samples)
+    samples, exact = jax.device_get(samples)  # the few numbers that are left cost no compilation on the host
+    return jax.tree.map(np.add, samples, exact)
+
+
+def sampled(form: Callable, key: Array, count: int, layout: Layout, basis: Array | None) -> tuple[PyTree, PyTree]:
+    """Values of the form of `count` sign vectors projected away from the basis, and its sum over the basis."""
+    samples = stacked(lambda index: form(sign_probe(key, index, basis, layout=layout)), count)
     if basis is None:
-        return samples
-    inside = jax.device_get(stacked(lambda index: form(unravel(basis[index], layout)), len(basis)))
-    return jax.tree.map(lambda values, exact: values + exact.sum(axis=0), samples, inside)
+        return samples, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), samples)
+    inside = stacked(lambda index: form(_row(basis, index)), len(basis))
+    return samples, jax.tree.map(lambda leaf: leaf.sum(axis=0), inside)
+
+
+@jax.jit
+def _row(rows, index):
+    return rows[index]
 
 
 @functools.partial(jax.jit, static_argnames="layout")
-def sign_probe(
-    key: Array, index: Array, basis: Float[Array, "rows size"] | None, *, layout: Layout
-) -> Float[Array, " size"]:
+def sign_probe(key: Array, index: Array, basis: Array | None, *, layout: Layout) -> Array:
     """The probe of this index as a flat vector; projected away from the rows of `basis`, if there is one."""
     probe = jax.random.rademacher(jax.random.fold_in(key, index), (layout.size,), layout.dtype)
     if basis is None:
@@ -145,9 +149,7 @@ def sign_probe(
     return probe - matmul(matmul(basis, probe), basis)
 
 
-def dominant_basis(
-    matvecs: Sequence[Callable], like: PyTree, key: Array, num_products: int
-) -> Float[Array, "rows size"]:
+def dominant_basis(matvecs: Sequence[Callable], like: PyTree, key: Array, num_products: int) -> Array:
     """Orthonormal rows that span products of the matvecs with random signs: mostly their largest eigenvectors.
 
     Args:
@@ -174,7 +176,7 @@ def dominant_basis(
     return orthonormal_rows(jnp.stack([product(row) for product in products for row in signs][: layout.size]))
 
 
-def sample_mean(samples: Float[Array, "n ..."]) -> Estimate:
+def sample_mean(samples: Array) -> Estimate:
     """The mean of n independent samples with its standard error and 95% interval by Student's t.
 
     Args:

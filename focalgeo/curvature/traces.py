@@ -14,7 +14,7 @@ import numpy as np
 from focalgeo import checks, trees
 from focalgeo.curvature.lanczos import orthogonalise
 from focalgeo.curvature.matvec import MOST_PRODUCTS, Layout, flat_matvec, orthonormal_rows, stacked
-from focalgeo.curvature.quadratic_forms import sample_mean, sign_probe
+from focalgeo.curvature.quadratic_forms import sample_mean, sampled
 from focalgeo.precision import matmul
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
@@ -60,30 +60,19 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
     layout, product = flat_matvec(matvec, like, key)
     checks.check_choice("method", method, LEAST_PRODUCTS)
     num_probes = checks.count("num_probes", num_probes, LEAST_PRODUCTS[method], MOST_PRODUCTS)
-    if method == "hutchinson":
-        estimate = _estimate(jnp.zeros((), layout.dtype), _samples(product, key, num_probes, layout))
-    elif method == "xtrace":
+    if method == "xtrace":
         rows = checks.count("num_probes // 2", min(num_probes // 2, layout.size), 1, MOST_XTRACE_SAMPLES)
         estimate = _interval(*value_and_stderr(subspace(product, key, rows, layout)), rows)
     else:
-        sketch_key, sample_key = jax.random.split(key)
-        rows = min(num_probes // 3, layout.size)
-        signs = _signs(sketch_key, (rows, layout.size), layout.dtype)
-        basis = orthonormal_rows(_each(product, signs))
-        exact = _dot(basis, _each(product, basis))
-        estimate = _estimate(exact, _samples(product, sample_key, num_probes - 2 * rows, layout, basis=basis))
+        basis = None
+        if method == "hutch++":
+            sketch_key, key = jax.random.split(key)
+            signs = _signs(sketch_key, (min(num_probes // 3, layout.size), layout.size), layout.dtype)
+            basis, num_probes = orthonormal_rows(_each(product, signs)), num_probes - 2 * len(signs)
+        samples, exact = sampled(lambda probe: _dot(probe, product(probe)), key, num_probes, layout, basis)
+        estimate = _estimate(exact, samples)
     checks.check_finite_tree("the trace", estimate[:2])
     return estimate
-
-
-def _samples(product: Callable, key: Array, count: int, layout: Layout, *, basis: Array | None = None) -> Array:
-    """Values of v' H v for `count` probes v, each projected away from the rows of `basis` if there is one."""
-
-    def sample(index: Array) -> Array:
-        probe = sign_probe(key, index, basis, layout=layout)
-        return _dot(probe, product(probe))
-
-    return stacked(sample, count)
 
 
 def _each(product: Callable, rows: Array) -> Array:

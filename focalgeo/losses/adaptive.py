@@ -5,7 +5,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
 from focalgeo import checks
 from focalgeo.losses.focal import focal_loss, signed_focal_loss
@@ -133,8 +132,8 @@ FLIP, LOWEST, HIGHEST = 0.2, -2.0, 20.0  # of AdaFocal's gamma
 class AdaFocalState(NamedTuple):
     """AdaFocal's bins of confidence and the gamma of each, kept from epoch to epoch; a pytree of float32."""
 
-    edges: Float[Array, " bins-1"]  # ascending: bin i holds edges[i - 1] <= p < edges[i]
-    gammas: Float[Array, " bins"]
+    edges: Array  # [bins-1], ascending: bin i holds edges[i - 1] <= p < edges[i]
+    gammas: Array  # [bins]
 
 
 def adafocal_state(num_bins: int = 15) -> AdaFocalState:
@@ -144,7 +143,7 @@ def adafocal_state(num_bins: int = 15) -> AdaFocalState:
     return AdaFocalState(*jax.device_put((edges, np.ones(num_bins, np.float32))))
 
 
-def next_gamma(gamma: PerExample | float, gap: PerExample | float) -> Float[Array, "..."]:
+def next_gamma(gamma: PerExample | float, gap: PerExample | float) -> Array:
     """AdaFocal's rule gamma exp(sign(gamma) gap), then a flip of sign to 0.2 where it shrinks below, then a clip.
 
     Args:
@@ -164,10 +163,10 @@ def next_gamma(gamma: PerExample | float, gap: PerExample | float) -> Float[Arra
 
 def adafocal_update(
     state: AdaFocalState,
-    confidence: Float[Array, " examples"],
+    confidence: Array,
     correct: Array,
     *,
-    mask: Bool[Array, " examples"] | None = None,
+    mask: Array | None = None,
 ) -> AdaFocalState:
     """The state after an epoch: bins of equal mass from validation confidence, and each gamma moved by its gap.
 

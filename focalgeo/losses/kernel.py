@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Integer
 
 from focalgeo import checks
 from focalgeo.losses.log_odds import softplus, true_class_log_odds
@@ -12,10 +11,10 @@ WIDTH = 0.4  # of the Laplacian kernel exp(-|r_i - r_j| / WIDTH)
 
 
 def mmce(
-    logits: Float[Array, "examples classes"],
-    labels: Integer[Array, " examples"],
-    mask: Bool[Array, " examples"] | None = None,
-) -> Float[Array, ""]:
+    logits: Array,
+    labels: Array,
+    mask: Array | None = None,
+) -> Array:
     """Maximum mean calibration error sqrt(sum_ij (c_i - r_i)(c_j - r_j) k(r_i, r_j)) / m, a pure number from 0 to 1.
 
     r is the largest softmax probability, c is 1 where its class is the label, k(r, s) = exp(-|r - s| / 0.4), m counts
@@ -38,10 +37,10 @@ def mmce(
 
 
 def weighted_mmce(
-    logits: Float[Array, "examples classes"],
-    labels: Integer[Array, " examples"],
-    mask: Bool[Array, " examples"] | None = None,
-) -> Float[Array, ""]:
+    logits: Array,
+    labels: Array,
+    mask: Array | None = None,
+) -> Array:
     """Weighted MMCE: as `mmce`, with residuals of right and wrong examples averaged separately, a pure number.
 
     sqrt(sum_ij u_i u_j k(r_i, r_j)) with u_i = (1 - r_i) / n_right where right and -r_i / n_wrong where wrong. A kind

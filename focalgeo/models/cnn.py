@@ -1,13 +1,12 @@
 """Plain and compact convolutional networks for small images: a small one for quick runs, VGG, DenseNet, MobileNet."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import BatchNorm, Classifier, ConvNorm, check_stages, conv
+from focalgeo.models.layers import BatchNorm, Classifier, check_stages, conv, conv_norms
 from focalgeo.types import InputError
 
 
@@ -53,11 +52,11 @@ class VGG(nn.Module):
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x, of 32x32 pixels or more."""
-        layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
+        layer = conv_norms(self, train=train, mask=mask)
         x = x.astype(self.dtype)
         for blocks, width in zip(self.blocks, self.widths, strict=True):
             for _ in range(blocks):
-                x = nn.relu(layer(width)(x, train=train, mask=mask))
+                x = nn.relu(layer(x, width))
             x = nn.max_pool(x, (2, 2), (2, 2), padding="SAME")
         return Classifier(self.num_classes)(x)
 
@@ -121,14 +120,13 @@ class InvertedResidual(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Features of the same height and width divided by the stride."""
-        layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
+        layer = conv_norms(self, train=train, mask=mask)
         inner = self.expansion * x.shape[-1]
-        y = nn.relu6(layer(inner, 1)(x, train=train, mask=mask))
-        y = nn.relu6(layer(inner, 3, self.stride, inner)(y, train=train, mask=mask))
-        y = layer(self.width, 1)(y, train=train, mask=mask)
+        y = nn.relu6(layer(nn.relu6(layer(x, inner, 1)), inner, 3, self.stride, inner))
+        y = layer(y, self.width, 1)
         if self.stride > 1:
             return y
-        return y + (x if x.shape == y.shape else layer(self.width, 1)(x, train=train, mask=mask))
+        return y + (x if x.shape == y.shape else layer(x, self.width, 1))
 
 
 class MobileNetV2(nn.Module):
@@ -149,19 +147,17 @@ class MobileNetV2(nn.Module):
     def __post_init__(self):
         if len(self.blocks) > len(STAGES):
             raise InputError(
-                f"config.model.options.blocks has {len(self.blocks)} entries: mobilenet_v2 has {len(STAGES)} stages"
+                f"config.model.options.blocks has {len(self.blocks)} entries, of at most {len(STAGES)} stages"
             )
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x."""
-        layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
-        x = nn.relu6(layer(32, stride=self.stem_stride)(x.astype(self.dtype), train=train, mask=mask))
+        layer = conv_norms(self, train=train, mask=mask)
+        x = nn.relu6(layer(x.astype(self.dtype), 32, stride=self.stem_stride))
         for (expansion, width, first_stride), blocks in zip(STAGES[: len(self.blocks)], self.blocks, strict=True):
-            for number in range(blocks):
-                stride = first_stride if number == 0 else 1
+            for stride in (first_stride, *[1] * (blocks - 1)):
                 block = InvertedResidual(expansion, width, stride, self.axis_name, self.dtype)
                 x = block(x, train=train, mask=mask)
-        x = nn.relu6(layer(1280, 1)(x, train=train, mask=mask))
-        return Classifier(self.num_classes)(x)
+        return Classifier(self.num_classes)(nn.relu6(layer(x, 1280, 1)))

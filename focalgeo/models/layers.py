@@ -106,6 +106,15 @@ class ConvNorm(nn.Module):
         return BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(x, train=train, mask=mask)
 
 
+def conv_norms(module: nn.Module, *, train: bool, mask: Array | None) -> Callable:
+    """ConvNorm as (x, width, kernel=3, stride=1, groups=1) -> features, each call a layer of `module`."""
+
+    def layer(x: Array, *shape: int, **options: int) -> Array:
+        return ConvNorm(*shape, **options, axis_name=module.axis_name, dtype=module.dtype)(x, train=train, mask=mask)
+
+    return layer
+
+
 def conv(x: Array, width: int, kernel: int, *, stride: int = 1, groups: int = 1, dtype: Any = jnp.float32) -> Array:
     """A square convolution without bias, padded by kernel // 2 as PyTorch's are, with He's initial weights.
 

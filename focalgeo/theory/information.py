@@ -1,21 +1,18 @@
 """Information: Fisher information of a softmax and its KL divergence; the largest entropy under a mean energy."""
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.calibration.roots import bisection, implicit_step
-from focalgeo.checks import Rows, Scalar
+from focalgeo.checks import Batch, Rows, Scalar
 from focalgeo.types import Array, InputError
 
 _FAR = 80.0  # beyond it a sum of exponentials may overflow, and a logarithm of sums loses little
 _TERMS = 10  # Taylor terms of exp(x) - 1 - x below |x| = 1/2: the first one left out is below 1e-10 of the sum
 
 
-def softmax_fisher(logits: Rows) -> Float[Array, "*batch classes classes"]:
+def softmax_fisher(logits: Rows) -> Array:
     """Fisher information of softmax(logits) in its logits: diag(p) - p p^T.
 
     Args:
@@ -36,7 +33,7 @@ def softmax_fisher(logits: Rows) -> Float[Array, "*batch classes classes"]:
     return jnp.vectorize(jnp.diag, signature="(n)->(n,n)")(p) - p[..., :, None] * p[..., None, :]
 
 
-def softmax_divergence(logits: Rows, displacement: Rows) -> Float[Array, "*batch"]:
+def softmax_divergence(logits: Rows, displacement: Rows) -> Batch:
     """KL(softmax(z) || softmax(z + d)) in nats: log(1 + sum_k p_k (exp(d_k - m) - 1 - (d_k - m))), m = sum_k p_k d_k.
 
     Value and gradient vanish at d = 0 and the Hessian there is `softmax_fisher`(z): KL = d^T F d / 2 + O(|d|^3), so
@@ -80,9 +77,7 @@ def _exp_minus_line(log_p: Array, x: Array) -> Array:
 _HALVINGS = 60
 
 
-def maxwell_boltzmann(
-    energies: Float[Array, " states"] | Sequence[float], mean_energy: Scalar
-) -> tuple[Float[Array, ""], Float[Array, " states"]]:
+def maxwell_boltzmann(energies: Array, mean_energy: Scalar) -> tuple[Array, Array]:
     """Inverse temperature beta and probabilities exp(-beta E_i) / Z that have the given mean energy.
 
     Of all distributions with that mean this one has the largest entropy, beta U + log Z. The mean falls strictly in

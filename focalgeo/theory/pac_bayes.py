@@ -1,12 +1,10 @@
 """The PAC-Bayes-lambda bound, minimised over lambda and posterior in turn."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
 
 from focalgeo import checks
 from focalgeo.checks import Batch, Numbers, Scalar
@@ -20,18 +18,18 @@ _LEAST_DIVERGENCE = -1e-5  # of a divergence of 0, by rounding
 class PacBayes(NamedTuple):
     """The bound, the lambda and posterior that minimise it; `residual` is the last change of lambda."""
 
-    bound: Float[Array, ""]
-    lambda_: Float[Array, ""]
-    posterior: Float[Array, " hypotheses"]
-    divergence: Float[Array, ""]  # KL(posterior || prior) in nats
-    expected_loss: Float[Array, ""]
-    steps: Int[Array, ""]
-    residual: Float[Array, ""]
+    bound: Array
+    lambda_: Array
+    posterior: Array  # [hypotheses]
+    divergence: Array  # KL(posterior || prior) in nats
+    expected_loss: Array
+    steps: Array
+    residual: Array
 
 
 def pac_bayes_bound(
-    losses: Float[Array, " hypotheses"] | Sequence[float],
-    prior: Float[Array, " hypotheses"] | Sequence[float],
+    losses: Array,
+    prior: Array,
     num_examples: Scalar,
     *,
     delta: Scalar = 0.05,

@@ -1,7 +1,6 @@
 """Conditional risk of the focal loss, the prediction that minimises it, and the proper loss inside it."""
 
 import jax.numpy as jnp
-from jaxtyping import Float, Integer
 
 from focalgeo import checks
 from focalgeo.calibration import inverse_focal_calibration
@@ -64,7 +63,7 @@ def focal_lower_bound(p: Rows, q: Rows, gamma: Numbers) -> Batch:
     return _expected(p, -log_q) - jnp.squeeze(gamma, -1) * entropy
 
 
-def optimal_prediction(p: Rows, gamma: Numbers) -> Float[Array, "*batch classes"]:
+def optimal_prediction(p: Rows, gamma: Numbers) -> Array:
     """The prediction q that minimises `conditional_risk`(p, q, gamma): the inverse focal calibration map of p.
 
     Args:
@@ -91,7 +90,7 @@ def optimal_prediction(p: Rows, gamma: Numbers) -> Float[Array, "*batch classes"
     return jnp.exp(inverse_focal_calibration(jnp.log(p), gamma))
 
 
-def proper_focal_loss(logits: Rows, labels: Integer[Array, "*#batch"] | int, gamma: Numbers) -> Batch:
+def proper_focal_loss(logits: Rows, labels: Array | int, gamma: Numbers) -> Batch:
     """The proper loss inside the focal loss, L*(q, y) = l(p_hat^-1(q)_y): focal loss of the inverse focal map of q.
 
     With q = softmax(logits), focal loss is this proper loss behind the fixed map p_hat. Its conditional risk is

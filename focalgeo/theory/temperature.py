@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.calibration import binary_focal_calibration, focal_calibration
@@ -21,10 +20,10 @@ _POINTS = 4096  # logits at which the ratio of the maps is evaluated; it is too 
 class TemperatureBounds(NamedTuple):
     """Temperatures between which the focal map lies: for every logit, and the tightest for |logit| up to a range."""
 
-    low: Float[Array, ""]
-    high: Float[Array, ""]
-    tight_low: Float[Array, ""]
-    tight_high: Float[Array, ""]
+    low: Array
+    high: Array
+    tight_low: Array
+    tight_high: Array
 
 
 def focal_slope_at_zero(gamma: Numbers) -> Batch:
@@ -91,9 +90,7 @@ MOST_STEPS = {2: 1_000_000, 3: 1_400, 4: 180}
 _SECTIONS = 45  # golden sections: 1.618^-45 of the first bracket is below float32's resolution
 
 
-def matching_temperature(
-    gamma: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
-) -> Float[Array, ""]:
+def matching_temperature(gamma: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD) -> Array:
     """The temperature T that minimises `temperature_mismatch`: the minimax fit of temperature scaling to the focal map.
 
     Args:
@@ -124,7 +121,7 @@ def matching_temperature(
 
 def temperature_mismatch(
     gamma: Scalar, temperature: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
-) -> Float[Array, ""]:
+) -> Array:
     """Largest difference of the focal map of softmax(z) and softmax(z / T), over all classes and all z of one spread.
 
     Args:

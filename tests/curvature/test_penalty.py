@@ -12,8 +12,8 @@ from reference.curvature import MLP, sign_quadratic_forms
 from test_products import loss
 
 from focalgeo import models, trees
-from focalgeo.curvature import dense_hessian, hvp, outputs_and_trace, value_and_trace
-from focalgeo.curvature.penalty import BILINEAR, FORMS, reverse_after_forward, second_order
+from focalgeo.curvature import dense_hessian, outputs_and_trace, value_and_trace
+from focalgeo.curvature.penalty import FORMS, reverse_after_forward, second_order
 from focalgeo.types import InputError
 
 
@@ -34,15 +34,6 @@ def test_all_forms_and_their_gradients_are_equal(params64):
     np.testing.assert_allclose(values, [values[0]] * len(FORMS), rtol=1e-12)
     for other in gradients[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), gradients[0], other)
-
-
-def test_value_is_the_loss_and_the_estimate_the_mean_of_v_hv(params64):
-    key = jax.random.key(4)
-    value, estimate = jax.jit(lambda params: value_and_trace(loss, params, key, num_probes=3))(params64)
-    probes = [trees.rademacher(one, params64) for one in jax.random.split(key, 3)]
-    form = jax.jit(lambda probe: trees.dot(probe, hvp(loss, params64, probe)))
-    np.testing.assert_allclose(value, loss(params64), rtol=1e-12)
-    np.testing.assert_allclose(estimate, np.mean([form(probe) for probe in probes]), rtol=1e-12)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -186,10 +177,8 @@ def _(primals, tangents):
     return cube_by_rule(primals[0]), 3 * primals[0] ** 2 * jnp.cos(cube_by_rule(primals[0])) * tangents[0]
 
 
-def correlate(p, *, strides=(1, 1)):
-    return lax.conv_general_dilated(
-        p["image"], p["kernel"], strides, "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+def correlate(p):
+    return lax.conv_general_dilated(p["image"], p["kernel"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 def pooled(p):
@@ -200,10 +189,6 @@ def scanned(p):
     return lax.scan(lambda carry, row: (jnp.tanh(carry * row), jnp.sum(carry)), p["vector"], p["matrix"])
 
 
-def looped(p):
-    return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.sin(c[1] @ p["matrix"])), (0, p["vector"]))[1]
-
-
 def branched(p):
     return lax.cond(p["vector"][0] > 0, lambda v: v**3, lambda v: jnp.exp(v) @ p["matrix"], p["vector"])
 
@@ -212,50 +197,24 @@ def rematerialised(p):
     return jax.checkpoint(lambda q: jnp.tanh(q["matrix"] @ jnp.sin(q["vector"])))(p)
 
 
-def dropped_out(p):
-    keep = jax.random.bernoulli(jax.random.fold_in(jax.random.key(0), 1), 0.5, (4,))
-    return jnp.where(keep, p["vector"] ** 2, 0.0) * jax.random.normal(jax.random.PRNGKey(3), (4,), p["vector"].dtype)
-
-
-def picked(p):
-    order = jnp.argsort(p["vector"])
-    rows = jnp.take_along_axis(jnp.exp(p["matrix"]), order[:, None], 1)
-    return rows[:, 0] * jnp.sort(p["vector"]) * p["matrix"][jnp.argmax(p["vector"])], p["vector"].astype(jnp.int32)
-
-
-def half_stopped(p):
-    return lax.stop_gradient(jnp.sin(p["vector"])) * p["vector"] ** 2
-
-
-def with_results_of_all_kinds(p):
-    return {
-        "key": jax.random.key(1),
-        "constant": jnp.ones(()),
-        "count": jnp.arange(3),
-        "same": p["vector"],
-        "none": None,
-    }
-
-
 FUNCTIONS = {
     "matrix product": lambda p: p["matrix"] @ jnp.sin(p["matrix"]) @ p["vector"],
-    "square by mul": lambda p: lax.mul(jnp.sin(p["vector"]), jnp.sin(p["vector"])),
     "scalar operand": lambda p: jnp.sum(p["vector"]) * p["matrix"] / (2 + jnp.sum(p["vector"] ** 2)),
     "convolution": lambda p: jnp.sum(jnp.tanh(correlate(p)) ** 2),
-    "strided convolution": lambda p: correlate({**p, "image": jnp.sin(p["image"])}, strides=(2, 2)),
     "relu": lambda p: jax.nn.relu(p["matrix"] @ jax.nn.relu(p["vector"])),
     "custom_jvp": lambda p: cube_by_rule(p["matrix"] @ cube_by_rule(p["vector"])),
     "softmax": lambda p: jax.nn.log_softmax(p["matrix"]) @ jax.nn.softmax(p["vector"]),
     "max pooling": pooled,
     "scan": scanned,
-    "while": looped,
     "cond": branched,
     "checkpoint": rematerialised,
-    "random": dropped_out,
-    "integers, sort, gather": picked,
-    "stop_gradient": half_stopped,
-    "inner jit": jax.jit(lambda p: jnp.sin(jax.jit(jnp.square)(p["vector"]))),
-    "results of all kinds": with_results_of_all_kinds,
+    "results of all kinds": lambda p: {
+        "key": jax.random.key(1),
+        "constant": jnp.ones(()),
+        "whole": p["vector"].astype(jnp.int32),
+        "sorted": jnp.sort(lax.stop_gradient(p["vector"]) * p["vector"] ** 2),
+        "none": None,
+    },
 }
 
 
@@ -293,28 +252,11 @@ def test_equals_jvp_of_jvp_and_so_do_gradients(name):
     with jax.enable_x64(True):
         params, probe = random_tree(0), random_tree(1)
         assert_same(second_order(function, params, probe), jvp_of_jvp(function, params, probe))
-        if name != "while":  # no reverse mode through it
 
-            def gradient(by):
-                return jax.jit(jax.grad(lambda p, v: sum_of_all(by(function, p, v)), argnums=(0, 1)))(params, probe)
+        def gradient(by):
+            return jax.jit(jax.grad(lambda p, v: sum_of_all(by(function, p, v)), argnums=(0, 1)))(params, probe)
 
-            assert_same(gradient(second_order), gradient(jvp_of_jvp))
-
-
-OPERANDS = {
-    "mul": lambda p: lax.mul(p["matrix"], jnp.sin(p["matrix"])),
-    "dot_general": lambda p: p["matrix"] @ jnp.sin(p["vector"]),
-    "conv_general_dilated": correlate,
-}
-
-
-@pytest.mark.parametrize("primitive", sorted(BILINEAR, key=str), ids=str)
-def test_what_is_listed_as_bilinear_is(primitive):
-    function = OPERANDS[primitive.name]
-    with jax.enable_x64(True):
-        params, probe = random_tree(2), random_tree(3)
-        assert primitive in {equation.primitive for equation in jax.make_jaxpr(function)(params).eqns}
-        assert_same(second_order(function, params, probe), jvp_of_jvp(function, params, probe))
+        assert_same(gradient(second_order), gradient(jvp_of_jvp))
 
 
 def test_a_product_is_formed_once_for_every_pair_of_coefficients_that_are_not_zero():
@@ -326,20 +268,6 @@ def test_a_product_is_formed_once_for_every_pair_of_coefficients_that_are_not_ze
     traced = str(jax.make_jaxpr(lambda p, v: second_order(network, p, v))(params, probe))
     # The first layer is linear in the parameters, and relu of that has no second derivative either.
     assert traced.count("dot_general[") == 2 + 4 + 5
-
-
-def test_a_gradient_forms_no_product_with_a_coefficient_that_is_zero():
-    params, probe = random_tree(0, np.float32), random_tree(1, np.float32)
-
-    def products(by):
-        def curvature(p):
-            return by(lambda q: jnp.sum(jnp.tanh(q["matrix"] @ jnp.tanh(q["matrix"] @ jnp.ones(4)))), p, probe)[2]
-
-        return str(jax.make_jaxpr(jax.grad(curvature))(params)).count("dot_general[")
-
-    # Forward 2 and 5; back 5 for the second layer's input, 3 for its weights, 1 for the first's; none for the probe.
-    assert products(second_order) == 7 + 8 + 1
-    assert products(jvp_of_jvp) > 16
 
 
 def test_on_two_devices_with_sums_over_them_and_over_what_is_closed_over():

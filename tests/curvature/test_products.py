@@ -20,7 +20,6 @@ from focalgeo.curvature import (
     linearized_hvp,
     restrict,
 )
-from focalgeo.losses import cross_entropy
 from focalgeo.types import InputError, RunError
 
 ORACLE = MLP()
@@ -80,22 +79,6 @@ def test_float32_hvp_is_symmetric_and_near_float64():
     np.testing.assert_allclose(forward, flat(left) @ ORACLE.hessian() @ flat(right), rtol=1e-4)
 
 
-def test_dense_hessian_of_one_parameter():
-    np.testing.assert_allclose(dense_hessian(lambda p: p["x"] ** 3, {"x": jnp.float32(2)}), [[12.0]], rtol=1e-6)
-
-
-def test_second_order_loss_expansion_is_the_fisher_quadratic_form():
-    # Kimura and Naganuma, Theorem 2: KL(p_z || p_{z+d}) = d'Fd/2 + O(|d|^3); ratios computed with mpmath.
-    with jax.enable_x64(True):
-        z, direction = jnp.array([2.0, 0.5, -1.25]), jnp.array([0.3, -0.2, 0.1])
-        log_p = jax.nn.log_softmax(z)
-        for size, expected in ((0.1, 0.98983), (0.01, 0.99898), (0.001, 0.999898)):
-            d = size * direction
-            kl = jnp.sum(jnp.exp(log_p) * (log_p - jax.nn.log_softmax(z + d)))
-            fisher = jnp.vdot(d, hvp(jax.nn.logsumexp, z, d))
-            assert float(2 * kl / fisher) == pytest.approx(expected, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("bad", "params", "message"),
     [
@@ -117,35 +100,6 @@ def test_vectors_that_do_not_match_are_refused(vector):
         hvp(jnp.sum, jnp.ones(3), vector)
     with pytest.raises(InputError, match="same structure"):
         linearized_hvp(jnp.sum, jnp.ones(3))(vector)
-
-
-# Kimura and Naganuma, Eq. 27: near its minimum a likelihood is the quadratic form of its Fisher information.
-def test_the_quadratic_fit_of_logistic_regression_errs_by_the_cube_of_the_step():
-    random = np.random.default_rng(0)
-    x, noise = random.normal(size=(60, 3)), random.gumbel(size=(60, 2))
-    labels = np.argmax(np.stack([np.zeros(60), x @ [1.0, -2.0, 0.5]], 1) + noise, 1)
-    with jax.enable_x64(True):
-
-        def scores(params):
-            score = jnp.asarray(x) @ params["w"] + params["b"]
-            return jnp.stack([jnp.zeros_like(score), score], axis=1)
-
-        def mean_loss(z):
-            return jnp.mean(cross_entropy(z, jnp.asarray(labels)))
-
-        params, unravel = ravel_pytree({"b": jnp.zeros(()), "w": jnp.zeros(3)})
-        likelihood = jax.jit(lambda flat: mean_loss(scores(unravel(flat))))
-        for _ in range(12):
-            params -= jnp.linalg.solve(dense_hessian(likelihood, params), jax.grad(likelihood)(params))
-        direction = jnp.asarray(random.normal(size=4))
-        fisher = ggn_vp(lambda flat: scores(unravel(flat)), mean_loss, params, direction)
-        steps = np.array([0.02, 0.01, 0.005])
-        errors = np.array(
-            [likelihood(params + e * direction) - likelihood(params) - e**2 / 2 * (direction @ fisher) for e in steps]
-        )
-        quadratic = steps**2 / 2 * float(direction @ fisher)
-    np.testing.assert_allclose(errors[:-1] / errors[1:], 8, rtol=0.03)  # halve the step: an eighth of the error
-    assert np.all(np.abs(errors) < 0.1 * quadratic)
 
 
 def own_logits(params):
