@@ -1,13 +1,14 @@
-"""Tables of the rows in results.json, and their places in README.md."""
+"""What the compiled rows come to: claims by topology, and the README's tables."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.accelerators.cases import ONE, cases
-from experiments.writing import filled, markdown, plain
+from experiments.accelerators.cases import HOST, ONE, cases
+from experiments.claims import Claim
+from experiments.intervals import NOT, SHOWS
+from experiments.writing import markdown, plain
 
+Row = Mapping[str, Any]
 KINDS = {
     "training steps": "training step",
     "sweep steps": "sweep step",
@@ -18,132 +19,84 @@ HEAD = (
     *("program", "dtype", "compiled for", "compiles", "s to compile", "CPU s", "Gflop", "of its own", "Mcycles"),
     *("MB of temporaries", "MB in all", "fits in 16 GB"),
 )
-_PLAIN = "resnet20"
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Whether every program compiles and fits, by topology."""
+    found = []
+    for topology in dict.fromkeys(row["topology"] for row in rows):
+        good = [bool(row["compiles"] and row.get("fits")) for row in rows if row["topology"] == topology]
+        claim = f"{topology}: every program compiles and fits in memory"
+        found.append(Claim("focalgeo", claim, SHOWS if all(good) else NOT, f"{sum(good)} of {len(good)} programs"))
+    return found
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, str]:
     """Markdown tables by name, made of the rows alone, in the order of `cases`."""
-    keys = [case.key(topology) for case in cases() for topology in case.on]
-    places = {each: place for place, each in enumerate(keys)}
-    rows = sorted(results["rows"], key=lambda row: places.get(key(row), len(places)))
-    found = {name: table([row for row in rows if row["kind"] == kind]) for name, kind in KINDS.items()}
-    return found | {
-        "members": members_table(rows),
-        "forms": forms_table(rows),
-        "versions": made_with(results),
-        "missing": missing(rows),
-    }
+    places = {case.label: place for place, case in enumerate(cases())}
+    rows = sorted(results["rows"], key=lambda row: places.get(label(row), len(places)))
+    of_kinds = {name: table([row for row in rows if row["kind"] == kind]) for name, kind in KINDS.items()}
+    return of_kinds | {"members": members_table(rows), "forms": forms_table(rows), "versions": made_with(results)}
+
+
+def label(row: Row) -> str:
+    """`Case.label` of the row's program."""
+    return f"{row['kind']}: {row['program']}, {row['dtype']}, {row['topology']}"
 
 
 def made_with(results: Mapping[str, Any]) -> str:
     """A line on versions and machine."""
     named = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     loads = [row["load"] for row in results["rows"]]
-    load = f"load while compiling {min(loads):.0f} to {max(loads):.0f}" if loads else "no rows"
+    load = f"load while compiling {min(loads):.0f} to {max(loads):.0f}"
     return f"With {named}, on {results['cores']} CPU cores ({results['processor']}), {load}.\n"
 
 
-def missing(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The programs that have no row yet, a line for each topology."""
-    there = {key(row) for row in rows}
-    found: dict[str, list[str]] = {}
-    for case in cases():
-        for topology in case.on:
-            if case.key(topology) not in there:
-                found.setdefault(topology, []).append(f"{case.kind} {case.name} ({case.dtype})")
-    lines = [f"- {topology}: {'; '.join(names)}" for topology, names in found.items()]
-    return "\n".join(["Not compiled yet:" if lines else "Every program has its row.", "", *lines]).strip() + "\n"
-
-
-def key(row: Mapping[str, Any]) -> tuple[str, str, str, str | None]:
-    """What tells a row from every other, as `Case.key`; one that ran on a device has no topology."""
-    return row["program"], row["kind"], row["dtype"], row.get("topology")
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """A line for each row."""
     return markdown(HEAD, map(_cells, rows))
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Row) -> list[str]:
     where = row["topology"] if row["topology"] == ONE else f"{row['topology']} ({row['devices']})"
     first = [row["program"], row["dtype"], where]
     if not row["compiles"]:
         return [*first, f"no: {row['error'].replace('|', '/')}", *["-"] * 8]
-    mega = f"{row['temporaries'] / 1e6:,.0f}", f"{in_all(row) / 1e6:,.0f}"
+    own = f"{row['flops'] / row['own_flops']:.2f}" if row["own_flops"] else "-"
+    own = "(loop)" if row["own_flops"] and row["loops"] else own  # which hides how often its body runs
     took = f"{row['seconds']:.0f}", f"{row['cpu_seconds']:.0f}"
-    cost = plain(row["flops"] / 1e9), _ratio(row), plain(row["cycles"] / 1e6)
+    cost = plain(row["flops"] / 1e9), own, plain(row["cycles"] / 1e6)
+    mega = f"{row['temporaries'] / 1e6:,.0f}", f"{_in_all(row) / 1e6:,.0f}"
     return [*first, "yes", *took, *cost, *mega, "yes" if row["fits"] else "no"]
 
 
-def in_all(row: Mapping[str, Any]) -> int:
-    """Bytes on a device: arguments, outputs that are not donated arguments, temporaries, code."""
+def _in_all(row: Row) -> int:
     return row["arguments"] + row["outputs"] + row["temporaries"]
 
 
-def _ratio(row: Mapping[str, Any]) -> str:
-    """Operations over the computation's own; none where a loop hides how often its body runs."""
-    if not row["own_flops"]:
-        return "-"
-    return "(loop)" if row["loops"] else f"{row['flops'] / row['own_flops']:.2f}"
-
-
-def members_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def members_table(rows: Sequence[Row]) -> str:
     """Members on one device against as many steps of one: operations, estimated cycles, and bytes in all."""
-    on_one = {row["program"]: row for row in rows if row["kind"] == "sweep step" and row["topology"] == ONE}
-    alone = on_one.pop("1 member", None)
+    on_one = [row for row in rows if row["kind"] == "sweep step" and row["topology"] == ONE]
     head = ("program", "Gflop", "of as many steps of one", "Mcycles", "of as many steps of one", "MB", "of one's")
-    if alone is None or not alone["compiles"]:
-        return markdown(head, [])
-    cells = [_members_cells(row, alone) for row in on_one.values() if row["compiles"]]
-    return markdown(head, [_members_cells(alone, alone), *cells])
+    return markdown(head, [_members_cells(row, on_one[0]) for row in on_one])
 
 
-def _members_cells(row: Mapping[str, Any], alone: Mapping[str, Any]) -> list[str]:
+def _members_cells(row: Row, alone: Row) -> list[str]:
     times = row["members"] if row["loops"] else 1  # the compiler counts the body of a loop once
     outside = row["cycles_outside_loops"] if row["loops"] else 0
     costs = {"flops": times * row["flops"], "cycles": times * (row["cycles"] - outside) + outside}
     flops, cycles = (f"{cost / row['members'] / alone[name]:.2f}" for name, cost in costs.items())
-    held = f"{in_all(row) / 1e6:,.0f}", f"{in_all(row) / in_all(alone):.2f}"
+    held = f"{_in_all(row) / 1e6:,.0f}", f"{_in_all(row) / _in_all(alone):.2f}"
     return [row["program"], plain(costs["flops"] / 1e9, 4), flops, plain(costs["cycles"] / 1e6), cycles, *held]
 
 
-def forms_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def forms_table(rows: Sequence[Row]) -> str:
     """Steps with the trace penalty against the same network's plain step."""
+    plain_step = [row for row in rows if label(row) == f"training step: resnet20, float32, {HOST}"]
+    lines = []
+    for row in [*plain_step, *(row for row in rows if row["kind"] == "trace penalty" and row["compiles"])]:
+        pairs = ((row[name], row[name] / plain_step[0][name]) for name in ("flops", "cycles", "temporaries"))
+        cells = zip((1e9, 1e6, 1e6), pairs, strict=True)
+        lines.append([row["program"], *(text for unit, (n, ratio) in cells for text in (plain(n / unit), f"{ratio:.2f}"))])
     head = ("step", "Gflop", "of a plain step", "Mcycles", "of a plain step", "MB of temporaries", "of a plain step's")
-    steps = [row for row in rows if row["program"] == _PLAIN and row["dtype"] == "float32" and row["compiles"]]
-    steps = [row for row in steps if row["kind"] == "training step" and row["topology"] == "v5e:2x2"]
-    if not steps:
-        return markdown(head, [])
-    found = [row for row in rows if row["kind"] == "trace penalty" and row["compiles"]]
-    return markdown(head, [_form_cells(row, steps[0]) for row in (*steps, *found)])
-
-
-def _form_cells(row: Mapping[str, Any], step: Mapping[str, Any]) -> list[str]:
-    found = [row["program"]]
-    for name, unit in (("flops", 1e9), ("cycles", 1e6), ("temporaries", 1e6)):
-        found += [plain(row[name] / unit), f"{row[name] / step[name]:.2f}"]
-    return found
-
-
-def timed_table(results: Mapping[str, Any]) -> str:
-    """Milliseconds of the programs that ran on a device."""
-    head = ("program", "dtype", "members", "ms", "s to compile", "Tflop/s of its own products")
-    return markdown(head, [_timed_cells(row) for row in results["rows"]])
-
-
-def _timed_cells(row: Mapping[str, Any]) -> list[str]:
-    rate = f"{row['own_flops'] / row['seconds'] / 1e12:.3g}" if row["own_flops"] else "-"
-    ms, first = f"{1e3 * row['seconds']:.3g}", f"{row['first_seconds']:.1f}"
-    return [row["program"], row["dtype"], str(row["members"]), ms, first, rate]
-
-
-def write(path: Path, results: Mapping[str, Any], found: Callable[[Mapping[str, Any]], dict[str, str]]) -> None:
-    """Write the results, and the tables made of them into the README.md beside them where there is one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    new.replace(path)
-    readme = path.parent / "README.md"
-    if readme.exists():
-        readme.write_text(filled(readme.read_text(encoding="utf-8"), found(results)), encoding="utf-8")
+    return markdown(head, lines)

@@ -1,0 +1,1 @@
+"""How fast the search, curvature, sweeps and training are, beside loops and other libraries."""
