@@ -10,7 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from focalgeo import processes
-from focalgeo.rows import Scalar, Tags
+from focalgeo.rows import Scalar
 from focalgeo.training.step import FINITE
 from focalgeo.types import RunError
 
@@ -111,17 +111,17 @@ class Meter:
             count = self._sums["count"][index]
             if count == 0:
                 continue
-            tags, n = Tags(**own, step=step, epoch=epoch), int(count)
+            tags, n = {**own, "step": step, "epoch": epoch}, int(count)
             values = {name: self._sums[name][index] for name in self._sums}
             rows += [
-                Scalar("loss", values["loss"] / count, n, "train", tags),
-                Scalar("accuracy", values["correct"] / count, n, "train", tags),
-                Scalar("learning_rate", float(learning_rate[index]), None, "train", tags),
-                Scalar("examples_per_second", self._rate() / max(np.sum(~self._frozen), 1), None, "train", tags),
-                Scalar("examples_seen", values["seen"], None, "train", tags),
+                Scalar("loss", values["loss"] / count, n, "train", **tags),
+                Scalar("accuracy", values["correct"] / count, n, "train", **tags),
+                Scalar("learning_rate", float(learning_rate[index]), None, "train", **tags),
+                Scalar("examples_per_second", self._rate() / max(np.sum(~self._frozen), 1), None, "train", **tags),
+                Scalar("examples_seen", values["seen"], None, "train", **tags),
             ]
             if values["penalty"]:
-                rows.append(Scalar("penalty", values["penalty"] / count, n, "train", tags))
+                rows.append(Scalar("penalty", values["penalty"] / count, n, "train", **tags))
         self._sums |= {name: np.zeros(len(self._tags)) for name in SUMMED}
         self.restart_clock()
         return rows
@@ -129,8 +129,7 @@ class Meter:
     def stops(self, steps_per_epoch: int) -> list[Scalar]:
         """The rows "stopped" of the members that have stopped since the last call; value is the step."""
         stops, self._stops = self._stops, []
-        where = [Tags(**own, step=step, epoch=step / steps_per_epoch) for step, own in stops]
-        return [Scalar("stopped", tags.step, tags=tags) for tags in where]
+        return [Scalar("stopped", step, **own, step=step, epoch=step / steps_per_epoch) for step, own in stops]
 
     def _rate(self) -> float:
         return self._timed / max(time.perf_counter() - self._began, 1e-9)
