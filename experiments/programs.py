@@ -33,7 +33,7 @@ class Program(NamedTuple):
     function: Callable
     arguments: tuple
     own: int | None = None
-    options: Mapping[str, PyTree] = {}  # noqa: RUF012 - arguments by name
+    options: Mapping[str, PyTree] = {}
 
     def lower(self) -> Any:
         """What jax lowers for the devices of function and arguments."""

@@ -68,7 +68,7 @@ class Case(NamedTuple):
         return f"{self.kind}: {self.name}, {self.dtype}, {self.topology}"
 
 
-def cases() -> list[Case]:
+def every() -> list[Case]:
     """All of them, those that take longest last."""
     measured = _measurements()
     little = [_step("resnet20", "float32", HOST), *(case for case in measured if case.name.startswith("hvp"))]

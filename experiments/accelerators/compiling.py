@@ -14,7 +14,8 @@ from typing import Any
 import jax
 
 from experiments import timing
-from experiments.accelerators.cases import HOST, ONE, Case, cases
+from experiments.accelerators import cases
+from experiments.accelerators.cases import HOST, ONE, Case
 from experiments.programs import Program
 from focalgeo.types import InputError
 
@@ -46,16 +47,17 @@ def devices_of(topology: str) -> Sequence[jax.Device]:
 
 def row_of_child(case: Case) -> dict[str, Any]:
     """The row of a program compiled in a process of its own, so that a compiler that crashes takes nothing with it."""
-    context = multiprocessing.get_context("spawn")
+    context, first = multiprocessing.get_context("spawn"), _first_fields(case)
     try:
         with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
             return pool.submit(_row_of_label, case.label).result()
     except BrokenProcessPool:
-        return _first_fields(case) | {"compiles": False, "error": "crash"}
+        return first | {"compiles": False, "error": "crash"}
 
 
 def _row_of_label(label: str) -> dict[str, Any]:
-    [case] = [case for case in cases() if case.label == label]
+    jax.config.update("jax_platforms", "cpu")
+    [case] = [case for case in cases.every() if case.label == label]
     return compiled_row(case)
 
 

@@ -66,7 +66,6 @@ def grid_search(examples: int, classes: int, devices: Devices) -> Program:
 
 def bootstrap(examples: int, classes: int, devices: Devices) -> Program:
     """The bootstrap of the ECE by 1,000 resamples, on one device."""
-
     key = jax.random.PRNGKey(0)
 
     def resampled(logits: jax.Array, labels: jax.Array) -> PyTree:

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments import timing
 from experiments.benchmarks import pytorch
-from experiments.writing import markdown
+from experiments.numbers import markdown
 from focalgeo import curvature, losses, models, trees
 from focalgeo.types import Array, PyTree
 

@@ -10,9 +10,7 @@ import numpy as np
 
 from experiments import timing
 from experiments.benchmarks import pytorch
-from experiments.claims import Claim
-from experiments.intervals import NOT, SHOWS
-from experiments.writing import markdown, plain
+from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
 from focalgeo import calibration
 
 torch = pytorch.torch

@@ -154,7 +154,7 @@ def modes() -> tuple[str, ...]:
 
 
 def training_steps(model: Any, split: Split, config: Any, *, low_precision: bool, mode: str) -> Callable[[int], None]:
-    """Do so many steps by the recipe of config.optimizer: examples on the device, crops, flips and normalisation inside.
+    """Do so many steps by the recipe of config.optimizer: examples on the device; crops, flips, normalisation inside.
 
     mode: of `modes`. low_precision: autocast to bfloat16. Each step has a random draw of its own.
     """

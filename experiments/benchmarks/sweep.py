@@ -13,13 +13,17 @@ import numpy as np
 
 from configs import cifar10, digits
 from experiments import programs, timing
-from experiments.writing import markdown, plain
+from experiments.numbers import markdown, plain
 
 ROOT = Path(__file__).parents[2]
 GAMMAS, SEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0), (0, 1)
 NETWORKS = {  # name -> config, fields, steps of a timed call
     "digits MLP": (digits, {"optimizer.batch_size": 64}, 50),
-    "small CNN": (cifar10, {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}, "optimizer.batch_size": 128}, 2),
+    "small CNN": (
+        cifar10,
+        {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}, "optimizer.batch_size": 128},
+        2,
+    ),
 }
 
 
@@ -79,5 +83,7 @@ def table(rows: Sequence[dict]) -> str:
     for row in rows:
         took, times = plain(1e3 * row["seconds"]), f"{row['one_by_one'] / row['seconds']:.2f}"
         rate = f"{row['images_per_second']:,.0f}"
-        lines.append([f"{row['network']}, {row['batch']}", str(row["members"]), took, times, rate, plain(row["megabytes"])])
+        lines.append(
+            [f"{row['network']}, {row['batch']}", str(row["members"]), took, times, rate, plain(row["megabytes"])]
+        )
     return markdown(heads, lines)

@@ -8,7 +8,7 @@ import jax
 from configs import cifar10
 from experiments import programs, timing
 from experiments.benchmarks import pytorch
-from experiments.writing import markdown
+from experiments.numbers import markdown
 from focalgeo.job import preparation
 
 # name -> model, its options, examples of a batch on a CPU
@@ -53,7 +53,9 @@ def measure(name: str, *, rounds: int = 5, host: bool = False) -> dict[str, Any]
             failed[way] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
     for step in stretches.values():
         step(1)  # compiles
-    counts = {way: max(1, int(LEAST_SECONDS / timing.timed(lambda step=step: step(1))[0])) for way, step in stretches.items()}
+    counts = {
+        way: max(1, int(LEAST_SECONDS / timing.timed(lambda step=step: step(1))[0])) for way, step in stretches.items()
+    }
     calls = {way: lambda step=step, n=counts[way]: step(n) for way, step in stretches.items()}
     times = timing.interleaved(calls, rounds=rounds)
     times = {kind: {way: value / counts[way] for way, value in values.items()} for kind, values in times.items()}
