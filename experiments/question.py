@@ -84,8 +84,9 @@ class Question(NamedTuple):
     read: Callable[[Flags], Parts] = lambda flags: {}
     texts: Callable[..., dict[str, str]] | None = None  # more tables by name, where their names depend on the runs
     options: str = ""  # of the command as results.json has it, before --store
+    before: str = ""  # the command that trains what is read
     answers: Sequence[str] = ()  # the papers' tables and figures, as "M Table 1"
-    cost: str = ""  # in words, where the runs do not say
+    cost: str | Callable[..., str] = ""  # in words, where the runs do not say
     cores: str = "2 cores"
     seeds: int | None = 10
     least: int = 2  # seeds
@@ -148,7 +149,7 @@ def frames(parts: Parts) -> Parts:
 
 def called(function: Callable, parts: Parts) -> Any:
     """A function of the parts that it names."""
-    return function(**{name: parts[name] for name in inspect.signature(function).parameters})
+    return function(**{name: parts[name] for name in inspect.signature(function).parameters if name in parts})
 
 
 def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: Iterable[str] = ()) -> None:
@@ -188,11 +189,13 @@ def head(question: Question, parts: Parts) -> dict[str, Any]:
         (*(str(run.get(name)) for name in apart), str(run["record"])): run["record"]["seconds"] for run in records
     }
     minutes = sum(seconds.values()) / 60
+    cost = called(question.cost, parts) if callable(question.cost) else question.cost
     time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
+    command = [f"{question.before}python -m experiments", question.name, question.options, "--store"]
     return {
         "question": question.question,
-        "command": " ".join(filter(None, ["python -m experiments", question.name, question.options, "--store"])),
-        "cost": question.cost or f"{len(records)} runs, {time} of {question.cores}",
+        "command": " ".join(filter(None, command)),
+        "cost": cost or f"{len(records)} runs, {time} of {question.cores}",
         "date": max([run["record"]["date"] for run in records] or [parts.get("about", {}).get("date", "")]),
         "answers": list(question.answers),
     }
