@@ -18,6 +18,7 @@ from focalgeo.losses import (
     hyperparameters,
     label_smoothed_cross_entropy,
     make_loss,
+    sample_gamma,
     signed_focal_loss,
     weighted_by_class,
 )
@@ -288,9 +289,7 @@ def test_labels_and_numbers_that_fit_no_loss_are_refused():
         lambda: focal_loss(logits, [0, 1], np.ones(3)),
         lambda: label_smoothed_cross_entropy(logits, [0, 1], 1.5),
         lambda: weighted_by_class(np.ones(2), [0, 1], [-1.0, 1.0]),
-        lambda: make_loss("sample_dependent_focal_loss")(
-            logits, [0, 1], {"thresholds": [0.5, 0.1], "gammas": [1.0, 2, 3]}
-        ),
+        lambda: sample_gamma(0.3, [0.5, 0.1], [1.0, 2, 3]),
         lambda: make_loss("focal_loss")(logits, [0, 1], {}),
     ):
         with pytest.raises(InputError):
