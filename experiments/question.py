@@ -68,10 +68,10 @@ class Job(NamedTuple):
 
     def is_stored(self, parts: Parts) -> bool:
         """Whether the part is there, or runs of all seeds."""
-        if not self.seeds:
+        if not self.of and not self.seeds:
             return self.part in parts
         same = [run for run in parts.get(self.part, []) if all(run[name] == value for name, value in self.of.items())]
-        return {run["seed"] for run in same} >= set(self.seeds)
+        return bool(same) and {run.get("seed") for run in same} >= set(self.seeds)
 
 
 class Question(NamedTuple):
@@ -124,7 +124,7 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
         if job.is_wanted(flags, parts):
             print(job, file=sys.stderr, flush=True)
             new = rounded(job.make(flags.out))
-            parts[job.part] = merged(parts.get(job.part, []), new, question.keys) if job.seeds else new
+            parts[job.part] = merged(parts.get(job.part, []), new, question.keys) if job.of or job.seeds else new
             parts["about"] = {"date": str(date.today())}
             write(question, parts | question.read(flags), folder, flags.scale, keep=parts)
             made = True
@@ -138,7 +138,7 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
 def merged(known: list[dict], new: list[dict], keys: Mapping[str, Iterable[Any]]) -> list[dict]:
     """The runs known with the new ones in their places, in the order of the keys and seeds."""
     orders = {name: list(levels) for name, levels in keys.items()} | {"seed": []}
-    runs = {tuple(run[name] for name in orders): run for run in [*known, *new]}
+    runs = {tuple(run.get(name) for name in orders): run for run in [*known, *new]}
 
     def place(values: tuple) -> list:
         return [levels.index(at) if levels else at for at, levels in zip(values, orders.values(), strict=True)]

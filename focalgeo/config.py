@@ -6,6 +6,7 @@ the command line, and `python -m focalgeo.run --fields` prints them all.
 
 import ast
 import difflib
+import functools
 import itertools
 import math
 import os
@@ -275,16 +276,12 @@ def default_config() -> ConfigDict:
 
 
 def _nested(values: Mapping[str, Any]) -> ConfigDict:
-    config = ConfigDict(type_safe=False)
-    parts = {"": config}
-    for name in SECTIONS:
-        parent, _, last = name.rpartition(".")
-        parts[name] = parts[parent][last] = ConfigDict(type_safe=False)
-    for name, value in values.items():
-        section, _, last = name.rpartition(".")
-        if name not in SECTIONS:
-            parts[section][last] = value
-    return config
+    tree: dict[str, Any] = {}
+    for name, value in [*values.items(), *((section, {}) for section in SECTIONS)]:
+        *sections, last = name.split(".")
+        part = functools.reduce(lambda part, section: part.setdefault(section, {}), sections, tree)
+        part.setdefault(last, {} if name in SECTIONS else value)
+    return ConfigDict(tree, type_safe=False)
 
 
 def _values(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -337,19 +334,14 @@ def is_field(name: str) -> bool:
 
 
 def _unknown(name: str) -> InputError:
-    """The error that no field has this name, with the nearest: of its section, of its last part, or of any."""
+    """The error that no field has this name, with the nearest."""
     section, _, last = shown(name).rpartition(".")
     names = list(filter(is_field, FIELDS))
-    in_section = [
-        f"{section}.{near}"
-        for near in difflib.get_close_matches(
-            last, [field.rpartition(".")[2] for field in names if field.rpartition(".")[0] == section], n=1
-        )
+    near = difflib.get_close_matches(shown(name), names, n=1, cutoff=0.75) or [
+        *(field for field in names if field.endswith(f".{last}")),
+        *([f"{OPTIONS}{last}"] if section == "model" else []),
     ]
-    same = [field for field in names if field.rpartition(".")[2] == last]
-    option = [f"{OPTIONS}{last}"] if section == "model" else []
-    near = (in_section or same or option or difflib.get_close_matches(shown(name), names, n=1, cutoff=0.4) or [""])[0]
-    hint = f"did you mean config.{near}?" if near else "python -m focalgeo.run --fields shows all"
+    hint = f"did you mean config.{near[0]}?" if near else "python -m focalgeo.run --fields shows all"
     return InputError(f"no such config field: config.{shown(name)}; {hint}")
 
 
@@ -360,12 +352,9 @@ def _typed(name: str, value: Any) -> Any:
       InputError: it is of another kind.
     """
     value = _plain(value)
-    if name.startswith(OPTIONS):  # whose kind the network's constructor knows
-        range_ = Range(object, many=isinstance(value, tuple), optional=True)
-        kinds = (bool, int, float, str, type(None))
-    else:
-        range_ = FIELDS[name].range
-        kinds = (int, float) if range_.kind is float else (range_.kind,)
+    # the kind of a network's option is known to the network's constructor
+    range_ = FIELDS[name].range if name in FIELDS else Range(object, many=isinstance(value, tuple), optional=True)
+    kinds = {float: (int, float), object: (bool, int, float, str, type(None))}.get(range_.kind, (range_.kind,))
     parts = value if range_.many and isinstance(value, tuple) else (value,)
     right = all(isinstance(part, kinds) and (bool in kinds or not isinstance(part, bool)) for part in parts)
     if (value is None and range_.optional) or (right and range_.many == isinstance(value, tuple)):
@@ -442,13 +431,13 @@ def chosen(words: str, file: str, kinds: Mapping[str, Collection[str]]) -> dict[
     Raises:
       InputError: a word of no kind, with the nearest one, or two words of one kind.
     """
-    by_kind, kind_of = {}, {name: kind for kind, names in kinds.items() for name in names}
+    kind_of = {name: kind for kind, names in kinds.items() for name in names}
+    by_kind: dict[str, str] = {}
     for word in filter(None, map(str.strip, words.split(","))):
         if word not in kind_of:
             raise InputError.of_choice(f"the word behind {Path(file).name}", word, kind_of)
-        if kind_of[word] in by_kind:
+        if by_kind.setdefault(kind_of[word], word) != word:
             raise InputError(f"{Path(file).name} is given {by_kind[kind_of[word]]!r} and {word!r}: name one of them")
-        by_kind[kind_of[word]] = word
     return by_kind
 
 
