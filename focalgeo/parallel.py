@@ -18,6 +18,7 @@ import json
 import operator
 import platform
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import metadata
@@ -59,26 +60,28 @@ def join(
     process when another has given no sign of life for `heartbeat`.
 
     Raises:
-        InputError: jax cannot use the arguments.
+        InputError: jax cannot use the arguments. RunError: the others do not come.
     """
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM
     is_local = coordinator is not None and coordinator.startswith(("127.", "localhost:", "[::1]:"))
     try:
-        jax.distributed.initialize(
-            coordinator,
-            processes,
-            process,
-            cluster_detection_method=None if coordinator is None else "deactivate",
-            initialization_timeout=join_timeout,
-            heartbeat_timeout_seconds=heartbeat,
-            shutdown_timeout_seconds=_LONG,
-            coordinator_bind_address=coordinator if is_local else None,
-        )
-    except (ValueError, IndexError) as error:  # IndexError: of an address without a port
+        with warnings.catch_warnings(action="ignore"):  # of a Kubernetes pod that is none of several
+            jax.distributed.initialize(
+                coordinator,
+                processes,
+                process,
+                cluster_detection_method=None if coordinator is None else "deactivate",
+                initialization_timeout=join_timeout,
+                heartbeat_timeout_seconds=heartbeat,
+                shutdown_timeout_seconds=_LONG,
+                coordinator_bind_address=coordinator if is_local else None,
+            )
+    except jax.errors.JaxRuntimeError as error:
+        raise RunError(f"the other processes cannot be joined: {shown(error, most=200)}") from error
+    except Exception as error:  # without arguments: of no launcher that jax knows, or once jax has begun to compute
         if coordinator is not None:
-            raise InputError(
-                f"--coordinator={coordinator} --processes={processes} --process={process}: {error}"
-            ) from error
+            flags = f"--coordinator={coordinator} --processes={processes} --process={process}"
+            raise InputError(f"{flags}: {shown(error, most=200)}") from error
 
 
 def connect() -> None:
@@ -248,13 +251,12 @@ def _put(leaf: Array, sharding: NamedSharding) -> jax.Array:
 
 def to_host(tree: PyTree) -> PyTree:
     """NumPy arrays of leaves that may lie on devices of all processes."""
-    return jax.tree.map(lambda leaf: np.asarray(_complete(leaf)), tree)
 
+    def whole(leaf: Array) -> np.ndarray:
+        is_here = getattr(leaf, "is_fully_addressable", True) or leaf.is_fully_replicated
+        return np.asarray(leaf if is_here else multihost_utils.process_allgather(leaf, tiled=True))
 
-def _complete(leaf: Array) -> Array:
-    if getattr(leaf, "is_fully_addressable", True) or leaf.is_fully_replicated:
-        return leaf
-    return multihost_utils.process_allgather(leaf, tiled=True)
+    return jax.tree.map(whole, tree)
 
 
 def from_first(tree: PyTree) -> PyTree:
