@@ -139,9 +139,7 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         # Wall times of members together are no member's: they say of which workdir they are.
         rows += [row if row.seed is not None else replace(row, run=folder.name) for row in own]
     swept = [manifest["config"]["sweep"] for manifest in manifests]
-    axes = {
-        name: list(dict.fromkeys(value for own in swept for value in own.get(name) or ())) for name in sweep.AXES
-    }
+    axes = {name: list(dict.fromkeys(value for own in swept for value in own.get(name) or ())) for name in sweep.AXES}
     config = {**manifests[0]["config"], "sweep": {**swept[0], **axes}}
     merged = {name: value for name, value in manifests[0].items() if name != "shard"}
     records.write_manifest(out, {**merged, "config": config, _MERGED: list(map(str, folders))})
