@@ -3,6 +3,7 @@
 The methods and metrics of a page are those of the manifest: a new one needs nothing here.
 """
 
+# ruff: noqa: F401
 from focalgeo.report import figures, primitives, style, sweep
 from focalgeo.report.calibration import results_text
 from focalgeo.report.figures import reliability
