@@ -303,55 +303,6 @@ def test_shards_merge_to_the_rows_and_the_page_of_the_whole(whole, tmp_path):
     assert report_main([*parts, f"--out={tmp_path / 'merged'}"]) == 0  # a merge may be made anew
 
 
-def test_what_cannot_be_merged_is_one_line(whole, tmp_path, capsys):
-    assert report_main([str(whole), str(whole), f"--out={tmp_path / 'new'}"]) == 2
-    assert "is named twice; give each workdir once" in capsys.readouterr().err
-    shutil.copytree(whole, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints", "figures"))
-    assert report_main([str(whole), str(tmp_path / "copy"), f"--out={tmp_path / 'new'}"]) == 2
-    assert "both hold the run with gamma 0.0, seed 0; leave one of them out" in capsys.readouterr().err
-    assert report_main([str(whole), f"--out={whole}"]) == 2
-    assert "is one of the workdirs" in capsys.readouterr().err
-    (tmp_path / "used").mkdir()
-    (tmp_path / "used" / "thesis.tex").write_text("")
-    assert report_main([str(whole), f"--out={tmp_path / 'used'}"]) == 2
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_run_without_sweep_joins_the_sweep_that_it_belongs_to(whole, tmp_path):
-    alone = tiny()
-    alone.loss.gamma = 5.0
-    job.run(alone, tmp_path / "five")
-    assert report_main([str(whole), str(tmp_path / "five"), f"--out={tmp_path / 'three'}"]) == 0
-    manifest = records.read_manifest(tmp_path / "three")
-    assert manifest["config"]["sweep"]["gamma"] == [0.0, 3.0, 5.0]
-    rows = records.read_rows(tmp_path / "three")
-    assert {(row.gamma, row.seed) for row in rows if row.name == "trace"} == {
-        *[(gamma, seed) for gamma in (0.0, 3.0) for seed in (0, 1)],
-        (5.0, 0),
-    }
-    assert "γ = 5" in (tmp_path / "three" / "report.html").read_text()
-
-
-def test_shards_of_other_data_are_refused(whole, tmp_path, capsys):
-    shutil.copytree(whole, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints", "figures"))
-    manifest = records.read_manifest(tmp_path / "copy")
-    records.write_manifest(tmp_path / "copy", {**manifest, "data": {**manifest["data"], "checksum": "0"}})
-    assert report_main([str(whole), str(tmp_path / "copy"), f"--out={tmp_path / 'new'}"]) == 2
-    assert "was trained on other data than" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_runs_of_other_configs_stand_side_by_side(whole, tmp_path):
-    other = swept()
-    other.optimizer.learning_rate = 0.05
-    job.run(other, tmp_path / "slower")
-    assert report_main([str(whole), str(tmp_path / "slower"), f"--out={tmp_path / 'both'}"]) == 0
-    rows = records.read_rows(tmp_path / "both")
-    assert {row.run for row in rows} == {"whole", "slower"}
-    page = (tmp_path / "both" / "report.html").read_text()
-    assert "slower" in page
-
-
 def test_a_member_that_diverges_stands_still_and_the_others_go_on(tmp_path, capsys):
     config = tiny(learning_rate=(0.1, 1e30))
     rows = job.run(config, tmp_path / "run")
