@@ -304,30 +304,6 @@ def names(what: str, values: Collection, choices: Collection) -> tuple[str, ...]
     return tuple(values)
 
 
-def marked(valid: Array, result: PyTree) -> PyTree:
-    """The result where it is valid; NaN in its floating-point leaves elsewhere. Its derivative there is 0."""
-
-    def mark(leaf: Array) -> Array:
-        return jnp.where(valid, leaf, jnp.nan) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
-
-    return jax.tree.map(mark, result)
-
-
-def in_interval(value: Array, low: float, high: float) -> Array:
-    """Whether each number lies in [low, high] and is finite: what `check_interval` asks for, of traced numbers."""
-    return (value >= low) & (value <= high) & (jnp.abs(value) < jnp.inf)
-
-
-def in_classes(labels: Array, classes: int) -> Array:
-    """Whether each label is one of 0 to classes - 1."""
-    return (labels >= 0) & (labels < classes)
-
-
-def is_distribution(rows: Array) -> Array:
-    """Whether each row [..., classes] is what `check_distribution` asks for, of traced rows."""
-    return jnp.all((rows >= 0) & (rows <= 1 + 1e-4), axis=-1) & (jnp.abs(jnp.sum(rows, axis=-1) - 1) <= 2e-4)
-
-
 def check_function(name: str, value: Any) -> None:
     """Refuse what cannot be called."""
     if not callable(value):

@@ -84,7 +84,9 @@ def equal_width(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, 
     return Reliability(count, sums / count, right / count, jnp.asarray(edges[:-1]), jnp.asarray(edges[1:]))
 
 
-def residual_sums(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Numbers:
+def residual_sums(
+    p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int
+) -> Float[Array, " bins"]:
     """Sums of event - p in the bins of `equal_width`: their sizes over the weights' sum make an expected gap.
 
     Many classes under many resamples ask for no more than these, in a third of the time of the bins' three means.
@@ -154,12 +156,12 @@ def running_sum(values: Shaped[Array, "*batch numbers"]) -> Shaped[Array, "*batc
     return sums.reshape(table.shape)[..., :size]
 
 
-def gap(bins: Reliability) -> Numbers:
+def gap(bins: Reliability) -> Float[Array, " bins"]:
     """|accuracy - confidence|, 0 where a bin is empty."""
     return jnp.where(bins.count > 0, jnp.abs(bins.accuracy - bins.confidence), 0)
 
 
-def bin_mean(bins: Reliability, values: Numbers) -> Scalar:
+def bin_mean(bins: Reliability, values: Float[Array, " bins"]) -> Scalar:
     """Mean of a value of each bin, by the examples that it holds."""
     return jnp.sum(bins.count * values) / jnp.sum(bins.count)
 

@@ -41,7 +41,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         if unknown.size:
             raise InputError(f"label {unknown.tolist()[0]!r} is not among the classes given: add it there")
         options = {name: value for name, value in self.get_params(deep=False).items() if name != "classes"}
-        fitted = fit(self._method, _narrowed(logits), index.astype(np.int32), **options)
+        fitted = fit(self._method, logits, index.astype(np.int32), **options)
         self.params_ = {name: np.asarray(value) for name, value in fitted.params.items() if name != "converged"}
         self.converged_ = fitted.converged
         for name in {"gamma", "temperature"} & self.params_.keys():
@@ -51,9 +51,8 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
     def predict_log_proba(self, logits: Array) -> np.ndarray:
         """Calibrated log-probabilities, float32 [examples, classes]; they keep what probabilities round to 0 or 1."""
         check_is_fitted(self)
-        logits = _narrowed(_validated(self, logits, reset=False))
         fitted = Fitted(METHODS[self._method], None, self.params_, len(self.classes_))
-        return np.asarray(fitted.predict_log_proba(logits))
+        return np.asarray(fitted.predict_log_proba(_validated(self, logits, reset=False)))
 
     def predict_proba(self, logits: Array) -> np.ndarray:
         """Calibrated probabilities, float64 [examples, classes], of the classes in the order of `classes_`."""
@@ -75,12 +74,6 @@ def _validated(estimator, logits, *labels, reset):
     except ValueError as error:
         first = str(error).splitlines()[0].rstrip(":")
         raise InputError(f"{first}. Reshape your data: {_TWO_COLUMNS}" if np.ndim(logits) == 1 else first) from error
-
-
-def _narrowed(logits):
-    """The logits as float32; `fit` and the prediction refuse those beyond what it holds."""
-    with np.errstate(over="ignore"):
-        return logits.astype(np.float32)
 
 
 def _estimator(name: str, method: str, *options: str) -> type[_Calibrator]:

@@ -39,7 +39,7 @@ def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 1, 15 bins in their tables.
     """
-    return binning.ece_of(binning.top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins)
+    return binning.ece_of(_top(log_probs, labels, mask, num_bins), num_bins)
 
 
 def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
@@ -47,8 +47,12 @@ def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mas
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3, by rank: no example is dropped, as their published code does.
     """
-    examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
-    return binning.ece_of(binning.top_label(examples), num_bins, by_rank=True)
+    return binning.ece_of(_top(log_probs, labels, mask, num_bins), num_bins, by_rank=True)
+
+
+def _top(log_probs, labels, mask, num_bins=1):
+    """The event that the predicted class is right, of what is checked here."""
+    return binning.top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins))
 
 
 def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
@@ -90,7 +94,7 @@ def brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 
 def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted."""
-    _, correct, weight = binning.top_label(checks.examples(log_probs, labels, mask))
+    _, correct, weight = _top(log_probs, labels, mask)
     return jnp.sum(jnp.where(correct, weight, 0)) / jnp.sum(weight)
 
 
@@ -109,7 +113,7 @@ def high_confidence(
     Source: Mukhoti et al., arXiv 2002.09437, Table 6 (|S99|).
     """
     checks.check_interval("threshold", threshold, 0, 1)
-    confidence, correct, weight = binning.top_label(checks.examples(log_probs, labels, mask))
+    confidence, correct, weight = _top(log_probs, labels, mask)
     sure = jnp.where(confidence >= threshold, weight, 0)
     return HighConfidence(jnp.sum(sure) / jnp.sum(weight), jnp.sum(jnp.where(correct, sure, 0)) / jnp.sum(sure))
 
@@ -139,7 +143,7 @@ def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Sca
 
     Source: Blasiok and Nakkiran, arXiv 2309.12236, the reflected kernel and the fixed point of the width.
     """
-    return _smoothed_error(*binning.top_label(checks.examples(log_probs, labels, mask)))
+    return _smoothed_error(*_top(log_probs, labels, mask))
 
 
 def _smoothed_error(p, correct, weight):
@@ -207,8 +211,7 @@ def interpolated_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: 
 
     Source: the code of Mukhoti et al., arXiv 2002.09437; tested in tests/calibration/test_variants_of_ece.py.
     """
-    examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
-    confidence, correct, weight = binning.top_label(examples)
+    confidence, correct, weight = _top(log_probs, labels, mask, num_bins)
     count = jnp.round(weight).astype(jnp.int32)
     confidence = jnp.where(count > 0, confidence, jnp.inf)
     edges = _edges(jnp.sort(confidence), count[jnp.argsort(confidence)], num_bins)[:, None]
@@ -365,7 +368,7 @@ def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 
     Source: Hanley and McNeil, Radiology 143 (1982), the area as a Mann-Whitney statistic.
     """
-    right, wrong, first, end = _ranked(binning.top_label(checks.examples(log_probs, labels, mask)))
+    right, wrong, first, end = _ranked(_top(log_probs, labels, mask))
     below = jnp.concatenate([jnp.zeros_like(wrong[:1]), jnp.cumsum(wrong)])
     beaten = (below[first] + below[end]) / 2 / below[-1]  # shares: their sum is no large number
     return jnp.sum(right * beaten) / jnp.sum(right)
@@ -381,7 +384,7 @@ def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     Source: Geifman, Uziel and El-Yaniv, arXiv 1805.08206, section 2, with the thresholds at the confidences; the curve
     is that of Geifman and El-Yaniv, arXiv 1705.08500.
     """
-    right, wrong, first, _ = _ranked(binning.top_label(checks.examples(log_probs, labels, mask)))
+    right, wrong, first, _ = _ranked(_top(log_probs, labels, mask))
     count = right + wrong
     accepted, failed = (jnp.cumsum(counts[::-1])[::-1][first] for counts in (count, wrong))
     return jnp.sum(count * jnp.where(count == 0, 0, failed / accepted)) / jnp.sum(count)

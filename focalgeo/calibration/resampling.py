@@ -287,7 +287,7 @@ def measure(sample: Sample, statistic: Statistic) -> Measured:
     parts = []
     for first in range(0, len(keys), most):
         counts = _counts(keys[first : first + most], num_examples=labels.size)  # drawn once, they serve every method
-        of_methods = [_measured(statistic, each.log_probs, labels, counts) for each in sample.calibrated]
+        of_methods = [_measured(statistic, method.log_probs, labels, counts) for method in sample.calibrated]
         parts.append(jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(of_methods)))
     draws = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *(part.draws for part in parts))
     return parts[0]._replace(draws=draws)

@@ -7,7 +7,6 @@ import pytest
 from reference import calibration as oracle
 
 from focalgeo import calibration
-from focalgeo.types import InputError
 
 
 def predictions(num_examples, num_classes, seed=0):
@@ -60,14 +59,3 @@ def test_binary_calibration_is_of_class_one(num_bins):
     expected = oracle.adaptive_ece(p, labels == 1, num_bins)
     np.testing.assert_allclose(calibration.binary_adaptive_ece(log_probs, labels, **settings), expected, atol=1e-6)
     assert calibration.binary_reliability(log_probs, labels, **settings).count.sum() == 203
-
-
-def test_binary_and_top_label_calibration_differ():
-    """P(class 1) of 0.1 and of 0.9, both 0.1 too low: as confidences of 0.9, one is too high and one too low."""
-    p = np.repeat(np.float32([0.1, 0.9]), 10)
-    log_probs = np.log(np.stack([1 - p, p], axis=1))
-    labels = np.int32([1, 1, *[0] * 8, *[1] * 10])
-    np.testing.assert_allclose(calibration.binary_ece(log_probs, labels), 0.1, atol=1e-6)
-    np.testing.assert_allclose(calibration.ece(log_probs, labels), 0, atol=1e-6)
-    with pytest.raises(InputError, match="log_probs have 3 classes: binary metrics take 2"):
-        calibration.binary_ece(jnp.zeros((4, 3)), jnp.zeros(4, jnp.int32))

@@ -42,13 +42,3 @@ def test_saturated_rows_stay_finite_with_finite_slopes(temperature):
         np.testing.assert_allclose(np.exp(np.float64(out)).sum(axis=1), 1, atol=1e-5)
         slopes = jax.grad(total)({"gamma": np.float32(5), "matrix": matrix, "biases": BIASES}, apply)
         assert all(np.isfinite(slope).all() for slope in slopes.values())
-
-
-def test_one_row_batches_and_vmap_over_parameters():
-    whole = focal_vector_scaling(LOGITS, 1.0, 1.5, SCALES, BIASES)
-    np.testing.assert_allclose(focal_vector_scaling(LOGITS[0], 1.0, 1.5, SCALES, BIASES), whole[0], atol=1e-6)
-    batch = focal_vector_scaling(LOGITS.reshape(5, 10, 4), 1.0, 1.5, SCALES, BIASES)
-    np.testing.assert_allclose(batch.reshape(50, 4), whole, atol=1e-6)
-    over = jax.jit(jax.vmap(focal_vector_scaling, in_axes=(None, 0, None, 0, 0)))
-    both = over(LOGITS, np.float32([1, 2]), 1.5, np.stack([SCALES] * 2), np.stack([BIASES] * 2))
-    np.testing.assert_allclose(both[0], whole, atol=1e-6)

@@ -99,15 +99,6 @@ def test_a_mask_is_a_subset_and_counts_are_repeats(fit):
         np.testing.assert_allclose(value, expected[name], atol=2e-3)
 
 
-@pytest.mark.parametrize("fit", FITS)
-def test_jit_and_vmap(fit):
-    members = [drawn(300, seed=seed) for seed in range(2)]
-    apart = [fit(*member) for member in members]
-    together = jax.jit(jax.vmap(fit))(*map(np.stack, zip(*members, strict=True)))
-    for name, values in together.items():
-        np.testing.assert_allclose(values, np.stack([params[name] for params in apart]), atol=2e-3)
-
-
 def separable():
     logits = np.eye(4, dtype=np.float32)[np.arange(200) % 4] * 5
     return logits, np.argmax(logits, axis=1).astype(np.int32)
@@ -131,22 +122,6 @@ def test_a_class_without_labels_and_fewer_examples_than_classes_leave_finite_num
     absent = fit(logits[labels != 1], labels[labels != 1])
     assert all(np.isfinite(value).all() for value in absent.values())
     assert absent["biases"][1] < absent["biases"].min(where=np.arange(4) != 1, initial=np.inf)
-
-
-@pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize("gap", [1e4])
-def test_large_gaps_stay_finite_and_fit(fit, gap):
-    logits, labels = drawn(300)
-    logits[:20] = 0
-    logits[np.arange(20), labels[:20]] = np.float32(gap)
-    logits[20, (labels[20] + 1) % 4] = np.float32(gap)
-    params = fit(logits, labels)
-    log_probs = features(params, logits)
-    assert all(np.isfinite(value).all() for value in params.values())
-    least = oracle(log_probs, labels, full="weights" in params)[0]
-    got = penalised(log_probs, labels, matrix_of(params), np.float64(params["biases"]))
-    assert got <= penalised(log_probs, labels, np.eye(4), np.zeros(4)) + 1e-6
-    np.testing.assert_allclose(got, least, atol=1e-4, rtol=1e-5)
 
 
 def test_fits_call_no_lapack():

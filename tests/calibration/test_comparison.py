@@ -53,14 +53,6 @@ def test_rows_are_those_of_the_functions(found):
     assert (gap.low, gap.high) == pytest.approx((gap.value - half, gap.value + half), abs=1e-5)
 
 
-def test_every_method_is_compared_with_temperature_scaling_on_test(found):
-    rows = select(found.rows, Difference, name="nll_difference", split="test", against="temperature_scaling")
-    against = {(row.method, row.criterion, row.against_criterion) for row in rows}
-    assert ("focal_temperature_scaling", "nll", None) in against
-    assert ("focal_temperature_scaling", "ece", "nll") in against
-    assert ("temperature_scaling", "ece", "nll") in against
-
-
 def test_without_test_val_is_measured_by_fits_of_the_other_folds():
     alone = compare(draw(300), None, NAMES, criteria=("nll",), **FEW)
     assert {row.split for row in select(alone.rows, Metric)} == {"cross_fit"}
@@ -131,13 +123,3 @@ def test_a_method_competes_by_the_same_criterion_on_held_out_parts_and_in_its_fi
     competing = [found.fits[index] for index in calibration.candidates(found.fits, criterion)]
     held_out = [(each.method.name, each.criterion) for each in found.held_out]
     assert held_out == [("uncalibrated", None), *((each.method.name, each.criterion) for each in competing)]
-
-
-def test_the_default_leaves_out_what_cannot_be_used(monkeypatch):
-    few = METHODS["focal_temperature_scaling"]._replace(most_classes=3)
-    monkeypatch.setitem(METHODS, "focal_temperature_scaling", few)
-    found = compare(draw(100), None, criteria=("nll",), **FEW)
-    assert "focal_temperature_scaling" not in {each.method.name for each in found.fits}
-    assert "loss_implied_map" not in {each.method.name for each in found.fits}
-    with pytest.raises(InputError, match="takes 3 at most"):
-        compare(draw(100), None, ("focal_temperature_scaling",), **FEW)

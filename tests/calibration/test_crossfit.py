@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 
-from focalgeo.calibration import METHODS, Fitted, candidates, choose, cross_fit, fit_methods, folds
+from focalgeo.calibration import METHODS, Fitted, choose, cross_fit, fit_methods, folds
 from focalgeo.calibration.fits import ScoreTest
 from focalgeo.calibration.methods import Method
 from focalgeo.rows import Difference
-from focalgeo.types import InputError
 
 PLAIN, FOCAL = METHODS["temperature_scaling"], METHODS["focal_temperature_scaling"]
 SETTINGS = {"gammas": (0.0, 1.0), "temperatures": (0.5, 1.0, 1.5, 2.0), "num_bins": 10}
@@ -195,26 +194,3 @@ def test_a_fit_that_did_not_converge_inside_its_range_says_so(params, criterion,
     assert fits[2].at_end == at_end
     why = choose(fits, differences(fits), criterion="nll").refused[FOCAL.name]
     assert why == ("its fit ended at the end of the range searched" if at_end else "its fit did not converge")
-
-
-def test_a_gamma_that_was_given_is_no_end_of_a_range():
-    method = METHODS["loss_implied_temperature_scaling"]
-    assert not Fitted(method, "nll", {"gamma": 20.0, "temperature": 2.0, "converged": False}).at_end
-    assert Fitted(method, "nll", {"gamma": 20.0, "temperature": 100.0, "converged": False}).at_end
-
-
-def test_candidates_are_one_fit_of_each_fitted_method():
-    fits = [Fitted(METHODS["uncalibrated"], None, {})]
-    fits += [Fitted(method, each, {}) for method in (PLAIN, FOCAL) for each in ("nll", "ece")] + [
-        Fitted(OTHER, "nll", {})
-    ]
-    assert candidates(fits, "nll") == [1, 3, 5]
-    assert candidates(fits, "ece") == [2, 4, 5]
-    assert candidates(fits, "line_search") == [1, 3, 5]
-
-
-def test_differences_that_are_missing_are_named():
-    fits = fits_of(OTHER)
-    rows = [row for row in differences(fits) if row.name != "brier_difference"]
-    with pytest.raises(InputError, match="no brier of temperature_scaling less uncalibrated"):
-        choose(fits, rows, criterion="nll")

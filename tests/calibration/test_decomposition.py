@@ -27,15 +27,6 @@ def test_the_parts_of_the_brier_score_equal_plain_loops_and_add_up(num_bins):
     np.testing.assert_allclose(sum(got), calibration.brier(log_probs, labels), atol=1e-6)
 
 
-def test_one_value_in_each_bin_leaves_nothing_within_bins():
-    p = np.repeat(np.float32([0.1, 0.3, 0.8]), 20)
-    log_probs = np.log(np.stack([1 - p, p], axis=1))
-    labels = np.random.default_rng(1).integers(0, 2, 60).astype(np.int32)
-    got = calibration.brier_split(log_probs, labels, num_bins=15)
-    np.testing.assert_allclose(got.within_bin, 0, atol=1e-7)
-    assert got.calibration > 0.01
-
-
 def test_over_and_underconfidence_add_up_to_ece_and_their_difference_is_the_mean_gap():
     log_probs, labels = predictions(203)
     over, under = calibration.overconfidence(log_probs, labels), calibration.underconfidence(log_probs, labels)

@@ -10,11 +10,7 @@ import jax
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from focalgeo import calibration
@@ -90,20 +86,6 @@ def test_an_estimator_is_its_method(name, overconfident):
     assert (fitted.n_features_in_, list(fitted.classes_)) == (4, list(NAMES))
 
 
-def test_probabilities_are_those_of_the_map_and_predictions_those_of_the_logits(overconfident):
-    logits, labels = overconfident
-    options = {"temperatures": np.arange(1, 40) / 10, "num_bins": 3}
-    with pytest.warns(calibration.ConvergenceWarning, match=r"\(gamma -0.5, temperature"):  # an end of the grid
-        fitted = FocalTemperatureScaling(criterion="ece", **options).fit(logits, labels)
-    index = np.searchsorted(NAMES, labels).astype(np.int32)
-    found = calibration.grid_search(np.float32(logits), index, calibration.GAMMAS, **options)
-    assert (fitted.gamma_, fitted.temperature_) == (float(found.gamma), float(found.temperature))
-    expected = calibration.focal_temperature_scaling(np.float32(logits), found.gamma, found.temperature)
-    np.testing.assert_allclose(fitted.predict_log_proba(logits), expected, rtol=1e-6)
-    np.testing.assert_array_equal(fitted.predict(logits), NAMES[logits.argmax(1)])
-    assert fitted.score(logits, labels) == np.mean(fitted.predict(logits) == labels)
-
-
 @pytest.mark.parametrize(
     ("estimator", "options"),
     [
@@ -118,15 +100,6 @@ def test_clone_pickle_and_repr_keep_the_parameters_and_the_fit(estimator, option
     assert not hasattr(clone(fitted), "params_")
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict_proba(overconfident[0]), fitted.predict_proba(overconfident[0]))
-
-
-def test_they_end_a_pipeline(overconfident):
-    """A pipeline whose last but one step gives logits: here those of a linear classifier as a transformer."""
-    logits, labels = overconfident
-    classifier = LogisticRegression().fit(logits[:500], labels[:500])
-    pipeline = make_pipeline(StandardScaler(), FunctionTransformer(classifier.decision_function), TemperatureScaling())
-    assert cross_val_score(pipeline, logits, labels, cv=3).mean() > 0.5
-    assert pipeline.fit(logits, labels).predict_proba(logits[:5]).shape == (5, 4)
 
 
 def test_a_class_without_labels_is_given_by_name(overconfident):

@@ -8,9 +8,7 @@ import pytest
 from focalgeo import calibration
 from focalgeo.calibration import (
     CRITERIA,
-    DEFAULT_METRICS,
     METHODS,
-    METRICS,
     Fitted,
     Method,
     fit_methods,
@@ -128,22 +126,6 @@ def test_methods_that_promise_it_keep_the_class_and_the_others_say_so():
     assert changed == {name for name, method in METHODS.items() if not method.keeps_class}
 
 
-def test_richer_methods_fit_no_worse_than_what_they_contain():
-    logits, labels = predictions()
-    labels = np.where(labels == 1, 2, labels)
-    fits = {each.method.name: each for each in fit_methods(METHODS, logits, labels, settings=SETTINGS)}
-    nll = {name: float(calibration.nll(each.predict_log_proba(logits), labels)) for name, each in fits.items()}
-    for plain, rich in (
-        ("uncalibrated", "temperature_scaling"),
-        ("loss_implied_map", "loss_implied_temperature_scaling"),
-        ("temperature_scaling", "ensemble_temperature_scaling"),
-        ("temperature_scaling", "vector_scaling"),
-        ("focal_temperature_scaling", "focal_vector_scaling"),
-        ("temperature_scaling", "structured_matrix_scaling"),
-    ):
-        assert nll[rich] <= nll[plain] + 1e-6, (plain, rich)
-
-
 def test_methods_of_the_same_gamma_and_temperature_agree_to_the_bit():
     logits, _ = predictions(1000, 10)
     plain, focal = METHODS["temperature_scaling"], METHODS["focal_temperature_scaling"]
@@ -182,36 +164,3 @@ def test_a_gamma_at_the_end_of_its_grid_has_not_converged():
         for gammas in ((0.0, 0.01), (-0.01, 0.0), (0.0, -0.5, 0.5, 2.0)):
             found = fit(criterion=criterion, gammas=gammas)
             assert found.converged == (min(gammas) < found.params["gamma"] < max(gammas))
-
-
-def test_metrics_of_the_table_are_those_of_the_functions():
-    logits, labels = predictions()
-    log_probs = jax.nn.log_softmax(logits)
-    got = calibration.all_metrics(log_probs, labels, num_bins=7, names=METRICS)
-    assert list(got) == list(METRICS)
-    assert list(METRICS)[:5] == list(DEFAULT_METRICS) == list(calibration.all_metrics(log_probs, labels))
-    split = calibration.brier_split(log_probs, labels, num_bins=7)
-    assert (got.pop("brier_calibration"), got.pop("brier_refinement")) == split[:2]
-    share, of_share = calibration.high_confidence(log_probs, labels)
-    assert 0 < share < 1
-    assert (got.pop("high_confidence"), got.pop("high_confidence_accuracy")) == (share, of_share)
-    for name, value in got.items():
-        bins = {"num_bins": 7} if METRICS[name].binned else {}
-        assert value == getattr(calibration, name)(log_probs, labels, **bins), name
-    higher = [name for name, entry in METRICS.items() if entry.shown.best == "high"]
-    assert higher == ["accuracy", "high_confidence", "high_confidence_accuracy", "auroc"]
-
-
-@pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])
-def test_each_fit_by_an_ece_is_the_best_of_its_part_of_the_grid(criterion):
-    logits, labels = predictions(150, 3)
-    metric = partial(getattr(calibration, criterion), num_bins=10)
-    measured = jax.jit(
-        lambda gamma, temperature: metric(calibration.focal_temperature_scaling(logits, gamma, temperature), labels)
-    )
-    for fitted in fit_methods(GRID, logits, labels, settings={**SETTINGS, "criteria": (criterion,)}):
-        allowed = np.float32(GAMMAS if fitted.method.name == "focal_temperature_scaling" else [0.0])
-        gamma = fitted.params.get("gamma", np.float32(0))
-        assert gamma in allowed
-        best = min(float(measured(each, t)) for each in allowed for t in np.float32(TEMPERATURES))
-        np.testing.assert_allclose(measured(gamma, fitted.params["temperature"]), best, rtol=1e-5)

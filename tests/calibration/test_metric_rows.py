@@ -93,24 +93,6 @@ def test_many_log_probabilities_are_measured_in_parts_with_the_same_result(sampl
         np.testing.assert_allclose((row.value, row.low, row.high), (other.value, other.low, other.high), rtol=1e-5)
 
 
-def test_a_new_metric_has_rows_and_differences(sample, monkeypatch):
-    logits, labels = sample
-
-    def mean_confidence(log_probs, labels, *, mask=None):
-        return jnp.average(jnp.exp(jnp.max(log_probs, axis=-1)), weights=mask)
-
-    entry = METRICS["nll"]._replace(function=mean_confidence)
-    monkeypatch.setitem(METRICS, "mean_confidence", entry)
-    given = [calibrated(logits), calibrated(logits, temperature=2.0)]
-    rows = calibration.calibration_rows(sampled(given, labels), [(1, 0)], ("nll", "mean_confidence"))
-    found = select(rows, Metric, name="mean_confidence")
-    for row, each in zip(found, given, strict=True):
-        np.testing.assert_allclose(row.value, np.exp(np.max(each.log_probs, 1)).mean(), rtol=1e-5)
-        assert row.low < row.value < row.high
-    (difference,) = select(rows, Difference, name="mean_confidence_difference")
-    np.testing.assert_allclose(difference.value, found[1].value - found[0].value, rtol=1e-4)
-
-
 def test_a_number_that_is_not_finite_is_an_error_that_says_which():
     logits, labels = draw(20, 3)
     given = [calibrated(np.float32(1e37) * logits, method="temperature_scaling", criterion="nll")]

@@ -81,17 +81,6 @@ def test_histogram_applies_to_ties_the_bin_that_they_were_counted_in(step, shift
     np.testing.assert_array_equal(bins, np.searchsorted(params["edges"], log_odds))
 
 
-def test_histogram_in_jit_and_vmap():
-    logits, labels = drawn(200)
-    both = np.stack([logits, 2 * logits])
-    together = jax.jit(jax.vmap(fit_histogram_binning, in_axes=(0, None)))(both, labels)
-    out = jax.jit(jax.vmap(histogram_binning))(both, together["edges"], together["accuracies"])
-    for i in range(2):
-        apart = fit_histogram_binning(both[i], labels)
-        np.testing.assert_allclose(together["accuracies"][i], apart["accuracies"], rtol=1e-6)
-        np.testing.assert_allclose(out[i], histogram_binning(both[i], **apart), atol=2e-5)
-
-
 def test_isotonic_is_the_least_squares_of_the_pooled_pairs():
     """Against the definition: ascending values with the least squared error, here by scipy's isotonic solver."""
     logits, labels = drawn(80)
@@ -114,13 +103,3 @@ def test_isotonic_keeps_the_class_and_a_finite_nll():
     assert np.isfinite(out).all()
     np.testing.assert_array_equal(out.argmax(axis=1), logits.argmax(axis=1))
     np.testing.assert_allclose(np.exp(out).sum(axis=1), 1, atol=1e-5)
-
-
-def test_isotonic_mask_is_a_subset_and_counts_are_repeats():
-    logits, labels = drawn(200)
-    count = np.arange(200) % 3
-    expected = fit_isotonic(np.repeat(logits, count, axis=0), np.repeat(labels, count))
-    rest = logits.copy()
-    rest[count == 0] = np.nan
-    got = fit_isotonic(rest, labels, count)
-    np.testing.assert_allclose(isotonic_calibration(logits, **got), isotonic_calibration(logits, **expected), atol=1e-4)

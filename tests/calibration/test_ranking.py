@@ -52,16 +52,3 @@ def test_where_all_are_right_or_all_wrong_only_the_risk_is_known():
     labels = np.arange(40, dtype=np.int32) % 4 // 3
     np.testing.assert_allclose(calibration.auroc(alike, labels), 0.5)
     np.testing.assert_allclose(calibration.aurc(alike, labels), 0.25)
-
-
-def test_large_sums_keep_their_digits():
-    """A million examples: the pairs are 2e11, the sums of counts are whole numbers below 2^24."""
-    log_probs, labels = predictions(1_000_000, digits=3)
-    confidence, correct = outcome(log_probs, labels)
-    values, inverse = np.unique(confidence, return_inverse=True)
-    right, wrong = (np.bincount(inverse, each, len(values)) for each in (correct, ~correct))
-    pairs = np.sum(right * (np.cumsum(wrong) - wrong / 2))
-    np.testing.assert_allclose(calibration.auroc(log_probs, labels), pairs / right.sum() / wrong.sum(), atol=2e-6)
-    risks = (np.cumsum(wrong[::-1]) / np.cumsum((right + wrong)[::-1]))[::-1]
-    expected = np.sum((right + wrong) * risks) / 1e6
-    np.testing.assert_allclose(calibration.aurc(log_probs, labels), expected, atol=2e-6)
