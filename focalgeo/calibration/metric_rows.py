@@ -52,7 +52,7 @@ def calibration_rows(
 
 def class1_rows(sample: Sample) -> list[Row]:
     """Rows of two-class problems: ECE and reliability bins of the probability of class 1, whatever is predicted."""
-    measured = resampling.measure(sample, resampling.class1_metrics(sample.num_bins))
+    measured = resampling.measure(sample, resampling.CLASS1_METRICS, bins=metrics.binary_reliability)
     rows = _metric_rows(sample, measured, resampling.CLASS1_METRICS)
     return rows + _bin_rows(sample, measured, "class1_reliability")
 
@@ -67,12 +67,7 @@ def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
     if not len(names):
         return []
     inside = jnp.asarray(names[:, None] == group[None, :], jnp.float32)
-
-    def of_groups(log_probs, labels, mask=1.0):  # one program for groups of any size
-        measure = partial(metrics.metrics_of, log_probs, labels, entries=_OF_GROUPS, num_bins=sample.num_bins)
-        return jax.lax.map(lambda members: measure(mask=members * mask), inside)
-
-    measured = resampling.measure(sample, resampling.Statistic(of_groups, None))
+    measured = resampling.measure(sample, _OF_GROUPS, inside=inside)
     rows = []
     for number, (name, size) in enumerate(zip(names, sizes, strict=True)):
         of_group = jax.tree.map(lambda leaf: leaf[..., number], measured)  # noqa: B023

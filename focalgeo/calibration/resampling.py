@@ -4,10 +4,9 @@ A resample is how often each example counts: nothing is gathered, and what does 
 once. All methods and members are measured on the same resamples of the examples.
 """
 
-import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -248,13 +247,6 @@ class Measured(NamedTuple):
     bins: Reliability | None  # [methods, bins]
 
 
-class Statistic(NamedTuple):
-    """Functions of log-probabilities and labels that are measured together."""
-
-    metrics: Callable[..., dict[str, Array]]  # metrics(log_probs, labels, mask=None) -> scalars or [groups] by name
-    bins: Callable[[Array, Array], Reliability] | None
-
-
 def measure_members(
     samples: Iterable[Sample], names: Sequence[str] = DEFAULT_METRICS
 ) -> Iterator[tuple[Sample, Measured]]:
@@ -268,26 +260,35 @@ def measure_members(
             measured, so that an iterator need not hold all log-probabilities at once.
         names: Of metrics in METRICS.
     """
-    entries, samples, cores = tuple(metrics.metric_entries(names).items()), iter(samples), os.cpu_count() or 1
+    entries, samples, cores = metrics.metric_entries(names), iter(samples), os.cpu_count() or 1
     with ThreadPoolExecutor(cores) as pool:
         while at_once := list(itertools.islice(samples, cores)):
-            measured = pool.map(lambda sample: measure(sample, every_metric(entries, sample.num_bins)), at_once)
+            measured = pool.map(lambda sample: measure(sample, entries, bins=reliability), at_once)
             yield from zip(at_once, measured, strict=True)
 
 
-def measure(sample: Sample, statistic: Statistic) -> Measured:
-    """Measure a sample: one program serves every method, and many resamples take several calls of it."""
+def measure(
+    sample: Sample,
+    entries: Mapping[str, metrics.MetricEntry],
+    *,
+    bins: Callable[..., Reliability] | None = None,
+    inside: Array | None = None,
+) -> Measured:
+    """The metrics of these entries, and reliability bins, by every method of a sample: one program serves them all.
+
+    Many resamples take several calls of it. With `inside` [groups, examples] the metrics are [groups], of each group.
+    """
     checks.check_key(sample.key)
     labels = jnp.asarray(sample.labels)
-    for calibrated in sample.calibrated:
-        name = f"log_probs of {calibrated.method.name}"
-        checks.check_array(name, calibrated.log_probs, shape=(labels.size, None))
+    for method in sample.calibrated:
+        checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(labels.size, None))
+    measured = partial(_measured, entries=tuple(entries.items()), num_bins=sample.num_bins, bins=bins)
     keys = jax.random.split(sample.key, sample.num_resamples)
     most = max(_AT_ONCE, _MOST_NUMBERS // labels.size)
     parts = []
     for first in range(0, len(keys), most):
         counts = _counts(keys[first : first + most], num_examples=labels.size)  # drawn once, they serve every method
-        of_methods = [_measured(statistic, method.log_probs, labels, counts) for method in sample.calibrated]
+        of_methods = [measured(method.log_probs, labels, counts, inside) for method in sample.calibrated]
         parts.append(jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(of_methods)))
     draws = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *(part.draws for part in parts))
     return parts[0]._replace(draws=draws)
@@ -299,23 +300,15 @@ def _counts(keys, *, num_examples):
     return jax.lax.map(partial(_resample, num_examples=num_examples), keys, batch_size=_AT_ONCE)
 
 
-@partial(jax.jit, static_argnames="statistic")
-def _measured(statistic, log_probs, labels, counts):
+@partial(jax.jit, static_argnames=("entries", "num_bins", "bins"))
+def _measured(log_probs, labels, counts, inside, *, entries, num_bins, bins):
     """Metrics, resamples and bins of one method. Apart, each part would be compiled anew."""
-    of_method = partial(statistic.metrics, log_probs, labels)
-    draws = jax.lax.map(lambda mask: of_method(mask=mask), counts, batch_size=_AT_ONCE)
-    return Measured(of_method(), draws, None if statistic.bins is None else statistic.bins(log_probs, labels))
+    of_all = partial(metrics.metrics_of, log_probs, labels, entries=dict(entries), num_bins=num_bins)
 
+    def of(mask=None):
+        if inside is None:
+            return of_all(mask=mask)
+        return jax.lax.map(lambda members: of_all(mask=members if mask is None else members * mask), inside)
 
-@functools.lru_cache(maxsize=64)  # the same function object for the same arguments: jit compiles anew for each object
-def every_metric(entries: tuple[tuple[str, metrics.MetricEntry], ...], num_bins: int) -> Statistic:
-    """The metrics of these entries by name, and reliability bins."""
-    of_entries = partial(metrics.metrics_of, entries=dict(entries), num_bins=num_bins)
-    return Statistic(of_entries, partial(reliability, num_bins=num_bins))
-
-
-@functools.lru_cache(maxsize=64)
-def class1_metrics(num_bins: int) -> Statistic:
-    """ECE and reliability bins of the probability of class 1."""
-    of_entries = partial(metrics.metrics_of, entries=CLASS1_METRICS, num_bins=num_bins)
-    return Statistic(of_entries, partial(metrics.binary_reliability, num_bins=num_bins))
+    draws = jax.lax.map(of, counts, batch_size=_AT_ONCE)
+    return Measured(of(), draws, None if bins is None else bins(log_probs, labels, num_bins=num_bins))
