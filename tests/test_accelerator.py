@@ -17,7 +17,7 @@ from reference.curvature import MLP
 
 from focalgeo import calibration, curvature, data, evaluation, losses, models, parallel
 from focalgeo.training import optimiser
-from focalgeo.training.step import make_members_step, make_step, member_state, stack
+from focalgeo.training.step import make_step
 from focalgeo.types import Batch, Split, TrainState
 
 # Relative error of a vector in its norm, for one to a few layers. On a CPU it is 2e-7 (predictions) to 2e-6 (traces); a
@@ -204,19 +204,6 @@ def test_a_training_step_moves_parameters_and_statistics_as_on_the_cpu():
         after, _, fingerprints = parallel.pmapped(parallel_step(tx))(state, parallel.shard(images()))
     parallel.check_replicas(fingerprints)
     assert error(moved(after, state), moved_on_the_cpu(state, tx)) < UPDATE
-
-
-@on_accelerator
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_members_side_by_side_are_each_what_it_is_alone_on_the_cpu(at_once):
-    states, tx = [training(gamma)[0] for gamma in (0.0, 3.0)], training(0.0)[1]
-    with jax.default_matmul_precision("highest"):
-        program = parallel.make_program(make_members_step(parallel_step(tx)), at_once=at_once)
-        groups, _, _ = program.step(program.place(stack(states)), jax.tree.map(lambda leaf: leaf[None], images()))
-    together = program.gather(groups)
-    assert not together.frozen.any()
-    for index, state in enumerate(states):
-        assert error(moved(member_state(together, index), state), moved_on_the_cpu(state, tx)) < UPDATE
 
 
 def prediction_error(apply):
