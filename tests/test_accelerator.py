@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from reference import networks as oracle
-from reference.calibration import ece
 from reference.curvature import MLP
 
-from focalgeo import calibration, curvature, data, evaluation, losses, models, parallel
+from focalgeo import curvature, data, evaluation, losses, models, parallel
 from focalgeo.training import optimiser
 from focalgeo.training.step import make_step
 from focalgeo.types import Batch, Split, TrainState
@@ -26,10 +25,6 @@ from focalgeo.types import Batch, Split, TrainState
 PRODUCT = 2e-5
 # The same of a step, through batch norm and back: float32 is 7e-7 from float64 on a CPU, TF32 2e-4.
 UPDATE = 3e-5
-# Nats, of a mean of losses of size 1.
-NLL = 5e-6
-# In which a confidence at the edge of a bin may fall to either side.
-CONFIDENCE = 5e-6
 
 NETWORK = MLP(sizes=(32, 16, 10), examples=64)
 
@@ -120,40 +115,6 @@ def test_a_trace_is_that_of_the_float64_matrix_with_the_same_probes(hessian, met
         curvature.trace(each, params, jax.random.key(0), num_probes=30, method=method) for each in (matvec, exact)
     )
     assert error(found.value, wanted.value) < PRODUCT
-
-
-def predictions():
-    random = np.random.default_rng(0)
-    logits = 2 * random.normal(size=(500, 10)).astype(np.float32)
-    return 1.7 * logits, (logits + random.gumbel(size=logits.shape)).argmax(1).astype(np.int32)
-
-
-def log_probs64(logits, gamma, temperature):
-    """`focal_temperature_scaling` in float64, of probabilities that do not saturate."""
-    z = np.float64(logits) / temperature
-    q = np.exp(z - z.max(1, keepdims=True))
-    q /= q.sum(1, keepdims=True)
-    weights = q / ((1 - q) ** gamma - gamma * q * (1 - q) ** (gamma - 1) * np.log(q))
-    return np.log(weights / weights.sum(1, keepdims=True))
-
-
-def nll64(logits, labels, gamma, temperature):
-    return -np.mean(log_probs64(logits, gamma, temperature)[np.arange(len(labels)), labels])
-
-
-@on_accelerator
-def test_the_grid_search_has_the_surfaces_of_float64():
-    logits, labels = predictions()
-    gammas, temperatures, bins = (0.0, 0.5, 2.0), (0.8, 1.0, 1.7, 3.0), 15
-    found = calibration.grid_search(logits, labels, gammas, temperatures, num_bins=bins)
-    for (i, gamma), (j, temperature) in ((a, b) for a in enumerate(gammas) for b in enumerate(temperatures)):
-        assert abs(found.nll[i, j] - nll64(logits, labels, gamma, temperature)) < NLL
-        log_probs = log_probs64(logits, gamma, temperature)
-        confidence, right = np.exp(log_probs.max(1)), log_probs.argmax(1) == labels
-        edge = np.round(confidence * bins)
-        at_edge = (np.abs(confidence * bins - edge) < CONFIDENCE * bins) & (edge < bins)
-        assert at_edge.sum() < 4
-        assert abs(found.ece[i, j] - ece(confidence, right, bins)[0]) < CONFIDENCE + at_edge.mean()
 
 
 def small_cnn(axis_name=None):
