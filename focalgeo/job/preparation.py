@@ -19,8 +19,7 @@ from focalgeo.job import say
 from focalgeo.job.members import Member
 from focalgeo.precision import at_precision
 from focalgeo.training import best_epoch, loop, optimiser, penalties
-from focalgeo.training.sharpness import make_ascent
-from focalgeo.training.step import make_step, stack
+from focalgeo.training.step import make_ascent, make_step, stack
 from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Split, TrainState
 
 # names that config fields may hold; the table of fields itself imports no package that has them
