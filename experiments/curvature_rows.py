@@ -15,8 +15,8 @@ def train_accuracy(rows: list) -> float:
     A row is of config.log_every steps, so that of few steps an epoch more than one epoch counts.
     """
     steps = list(select(rows, Scalar, name="accuracy", split="train"))
-    last = max(row.tags.epoch for row in steps) - 1
-    own = [row for row in steps if row.tags.epoch > last + 1e-6]
+    last = max(row.epoch for row in steps) - 1
+    own = [row for row in steps if row.epoch > last + 1e-6]
     return sum(row.value * row.n for row in own) / sum(row.n for row in own)
 
 
@@ -25,7 +25,7 @@ def numbers(rows: list) -> Iterator[tuple[str, float]]:
 
     CE is the Hessian of cross-entropy, own that of the trained loss where it is another.
     """
-    rows = [row for row in rows if row.tags.epoch is None]
+    rows = [row for row in rows if row.epoch is None]
     for row in select(rows, Metric, split="test", method="uncalibrated"):
         yield row.name, row.value
     for row in select(rows, Metric, split="test", method="temperature_scaling", criterion="nll"):

@@ -28,8 +28,8 @@ def diagnosed(workdir: Path) -> dict[str, Any]:
     `IMAGES` of the test split.
     """
     every = jobs.rows_of(workdir)
-    rows = [row for row in every if row.tags.epoch is not None]
-    epochs = sorted({row.tags.epoch for row in select(rows, Diagnostic)})
+    rows = [row for row in every if row.epoch is not None]
+    epochs = sorted({row.epoch for row in select(rows, Diagnostic)})
     chosen = sorted({epochs[0], epochs[len(epochs) // 2], epochs[-1]})
     splits = FIELDS["diagnostics.splits"]
     histograms = {
@@ -49,7 +49,7 @@ def diagnosed(workdir: Path) -> dict[str, Any]:
 
 
 def _epoch(row: Any) -> float:
-    return row.tags.epoch
+    return row.epoch
 
 
 def _means(rows: list, split: str, epochs: list[float]) -> dict[str, list[float | None]]:
@@ -58,7 +58,7 @@ def _means(rows: list, split: str, epochs: list[float]) -> dict[str, list[float 
     for name in MEANS:
         for outcome in (None, "correct", "wrong"):
             of_epoch = {
-                row.tags.epoch: row.value for row in select(rows, Diagnostic, name=name, split=split, outcome=outcome)
+                row.epoch: row.value for row in select(rows, Diagnostic, name=name, split=split, outcome=outcome)
             }
             found[f"{name} {outcome}" if outcome else name] = [of_epoch.get(epoch) for epoch in epochs]
     bins = {epoch: _bins(rows, split, epoch) for epoch in epochs}
@@ -69,7 +69,7 @@ def _means(rows: list, split: str, epochs: list[float]) -> dict[str, list[float 
 
 def _bins(rows: list, split: str, epoch: float) -> list[ReliabilityBin]:
     own = select(rows, ReliabilityBin, name="reliability", split=split, method=None)
-    return [row for row in own if row.tags.epoch == epoch]
+    return [row for row in own if row.epoch == epoch]
 
 
 def _reliability(rows: list, split: str, epoch: float) -> list[list[float]]:
@@ -80,7 +80,7 @@ def _reliability(rows: list, split: str, epoch: float) -> list[list[float]]:
 def _histogram(rows: list, name: str, split: str, epoch: float) -> list[list[float]]:
     """Of each bin that is not empty: lower and upper edge, share of the examples."""
     own = select(rows, HistogramBin, name=f"{name}_histogram", split=split)
-    return [[row.lower, row.upper, row.value] for row in own if row.tags.epoch == epoch]
+    return [[row.lower, row.upper, row.value] for row in own if row.epoch == epoch]
 
 
 def _images(workdir: Path, rows: list) -> dict[str, Any]:

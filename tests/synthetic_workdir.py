@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from focalgeo import records
 from focalgeo.config import load_config as config_file
@@ -19,7 +20,6 @@ from focalgeo.rows import (
     ReliabilityBin,
     Scalar,
     Seconds,
-    Tags,
     Trace,
     tagged,
 )
@@ -120,8 +120,8 @@ def training_rows():
         train["learning_rate"] = 0.05 * 0.1 ** (step > 300) * 0.1 ** (step > 450)
         val = {"loss": 1.25 * np.exp(-step / 95) + 0.07, "accuracy": 0.96 - 0.9 * np.exp(-step / 60)}
         for split, values in {"train": train, **({} if step % 20 else {"val": val})}.items():
-            tags = Tags(gamma=3.0, seed=0, step=step, epoch=step / 20)
-            rows += [Scalar(name, float(value), split=split, tags=tags) for name, value in values.items()]
+            tags = {"gamma": 3.0, "seed": 0, "step": step, "epoch": step / 20}
+            rows += [Scalar(name, float(value), split=split, **tags) for name, value in values.items()]
     return rows
 
 
@@ -129,7 +129,7 @@ def curvature_rows(scale=1.0, **tags):
     """Largest eigenvalue and trace of both losses."""
     values = {"cross_entropy": (212.4, 0.31, 1843.0, 61.0), "focal_loss": (41.7, 0.06, 402.0, 17.5)}
     for loss, (top, residual, trace, error) in values.items():
-        of = {"n": 180, "split": "val", "loss": loss, "tags": Tags(**tags)}
+        of = {"n": 180, "split": "val", "loss": loss, **tags}
         yield Eigenvalue("lambda_max", top * scale, residual, 64, converged=True, **of)
         ends = {"low": scale * trace - 1.96 * error, "high": scale * trace + 1.96 * error}
         yield Trace("trace", trace * scale, stderr=error, probes=60, estimator="hutch++", **ends, **of)
@@ -169,7 +169,7 @@ def _gradient_rows(epoch, split, n):
 
 
 def _share_rows(split):
-    return [row._replace(share=row.n / int(COUNTS.sum())) for row in reliability_rows(-0.02, split=split)]
+    return [replace(row, share=row.n / int(COUNTS.sum())) for row in reliability_rows(-0.02, split=split)]
 
 
 def density_rows():
@@ -193,7 +193,7 @@ def attribution_rows(**beyond):
             where = {"part": part, "loss": loss, **of}
             error = {"stderr": 0.03 * value, "low": 0.94 * value, "high": 1.06 * value, "probes": 60}
             row = AttributionPart("attribution", "trace", value=value, **where, **error)
-            rows.append(row._replace(**beyond) if part == "beyond_scaling" else row)
+            rows.append(replace(row, **beyond) if part == "beyond_scaling" else row)
             rows.append(AttributionPart("attribution", "lambda_max", value=value / 9, **where))
         free = plain["whole"] / 20
         rows.append(Trace("scale_free_trace", free, free - 1, free + 1, stderr=0.5, probes=60, loss=loss, **of))

@@ -29,7 +29,6 @@ from focalgeo.rows import (
     Metric,
     Scalar,
     Seconds,
-    Tags,
     Trace,
     select,
     to_json,
@@ -99,7 +98,7 @@ def test_every_metric_has_a_row_with_its_interval(finished, method, criterion, m
         (row,) = select(rows, Metric, name=metric, method=method, criterion=criterion, split=split)
         assert row.low <= row.high
         assert row.n == 359
-        assert (row.tags.gamma, row.tags.seed, row.tags.step) == (3, 0, 34)
+        assert (row.gamma, row.seed, row.step) == (3, 0, 34)
 
 
 def test_focal_temperature_scaling_is_never_worse_on_val(finished):
@@ -205,10 +204,10 @@ def test_curvature_between_epochs_where_it_is_asked_for_and_the_rate_of_the_row_
     config.curvature.density_probes = 0
     job.run(config, tmp_path / "run")
     rows = records.read_rows(tmp_path / "run")
-    epochs = [row.tags.epoch for row in select(rows, Trace, name="trace", loss="focal_loss")]
+    epochs = [row.epoch for row in select(rows, Trace, name="trace", loss="focal_loss")]
     assert epochs == [2.0, 4.0, None]
     assert {row.n for row in select(rows, Trace)} == {8}  # examples
-    rates = {row.tags.epoch: row.value for row in select(rows, Scalar, name="learning_rate")}
+    rates = {row.epoch: row.value for row in select(rows, Scalar, name="learning_rate")}
     assert rates == pytest.approx({1.0: 0.1, 2.0: 0.1, 3.0: 0.1, 4.0: 0.1, 5.0: 0.01, 6.0: 0.01})
     assert (tmp_path / "run" / "figures" / "training_trace.svg").exists()
     assert not list((tmp_path / "run" / "figures").glob("spectral*"))
@@ -444,7 +443,7 @@ def test_a_trace_penalty_lowers_the_trace_on_train_and_both_splits_have_rows(tmp
 
 def test_tensorboard_gets_rows_with_a_step_and_its_absence_is_silent(tmp_path, monkeypatch):
     def at(step, **fields):
-        return Scalar("loss", 0.5, split="train", tags=Tags(step=step), **fields)
+        return Scalar("loss", 0.5, split="train", step=step, **fields)
 
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with training.tensorboard_writer(tmp_path) as write:
@@ -456,7 +455,7 @@ def test_tensorboard_gets_rows_with_a_step_and_its_absence_is_silent(tmp_path, m
         write(at(7))
         write(at(7), member="gamma=1")
         write(Metric("accuracy", 0.9, split="test"))
-        write(HistogramBin("gradient_norm_histogram", 0.5, 3, 0.1, 1.0, 100, "train", tags=Tags(step=7)))
+        write(HistogramBin("gradient_norm_histogram", 0.5, 3, 0.1, 1.0, 100, "train", step=7))
     (path,) = (tmp_path / "tensorboard").iterdir()
     version, start, *events = tensorboard_events(path)
     assert version.file_version == "brain.Event:2"
@@ -485,7 +484,7 @@ def test_a_disk_that_fills_ends_tensorboard_in_one_line_and_the_run_goes_on(tmp_
     monkeypatch.setattr(record_writer, "open_file", lambda path: open("/dev/full", "wb"))  # noqa: SIM115
     with training.tensorboard_writer(tmp_path) as write:
         for step in range(times):
-            write(Scalar("loss", 0.5, split="train", tags=Tags(step=step)))
+            write(Scalar("loss", 0.5, split="train", step=step))
     gc.collect()
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("no more TensorBoard events, the run goes on: cannot write ")

@@ -12,7 +12,7 @@ from focalgeo import calibration, losses
 from focalgeo.job import measurement, preparation
 from focalgeo.job.members import make_members
 from focalgeo.job.preparation import evaluation_batches
-from focalgeo.rows import Diagnostic, ReliabilityBin, Row, Tags, select, to_json
+from focalgeo.rows import Diagnostic, ReliabilityBin, Row, select, to_json
 from focalgeo.types import InputError, Split
 
 CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
@@ -60,7 +60,7 @@ def test_each_member_has_its_rows_on_each_split(prepared):
     rows = rows_after(prepared, 2)
     for gamma in (0.0, 1.0, 3.0):
         own = select(rows, Row, gamma=gamma)
-        assert {row.tags.seed for row in own} == {0}
+        assert {row.seed for row in own} == {0}
         for split in ("train", "val"):
             assert {row.name for row in own if row.split == split} == {
                 *MEANS,
@@ -69,9 +69,9 @@ def test_each_member_has_its_rows_on_each_split(prepared):
                 "reliability",
             }
         (norm,) = [row for row in own if row.name == "weight_norm"]
-        assert norm == Diagnostic("weight_norm", norm.value, tags=Tags(gamma=gamma, seed=0))
+        assert norm == Diagnostic("weight_norm", norm.value, gamma=gamma, seed=0)
         assert {row.n for row in own if row.name in MEANS and row.outcome is None} == {100}
-    assert {(row.tags.epoch, row.tags.step) for row in rows} == {(None, None)}  # the loop adds when
+    assert {(row.epoch, row.step) for row in rows} == {(None, None)}  # the loop adds when
     assert {row.method for row in select(rows, ReliabilityBin)} == {None}
 
 
@@ -100,7 +100,7 @@ def test_the_numbers_are_those_of_the_network_and_the_members_own_loss(prepared)
 
 def test_frozen_members_have_none_and_groups_do_not_matter(prepared):
     rows = rows_after(prepared, 5, frozen=(1,))
-    assert {row.tags.gamma for row in rows} == {0.0, 3.0}
+    assert {row.gamma for row in rows} == {0.0, 3.0}
     assert by_name(rows) == pytest.approx(by_name(rows_after(prepared, 5, frozen=(1,), at_once=1)), rel=1e-5)
 
 
@@ -128,7 +128,7 @@ def test_a_member_whose_numbers_are_not_finite_has_none(prepared):
     broken = jax.tree.map(np.array, group.params)
     broken["Dense_2"]["kernel"][0] = np.inf
     rows = measurement.diagnostics_of_epoch(config_with(), prepared, members, [group._replace(params=broken)])
-    assert {row.tags.gamma for row in rows} == {1.0, 3.0}
+    assert {row.gamma for row in rows} == {1.0, 3.0}
 
 
 def test_a_network_that_shows_no_last_layer_is_refused_before_training(prepared):

@@ -268,7 +268,7 @@ def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
     config.curvature.examples = 0
     rows = job.run(config, tmp_path / "run")
-    assert not any(row.tags.gamma for row in records.read_rows(tmp_path / "run") if row.name == "accuracy")
+    assert not any(row.gamma for row in records.read_rows(tmp_path / "run") if row.name == "accuracy")
     manager = checkpoint.make_manager(tmp_path / "run" / "checkpoints", keep=3)
     state = preparation.initial_state(preparation.prepare(config), make_members(config))
     kept = checkpoint.restore_latest(manager, state).state.loss_values["adafocal"]

@@ -62,7 +62,7 @@ def two_steps(config):
 def check_run(config, workdir):
     """Train, and look for the rows and files that every run has."""
     rows = job.run(config, workdir)
-    steps = {row.tags.step for row in select(records.read_rows(workdir), Scalar, name="examples_seen")}
+    steps = {row.step for row in select(records.read_rows(workdir), Scalar, name="examples_seen")}
     assert steps == set(range(1, 2 * config.optimizer.epochs + 1))
     on_test = select(rows, Metric, name="ece", split="test")
     assert {row.method for row in on_test} >= {"uncalibrated", "temperature_scaling", "focal_temperature_scaling"}
@@ -203,9 +203,9 @@ def test_the_smallest_model_reaches_the_known_optimum(tmp_path, papers):
     config.curvature.examples = 0
     job.run(config, tmp_path / "run")
     rows = select(records.read_rows(tmp_path / "run"), Diagnostic, step=500)
-    norms = {row.tags.gamma: row.value for row in select(rows, Diagnostic, name="weight_norm")}
+    norms = {row.gamma: row.value for row in select(rows, Diagnostic, name="weight_norm")}
     of_wrong = {"name": "true_class_probability", "outcome": "wrong", "split": "train"}
-    wrong = {row.tags.gamma: row.value for row in select(rows, Diagnostic, **of_wrong)}
+    wrong = {row.gamma: row.value for row in select(rows, Diagnostic, **of_wrong)}
     limit = papers["appendixG_zero_variance_limit"]
     np.testing.assert_allclose([norms[0.0], norms[1.0]], [limit["ce_logit"], limit["focal1_logit"]], rtol=1e-4)
     assert wrong[0.0] < wrong[1.0]  # a misclassified point's true class has more probability under focal loss

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from synthetic_workdir import (
     COLUMNS,
     MANIFEST,
@@ -31,7 +32,7 @@ from focalgeo.report.selection import AS_TRAINED, column_of_each, columns_of, di
 from focalgeo.report.style import COLOURS, METHOD_COLOURS, fixed, interval, percent, plain, short, significant
 from focalgeo.report.tables import config_settings, metric_table, phases, settings
 from focalgeo.report.words import group_words
-from focalgeo.rows import Difference, Metric, ReliabilityBin, Scalar, Seconds, Tags, select, tagged, to_json
+from focalgeo.rows import Difference, Metric, ReliabilityBin, Scalar, Seconds, select, tagged, to_json
 from focalgeo.types import InputError
 
 FIGURES = {
@@ -58,7 +59,7 @@ FIGURES = {
 
 
 REPORT = Path(__file__).parent.parent / "focalgeo" / "report"
-LOSS = Scalar("loss", 1.0, split="val", tags=Tags(step=1))
+LOSS = Scalar("loss", 1.0, split="val", step=1)
 
 
 @pytest.fixture(scope="module")
@@ -379,9 +380,7 @@ def test_a_long_name_pushes_the_numbers_of_all_lines_aside():
 
 def rows_of_training(steps, *, loss=1.0):
     values = {"loss": loss, "learning_rate": 0.01}
-    return [
-        Scalar(name, value, split="train", tags=Tags(step=step)) for step in steps for name, value in values.items()
-    ]
+    return [Scalar(name, value, split="train", step=step) for step in steps for name, value in values.items()]
 
 
 def test_a_training_row_is_named_the_mean_of_as_many_batches_as_lie_between_rows():
@@ -396,7 +395,7 @@ def test_a_training_row_is_named_the_mean_of_as_many_batches_as_lie_between_rows
 
 def test_rows_of_another_split_are_no_training_curve(tmp_path):
     records.write_manifest(tmp_path, {})
-    records.append_rows(tmp_path, [LOSS._replace(split="test")])
+    records.append_rows(tmp_path, [replace(LOSS, split="test")])
     assert "<h2>Training</h2>" not in write_report(tmp_path).read_text()
 
 
@@ -458,7 +457,7 @@ def test_a_setting_left_to_its_default_is_shown_as_such_and_a_size_as_the_data_s
 def test_wall_times_stand_in_the_order_of_the_phases_with_their_total():
     rows = [Seconds("seconds", *each) for each in (("evaluate", 4.0), ("draw", 0.5), ("prepare", 1.0))]
     assert phases(rows) == [("prepare", "1.0 s"), ("evaluate", "4.0 s"), ("draw", "0.5 s"), ("total", "5.5 s")]
-    assert phases([rows[0], rows[0]._replace(value=3.0)]) == [("evaluate", "3.0 s")]
+    assert phases([rows[0], replace(rows[0], value=3.0)]) == [("evaluate", "3.0 s")]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from synthetic_workdir import attribution_rows, diagnosis_rows, training_rows
 
 from focalgeo import records
@@ -20,7 +21,7 @@ from focalgeo.report.hessian import attribution_words
 from focalgeo.report.style import power_of_ten
 from focalgeo.report.sweep_figures import epochs_figure
 from focalgeo.report.words import training_words
-from focalgeo.rows import Diagnostic, HistogramBin, Metric, ReliabilityBin, Tags, select, tagged, to_json
+from focalgeo.rows import Diagnostic, HistogramBin, Metric, ReliabilityBin, select, tagged, to_json
 from focalgeo.types import InputError
 
 ROWS = diagnosis_rows()
@@ -47,20 +48,20 @@ def test_each_outcome_and_split_is_a_line_over_the_epochs():
 
 
 def test_an_outcome_that_ends_leaves_a_shorter_line():
-    rows = [row for row in with_outcome("entropy", split="train") if row.outcome == "correct" or row.tags.epoch < 5]
+    rows = [row for row in with_outcome("entropy", split="train") if row.outcome == "correct" or row.epoch < 5]
     drawn = lines_of(outcome_figure(rows, "entropy"))
     assert {label: len(points) for label, points in drawn.items()} == {"correct, train": 3, "wrong, train": 1}
 
 
 def test_the_weights_norm_is_drawn_and_of_two_equal_rows_the_last_counts():
-    again = named("weight_norm")[0]._replace(value=9.0)
+    again = replace(named("weight_norm")[0], value=9.0)
     (line,) = lines_of(weight_figure([*named("weight_norm"), again])).values()
     np.testing.assert_allclose(line, [(1, 9), (5, 2 + np.log(5)), (30, 2 + np.log(30))])
 
 
 def test_a_histogram_keeps_gaps_and_begins_at_0():
     bins = [(0, 0.0, 1e-12, 0.25), (1, 1e-12, 10**-11.75, 0.25), (9, 1e-10, 10**-9.75, 0.5)]
-    name, of = "gradient_norm_histogram", {"n": 8, "split": "train", "tags": Tags(epoch=1.0)}
+    name, of = "gradient_norm_histogram", {"n": 8, "split": "train", "epoch": 1.0}
     rows = [HistogramBin(name, value, number, lower, upper, **of) for number, lower, upper, value in bins]
     values, edges, _ = histogram_figure(rows).axes[0].patches[0].get_data()
     np.testing.assert_allclose(values, [0.25, 0.25, 0, 0.5])
@@ -93,7 +94,7 @@ def test_without_diagnostics_no_figure_and_no_section(tmp_path):
 
 def test_diagnostics_do_not_pass_for_other_rows():
     assert attribution_words([*attribution_rows(), *ROWS]) == attribution_words(attribution_rows())
-    training = [row for row in training_rows() if row.tags.step in (160, 320)]
+    training = [row for row in training_rows() if row.step in (160, 320)]
     assert training_words([*training, *ROWS]) == training_words(training)
 
 
@@ -110,7 +111,7 @@ def members():
     for gamma in (0.0, 3.0):
         for seed in (0, 1):
             for row in tagged(ROWS, gamma=gamma, seed=seed):
-                yield row._replace(value=row.value / (1 + gamma) + seed)
+                yield replace(row, value=row.value / (1 + gamma) + seed)
 
 
 def test_a_sweep_draws_means_over_seeds_for_each_gamma():

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from msgspec.structs import replace
 from synthetic_workdir import NAMES, attribution_rows, curvature_rows, training_rows
 
 from focalgeo import losses
@@ -24,7 +25,7 @@ from focalgeo.report.words import (
     training_words,
     verdict,
 )
-from focalgeo.rows import AttributionPart, Difference, Fit, Metric, ReliabilityBin, Scalar, Tags, Trace
+from focalgeo.rows import AttributionPart, Difference, Fit, Metric, ReliabilityBin, Scalar, Trace
 
 AS_GIVEN = Column("uncalibrated")
 PLAIN, FOCAL = Column("temperature_scaling", "ece"), Column("focal_temperature_scaling", "ece")
@@ -381,11 +382,11 @@ def test_curvature_is_told_with_its_errors_and_a_search_that_failed_is_named():
         f"At the trained parameters the focal loss's trace is {ratio:.3f} times that of cross-entropy"
         f" (approximate 95% interval [{ratio - half:.3f},\u00a0{ratio + half:.3f}], from the two standard errors)."
     )
-    assert curvature_words([row._replace(stderr=0.0) if isinstance(row, Trace) else row for row in rows]) == ""
+    assert curvature_words([replace(row, stderr=0.0) if isinstance(row, Trace) else row for row in rows]) == ""
     lines = curvature_table(rows).lines
     assert [cell.text for cell in lines[0].cells] == ["212.4", "± 0.31", "64", "180"]
     assert lines[2].cells[2][:3] == ("60", "Hessian products (Hutch++)", False)
-    failed = curvature_table([rows[0]._replace(converged=False)]).lines[0].cells[0]
+    failed = curvature_table([replace(rows[0], converged=False)]).lines[0].cells[0]
     assert failed.note == "not converged"
 
 
@@ -440,7 +441,7 @@ def test_a_loss_without_weight_or_rows_is_told_without_them():
 def test_the_trace_is_explained_by_its_estimator():
     rows = list(curvature_rows())
     assert "two thirds of the Hessian products build a part that is exact" in trace_words(rows)
-    plain_rows = [row._replace(estimator="hutchinson") if isinstance(row, Trace) else row for row in rows]
+    plain_rows = [replace(row, estimator="hutchinson") if isinstance(row, Trace) else row for row in rows]
     assert trace_words(plain_rows).startswith("estimated from random samples")
     assert curvature_table(plain_rows).lines[2].cells[2].note == "Hessian products (Hutchinson)"
 
@@ -470,7 +471,7 @@ def test_training_loss_in_words():
 
 def test_a_training_row_is_told_by_the_distance_between_rows():
     def rows(steps):
-        return [Scalar("loss", 1.0, split="train", tags=Tags(step=step)) for step in steps]
+        return [Scalar("loss", 1.0, split="train", step=step) for step in steps]
 
     assert training_words(rows(range(20, 101, 20))).startswith("A training row is the mean of 20 batches,")
     assert training_words(rows(range(1, 9))).startswith("A training row is a single batch,")

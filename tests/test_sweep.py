@@ -176,7 +176,7 @@ def test_every_member_has_its_rows_its_files_and_a_place_on_the_page(whole):
     rows = records.read_rows(whole)
     for gamma in (0.0, 3.0):
         for seed in (0, 1):
-            names = {row.name for row in rows if (row.tags.gamma, row.tags.seed) == (gamma, seed)}
+            names = {row.name for row in rows if (row.gamma, row.seed) == (gamma, seed)}
             assert {"loss", "accuracy", "ece", "temperature", "lambda_max", "trace", "seconds"} <= names
             assert (whole / "members" / f"gamma={gamma:g},seed={seed}" / "predictions" / "test.npz").exists()
     assert not (whole / "predictions").exists()
@@ -247,7 +247,7 @@ def test_an_extension_trains_only_the_new_members(whole, tmp_path):
     before = [row for row in records.read_rows(workdir) if row.name != "seconds"]
     job.run(swept(), workdir)
     rows = records.read_rows(workdir)
-    assert [row for row in rows if row.tags.gamma == 3 and row.name != "seconds"] == before
+    assert [row for row in rows if row.gamma == 3 and row.name != "seconds"] == before
     assert without_times(rows) == without_times(records.read_rows(whole))
     assert [each["members"] for each in records.read_json(workdir / "extensions.json")] == [
         ["gamma=3,seed=0", "gamma=3,seed=1"],
@@ -262,7 +262,7 @@ def test_a_resumed_sweep_keeps_its_groups_and_is_measured_again_where_rows_are_g
     monkeypatch.setattr(training, "candidates", None)  # they would be timed if the groups were chosen anew
     job.run(tiny(gamma=(0.0, 3.0), seed=(0, 1)), tmp_path / "copy")
     assert [each["at_once"] for each in records.read_json(tmp_path / "copy" / "extensions.json")] == [2]
-    kept = [row for row in records.read_rows(whole) if row.tags.epoch is None]
+    kept = [row for row in records.read_rows(whole) if row.epoch is None]
     assert without_times(records.read_rows(tmp_path / "copy")) == without_times(kept)
 
 
@@ -325,7 +325,7 @@ def test_a_run_without_sweep_joins_the_sweep_that_it_belongs_to(whole, tmp_path)
     manifest = records.read_manifest(tmp_path / "three")
     assert manifest["config"]["sweep"]["gamma"] == [0.0, 3.0, 5.0]
     rows = records.read_rows(tmp_path / "three")
-    assert {(row.tags.gamma, row.tags.seed) for row in rows if row.name == "trace"} == {
+    assert {(row.gamma, row.seed) for row in rows if row.name == "trace"} == {
         *[(gamma, seed) for gamma in (0.0, 3.0) for seed in (0, 1)],
         (5.0, 0),
     }
@@ -347,7 +347,7 @@ def test_runs_of_other_configs_stand_side_by_side(whole, tmp_path):
     job.run(other, tmp_path / "slower")
     assert report_main([str(whole), str(tmp_path / "slower"), f"--out={tmp_path / 'both'}"]) == 0
     rows = records.read_rows(tmp_path / "both")
-    assert {row.tags.run for row in rows} == {"whole", "slower"}
+    assert {row.run for row in rows} == {"whole", "slower"}
     page = (tmp_path / "both" / "report.html").read_text()
     assert "slower" in page
 
@@ -358,10 +358,10 @@ def test_a_member_that_diverges_stands_still_and_the_others_go_on(tmp_path, caps
     assert "member gamma 3.0, learning_rate 1e+30, seed 0 stops, the others go on" in capsys.readouterr().err
     written = records.read_rows(tmp_path / "run")
     (stopped,) = [row for row in written if row.name == "stopped"]
-    assert stopped.tags.learning_rate == 1e30
-    assert {row.tags.learning_rate for row in rows if row.name == "ece"} == {0.1}
-    later = [row for row in written if row.name == "loss" and row.tags.step > stopped.value]
-    assert {row.tags.learning_rate for row in later} == {0.1}
+    assert stopped.learning_rate == 1e30
+    assert {row.learning_rate for row in rows if row.name == "ece"} == {0.1}
+    later = [row for row in written if row.name == "loss" and row.step > stopped.value]
+    assert {row.learning_rate for row in later} == {0.1}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "stopped there and have no results: gamma 3.0, learning_rate 1e+30, seed 0 at step" in page
     alone = member_state(trained(members.make_members(config)[0].config, at_once=1), 0)
@@ -381,7 +381,7 @@ def test_a_sweep_whose_members_all_diverge_is_an_error_and_can_be_extended(tmp_p
     last = capsys.readouterr().out.splitlines()[-2:]
     assert last[0].startswith("2 of 3 members stopped and have no results: learning_rate=1e+29 at step 1; ")
     ece = [row for row in records.read_rows(tmp_path / "run") if row.name == "ece"]
-    assert {row.tags.learning_rate for row in ece} == {0.1}
+    assert {row.learning_rate for row in ece} == {0.1}
 
 
 def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path, monkeypatch, capsys):
@@ -396,7 +396,7 @@ def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path
     job.run(tiny(gamma=(0.0, 3.0), at_once=2), tmp_path / "run")
     assert "member gamma=0 has no results, the others go on: the gradient is not" in capsys.readouterr().err
     ece = [row for row in records.read_rows(tmp_path / "run") if row.name == "ece"]
-    assert {row.tags.gamma for row in ece} == {3.0}
+    assert {row.gamma for row in ece} == {3.0}
 
 
 def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 from synthetic_workdir import NAMES
 
@@ -11,7 +12,7 @@ from focalgeo.report.axes import Quantity, by_member, is_sweep, line_title, mean
 from focalgeo.report.choice_on_val import choice_table, choice_words, choices
 from focalgeo.report.sweep_page import quantities, render_sweep, sweep_table
 from focalgeo.report.tables import phases
-from focalgeo.rows import Eigenvalue, Fit, Metric, ReliabilityBin, Seconds, Tags, Trace, select, tagged
+from focalgeo.rows import Eigenvalue, Fit, Metric, ReliabilityBin, Seconds, Trace, select, tagged
 from focalgeo.types import InputError
 
 
@@ -103,9 +104,7 @@ def test_the_table_holds_means_and_marks_differences_whose_interval_leaves_out_0
     assert difference.best
     low, high = stats.t.interval(0.95, 2, loc=61 / 30, scale=stats.sem([2.0, 1.9, 2.2]))
     assert difference.note == f"[{low:.1f},\u00a0{high:.1f}]"
-    unlike = [
-        row._replace(value=0.01 + 0.001 * row.tags.seed * (row.tags.gamma - 1)) for row in rows if row.name == "ece"
-    ]
+    unlike = [replace(row, value=0.01 + 0.001 * row.seed * (row.gamma - 1)) for row in rows if row.name == "ece"]
     _, difference = sweep_table(unlike, manifest(), sweep, ()).lines[:2]
     assert (difference.cells[1].text, difference.cells[1].best) == ("+0.300", False)  # 0, 0.3 and 0.6
     accuracy = lines[1].cells[1]  # the same in all members: no difference, and none is marked
@@ -203,7 +202,7 @@ def test_rows_of_training_are_no_result():
     rows = [*member_rows(0.1, gamma=0.0, seed=0)]
     where = {"name": "trace", "loss": "cross_entropy", "split": "val"}
     during = Trace(value=9.0, low=8.0, high=10.0, stderr=0.5, probes=6, n=50, **where)
-    during = during._replace(tags=Tags(gamma=0.0, seed=0, epoch=3.0))
+    during = replace(during, gamma=0.0, seed=0, epoch=3.0)
     sweep = sweep_of(manifest(gamma=[0.0]), rows)
     assert by_member([*rows, during], sweep, Quantity(Trace, where))[(), 0.0] == {0: 1.0}
 
@@ -231,7 +230,7 @@ def test_a_new_method_is_in_the_figures_the_table_and_the_text(tmp_path):
 def written(folder, own, members):
     """A workdir with the final rows of its members, each (tags, ECE), and their wall times."""
     rows = [row for tags, value in members for row in member_rows(value, **tags)]
-    rows += [Seconds("seconds", "evaluate", 1.0, tags=Tags(**tags)) for tags, _ in members]
+    rows += [Seconds("seconds", "evaluate", 1.0, **tags) for tags, _ in members]
     rows.append(Seconds("seconds", "train", 2.0, extension=1))
     records.write_manifest(folder, own)
     records.append_rows(folder, rows)
@@ -242,7 +241,7 @@ def test_many_methods_leave_the_terminal_s_table_narrow_and_a_first_stage_has_no
     others = ("vector_scaling", "structured_matrix_scaling")
     rows = member_rows(0.02, (*list(NAMES["methods"])[1:3], *others), gamma=0.0, seed=0)
     (of_plain,) = select(rows, Fit, method="temperature_scaling")
-    rows = [row._replace(value=of_plain.value) if row in select(rows, Fit, method=others[0]) else row for row in rows]
+    rows = [replace(row, value=of_plain.value) if row in select(rows, Fit, method=others[0]) else row for row in rows]
     swept = manifest(gamma=[0.0, 3.0])
     sweep = sweep_of(swept, rows)
     titles = [line.title for line in sweep_table(rows, swept, sweep, sweep.lines[0]).lines]
@@ -279,7 +278,7 @@ def test_shards_of_one_config_become_one_sweep(tmp_path):
     rows, merged = records.read_rows(out), records.read_manifest(out)
     assert merged["config"]["sweep"] == axes
     assert merged["methods"] == NAMES["methods"]
-    assert {row.tags.gamma: row.value for row in select(rows, Metric, name="ece", method="uncalibrated")} == {
+    assert {row.gamma: row.value for row in select(rows, Metric, name="ece", method="uncalibrated")} == {
         0.0: 0.1,
         3.0: 3.1,
     }
@@ -307,7 +306,7 @@ def test_runs_of_other_configs_stand_side_by_side_under_their_names(tmp_path):
     members = [({"gamma": 0.0, "seed": 0}, 0.1)]
     folders = [written(tmp_path / "first", manifest(gamma=[0.0]), members), written(tmp_path / "last", other, members)]
     out = merge_workdirs(folders, tmp_path / "merged")
-    assert {row.tags.run for row in records.read_rows(out)} == {"first", "last"}
+    assert {row.run for row in records.read_rows(out)} == {"first", "last"}
     assert "last" in write_report(out).read_text()
     twice = [folders[0], tmp_path / "more" / "first"]
     written(twice[1], other, members)

@@ -71,8 +71,8 @@ def of_rows(workdir: Path, name: str) -> list[dict[str, Any]]:
     record = jobs.record(workdir, CONFIG) | {"seconds": round(sum(row.value for row in select(rows, Seconds)), 1)}
     tests = select(rows, Metric, name="ece", split="test", method="uncalibrated")
     found = []
-    for gamma, seed in dict.fromkeys((row.tags.gamma, row.tags.seed) for row in tests):
-        own = [row for row in rows if (row.tags.gamma, row.tags.seed) == (gamma, seed)]
+    for gamma, seed in dict.fromkeys((row.gamma, row.seed) for row in tests):
+        own = [row for row in rows if (row.gamma, row.seed) == (gamma, seed)]
         run = {"loss": name, "gamma": gamma, "seed": seed, "train accuracy": train_accuracy(own)}
         kept = {key: value for key, value in numbers(own) if not key.startswith("trace,")}
         found.append(run | kept | {"record": record})

@@ -61,10 +61,10 @@ def measured(workdir: Path, network: str, config: str) -> list[dict[str, Any]]:
     """
     rows = jobs.rows_of(workdir)
     record = jobs.record(workdir, config) | {"seconds": round(sum(row.value for row in select(rows, Seconds)), 1)}
-    members = dict.fromkeys((row.tags.gamma, row.tags.seed) for row in select(rows, Trace, name="trace"))
+    members = dict.fromkeys((row.gamma, row.seed) for row in select(rows, Trace, name="trace"))
     found = []
     for gamma, seed in members:
-        own = [row for row in rows if (row.tags.gamma, row.tags.seed) == (gamma, seed)]
+        own = [row for row in rows if (row.gamma, row.seed) == (gamma, seed)]
         run = {"network": network, "gamma": gamma, "seed": seed, "train accuracy": train_accuracy(own)}
         found.append(run | dict(numbers(own)) | {"record": record})
     return found

@@ -67,8 +67,8 @@ def measured(workdir: Path, name: str) -> list[dict[str, Any]]:
     rows = jobs.rows_of(workdir)
     record = jobs.record(workdir, CONFIG) | {"seconds": round(sum(row.value for row in select(rows, Seconds)), 1)}
     found = []
-    for seed in dict.fromkeys(row.tags.seed for row in select(rows, Trace, name="trace")):
-        own = [row for row in rows if row.tags.seed == seed]
+    for seed in dict.fromkeys(row.seed for row in select(rows, Trace, name="trace")):
+        own = [row for row in rows if row.seed == seed]
         test = records.read_predictions(workdir / "members" / f"seed={seed}", "test")
         log_probs = np.asarray(jax.nn.log_softmax(test.logits))
         known = float(np.exp(log_probs[np.arange(len(test.labels)), test.labels]).mean())

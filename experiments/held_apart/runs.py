@@ -46,7 +46,7 @@ def measured(workdir: Path, name: str, batch: int) -> list[dict[str, Any]]:
     record = jobs.record(workdir, CONFIG) | {"seconds": round(sum(row.value for row in select(rows, Seconds)), 1)}
     members: dict[tuple, list] = {}
     for row in rows:
-        members.setdefault((row.tags.gamma, row.tags.learning_rate, row.tags.seed), []).append(row)
+        members.setdefault((row.gamma, row.learning_rate, row.seed), []).append(row)
     found = []
     for gamma, rate, seed in dict.fromkeys(_member(row) for row in select(rows, Trace, name="trace")):
         own = members[gamma, rate, seed]
@@ -57,7 +57,7 @@ def measured(workdir: Path, name: str, batch: int) -> list[dict[str, Any]]:
 
 
 def _member(row: Trace) -> tuple:
-    return row.tags.gamma, row.tags.learning_rate, row.tags.seed
+    return row.gamma, row.learning_rate, row.seed
 
 
 def _place(rate: float, rates: tuple[float, ...]) -> int:

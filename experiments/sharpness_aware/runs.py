@@ -88,11 +88,11 @@ def measured(workdir: Path, job: Job) -> list[dict[str, Any]]:
     rows = jobs.rows_of(workdir)
     record = jobs.record(workdir, CONFIG) | {"seconds": round(sum(row.value for row in select(rows, Seconds)), 1)}
     found = []
-    members = dict.fromkeys((row.tags.learning_rate, row.tags.seed) for row in select(rows, Trace, name="trace"))
+    members = dict.fromkeys((row.learning_rate, row.seed) for row in select(rows, Trace, name="trace"))
     for rate, seed in members:
-        own = [row for row in rows if (row.tags.learning_rate, row.tags.seed) == (rate, seed)]
+        own = [row for row in rows if (row.learning_rate, row.seed) == (rate, seed)]
         (val,) = (
-            row for row in select(own, Metric, name="nll", split="val", method="uncalibrated") if row.tags.epoch is None
+            row for row in select(own, Metric, name="nll", split="val", method="uncalibrated") if row.epoch is None
         )
         run = {"method": job.method, "strength": job.strength, "times": job.times, "rate": job.rate or round(rate, 6)}
         kept = {name: value for name, value in numbers(own) if not name.startswith("trace,")}

@@ -85,8 +85,8 @@ def measured(workdir: Path, way: Way) -> list[dict[str, Any]]:
     rows = jobs.rows_of(workdir)
     record = jobs.record(workdir, CONFIG) | {"seconds": round(sum(row.value for row in select(rows, Seconds)), 1)}
     found = []
-    for seed in sorted({row.tags.seed for row in select(rows, Trace, name="trace")}):
-        own = [row for row in rows if row.tags.seed == seed]
+    for seed in sorted({row.seed for row in select(rows, Trace, name="trace")}):
+        own = [row for row in rows if row.seed == seed]
         run = way._asdict() | {"seed": seed, "train accuracy": train_accuracy(own), "path": path_of(own)}
         kept = {name: value for name, value in numbers(own) if not name.startswith("trace,")}
         found.append(run | kept | {"record": record})
@@ -98,17 +98,17 @@ def path_of(rows: list) -> dict[str, list[float]]:
 
     ECE and NLL in nats and shares, curvature of cross-entropy.
     """
-    epochs = sorted({row.tags.epoch for row in select(rows, Diagnostic, split="val") if row.tags.epoch is not None})
+    epochs = sorted({row.epoch for row in select(rows, Diagnostic, split="val") if row.epoch is not None})
     found: dict[str, list[float]] = {"epoch": epochs}
     for name, kind in (("nll", "nll"), ("p_y", "true_class_probability")):
-        of_epoch = {row.tags.epoch: row.value for row in select(rows, Diagnostic, name=kind, split="val", outcome=None)}
+        of_epoch = {row.epoch: row.value for row in select(rows, Diagnostic, name=kind, split="val", outcome=None)}
         found[name] = [of_epoch[epoch] for epoch in epochs]
     bins = select(rows, ReliabilityBin, name="reliability", split="val", method=None)
     found["ece"] = [
-        sum(row.share * abs(row.value - row.confidence) for row in bins if row.tags.epoch == epoch) for epoch in epochs
+        sum(row.share * abs(row.value - row.confidence) for row in bins if row.epoch == epoch) for epoch in epochs
     ]
     for name, kind in (("lambda_max", Eigenvalue), ("trace", Trace)):
         every = select(rows, kind, name=name, split="val", loss="cross_entropy")
-        of_epoch = {epochs[-1] if row.tags.epoch is None else row.tags.epoch: row.value for row in every}
+        of_epoch = {epochs[-1] if row.epoch is None else row.epoch: row.value for row in every}
         found[name] = [of_epoch[epoch] for epoch in epochs]
     return found

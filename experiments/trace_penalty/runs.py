@@ -86,8 +86,8 @@ def measured(out: Path, name: str) -> list[dict[str, Any]]:
     for form in FORMS:
         folder = workdir(out, name, form)
         rows = records.read_rows(folder) if (folder / "metrics.jsonl").exists() else []
-        for tags in dict.fromkeys((row.tags.trace_penalty, row.tags.seed) for row in select(rows, Trace, name="trace")):
-            numbers = dict(_numbers([row for row in rows if (row.tags.trace_penalty, row.tags.seed) == tags]))
+        for tags in dict.fromkeys((row.trace_penalty, row.seed) for row in select(rows, Trace, name="trace")):
+            numbers = dict(_numbers([row for row in rows if (row.trace_penalty, row.seed) == tags]))
             if numbers.keys() == {*METRICS, *CURVATURE}:
                 penalty, seed = tags
                 found.append({"form": form if penalty else "none", "penalty": penalty, "seed": seed} | numbers)
@@ -100,5 +100,5 @@ def _numbers(rows: list) -> Iterator[tuple[str, float]]:
             yield row.name, row.value
     for kind, name in ((Trace, "trace"), (Eigenvalue, "lambda_max")):
         for row in select(rows, kind, name=name, loss="cross_entropy"):
-            if row.tags.epoch is None:
+            if row.epoch is None:
                 yield f"{name} {row.split}", row.value

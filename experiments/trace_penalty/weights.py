@@ -117,7 +117,7 @@ def measured(workdir: Path, name: str, form: str, config: str) -> list[dict[str,
 
     The record's seconds are the training of the whole job, all its runs together.
     """
-    rows = [row for row in jobs.rows_of(workdir) if row.tags.epoch is None]
+    rows = [row for row in jobs.rows_of(workdir) if row.epoch is None]
     record, found = jobs.record(workdir, config), []
     ended = [*select(rows, Trace, name="trace"), *select(rows, Scalar, name="stopped")]
     for penalty, rate, seed in dict.fromkeys(map(_tags, ended)):
@@ -130,7 +130,7 @@ def measured(workdir: Path, name: str, form: str, config: str) -> list[dict[str,
 
 
 def _tags(row: Any) -> tuple[float, float, int]:
-    return row.tags.trace_penalty, row.tags.learning_rate, row.tags.seed
+    return row.trace_penalty, row.learning_rate, row.seed
 
 
 def _numbers(rows: list) -> dict[str, float]:

@@ -10,6 +10,7 @@ from functools import partial
 
 import jax
 import numpy as np
+from msgspec.structs import replace
 
 from focalgeo.calibration.binning import Reliability
 from focalgeo.calibration.crossfit import candidates
@@ -108,7 +109,7 @@ def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
         of_group = jax.tree.map(lambda leaf: leaf[..., number], measured)  # noqa: B023
         entries = {metric: METRICS[metric]._replace(share=False) for metric in GROUP_METRICS}
         for row in _metric_rows(sample, of_group, entries):
-            rows.append(row._replace(name=f"group_{row.name}", group=str(name), n=int(sizes[name])))
+            rows.append(replace(row, name=f"group_{row.name}", group=str(name), n=int(sizes[name])))
     return rows
 
 
@@ -219,7 +220,7 @@ def _metric_rows(sample: Sample, measured: Measured, entries: Mapping[str, Metri
                 n = n if entry.among is None else jax.device_get(entry.among(each.log_probs, sample.labels))
                 low, high = jax.device_get(_share_interval(value * n, n))
             row = finite(Metric(name, value, low, high, int(n), sample.split, each.method.name, each.criterion))
-            rows.append(row._replace(low=max(row.low, 0.0), high=min(row.high, entry.largest)))
+            rows.append(replace(row, low=max(row.low, 0.0), high=min(row.high, entry.largest)))
     return rows
 
 

@@ -76,7 +76,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
             f"every member stopped and has no results ({_listed(stopped)}); lower config.optimizer.learning_rate "
             "or set config.optimizer.clip_norm, in a new --workdir"
         )
-    return [row for row in rows if row.tags.epoch is None]
+    return [row for row in rows if row.epoch is None]
 
 
 def _begin(
@@ -157,7 +157,7 @@ def _say_lost(workdir: Path, members: list[Member], plan: loop.Plan, rows: list[
     expected = -(-plan.steps // plan.log_every)
     stopped = _stopped(rows, members)
     of_each = by_member(select(rows, Scalar, name="loss", split="train"), members)
-    lacking = [name for name in of_each if name not in stopped and len({r.tags.step for r in of_each[name]}) < expected]
+    lacking = [name for name in of_each if name not in stopped and len({r.step for r in of_each[name]}) < expected]
     if lacking:
         of = f" of {len(lacking)} members" if len(lacking) > 1 else ""
         say(f"{workdir / records.METRICS_FILE} lacks rows of training{of}: curves are drawn without them")
@@ -190,7 +190,7 @@ def _write_seconds(workdir: Path, current: Extension, step: int, seconds: dict[s
             isinstance(row, Seconds)
             and row.phase in seconds
             and row.extension == number
-            and all(getattr(row.tags, name) == value for name, value in tags.items())
+            and all(getattr(row, name) == value for name, value in tags.items())
         )
 
     records.replace_rows(workdir, tagged(rows, step=step, **tags), where=same)
@@ -265,7 +265,7 @@ def _predict(split: Split, states: TrainState, predict: Callable, chosen: list[i
 def _is_final(row: Row, member: Member) -> bool:
     """Whether a row is of the member's evaluation after training."""
     of_training = isinstance(row, Seconds) and row.phase != "evaluate"
-    return belongs(row, member) and row.tags.epoch is None and not of_training
+    return belongs(row, member) and row.epoch is None and not of_training
 
 
 def folder_of(workdir: Path, member: Member) -> Path:

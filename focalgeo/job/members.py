@@ -70,7 +70,7 @@ def of_shard(members: Sequence[Member], shard: str | None) -> list[Member]:
 
 def belongs(row: Row, member: Member) -> bool:
     """Whether a row has all tags of the member."""
-    return all(getattr(row.tags, name) == value for name, value in member.tags.items())
+    return all(getattr(row, name) == value for name, value in member.tags.items())
 
 
 class Extension(NamedTuple):
@@ -102,7 +102,7 @@ def by_member(rows: Iterable[Row], members: Sequence[Member]) -> dict[str, list[
     names = {tuple(member.tags[tag] for tag in tags): member.name for member in members}
     found: dict[str, list[Row]] = {member.name: [] for member in members}
     for row in rows:
-        name = names.get(tuple(getattr(row.tags, tag) for tag in tags))
+        name = names.get(tuple(getattr(row, tag) for tag in tags))
         if name is not None:
             found[name].append(row)
     return found

@@ -11,7 +11,7 @@ import jax
 from ml_collections import ConfigDict
 
 from focalgeo import losses, processes, records, trees
-from focalgeo.config import axes, default_config
+from focalgeo.config import axes
 from focalgeo.job import preparation, program
 from focalgeo.job.members import Member, make_members, of_shard
 from focalgeo.types import Dataset, InputError, TrainState, shown
@@ -58,7 +58,7 @@ def check_workdir(workdir: Path, config, members: Sequence[Member], shard: str |
     Raises:
         InputError: the folder holds something else, another config, another shard, or members that the sweep lacks.
     """
-    how = records.check_workdir(workdir, config.to_dict(), but="sweep", defaults=default_config().to_dict())
+    how = records.check_workdir(workdir, config.to_dict(), but="sweep")
     if how == "fresh":
         return how
     manifest = records.read_manifest(workdir)

@@ -137,11 +137,11 @@ def tensorboard_writer(workdir: Path, *, step: int = 0) -> Iterator[Callable[...
             add(Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def write(row: Row, member: str = "") -> None:
-        if opened and row.tags.step is not None and not hasattr(row, "bin"):
+        if opened and row.step is not None and not hasattr(row, "bin"):
             fields = ("split", "name", "outcome", "method", "criterion", "loss")
             parts = [member, *(getattr(row, field, None) for field in fields)]
             value = summary.scalar("/".join(part for part in parts if part), float(row.value))
-            attempt(lambda: add(Event(wall_time=time.time(), step=row.tags.step, summary=value)))
+            attempt(lambda: add(Event(wall_time=time.time(), step=row.step, summary=value)))
 
     attempt(begin)
     try:
@@ -155,7 +155,7 @@ def _forget_rows(workdir: Path, members: list[Member], *, after: int) -> None:
     if processes.is_first() and (workdir / records.METRICS_FILE).exists():
 
         def later(row: Row) -> bool:
-            return (row.tags.step or 0) > after and any(belongs(row, member) for member in members)
+            return (row.step or 0) > after and any(belongs(row, member) for member in members)
 
         records.replace_rows(workdir, [], where=later)
 

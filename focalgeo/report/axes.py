@@ -52,13 +52,12 @@ def _axes(manifest: Manifest) -> dict[str, list]:
 def sweep_of(manifest: Manifest, rows: Sequence[Row]) -> Sweep:
     """Return the sweep of a manifest, with the seeds that its rows have."""
     axes = _axes(manifest)
-    tags = {row.tags for row in rows}
     moving = [name for name in axes if name not in ("seed", "run")] or [name for name in axes if name != "seed"]
     axis = moving[0] if moving else "seed"
     others = [name for name in axes if name not in (axis, "seed")]
-    lines = {tuple(getattr(each, name) for name in others) for each in tags}
+    lines = {tuple(getattr(each, name) for name in others) for each in rows}
     values = axes[axis] if axis == "run" else sorted(axes[axis])
-    seeds = sorted({each.seed for each in tags if each.seed is not None})
+    seeds = sorted({each.seed for each in rows if each.seed is not None})
     return Sweep(axis, values, others, sorted(line for line in lines if None not in line), seeds)
 
 
@@ -80,7 +79,7 @@ def line_title(sweep: Sweep, line: tuple) -> str:
 
 def axis_values(row: Row) -> tuple[tuple[str, Any], ...]:
     """Return (name, value) of each axis on which a row has a value; together they name its member."""
-    values = ((name, getattr(row.tags, name)) for name in AXIS_TITLES)
+    values = ((name, getattr(row, name)) for name in AXIS_TITLES)
     return tuple((name, value) for name, value in values if value is not None)
 
 
@@ -88,14 +87,14 @@ def by_member(rows: Sequence[Row], sweep: Sweep, quantity: Quantity) -> dict[tup
     """Return (line, value) -> seed -> the quantity after training, of all members at once; the last row counts."""
     found: dict[tuple[tuple, Any], dict[int, float]] = {}
     for row in select(rows, quantity.kind, **{"epoch": None, **quantity.fields}):
-        if row.tags.seed is not None:
-            found.setdefault(point_of(row, sweep), {})[row.tags.seed] = row.value
+        if row.seed is not None:
+            found.setdefault(point_of(row, sweep), {})[row.seed] = row.value
     return found
 
 
 def point_of(row: Row, sweep: Sweep) -> tuple[tuple, Any]:
     """Return the line of a row's member and its value on the axis."""
-    return tuple(getattr(row.tags, name) for name in sweep.others), getattr(row.tags, sweep.axis)
+    return tuple(getattr(row, name) for name in sweep.others), getattr(row, sweep.axis)
 
 
 def mean(values: Sequence[float]) -> Estimate | None:

@@ -59,13 +59,13 @@ def _format_steps(axes: Any) -> None:
 
 
 def _points(rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([row.tags.step for row in rows], float), np.array([row.value for row in rows], float)
+    return np.array([row.step for row in rows], float), np.array([row.value for row in rows], float)
 
 
 def curvature_curve_figure(rows: Sequence[Row], name: str) -> Figure:
     """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split."""
     kind, label = ESTIMATES[name]
-    found = [row for row in select(rows, kind, name=name) if row.tags.step is not None]
+    found = [row for row in select(rows, kind, name=name) if row.step is not None]
     splits = list(dict.fromkeys(row.split for row in found))
     with styled():
         figure = Figure(figsize=(4.1, 3.2))
@@ -146,7 +146,7 @@ def diagnostic_panels(rows: Sequence[Row]) -> Iterator[Panel]:
     reliability = [row for row in select(rows, ReliabilityBin, method=None) if row.share is not None and row.split]
     for split in _splits(reliability):
         own = select(reliability, ReliabilityBin, split=split)
-        last = max(row.tags.epoch for row in own)
+        last = max(row.epoch for row in own)
         figure = share_figure(latest_by(select(own, ReliabilityBin, epoch=last), "bin"))
         title = f"Reliability on {split}, epoch {plain(last)}"
         yield Panel("diagnostics_reliability", f"diagnostics_reliability_{split}", title, figure)
@@ -193,12 +193,12 @@ def _against_epochs(label: str) -> tuple[Figure, Any]:
 def _draw_epochs(axes: Any, rows: Sequence[Diagnostic], **style: Any) -> None:
     line = latest_by(rows, "epoch")
     if line:
-        axes.plot([row.tags.epoch for row in line], [row.value for row in line], markersize=2.5, **style)
+        axes.plot([row.epoch for row in line], [row.value for row in line], markersize=2.5, **style)
 
 
 def epoch_marker(rows: Sequence[Diagnostic]) -> str | None:
     """Return the mark of a single epoch; None where there are too many to tell apart."""
-    return "o" if len({row.tags.epoch for row in rows}) <= FEW else None
+    return "o" if len({row.epoch for row in rows}) <= FEW else None
 
 
 def _scale(axes: Any, values: Sequence[float], name: str) -> None:
@@ -213,7 +213,7 @@ def _scale(axes: Any, values: Sequence[float], name: str) -> None:
 
 def histogram_figure(rows: Sequence[Row]) -> Figure:
     """Draw the share of examples per bin of gradient norm at the first, a middle and the last epoch measured."""
-    measured = sorted({row.tags.epoch for row in rows})
+    measured = sorted({row.epoch for row in rows})
     middle = min(measured, key=lambda epoch: abs(epoch - measured[0] ** 0.5 * measured[-1] ** 0.5))
     shown = sorted({measured[0], middle, measured[-1]})
     with styled():

@@ -11,6 +11,7 @@ from matplotlib import patheffects
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from msgspec.structs import replace
 
 from focalgeo.report.selection import (
     FOCAL,
@@ -83,7 +84,7 @@ def pooled(bins: Sequence[ReliabilityBin], together: int) -> list[ReliabilityBin
         half = 1.96 * np.sqrt(max(value * (1 - value), 0) / n + 1.96**2 / (4 * n * n))
         ends = {"low": (centre - half) / shrink, "high": (centre + half) / shrink, "upper": own[-1].upper}
         share = None if own[0].share is None else sum(row.share or 0 for row in own)
-        found.append(own[0]._replace(value=value, confidence=confidence, n=int(n), share=share, **ends))
+        found.append(replace(own[0], value=value, confidence=confidence, n=int(n), share=share, **ends))
     return found
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from focalgeo import records
 from focalgeo.config import SWEPT_FIELDS
 from focalgeo.report.axes import AXIS_TITLES, axis_values
@@ -85,7 +87,7 @@ def _check_out(folders: Sequence[Path], out: Path) -> None:
     if inside is not None:
         raise InputError(f"--out={name} lies inside the workdir {short(str(inside), 200)}; name a folder elsewhere")
     with records.writing(name):
-        used = out.exists() and not all(records.is_nothing(path.name) for path in out.iterdir())
+        used = not records.is_empty(out)
     if used and not ((out / records.MANIFEST).is_file() and _MERGED in records.read_manifest(out)):
         raise InputError(f"--out={name} holds something else; name a new folder")
 
@@ -161,17 +163,17 @@ def _same_examples(manifests: Sequence[Manifest]) -> bool:
 def _completed(rows: Sequence[Row], manifest: Manifest, axes: Iterable[str]) -> list[Row]:
     """Members' rows with a value on every axis: what a workdir did not sweep is what its config says."""
     fixed = {axis: as_number(setting(manifest, SWEPT_FIELDS[axis])) for axis in axes}
-    return [row if row.tags.seed is None else _with_defaults(row, fixed) for row in rows]
+    return [row if row.seed is None else _with_defaults(row, fixed) for row in rows]
 
 
 def _with_defaults(row: Row, fixed: dict[str, Any]) -> Row:
-    lacking = {axis: value for axis, value in fixed.items() if getattr(row.tags, axis) is None}
-    return row._replace(tags=row.tags._replace(**lacking))
+    lacking = {axis: value for axis, value in fixed.items() if getattr(row, axis) is None}
+    return replace(row, **lacking)
 
 
 def _met(rows: Sequence[Row], axis: str, values: Sequence[Any]) -> list:
     """The values of an axis, and those that rows have beside them."""
-    met = dict.fromkeys([*values, *(getattr(row.tags, axis) for row in rows)])
+    met = dict.fromkeys([*values, *(getattr(row, axis) for row in rows)])
     return [value for value in met if value is not None]
 
 
@@ -189,7 +191,7 @@ def _check_members(folders: Sequence[Path], rows: Sequence[Sequence[Row]]) -> No
 def _of_workdir(row: Row, folder: Path) -> Row:
     """A row as it is; wall times of members together, which are no member's, say of which workdir they are."""
     together = isinstance(row, Seconds) and row.extension is not None
-    return row._replace(tags=row.tags._replace(run=folder.name)) if together else row
+    return replace(row, run=folder.name) if together else row
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

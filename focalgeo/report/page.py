@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from focalgeo import records
 from focalgeo.report.axes import is_sweep
@@ -103,17 +104,13 @@ def read_run(folder: Path, *, begun: bool = False) -> tuple[Manifest, list[Row]]
 
 def _readable_rows(rows: Sequence[Row]) -> list[Row]:
     """Return rows whose names can be shown: short, and with escapes for what has no shape of its own."""
-    texts = {value for row in rows for part in (row, row.tags) for value in part if type(value) is str}
+    texts = {value for row in rows for value in asdict(row).values() if type(value) is str}
     changed = {text: short(text) for text in texts if short(text) != text}
     return [_renamed(row, changed) for row in rows] if changed else list(rows)
 
 
 def _renamed(row: Row, changed: Mapping[str, str]) -> Row:
-    parts = [
-        part._replace(**{field: changed[text] for field, text in part._asdict().items() if _is_in(text, changed)})
-        for part in (row, row.tags)
-    ]
-    return parts[0]._replace(tags=parts[1])
+    return replace(row, **{field: changed[text] for field, text in asdict(row).items() if _is_in(text, changed)})
 
 
 def _is_in(value: Any, texts: Mapping[str, str]) -> bool:

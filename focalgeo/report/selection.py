@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import asdict, replace
+
 from focalgeo import records
 from focalgeo.config import SWEPT_FIELDS
 from focalgeo.report.style import METHOD_COLOURS, short
@@ -21,11 +23,9 @@ from focalgeo.rows import (
     ReliabilityBin,
     Row,
     Seconds,
-    Tags,
     Title,
     Trace,
     select,
-    value_of,
 )
 from focalgeo.types import InputError
 
@@ -163,19 +163,18 @@ def check_rows(path: str, rows: Sequence[Row]) -> None:
 
 
 def _names(rows: Iterable[Row], field: str) -> set[str]:
-    found = {getattr(row.tags if field in Tags._fields else row, field, None) for row in rows}
+    found = {getattr(row, field, None) for row in rows}
     return found - {None}
 
 
 def _check_numbers(where: str, row: Row) -> None:
     own = _RANGES_OF.get(type(row), {})
-    for part in (row, row.tags):
-        for field, value in zip(part._fields, part, strict=True):
-            if type(value) is int or type(value) is float:
-                low, high = own.get(field) or _RANGES.get(field) or (-LARGEST, LARGEST)
-                if not low <= value <= high:
-                    words = f"{short(row.name)!r} has {field} {_shown(value)}, not from {low:.6g} to {high:.6g}"
-                    raise InputError(f"{where}: row {words}; delete that line")
+    for field, value in asdict(row).items():
+        if type(value) is int or type(value) is float:
+            low, high = own.get(field) or _RANGES.get(field) or (-LARGEST, LARGEST)
+            if not low <= value <= high:
+                words = f"{short(row.name)!r} has {field} {_shown(value)}, not from {low:.6g} to {high:.6g}"
+                raise InputError(f"{where}: row {words}; delete that line")
     for first, last in _ENDS:
         low, high = getattr(row, first, None), getattr(row, last, None)
         if low is not None and high is not None and low > high and not isinstance(row, Trace):  # shown without them
@@ -263,7 +262,7 @@ def latest(rows: Iterable[Row], kind: type, **fields: Any) -> Any:
 
 def latest_by(rows: Iterable[Row], field: str) -> list[Any]:
     """Return the last row for each value of a field or tag, sorted by that value; rows without it are left out."""
-    found = {value_of(row, field): row for row in rows if value_of(row, field) is not None}
+    found = {getattr(row, field): row for row in rows if getattr(row, field) is not None}
     return [found[value] for value in sorted(found)]
 
 
@@ -284,7 +283,7 @@ def difference(found: Iterable[Difference], column: Column, against: Column) -> 
             return row
         if _is_pair(row, against, column):
             swapped = {"value": -row.value, "low": -row.high, "high": -row.low, "against": row.method}
-            return row._replace(**swapped, **column._asdict(), against_criterion=against.criterion)
+            return replace(row, **swapped, **column._asdict(), against_criterion=against.criterion)
     return None
 
 
@@ -316,12 +315,12 @@ def symbols_of(fitted: Iterable[str]) -> dict[str, str]:
 
 def final(rows: Iterable[Row]) -> list[Row]:
     """Return the rows measured after training."""
-    return [row for row in rows if row.tags.epoch is None]
+    return [row for row in rows if row.epoch is None]
 
 
 def in_training(rows: Iterable[Row]) -> list[Row]:
     """Return the rows measured after an epoch."""
-    return [row for row in rows if row.tags.epoch is not None]
+    return [row for row in rows if row.epoch is not None]
 
 
 def measured(rows: Iterable[Row], kind: type, name: str) -> list[Any]:
@@ -346,7 +345,7 @@ def has_interval(row: Any) -> bool:
 
 def batches_of_row(rows: Iterable[Row]) -> int:
     """Return the number of batches over which a training row is the mean: the usual distance between rows' steps."""
-    steps = sorted({row.tags.step for row in rows})
+    steps = sorted({row.step for row in rows})
     apart = [later - earlier for earlier, later in itertools.pairwise([0, *steps])]
     return int(statistics.mode(apart)) if apart else 0
 

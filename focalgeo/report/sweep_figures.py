@@ -233,5 +233,5 @@ def _means(rows: Sequence[Diagnostic]) -> dict[float, float]:
     """Epoch -> the mean over seeds; the last row of a seed and epoch counts."""
     by_epoch: dict[float, dict[Any, float]] = {}
     for row in rows:
-        by_epoch.setdefault(row.tags.epoch, {})[row.tags.seed] = row.value
+        by_epoch.setdefault(row.epoch, {})[row.seed] = row.value
     return {epoch: statistics.fmean(by_epoch[epoch].values()) for epoch in sorted(by_epoch)}

@@ -65,7 +65,7 @@ def training_loss(manifest: Manifest) -> str:
 def training_words(rows: Sequence[Row]) -> str:
     """Return sentences on the training rows: the number of batches behind each, by the distance between their steps."""
     losses = select(rows, Scalar, name="loss", split="train")
-    batches = batches_of_row([row for row in losses if row.tags.step is not None])
+    batches = batches_of_row([row for row in losses if row.step is not None])
     if not batches:
         return ""
     what = f"the mean of {batches} batches" if batches > 1 else "a single batch"

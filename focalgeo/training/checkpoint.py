@@ -1,6 +1,6 @@
-"""Checkpoints: the TrainState, written by orbax, and the loop's running sums, each checkpoint with a digest of its files.
+"""Checkpoints: the TrainState by orbax, the sums of the loop, and a digest of all files of each checkpoint.
 
-The digest is written last, atomically: a checkpoint that is cut short or damaged has none that agrees, and is not read.
+The digest is written last, atomically: a checkpoint that is cut short or damaged has none that agrees with its files.
 """
 
 import hashlib

@@ -10,7 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from focalgeo import processes
-from focalgeo.rows import Scalar, Tags
+from focalgeo.rows import Scalar
 from focalgeo.training.step import FINITE
 from focalgeo.types import RunError
 
@@ -104,7 +104,7 @@ class Meter:
         """
         rows, rate = [], self._rate() / max(np.sum(~self._frozen), 1)
         for index in np.flatnonzero(self._sums["count"]):
-            tags = Tags(**self._tags[index], step=step, epoch=epoch)
+            tags = {**self._tags[index], "step": step, "epoch": epoch}
             sums = {name: values[index] for name, values in self._sums.items()}
             count, penalty = sums["count"], sums["penalty"]
             means = {"loss": sums["loss"] / count, "accuracy": sums["correct"] / count}
@@ -113,9 +113,9 @@ class Meter:
                 "examples_per_second": rate,
                 "examples_seen": sums["seen"],
             }
-            rows += [Scalar(name, value, int(count), "train", tags) for name, value in means.items()]
-            rows += [Scalar(name, value, None, "train", tags) for name, value in now.items()]
-            rows += [Scalar("penalty", penalty / count, int(count), "train", tags)] if penalty else []
+            rows += [Scalar(name, value, int(count), "train", **tags) for name, value in means.items()]
+            rows += [Scalar(name, value, None, "train", **tags) for name, value in now.items()]
+            rows += [Scalar("penalty", penalty / count, int(count), "train", **tags)] if penalty else []
         self._sums |= {name: np.zeros(len(self._tags)) for name in SUMMED}
         self.restart_clock()
         return rows
@@ -123,9 +123,7 @@ class Meter:
     def stops(self, steps_per_epoch: int) -> list[Scalar]:
         """The rows "stopped" of the members that have stopped since the last call; value is the step."""
         stops, self._stops = self._stops, []
-        return [
-            Scalar("stopped", step, tags=Tags(**own, step=step, epoch=step / steps_per_epoch)) for step, own in stops
-        ]
+        return [Scalar("stopped", step, **own, step=step, epoch=step / steps_per_epoch) for step, own in stops]
 
     def _rate(self) -> float:
         return self._timed / max(time.perf_counter() - self._began, 1e-9)

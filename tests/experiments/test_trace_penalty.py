@@ -12,7 +12,7 @@ from experiments.claims import claims_table
 from experiments.trace_penalty import __main__ as command
 from experiments.trace_penalty import choice, runs, tables, verdicts, weight_tables, weights
 from focalgeo import job, records
-from focalgeo.rows import Eigenvalue, Metric, Scalar, Tags, Trace
+from focalgeo.rows import Eigenvalue, Metric, Scalar, Trace
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "trace_penalty"
 
@@ -54,9 +54,9 @@ def test_numbers_are_read_of_each_run_that_is_complete(tmp_path):
     folder.mkdir()
     rows = []
     for seed, penalty in ((0, 0.0), (0, 0.1), (1, 0.0)):
-        tags = Tags(seed=seed, trace_penalty=penalty)
-        rows += [Metric(name, seed + penalty, split="test", method="uncalibrated", tags=tags) for name in runs.METRICS]
-        rows += [Metric("ece", 9.0, split="test", method="temperature_scaling", tags=tags)]
+        tags = {"seed": seed, "trace_penalty": penalty}
+        rows += [Metric(name, seed + penalty, split="test", method="uncalibrated", **tags) for name in runs.METRICS]
+        rows += [Metric("ece", 9.0, split="test", method="temperature_scaling", **tags)]
         for split in ("val", "train"):
             of = {"n": 5, "split": split, "loss": "cross_entropy", "tags": tags}
             rows += [Trace("trace", 3.0, 2.0, 4.0, stderr=0.5, probes=6, **of)]
@@ -143,8 +143,8 @@ def test_a_rate_at_which_a_run_stopped_is_not_chosen():
 
 def test_a_run_that_stopped_is_kept_without_numbers(tmp_path):
     of = {"penalty": 0.001, "rate": 0.1, "seed": 3}
-    tags = Tags(trace_penalty=0.001, learning_rate=0.1, seed=3)
-    records.append_rows(tmp_path, [Scalar("stopped", 7, tags=tags)])
+    tags = {"trace_penalty": 0.001, "learning_rate": 0.1, "seed": 3}
+    records.append_rows(tmp_path, [Scalar("stopped", 7, **tags)])
     manifest = {"versions": dict.fromkeys(("python", "jax", "flax"), "1"), "git": "0", "created": "2026-01-01"}
     (tmp_path / records.MANIFEST).write_text(json.dumps(manifest))
     (run,) = weights.measured(tmp_path, "digits", "hessian", "c")

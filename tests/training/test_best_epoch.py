@@ -73,7 +73,7 @@ def test_what_is_evaluated_is_the_best_epoch_on_val(config, tmp_path):
     epochs = []
     for seed in config.sweep.seed:
         on_val = select(every, Scalar, name="accuracy", split="val", seed=seed)
-        by_epoch = {row.tags.epoch: row.value for row in on_val}
+        by_epoch = {row.epoch: row.value for row in on_val}
         (final,) = (
             row.value for row in select(every, Metric, name="accuracy", split="val", seed=seed, method="uncalibrated")
         )

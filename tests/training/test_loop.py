@@ -210,10 +210,10 @@ def test_a_member_that_stopped_stays_so_and_is_noted_before_the_checkpoint(works
     np.testing.assert_array_equal(kernels[0][1], kernels[1][1])
     assert np.any(kernels[0][0] != kernels[1][0])
     (stopped,) = [row for row in happened if getattr(row, "name", "") == "stopped"]
-    assert (stopped.value, stopped.tags.seed, stopped.tags.epoch) == (5, 1, 1.25)
+    assert (stopped.value, stopped.seed, stopped.epoch) == (5, 1, 1.25)
     assert happened.index(stopped) < happened.index("saved")
-    later = [row for row in happened if row != "saved" and row.split == "train" and row.tags.step > 5]
-    assert {row.tags.seed for row in later if row.tags.step > 6} == {0}
+    later = [row for row in happened if row != "saved" and row.split == "train" and row.step > 5]
+    assert {row.seed for row in later if row.step > 6} == {0}
     assert saved[12].sums["seen"] == [3 * 29, 29]
 
 
@@ -240,7 +240,7 @@ def test_the_rate_of_all_members_is_shared_among_them(monkeypatch):
     counted.settle()
     clock[0] = 4.0
     assert counted.text() == "loss 0.6000, accuracy 0.500, 10 examples/s"
-    rows = {row.name: row.value for row in counted.rows(2, 0.5, np.array([0.1, 0.2])) if row.tags.seed == 1}
+    rows = {row.name: row.value for row in counted.rows(2, 0.5, np.array([0.1, 0.2])) if row.seed == 1}
     shown = {"loss": 0.6, "accuracy": 0.5, "learning_rate": 0.2, "examples_per_second": 5.0, "examples_seen": 120.0}
     assert rows == pytest.approx(shown)
 
@@ -264,8 +264,8 @@ def test_a_member_that_stopped_counts_no_examples_from_then_on(capsys):
     assert meter.sums["seen"] == [4, 16]
     assert meter.sums["loss"] == [1, 4]
     rows = meter.rows(4, 1.0, np.array([0.1, 0.1]))
-    assert [(row.tags.seed, row.value) for row in rows if row.name == "examples_seen"] == [(0, 4), (1, 16)]
-    assert [(row.tags.seed, row.value) for row in meter.stops(4)] == [(0, 2)]
+    assert [(row.seed, row.value) for row in rows if row.name == "examples_seen"] == [(0, 4), (1, 16)]
+    assert [(row.seed, row.value) for row in meter.stops(4)] == [(0, 2)]
     assert capsys.readouterr().err.count("stops, the others go on") == 1
 
 

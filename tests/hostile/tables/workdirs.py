@@ -151,7 +151,7 @@ def is_whole(folder):
         ):
             np.testing.assert_array_equal(mine, other)
     rows = [
-        sorted(str(each) for each in records.read_rows(path) if each.name != "seconds" and each.tags.epoch is None)
+        sorted(str(each) for each in records.read_rows(path) if each.name != "seconds" and each.epoch is None)
         for path in (folder / "w", finished())
     ]
     assert rows[0] == rows[1]
