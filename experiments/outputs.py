@@ -1,6 +1,5 @@
 """Outputs of a finished job's network on its training examples, and the best temperatures for outputs."""
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,7 @@ def train_outputs(workdir: Path, examples: int = 5000, *, split: str = "train") 
 
 def _kept(workdir: Path, config, prepared: Prepared, predict: Callable) -> TrainState:
     """The newest checkpoint's state; where the job ends with its best epoch, that one, of which the last is one."""
-    with contextlib.closing(checkpoint.make_manager(workdir / "checkpoints", keep=config.checkpoint.keep)) as manager:
-        newest = checkpoint.restore_latest(manager, initial_state(prepared, make_members(config)))
+    newest = checkpoint.restore_latest(workdir / "checkpoints", initial_state(prepared, make_members(config)))
     if newest is None:
         raise InputError(f"{workdir} holds no checkpoint: train it again")
     state = newest.state

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from experiments import jobs
-from focalgeo.job.members import read_extensions
+from focalgeo import records
+from focalgeo.job.members import names_in
 from focalgeo.training import checkpoint
 
 CONFIG = "configs/digits_gamma.py"
@@ -68,9 +69,8 @@ def train(out: Path, job: Job, seeds: int, fields: dict[str, Any] | None = None)
 def networks(workdir: Path) -> dict[tuple[float, int], Any]:
     """(gamma, seed) -> parameters after training, of every member of a sweep over both."""
     saved = checkpoint.read(checkpoint.find(workdir / "checkpoints"))["params"]
-    (begun,) = read_extensions(workdir)
     found = {}
-    for index, name in enumerate(begun["members"]):
+    for index, name in enumerate(names_in(records.read_manifest(workdir))):
         values = dict(part.split("=") for part in name.split(","))
         found[float(values["gamma"]), int(values["seed"])] = jax.tree.map(lambda leaf: np.asarray(leaf[index]), saved)  # noqa: B023
     return found

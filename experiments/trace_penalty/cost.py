@@ -33,8 +33,7 @@ def measure(out: Path, name: str, seeds: int, *, data: str | None, rounds: int, 
     trained = with_values(make_config(name, "hessian", seeds), changes)
     prepared, members = preparation.prepare(trained), make_members(trained)
     states = preparation.initial_state(prepared, members)
-    manager = checkpoint.make_manager(checkpoints, keep=trained.checkpoint.keep)
-    states = {"initial": states, "trained": checkpoint.restore_latest(manager, states).state}
+    states = {"initial": states, "trained": checkpoint.restore_latest(checkpoints, states).state}
     state, after = (member_state(each, 0) for each in states.values())  # without penalty, seed 0
     pipeline = preparation.make_pipeline(trained, prepared.dataset, [members[0].config.seed])
     batch = pipeline.make_batch(jax.tree.map(lambda leaf: leaf[0], next(pipeline.specs(0, 0))), *pipeline.resident)
