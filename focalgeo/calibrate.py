@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from focalgeo import processes
 from focalgeo.files import UNUSABLE
-from focalgeo.job.inputs import Options, read_inputs
 from focalgeo.types import (
     CRITERIA,
     DEFAULT_CRITERIA,
@@ -122,7 +121,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse(arguments: Sequence[str]) -> Options:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the flags and check their ranges.
 
     Raises:
@@ -139,9 +138,9 @@ def parse(arguments: Sequence[str]) -> Options:
     for name in ("val", "out"):
         if not getattr(found, name):
             raise InputError(f"--{name} is missing: for example {EXAMPLE}")
-    options = Options(**{**vars(found), "out": expanded(found.out), "also": tuple(found.also)})
-    _check(options)
-    return options
+    found.out, found.also = expanded(found.out), tuple(found.also)
+    _check(found)
+    return found
 
 
 def _check_texts(arguments: Sequence[str]) -> None:
@@ -161,7 +160,7 @@ def _check_texts(arguments: Sequence[str]) -> None:
             raise InputError(f"an argument is empty: flags are given as in {EXAMPLE}")
 
 
-def _check(options: Options) -> None:
+def _check(options: argparse.Namespace) -> None:
     for flag, names in (("criterion", (options.criterion,)), ("criteria", options.criteria)):
         for name in names:
             if name not in CRITERIA:
@@ -192,12 +191,11 @@ def main(arguments: Sequence[str]) -> int:
         options = parse(arguments)
         if processes.launched() > 1:
             raise InputError(f"{processes.launched()} processes are started and this command is one: start it alone")
-        inputs = read_inputs(options)
-        from focalgeo.job import calibrate, compilation  # jax after flags and files, so that errors come at once
+        from focalgeo.job import calibrate, compilation  # jax after the flags, so that their errors come at once
 
         compilation.collect_rarely()
         with compilation.programs_kept():
-            calibrate.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
+            calibrate.run_and_print(options, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
         print(f"focalgeo: {str(error).replace('--workdir', '--out')}", file=sys.stderr)

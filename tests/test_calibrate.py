@@ -22,9 +22,8 @@ from focalgeo.config import default_config, load_config
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job import calibrate as job_calibrate
 from focalgeo.job import calibration as job_calibration
-from focalgeo.job import inputs
 from focalgeo.job.members import make_members
-from focalgeo.job.warnings import _chi_square_p_value, input_warnings, noise_floor
+from focalgeo.job.calibrate import Inputs, _chi_square_p_value, input_warnings, noise_floor
 from focalgeo.report.__main__ import main as report_main
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
 from focalgeo.types import InputError, Predictions
