@@ -124,7 +124,6 @@ def test_both_commands_keep_them(home, monkeypatch):
     from focalgeo import calibrate, job
     from focalgeo import run as main_job
 
-    monkeypatch.setattr(calibrate, "read_inputs", lambda options: None)
     monkeypatch.setattr("focalgeo.job.calibrate.run_and_print", lambda *given, **named: None)
     assert calibrate.main(["--val=val.npz", "--out=out"]) == 0
     assert jax.config.jax_compilation_cache_dir

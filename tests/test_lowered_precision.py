@@ -168,16 +168,14 @@ CALLS = {  # of functions that need arguments of their own
     "predict": lambda: evaluation.predict(
         parallel.pmapped_forward(network()[0].apply), {"params": network()[1], **network()[2]}, [BATCH]
     ),
-    "seconds_of_product": lambda: evaluation.seconds_of_product(problem()),
-    "forecast_memory": lambda: evaluation.forecast_memory(problem(), num_vectors=1),
 }
 UNTESTED = {  # reason -> names
     "a term of a training loss, at the precision of the training": ("outputs_and_trace", "value_and_trace"),
     "it calls no compiled program": (
-        "best_point", "calibrator_json", "candidates", "check_fits", "check_last_layer", "check_memory",
-        "check_predictions", "checked_methods", "choose", "comparisons", "configured", "folds", "forecast_forward",
+        "best_point", "calibrator_json", "candidates", "check_last_layer",
+        "check_predictions", "checked_methods", "choose", "comparisons", "configured", "folds",
         "hyperparameters", "make_loss", "plain_numbers", "read_calibrator", "searched_criteria", "surfaces",
-        "tree_bytes", "usable",
+        "usable",
     ),
     "compare calls it": (
         "calibration_rows", "class1_rows", "class_gap_rows", "cross_fit", "difference_rows", "fit_methods", "fit_rows",

@@ -231,7 +231,7 @@ def written(folder, own, members):
     """A workdir with the final rows of its members, each (tags, ECE), and their wall times."""
     rows = [row for tags, value in members for row in member_rows(value, **tags)]
     rows += [Seconds("seconds", "evaluate", 1.0, **tags) for tags, _ in members]
-    rows.append(Seconds("seconds", "train", 2.0, extension=1))
+    rows.append(Seconds("seconds", "train", 2.0))
     records.write_manifest(folder, own)
     records.append_rows(folder, rows)
     return folder

@@ -13,8 +13,7 @@ from jaxtyping import Float32, Int32
 from focalgeo.data.archives import checksum
 from focalgeo.data.logits_formats import Arrays, open_arrays
 from focalgeo.files import UNUSABLE
-from focalgeo.probabilities import floored_log, look_like_probabilities
-from focalgeo.types import InputError, expanded
+from focalgeo.types import InputError, expanded, floored_log, look_like_probabilities
 
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
 _ROUNDED = 0.01  # share of the examples whose predicted class rounding alone may change

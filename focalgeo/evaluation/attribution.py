@@ -10,8 +10,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Float, Int
 
-from focalgeo import arguments as checks
-from focalgeo import curvature, parallel
+from focalgeo import checks, curvature, parallel
 from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
 from focalgeo.precision import at_highest
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite

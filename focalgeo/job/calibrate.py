@@ -20,9 +20,8 @@ from focalgeo import calibration, records, report
 from focalgeo.calibration import Comparison, Fitted
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.job import program, say
-from focalgeo.probabilities import PROBABILITY_FLOOR, ProbabilityWarning
 from focalgeo.rows import LEAST_EXAMPLES, Row, Seconds
-from focalgeo.types import Array, InputError, shown
+from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, ProbabilityWarning, shown
 
 MOST_GROUPS = 100
 COMPARED = ("criterion", "criteria", "metrics", "trained_gamma", "num_folds", "num_bins", "num_resamples", "seed")
@@ -321,7 +320,7 @@ def _listed(values: np.ndarray) -> str:
 
 def _of_shift(val: Outputs, test: Outputs) -> Iterator[str]:
     if np.array_equal(val.labels, test.labels) and np.array_equal(val.logits, test.logits):
-        yield "Val and test hold the same examples: the methods are measured on what they were fitted on, which flatters them."
+        yield "Val and test hold the same examples: the methods are measured on what they were fitted on."
         return
     table = np.stack([np.bincount(outputs.labels, minlength=val.logits.shape[1]) for outputs in (val, test)])
     if _chi_square_p_value(table[:, table.any(axis=0)]) < LEVEL:

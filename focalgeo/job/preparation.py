@@ -150,7 +150,8 @@ def make_objective(config) -> Objective:
 
 def initial_values(config, names: Iterable[str]) -> dict[str, PyTree]:
     """The traced values of these names as training begins, as float32 arrays."""
-    values = {**config.loss, "epoch": 0, "adafocal": losses.adafocal_state()}
+    with jax.ensure_compile_time_eval():
+        values = {**config.loss, "epoch": 0, "adafocal": losses.adafocal_state()}
     for table in (losses.POLICIES, losses.SCHEDULES):
         values |= table[config.loss.name]._asdict() if config.loss.name in table else {}
 

@@ -190,7 +190,7 @@ def _check_members(folders: Sequence[Path], rows: Sequence[Sequence[Row]]) -> No
 
 def _of_workdir(row: Row, folder: Path) -> Row:
     """A row as it is; wall times of members together, which are no member's, say of which workdir they are."""
-    together = isinstance(row, Seconds) and row.extension is not None
+    together = isinstance(row, Seconds) and row.seed is None
     return replace(row, run=folder.name) if together else row
 
 

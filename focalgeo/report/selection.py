@@ -58,7 +58,7 @@ _MOST_MEMBERS = 2000  # combinations of the values of a sweep's axes
 LARGEST = 3.4028235e38  # of float32, in which everything is measured
 _COUNT, _SHARE, _FROM_0 = (0, 2**53), (-1e-3, 1 + 1e-3), (0, LARGEST)  # float32 rounds a share of all
 _RANGES = {
-    **dict.fromkeys(("n", "products", "probes", "bin", "step", "seed", "extension"), _COUNT),
+    **dict.fromkeys(("n", "products", "probes", "bin", "step", "seed"), _COUNT),
     **dict.fromkeys(("residual", "stderr", "epoch"), _FROM_0),
     **dict.fromkeys(("p_value", "quantile", "confidence", "share"), _SHARE),
 }

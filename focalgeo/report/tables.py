@@ -281,12 +281,9 @@ def config_settings(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def phases(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the wall time of each phase, of all members and extensions, in the order of a job, and the total."""
+    """Return the wall time of each phase, of all members, in the order of a job, and the total."""
     found = select(rows, Seconds)
-    last = {
-        (row.phase, row.extension, row.gamma, row.trace_penalty, row.learning_rate, row.seed, row.run): row
-        for row in found
-    }
+    last = {(row.phase, row.gamma, row.trace_penalty, row.learning_rate, row.seed, row.run): row for row in found}
     seconds = {phase: 0.0 for phase in dict.fromkeys(row.phase for row in found)}
     for row in last.values():
         seconds[row.phase] += row.value

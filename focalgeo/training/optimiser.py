@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from focalgeo import arguments as checks
+from focalgeo import checks
 from focalgeo.types import PyTree
-
-_LARGEST = 3.4e38  # of float32
 
 
 def step_schedule(boundaries: Sequence[float], factor: float) -> Callable:
@@ -20,7 +19,7 @@ def step_schedule(boundaries: Sequence[float], factor: float) -> Callable:
         InputError: a boundary or the factor is no finite number, or below 0.
     """
     for name, numbers in (("boundaries", list(boundaries)), ("factor", factor)):
-        checks.check_interval(name, numbers, 0, _LARGEST)
+        checks.check_interval(name, numbers, 0)
     drops = Counter(map(int, boundaries))  # two within one step drop twice
     scales = {at: float(factor) ** times for at, times in drops.items()}
     return _of_float_count(optax.piecewise_constant_schedule(1.0, scales))
@@ -53,7 +52,7 @@ def make_optimiser(
     """
     checks.check_choice("name", name, OPTIMISERS)
     for what, number in (("momentum", momentum), ("weight_decay", weight_decay), ("clip_norm", clip_norm)):
-        checks.check_interval(what, number, 0, 1 if what == "momentum" else _LARGEST)
+        checks.check_interval(what, number, 0, 1 if what == "momentum" else np.inf)
     return optax.chain(  # `moments` knows this order
         optax.clip_by_global_norm(float(clip_norm)) if clip_norm else optax.identity(),
         optax.add_decayed_weights(float(weight_decay), _but_word_vectors) if weight_decay else optax.identity(),
