@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from experiments.question import HERE, absolute, reported  # noqa: F401
 from focalgeo import parallel, records
-from focalgeo.config import load_config, with_values
+from focalgeo.config import default_config, load_config, with_values
 from focalgeo.job import check_config, preparation
 from focalgeo.job.members import make_members
 from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
+from focalgeo.training import checkpoint
 from focalgeo.training.step import member_state
 from focalgeo.types import InputError  # noqa: F401
 
@@ -84,6 +86,29 @@ def measured(
             kept = {name: value for name, value in numbers(own) if parts or not name.startswith("trace,")}
             runs.append(run | kept | {"record": made})
     return runs
+
+
+def config_of(workdir: Path):
+    """The checked config of a job, from its manifest."""
+
+    def fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+        for name, value in config.items():
+            if isinstance(value, Mapping):
+                yield from fields(value, f"{prefix}{name}.")
+            else:
+                yield f"{prefix}{name}", tuple(value) if isinstance(value, list) else value
+
+    return check_config(with_values(default_config(), dict(fields(records.read_manifest(workdir)["config"]))))
+
+
+def networks(workdir: Path) -> dict[tuple[float, int], Any]:
+    """(gamma, seed) -> parameters after training, of every member of a sweep over both."""
+    saved = checkpoint.read(checkpoint.find(workdir / "checkpoints"))["params"]
+    members = enumerate(make_members(config_of(workdir)))
+    return {
+        (member.tags["gamma"], member.tags["seed"]): jax.tree.map(lambda leaf, at=at: np.asarray(leaf[at]), saved)
+        for at, member in members
+    }
 
 
 def train_accuracy(rows: list) -> float:

@@ -63,10 +63,10 @@ class Job(NamedTuple):
 
     def is_stored(self, parts: Parts) -> bool:
         """Whether the part is there, or runs of all seeds."""
-        if not self.seeds:
+        if not self.of and not self.seeds:
             return self.part in parts
         same = [run for run in parts.get(self.part, []) if all(run[name] == value for name, value in self.of.items())]
-        return {run["seed"] for run in same} >= set(self.seeds)
+        return bool(same) and {run.get("seed") for run in same} >= set(self.seeds)
 
 
 class Question(NamedTuple):
@@ -84,8 +84,9 @@ class Question(NamedTuple):
     read: Callable[[Flags], Parts] = lambda flags: {}
     texts: Callable[..., dict[str, str]] | None = None  # more tables by name, where their names depend on the runs
     options: str = ""  # of the command as results.json has it, before --store
+    before: str = ""  # the command that trains what is read
     answers: Sequence[str] = ()  # the papers' tables and figures, as "M Table 1"
-    cost: str = ""  # in words, where the runs do not say
+    cost: str | Callable[..., str] = ""  # in words, where the runs do not say
     cores: str = "2 cores"
     seeds: int | None = 10
     least: int = 2  # seeds
@@ -118,7 +119,7 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
         if flags.again or not job.is_stored(parts):
             print(job, file=sys.stderr, flush=True)
             new = rounded(job.make(flags.out))
-            parts[job.part] = merged(parts.get(job.part, []), new, question.keys) if job.seeds else new
+            parts[job.part] = merged(parts.get(job.part, []), new, question.keys) if job.of or job.seeds else new
             parts["about"] = {"date": str(date.today())}
             write(question, parts | question.read(flags), folder, flags.scale, keep=parts)
             made = True
@@ -132,7 +133,7 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
 def merged(known: list[dict], new: list[dict], keys: Mapping[str, Iterable[Any]]) -> list[dict]:
     """The runs known with the new ones in their places, in the order of the keys and seeds."""
     orders = {name: list(levels) for name, levels in keys.items()} | {"seed": []}
-    runs = {tuple(run[name] for name in orders): run for run in [*known, *new]}
+    runs = {tuple(run.get(name) for name in orders): run for run in [*known, *new]}
 
     def place(values: tuple) -> list:
         return [levels.index(at) if levels else at for at, levels in zip(values, orders.values(), strict=True)]
@@ -148,7 +149,7 @@ def frames(parts: Parts) -> Parts:
 
 def called(function: Callable, parts: Parts) -> Any:
     """A function of the parts that it names."""
-    return function(**{name: parts[name] for name in inspect.signature(function).parameters})
+    return function(**{name: parts[name] for name in inspect.signature(function).parameters if name in parts})
 
 
 def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: Iterable[str] = ()) -> None:
@@ -188,11 +189,13 @@ def head(question: Question, parts: Parts) -> dict[str, Any]:
         (*(str(run.get(name)) for name in apart), str(run["record"])): run["record"]["seconds"] for run in records
     }
     minutes = sum(seconds.values()) / 60
+    cost = called(question.cost, parts) if callable(question.cost) else question.cost
     time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
+    command = [f"{question.before}python -m experiments", question.name, question.options, "--store"]
     return {
         "question": question.question,
-        "command": " ".join(filter(None, ["python -m experiments", question.name, question.options, "--store"])),
-        "cost": question.cost or f"{len(records)} runs, {time} of {question.cores}",
+        "command": " ".join(filter(None, command)),
+        "cost": cost or f"{len(records)} runs, {time} of {question.cores}",
         "date": max([run["record"]["date"] for run in records] or [parts.get("about", {}).get("date", "")]),
         "answers": list(question.answers),
     }

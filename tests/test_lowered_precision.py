@@ -14,7 +14,7 @@ import pytest
 from lowered_programs import lowered_programs
 
 from configs import digits
-from experiments.accelerators import steps
+from experiments import programs
 from focalgeo import calibration, curvature, evaluation, losses, models, parallel
 from focalgeo.types import Batch, TrainState
 
@@ -252,7 +252,7 @@ def test_a_training_step_has_the_precision_of_the_config(precision, ambient, nam
     config = digits.get_config()
     config.model.precision, config.loss.trace_penalty, config.loss.trace_of = precision, 0.01, trace_of
     with jax.default_matmul_precision(ambient):
-        text = steps.training_step(config).call(jax.devices()[:1]).lower().as_text()
+        text = programs.training_step(programs.make_training(config), jax.devices()[:1]).lower().as_text()
     products = re.findall(r"dot_general.*precision = \[(\w+, \w+)\].*-> (.*)", text)
     found = {each for each, result in products if result != "tensor<1xf32>"}  # norms are measured
     assert found == {f"{named}, {named}"}
@@ -261,7 +261,7 @@ def test_a_training_step_has_the_precision_of_the_config(precision, ambient, nam
 def test_predictions_have_full_precision_whatever_that_of_training():
     config = digits.get_config()
     config.model.precision = "default"
-    text = steps.prediction(config).call(jax.devices()[:1]).lower().as_text()
+    text = programs.prediction(config, jax.devices()[:1]).lower().as_text()
     assert set(re.findall(r"precision = \[(\w+, \w+)\]", text)) == {"HIGHEST, HIGHEST"}
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cells import GAMMAS
-from experiments.outputs import temperatures
+from experiments.cells import GAMMAS, temperatures
 from experiments.writing import rounded
 from focalgeo import calibration
 from focalgeo.data.logits_files import Keys, read_outputs

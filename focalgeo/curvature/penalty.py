@@ -75,9 +75,8 @@ def outputs_and_trace(
     M is the Hessian H, or the Gauss-Newton matrix J' H_out J: J the Jacobian of the outputs, H_out the loss's Hessian
     in them. It is H without the network's own curvature; of cross-entropy it has no negative eigenvalue, and equals the
     Fisher matrix. v' J' H_out J v takes one directional derivative of the network, where v' H v takes two: a gradient
-    through it costs about 2.65 plain gradients of floating-point operations, through the Hessian's about 4.3; of time,
-    for ResNet-20 at batch 128 on 2 busy CPU cores, 1.8 and 3.0 with jax 0.10, 2.3 and 3.7 with jax 0.12
-    (experiments/benchmarks/trace_forms.py).
+    through it costs about 2.65 plain gradients of floating-point operations, through the Hessian's about 4.3
+    (experiments/accelerators).
 
     Of the Hessian it is `value_and_trace` with the network's own results, so that other losses of the same outputs take
     no second forward pass.

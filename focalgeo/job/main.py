@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from focalgeo import parallel, processes, records, report
+from focalgeo import files, parallel, records, report
 from focalgeo.job import measurement, preparation, provenance, say, training
 from focalgeo.job.calibration import Calibration, calibrate_members
 from focalgeo.job.members import Member, make_members, of_shard, stopped, unfinished
@@ -29,18 +29,18 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     began = time.perf_counter()
     config, workdir = preparation.check_config(config), Path(workdir)
     members = of_shard(make_members(config), shard)
-    given = {**config.to_dict(), "shard": shard}
-    processes.check_equal("config", given, mend="give the same command and config on every host")
-    how = processes.broadcast("workdir", lambda: provenance.check_workdir(workdir, config, shard))
-    prepared = preparation.prepare(config)
-    processes.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     parallel.connect()
+    given = {**config.to_dict(), "shard": shard}
+    parallel.check_equal("config", given, mend="give the same command and config on every host")
+    how = parallel.broadcast("workdir", lambda: provenance.check_workdir(workdir, config, shard))
+    prepared = preparation.prepare(config)
+    parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     preparation.check_memory(prepared, members)
     states = preparation.initial_state(prepared, members)
     measurement.check_network(config, prepared, states)
     with records.locked(workdir):
         beginning = (workdir, how, config, prepared.dataset, members, states, shard)
-        processes.broadcast("begin", lambda: provenance.begin(*beginning))
+        parallel.broadcast("begin", lambda: provenance.begin(*beginning))
         if _left(workdir, members):
             predict = training.make_prediction(config, prepared.model)
             seconds = {"prepare": time.perf_counter() - began}
@@ -51,7 +51,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
                 own = members[0].tags if len(members) == 1 else {}  # those of a sweep are of all its members together
                 records.append_rows(workdir, tagged(rows, step=prepared.plan.steps, **own))
             _evaluate(workdir, prepared, members, outcome.state, at_once, predict)
-        if not processes.is_first():  # what is left to do reads and writes files
+        if not files.is_first():  # what is left to do reads and writes files
             return []
         say("drawing the report")
         report.write_report(workdir)
@@ -73,7 +73,7 @@ def _left(workdir: Path, members: list[Member]) -> list[int]:
         names = {member.name for member in unfinished(rows, members)}
         return [index for index, member in enumerate(members) if member.name in names]
 
-    return processes.broadcast("members left", numbers)
+    return parallel.broadcast("members left", numbers)
 
 
 def _listed(stops: dict[str, int]) -> str:
@@ -117,8 +117,8 @@ def _evaluate(
 
 def _calibrate(members: list[Member], predictions: dict[str, Predictions]) -> list[Calibration]:
     """Calibration of the members by process 0, which writes it; the others learn of which members there is none."""
-    by_first = calibrate_members(members, predictions) if processes.is_first() and members else []
-    errors = processes.broadcast("calibrated", lambda: [calibration.error for calibration in by_first])
+    by_first = calibrate_members(members, predictions) if files.is_first() and members else []
+    errors = parallel.broadcast("calibrated", lambda: [calibration.error for calibration in by_first])
     return by_first or [Calibration([], {}, error) for error in errors]
 
 
@@ -144,7 +144,7 @@ def folder_of(workdir: Path, member: Member) -> Path:
 def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> None:
     """Run the main job and say on standard output what came out and where the report is."""
     rows = run(config, workdir, shard=shard)
-    if not processes.is_first():
+    if not files.is_first():
         return
     manifest, members = records.read_manifest(workdir), of_shard(make_members(config), shard)
     print(report.sweep_text(rows, manifest) if members[0].name else report.results_text(rows, manifest, "test"))

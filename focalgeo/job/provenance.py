@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from focalgeo import losses, processes, records, trees
+from focalgeo import losses, parallel, records, trees
 from focalgeo.job import program, start
 from focalgeo.job.members import Member
 from focalgeo.types import Dataset, InputError, TrainState, shown
@@ -51,7 +51,7 @@ def begin(
         **({"start": began_from} if began_from else {}),
         "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": list(dataset.class_names), **splits},
         "devices": [str(device.device_kind) for device in jax.devices()],
-        "processes": processes.count(),
+        "processes": parallel.count(),
         "loss_values": list(losses.hyperparameters(losses.FUNCTIONS[config.loss.name])),
         "parameters": trees.size(states.params) // len(members),
         **program.of_program(["python", "-m", "focalgeo.run", *words]),

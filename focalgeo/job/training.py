@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo import evaluation, losses, parallel, processes, records
+from focalgeo import evaluation, losses, parallel, records
 from focalgeo.job import interruption, measurement, preparation, say, start
 from focalgeo.job.members import Member
 from focalgeo.job.preparation import Pipeline, Prepared
@@ -34,7 +34,7 @@ def train(
         held.append(newest or checkpoint.Checkpoint(start.begun(config, workdir, members, states), {}))
         return held[0][1:]
 
-    sums, at_once = processes.broadcast("checkpoint", restore)
+    sums, at_once = parallel.broadcast("checkpoint", restore)
     begins_with = parallel.from_first(held[0].state if held else states)
     first = int(np.max(begins_with.step))
     records.replace_rows(workdir, [], where=lambda row: (row.step or 0) > first)  # these are made again
@@ -46,7 +46,7 @@ def train(
 
     def save(made: checkpoint.Checkpoint) -> None:
         made = made._replace(at_once=at_once)
-        processes.broadcast("saved", lambda: checkpoint.save(folder, made, keep=config.checkpoint.keep))
+        parallel.broadcast("saved", lambda: checkpoint.save(folder, made, keep=config.checkpoint.keep))
 
     with interruption.deferred_signals() as interrupted:
         outcome = loop.run(
@@ -103,7 +103,7 @@ def choose_program(
         return programs[numbers[0]], numbers[0]
     batch, free, seconds = next(pipeline.specs(0, 0)), parallel.free_memory(), {}
     states = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))  # what a step takes, and what it gives
-    temporary = -processes.all_min("bytes of a member's step", -programs[1].temporary(state, batch))
+    temporary = -parallel.all_min("bytes of a member's step", -programs[1].temporary(state, batch))
     for number in numbers:
         if number > 1 and free is not None and states + number * temporary > free:
             continue
@@ -116,7 +116,7 @@ def choose_program(
         jax.block_until_ready(groups)
         seconds[number] = (time.perf_counter() - began) / 3
     times = ", ".join(f"{number} at once {1e3 * took / members:.3g} ms" for number, took in seconds.items())
-    best = processes.broadcast("members at once", lambda: min(seconds, key=seconds.get))
+    best = parallel.broadcast("members at once", lambda: min(seconds, key=seconds.get))
     say(f"a step of one of {members} members: {times}; taking {best}")
     return programs[best], best
 

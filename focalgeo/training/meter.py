@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from focalgeo import processes
+from focalgeo import files
 from focalgeo.rows import Scalar
 from focalgeo.training.step import FINITE
 from focalgeo.types import RunError
@@ -85,7 +85,7 @@ class Meter:
                 )
             self._frozen[index] = True
             who = ", ".join(f"{key} {value}" for key, value in self._tags[index].items())
-            processes.say(f"member {who} stops, the others go on: {what}")
+            files.say(f"member {who} stops, the others go on: {what}")
             self._stops.append((step, self._tags[index]))
 
     def text(self) -> str:
@@ -135,7 +135,7 @@ class Progress:
     def __init__(self, total: int, first: int):
         """A display of the progress from step `first` to step `total`."""
         self._total, self._tenth, self._text = total, first * 10 // max(total, 1), ""
-        hidden = not (processes.is_first() and sys.stderr.isatty())
+        hidden = not (files.is_first() and sys.stderr.isatty())
         self.bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True, disable=hidden)
 
     def describe(self, text: str) -> None:
@@ -148,5 +148,5 @@ class Progress:
         self.bar.update(step - self.bar.n)
         if self.bar.disable and self._text and step * 10 // self._total > self._tenth:
             self._tenth = step * 10 // self._total
-            processes.say(f"step {step}/{self._total}: {self._text}")
+            files.say(f"step {step}/{self._total}: {self._text}")
             self._text = ""

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from experiments import jobs
-from experiments.benchmarks import trace_forms
 from experiments.claims import claims_table
 from experiments.trace_penalty import __main__ as command
 from experiments.trace_penalty import choice, runs, tables, verdicts, weight_tables, weights
@@ -66,26 +65,6 @@ def test_numbers_are_read_of_each_run_that_is_complete(tmp_path):
     found = runs.measured(tmp_path, "digits")
     assert [(run["form"], run["seed"], run["ece"]) for run in found] == [("none", 0, 0.0), ("hessian", 0, 0.1)]
     assert found[0]["trace val"] == 3.0
-
-
-@pytest.mark.long
-def test_a_quick_benchmark_of_the_forms_prints_each_and_writes_nothing(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(trace_forms, "RESULTS", tmp_path / "results.json")
-    trace_forms.main(["--quick"])
-    printed = capsys.readouterr().out
-    assert all(f"| {name} |" in printed for name in ("gradient", *trace_forms.FORMS))
-    assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("flag", "said"), [("--rounds=0", "fewer than 1"), ("--tpu=v5e:2x2", "needs the TPU compiler")]
-)
-def test_what_the_benchmark_cannot_do_is_said(flag, said, capsys, monkeypatch):
-    monkeypatch.setattr(trace_forms.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit) as stopped:
-        trace_forms.main([flag])
-    assert stopped.value.code == 2
-    assert said in capsys.readouterr().err
 
 
 RECORD = {"commit": "0", "config": "c", "date": "2026-01-01", "versions": {}, "seconds": 3.0}
