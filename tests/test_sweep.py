@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -235,34 +234,6 @@ def test_shards_merge_to_the_rows_and_the_page_of_the_whole(whole, tmp_path):
     pages = [(folder / "report.html").read_text() for folder in (tmp_path / "merged", whole)]
     for page in pages:
         assert page[page.index("All numbers") : page.index("The sweep, and how")] in pages[0]
-
-
-def test_a_run_without_sweep_joins_the_sweep_that_it_belongs_to_and_what_cannot_be_merged_is_one_line(
-    whole, tmp_path, capsys
-):
-    alone = tiny()
-    alone.loss.gamma = 5.0
-    job.run(alone, tmp_path / "five")
-    assert report_main([str(whole), str(tmp_path / "five"), f"--out={tmp_path / 'three'}"]) == 0
-    assert records.read_manifest(tmp_path / "three")["config"]["sweep"]["gamma"] == [0.0, 3.0, 5.0]
-    rows = records.read_rows(tmp_path / "three")
-    places = {(row.gamma, row.seed) for row in rows if row.name == "trace"}
-    assert places == {*((gamma, seed) for gamma in (0.0, 3.0) for seed in (0, 1)), (5.0, 0)}
-    shutil.copytree(whole, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints", "figures"))
-    (tmp_path / "used").mkdir()
-    (tmp_path / "used" / "thesis.tex").write_text("")
-    manifest = records.read_manifest(whole)
-    shutil.copytree(tmp_path / "copy", tmp_path / "other")
-    records.write_manifest(tmp_path / "other", {**manifest, "data": {**manifest["data"], "checksum": "0"}})
-    for folders, out, says in (
-        ((whole, whole), "new", "is named twice"),
-        ((whole, tmp_path / "copy"), "new", "both hold the run with gamma 0.0, seed 0"),
-        ((whole, tmp_path / "other"), "new", "was trained on other data than"),
-        ((whole,), "used", "used"),
-    ):
-        assert report_main([*map(str, folders), f"--out={tmp_path / out}"]) == 2
-        assert says in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_member_that_diverges_stands_still_and_the_others_go_on(tmp_path, capsys):
