@@ -171,7 +171,7 @@ def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
         difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
         better=is_better(row),
         worse=is_worse(row),
-        sides=["overconfident" if gap > 0 else "underconfident" for gap in gaps] if gaps[0] * gaps[1] < 0 else [],
+        gaps=gaps,
     )
     return Section(title, words, figures=reliability_panels(run, columns, split, file="loss_implied"))
 

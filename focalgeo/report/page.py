@@ -15,6 +15,7 @@ from focalgeo.report.sections import (
     Line,
     Section,
     Table,
+    metric_cell,
     panels,
     record,
     say,
@@ -44,7 +45,7 @@ from focalgeo.report.selection import (
     read_search,
     splits_of,
 )
-from focalgeo.report.style import fixed, interval, percent, plain, significant
+from focalgeo.report.style import fixed, interval, plain, significant
 from focalgeo.rows import (
     LEAST_EXAMPLES,
     TITLES,
@@ -167,18 +168,13 @@ def _compared(run: Run, first: Column | None, others: Sequence[Column]) -> Marku
     )
 
 
-def _tiles(run: Run) -> list[dict[str, str]]:
+def _tiles(run: Run) -> list[dict[str, Any]]:
     """The ECE on test of the first methods, for the tiles at the top of the page."""
-    rows = {column: run.metric(column, "ece") for column in run.column_of_each()[:_MOST_TILES]}
+    cells = {column: metric_cell(run.metric(column, "ece"), ECE) for column in run.column_of_each()[:_MOST_TILES]}
     return [
-        {
-            "title": run.method_title(column.method),
-            "value": percent(row.value),
-            "note": f"{fixed(100 * row.low, 2)} to {fixed(100 * row.high, 2)}" if has_interval(row) else "",
-            "colour": run.method_colour(column.method),
-        }
-        for column, row in rows.items()
-        if row is not None
+        {"title": run.method_title(column.method), "cell": cell, "colour": run.method_colour(column.method)}
+        for column, cell in cells.items()
+        if cell != NOTHING
     ]
 
 
