@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
 
-from focalgeo.data.archives import checksum, read_files
-from focalgeo.data.folders import file_errors, find_path
+from focalgeo.data import sources
 from focalgeo.data.splits import RawDataset
 from focalgeo.data.vocabulary import number_words
 from focalgeo.types import InputError, Split
@@ -46,7 +44,7 @@ def read_treebank(location: str) -> RawDataset:
     """The binary task: trees whose root is not neutral, phrases as negative (0) or positive (1).
 
     Args:
-        location: a folder or archive (see focalgeo.data.archives) with train.txt, dev.txt and test.txt, in UTF-8, one
+        location: a folder or archive with train.txt, dev.txt and test.txt, in UTF-8, one
             tree on a line: "(3 (2 It) (4 works))".
 
     Returns:
@@ -59,54 +57,76 @@ def read_treebank(location: str) -> RawDataset:
             `MOST_LEAVES` words, named by file and line.
 
     Accuracy:
-        6,920, 872 and 1,821 trees, tested in tests/data/test_treebank.py.
+        6,920, 872 and 1,821 trees, tested in tests/data/test_texts.py.
 
     Source:
         Socher et al., EMNLP 2013; the binary task and its sizes as in Mukhoti et al., arXiv 2002.09437, App. C.
     """
-    where = f"sst:{location}"
-    path = find_path(location, where=where, hint="the Treebank's site has the trees as trainDevTestTrees_PTB.zip")
-    with file_errors(where):
-        digest = checksum(path)
-        trees = _read_trees(path, where)
-    everything = [tree for part in trees.values() for tree in part]
-    vocabulary, ids = number_words([word.lower() for word in tree.words] for tree in everything)
+    source = sources.find("sst", location, hint="the Treebank's site has the trees as trainDevTestTrees_PTB.zip")
+    folder, trees = sources.unpacked(source), {}
+    paths = [folder / name for name in sources.list_files(folder)]
+    for name, part in FILES.items():
+        named = [path for path in paths if path.name == name]
+        if len(named) != 1:
+            raise InputError(
+                f"{source.where} has {len(named)} files {name}: give a folder or archive with {', '.join(FILES)}"
+            )
+        trees[part] = _parse_file(named[0].read_bytes(), f"{source.where}: {name}")
+    vocabulary, ids = number_words([word.lower() for word in tree.words] for part in trees.values() for tree in part)
     num_leaves = max(map(len, ids), default=1)
     splits, start = {}, 0
     for part, members in trees.items():
         x = pack_trees(members, ids[start : start + len(members)], num_leaves=num_leaves)
         splits[part] = Split(x, _classes(members, num_leaves, roots_only=part != "train"))
         start += len(members)
-    return RawDataset(splits, ("negative", "positive"), digest, vocabulary)
+    return RawDataset(splits, ("negative", "positive"), source.checksum, vocabulary)
+
+
+def _parse_file(data: bytes, where: str) -> list[Tree]:
+    trees = []
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if line.strip():
+            with sources.reading(f"{where}, line {number},", "mend or remove the line"):
+                trees.append(parse_tree(line.decode("utf-8")))
+    return [tree for tree in trees if tree.sentiment != NEUTRAL]
 
 
 def parse_tree(line: str) -> Tree:
     """The tree that a line such as "(3 (2 It) (4 works))" writes.
 
     Raises:
-        ValueError: what is wrong with the line, in a few words.
+        ValueError: it is none, or one of more than `MOST_LEAVES` words.
     """
     tree = Tree([], [], [], [])
-    open_nodes: list[list] = [
-        []
-    ]  # label, then children or a word, of every node not yet closed; the first holds the root
+    open_nodes: list[list[str | int]] = [[]]  # sentiment, then a word or children, of every node not yet closed
     for token in TOKEN.findall(line):
         if token == "(":
             open_nodes.append([])
         elif token != ")":
             open_nodes[-1].append(token)
-        elif len(open_nodes) == 1:
-            raise ValueError("a bracket closes what none has opened")
-        else:
-            node = _close(open_nodes.pop(), tree)
+        elif len(open_nodes) > 1:
+            node = _closed(open_nodes.pop(), tree)
             open_nodes[-1].append(node)
-    if len(open_nodes) > 1:
-        raise ValueError(f"{len(open_nodes) - 1} brackets are not closed")
-    if len(open_nodes[0]) != 1 or isinstance(open_nodes[0][0], str):
-        raise ValueError("a line must hold one tree and nothing else")
-    if len(tree.words) > MOST_LEAVES:
-        raise ValueError(f"a tree of {len(tree.words)} words, which may have {MOST_LEAVES}")
-    return tree
+        else:
+            raise ValueError("a bracket closes what none has opened")
+    match open_nodes:
+        case [[int()]] if len(tree.words) <= MOST_LEAVES:
+            return tree
+    raise ValueError(f"it is not one tree, as (3 (2 It) (4 works)), of at most {MOST_LEAVES} words")
+
+
+def _closed(node: list[str | int], tree: Tree) -> int:
+    """Adds a node to the tree and returns its number as a child."""
+    match node:
+        case [str() as sentiment, str() as word] if sentiment in SENTIMENTS:
+            tree.words.append(word)
+            tree.leaf_sentiments.append(int(sentiment))
+            return len(tree.words) - 1
+        case [str() as sentiment, int() as left, int() as right] if sentiment in SENTIMENTS:
+            tree.children.append((left, right))
+            tree.inner_sentiments.append(int(sentiment))
+            return -len(tree.children)
+    raise ValueError(f"a node has not a sentiment from 0 to 4 and one word or two children: {node}")
 
 
 def pack_trees(
@@ -134,24 +154,6 @@ def pack_trees(
     return x
 
 
-def _close(content: list, tree: Tree) -> int:
-    """Adds a node to the tree and returns its number as a child."""
-    sentiment, *members = content or [None]
-    if not isinstance(sentiment, str):
-        raise ValueError("a node has no sentiment")
-    if sentiment not in SENTIMENTS:
-        raise ValueError(f"{sentiment[:20]!r} is no sentiment: they are {', '.join(SENTIMENTS)}")
-    if len(members) == 1 and isinstance(members[0], str):
-        tree.words.append(members[0])
-        tree.leaf_sentiments.append(int(sentiment))
-        return len(tree.words) - 1
-    if len(members) != 2 or any(isinstance(member, str) for member in members):
-        raise ValueError("a node has neither one word nor two children")
-    tree.children.append((members[0], members[1]))
-    tree.inner_sentiments.append(int(sentiment))
-    return -len(tree.children)
-
-
 def _classes(trees: Sequence[Tree], num_leaves: int, *, roots_only: bool) -> np.ndarray:
     y = np.full((len(trees), 2 * num_leaves - 1), -1, np.int32)
     for row, tree in zip(y, trees, strict=True):
@@ -162,31 +164,3 @@ def _classes(trees: Sequence[Tree], num_leaves: int, *, roots_only: bool) -> np.
         row[: len(tree.words)] = CLASS_OF_SENTIMENT[tree.leaf_sentiments]
         row[num_leaves : num_leaves + inner] = CLASS_OF_SENTIMENT[np.array(tree.inner_sentiments, int)]
     return y
-
-
-def _read_trees(path: Path, where: str) -> dict[str, list[Tree]]:
-    files: dict[str, bytes] = {}
-    for name, data in read_files(path, frozenset({".txt"})):
-        part = FILES.get(PurePosixPath(name).name)
-        if part in files:
-            raise InputError(f"{where} holds two files {PurePosixPath(name).name}: give the folder of one of them")
-        if part is not None:
-            files[part] = data
-    missing = [file for file, part in FILES.items() if part not in files]
-    if missing:
-        raise InputError(f"{where} has no {missing[0]}: give a folder or archive with {', '.join(FILES)}")
-    return {part: _parse_file(files[part], f"{where}: {file}") for file, part in FILES.items()}
-
-
-def _parse_file(data: bytes, where: str) -> list[Tree]:
-    trees = []
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            tree = parse_tree(line.decode("utf-8"))
-        except ValueError as error:
-            raise InputError(f"{where}, line {number}: {error}: mend or remove the line") from error
-        if tree.sentiment != NEUTRAL:
-            trees.append(tree)
-    return trees
