@@ -1,46 +1,41 @@
-"""List the questions with the papers' claims, their verdicts, cost and date, from the stored results.
+"""Answer a question, or list all with the papers' claims, their verdicts, cost and date, from the stored results.
 
-python -m experiments             all questions
-python -m experiments theory      one
-python -m experiments --papers    every table and figure of the papers, and what answers it
-python -m experiments --readme    write the table of experiments into README.md
+python -m experiments                     all questions
+python -m experiments theory              one: what is stored
+python -m experiments theory --store      train or measure what is not stored, write (--help: its flags)
+python -m experiments --papers            every table and figure of the papers, and what answers it
+python -m experiments --readme            write the table of experiments into README.md
 """
 
-import argparse
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 
-from experiments.claims import QUESTIONS, index, summary
-from experiments.flags import Parser
+from experiments import question
 from experiments.papers import coverage
-from experiments.writing import filled
-
-README = Path(__file__).parent.parent / "README.md"
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print what is asked for; 2 for a question that is none."""
-    asked = parse(argv)
-    if asked.name and asked.name not in QUESTIONS:
-        print(f"{asked.name} is no experiment: name one of {', '.join(QUESTIONS)}", file=sys.stderr)
-        return 2
-    if asked.papers:
+def main(arguments: Sequence[str]) -> int:
+    """Do what is asked for; 2 for a question that is none."""
+    name = arguments[0] if arguments else ""
+    if name in ("-h", "--help"):
+        print(__doc__, end="")
+    elif name == "--papers":
         print(coverage(), end="")
-    elif asked.readme:
-        README.write_text(filled(README.read_text(encoding="utf-8"), {"experiments": index()}), encoding="utf-8")
+    elif name == "--readme":
+        readme = question.HERE.parent / "README.md"
+        question.replaced(
+            readme, question.filled(readme.read_text(encoding="utf-8"), {"experiments": question.index()})
+        )
+    elif name and name not in question.QUESTIONS:
+        print(f"{name} is no experiment: name one of {', '.join(question.QUESTIONS)}", file=sys.stderr)
+        return 2
+    elif arguments[1:]:
+        with question.reported():
+            question.answer(question.load(name), arguments[1:])
     else:
-        print("\n".join(map(summary, [asked.name] if asked.name else QUESTIONS)), end="")
+        print("\n".join(map(question.summary, [name] if name else question.QUESTIONS)), end="")
     return 0
 
 
-def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags."""
-    parser = Parser("", __doc__)
-    parser.add_argument("name", nargs="?", help="one question")
-    parser.add_argument("--papers", action="store_true", help="tables and figures of the papers")
-    parser.add_argument("--readme", action="store_true", help="write the README's table")
-    return parser.parse_args(argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,41 +1,135 @@
-"""Training jobs of the experiments: run as a user runs them, read back as rows, with the record of what ran."""
+"""Training jobs of questions: run as a user runs them, and the numbers of each of their runs from its rows."""
 
-import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from focalgeo import records
-from focalgeo.config import load_config, with_values
-from focalgeo.rows import Seconds, select
-from focalgeo.types import InputError, RunError
+import jax
 
-ROOT = Path(__file__).parent.parent
+from experiments.question import HERE, absolute, reported  # noqa: F401
+from focalgeo import parallel, records
+from focalgeo.config import load_config, with_values
+from focalgeo.job import check_config, preparation
+from focalgeo.job.members import make_members
+from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
+from focalgeo.training.step import member_state
+from focalgeo.types import InputError  # noqa: F401
+
+ROOT = HERE.parent
+PARTS = ("gauss_newton", "residual", "rank_one", "scale_only")
+T_ALONE = {"evaluation.methods": ("temperature_scaling",), "evaluation.num_resamples": 100}
+
+
+def trained(config: str, workdir: Path, fields: Mapping[str, Any]) -> Path:
+    """The workdir of `python -m focalgeo.run` with this config ("configs/cifar.py:small,ce") and fields, finished.
+
+    A job that was stopped goes on; what it would refuse is refused here. Its page is made last.
+
+    Raises:
+        InputError: the config or fields, with what, where and how to mend it.
+        CalledProcessError: the job failed; it has said why.
+    """
+    if not (workdir / "report.html").exists():
+        path, _, words = config.partition(":")
+        with_values(load_config(ROOT / path, words), dict(fields))
+        flags = [f"--config.{name}={value}" for name, value in fields.items()]
+        command = [sys.executable, "-m", "focalgeo.run", f"--config={ROOT / config}", f"--workdir={workdir}", *flags]
+        subprocess.run(command, check=True, cwd=ROOT)
+    return workdir
+
+
+def record(workdir: Path, config: str, rows: list | None = None) -> dict[str, Any]:
+    """What made a run: commit, config words, versions, date, and the seconds of its training.
+
+    rows: of a sweep, whose seconds are then those of all runs together, with the curvature's measurement.
+    """
+    manifest = json.loads((workdir / records.MANIFEST).read_text(encoding="utf-8"))
+    versions = {name: manifest["versions"][name] for name in ("python", "jax", "flax")}
+    timed = select(records.read_rows(workdir), Seconds, phase="train") if rows is None else select(rows, Seconds)
+    seconds = round(sum(row.value for row in timed), 1)
+    return {
+        "commit": manifest["git"],
+        "config": config,
+        "date": manifest["created"][:10],
+        "versions": versions,
+        "seconds": seconds,
+    }
+
+
+def measured(
+    workdir: Path,
+    config: str,
+    of: Mapping[str, Any],
+    tags: Mapping[str, str],
+    *,
+    parts: bool = False,
+    more: Callable[[list], Mapping[str, Any]] = lambda rows: {},
+) -> list[dict[str, Any]]:
+    """The runs of a finished job: what they have in common, their tags, numbers after training, and the record.
+
+    tags: name in the run -> in the rows, as {"rate": "learning_rate", "seed": "seed"}. more: further numbers of a run's
+    rows. parts: those of the traces too.
+    """
+    rows = records.read_rows(workdir)
+    made, members = record(workdir, config, rows), {}
+    for row in rows:
+        members.setdefault(tuple(getattr(row, tag) for tag in tags.values()), []).append(row)
+    runs = []
+    for values, own in members.items():
+        if select(own, Trace, name="trace"):
+            run = {**of, **dict(zip(tags, values, strict=True)), "train accuracy": train_accuracy(own), **more(own)}
+            kept = {name: value for name, value in numbers(own) if parts or not name.startswith("trace,")}
+            runs.append(run | kept | {"record": made})
+    return runs
+
+
+def train_accuracy(rows: list) -> float:
+    """The accuracy of the training steps of the last rows, those that end in the last epoch.
+
+    A row is of config.log_every steps, so that of few steps an epoch more than one epoch counts.
+    """
+    steps = list(select(rows, Scalar, name="accuracy", split="train"))
+    last = max(row.epoch for row in steps) - 1
+    steps = [row for row in steps if row.epoch > last + 1e-6]
+    return sum(row.value * row.n for row in steps) / sum(row.n for row in steps)
+
+
+def numbers(rows: list) -> Iterator[tuple[str, float]]:
+    """Name -> number after training: "trace CE val", "trace own train", "ece", "ece after T", "temperature", ...
+
+    CE is the Hessian of cross-entropy, own that of the trained loss where it is another.
+    """
+    rows = [row for row in rows if row.epoch is None]
+    for row in select(rows, Metric, split="test", method="uncalibrated"):
+        yield row.name, row.value
+    for row in select(rows, Metric, split="test", method="temperature_scaling", criterion="nll"):
+        yield f"{row.name} after T", row.value
+    for row in select(rows, Fit, method="temperature_scaling", criterion="nll"):
+        yield row.name, row.value
+    for row in (*select(rows, Eigenvalue), *select(rows, Trace), *select(rows, AttributionPart, of="trace")):
+        name = f"trace, {row.part}" if isinstance(row, AttributionPart) else row.name
+        if not isinstance(row, AttributionPart) or row.part in PARTS:
+            yield f"{name} {'CE' if row.loss == 'cross_entropy' else 'own'} {row.split}", row.value
+
+
+def operations(config: str, fields: Mapping[str, Any]) -> float:
+    """Floating-point operations of a training step of one run on one device, as XLA counts them."""
+    path, _, words = config.partition(":")
+    config = check_config(with_values(load_config(ROOT / path, words), dict(fields)))
+    prepared, members = preparation.prepare(config), make_members(config)
+    state = member_state(preparation.initial_state(prepared, members), 0)
+    pipeline = preparation.make_pipeline(config, prepared.dataset, [members[0].config.seed])
+    batch = pipeline.make_batch(jax.tree.map(lambda leaf: leaf[0], next(pipeline.specs(0, 0))), *pipeline.resident)
+    alone = jax.vmap(prepared.step, in_axes=None, axis_name=parallel.AXIS, axis_size=1)
+    return float(jax.jit(alone).lower(state, batch).compile().cost_analysis()["flops"])
 
 
 def run(config: str, workdir: Path, fields: Mapping[str, Any]) -> None:
-    """Run `python -m focalgeo.run` with this config ("configs/cifar.py:small,ce") and fields; a stopped one goes on.
-
-    Raises:
-        CalledProcessError: the job failed; it has said why.
-    """
-    check(config, fields)
-    flags = [f"--config.{name}={value}" for name, value in fields.items()]
-    command = [sys.executable, "-m", "focalgeo.run", f"--config={ROOT / config}", f"--workdir={workdir}", *flags]
-    subprocess.run(command, check=True, cwd=ROOT)
-
-
-def check(config: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a config or fields that a job would refuse.
-
-    Raises:
-        InputError: with what, where and how to mend it.
-    """
-    path, _, words = config.partition(":")
-    with_values(load_config(ROOT / path, words), dict(fields))
+    """Run a job."""
+    trained(config, workdir, fields)
 
 
 def rows_of(workdir: Path) -> list:
@@ -48,40 +142,7 @@ def finished(workdir: Path) -> bool:
     return (workdir / "report.html").exists()
 
 
-def record(workdir: Path, config: str) -> dict[str, Any]:
-    """What made a run: commit, config words, versions, date, and the seconds that its training took."""
-    manifest = json.loads((workdir / records.MANIFEST).read_text(encoding="utf-8"))
-    versions = {name: manifest["versions"][name] for name in ("python", "jax", "flax")}
-    seconds = sum(row.value for row in select(rows_of(workdir), Seconds, phase="train"))
-    found = {"commit": manifest["git"], "config": config, "date": manifest["created"][:10], "versions": versions}
-    return found | {"seconds": round(seconds, 1)}
-
-
-def absolute(data: str | None) -> str | None:
-    """The config.data.name of a flag with its path made absolute, since jobs run in the folder of the clone."""
-    if not data:
-        return data
-    kind, colon, path = data.partition(":")
-    if not colon or kind == "tfds":
-        return data
-    if not Path(path).exists():
-        raise InputError(f"{path}: no such file or folder: give the data as in --cifar10=folder:cifar10.tar.xz")
-    return f"{kind}:{Path(path).absolute()}"
-
-
-@contextlib.contextmanager
-def reported() -> Iterator[None]:
-    """End the command with one line and its exit code where a job, an input or the user stops it."""
-    try:
-        yield
-    except (InputError, RunError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-    except subprocess.CalledProcessError as failed:  # a job, which has said why
-        sys.exit(failed.returncode)
-    except KeyboardInterrupt:
-        print("stopped; what is trained is kept, and the same command goes on", file=sys.stderr)
-        sys.exit(130)
-    except OSError as error:
-        print(f"{error.filename}: {error.strerror}: name another file or folder", file=sys.stderr)
-        sys.exit(2)
+def check(config: str, fields: Mapping[str, Any]) -> None:
+    """Refuse a config or fields that a job would refuse."""
+    path, _, words = config.partition(":")
+    with_values(load_config(ROOT / path, words), dict(fields))

@@ -28,6 +28,8 @@ MOST_BINS = 10_000  # a table [bins, examples] is made of them, and a report of 
 MOST_RESAMPLES = 100_000  # of a bootstrap: a minute or so for 10,000 examples on two cores
 MOST_PAIRS = 100_000  # of gamma and temperature: half a minute for 10,000 examples of 100 classes on two cores
 
+PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision; its log is -87.3
+
 _LONGEST = 500  # characters of an error's line
 
 
@@ -95,6 +97,22 @@ class Interrupted(BaseException):
         """A stop by signal `signum`, with one line on how to go on."""
         super().__init__(message)
         self.exit_code = 128 + signum
+
+
+class ProbabilityWarning(UserWarning):
+    """Probabilities were given where logits belong, by all appearance."""
+
+
+def look_like_probabilities(scores: np.ndarray, tolerance: float = 1e-3) -> bool:
+    """Whether every row of two or more lies in [0, 1] and sums to 1 within the tolerance, as logits hardly ever do."""
+    if len(scores) < 2 or scores.shape[1] < 2 or not (scores.min() >= 0 and scores.max() <= 1):
+        return False
+    return bool((np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= tolerance).all())
+
+
+def floored_log(probs: np.ndarray) -> np.ndarray:
+    """Log max(p, PROBABILITY_FLOOR) as float32, whatever the type of p: 0 has no logarithm."""
+    return np.log(np.maximum(probs.astype(np.float64), PROBABILITY_FLOOR)).astype(np.float32)
 
 
 class Batch(NamedTuple):

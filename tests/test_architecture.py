@@ -13,14 +13,13 @@ from focalgeo.config import FIELDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "focalgeo"
-LAYER_0 = {"types", "files", "rows", "config", "trees", "arguments", "probabilities", "processes", "precision"}
+LAYER_0 = {"types", "files", "rows", "config", "trees", "checks", "processes", "precision"}
 LAYER_1 = {"losses", "calibration", "curvature", "models", "data", "records", "parallel"}
 LAYER_2 = {"theory", "training", "evaluation", "report"}
 ALLOWED = {
     "types": set(),
-    "probabilities": set(),
     **{room: {"types"} for room in ("files", "rows", "config", "trees", "processes", "precision")},
-    "arguments": {"types", "probabilities"},
+    "checks": {"types"},
     **{room: LAYER_0 for room in LAYER_1},
     "theory": LAYER_0 | {"losses", "calibration"},
     "training": LAYER_0 | {"parallel"},
@@ -48,11 +47,10 @@ ONLY = {
     "absl": set(),
     "tensorboardX": {"job"},
 }
-WITHOUT_JAX = ("files", "rows", "config", "records", "report", "data", "calibrate", "probabilities", "processes")
+WITHOUT_JAX = ("files", "rows", "config", "records", "report", "data", "calibrate", "processes")
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
 # modules of one name in several rooms, and the one idea that they are
 NAMESAKES = {
-    "arguments": "what a room's functions refuse, said in one line",
     "calibrate": "the command: its flags, and its composition by job",
 }
 

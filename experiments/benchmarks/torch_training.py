@@ -12,7 +12,7 @@ import torch
 
 from experiments.benchmarks import torch_networks
 from experiments.benchmarks.training_path import Steps
-from focalgeo.data.images import PADDING
+from focalgeo.data.batching import PADDING
 from focalgeo.types import Split
 
 EAGER = "eager"

@@ -1,1 +1,179 @@
-"""Learning rate, batch size, optimiser and gamma, each at every value of the others: which moves lambda_max more."""
+"""Gamma, learning rate, batch size and optimiser, each with the others held: which moves the curvature more."""
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments import figures, jobs, numbers
+from experiments.numbers import NOT, SHOWS, UNTOLD, Claim, interval, shown
+from experiments.question import Flags, Job, Parts, Question
+
+CONFIG = "configs/digits_gamma.py"
+RATES = {"sgd": (0.01, 0.03, 0.1), "adam": (0.001, 0.003, 0.01)}  # low, middle, high; runs have the place
+FACTORS = {"gamma": "γ", "rate": "learning rate", "batch": "batch size", "optimiser": "optimiser"}
+LEVELS = {"gamma": (0.0, 2.0, 5.0), "rate": (0, 1, 2), "batch": (16, 64, 256), "optimiser": tuple(RATES)}
+RATE_WORDS = ("low", "middle", "high")
+LEFT_OUT = {  # what is left out -> its axis of `table_of` and the levels that stay
+    "": (1, (0, 1, 2)),
+    "without the high rates": (2, (0, 1)),
+    "without batches of 16": (3, (1, 2)),
+}
+CURVATURE = {
+    "lambda_max own val": "λ_max of the trained loss's Hessian on val",
+    "lambda_max CE val": "λ_max of cross-entropy's Hessian on val",
+    "lambda_max own train": "λ_max of the trained loss's Hessian on train",
+    "lambda_max CE train": "λ_max of cross-entropy's Hessian on train",
+    "trace own val": "the trace of the trained loss's Hessian on val",
+    "trace CE val": "the trace of cross-entropy's Hessian on val",
+}
+
+
+def train(out: Path, name: str, batch: int, seeds: int, **more: Any) -> list[dict[str, Any]]:
+    """The runs of an optimiser and batch size: a sweep over gamma, rate and seed. more: fields of its job beside."""
+    fields = {
+        "optimizer.name": name,
+        "optimizer.batch_size": batch,
+        "sweep.gamma": LEVELS["gamma"],
+        "sweep.learning_rate": RATES[name],
+        "sweep.seed": tuple(range(seeds)),
+    }
+    workdir = jobs.trained(CONFIG, out / f"{name},batch={batch},seeds={seeds}", jobs.T_ALONE | fields | more)
+    tags = {"gamma": "gamma", "rate": "learning_rate", "seed": "seed"}
+    runs = jobs.measured(workdir, CONFIG, {"optimiser": name, "batch": batch}, tags)
+    return [run | {"rate": int(np.abs(np.array(RATES[name]) - run["rate"]).argmin())} for run in runs]
+
+
+def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+    """A job for each optimiser and batch size."""
+    for name, batch in product(RATES, LEVELS["batch"]):
+        make = lambda out, name=name, batch=batch: train(out, name, batch, flags.seeds)  # noqa: E731
+        yield Job({"optimiser": name, "batch": batch}, range(flags.seeds), make, 45)
+
+
+# ---- statistics
+
+
+def table_of(runs: pd.DataFrame, name: str) -> np.ndarray:
+    """log(number) of the seeds that all settings have: [seeds, gammas, rates, batches, optimisers].
+
+    A number that is not above 0 stands as NaN, and so do all that rest on it.
+    """
+    every = pd.MultiIndex.from_product(LEVELS.values())
+    values = numbers.with_own(runs).pivot(index="seed", columns=list(FACTORS), values=name)
+    seeds = runs.groupby("seed").size() == len(every)
+    values = values.reindex(columns=every)[seeds].to_numpy(float)
+    values = np.log(np.where(values > 0, values, np.nan))
+    return values.reshape(len(values), *map(len, LEVELS.values()))
+
+
+def spreads(logs: np.ndarray) -> dict[str, np.ndarray]:
+    """Factor -> by seed, the standard deviation over its levels of the mean log over all levels of the others."""
+    axes = range(1, logs.ndim)
+    means = {name: logs.mean(tuple(set(axes) - {axis})) for axis, name in zip(axes, FACTORS, strict=True)}
+    return {name: mean.std(-1) for name, mean in means.items()}
+
+
+def shares(logs: np.ndarray) -> dict[str, np.ndarray]:
+    """Factor -> by seed, its main effect's share of the variance over all settings."""
+    total = logs.reshape(len(logs), -1).var(-1)
+    return {name: spread**2 / total for name, spread in spreads(logs).items()}
+
+
+def slopes(logs: np.ndarray) -> np.ndarray:
+    """Least-squares slope over gamma at each setting of the others: [seeds, rates, batches, optimisers]."""
+    gammas = np.array(LEVELS["gamma"]) - np.mean(LEVELS["gamma"])
+    return np.einsum("sg...,g->s...", logs, gammas) / (gammas**2).sum()
+
+
+def claims(runs: pd.DataFrame) -> list[Claim]:
+    """Of each curvature: gamma against each other factor, and whether gamma lowers it at every setting."""
+    told = []
+    for name, title in CURVATURE.items():
+        logs = table_of(runs, name)
+        parts = {words: spreads(logs.take(stay, axis)) for words, (axis, stay) in LEFT_OUT.items()}
+        told += [_more(title, factor, parts) for factor in ("rate", "batch", "optimiser")]
+        told.append(_everywhere(title, slopes(logs)))
+    return told
+
+
+def _more(title: str, factor: str, parts: dict[str, dict[str, np.ndarray]]) -> Claim:
+    """Whether gamma's spread is larger; told only where all levels and those without extreme ones agree."""
+    less = {words: interval(spread["gamma"] - spread[factor]) for words, spread in parts.items()}
+    verdicts = {numbers.verdict(difference, falls=False) for difference in less.values()}
+    means = [f"{parts[''][name].mean():.3g}" for name in ("gamma", factor)]
+    because = f"spread of log {' and '.join(means)}, difference {shown(less[''], signed=True)}"
+    because += "".join(f"; {words} {shown(less[words], signed=True)}" for words in list(less)[1:])
+    claim = f"γ moves {title} more than the {FACTORS[factor]}"
+    return Claim("focalgeo", claim, verdicts.pop() if len(verdicts) == 1 else UNTOLD, because)
+
+
+def _everywhere(title: str, found: np.ndarray) -> Claim:
+    verdicts = [numbers.verdict(interval(column)) for column in found.reshape(len(found), -1).T]
+    falls, rises, untold = (verdicts.count(said) for said in (SHOWS, NOT, UNTOLD))
+    because = f"of {len(verdicts)} settings it falls in {falls}, rises in {rises}, and is not told in {untold}"
+    claim = f"{title} falls with γ at every learning rate, batch size and optimiser"
+    return Claim("focalgeo", claim, numbers.joined(verdicts), because)
+
+
+def effects_table(runs: pd.DataFrame) -> str:
+    """Of each curvature the spread of its log by each factor, and the factor's share of the variance, over seeds."""
+    rows = []
+    for name, title in CURVATURE.items():
+        for words, (axis, stay) in LEFT_OUT.items():
+            logs = table_of(runs, name).take(stay, axis)
+            spread, share = spreads(logs), shares(logs)
+            percent = {of: shown(interval(share[of]).clipped(0, 1), scale=100, digits=2) for of in FACTORS}
+            rows.append([words or title, *(f"{shown(interval(spread[of]))}; {percent[of]}" for of in FACTORS)])
+    return numbers.markdown(["curvature", *(f"{title}: spread of log; share, %" for title in FACTORS.values())], rows)
+
+
+def levels_table(runs: pd.DataFrame) -> str:
+    """Of each factor's levels the geometric mean of each curvature over all settings of the others, over seeds."""
+    tables = [table_of(runs, name) for name in CURVATURE]
+    outputs = {"train accuracy": "accuracy on train at the end, %", "accuracy": "accuracy on test, %"}
+    outputs["ece"] = "ECE as trained, %"
+    rows = []
+    for axis, (factor, title) in enumerate(FACTORS.items(), start=1):
+        means = 100 * runs.groupby(factor)[list(outputs)].mean()
+        for place, level in enumerate(LEVELS[factor]):
+            logs = [interval(table.take(place, axis).reshape(len(table), -1).mean(-1)) for table in tables]
+            words = RATE_WORDS[level] if factor == "rate" else f"{level:g}" if factor == "gamma" else str(level)
+            cells = [shown(log.mapped(np.exp)) for log in logs]
+            rows.append([title, words, *cells, *(f"{number:.3g}" for number in means.loc[level])])
+    return numbers.markdown(["factor", "level", *CURVATURE.values(), *outputs.values()], rows)
+
+
+def lambda_max(runs: pd.DataFrame):
+    """lambda_max of both Hessians on val against gamma at every setting: geometric means over seeds."""
+    titles = {"lambda_max CE val": "λ_max, cross-entropy, val", "lambda_max own val": "λ_max, trained loss, val"}
+    figure, axes = figures.panels(2, 2, 8.2, 5.6, sharex=True, sharey="row")
+    for row, (name, words) in zip(axes, titles.items(), strict=True):
+        means = np.exp(table_of(runs, name).mean(0))  # [gammas, rates, batches, optimisers]
+        for place, (axis, (optimiser, rates)) in enumerate(zip(row, RATES.items(), strict=True)):
+            for rate, batch in product(range(3), range(3)):
+                look = figures.look((0, 2, 1)[rate]) | {"marker": "os^"[rate], "linestyle": figures.STYLES[batch]}
+                label = f"rate {RATE_WORDS[rate]}, batch {LEVELS['batch'][batch]}"
+                axis.plot(LEVELS["gamma"], means[:, rate, batch, place], markersize=4, lw=1.2, label=label, **look)
+            axes[0, place].set_title(f"{optimiser}, rates {', '.join(f'{rate:g}' for rate in rates)}", fontsize=10)
+            axes[1, place].set_xlabel("γ of the training loss")
+            figures.logarithmic(axis, "y")
+        row[0].set_ylabel(words)
+    figures.legend(figure, "right center", 1, f"n = {len(table_of(runs, name))} seeds")
+    return figure
+
+
+QUESTION = Question(
+    "held_apart",
+    "Which moves the curvature more: gamma, or learning rate, batch size and optimiser?",
+    claims,
+    tables={"effects": effects_table, "levels": levels_table},
+    figures={"lambda_max": lambda_max},
+    jobs=plan,
+    keys=LEVELS,
+    within=("gamma", "rate"),
+    seeds=8,
+)

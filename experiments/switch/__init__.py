@@ -1,1 +1,273 @@
 """A network that changes its loss on the way: how fast curvature and calibration follow."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments import figures, jobs, numbers
+from experiments.numbers import OUTPUTS, Claim, Interval, Number, rows_where, shown
+from experiments.question import Flags, Job, Parts, Question
+from focalgeo.rows import Diagnostic, Eigenvalue, ReliabilityBin, Trace, select
+
+CONFIG = "configs/digits.py"
+GAMMAS = (0.0, 3.0)  # cross-entropy, and the focal loss
+LOSS = {0.0: "cross-entropy", 3.0: "focal loss"}
+EPOCHS, HALF, MORE, EVERY = 60, 30, 30, 2  # of the first training, half of it, of what follows, between measurements
+STEPS_PER_EPOCH = 17
+POINTS = {  # epoch of the checkpoint that is gone on from, and whether the optimiser's state is kept
+    (HALF, "kept"): "half way",
+    (HALF, "fresh"): "half way, momentum from 0",
+    (EPOCHS, "fresh"): "after the end",
+}
+MEASURED = {
+    "curvature.splits": ("val",),
+    "curvature.every": EVERY,
+    "curvature.density_probes": 0,
+    "diagnostics.every": EVERY,
+    "diagnostics.splits": ("val",),
+} | jobs.T_ALONE
+EARLY = 2  # epochs after the switch
+ROOM, LOG_ROOM, SHARE_ROOM = 0.01, 0.1, 0.25  # of ECE, of the log of the trace, of shares of the way
+PATHS = {"ece": "ECE on val", "trace": "trace, CE, val", "lambda_max": "λ_max, CE, val"}
+ENDS = {name: number for name, number in OUTPUTS.items() if name != "train accuracy"} | {
+    "lambda_max CE val": Number("λ_max, CE, val"),
+    "trace CE val": Number("trace, CE, val"),
+}
+
+
+class Way(NamedTuple):
+    """What a network goes on from, and with what. at 0: it is trained from random weights to the end."""
+
+    source: float  # gamma of the first training
+    at: int  # the epoch of the checkpoint
+    optimizer: str  # "fresh" or "kept"
+    gamma: float  # of what follows
+
+    def __str__(self) -> str:
+        if not self.at:
+            return f"{LOSS[self.gamma]} throughout"
+        goes_on = "goes on with it" if self.source == self.gamma else f"then {LOSS[self.gamma]}"
+        return f"{LOSS[self.source]}, {POINTS[self.at, self.optimizer]}, {goes_on}"
+
+
+# the two throughout, then those from half way and from the end; the end's have a fresh optimiser
+WAYS = [Way(gamma, 0, "fresh", gamma) for gamma in GAMMAS]
+WAYS += [Way(source, *point, gamma) for point in POINTS for source in GAMMAS for gamma in GAMMAS]
+
+
+def workdir_of(out: Path, way: Way, seeds: int) -> Path:
+    """The folder of a way's job."""
+    return out / f"{way.source:g}_to_{way.gamma:g},_{way.at},_{way.optimizer},_seeds={seeds}"
+
+
+def fields_of(out: Path, way: Way, seeds: int) -> dict[str, Any]:
+    """What the job of a way has beside the config.
+
+    From half way the schedule is what was left of it; from the end the rate is a tenth, and a hundredth for the last
+    ten epochs.
+    """
+    fields = MEASURED | {"loss.gamma": way.gamma, "sweep.seed": tuple(range(seeds))}
+    if not way.at:
+        return fields | {"checkpoint.every": HALF * STEPS_PER_EPOCH, "checkpoint.keep": 2}
+    rate, decays = (0.1, (10, 20)) if way.at == HALF else (0.01, (20,))
+    return fields | {
+        "start.run": str(workdir_of(out, Way(way.source, 0, "fresh", way.source), seeds)),
+        "start.step": way.at * STEPS_PER_EPOCH,
+        "start.optimizer": way.optimizer,
+        "optimizer.learning_rate": rate,
+        "optimizer.epochs": MORE,
+        "optimizer.decay_epochs": decays,
+    }
+
+
+def train(out: Path, way: Way, seeds: int, **more: Any) -> list[dict[str, Any]]:
+    """The runs of a way: final numbers, and "path". more: what its job has beside, as for a quick test."""
+    workdir = jobs.trained(CONFIG, workdir_of(out, way, seeds), fields_of(out, way, seeds) | more)
+    return jobs.measured(workdir, CONFIG, way._asdict(), {"seed": "seed"}, more=lambda rows: {"path": path_of(rows)})
+
+
+def path_of(rows: list) -> dict[str, list[float]]:
+    """Numbers on val by epoch: "epoch", "ece" (25 bins), "nll", "p_y", "lambda_max", "trace"; the last after training.
+
+    ECE and NLL in nats and shares, curvature of cross-entropy.
+    """
+    epochs = sorted({row.epoch for row in select(rows, Diagnostic, split="val") if row.epoch is not None})
+    bins = select(rows, ReliabilityBin, name="reliability", split="val", method=None)
+    path: dict[str, list[float]] = {"epoch": epochs}
+    path["ece"] = [
+        sum(row.share * abs(row.value - row.confidence) for row in bins if row.epoch == epoch) for epoch in epochs
+    ]
+    for name, measurements in {
+        "nll": select(rows, Diagnostic, name="nll", split="val", outcome=None),
+        "p_y": select(rows, Diagnostic, name="true_class_probability", split="val", outcome=None),
+        "lambda_max": select(rows, Eigenvalue, name="lambda_max", split="val", loss="cross_entropy"),
+        "trace": select(rows, Trace, name="trace", split="val", loss="cross_entropy"),
+    }.items():
+        of_epoch = {epochs[-1] if row.epoch is None else row.epoch: row.value for row in measurements}
+        path[name] = [of_epoch[epoch] for epoch in epochs]
+    return path
+
+
+def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+    """A job for each way; later ones go on from the first two."""
+    seeds = range(flags.seeds)
+    for way in WAYS:
+        yield Job(way._asdict(), seeds, lambda out, way=way: train(out, way, len(seeds)), 14)
+
+
+# ---- statistics
+
+
+def of(runs: pd.DataFrame, *way: Any) -> pd.DataFrame:
+    """The runs of a way."""
+    return rows_where(runs, **Way(*way)._asdict())
+
+
+def throughout(runs: pd.DataFrame, gamma: float) -> pd.DataFrame:
+    """The runs that were trained with one loss to the end."""
+    return of(runs, gamma, 0, "fresh", gamma)
+
+
+def at_epoch(runs: pd.DataFrame, name: str, epoch: float) -> pd.Series:
+    """Seed -> a number of its path; of curvature its logarithm, NaN where it is not above 0."""
+    values = {}
+    for seed, path in zip(runs.seed, runs.path, strict=True):
+        value = path[name][int(np.argmin(np.abs(np.array(path["epoch"]) - epoch)))]
+        values[seed] = value if name == "ece" else np.log(value) if value > 0 else np.nan
+    return pd.Series(values, dtype=float)
+
+
+def gone(runs: pd.DataFrame, source: float, point: tuple[int, str], name: str, epoch: float) -> np.ndarray:
+    """[seeds, 2]: of each seed, how far a switched network is from one that was not, and how far the losses' ends are.
+
+    Both are differences of the other loss's network less the first's; the first is of networks that went on from the
+    same checkpoint for as many epochs, the second of those trained throughout.
+    """
+    other = GAMMAS[1 - GAMMAS.index(source)]
+    switched, stayed = (at_epoch(of(runs, source, *point, gamma), name, epoch) for gamma in (other, source))
+    ends = [at_epoch(throughout(runs, gamma), name, EPOCHS) for gamma in (other, source)]
+    every = pd.concat([switched, stayed, *ends], axis=1, join="inner").to_numpy()
+    return np.column_stack([every[:, 0] - every[:, 1], every[:, 2] - every[:, 3]])
+
+
+def share_less(one: np.ndarray, *others: np.ndarray) -> Interval:
+    """A share of the way, mean over mean, less others': 95% by the bootstrap over seeds, the same for all."""
+
+    def statistic(seeds: np.ndarray) -> float:
+        shares = [np.divide(*pairs[seeds].mean(0)) for pairs in (one, *others)]
+        return shares[0] - sum(shares[1:])
+
+    return numbers.bootstrapped(min(map(len, (one, *others))), statistic)
+
+
+def claims(runs: pd.DataFrame) -> list[Claim]:
+    """Of each direction and point: where it ends, how fast ECE goes, whether curvature goes along."""
+    told = []
+    for point, when in POINTS.items():
+        for source in GAMMAS:
+            told += _of_switch(runs, source, point)
+        more = share_less(*(gone(runs, source, point, "ece", EARLY) for source in GAMMAS))
+        words = f"{when}: after {EARLY} epochs ECE has gone more of its way to focal loss than back"
+        told.append(numbers.told("focalgeo", words, more, falls=False, scale=100, unit="points of the way"))
+    return told
+
+
+def _of_switch(runs: pd.DataFrame, source: float, point: tuple[int, str]) -> list[Claim]:
+    other = GAMMAS[1 - GAMMAS.index(source)]
+    words = f"{LOSS[source]} to {LOSS[other]}, {POINTS[point]}"
+    switched, whole = of(runs, source, *point, other), throughout(runs, other)
+    ece = numbers.change(switched, whole, "ece")
+    trace = numbers.paired(*(at_epoch(own, "trace", EPOCHS) for own in (switched, whole)))
+    ways = [gone(runs, source, point, name, EARLY) for name in ("trace", "ece")]
+    early, along = share_less(ways[1]), share_less(*ways)
+    percent = {"scale": 100, "signed": True}
+    told = {
+        f"test ECE ends within a point of {LOSS[other]}'s throughout": (
+            numbers.alike(ece, ROOM),
+            f"difference {shown(ece, **percent)} points",
+        ),
+        "the trace of cross-entropy's Hessian on val ends within a tenth of it": (
+            numbers.alike(trace, LOG_ROOM),
+            f"difference of log {shown(trace, signed=True)}",
+        ),
+        f"after {EARLY} epochs more than half of the way of ECE is gone": (
+            numbers.verdict(early.mapped(lambda share: share - 0.5), falls=False),
+            f"{shown(early, scale=100)}%",
+        ),
+        "by then the trace has gone as much of its way, to a quarter of it": (
+            numbers.alike(along, SHARE_ROOM),
+            f"share of the trace less that of ECE {shown(along, **percent)} points",
+        ),
+    }
+    return [Claim("focalgeo", f"{words}: {claim}", *verdict) for claim, verdict in told.items()]
+
+
+def shares_table(runs: pd.DataFrame) -> str:
+    """The share of the way, %, some epochs after the switch."""
+    epochs, rows = (2, 6, 10, 20, 30), []
+    for point, when in POINTS.items():
+        for source, other in (GAMMAS, GAMMAS[::-1]):
+            for name, title in PATHS.items():
+                found = [share_less(gone(runs, source, point, name, epoch)) for epoch in epochs]
+                switch = f"{LOSS[source]} to {LOSS[other]}, {when}"
+                rows.append([switch, title, *(shown(share, scale=100) for share in found)])
+    return numbers.markdown(["switch", "of", *(f"{epoch} epochs, %" for epoch in epochs)], rows)
+
+
+def ends_table(runs: pd.DataFrame) -> str:
+    """Where each way ends: numbers on test, curvature of cross-entropy on val, means over seeds."""
+    groups = {str(way): own for way in WAYS if len(own := of(runs, *way))}
+    return numbers.means_table(["trained with"], groups, ENDS)
+
+
+def paths(runs: pd.DataFrame):
+    """ECE and the trace of cross-entropy's Hessian on val: means over seeds against the epochs of both trainings."""
+    rows = {"ece": ("ECE on val, %", 100), "trace": ("trace of cross-entropy's\nHessian on val", 1)}
+    styles = {(HALF, "kept"): ("--", "from half way"), (EPOCHS, "fresh"): (":", "after the end")}
+    colours = dict(zip(GAMMAS, (figures.BLUE, figures.RED), strict=True))  # of the loss that is trained with
+    figure, axes = figures.panels(2, 2, 8.6, 5.4, sharex=True, sharey="row")
+
+    def line(axis, own: pd.DataFrame, name: str, begin: int, **style: Any) -> None:
+        if len(own):
+            scale = rows[name][1]
+            means = scale * np.mean([path[name] for path in own.path], 0)
+            axis.plot(begin + np.array(own.path.iloc[0]["epoch"]), means, markersize=3, **style)
+
+    for column, (source, other) in enumerate((GAMMAS, GAMMAS[::-1])):
+        for axis, (name, (words, _)) in zip(axes[:, column], rows.items(), strict=True):
+            for gamma in GAMMAS:
+                line(
+                    axis,
+                    throughout(runs, gamma),
+                    name,
+                    0,
+                    color=colours[gamma],
+                    label=f"{LOSS[gamma]} throughout",
+                    lw=1.6,
+                )
+            for point, (style, _) in styles.items():
+                switched, stayed = (of(runs, source, *point, gamma) for gamma in (other, source))
+                line(axis, switched, name, point[0], color=colours[other], linestyle=style, marker="o")
+                line(axis, stayed, name, point[0], color=colours[source], linestyle=style, linewidth=1)
+            axis.set_ylabel("" if column else words)
+        count = len(throughout(runs, source))
+        axes[0, column].set_title(f"{LOSS[source]} to {LOSS[other]}, n = {count} seeds", fontsize=10)
+        axes[-1, column].set_xlabel("epoch")
+    for style, words in styles.values():
+        axes[0, 0].plot([], [], color="0.35", linestyle=style, marker="o", markersize=3, label=f"switched {words}")
+    figures.legend(figure)
+    return figure
+
+
+QUESTION = Question(
+    "switch",
+    "How fast do curvature and calibration follow when the loss changes half way, or at the end?",
+    claims,
+    tables={"shares": shares_table, "ends": ends_table},
+    figures={"paths": paths},
+    jobs=plan,
+    keys={"at": (), "optimizer": ("kept", "fresh"), "source": (), "gamma": ()},
+)

@@ -1,1 +1,157 @@
 """A small transformer on the Stanford Sentiment Treebank: focal loss and trace penalties, their cost and effect."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import figures, jobs, numbers
+from experiments.numbers import OUTPUTS, Claim, Number, column, rows_where
+from experiments.question import Flags, Job, Parts, Question
+from focalgeo.rows import Seconds, select
+
+CONFIG = "configs/sst.py:small"
+NETWORK = {
+    "model.name": "transformer",
+    "model.options.embedding_size": 64,
+    "model.options.width": 64,
+    "model.options.dropout": 0.2,
+    "optimizer.name": "adam",
+    "optimizer.learning_rate": 0.001,
+    "optimizer.weight_decay": 0.0,
+    "optimizer.batch_size": 50,
+    "curvature.examples": 100,
+    "curvature.batch_size": 100,
+    "curvature.max_products": 10,
+    "curvature.num_probes": 24,
+    "curvature.density_probes": 0,
+} | jobs.T_ALONE
+WAYS = {  # of training -> title, the loss's word of the config, what its job has beside
+    "ce": ("cross-entropy", "ce", {}),
+    "fl3": ("focal, γ = 3", "fl3", {}),
+    "hessian": ("trace of the Hessian, 0.0003", "ce", {"loss.trace_penalty": 0.0003}),
+    "gauss_newton": (
+        "trace of Gauss-Newton, 0.0003",
+        "ce",
+        {"loss.trace_penalty": 0.0003, "loss.trace_of": "gauss_newton"},
+    ),
+}
+NUMBERS = OUTPUTS | {
+    "lambda_max CE val": Number("λ_max, CE, val"),
+    "trace CE val": Number("trace, CE, val"),
+    "trace own val": Number("trace, own, val"),
+}
+CLAIMS = (  # training, number, words, source
+    ("fl3", "ece", "focal loss has a lower ECE as trained than cross-entropy", "M Table 1"),
+    ("fl3", "nll", "focal loss has a lower NLL as trained than cross-entropy", "M Table 5"),
+    ("fl3", "trace own val", "focal loss's own Hessian has a smaller trace on val than cross-entropy", "K Fig. 2"),
+    (
+        "fl3",
+        "trace CE val",
+        "focal loss's network has a smaller trace of cross-entropy's Hessian on val than cross-entropy",
+        "K Fig. 2",
+    ),
+    ("hessian", "trace CE val", "the Hessian's trace as a penalty lowers that trace on val", "K 4.3"),
+    ("hessian", "ece", "the Hessian's trace as a penalty lowers ECE as trained", "K Fig. 4"),
+    ("gauss_newton", "trace CE val", "the Gauss-Newton trace as a penalty lowers the Hessian's trace on val", "K 4.3"),
+    ("gauss_newton", "ece", "the Gauss-Newton trace as a penalty lowers ECE as trained", "K Fig. 4"),
+)
+
+
+def fields_of(way: str, data: str | None, **more: Any) -> dict[str, Any]:
+    """What a job has beside the config."""
+    return NETWORK | WAYS[way][2] | ({"data.name": data} if data else {}) | more
+
+
+def train(out: Path, way: str, seed: int, data: str | None, **more: Any) -> list[dict[str, Any]]:
+    """The run of a way and a seed. more: what its job has beside, as for a quick test."""
+    config, of = f"{CONFIG},{WAYS[way][1]}", {"training": way, "seed": seed}
+    workdir = jobs.trained(config, out / f"{way},seed={seed}", fields_of(way, data, seed=seed, **more))
+
+    def seconds(rows: list) -> dict[str, float]:
+        return {"train seconds": sum(row.value for row in select(rows, Seconds, phase="train"))}
+
+    return jobs.measured(workdir, config, of, {}, more=seconds)
+
+
+def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+    """Operations of a step, then seed by seed."""
+    costs = {
+        way: lambda way=way: jobs.operations(f"{CONFIG},{WAYS[way][1]}", fields_of(way, flags.data)) for way in WAYS
+    }
+    yield Job({}, (), lambda out: {way: cost() for way, cost in costs.items()}, part="operations")
+    for seed in range(flags.seeds):
+        for way in WAYS:
+            make = lambda out, way=way, seed=seed: train(out, way, seed, flags.data)  # noqa: E731
+            yield Job({"training": way}, (seed,), make, 180 if way in ("ce", "fl3") else 540)
+
+
+def groups(runs):
+    """Title -> runs of a way of training."""
+    runs = numbers.with_own(runs)
+    return {title: rows_where(runs, training=way) for way, (title, *_) in WAYS.items()}
+
+
+def claims(runs) -> list[Claim]:
+    """Of each way of training beside cross-entropy."""
+    runs, told = numbers.with_own(runs), []
+    for way, number, words, source in CLAIMS:
+        less = numbers.paired(column(runs, number, training=way), column(runs, number, training="ce"))
+        scale = NUMBERS[number].scale
+        told.append(numbers.told(source, words, less, scale=scale, unit="points" if scale == 100 else ""))
+    return told
+
+
+def changes_table(runs) -> str:
+    """Differences to cross-entropy, paired by seed."""
+    base, *others = groups(runs).items()
+    return numbers.changes_table(["less cross-entropy's"], dict(others), base[1], NUMBERS)
+
+
+def cost_table(runs, operations) -> str:
+    """Operations of a step and seconds of training, as multiples of cross-entropy's."""
+    seconds = runs.groupby("training")["train seconds"].mean()
+    rows = [
+        [title, f"{operations[way] / operations['ce']:.3g}", f"{own:.0f}", f"{own / seconds['ce']:.2g}"]
+        for way, (title, *_) in WAYS.items()
+        for own in [seconds[way]]
+    ]
+    heads = ["trained with", "operations of a step, of plain's", "seconds of training", "of plain's"]
+    return numbers.markdown(heads, rows)
+
+
+def calibration(runs):
+    """ECE as trained and after T, and NLL: each seed a point, the mean with its interval."""
+    figure, axes = figures.panels(1, 3, 9.4, 2.6, sharey=True)
+    ways = groups(runs)
+    for axis, name in zip(axes[0], ("ece", "ece after T", "nll"), strict=True):
+        title, scale = NUMBERS[name]
+        for row, own in enumerate(ways.values()):
+            axis.plot(scale * own[name], np.full(len(own), row), "o", color="0.6", markersize=4)
+        means = [numbers.interval(scale * own[name]).clipped(0) for own in ways.values()]
+        figures.intervals(axis, range(len(ways)), means, along="x", color=figures.BLUE, marker="D", linestyle="")
+        axis.set(xlabel=title)
+    axes[0, 0].set_yticks(range(len(ways)), list(ways))
+    axes[0, 0].invert_yaxis()
+    axes[0, 0].set_title(f"n = {runs.seed.nunique()} seeds", fontsize=9, loc="left")
+    return figure
+
+
+QUESTION = Question(
+    "text_transformer",
+    "Does a small transformer on sentences behave as the papers' networks do, with focal loss and trace penalties?",
+    claims,
+    tables={
+        "numbers": lambda runs: numbers.means_table(["trained with"], groups(runs), NUMBERS),
+        "changes": changes_table,
+        "cost": cost_table,
+    },
+    figures={"calibration": calibration},
+    jobs=plan,
+    keys={"training": WAYS},
+    options="--data=sst:sst-trees.tar.xz",
+    cores="a core",
+    seeds=3,
+    least=1,
+)

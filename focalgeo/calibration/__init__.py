@@ -110,8 +110,7 @@ from focalgeo.calibration.temperature_variants import (
     fit_loss_implied_temperature,
     loss_implied_temperature_scaling,
 )
-from focalgeo.probabilities import PROBABILITY_FLOOR, ProbabilityWarning
-from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, DEFAULT_METRICS
+from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, DEFAULT_METRICS, PROBABILITY_FLOOR, ProbabilityWarning
 
 _ESTIMATORS = (  # they need scikit-learn, slow to import: on first use
     "EnsembleTemperatureScaling",

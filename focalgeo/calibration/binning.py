@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer, Shaped
 
-from focalgeo.arguments import Examples, check_bins, examples, marked, predicted_logits
+from focalgeo.checks import Examples, check_bins, examples, marked, predicted_logits
 from focalgeo.types import Array
 
 LogProbs = Logits = Float[Array, "examples classes"]
@@ -50,8 +50,8 @@ def top_label(log_probs: LogProbs, labels: Labels, mask: Mask = None) -> TopLabe
 
 def top_of(given: Examples) -> TopLabel:
     """`top_label` of what has been checked."""
-    predicted = jnp.argmax(given.log_probs, axis=-1)
-    confidence = jnp.exp(jnp.max(given.log_probs, axis=-1))
+    predicted = jnp.argmax(given.rows, axis=-1)
+    confidence = jnp.exp(jnp.max(given.rows, axis=-1))
     return TopLabel(confidence, predicted == jnp.asarray(given.labels, predicted.dtype), given.weight)
 
 
@@ -91,7 +91,7 @@ def adaptive_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int =
 
 def equal_width(confidence: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
     """`reliability` from the probability [examples] of an event, whether it came true, and the weights."""
-    check_bins(num_bins, confidence.size)
+    check_bins(num_bins)
     edges = bin_edges(num_bins, confidence.dtype)
     inside = jax.nn.one_hot(bin_index(confidence, num_bins), num_bins, axis=0, dtype=confidence.dtype)
     correct = correct.astype(confidence.dtype)
@@ -106,7 +106,7 @@ def residual_sums(p: Numbers, event: Bool[Array, " examples"], weight: Numbers, 
 
     Many classes under many resamples ask for no more than these, in a third of the time of the bins' three means.
     """
-    check_bins(num_bins, p.size)
+    check_bins(num_bins)
     inside = jax.nn.one_hot(bin_index(p, num_bins), num_bins, axis=0, dtype=p.dtype)
     residual = _counted(weight, weight * (event.astype(p.dtype) - p))
     return jnp.einsum("e,be->b", residual, inside, precision=jax.lax.Precision.HIGHEST)
@@ -120,7 +120,7 @@ def bin_index(confidence: Numbers, num_bins: int) -> Int[Array, " examples"]:
 
 def equal_mass(confidence: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
     """`adaptive_reliability` from the probability [examples] of an event, whether it came true, and the weights."""
-    check_bins(num_bins, confidence.size)
+    check_bins(num_bins)
     order = jnp.argsort(confidence, stable=True)
     times, valid = whole_times(weight)
     times = times[order]
@@ -182,8 +182,8 @@ def weighted_mean(values: Numbers, weight: Numbers) -> Scalar:
 
 def nll_of(given: Examples) -> Scalar:
     """`nll` of what has been checked."""
-    true = jax.nn.one_hot(given.labels, given.log_probs.shape[-1], dtype=bool)
-    return weighted_mean(-jnp.sum(jnp.where(true, given.log_probs, 0), axis=-1), given.weight)
+    true = jax.nn.one_hot(given.labels, given.rows.shape[-1], dtype=bool)
+    return weighted_mean(-jnp.sum(jnp.where(true, given.rows, 0), axis=-1), given.weight)
 
 
 def gap(bins: Reliability) -> Float[Array, " bins"]:

@@ -7,8 +7,8 @@ are scales * w + biases, or w @ weights.T + biases. A constant added to a row of
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from focalgeo.arguments import check_finite, number_array
 from focalgeo.calibration.maps import Numbers, Rows, focal_temperature_scaling, normalised, top_class
+from focalgeo.checks import check_finite, number_array
 from focalgeo.precision import matmul
 from focalgeo.types import Array
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.arguments import marked
 from focalgeo.calibration.binning import Labels, Logits, Mask
 from focalgeo.calibration.fits import (
     GAMMA_BRACKET,
@@ -17,6 +16,7 @@ from focalgeo.calibration.fits import (
 from focalgeo.calibration.fitted import Params
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.calibration.ridge import RidgeFit, ridge_fit
+from focalgeo.checks import marked
 from focalgeo.precision import matmul
 from focalgeo.types import Array, InputError
 

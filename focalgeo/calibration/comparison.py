@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from focalgeo.arguments import check_choice, count, examples, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.crossfit import Choice, candidates, choose, cross_fit
 from focalgeo.calibration.fits import temperature_score_test
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method
@@ -33,6 +32,7 @@ from focalgeo.calibration.metric_rows import (
 from focalgeo.calibration.metrics import METRICS
 from focalgeo.calibration.resampling import Sample
 from focalgeo.calibration.search import GAMMAS, Grid, GridSearch
+from focalgeo.checks import check_choice, count, examples, predicted_logits
 from focalgeo.rows import Difference, Row, select
 from focalgeo.types import (
     CRITERIA,
@@ -148,7 +148,7 @@ def compare(
     on_test = None if test is None else _Split(*Outputs(*test), _from_elsewhere(also, 1))
     if on_test is not None and _checked_classes("test", on_test) != num_classes:
         raise InputError(f"test has another number of classes than the {num_classes} of val: give one classifier's")
-    count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES, why=": methods are chosen by them")
+    count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
     count("num_bins", num_bins, 1, MOST_BINS)
     settings = {
         "criteria": tuple(dict.fromkeys((criterion, *criteria))),
@@ -194,7 +194,7 @@ def _check_log_probs(where: str, log_probs: Array | None, logits: Array, labels:
     if np.shape(log_probs) != np.shape(logits):
         raise InputError(f"{where} has shape {np.shape(log_probs)}: give log-probabilities {list(np.shape(logits))}")
     try:
-        found = np.asarray(examples(log_probs, labels).log_probs)
+        found = np.asarray(examples(log_probs, labels).rows)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     lost = np.isnan(found).any(axis=1) | ~np.isfinite(found[np.arange(len(found)), np.asarray(labels)])
@@ -255,7 +255,6 @@ def _methods(names: Sequence[str], settings: Mapping[str, Any], num_classes: int
     return found
 
 
-@warns_of_probabilities
 def _compared(logits: Array, val: _Split, test: _Split | None, plan: _Plan) -> Comparison:
     """The comparison; logits are those of val."""
     methods = plan.methods if test is None else _competing(plan)

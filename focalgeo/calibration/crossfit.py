@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Integer
 
-from focalgeo.arguments import array_of, check_choice, count, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.fits import ScoreTest
 from focalgeo.calibration.fitted import Calibrated, Fitted, Method
 from focalgeo.calibration.methods import SHARED, fit_methods
+from focalgeo.checks import array_of, check_choice, count, predicted_logits
 from focalgeo.rows import LEAST_EXAMPLES, Difference, select
 from focalgeo.types import CRITERIA, METRIC_OF, Array, InputError
 
@@ -42,7 +42,6 @@ def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
     return fold
 
 
-@warns_of_probabilities
 def cross_fit(
     methods: Mapping[str, Method],
     logits: Float[Array, "examples classes"],

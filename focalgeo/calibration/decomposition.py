@@ -5,7 +5,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from focalgeo.arguments import Examples, examples
 from focalgeo.calibration.binning import (
     Labels,
     LogProbs,
@@ -20,6 +19,7 @@ from focalgeo.calibration.binning import (
     top_of,
     weighted_mean,
 )
+from focalgeo.checks import Examples, examples
 from focalgeo.types import Array
 
 
@@ -59,7 +59,7 @@ def entropy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar
 
 
 def _entropy_of(given: Examples) -> Array:
-    terms = jnp.where(given.log_probs > -jnp.inf, jnp.exp(given.log_probs) * given.log_probs, 0)
+    terms = jnp.where(given.rows > -jnp.inf, jnp.exp(given.rows) * given.rows, 0)
     return weighted_mean(-jnp.sum(terms, axis=-1), given.weight)
 
 

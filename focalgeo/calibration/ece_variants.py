@@ -8,7 +8,6 @@ number of classes.
 
 import jax.numpy as jnp
 
-from focalgeo.arguments import check_bins, examples, marked, score_table
 from focalgeo.calibration.binning import (
     Labels,
     LogProbs,
@@ -26,6 +25,7 @@ from focalgeo.calibration.binning import (
     whole_times,
 )
 from focalgeo.calibration.roots import bisection
+from focalgeo.checks import TABLE, check_bins, examples, marked, score_rows
 from focalgeo.types import Array, InputError
 
 _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on which reflection is plain convolution
@@ -125,7 +125,7 @@ def interpolated_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: 
     Source: the code of Mukhoti et al., arXiv 2002.09437; tested in tests/calibration/test_binned_variants.py.
     """
     confidence, correct, weight = top_label(log_probs, labels, mask)
-    check_bins(num_bins, confidence.size)
+    check_bins(num_bins)
     count, valid = whole_times(weight)
     confidence = jnp.where(count > 0, confidence, jnp.inf)
     edges = _edges(jnp.sort(confidence), count[jnp.argsort(confidence)], num_bins)[:, None]
@@ -174,8 +174,8 @@ def binary_smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None)
 
 
 def _class_one(log_probs: LogProbs, labels: Labels, mask: Mask) -> TopLabel:
-    table = score_table("log_probs", log_probs)
+    table = score_rows("log_probs", log_probs, shape=TABLE)
     if table.shape[1] != 2:
         raise InputError(f"log_probs have {table.shape[1]} classes: binary metrics take 2, `ece` takes more")
     given = examples(log_probs, labels, mask)
-    return TopLabel(jnp.exp(given.log_probs[:, 1]), given.labels == 1, given.weight)
+    return TopLabel(jnp.exp(given.rows[:, 1]), given.labels == 1, given.weight)

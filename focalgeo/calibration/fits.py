@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from focalgeo.arguments import PredictedLogits, is_traced, marked, predicted_logits, warns_of_probabilities
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
-from focalgeo.calibration.maps import focal_temperature_scaling, scaled, temperature_scaling, wide
+from focalgeo.calibration.maps import focal_temperature_scaling, scaled, temperature_scaling
 from focalgeo.calibration.roots import newton_in_bracket
+from focalgeo.checks import is_traced, marked, predicted_logits
 from focalgeo.precision import matmul
 from focalgeo.types import Array, InputError
 
@@ -44,7 +44,6 @@ class CalibrationFit(NamedTuple):
     iterations: Int[Array, ""]
 
 
-@warns_of_probabilities
 def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
     """The T from 0.01 to 100 with the least mean of -log softmax(logits / T)[label], in nats.
 
@@ -124,15 +123,8 @@ def _least_gain(dtype: jnp.dtype) -> float:
 
 
 def checked(logits: Logits, labels: Labels, mask: Mask) -> tuple[Array, Array, Array]:
-    """Logits, labels and weights ready to be traced: rows of weight 0 hold zeros, invalid ones have weight NaN."""
-    return _ready(predicted_logits(logits, labels, mask))
-
-
-@partial(jax.jit, inline=True)
-def _ready(given: PredictedLogits) -> tuple[Array, Array, Array]:
-    weight = given.weight()
-    rows = jnp.where(weight[:, None] > 0, wide(given.logits), 0)
-    return rows, given.labels.astype(jnp.int32), weight
+    """Logits, labels and weights ready to be traced: rows of weight 0 hold zeros."""
+    return predicted_logits(logits, labels, mask)
 
 
 def _marked_fit(found: CalibrationFit) -> CalibrationFit:
@@ -149,7 +141,6 @@ class ScoreTest(NamedTuple):
     n: float  # examples, each as often as the mask counts it
 
 
-@warns_of_probabilities
 def temperature_score_test(logits: Logits, labels: Labels, mask: Mask = None) -> ScoreTest:
     """The score test of T = 1 in temperature scaling: U / sqrt(I), and p = 2 Phi(-|U| / sqrt(I)).
 
@@ -176,9 +167,9 @@ def temperature_score_test(logits: Logits, labels: Labels, mask: Mask = None) ->
     given = predicted_logits(logits, labels, mask)
     if is_traced(*given):
         raise InputError("logits, labels or mask are traced: the score test is made on the host, outside jit")
-    weight = np.ones(len(given.labels)) if given.mask is None else np.asarray(given.mask, np.float64)
+    weight = np.asarray(given.weight, np.float64)
     counted = weight > 0
-    weight, scores = weight[counted], np.asarray(given.logits)[counted].astype(np.float64)
+    weight, scores = weight[counted], np.asarray(logits, np.float64)[counted]
     scores -= scores.max(axis=1, keepdims=True)
     probs = np.exp(scores)
     probs /= probs.sum(axis=1, keepdims=True)
@@ -192,7 +183,6 @@ def temperature_score_test(logits: Logits, labels: Labels, mask: Mask = None) ->
     return ScoreTest(statistic, math.erfc(abs(statistic) / math.sqrt(2)), float(weight.sum()))
 
 
-@warns_of_probabilities
 def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
     """The (gamma, T) in [-0.9, 20] x [0.01, 100] with the least NLL of `focal_temperature_scaling`, in nats.
 

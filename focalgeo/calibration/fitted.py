@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.arguments import check_finite, check_finite_rows, is_traced, score_table
 from focalgeo.calibration.binning import Logits, LogProbs
 from focalgeo.calibration.fits import AT_EDGE, GAMMA_BRACKET, TEMPERATURE_BRACKET
+from focalgeo.checks import TABLE, check_finite, finite_logits, score_rows
 from focalgeo.types import Array, InputError
 
 Params = dict[str, Array]
@@ -57,12 +57,10 @@ class Fitted(NamedTuple):
         Raises:
             InputError: the logits are of another number of classes, or are no finite numbers.
         """
-        table = score_table("logits", logits)
+        table = score_rows("logits", logits, shape=TABLE)
         if self.num_classes not in (None, table.shape[1]):
             raise InputError(f"logits have shape {table.shape}: give [examples, {self.num_classes}]")
-        if not is_traced(table):
-            check_finite_rows(np.asarray(table))
-        return self.method.apply(self.params, table)
+        return self.method.apply(self.params, finite_logits(table))
 
     log_probs = predict_log_proba  # its name in programs of before
 

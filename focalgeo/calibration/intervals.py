@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from focalgeo.arguments import (
+from focalgeo.calibration.binning import Labels, Scalar
+from focalgeo.checks import (
     array_of,
     broadcast,
     check_interval,
@@ -20,7 +21,6 @@ from focalgeo.arguments import (
     is_traced,
     marked,
 )
-from focalgeo.calibration.binning import Labels, Scalar
 from focalgeo.precision import at_highest
 from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError, PyTree
 
@@ -91,14 +91,14 @@ def bootstrap(
     """
     _check("bootstrap", metric, labels, key, num_resamples)
     given = examples(log_probs, labels)
-    return _bootstrapped(metric, given.log_probs, given.labels, key, num_resamples)
+    return _bootstrapped(metric, given.rows, given.labels, key, num_resamples)
 
 
 def _check(name: str, metric: Callable[..., PyTree], labels: Labels, key: Array, num_resamples: int) -> None:
     if not callable(metric):
         raise InputError(f"metric is a {type(metric).__name__}: give a function, such as ece")
     size = np.shape(array_of("labels", labels))[:1]
-    count("num_resamples", num_resamples, 0, MOST_RESAMPLES, because="a minute for 10,000 examples on two cores")
+    count("num_resamples", num_resamples, 0, MOST_RESAMPLES)
     if num_resamples < 2 or size == (0,):
         raise InputError(f"{name} of {size[0]} examples with {num_resamples} resamples: give at least 1 and 2")
     check_key(key)
@@ -217,7 +217,7 @@ def paired_bootstrap(
     if shapes[0] != shapes[1]:
         raise InputError(f"log_probs have shapes {shapes[0]} and {shapes[1]}: give both of one shape")
     first, second = examples(first_log_probs, labels), examples(second_log_probs, labels)
-    return _paired(metric, first.log_probs, second.log_probs, first.labels, key, num_resamples)
+    return _paired(metric, first.rows, second.rows, first.labels, key, num_resamples)
 
 
 @partial(jax.jit, static_argnames=("metric", "num_resamples"))

@@ -7,7 +7,6 @@ and r solves log sum_j q_j = log(1 - q_top), whose difference rises with r. Noth
 import jax
 import jax.numpy as jnp
 
-from focalgeo.arguments import check_interval, number_array, score_rows
 from focalgeo.calibration.maps import (
     Numbers,
     Rows,
@@ -21,6 +20,7 @@ from focalgeo.calibration.maps import (
     wide,
 )
 from focalgeo.calibration.roots import newton_in_bracket
+from focalgeo.checks import check_interval, number_array, score_rows
 from focalgeo.types import Array
 
 _FAR = 1e20  # a log-probability this far below the top stands for -inf; unlike that, it can be multiplied by 0

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from focalgeo.arguments import check_above, number_array, score_rows
+from focalgeo.checks import check_above, number_array, score_rows
 from focalgeo.types import Array
 
 Rows = Float[Array, "*batch classes"]

@@ -14,14 +14,6 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import (
-    check_above,
-    check_choice,
-    is_traced,
-    number_array,
-    predicted_logits,
-    warns_of_probabilities,
-)
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
 from focalgeo.calibration.classwise import focal_matrix_scaling, focal_vector_scaling
 from focalgeo.calibration.classwise_fits import (
@@ -56,6 +48,13 @@ from focalgeo.calibration.temperature_variants import (
     fit_ensemble_temperature,
     fit_loss_implied_temperature,
     loss_implied_temperature_scaling,
+)
+from focalgeo.checks import (
+    check_above,
+    check_choice,
+    is_traced,
+    number_array,
+    predicted_logits,
 )
 from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, Array, InputError
 
@@ -293,7 +292,6 @@ def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[s
     return {name: method for name, method in methods.items() if known or "trained_gamma" not in method.options}
 
 
-@warns_of_probabilities
 def fit(
     name: str, logits: Logits, labels: Labels, *, criterion: str | None = None, mask: Mask = None, **options: Any
 ) -> Fitted:
@@ -325,11 +323,11 @@ def fit(
     if criterion is not None:
         check_choice(f"criterion of {name}", criterion, method.criteria)
     given = predicted_logits(logits, labels, mask)
-    check_classes(method, given.logits.shape[-1])
+    check_classes(method, given.rows.shape[-1])
     chosen = criterion or next(iter(method.criteria), None)
     _check_grid(options, chosen)
     params = method.fit(logits, labels, criterion=chosen, mask=mask, **options)
-    fitted = Fitted(method, chosen, params, given.logits.shape[-1])
+    fitted = Fitted(method, chosen, params, given.rows.shape[-1])
     if not is_traced(params) and not fitted.converged:
         warnings.warn(_of_convergence(fitted), ConvergenceWarning, stacklevel=3)
     return fitted
@@ -360,7 +358,6 @@ def check_classes(method: Method, num_classes: int) -> None:
         raise InputError(f"logits have {num_classes} classes, {most}: choose another method")
 
 
-@warns_of_probabilities
 def fit_methods(
     methods: Mapping[str, Method],
     logits: Logits,
@@ -383,7 +380,7 @@ def fit_methods(
     Raises:
         InputError: predictions that `check_predictions` refuses, more classes than a method takes.
     """
-    num_classes = predicted_logits(logits, labels, mask).logits.shape[-1]
+    num_classes = predicted_logits(logits, labels, mask).rows.shape[-1]
     for method in methods.values():
         check_classes(method, num_classes)
     settings = {**_shared(methods, logits, labels, settings, mask), **settings}

@@ -16,16 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import (
-    Examples,
-    check_interval,
-    examples,
-    in_interval,
-    is_traced,
-    marked,
-    number_array,
-    score_rows,
-)
 from focalgeo.calibration.binning import (
     Labels,
     LogProbs,
@@ -46,9 +36,18 @@ from focalgeo.calibration.binning import (
 from focalgeo.calibration.decomposition import brier_split, overconfidence, underconfidence
 from focalgeo.calibration.ece_variants import debiased_ece, smooth_ece
 from focalgeo.calibration.ranking import aurc, auroc
-from focalgeo.probabilities import PROBABILITY_FLOOR, floored_log
+from focalgeo.checks import (
+    Examples,
+    check_interval,
+    examples,
+    in_interval,
+    is_traced,
+    marked,
+    number_array,
+    score_rows,
+)
 from focalgeo.rows import Title
-from focalgeo.types import DEFAULT_METRICS, Array, InputError
+from focalgeo.types import DEFAULT_METRICS, PROBABILITY_FLOOR, Array, InputError, floored_log
 
 
 class HighConfidence(NamedTuple):

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_bins, check_finite, is_traced, marked, number_array
 from focalgeo.calibration.binning import Labels, Logits, Mask
 from focalgeo.calibration.fits import checked
 from focalgeo.calibration.fitted import Params
 from focalgeo.calibration.maps import Rows, normalised, temperature_scaling, top_class, top_log_odds
+from focalgeo.checks import check_bins, check_finite, is_traced, marked, number_array
 from focalgeo.types import Array, InputError
 
 Ascending = Float[Array, " numbers"]
@@ -72,7 +72,7 @@ def fit_histogram_binning(logits: Logits, labels: Labels, mask: Mask = None, *, 
     Source: as `histogram_binning`; the bins of equal mass are Naeini, Cooper & Hauskrecht, AAAI 2015.
     """
     rows, labels, weight = checked(logits, labels, mask)
-    check_bins(num_bins, len(rows))
+    check_bins(num_bins)
     return _fit_bins(rows, labels, weight, num_bins)
 
 

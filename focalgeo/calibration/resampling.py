@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from focalgeo.arguments import check_key
 from focalgeo.calibration.binning import Reliability, reliability, weights
 from focalgeo.calibration.ece_variants import binary_ece, binary_reliability
 from focalgeo.calibration.fitted import Calibrated
 from focalgeo.calibration.intervals import RESAMPLES_AT_ONCE, resample
 from focalgeo.calibration.metrics import METRICS, MetricEntry, metric_entries, metrics_of
+from focalgeo.checks import check_key
 from focalgeo.types import DEFAULT_METRICS, Array, InputError
 
 CLASS1_METRICS = {"class1_ece": MetricEntry(binary_ece, "Class-1 ECE", binned=True, largest=1.0)}

@@ -13,21 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from focalgeo.arguments import (
+from focalgeo.calibration import fast_search
+from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
+from focalgeo.calibration.maps import focal_temperature_scaling
+from focalgeo.calibration.metrics import ece_of, nll_of
+from focalgeo.checks import (
     Examples,
-    PredictedLogits,
     check_bins,
     check_choice,
     is_traced,
     marked,
     number_array,
     predicted_logits,
-    warns_of_probabilities,
 )
-from focalgeo.calibration import fast_search
-from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar
-from focalgeo.calibration.maps import focal_temperature_scaling
-from focalgeo.calibration.metrics import ece_of, nll_of
 from focalgeo.types import MOST_PAIRS, Array, InputError
 
 GAMMAS = (0.0, -0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # temperature scaling before the paper's nine
@@ -52,7 +50,6 @@ class GridSearch(NamedTuple):
     nll: Surface  # nats
 
 
-@warns_of_probabilities
 def grid_search(
     logits: Logits,
     labels: Labels,
@@ -94,9 +91,7 @@ def grid_search(
     if is_traced(tuple(given)) or is_plain():
         surfaces = _surfaces(given, gammas, temperatures, num_bins=num_bins, by_rank=by_rank)
     else:
-        labels = np.asarray(given.labels).astype(np.int32)
-        weight = np.ones(labels.shape, np.float32) if given.mask is None else np.asarray(given.mask, np.float32)
-        inputs = fast_search.SearchInputs(np.asarray(given.logits), labels, weight, gammas, temperatures)
+        inputs = fast_search.SearchInputs(*map(np.asarray, given), gammas, temperatures)
         surfaces = fast_search.surfaces(inputs, num_bins, by_rank=by_rank)
     return _best(gammas, temperatures, *surfaces, surfaces[1] if criterion == "nll" else surfaces[0])
 
@@ -126,19 +121,14 @@ def plain_surfaces(
 
 
 def _surfaces(
-    given: PredictedLogits, gammas: Array, temperatures: Array, *, num_bins: int, by_rank: bool
+    given: Examples, gammas: Array, temperatures: Array, *, num_bins: int, by_rank: bool
 ) -> tuple[Array, Array]:
     """`plain_surfaces` of what has been checked."""
     gammas, temperatures = jnp.asarray(gammas), jnp.asarray(temperatures)
     shape = gammas.size, temperatures.size
     points = jnp.repeat(gammas, shape[1]), jnp.tile(temperatures, shape[0])
-    values = _at_points(*_arrays(given), *points, num_bins=num_bins, by_rank=by_rank)
+    values = _at_points(*given, *points, num_bins=num_bins, by_rank=by_rank)
     return values[0].reshape(shape), values[1].reshape(shape)
-
-
-def _arrays(given: PredictedLogits) -> tuple[Array, Array, Array]:
-    """Logits, labels and weights, NaN where traced values are not valid."""
-    return jnp.asarray(given.logits), jnp.asarray(given.labels).astype(jnp.int32), given.weight()
 
 
 @partial(jax.jit, static_argnames=("num_bins", "by_rank"))
@@ -206,7 +196,6 @@ class LineSearch(NamedTuple):
     num_evaluations: int  # points at which the map was computed
 
 
-@warns_of_probabilities
 def line_search(
     logits: Logits,
     labels: Labels,
@@ -248,7 +237,7 @@ def line_search(
     fits = grid_search(logits, labels, ends, temperatures, criterion=criterion, num_bins=num_bins, mask=mask)
     fitted = [best_point(fits, ends, temperatures, criterion=criterion, gamma=end).temperature for end in ends]
     line = jnp.interp(jnp.asarray(gammas), jnp.asarray(ends), jnp.stack(jax.tree.map(jnp.float32, fitted)))
-    eces, nlls = _at_points(*_arrays(given), gammas, line, num_bins=num_bins, by_rank=criterion == "adaptive_ece")
+    eces, nlls = _at_points(*given, gammas, line, num_bins=num_bins, by_rank=criterion == "adaptive_ece")
     values = nlls if criterion == "nll" else eces
     best = _index_of_least(values, jnp.asarray(gammas), line)
     evaluations = 2 * temperatures.size + gammas.size
@@ -280,13 +269,9 @@ def _module(values: Array):
     return np if isinstance(values, np.ndarray) else jnp
 
 
-def _checked_examples(
-    logits: Array, labels: Array, mask: Array | None, num_bins: int, *, by_rank: bool
-) -> PredictedLogits:
+def _checked_examples(logits: Array, labels: Array, mask: Array | None, num_bins: int, *, by_rank: bool) -> Examples:
     given = predicted_logits(logits, labels, mask)
-    check_bins(num_bins, len(given.logits))
-    counts = given.mask is not None and not is_traced(given.mask)
-    if by_rank and counts and not np.round(np.asarray(given.mask, np.float32)).any():
+    if by_rank and not is_traced(given.weight) and not np.round(np.asarray(given.weight)).any():
         raise InputError("the mask leaves no example: give at least one")
     return given
 

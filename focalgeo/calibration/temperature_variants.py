@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_above, check_distribution, marked, number_array
 from focalgeo.calibration.binning import Labels, Logits, Mask
 from focalgeo.calibration.fits import checked, fit_temperature
 from focalgeo.calibration.fitted import Params
@@ -19,6 +18,7 @@ from focalgeo.calibration.maps import (
     temperature_scaling,
     top_class,
 )
+from focalgeo.checks import check_above, check_distribution, marked, number_array
 from focalgeo.precision import matmul
 from focalgeo.types import Array
 

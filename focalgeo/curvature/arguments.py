@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import trees
-from focalgeo.arguments import described, is_traced, shown_value
+from focalgeo.checks import described, is_traced, shown_value
 from focalgeo.precision import at_highest
 from focalgeo.types import Array, InputError, PyTree, RunError
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.arguments import check_key, count, described, is_traced, number_array
+from focalgeo.checks import check_key, count, described, is_traced, number_array
 from focalgeo.curvature.arguments import MOST_PRODUCTS, check_bytes, check_finite_tree, check_params, check_positive
 from focalgeo.curvature.lanczos import (
     Krylov,
@@ -74,8 +74,8 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
     """
     check_params(like, name="like")
     check_key(key)
-    num_probes = count("num_probes", num_probes, 2, MOST_PRODUCTS, why=", for a standard error")
-    steps = count("steps", steps, 1, why=" products for each probe")
+    num_probes = count("num_probes", num_probes, 2, MOST_PRODUCTS)
+    steps = count("steps", steps, 1)
     layout = layout_of(like)
     rows = min(steps, layout.size)
     needed = (rows + 3) * layout.nbytes + 2 * num_probes * rows * layout.dtype.itemsize

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo import trees
-from focalgeo.arguments import check_key, count
+from focalgeo.checks import check_key, count
 from focalgeo.curvature.arguments import MOST_PRODUCTS, check_finite_tree, check_params, tree_unit
 from focalgeo.curvature.matvec import checked_matvec, iterate
 from focalgeo.curvature.traces import with_interval
@@ -69,7 +69,7 @@ def leaf_traces(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
 def _sampled(samples_of, matvec, like, key, num_probes):
     check_params(like, name="like")
     check_key(key)
-    num_probes = count("num_probes", num_probes, 2, MOST_PRODUCTS, why=", for a standard error")
+    num_probes = count("num_probes", num_probes, 2, MOST_PRODUCTS)
     product = checked_matvec(matvec)
 
     def body(state):

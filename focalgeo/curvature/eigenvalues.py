@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from focalgeo.arguments import check_choice, check_key, count
+from focalgeo.checks import check_choice, check_key, count
 from focalgeo.curvature.arguments import check_bytes, check_finite_tree, check_params, check_positive
 from focalgeo.curvature.lanczos import (
     ROUNDING,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from focalgeo.arguments import is_traced
+from focalgeo.checks import is_traced
 from focalgeo.curvature.arguments import power_of_two
 from focalgeo.precision import matmul
 from focalgeo.types import Array, InputError

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Float
 
-from focalgeo.arguments import is_traced
+from focalgeo.checks import is_traced
 from focalgeo.curvature.arguments import check_callable, check_finite_tree, check_matches
 from focalgeo.precision import at_highest
 from focalgeo.types import Array, PyTree

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from focalgeo import trees
-from focalgeo.arguments import check_choice, check_key, count
+from focalgeo.checks import check_choice, check_key, count
 from focalgeo.curvature.arguments import check_callable, check_params, scalar
 from focalgeo.curvature.taylor import second_order
 from focalgeo.types import Array, InputError, PyTree

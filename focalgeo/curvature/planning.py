@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.arguments import check_key, count, is_traced
+from focalgeo.checks import check_key, count, is_traced
 from focalgeo.curvature.arguments import MOST_PRODUCTS, check_bytes, check_finite_tree, check_params, check_positive
 from focalgeo.curvature.lanczos import orthogonalise
 from focalgeo.curvature.matvec import Layout, flat_matvec, layout_of, map_rows

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from focalgeo.arguments import check_key, described
+from focalgeo.checks import check_key, described
 from focalgeo.curvature.arguments import check_callable, check_matches, check_params, scalar
 from focalgeo.curvature.matvec import layout_of, ravel, unravel
 from focalgeo.precision import at_highest

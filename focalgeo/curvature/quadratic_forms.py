@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_key, count, described, is_traced
+from focalgeo.checks import check_key, count, described, is_traced
 from focalgeo.curvature.arguments import (
     MOST_PRODUCTS,
     check_bytes,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import check_choice, check_key, count, described
+from focalgeo.checks import check_choice, check_key, count, described
 from focalgeo.curvature.arguments import MOST_PRODUCTS, check_bytes, check_finite_tree, check_params, power_of_two
 from focalgeo.curvature.matvec import Layout, flat_matvec, iterate, layout_of, map_rows
 from focalgeo.curvature.xtrace import start_vectors, value_and_stderr

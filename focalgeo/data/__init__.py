@@ -12,11 +12,10 @@ from focalgeo.data.batching import (
     fetch,
     in_rows,
     make_batch,
-    measure_normalisation,
     normalise_images,
     num_batches,
     sample_crop_flip,
 )
 from focalgeo.data.registry import load_dataset
-from focalgeo.data.splits import check_split, gaps, split_indices
+from focalgeo.data.splits import gaps, split_indices
 from focalgeo.data.vocabulary import read_embeddings

@@ -6,7 +6,6 @@ take arrays of NumPy and of JAX alike, so that this package loads without JAX.
 """
 
 from collections.abc import Callable, Iterator
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -27,13 +26,11 @@ class Normalisation(NamedTuple):
 
 
 # "digits": mean and deviation over all 1797 images; "unit" maps uint8 to 0..1.
-NORMALISATIONS = MappingProxyType(
-    {
-        "cifar10": Normalisation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-        "digits": Normalisation((0.305,), (0.376,), 16.0),
-        "unit": Normalisation((0.0,), (1.0,)),
-    }
-)
+NORMALISATIONS = {
+    "cifar10": Normalisation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "digits": Normalisation((0.305,), (0.376,), 16.0),
+    "unit": Normalisation((0.0,), (1.0,)),
+}
 
 
 def normalise_images(
@@ -56,28 +53,11 @@ def normalise_images(
     """
     mean, std, scale = (np.asarray(value, np.float64) for value in normalisation)
     if not ({mean.size, std.size} <= {1, x.shape[-1]} and (std > 0).all() and scale > 0):
-        raise InputError(
-            f"normalisation is {normalisation} for images of {x.shape[-1]} channels: give one mean and one positive std "
-            "per channel, or one for all, and a positive scale"
-        )
+        mend = f"give a mean and a positive std for each of {x.shape[-1]} channels or one for all, and a positive scale"
+        raise InputError(f"normalisation is {normalisation}: {mend}")
     shape = (1,) * (x.ndim - 1) + (-1,)
     factor, shift = (value.astype(np.float32).reshape(shape) for value in (1 / (scale * std), mean / std))
     return x.astype(np.float32) * factor - shift
-
-
-def measure_normalisation(split: Split, *, scale: float = 255.0) -> Normalisation:
-    """Mean and standard deviation of every channel over all pixels of the split (give it train, never test).
-
-    Args:
-        split: x uint8 [examples, height, width, channels].
-        scale: what the largest pixel value stands for; 255 for images, 16 for digits.
-    """
-    counts = np.stack([np.bincount(split.x[..., c].ravel(), minlength=256) for c in range(split.x.shape[-1])])
-    share = counts / counts.sum(axis=1, keepdims=True)
-    values = np.arange(share.shape[1]) / scale
-    mean = share @ values
-    std = np.sqrt(np.sum(share * (values - mean[:, None]) ** 2, axis=1))
-    return Normalisation(tuple(mean.tolist()), tuple(std.tolist()), scale)
 
 
 class Augmentation(NamedTuple):
@@ -128,12 +108,10 @@ def crop_flip(
     return pixels * inside[..., None].astype(x.dtype)
 
 
-AUGMENTATIONS: MappingProxyType[str, Augmentation] = MappingProxyType(
-    {
-        "none": Augmentation(lambda rng, n: {}, lambda x, changes: x),
-        "crop_flip": Augmentation(sample_crop_flip, crop_flip),
-    }
-)
+AUGMENTATIONS = {
+    "none": Augmentation(lambda rng, n: {}, lambda x, changes: x),
+    "crop_flip": Augmentation(sample_crop_flip, crop_flip),
+}
 
 
 class BatchSpec(NamedTuple):

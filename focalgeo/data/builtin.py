@@ -1,6 +1,5 @@
 """Data sets that need no file: scikit-learn's handwritten digits, and Gaussian clusters in the plane."""
 
-import gzip
 import hashlib
 import importlib.util
 import math
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from focalgeo.data.splits import RawDataset, Sizes
+from focalgeo.data.splits import Options, RawDataset
 from focalgeo.types import InputError, Split
 
 CENTRES = np.array([(-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, 1.0)])
@@ -17,20 +16,19 @@ EXAMPLES = 1000
 MOST_DEVIATION = 1e6
 
 
-def read_digits(_: str = "") -> RawDataset:
+def read_digits(_: str, options: Options) -> RawDataset:
     """1797 images of 8x8, uint8 [1797, 8, 8, 1] with values 0..16, as one split: no test split was published.
 
     Source: the test part of UCI's "Optical Recognition of Handwritten Digits", as scikit-learn ships it.
     """
     package = Path(importlib.util.find_spec("sklearn").origin).parent  # not imported, which takes a second
-    with gzip.open(package / "datasets" / "data" / "digits.csv.gz") as file:
-        table = np.array([line.split(b",") for line in file], np.uint8)  # 64 pixels and the digit
+    table = np.loadtxt(package / "datasets/data/digits.csv.gz", np.uint8, delimiter=",")  # 64 pixels and the digit
     split = Split(table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int32))
     checksum = hashlib.sha256(split.x.tobytes() + split.y.astype("<i4").tobytes()).hexdigest()
     return RawDataset({"train": split}, tuple("0123456789"), checksum)
 
 
-def make_clusters(deviation: str, *, sizes: Sizes, seed: int) -> RawDataset:
+def make_clusters(deviation: str, options: Options) -> RawDataset:
     """Normal points about (+-1, +-1), float32 [examples, 2], as many in each cluster; a tenth of each flipped.
 
     The class is 1 where the first coordinate of the centre is positive, else 0, and the other one for exactly one in
@@ -38,8 +36,8 @@ def make_clusters(deviation: str, *, sizes: Sizes, seed: int) -> RawDataset:
 
     Args:
         deviation: the standard deviation in both coordinates, 0 to a million, as text.
-        sizes: examples of each split, multiples of 40; 1000 where None.
-        seed: of the random numbers, 0 or more; each split has its own.
+        options: sizes of the splits, multiples of 40, and 1000 where None; seed, 0 or more, of the random numbers, of
+            which each split has its own.
 
     Returns:
         The data set; its checksum is that of the recipe, which sizes and seed do not change.
@@ -61,11 +59,11 @@ def make_clusters(deviation: str, *, sizes: Sizes, seed: int) -> RawDataset:
         span = f"from 0 to at most {MOST_DEVIATION:,.0f}"
         raise InputError(f"clusters:{deviation}: give the standard deviation of the clusters, {span}, as clusters:0.5")
     unit, splits = len(CENTRES) * FLIPPED, {}
-    for index, (part, size) in enumerate(sizes._asdict().items()):
+    for index, (part, size) in enumerate(options.sizes._asdict().items()):
         size = EXAMPLES if size is None else size
         if size < 1 or size % unit:
             raise InputError(f"clusters: {part}_size is {size}: give a multiple of {unit}, so that flips are exact")
-        splits[part] = _sample(size, scale, np.random.default_rng([seed, index]))
+        splits[part] = _sample(size, scale, np.random.default_rng([options.seed, index]))
     checksum = hashlib.sha256(f"clusters {scale!r} {FLIPPED}".encode()).hexdigest()
     return RawDataset(splits, ("negative", "positive"), checksum)
 

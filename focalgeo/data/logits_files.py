@@ -9,22 +9,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int32
 from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
-from safetensors import safe_open
+from safetensors.numpy import load_file
 
-from focalgeo.data.sources import checksum, reading
-from focalgeo.probabilities import floored_log, look_like_probabilities
-from focalgeo.types import InputError, expanded
-
-if TYPE_CHECKING:
-    import pandas
-
-Arrays = Mapping[str, Callable[[], np.ndarray]]  # name -> a function that reads the array
+from focalgeo.data import sources
+from focalgeo.types import InputError, expanded, floored_log, look_like_probabilities
 
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
 _ROUNDED = 0.01  # share of the examples whose predicted class rounding alone may change
@@ -34,7 +27,7 @@ _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
 _NEGATIVE_ROUNDING = 1e-6  # a probability this far below 0 counts as 0
 _SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}  # by bytes of the type: what rounding leaves of a sum of 1
 _ROLES = "logits|probs|labels|group"
-_NUMBERED = re.compile(r"(.+)_[0-9]+")
+_NUMBERED = re.compile(r"^(.+)_[0-9]+$")
 
 
 class Keys(NamedTuple):
@@ -63,7 +56,7 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
     """Read logits (or probabilities), labels and perhaps groups.
 
     Args:
-        source: A path of one of `FORMATS`, or "logits=z.npy,labels=y.npy[,group=g.npy]"; "probs=" likewise.
+        source: A path that ends as one of `FORMATS`, or "logits=z.npy,labels=y.npy[,group=g.npy]"; "probs=" likewise.
         keys: Names of the arrays in the file; "logits" or "probs", "labels" and "group" where None.
         where: The name of the split, for messages.
 
@@ -74,29 +67,25 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         InputError: a file that cannot be read, pickled objects, an array that is missing, a wrong shape or type,
         numbers that are not finite, labels out of range, probabilities that are none, fewer than 30 examples.
     """
-    is_list = re.match(rf"({_ROLES})=", source) and not os.path.isfile(expanded(source))
-    named = dict(re.findall(rf"({_ROLES})=(.+?)(?=, *(?:{_ROLES})=|$)", source)) if is_list else {"": source}
-    paths = {role: Path(expanded(path)) for role, path in named.items()}
-    files = {role: _open(path, where) for role, path in paths.items()}
-    arrays = {role: array[""] for role, array in files.items() if "" in array} if is_list else files[""]
-    given = "probs" if keys.probs or not (keys.logits or "logits" in arrays) else "logits"
-    if (keys.logits and keys.probs) or (not (keys.logits or keys.probs) and {"logits", "probs"} <= arrays.keys()):
-        raise InputError(f"{where} has logits and probs: say which by --logits-key or --probs-key alone")
-    wanted = {"scores": getattr(keys, given) or given, "labels": keys.labels or "labels"}
-    if keys.group or "group" in arrays:
-        wanted["group"] = keys.group or "group"
-    if missing := [name for name in wanted.values() if name not in arrays]:
-        names = ", ".join(map(repr, list(arrays)[:8])) or "none"
-        mend = "name them by --logits-key or --probs-key, --labels-key, --group-key"
-        raise InputError(f"{where} has no array {' and no '.join(map(repr, missing))}, only {names}: {mend}")
-    with reading(f"--{where}={source}"):
-        values = {role: arrays[name]() for role, name in wanted.items()}
-        scores, labels, group = values["scores"], _numbers(values["labels"]), _names(values.get("group"))
+    parts = re.findall(rf"(?:^|, *)({_ROLES})=(.+?)(?=, *(?:{_ROLES})=|$)", source)
+    if not parts or os.path.isfile(expanded(source)):  # whatever its name looks like
+        parts = [("", source)]
+    paths = [Path(expanded(text)) for _, text in parts]
+    with sources.reading(f"--{where}={source}"):
+        files = {role: _open(path, where) for (role, _), path in zip(parts, paths, strict=True)}
+        arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
+        roles = [role for role in ("logits", "probs") if getattr(keys, role)]
+        given, *more = roles or [role for role in ("logits", "probs") if role in arrays] or ["logits"]
+        if more:
+            raise InputError(f"{where} has logits and probs: say which by --logits-key or --probs-key alone")
+        scores, labels = (_array(arrays, getattr(keys, role) or role, role, where) for role in (given, "labels"))
+        has_group = keys.group or "group" in arrays
+        group = _array(arrays, keys.group or "group", "group", where) if has_group else None
     for fault in _faults(scores, labels, group, given):
         raise InputError(f"{where}: {fault}")
     return Outputs(
         source=source,
-        checksum=" ".join(f"sha256:{checksum(path)}" for path in paths.values()),
+        checksum=" ".join(f"sha256:{sources.checksum(path)}" for path in paths),
         given=given,
         logits=floored_log(scores) if given == "probs" else _as_float32(scores, where),
         labels=labels.astype(np.int32),
@@ -117,73 +106,77 @@ def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: 
     Raises:
         InputError: a file that cannot be read, an array that is missing, of another shape, or no probabilities.
     """
-    arrays, log_probs = _open(Path(expanded(path)), where), {}
-    for split, shape in shapes.items():
-        if split not in arrays:
-            raise InputError(f"{where} has no array {split!r}, only {', '.join(arrays)}: give probabilities of {split}")
-        with reading(path):
-            probs = arrays[split]()
-        if probs.dtype.kind not in "fiu" or probs.shape != shape:
-            what = f"{where}: {split} is {probs.dtype}{list(probs.shape)}"
-            raise InputError(f"{what}: give probabilities {list(shape)}, as --{split} has examples and classes")
-        for fault in _faults_of_scores(probs, "probs"):
+    with sources.reading(path):
+        arrays = _open(Path(expanded(path)), where)
+        probs = {split: _array(arrays, split, "probs", where) for split in shapes}
+    for split, array in probs.items():
+        if array.dtype.kind not in "fiu" or array.shape != shapes[split]:
+            mend = f"give probabilities {list(shapes[split])}, as --{split} has examples and classes"
+            raise InputError(f"{where}: {split} is {array.dtype}{list(array.shape)}: {mend}")
+        for fault in _faults_of_scores(array, "probs"):
             raise InputError(f"{where}, {split}: {fault}")
-        log_probs[split] = floored_log(probs)
-    return log_probs
+    return {split: floored_log(array) for split, array in probs.items()}
+
+
+def _array(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.ndarray:
+    """The array of a role as NumPy's: of labels whole numbers, also where they are floats or text, of groups text."""
+    if name not in arrays:
+        names = ", ".join(map(repr, list(arrays)[:8])) or "none"
+        raise InputError(f"{where} has no array {name!r}, only {names}: name the {role} by --{role}-key")
+    values = arrays[name] if isinstance(arrays[name], np.ndarray) else _of_columns(arrays[name])
+    if values.dtype == bfloat16:
+        return values.astype(np.float32)
+    if role == "labels" and values.dtype.kind in "fU":
+        numbers = values.astype(np.float64)
+        wrong = np.argwhere(~(np.abs(numbers) < _LARGEST_LABEL) | (numbers != np.round(numbers)))
+        if wrong.size:
+            raise ValueError(f"labels{wrong[0]} is {values[tuple(wrong[0])]}, no class number 0, 1, 2 ...")
+        return numbers.astype(np.int64)
+    if role == "group" and values.dtype.kind in "USbiufM":
+        return np.where(values != values, "", values.astype(str))  # NaN, which differs from itself, is no name
+    return values
 
 
 def _faults(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, given: str) -> Iterator[str]:
-    """What is wrong with the arrays: each line may be asked for only where those above it do not hold."""
-    rows, both = scores.shape[:1], "np.stack([1 - p, p], 1)" if given == "probs" else "np.stack([0 * z, z], 1)"
-    if scores.dtype.kind not in "fiu":
-        yield f"{given} are of type {str(scores.dtype)[:60]}: give numbers"
-    if scores.ndim != 2 or scores.shape[1] < 2:
-        yield f"{given} have shape {scores.shape}: give [examples, classes]; of two classes give both, {both}"
-    if labels.shape != rows or labels.dtype.kind not in "iu":
-        hint = (
-            f", {'labels[:, 0]' if labels.shape[1] == 1 else 'labels.argmax(1) of one-hot'}" if labels.ndim == 2 else ""
-        )
-        what = f"labels are {labels.dtype} of shape {labels.shape}, {given} have shape {scores.shape}"
-        yield f"{what}: give class numbers as integers, one for each row{hint}"
-    if group is not None and (group.shape != rows or group.dtype.kind != "U"):
-        yield f"group is {str(group.dtype)[:60]} of shape {group.shape}: give one name or number for each row of {given}"
+    """What is wrong with the arrays, one line each; a line may be asked for only where those above it do not hold."""
+    if scores.dtype.kind not in "fiu" or scores.ndim != 2 or scores.shape[1] < 2:
+        both = "np.stack([1 - p, p], 1)" if given == "probs" else "np.stack([0 * z, z], 1)"
+        what = f"{given} are {str(scores.dtype)[:60]} of shape {scores.shape}"
+        yield f"{what}: give numbers [examples, classes]; of two classes give both, {both}"
+    if labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu":
+        hint = "labels[:, 0], or of one-hot rows labels.argmax(1)" if labels.ndim > 1 else "labels.astype(int)"
+        what = f"labels are {str(labels.dtype)[:60]} of shape {labels.shape}, {given} have shape {scores.shape}"
+        yield f"{what}: give a class number for each row, {hint}"
+    if group is not None and (group.shape != labels.shape or group.dtype.kind != "U"):
+        yield f"group is {str(group.dtype)[:60]} of shape {group.shape}: give a name or number for each row of {given}"
     if len(scores) < _FEWEST_EXAMPLES:
         mend = f"give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
         yield f"it has {len(scores)} examples, too few to fit or to measure calibration: {mend}"
     yield from _faults_of_scores(scores, given)
     classes, least, most = scores.shape[1], labels.min(), labels.max()
     if least < 0 or most >= classes:
-        first = int(np.argmax((labels < 0) | (labels >= classes)))
-        hints = {
-            (1, classes): "; these run from 1: give labels - 1",
-            -1: "; if -1 stands for no label, leave these out",
-        }
-        hint = hints.get((least, most), hints.get(least, ""))
-        yield f"labels[{first}] is {labels[first]}: with {classes} classes give labels from 0 to {classes - 1}{hint}"
+        hint = {1: "; if they count from 1, give labels - 1", -1: "; if -1 stands for no label, leave these out"}
+        what = f"labels run from {least} to {most}: with {classes} classes give labels from 0 to {classes - 1}"
+        yield what + hint.get(int(least), "")
     if least == most:
         yield f"all labels are {least}, one class: calibration needs examples of two or more"
-    wrong = (
-        [] if group is None else np.flatnonzero([not (name.strip() and name.isprintable()) for name in group.tolist()])
-    )
-    if len(wrong):
-        yield f"group of {len(wrong)} examples is no name of one line, the first in row {wrong[0]}: name them"
+    for row, name in enumerate([] if group is None else group.tolist()):
+        if not (name.strip() and name.isprintable()):
+            yield f"group of row {row} is {name!a}, no name on one line: name them all"
 
 
 def _faults_of_scores(scores: np.ndarray, given: str) -> Iterator[str]:
-    finite = np.isfinite(scores).all(axis=1)
-    if not finite.all():
-        first = int(np.argmin(finite))
-        yield f"{given} of {(~finite).sum()} examples are NaN or infinite, the first in row {first}: remove or mend them"
-    largest = np.abs(scores).max()
-    if largest > _LARGEST_LOGIT:
-        yield f"{given} run up to {largest:.3g}, beyond {_LARGEST_LOGIT:g}: look for what made them"
+    wrong = ~(np.abs(scores.astype(np.promote_types(scores.dtype, np.float64))) <= _LARGEST_LOGIT).all(axis=1)
+    if wrong.any():
+        what = f"{given} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
+        yield f"{what}, the first in row {np.argmax(wrong)}: remove or mend them"
     if given == "probs":
-        off = np.abs(scores.sum(axis=1, dtype=np.float64) - 1)
-        wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (off > _tolerance(scores))
+        sums = scores.sum(axis=1, dtype=np.float64)
+        wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > _tolerance(scores))
         if wrong.any():
-            row = int(np.argmax(wrong))
+            row = np.argmax(wrong)
             what = f"{wrong.sum()} rows of probs are negative or do not sum to 1, the first is row {row}"
-            yield f"{what} of sum {scores[row].sum(dtype=np.float64):.6g}: if these are logits, say --logits-key"
+            yield f"{what} with {sums[row]:.6g}: if these are logits, say --logits-key"
 
 
 def _tolerance(probs: np.ndarray) -> float:
@@ -193,25 +186,6 @@ def _tolerance(probs: np.ndarray) -> float:
     if probs.dtype.itemsize == 4 and not np.any(np.ascontiguousarray(probs).view(np.uint32) & 0xFFFF):
         return _SUM_TOLERANCE[2]
     return _SUM_TOLERANCE.get(probs.dtype.itemsize, 1e-3)
-
-
-def _numbers(labels: np.ndarray) -> np.ndarray:
-    """Labels as integers: text and floats are taken if they are whole, as 2 or 2.0; what is no number stays."""
-    if labels.dtype.kind not in "fU":
-        return labels
-    numbers = labels.astype(np.promote_types(labels.dtype, np.float64) if labels.dtype.kind == "f" else np.float64)
-    wrong = ~(np.abs(numbers) < _LARGEST_LABEL) | (numbers != np.round(numbers))
-    if wrong.any():
-        first = tuple(np.argwhere(wrong)[0].tolist())
-        raise ValueError(f"labels{list(first)} is {labels[first]}, no class number 0, 1, 2 ...")
-    return numbers.astype(np.int64)
-
-
-def _names(group: np.ndarray | None) -> np.ndarray | None:
-    """Groups as text, "" where they are missing; what is neither text nor numbers stays."""
-    if group is None or group.dtype.kind not in "USbiufM":
-        return group
-    return np.where(group != group, "", group.astype(str))  # NaN differs from itself
 
 
 def _as_float32(logits: np.ndarray, where: str) -> np.ndarray:
@@ -232,109 +206,75 @@ def _as_float32(logits: np.ndarray, where: str) -> np.ndarray:
     return narrow
 
 
-def _open(path: Path, where: str) -> Arrays:
-    """The arrays of a file by name, each read when its function is called; the suffix names the format.
+def _open(path: Path, where: str) -> Mapping[str, Any]:
+    """The arrays of a file by name, or the columns of a table; the end of its name says the format.
 
-    .npz, .safetensors, .pt and .pth: their own names, of .npy "". Tables: columns `name_0`, `name_1`, ... are one array
-    `name` [rows, columns], any other column is an array, in .csv and .tsv one of text.
+    Columns `name_0`, `name_1`, ... are one array `name` [rows, columns]; any other is an array [rows]. The array of an
+    .npy file is named "".
     """
-    ending = next((ending for ending in FORMATS if path.name.lower().endswith(ending)), None)
-    if ending is None or not os.path.isfile(path):  # a pipe would be waited for
+    read = FORMATS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+    if read is None or not os.path.isfile(path):  # a pipe would be waited for
         mend = f"check the path, and give one of {', '.join(FORMATS)}, or logits=z.npy,labels=y.npy"
         raise InputError(f"{where}: there is no file {path} of a known format: {mend}")
-    with reading(path):
-        return FORMATS[ending](path)
+    return read(path)
 
 
-def _open_npz(path: Path) -> Arrays:
-    def read(name: str) -> np.ndarray:
-        with np.load(path, allow_pickle=False) as archive:
-            return archive[name]
-
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: partial(read, name) for name in archive.files}
-
-
-def _open_npy(path: Path) -> Arrays:
-    return {"": partial(np.load, path, allow_pickle=False)}
-
-
-def _open_safetensors(path: Path) -> Arrays:
-    def read(name: str) -> np.ndarray:
-        with safe_open(path, framework="numpy") as file:
-            values = file.get_tensor(name)
-        return values.astype(np.float32) if values.dtype == bfloat16 else values
-
-    with safe_open(path, framework="numpy") as file:
-        return {name: partial(read, name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-
-
-def _open_torch(path: Path) -> Arrays:
+def _read_torch(path: Path) -> dict[str, np.ndarray]:
     import torch  # optional, and slow to import
 
-    def read(tensor: torch.Tensor) -> np.ndarray:
-        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    return {str(name): partial(read, tensor) for name, tensor in tensors.items()}
+    tensors = torch.load(path, map_location="cpu", weights_only=True)
+    wide = {torch.bfloat16: torch.float32}  # NumPy has no bfloat16
+    return {name: tensor.detach().to(wide.get(tensor.dtype)).numpy() for name, tensor in tensors.items()}
 
 
-def _open_text(path: Path, *, mark: str) -> Arrays:
-    """A table of text: columns `name_0`, `name_1`, ... hold numbers, all others text."""
+def _read_text(path: Path, *, mark: str) -> dict[str, Any]:
+    """Columns that are numbered hold numbers, all others text."""
     import pandas  # slow to import
 
     read = partial(pandas.read_csv, path, sep=mark, skipinitialspace=True, encoding="utf-8-sig", keep_default_na=False)
     names = [name.strip() for name in read(header=None, nrows=1, dtype=str).iloc[0]]
     texts = {name: str for name in names if not _NUMBERED.fullmatch(name)}
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of rows that are longer than the header, whose ends would be lost
-        exact = {"float_precision": "round_trip", "low_memory": False}
-        return _open_columns(read(header=0, names=names, index_col=False, dtype=texts, **exact))
+        warnings.simplefilter("ignore")  # of the float_precision that newer versions have unasked
+        warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows longer than the header would lose their ends
+        options = {"index_col": False, "float_precision": "round_trip", "low_memory": False}
+        return _columns(read(header=0, names=names, dtype=texts, **options))
 
 
-def _open_table(path: Path, *, kind: str, **options: bool) -> Arrays:
+def _read_table(path: Path, *, kind: str, **options: bool) -> dict[str, Any]:
     import pandas
 
-    return _open_columns(getattr(pandas, f"read_{kind}")(path, **options))
+    return _columns(getattr(pandas, f"read_{kind}")(path, **options))
 
 
-def _open_columns(table: "pandas.DataFrame") -> Arrays:
-    members: dict[str, list[str]] = {}
-    for name in map(str, table.columns):
-        numbered = _NUMBERED.fullmatch(name)
-        members.setdefault(numbered[1] if numbered else name, []).append(name)
-    return {stem: partial(_column, table, stem, names) for stem, names in members.items()}
+def _columns(table: Any) -> dict[str, Any]:
+    """Name of an array -> its columns of the pandas.DataFrame."""
+    stems = [_NUMBERED.sub(r"\1", name) for name in table.columns]
+    return {stem: table.loc[:, [other == stem for other in stems]] for stem in stems}
 
 
-def _column(table: "pandas.DataFrame", stem: str, names: list[str]) -> np.ndarray:
-    if names == [stem]:
-        values = np.array(table[stem].tolist())
+def _of_columns(table: Any) -> np.ndarray:
+    import pandas
+
+    stem, *more = names = [*table.columns]
+    if not more and not _NUMBERED.fullmatch(stem):
+        values = np.array(table[stem].tolist())  # of text, of numbers, or of lists of them
         return np.char.strip(values) if values.dtype.kind == "U" else values
-    wanted = [f"{stem}_{number}" for number in range(len(names))]
-    if {*names} != {*wanted}:
-        raise ValueError(f"columns of {stem} must be {stem}_0, {stem}_1, ..., and are {', '.join(names[:8])}")
-    for name in wanted:
-        for row, value in enumerate(table[name] if table[name].dtype.kind not in "fiu" else ()):
-            try:
-                float(value)
-            except ValueError as error:
-                raise ValueError(f"row {row} of column {name} is {value!r}, no number") from error
-    return table[wanted].to_numpy(np.float64)
+    table = table[[_NUMBERED.sub(rf"\1_{number}", names[0]) for number in range(len(names))]]  # in order, none missing
+    numbers = table.apply(pandas.to_numeric, errors="coerce").to_numpy(np.float64)
+    for row, column in np.argwhere(np.isnan(numbers)):
+        raise ValueError(f"row {row} of column {table.columns[column]} is {table.iat[row, column]!r}, no number")
+    return numbers
 
 
-# By the end of a file's name.
-FORMATS = MappingProxyType(
-    {
-        ".npz": _open_npz,
-        ".npy": _open_npy,
-        ".safetensors": _open_safetensors,
-        ".pt": _open_torch,
-        ".pth": _open_torch,
-        **{f".csv{packed}": partial(_open_text, mark=",") for packed in ("", ".gz")},
-        **{f".tsv{packed}": partial(_open_text, mark="\t") for packed in ("", ".gz")},
-        **{f".jsonl{packed}": partial(_open_table, kind="json", lines=True) for packed in ("", ".gz")},
-        ".parquet": partial(_open_table, kind="parquet"),
-    }
-)
+FORMATS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    ".npz": partial(np.load, allow_pickle=False),
+    ".npy": lambda path: {"": np.load(path, allow_pickle=False)},
+    ".safetensors": load_file,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".csv": partial(_read_text, mark=","),  # these also as .gz
+    ".tsv": partial(_read_text, mark="\t"),
+    ".jsonl": partial(_read_table, kind="json", lines=True),
+    ".parquet": partial(_read_table, kind="parquet"),
+}

@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from focalgeo.data import images, sources
-from focalgeo.data.splits import RawDataset, Sizes
+from focalgeo.data.splits import Options, RawDataset, Sizes
 from focalgeo.data.vocabulary import number_words, pad_texts
-from focalgeo.types import InputError
+from focalgeo.types import InputError, Split
 
 SUFFIXES = frozenset({"", ".txt"})
 # A word: letters and digits of any alphabet, with apostrophes inside it. All else parts words.
@@ -21,14 +21,14 @@ MAX_WORDS, MAX_LENGTH = 20_000, 1000
 POSTS, TEST_POSTS, VAL_POSTS, BYDATE_POSTS = 19_997, 3_999, 900, 11_314
 
 
-def read_newsgroups(location: str, *, max_length: int | None = None) -> RawDataset:
+def read_newsgroups(location: str, options: Options) -> RawDataset:
     """Posts as int32 [posts, length] of word numbers, labels by alphabetical order of the groups.
 
     Args:
         location: a folder or archive of "bydate" kind, with a folder whose name ends in "train" and one whose name ends
             in "test", each with group folders; or of group folders alone, then test and val are split off. The posts
             are files without suffix or .txt, in latin-1. "" has scikit-learn download "bydate" and keep it.
-        max_length: words kept from the start of each post, at least 1, by default 1000. Length is that of the longest
+        options: max_length words, by default 1000, are kept from the start of each post. Length is that of the longest
             post left.
 
     Raises:
@@ -39,17 +39,16 @@ def read_newsgroups(location: str, *, max_length: int | None = None) -> RawDatas
         there are more or fewer posts, the same shares; of "bydate", with its own test split, 900 of 11,314 for
         validation.
     """
-    limit = MAX_LENGTH if max_length is None else max_length
     if not location:
-        return _fetched(limit)
-    source = sources.find("newsgroups", location, hint="newsgroups alone downloads the posts with scikit-learn")
+        return _fetched(options)
+    source = sources.find("newsgroups", location)
     folder = sources.unpacked(source)
     names = [name for name in sources.list_files(folder) if PurePosixPath(name).suffix.lower() in SUFFIXES]
     texts = ((folder / name).read_bytes().decode("latin-1") for name in names)
-    return _dataset([_plain_name(name) for name in names], texts, source.checksum, source.where, limit)
+    return _dataset([_plain_name(name) for name in names], texts, source.checksum, source.where, options)
 
 
-def _fetched(limit: int) -> RawDataset:
+def _fetched(options: Options) -> RawDataset:
     from sklearn.datasets import fetch_20newsgroups  # heavy, and only this data set needs it
 
     names, texts, digest = [], [], hashlib.sha256()
@@ -61,7 +60,7 @@ def _fetched(limit: int) -> RawDataset:
             names.append(f"{part}/{bunch.target_names[label]}/{PurePosixPath(str(file)).name}")
             texts.append(text)
             digest.update(f"{names[-1]}\0{len(text)}\0{text}".encode())
-    return _dataset(names, texts, digest.hexdigest(), "newsgroups", limit)
+    return _dataset(names, texts, digest.hexdigest(), "newsgroups", options)
 
 
 def tokenise(post: str) -> list[str]:
@@ -86,14 +85,15 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _dataset(names: Sequence[str], texts: Iterable[str], checksum: str, where: str, limit: int) -> RawDataset:
-    plan = images.layout(names, where=where)
-    vocabulary, ids = number_words(tokenise(text)[:limit] for text in texts)
-    splits = plan.splits(pad_texts(ids))
-    for part, split in splits.items():
+def _dataset(names: Sequence[str], texts: Iterable[str], checksum: str, where: str, options: Options) -> RawDataset:
+    class_names, members = images.layout(names, where=where)
+    vocabulary, ids = number_words(tokenise(text)[: options.max_length or MAX_LENGTH] for text in texts)
+    x, splits = pad_texts(ids), {}
+    for part, (rows, labels) in members.items():
+        splits[part] = split = Split(x[rows], labels)
         if np.mean(split.x[:, 0] == 1) > 0.5:
             raise InputError(f"{where}: most posts of {part} have no words behind an empty line: fetch the posts again")
-    return RawDataset(splits, plan.class_names, checksum, vocabulary, _split_off(splits))
+    return RawDataset(splits, class_names, checksum, vocabulary, _split_off(splits), MAX_WORDS)
 
 
 def _split_off(splits: dict) -> Sizes:

@@ -1,41 +1,31 @@
 """Registry of data sets: a name in, a `Dataset` out."""
 
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import NamedTuple
 
-from focalgeo.data import sources, vocabulary
-from focalgeo.data.builtin import make_clusters, read_digits
-from focalgeo.data.images import read_folder, read_tiny_imagenet
-from focalgeo.data.newsgroups import MAX_WORDS, read_newsgroups
-from focalgeo.data.splits import RawDataset, Sizes, check_split, divide
-from focalgeo.data.tfds import read_tfds
-from focalgeo.data.treebank import read_treebank
+from focalgeo.data import builtin, images, newsgroups, tfds, treebank, vocabulary
+from focalgeo.data.splits import Options, RawDataset, Sizes, check_labels, divide
 from focalgeo.types import Dataset, InputError
 
 
 class Reader(NamedTuple):
     """Reader of the data sets of one kind."""
 
-    read: Callable[..., RawDataset]  # of the text behind the colon, with `keywords`
+    read: Callable[[str, Options], RawDataset]  # of the text behind the colon
     argument: str  # how messages write what stands behind the kind; in brackets where it may be missing
-    keywords: tuple[str, ...]  # what `read` takes of the arguments of `load_dataset`
     options: tuple[str, ...]  # config fields that apply
 
 
 # By the kind, which stands in front of the colon.
-READERS: MappingProxyType[str, Reader] = MappingProxyType(
-    {
-        "digits": Reader(read_digits, "", (), ()),
-        "tfds": Reader(read_tfds, ":NAME", ("image_size", "tell"), ("image_size",)),
-        "folder": Reader(read_folder, ":PATH", ("image_size", "tell"), ("image_size",)),
-        "tiny_imagenet": Reader(read_tiny_imagenet, ":PATH", ("image_size", "tell"), ("image_size",)),
-        "newsgroups": Reader(read_newsgroups, "[:PATH]", ("max_length",), ("max_words", "max_length")),
-        "sst": Reader(read_treebank, ":PATH", (), ("max_words",)),
-        "clusters": Reader(make_clusters, ":DEVIATION", ("sizes", "seed"), ()),
-    }
-)
-FORMS = tuple(f"{kind}{reader.argument}" for kind, reader in READERS.items())
+READERS = {
+    "digits": Reader(builtin.read_digits, "", ()),
+    "tfds": Reader(tfds.read_tfds, ":NAME", ("image_size",)),
+    "folder": Reader(images.read_folder, ":PATH", ("image_size",)),
+    "tiny_imagenet": Reader(images.read_tiny_imagenet, ":PATH", ("image_size",)),
+    "newsgroups": Reader(newsgroups.read_newsgroups, "[:PATH]", ("max_words", "max_length")),
+    "sst": Reader(treebank.read_treebank, ":PATH", ("max_words",)),
+    "clusters": Reader(builtin.make_clusters, ":DEVIATION", ()),
+}
 
 
 def load_dataset(
@@ -48,7 +38,7 @@ def load_dataset(
     image_size: int | None = None,
     max_words: int | None = None,
     max_length: int | None = None,
-    tell: sources.Tell | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Dataset:
     """Train, val and test of a data set by name, the same bits for the same arguments on every machine.
 
@@ -89,24 +79,17 @@ def load_dataset(
             data, labels out of range, or more examples than there are.
     """
     kind, colon, argument = name.partition(":")
-    form = READERS[kind].argument if kind in READERS else None
-    if form is None or (not colon and form[:1] == ":") or (colon and not form):
-        raise InputError.of_choice("config.data.name", name, FORMS)
-    reader, sizes = READERS[kind], Sizes(train_size, val_size, test_size)
-    options = {"image_size": image_size, "max_words": max_words, "max_length": max_length}
-    for option, value in options.items():
-        if value is not None and not (option in reader.options and value >= 1) and (kind, value) != ("digits", 8):
-            raise InputError(
-                f"{option} {value} does not apply to {name}: leave it out, or give at least 1 where it does"
-            )
-    options |= {"tell": tell, "sizes": sizes, "seed": split_seed}
-    raw = reader.read(argument, **{keyword: options[keyword] for keyword in reader.keywords})
-    for part, split in raw.splits.items():
-        check_split(split, len(raw.class_names), where=f"{name}: {part}")
-    labels = raw.splits["train"].y
-    if len({*labels[labels >= 0].tolist()}) < 2:
-        raise InputError(f"{name}: train holds one class only: give at least two")
+    reader = READERS.get(kind)
+    if reader is None or reader.argument[:1] == ":" != colon or (colon and not reader.argument):
+        forms = (f"{kind}{reader.argument}" for kind, reader in READERS.items())
+        raise InputError.of_choice("config.data.name", name, forms)
+    sizes = Sizes(train_size, val_size, test_size)
+    options = Options(sizes, split_seed, image_size, max_words, max_length, tell)
+    for option in ("image_size", "max_words", "max_length"):
+        value = getattr(options, option)
+        if value is not None and (option not in reader.options or value < 1):
+            raise InputError(f"{option} is {value} for {name}: give at least 1 where it applies, or leave it out")
+    raw = reader.read(argument, options)
+    check_labels(raw, name=name)
     data = divide(raw, sizes, name=name, seed=split_seed)
-    if not data.vocabulary:
-        return data
-    return vocabulary.encode_dataset(data, max_words=max_words or (MAX_WORDS if kind == "newsgroups" else None))
+    return vocabulary.encode_dataset(data, max_words=max_words or raw.max_words) if data.vocabulary else data

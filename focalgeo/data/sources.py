@@ -9,9 +9,9 @@ import os
 import shutil
 import stat
 import tarfile
-import time
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ import filelock
 import numpy as np
 import platformdirs
 
-from focalgeo import files
 from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split, shown
 
@@ -28,9 +27,6 @@ FORMAT = 3  # of the arrays in the cache: raise it when what is stored, or how i
 LARGEST_FILE = 1 << 30  # bytes of one image or text
 # An archive may unpack to LEAST + RATIO times its size: images hardly shrink, texts at most twentyfold.
 UNPACKED_LEAST, UNPACKED_RATIO = 1 << 30, 200
-SECONDS = 5.0  # between two lines of progress
-
-Tell = Callable[[str], None]  # gets a line of progress
 
 
 class Source(NamedTuple):
@@ -42,7 +38,7 @@ class Source(NamedTuple):
 
 
 @contextlib.contextmanager
-def reading(where: object, mend: str = "check the path, or write it again") -> Iterator[None]:
+def reading(where: object, mend: str = "check the path and the disk, or write it again") -> Iterator[None]:
     """Turn whatever a reader raises into one line: what is damaged or beyond memory raises some thirty types.
 
     Raises:
@@ -56,21 +52,18 @@ def reading(where: object, mend: str = "check the path, or write it again") -> I
         why = " ".join(str(error).split()) or type(error).__name__
         if "pickle" in why.lower() or "weights_only" in why:  # whose advice is to let the file run its code
             why = "it holds more than arrays, which could run code"
-        raise InputError(
-            f"{shown(where, most=200)} cannot be read or written ({shown(why, most=200)}): {mend}"
-        ) from error
+        raise InputError(f"{where} cannot be read or written ({shown(why, most=200)}): {mend}") from error
 
 
-def find(kind: str, location: str, *, hint: str = "") -> Source:
-    """The folder or archive at a location; ~ is the home folder. `hint` ends the message where there is none.
+def find(kind: str, location: str) -> Source:
+    """The folder or archive at a location; ~ is the home folder.
 
     Raises:
         InputError: nothing is there, or it cannot be read.
     """
     where, path = f"{kind}:{location}", Path(os.path.expanduser(location))
     if not location or not (os.path.isdir(path) or os.path.isfile(path)):
-        mend = f"check the path, relative to {Path.cwd()}{hint and f'; {hint}'}"
-        raise InputError(f"{shown(where, most=200)}: there is no such folder or archive: {mend}")
+        raise InputError(f"{where}: there is no such folder or archive: check the path, relative to {Path.cwd()}")
     with reading(where):
         return Source(where, path, checksum(path))
 
@@ -131,61 +124,39 @@ def unpacked(source: Source) -> Path:
     if not source.path.name.lower().endswith(ARCHIVES):
         choices = ", ".join(ARCHIVES)
         raise InputError(f"{source.where} is neither a folder nor an archive: give a folder or one of {choices}")
-    folder = _cache_folder() / "unpacked" / source.checksum
-    if not folder.is_dir():
-        with _one_at_a_time(folder), reading(source.where):
-            if not folder.is_dir():
-                temporary = folder.with_name(f".{folder.name}")
-                try:
-                    (_unpack_zip if source.path.suffix.lower() == ".zip" else _unpack_tar)(source.path, temporary)
-                    os.replace(temporary, folder)
-                finally:
-                    shutil.rmtree(temporary, ignore_errors=True)
-    return folder
+    return _made(f"unpacked-{source.checksum}", partial(_unpack, source.path))
 
 
-def _unpack_tar(path: Path, folder: Path) -> None:
-    check = _checker(path)
+def _unpack(path: Path, folder: Path) -> None:
+    left = UNPACKED_LEAST + UNPACKED_RATIO * path.stat().st_size
 
-    def kept(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo | None:
-        check(member.name, member.size)
-        if is_hidden(member.name):
+    def wanted(name: str, size: int) -> bool:
+        nonlocal left
+        left -= size
+        if left < 0 or size < 0:
+            raise ValueError(f"it unpacks to more than {UNPACKED_RATIO} times its own size")
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"{name} leads out of the archive")
+        return not is_hidden(name)
+
+    def filtered(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo | None:
+        if not wanted(member.name, member.size):
             return None
         if not (member.isreg() or member.isdir()):
-            raise tarfile.TarError(f"{member.name} is a link or a device; tar --dereference packs files")
+            raise ValueError(f"{member.name} is a link or a device; tar --dereference packs files")
         return tarfile.data_filter(member, target)
 
+    if path.suffix.lower() == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(folder, [file for file in archive.infolist() if wanted(file.filename, file.file_size)])
+        return
     with tarfile.open(path) as archive:
-        archive.extractall(folder, filter=kept)
+        archive.extractall(folder, filter=filtered)
         # tarfile takes an unreadable header, or the end of a file that is cut, for the end of the archive.
         archive.fileobj.seek(archive.offset)
         rest = [any(block) for block in iter(lambda: archive.fileobj.read(1 << 20), b"")]
         if not rest or any(rest):
-            raise tarfile.ReadError("it is cut short, or has an unreadable header")
-
-
-def _unpack_zip(path: Path, folder: Path) -> None:
-    check = _checker(path)
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            check(member.filename, member.file_size)
-        archive.extractall(folder, [name for name in archive.namelist() if not is_hidden(name)])
-    folder.mkdir(exist_ok=True)  # of an empty archive there is none
-
-
-def _checker(path: Path) -> Callable[[str, int], None]:
-    """A function of each member's name and size, which refuses names that lead out and sizes that add up to a bomb."""
-    left = UNPACKED_LEAST + UNPACKED_RATIO * path.stat().st_size
-
-    def check(name: str, size: int) -> None:
-        nonlocal left
-        left -= size
-        if left < 0 or size < 0:
-            raise tarfile.TarError(f"it unpacks to more than {UNPACKED_RATIO} times its own size")
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise tarfile.TarError(f"{name} leads out of the archive")
-
-    return check
+            raise ValueError("it is cut short, or has an unreadable header")
 
 
 def decoded(source: Source, key: str, build: Callable[[], RawDataset]) -> RawDataset:
@@ -196,46 +167,33 @@ def decoded(source: Source, key: str, build: Callable[[], RawDataset]) -> RawDat
         key: names everything else that changes what is decoded.
         build: makes the data set, images with labels.
     """
-    path = _cache_folder() / f"{key}-{source.checksum}-v{FORMAT}.npz"
-    if not path.exists():
-        with _one_at_a_time(path):
-            if not path.exists():
-                splits, class_names, *_ = build()
-                arrays = {f"{part}_{axis}": getattr(split, axis) for part, split in splits.items() for axis in "xy"}
-                with reading(path, _MEND):
-                    files.replace(path, lambda file: np.savez(file, class_names=np.array(class_names), **arrays))
+
+    def write(path: Path) -> None:
+        splits, class_names, *_ = build()
+        arrays = {f"{part}_{axis}": array for part, split in splits.items() for axis, array in split._asdict().items()}
+        np.savez(path, class_names=class_names, **arrays)
+
+    path = _made(f"{key}-{source.checksum}-v{FORMAT}.npz", write)
     with reading(path, "remove it, and it is made again"), np.load(path) as arrays:
-        parts = [name.removesuffix("_x") for name in arrays.files if name.endswith("_x")]
+        parts = [name.removesuffix("_x") for name in arrays if name.endswith("_x")]
         splits = {part: Split(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in parts}
         return RawDataset(splits, tuple(arrays["class_names"].tolist()), source.checksum)
 
 
-def _cache_folder() -> Path:
-    return platformdirs.user_cache_path("focalgeo")
-
-
-_MEND = "free some space, or name another folder in XDG_CACHE_HOME"
-
-
-@contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Of several processes that make the same file or folder, one makes it and the others wait."""
-    lock = filelock.FileLock(path.with_name(f".{path.name}.lock"))
-    with reading(path.parent, _MEND):
+def _made(name: str, make: Callable[[Path], None]) -> Path:
+    """A file or folder of the cache, made at another path and then moved; of several processes one makes it."""
+    path = platformdirs.user_cache_path("focalgeo") / name
+    if path.exists():
+        return path
+    temporary = path.with_name(f".{name}")
+    with reading(path, "check the disk, or name another folder in XDG_CACHE_HOME"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        held = lock.acquire()
-    with held:
-        yield
-
-
-def counted(tell: Tell | None, where: str) -> Callable[[int], None]:
-    """A function of the number of examples read so far, which gives a line to `tell` every few seconds."""
-    told = time.monotonic()
-
-    def count(number: int) -> None:
-        nonlocal told
-        if tell is not None and time.monotonic() - told > SECONDS:
-            tell(f"read {number:,} examples of {where}")
-            told = time.monotonic()
-
-    return count
+        with filelock.FileLock(path.with_name(f".{name}.lock")):
+            if not path.exists():
+                temporary.mkdir(exist_ok=True)  # a process that was killed may have left it
+                try:
+                    make(temporary / name)
+                    os.replace(temporary / name, path)
+                finally:
+                    shutil.rmtree(temporary)
+    return path

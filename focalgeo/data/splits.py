@@ -1,5 +1,6 @@
 """Train, val and test splits: the papers' seeded rule, subsets, and the checks of every split."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,17 @@ class Sizes(NamedTuple):
     test: int | None = None
 
 
+class Options(NamedTuple):
+    """What a reader may be asked for besides the data set; each heeds what applies to it."""
+
+    sizes: Sizes = Sizes()
+    seed: int = 1  # of splits
+    image_size: int | None = None  # height and width that images are resized to; None: they must all have one size
+    max_words: int | None = None  # in the vocabulary
+    max_length: int | None = None  # words kept from the start of each text
+    tell: Callable[[str], None] | None = None  # gets a line of progress now and then
+
+
 class RawDataset(NamedTuple):
     """A data set as published; `splits` holds "train" and, where they exist, "val" and "test".
 
@@ -30,6 +42,7 @@ class RawDataset(NamedTuple):
     checksum: str
     vocabulary: tuple[str, ...] = ()
     split_off: Sizes = Sizes()
+    max_words: int | None = None  # in the vocabulary unless asked otherwise
 
 
 def split_indices(n: int, val_size: int, seed: int) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " val"]]:
@@ -73,34 +86,27 @@ def divide(raw: RawDataset, sizes: Sizes, *, name: str, seed: int) -> Dataset:
     """
     train, splits = raw.splits["train"], {}
     n = len(train.y)
-    default = max(1, n // (10 if "test" in raw.splits else 5))
-    rows = np.arange(n)
+    default, rows = max(1, n // (10 if "test" in raw.splits else 5)), np.arange(n)
     for part in ("test", "val"):
-        size = getattr(sizes, part)
-        if part in raw.splits:
-            split = raw.splits[part]
-            taken = slice(None)
-            if size not in (None, len(split.y)):
-                _check_size(size, len(split.y), name, part)
-                taken = np.sort(split_indices(len(split.y), size, seed)[1])
-        else:
-            split = train
-            size = size or getattr(raw.split_off, part) or default
+        size, split = getattr(sizes, part), raw.splits.get(part)
+        if split is None:
+            split, size = train, size or getattr(raw.split_off, part) or default
             _check_size(size, len(rows) - 1, name, part)
-            rest, taken = split_indices(len(rows), size, seed)
-            rows, taken = rows[rest], rows[taken]
+            rows, taken = (rows[indices] for indices in split_indices(len(rows), size, seed))
+        else:
+            _check_size(size, len(split.y), name, part)
+            taken = np.sort(np.random.RandomState(seed).permutation(len(split.y))[:size])
         splits[part] = Split(split.x[taken], split.y[taken])
     if len(rows) == n:
         rows, _ = split_indices(n, 0, seed)
-    if sizes.train is not None:
-        _check_size(sizes.train, len(rows), name, "train")
+    _check_size(sizes.train, len(rows), name, "train")
     rows = rows[: sizes.train]
     splits["train"] = Split(train.x[rows], train.y[rows])
     return Dataset(name, class_names=raw.class_names, checksum=raw.checksum, vocabulary=raw.vocabulary, **splits)
 
 
-def _check_size(size: int, most: int, name: str, part: str) -> None:
-    if not 1 <= size <= most:
+def _check_size(size: int | None, most: int, name: str, part: str) -> None:
+    if size is not None and not 1 <= size <= most:
         mend = f"set config.data.{part}_size from 1 to {most}, or others lower"
         raise InputError(f"{name}: {part} can have {most} examples, {size} were asked for: {mend}")
 
@@ -128,31 +134,19 @@ def gaps(dataset: Dataset) -> list[str]:
     return sentences
 
 
-def check_split(split: Split, num_classes: int, *, where: str = "the split") -> None:
-    """Refuses a split that is empty, of unequal lengths, with labels outside 0..num_classes-1 or non-finite values.
+def check_labels(raw: RawDataset, *, name: str) -> None:
+    """Refuse a split without examples or with a label that is no class, and a train split of one class.
 
-    Args:
-        split: x [examples, ...] of any dtype, y integers [examples], or [examples, nodes] where -1 is a node without a
-            label and every example needs one label at least.
-        num_classes: at least 2.
-        where: what the message calls the split, for example "digits: train".
-
-    Raises:
-        InputError: one line naming the first offending example.
+    -1 stands for a node of a tree without a label; every example needs one.
     """
-    x, y = split
-    if num_classes < 2 or len(y) == 0 or len(x) != len(y):
-        counts = f"{num_classes} classes, {len(x)} examples and {len(y)} labels"
-        raise InputError(f"{where} has {counts}: give two classes at least, and one label for each example")
-    rows = y.reshape(len(y), -1)
-    outside = (rows < (0 if y.ndim == 1 else -1)) | (rows >= num_classes)
-    faults = {
-        f"no label from 0 to {num_classes - 1}": outside.any(axis=1) | (rows < 0).all(axis=1),
-        "NaN or infinite values": ~np.isfinite(x).reshape(len(x), -1).all(axis=1),
-    }
-    for what, wrong in faults.items():
-        if wrong.any():
-            first = int(np.argmax(wrong))
+    for part, (_, y) in raw.splits.items():
+        labels = y.reshape(len(y), -1)
+        top = labels.max(axis=1, initial=-1)
+        wrong = (top < 0) | (top >= len(raw.class_names)) | (labels.min(axis=1, initial=0) < (0 if y.ndim == 1 else -1))
+        if wrong.any() or not len(y):
+            what = f"label of example {np.argmax(wrong)} is none" if len(y) else "split is empty"
             raise InputError(
-                f"{where}: {wrong.sum()} examples have {what}, the first is example {first}: mend or remove them"
+                f"{name}: {part}: the {what}: give examples with labels from 0 to {len(raw.class_names) - 1}"
             )
+    if np.unique(raw.splits["train"].y.clip(-1)).size - (raw.splits["train"].y.min() < 0) < 2:
+        raise InputError(f"{name}: train holds one class only: give at least two")

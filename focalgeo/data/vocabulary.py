@@ -1,16 +1,14 @@
 """Vocabularies and word vectors: token id 0 is padding, 1 an unknown word, from 2 on the words of the vocabulary."""
 
-import contextlib
 import gzip
 import os
 import zipfile
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int, Int32
+from jaxtyping import Float32, Int32
 
 from focalgeo.data import sources
 from focalgeo.types import Dataset, InputError, Split
@@ -32,13 +30,11 @@ def number_words(texts: Iterable[Sequence[str]]) -> NumberedTexts:
     Args:
         texts: the words of each text; "<unk>" among them is the unknown word. Read once, so a generator will do.
     """
-    met: defaultdict[str, int] = defaultdict()
-    met.default_factory = met.__len__
-    met[PADDING], met[UNKNOWN] = 0, 1
-    ids = [np.array([met[word] for word in text] or [1], np.int32) for text in texts]
-    vocabulary = (*SPECIAL, *sorted(met.keys() - set(SPECIAL)))
-    positions = np.empty(len(vocabulary), np.int32)
-    positions[[met[word] for word in vocabulary]] = np.arange(len(vocabulary), dtype=np.int32)
+    met = {PADDING: 0, UNKNOWN: 1}  # in the order in which they are met
+    ids = [np.array([met.setdefault(word, len(met)) for word in text] or [1], np.int32) for text in texts]
+    vocabulary = (*SPECIAL, *sorted(met.keys() - {*SPECIAL}))
+    rank = {word: position for position, word in enumerate(vocabulary)}
+    positions = np.array([rank[word] for word in met], np.int32)
     return NumberedTexts(vocabulary, [positions[text] for text in ids])
 
 
@@ -50,50 +46,34 @@ def pad_texts(ids: Sequence[Int32[np.ndarray, " _"]]) -> Int32[np.ndarray, "text
     return x
 
 
-def build_vocabulary(
-    ids: Int[np.ndarray, "..."], words: Sequence[str], *, max_words: int | None = None
-) -> tuple[str, ...]:
-    """The most frequent words, by falling count, ties in the order of `words`, behind "" and "<unk>".
+def encode_dataset(data: Dataset, *, max_words: int | None = None) -> Dataset:
+    """The data set with the vocabulary of its own train split; words that occur in val or test only become unknown.
+
+    The vocabulary holds the most frequent words, by falling count, ties in the order of data.vocabulary, behind "" and
+    "<unk>".
 
     Args:
-        ids: integers of any shape, positions in `words`; 0 and 1 do not count.
-        words: what the positions mean; the first two are "" and "<unk>".
+        data: words are positions in data.vocabulary. They are in x [examples, length], or in x[..., 0] of trees
+            [examples, slots, 3].
         max_words: how many words at most, 1 or more, the two special ones not counted; None keeps all that occur.
 
     Accuracy:
         exact, held against collections.Counter by tests/data/test_texts.py.
     """
-    counts = np.bincount(ids.ravel(), minlength=len(words))
+    counts = np.bincount(_words(data.train.x).ravel(), minlength=len(data.vocabulary))
     counts[: len(SPECIAL)] = 0
-    order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
-    return (*SPECIAL, *(words[position] for position in order[:max_words]))
-
-
-def encode(
-    ids: Int[np.ndarray, "*shape"], words: Sequence[str], vocabulary: Sequence[str]
-) -> Int32[np.ndarray, "*shape"]:
-    """Positions in `words` as positions in `vocabulary`, int32 of the same shape; 1 where the word is not in it."""
-    known = {word: position for position, word in enumerate(vocabulary)}
-    return np.array([known.get(word, 1) for word in words], np.int32)[ids]
-
-
-def encode_dataset(data: Dataset, *, max_words: int | None = None) -> Dataset:
-    """The data set with the vocabulary of its own train split; words that occur in val or test only become unknown.
-
-    Args:
-        data: words are positions in data.vocabulary. They are in x [examples, length], or in x[..., 0] of trees
-            [examples, slots, 3].
-        max_words: as in `build_vocabulary`.
-    """
-    vocabulary = build_vocabulary(_words(data.train.x), data.vocabulary, max_words=max_words)
+    frequent = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)][:max_words]
+    kept = [0, 1, *frequent.tolist()]
+    ids = np.ones(len(data.vocabulary), np.int32)
+    ids[kept] = np.arange(len(kept))
 
     def encoded(split: Split) -> Split:
         x = split.x.copy()
-        _words(x)[...] = encode(_words(x), data.vocabulary, vocabulary)
+        _words(x)[...] = ids[_words(x)]
         return Split(x, split.y)
 
     splits = {part: encoded(getattr(data, part)) for part in ("train", "val", "test")}
-    return data._replace(vocabulary=vocabulary, **splits)
+    return data._replace(vocabulary=tuple(data.vocabulary[position] for position in kept), **splits)
 
 
 def _words(x: np.ndarray) -> np.ndarray:
@@ -127,7 +107,7 @@ def read_embeddings(
     """
     path = Path(os.path.expanduser(path))
     wanted = {word.encode(): row for row, word in enumerate(vocabulary) if row > 0}
-    with sources.reading(path), _opened(path) as file:
+    with sources.reading(path), _open(path) as file:
         vectors = _read_vectors(file, wanted, path)
     if not vectors:
         raise InputError(
@@ -147,37 +127,28 @@ def _read_vectors(file: BinaryIO, wanted: dict[bytes, int], path: Path) -> dict[
     size = 0
     for number, line in enumerate(file, start=1):
         word, _, rest = line.rstrip(b" \r\n").partition(b" ")
-        values = rest.count(b" ") + 1
-        if number == 1 and values == 1 and word.isdigit() and rest.isdigit():
+        if number == 1 and rest.isdigit():
             continue
-        size = size or values
-        if values < size or not rest:
-            raise InputError(f"{path}, line {number}, has {values} numbers where {size} are expected: mend the file")
+        size = size or rest.count(b" ") + 1
         row = wanted.get(word)
-        if values > size or row is None or row in vectors:
+        if row is None or row in vectors or rest.count(b" ") >= size:
             continue
-        with sources.reading(f"{path}, line {number},", "mend the file"):
+        with sources.reading(f"{path}, line {number},"):
             vector = np.array([float(value) for value in rest.split(b" ")])
-            if not (np.abs(vector) <= np.finfo(np.float32).max).all():
-                raise ValueError("a value is not finite in float32")
+            if len(vector) < size or not (np.abs(vector) <= np.finfo(np.float32).max).all():
+                raise ValueError(f"it has no {size} numbers that are finite in float32")
         vectors[row] = vector.astype(np.float32)
     return vectors
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    archive = next((p for p in (path, *path.parents) if p.suffix.lower() == ".zip" and p.is_file()), None)
+def _open(path: Path) -> BinaryIO:
+    archive = next((part for part in (path, *path.parents) if part.suffix.lower() == ".zip"), None)
+    if not os.path.isfile(archive or path):  # a pipe would be waited for
+        raise InputError(f"there is no file {path}: check the path, relative to {Path.cwd()}")
     if archive is None:
-        if not os.path.isfile(path):  # a pipe would be waited for
-            raise InputError(f"there is no file {path}: check the path, relative to {Path.cwd()}")
-        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
-            yield file
-        return
-    with zipfile.ZipFile(archive) as members:
-        member = path.relative_to(archive).as_posix()
-        names = [name for name in members.namelist() if not name.endswith("/") and member in (name, ".")]
-        if len(names) != 1:
-            choices = ", ".join(f"{archive}/{name}" for name in members.namelist())
-            raise InputError(f"{path} is not one file of vectors: name one of {choices or 'another archive'}")
-        with members.open(names[0]) as file:
-            yield file
+        return (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb")
+    members = zipfile.ZipFile(archive)
+    names = members.namelist() if path == archive else [path.relative_to(archive).as_posix()]
+    if len(names) != 1:
+        raise InputError(f"{path} holds {len(names)} files: name one, as {archive}/{names[0] if names else 'FILE'}")
+    return members.open(names[0])

@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from jaxtyping import Float, Int
 
 from focalgeo import curvature, parallel
-from focalgeo.arguments import count
+from focalgeo.checks import count
 from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
 from focalgeo.precision import at_highest
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite

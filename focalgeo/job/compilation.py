@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import platformdirs
 
-from focalgeo.data.cache import cache_directory
 from focalgeo.job import say
 from focalgeo.types import shown
 
@@ -34,7 +34,7 @@ def keep_programs() -> Path | None:
         jax.config.update("jax_compilation_cache_dir", None)  # jax takes it for the folder it runs in
     if VARIABLE in os.environ or jax.config.jax_compilation_cache_dir is not None:
         return None
-    kept = cache_directory(None) / "xla"
+    kept = platformdirs.user_cache_path("focalgeo") / "xla"
     folder = kept / _machine()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def programs_kept() -> Iterator[None]:
     is_empty = folder is not None and not any(folder.iterdir())
     yield
     if folder is None and VARIABLE not in os.environ and jax.config.jax_compilation_cache_dir is None:
-        kept = shown(cache_directory(None) / "xla", most=200)
+        kept = shown(platformdirs.user_cache_path("focalgeo") / "xla", most=200)
         say(f"no compiled programs are kept: {kept} is no folder that you can write to, and nobody else")
     if is_empty and any(folder.iterdir()):
         say(f"compiled programs are kept in {shown(folder, most=200)}: the next runs start sooner")

@@ -9,9 +9,8 @@ from scipy.special import gammaincc  # scipy.stats takes a second to import
 from focalgeo.calibration import Fitted
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job.inputs import Inputs, Options
-from focalgeo.probabilities import PROBABILITY_FLOOR
 from focalgeo.rows import LEAST_EXAMPLES
-from focalgeo.types import Array
+from focalgeo.types import PROBABILITY_FLOOR, Array
 
 PER_BIN = 50  # examples for each bin; with fewer, noise is a large part of an ECE
 STANDARD_ERRORS = 3.0  # from which on a difference between val and test is named

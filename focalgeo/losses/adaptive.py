@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from focalgeo.arguments import (
+from focalgeo.checks import (
     array_of,
     check_bins,
     check_finite,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Integer
 
-from focalgeo.arguments import (
+from focalgeo.checks import (
     array_of,
     check_interval,
     in_classes,

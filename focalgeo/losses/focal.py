@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Integer
 
-from focalgeo.arguments import check_finite, marked, number_array
+from focalgeo.checks import check_finite, marked, number_array
 from focalgeo.losses.log_odds import LabelledRows, labelled_rows, log_rest, margins, softplus, true_class_log_odds
 from focalgeo.types import Array
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from focalgeo.arguments import array_of, is_traced, label_array, marked, mask_array, score_table
+from focalgeo.checks import TABLE, array_of, is_traced, label_array, marked, mask_array, score_rows
 from focalgeo.losses.log_odds import softplus, true_class_log_odds, valid_rows
 from focalgeo.types import Array, InputError
 
@@ -72,7 +72,7 @@ def weighted_mmce(
 
 def _checked(logits, labels, mask):
     """The rows, and the mask as truth values; what it leaves out may hold anything."""
-    table = score_table("logits", logits)
+    table = score_rows("logits", logits, shape=TABLE)
     if len(table) == 0:
         raise InputError("logits and labels are empty: give at least one example")
     mask = mask_array(mask, array_of("labels", labels))

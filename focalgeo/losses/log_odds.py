@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from focalgeo.arguments import array_of, in_classes, is_traced, label_array, score_rows
+from focalgeo.checks import array_of, in_classes, is_traced, label_array, score_rows
 from focalgeo.types import Array
 
 

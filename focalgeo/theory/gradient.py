@@ -7,7 +7,8 @@ p nears 1.
 import jax
 import jax.numpy as jnp
 
-from focalgeo.arguments import (
+from focalgeo.calibration.roots import implicit_step, newton_in_bracket
+from focalgeo.checks import (
     Batch,
     Numbers,
     broadcast,
@@ -17,7 +18,6 @@ from focalgeo.arguments import (
     is_traced,
     marked,
 )
-from focalgeo.calibration.roots import implicit_step, newton_in_bracket
 from focalgeo.types import Array, InputError
 
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import (
+from focalgeo.calibration.roots import bisection, implicit_step
+from focalgeo.checks import (
     Rows,
     Scalar,
     broadcast,
@@ -18,7 +19,6 @@ from focalgeo.arguments import (
     number_array,
     score_rows,
 )
-from focalgeo.calibration.roots import bisection, implicit_step
 from focalgeo.types import Array, InputError
 
 _FAR = 80.0  # beyond it a sum of exponentials may overflow, and a logarithm of sums loses little

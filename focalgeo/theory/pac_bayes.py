@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from focalgeo.arguments import (
+from focalgeo.checks import (
     Batch,
     Numbers,
     Scalar,

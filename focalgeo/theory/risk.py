@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Float, Integer
 
-from focalgeo.arguments import (
+from focalgeo.calibration import inverse_focal_calibration
+from focalgeo.checks import (
     Batch,
     Numbers,
     Rows,
@@ -19,7 +20,6 @@ from focalgeo.arguments import (
     number_array,
     score_rows,
 )
-from focalgeo.calibration import inverse_focal_calibration
 from focalgeo.losses import focal_loss
 from focalgeo.types import Array, InputError
 

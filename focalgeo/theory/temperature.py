@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.arguments import (
+from focalgeo.calibration import binary_focal_calibration, focal_calibration
+from focalgeo.calibration.roots import golden_section
+from focalgeo.checks import (
     Batch,
     Numbers,
     Scalar,
@@ -23,8 +25,6 @@ from focalgeo.arguments import (
     marked,
     number_array,
 )
-from focalgeo.calibration import binary_focal_calibration, focal_calibration
-from focalgeo.calibration.roots import golden_section
 from focalgeo.types import Array, InputError
 
 _POINTS = 4096  # logits at which the ratio of the maps is evaluated; it is too smooth for more to matter
@@ -203,7 +203,7 @@ def _check(gamma: Array, num_classes: int, steps: int | None, spread: float) -> 
     number_array("gamma", gamma, ())
     check_above("gamma", gamma, -1)
     if steps is not None:
-        count("steps", steps, 2, MOST_STEPS[num_classes], because="the lattice has a million points then")
+        count("steps", steps, 2, MOST_STEPS[num_classes])
     if is_traced(spread):
         raise InputError("spread is traced: give a plain number")
     number_array("spread", spread, ())

@@ -214,7 +214,7 @@ def test_certain_and_impossible_classes():
 @pytest.mark.parametrize(
     ("p", "gamma", "words"),
     [
-        (0.8, 1.0, r"no class axis of two or more: give probabilities, \[p, 1 - p\]"),
+        (0.8, 1.0, r"p: has shape \(\) but expected"),
         ([0.8, 0.8], 1.0, "p sums to 1.6"),
         ([1.2, -0.2], 1.0, "p is 1.2"),
         ([0.8, 0.2], -1.0, "gamma is -1"),
@@ -227,7 +227,7 @@ def test_bad_input(p, gamma, words):
 
 
 def test_bad_logits():
-    with pytest.raises(InputError, match="logits holds NaN"):
+    with pytest.raises(InputError, match="logits is nan"):
         proper_focal_loss([np.nan, 0.0], 0, 1.0)
     with pytest.raises(InputError, match="q has 3"):
         conditional_risk([0.5, 0.5], [0.5, 0.25, 0.25], 1.0)

@@ -1,0 +1,71 @@
+"""What the figures of questions are drawn with: panels, intervals, logarithmic axes, one legend."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
+from experiments.numbers import Interval
+
+BLUE, RED, GREEN = "#0072b2", "#d55e00", "#009e73"
+COLOURS = (BLUE, RED, GREEN, "#000000", "#cc79a7", "#e69f00", "#56b4e9")
+MARKERS = "os^DvP*X<>hp"
+STYLES = ("-", "--", ":", "-.")
+
+
+def panels(rows: int, columns: int, width: float, height: float, **shared: Any) -> tuple[Figure, np.ndarray]:
+    """A figure of so many panels [rows, columns], each with a grid behind."""
+    figure, axes = plt.subplots(rows, columns, squeeze=False, figsize=(width, height), layout="constrained", **shared)
+    for axis in axes.flat:
+        axis.grid(color="0.9")
+        axis.set_axisbelow(True)
+    return figure, axes
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour and marker of a group, by its place among all."""
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+
+
+def intervals(axis: Axes, at: Iterable[float], found: Sequence[Interval], *, along: str = "y", **style: Any) -> None:
+    """Means with the bars of their intervals against `at`; a bar that is unknown is left out."""
+    means = np.array([value.mean for value in found])
+    bars = np.array([[value.mean - value.low, value.high - value.mean] for value in found]).T
+    bars = np.where(np.isfinite(bars), bars, 0)
+    points = (np.asarray(at), means) if along == "y" else (means, np.asarray(at))
+    axis.errorbar(*points, **{f"{along}err": bars}, **({"capsize": 2, "markersize": 4} | style))
+
+
+def logarithmic(axis: Axes, *names: str) -> None:
+    """Logarithmic x, y or both, with plain numbers; called last.
+
+    Ticks are 1, 2 and 5 of each decade in view, or where that is few, even steps.
+    """
+    for name in names:
+        axis.set(**{f"{name}scale": "log"})
+        line = getattr(axis, f"{name}axis")
+        low, high = sorted(line.get_view_interval())
+        powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+        in_view = [tick for tick in np.outer(powers, (1, 2, 5)).ravel() if low <= tick <= high]
+        few = MaxNLocator(nbins=5, steps=(1, 2, 2.5, 5, 10))
+        line.set_major_locator(FixedLocator(in_view) if len(in_view) > 2 else few)
+        line.set_major_formatter("{x:g}")
+        line.set_minor_locator(NullLocator())
+
+
+def legend(figure: Figure, where: str = "lower center", columns: int = 4, title: str | None = None) -> None:
+    """One legend outside the panels, of all their labels."""
+    named = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    figure.legend(
+        list(named.values()), list(named), loc=f"outside {where}", ncols=columns, frameon=False, fontsize=9, title=title
+    )

@@ -1,0 +1,267 @@
+"""Statistics of runs, a DataFrame with a row for each: intervals over seeds, paired differences, verdicts, tables.
+
+`column(runs, "ece", loss="fl3")` is the workhorse: a number by seed. `interval` is its mean with 95%, `paired` the mean
+of a difference, `told` a claim whose verdict follows from an interval, `means_table` and `changes_table` the two
+tables that most questions have. An interval that cannot be told has infinite ends, and is written as its mean alone.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+SHOWS, NOT, UNTOLD = "shows", "does not show", "cannot be told"
+LEARNED = 0.2  # accuracy of ten classes below which a run has learned nothing
+RESAMPLES = 2000
+
+
+class Interval(NamedTuple):
+    """A mean with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def known(self) -> bool:
+        """Whether both ends are finite: of one value, or none, they are not."""
+        return bool(np.isfinite(self.low + self.high))
+
+    def mapped(self, function: Callable) -> "Interval":
+        """An increasing function of all three, as exp of an interval of logarithms."""
+        return Interval(*(float(function(number)) for number in self))
+
+    def clipped(self, least: float, most: float = math.inf) -> "Interval":
+        """Cut where the range of its number ends."""
+        return Interval(self.mean, max(self.low, least), min(self.high, most)) if self.known else self
+
+
+UNKNOWN = Interval(math.nan, -math.inf, math.inf)
+
+
+class Claim(NamedTuple):
+    """One statement with where it is made, its verdict (shows, does not show, cannot be told), and the numbers."""
+
+    source: str  # as "Mukhoti et al., Table 1"; "focalgeo" for what the project says itself
+    claim: str
+    verdict: str
+    because: str
+
+
+class Number(NamedTuple):
+    """A number of a run as tables have it; of a share the scale is 100."""
+
+    title: str
+    scale: float = 1.0
+
+
+OUTPUTS = {
+    "train accuracy": Number("accuracy on train at the end, %", 100),
+    "accuracy": Number("accuracy, %", 100),
+    "ece": Number("ECE as trained, %", 100),
+    "ece after T": Number("ECE after T, %", 100),
+    "nll": Number("NLL as trained"),
+    "nll after T": Number("NLL after T"),
+    "temperature": Number("T"),
+}
+
+
+def rows_where(runs: pd.DataFrame, **tags: Any) -> pd.DataFrame:
+    """The runs with these values."""
+    for name, value in tags.items():
+        runs = runs[runs[name] == value]
+    return runs
+
+
+def column(runs: pd.DataFrame, number: str, **tags: Any) -> pd.Series:
+    """Seed -> a number, of the runs with these values that have one."""
+    return rows_where(runs, **tags).set_index("seed").get(number, pd.Series(dtype=float)).astype(float).dropna()
+
+
+def interval(values: Iterable[float]) -> Interval:
+    """Mean +- t sd / sqrt(n) of independent seeds, t of n - 1 degrees of freedom; infinite ends of one value."""
+    values = np.asarray(list(values), np.float64)
+    if len(values) < 2:
+        return UNKNOWN._replace(mean=float(values[0])) if len(values) else UNKNOWN
+    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return Interval(float(values.mean()), float(values.mean() - half), float(values.mean() + half))
+
+
+def resampled_interval(values: Sequence[float]) -> Interval:
+    """The mean over random halves of the same examples, with the corrected resampled t interval.
+
+    mean +- t sqrt(1 / J + 1) sd for J halves that are tested after a fit on the other half: halves overlap, so that
+    sd / sqrt(J) would be far too little.
+
+    Source: Nadeau & Bengio, Machine Learning 52, 2003, section 4.
+    """
+    mean, low, high = interval(values)
+    half = (high - low) / 2 * np.sqrt(1 + len(values))
+    return Interval(mean, mean - half, mean + half) if np.isfinite(half) else Interval(mean, low, high)
+
+
+def paired(one: pd.Series, other: pd.Series) -> Interval:
+    """The mean of one less other over the seeds that both have."""
+    return interval((one - other).dropna())
+
+
+def level(runs: pd.DataFrame, number: str, **tags: Any) -> Interval:
+    """The interval of a number over seeds."""
+    return interval(column(runs, number, **tags))
+
+
+def change(one: pd.DataFrame, other: pd.DataFrame, number: str) -> Interval:
+    """The mean difference of a number of one group of runs less another, paired by seed."""
+    return paired(column(one, number), column(other, number))
+
+
+def bootstrapped(count: int, statistic: Callable[[np.ndarray], float], *, least: int = 5) -> Interval:
+    """A statistic of the drawn places 0..count - 1, with 95% by the bootstrap; unknown of fewer than `least`.
+
+    Resamples of which it is not finite are left out, unless they are half.
+    """
+    if count < least:
+        return UNKNOWN
+    drawn = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
+    value, values = statistic(np.arange(count)), np.array([statistic(places) for places in drawn])
+    values = values[np.isfinite(values)]
+    if not np.isfinite(value) or len(values) < RESAMPLES / 2:
+        return UNKNOWN
+    return Interval(float(value), *np.quantile(values, [0.025, 0.975]).round(9).tolist())
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> Interval:
+    """Spearman's rank correlation with a 95% interval by the bootstrap over its pairs; unknown for fewer than four."""
+    pairs = np.asarray([one, other], np.float64)
+    if pairs.shape[1] < 4:
+        return UNKNOWN
+    drawn = np.random.default_rng(0).integers(0, pairs.shape[1], (RESAMPLES, pairs.shape[1]))
+    ranks = stats.rankdata(pairs[:, drawn], axis=-1)
+    ranks -= ranks.mean(-1, keepdims=True)
+    scale = np.sqrt((ranks**2).sum(-1).prod(0))
+    found = (ranks[0] * ranks[1]).sum(-1)[scale > 0] / scale[scale > 0]  # a resample of one pair alone has no ranks
+    if not len(found):  # one of the two is the same number throughout
+        return UNKNOWN
+    return Interval(float(stats.spearmanr(*pairs).statistic), *np.quantile(found, [0.025, 0.975]).tolist())
+
+
+def verdict(difference: Interval, *, falls: bool = True, margin: float = 0.0) -> str:
+    """Whether a fall (or rise) is shown: the interval lies on that side of 0, on the other side, or holds 0.
+
+    margin: how far the other side of 0 still counts, for claims such as "at most a point more".
+    """
+    if not difference.known:
+        return UNTOLD
+    low, high = (difference.low, difference.high) if falls else (-difference.high, -difference.low)
+    return SHOWS if high < margin else NOT if low > margin else UNTOLD
+
+
+def inside(value: Interval, low: float, high: float) -> str:
+    """Whether a number between two ends is shown: its interval lies between, outside, or across an end."""
+    if not value.known:
+        return UNTOLD
+    return SHOWS if low <= value.low and value.high <= high else NOT if value.high < low or value.low > high else UNTOLD
+
+
+def alike(difference: Interval, room: float) -> str:
+    """Whether a difference of at most `room` is shown."""
+    return inside(difference, -room, room)
+
+
+def joined(verdicts: Sequence[str]) -> str:
+    """The verdict of a claim that several verdicts must all bear: NOT if one does not show, SHOWS if all do."""
+    return NOT if NOT in verdicts else SHOWS if verdicts and set(verdicts) == {SHOWS} else UNTOLD
+
+
+def told(
+    source: str,
+    claim: str,
+    difference: Interval,
+    *,
+    scale: float = 1.0,
+    unit: str = "",
+    what: str = "difference",
+    **how,
+) -> Claim:
+    """A claim that a difference falls, or as `verdict` is asked to, with the difference as its reason."""
+    because = f"{what} {shown(difference, scale=scale, signed=True)} {unit}".strip()
+    return Claim(source, claim, verdict(difference, **how), because)
+
+
+def with_own(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs with numbers of the trained loss also where that is cross-entropy, with a penalty or without.
+
+    A penalty is no part of "own": MMCE and both trace penalties have cross-entropy's numbers there.
+    """
+    own = {name.replace(" CE ", " own "): runs[name] for name in runs if " CE " in name}
+    return runs.assign(**{name: runs[name].fillna(other) if name in runs else other for name, other in own.items()})
+
+
+# ---- as text
+
+
+def plain(number: float, digits: int = 3, sign: str = "") -> str:
+    """So many digits; from 1,000 on, or more than the digits hold, without an exponent; 0 without a minus."""
+    text = f"{number + 0.0:{sign},.{digits}g}"
+    return f"{float(text):{sign},.0f}" if "e+" in text else text
+
+
+def shown(value: Interval, *, digits: int = 3, scale: float = 1.0, signed: bool = False) -> str:
+    """As "1.2 (0.9 to 1.5)"; of one seed the number alone; signed, and bold where the interval leaves out 0."""
+    if np.isnan(value.mean):
+        return ""
+    mean, low, high = (plain(scale * number, digits, "+" if signed else "") for number in value)
+    if not value.known:
+        return mean
+    text = f"{mean} ({low} to {high})"
+    return f"**{text}**" if signed and (scale * value.low > 0 or scale * value.high < 0) else text
+
+
+def mean_cell(value: Interval, scale: float = 1.0) -> str:
+    """A mean of a table: a share is cut at 0 and 100%."""
+    return shown(value.clipped(0, 1) if scale == 100 else value, scale=scale)
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [heads, ["---"] * len(heads), *rows])
+
+
+Groups = Mapping[Any, pd.DataFrame]  # the first cells of a row, a text or several -> its runs
+
+
+def means_table(heads: Sequence[str], groups: Groups, numbers: Mapping[str, Number], count: str = "n") -> str:
+    """Means over seeds of each group, with how many runs it has."""
+    rows = []
+    for title, runs in groups.items():
+        cells = [mean_cell(level(runs, name), number.scale) for name, number in numbers.items()]
+        rows.append([*_cells(title), str(len(runs)), *cells])
+    return markdown([*heads, count, *(number.title for number in numbers.values())], rows)
+
+
+def changes_table(heads: Sequence[str], groups: Groups, base: pd.DataFrame, numbers: Mapping[str, Number]) -> str:
+    """Each group less the base, paired by seed; bold where the interval leaves out 0."""
+    rows = []
+    for title, runs in groups.items():
+        cells = [shown(change(runs, base, name), scale=number.scale, signed=True) for name, number in numbers.items()]
+        rows.append([*_cells(title), *cells])
+    return markdown([*heads, *(number.title for number in numbers.values())], rows)
+
+
+def _cells(title: Any) -> list[str]:
+    return [title] if isinstance(title, str) else list(title)
+
+
+def rounded(value: Any, digits: int = 5) -> Any:
+    """Data for JSON: floats to so many digits, tuples as lists, an interval by its names with null for no number."""
+    if isinstance(value, Interval):
+        finite = {name: number if np.isfinite(number) else None for name, number in value._asdict().items()}
+        return rounded(finite, digits)
+    if isinstance(value, Mapping):
+        return {key: rounded(item, digits) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item, digits) for item in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

@@ -1,0 +1,359 @@
+"""A question is declared: its jobs, claims, tables and figures; one command trains, judges and writes.
+
+A folder of experiments/ is a question: its `__init__.py` holds `QUESTION = Question(...)` and statistics as functions.
+
+    python -m experiments NAME --store      train what is not stored; write results.json, figures and README's tables
+    python -m experiments NAME --tables     train nothing, remake them;  --cost: what would be trained;  --table "..."
+
+`jobs(flags, parts)` yields `Job`s: a piece of work whose runs, dicts with a seed, are stored before the next; one
+whose runs are there is not done again. `parts` is what results.json holds beside head and claims: "runs", a list of
+dicts, and what jobs of another `part` made. `read(flags)` adds parts that are not stored there, as the cells' runs.
+
+Claims, tables, figures and `numbers` (parts that are made from others, kept in results.json) are functions that name
+the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `runs` is a DataFrame with a row a run
+(experiments/numbers.py says what can be asked of it). A table is written into README.md between
+<!-- name --> and <!-- end -->, a figure as figures/NAME.png; claims are the table "claims".
+
+`keys` are what tells runs of one seed apart, each with its values in the order of tables, or () for increasing ones.
+Two whole examples: text_transformer (jobs of seconds), calibration_of_losses (the stored runs of cells).
+"""
+
+import argparse
+import contextlib
+import importlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import pandas as pd
+
+from experiments.numbers import NOT, SHOWS, UNTOLD, Claim, markdown, rounded
+from focalgeo.types import InputError, RunError
+
+HERE = Path(__file__).parent
+MARK = re.compile(r"(<!-- (?P<name>[\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+QUESTIONS = (
+    *("calibration_of_losses", "during_training", "two_parameters", "curvature_and_gamma", "trace_penalty"),
+    *("focal_temperature", "theory", "which_ece", "posthoc", "curvature_of_losses", "held_apart", "switch"),
+    *("sharpness_aware", "text_transformer", "bounds", "learned_gamma", "known_surfaces", "map_and_matrix"),
+    *("accelerators", "benchmarks"),
+)
+Flags = argparse.Namespace
+Parts = dict[str, Any]
+
+
+class Job(NamedTuple):
+    """A piece of work. of: what its runs have in common, by which those of its seeds are found among the stored."""
+
+    of: Mapping[str, Any]
+    seeds: Sequence[int]
+    make: Callable[[Path], Any]  # folder of runs -> runs, or what the part is
+    seconds: float = 0.0  # of a core, for one seed
+    part: str = "runs"
+
+    def __str__(self) -> str:
+        words = [str(value) for value in self.of.values()] or [self.part]
+        return ", ".join(words) + (f", seeds {self.seeds[0]} to {self.seeds[-1]}" if self.seeds else "")
+
+    def is_stored(self, parts: Parts) -> bool:
+        """Whether the part is there, or runs of all seeds."""
+        if not self.seeds:
+            return self.part in parts
+        same = [run for run in parts.get(self.part, []) if all(run[name] == value for name, value in self.of.items())]
+        return {run["seed"] for run in same} >= set(self.seeds)
+
+
+class Question(NamedTuple):
+    """What a question is made of; the module says what each part is."""
+
+    name: str
+    question: str
+    claims: Callable[..., list[Claim]]
+    tables: Mapping[str, Callable[..., str]] = {}
+    figures: Mapping[str, Callable[..., Any]] = {}
+    jobs: Callable[[Flags, Parts], Iterable[Job]] = lambda flags, parts: ()
+    keys: Mapping[str, Iterable[Any]] = {}
+    within: Sequence[str] = ("seed",)  # the keys that one job has several values of
+    numbers: Mapping[str, Callable[..., Any]] = {}
+    read: Callable[[Flags], Parts] = lambda flags: {}
+    texts: Callable[..., dict[str, str]] | None = None  # more tables by name, where their names depend on the runs
+    options: str = ""  # of the command as results.json has it, before --store
+    answers: Sequence[str] = ()  # the papers' tables and figures, as "M Table 1"
+    cost: str = ""  # in words, where the runs do not say
+    cores: str = "2 cores"
+    seeds: int | None = 10
+    least: int = 2  # seeds
+    flags: Mapping[str, Mapping[str, Any]] = {}  # of its own: name -> what argparse takes
+
+    @property
+    def folder(self) -> Path:
+        """Where its README and results lie."""
+        return HERE / self.name
+
+
+def load(name: str) -> Question:
+    """The declaration of a question."""
+    return importlib.import_module(f"experiments.{name}").QUESTION
+
+
+# ---- the command
+
+
+def answer(question: Question, arguments: Sequence[str]) -> None:
+    """Train what is asked for, and write after each job."""
+    flags = parse(question, arguments)
+    folder = question.folder if flags.store else flags.out
+    parts = stored(folder, flags.scale)
+    parts = {name: part for name, part in parts.items() if name not in ("claims", *question.numbers)}
+    if flags.cost:
+        return print(_cost(question, flags, parts))
+    made = False
+    for job in () if flags.tables or flags.table else question.jobs(flags, parts):
+        if flags.again or not job.is_stored(parts):
+            print(job, file=sys.stderr, flush=True)
+            new = rounded(job.make(flags.out))
+            parts[job.part] = merged(parts.get(job.part, []), new, question.keys) if job.seeds else new
+            parts["about"] = {"date": str(date.today())}
+            write(question, parts | question.read(flags), folder, flags.scale, keep=parts)
+            made = True
+    shown = parts | question.read(flags)
+    if flags.table:
+        return print(texts_of(question, frames(shown))[flags.table], end="")
+    if not made:
+        write(question, shown, folder, flags.scale, keep=parts)
+
+
+def merged(known: list[dict], new: list[dict], keys: Mapping[str, Iterable[Any]]) -> list[dict]:
+    """The runs known with the new ones in their places, in the order of the keys and seeds."""
+    orders = {name: list(levels) for name, levels in keys.items()} | {"seed": []}
+    runs = {tuple(run[name] for name in orders): run for run in [*known, *new]}
+
+    def place(values: tuple) -> list:
+        return [levels.index(at) if levels else at for at, levels in zip(values, orders.values(), strict=True)]
+
+    return [runs[values] for values in sorted(runs, key=place)]
+
+
+def frames(parts: Parts) -> Parts:
+    """The parts with lists of runs as DataFrames."""
+    is_runs = {name for name, part in parts.items() if isinstance(part, list) and part and "seed" in part[0]}
+    return {name: pd.DataFrame(part) if name in is_runs else part for name, part in parts.items()}
+
+
+def called(function: Callable, parts: Parts) -> Any:
+    """A function of the parts that it names."""
+    return function(**{name: parts[name] for name in inspect.signature(function).parameters})
+
+
+def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: Iterable[str] = ()) -> None:
+    """Write results.json with the parts to keep, figures, and the tables of the README beside.
+
+    Raises:
+        InputError: nothing is stored.
+    """
+    if not {name for name, part in parts.items() if name != "about" and len(part)}:
+        raise InputError(f"{folder} holds no results of {question.name}: leave --tables out to make some")
+    own = frames(parts)
+    claims = called(question.claims, own)
+    numbers = {name: rounded(called(function, own), 4) for name, function in question.numbers.items()}
+    results = {"about": head(question, parts), "claims": [claim._asdict() for claim in claims], **numbers}
+    results |= {name: parts[name] for name in keep if name != "about"}
+    suffix = "" if scale == "small" else f"_{scale}"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f" {json.dumps(name)}: {_laid_out(part)}" for name, part in results.items()]
+    replaced(folder / f"results{suffix}.json", "{\n" + ",\n".join(lines) + "\n}\n")
+    for name, draw in question.figures.items():
+        figure = called(draw, own)
+        if figure is not None:
+            (folder / f"figures{suffix}").mkdir(exist_ok=True)
+            figure.savefig(folder / f"figures{suffix}" / f"{name}.png", dpi=120, pil_kwargs={"optimize": True})
+            figure.clear()
+    texts = {"claims": claims_table(claims)} | texts_of(question, own)
+    for path in (folder / "README.md", folder / "tables.md") if not suffix else ():
+        if path.exists():
+            replaced(path, filled(path.read_text(encoding="utf-8"), texts))
+
+
+def head(question: Question, parts: Parts) -> dict[str, Any]:
+    """The head of results.json; without records of runs the date is that of the last job."""
+    records = [run for part in parts.values() if isinstance(part, list) for run in part if "record" in run]
+    apart = set(question.keys) - set(question.within)
+    seconds = {
+        (*(str(run.get(name)) for name in apart), str(run["record"])): run["record"]["seconds"] for run in records
+    }
+    minutes = sum(seconds.values()) / 60
+    time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
+    return {
+        "question": question.question,
+        "command": " ".join(filter(None, ["python -m experiments", question.name, question.options, "--store"])),
+        "cost": question.cost or f"{len(records)} runs, {time} of {question.cores}",
+        "date": max([run["record"]["date"] for run in records] or [parts.get("about", {}).get("date", "")]),
+        "answers": list(question.answers),
+    }
+
+
+def texts_of(question: Question, parts: Parts) -> dict[str, str]:
+    """Name -> table."""
+    tables = {name: called(table, parts) for name, table in question.tables.items()}
+    return tables | (called(question.texts, parts) if question.texts else {})
+
+
+def _cost(question: Question, flags: Flags, parts: Parts) -> str:
+    jobs = [job for job in question.jobs(flags, parts) if flags.again or not job.is_stored(parts)]
+    runs, seconds = sum(len(job.seeds) for job in jobs), sum(len(job.seeds) * job.seconds for job in jobs)
+    return "\n".join([*map(str, jobs), f"{len(jobs)} jobs of {runs} seeds, {seconds / 60:.0f} minutes of a core"])
+
+
+class Parser(argparse.ArgumentParser):
+    """A mistake is one line, and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where the flags are."""
+        self.exit(2, f"{self.prog}: {message.removeprefix('argument ')} (--help lists the flags)\n")
+
+
+def parse(question: Question, arguments: Sequence[str]) -> Flags:
+    """The flags, the same for every question, with those of its own."""
+    parser = Parser(f"python -m experiments {question.name}", description=question.question)
+    add = parser.add_argument
+    add("--seeds", type=at_least(question.least), default=question.seeds, help=f"0, 1, ... (default {question.seeds})")
+    add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
+    add("--tables", action="store_true", help="train nothing, write what is stored")
+    add("--table", metavar="NAME", help="print one table from what is stored")
+    add("--cost", action="store_true", help="print what is to be trained and its cost")
+    add("--data", type=absolute, metavar="NAME", help="config.data.name, as folder:cifar10.tar.xz or sst:trees.tar.xz")
+    add("--scale", choices=("small", "paper"), default="small", help="paper: the papers' recipe, for a GPU or TPU")
+    add("--store", action="store_true", help="write where the stored results are")
+    out = f"runs/{question.name}"
+    add("--out", type=lambda text: Path(text).absolute(), default=out, help=f"folder of the runs (default {out})")
+    for name, settings in question.flags.items():
+        add(name, **settings)
+    return parser.parse_args(arguments)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of a flag that is a whole number of `least` or more."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
+
+    return number
+
+
+def absolute(data: str) -> str:
+    """config.data.name with its path made absolute, since jobs run in the folder of the clone."""
+    kind, colon, path = data.partition(":")
+    if not colon or kind == "tfds":
+        return data
+    if not Path(path).exists():
+        raise argparse.ArgumentTypeError(f"{path}: no such file or folder: name it as in folder:cifar10.tar.xz")
+    return f"{kind}:{Path(path).absolute()}"
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """End the command with one line and its exit code where a job, an input or the user stops it."""
+    try:
+        yield
+    except (InputError, RunError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except subprocess.CalledProcessError as failed:  # a job, which has said why
+        sys.exit(failed.returncode)
+    except KeyboardInterrupt:
+        print("stopped; what is trained is kept, and the same command goes on", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}: name another file or folder", file=sys.stderr)
+        sys.exit(2)
+
+
+# ---- files
+
+
+def stored(folder: Path, scale: str = "small") -> Parts:
+    """What results.json holds; nothing where there is none.
+
+    Raises:
+        InputError: the file is none of this command.
+    """
+    path = folder / ("results.json" if scale == "small" else f"results_{scale}.json")
+    try:
+        parts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise InputError(f"{path} is no results.json ({error}): move it away") from None
+    if not isinstance(parts, dict):
+        raise InputError(f"{path} is no results.json of an experiment: move it away")
+    return parts
+
+
+def replaced(path: Path, text: str) -> None:
+    """Write a file in whole or not at all."""
+    part = path.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def filled(text: str, tables: Mapping[str, str]) -> str:
+    """The text with each table between its marks, <!-- name --> and <!-- end -->; other marks stay as they are."""
+
+    def of_mark(match: re.Match) -> str:
+        name = match["name"]
+        return f"{match[1]}\n{tables[name]}\n{match[3]}" if name in tables else match[0]
+
+    return MARK.sub(of_mark, text)
+
+
+def _laid_out(part: Any) -> str:
+    """JSON with a line for each item of a list or of a mapping."""
+    if part and isinstance(part, list):
+        return "[\n" + ",\n".join(f"  {json.dumps(item, ensure_ascii=False)}" for item in part) + "\n ]"
+    if part and isinstance(part, Mapping):
+        items = (f"  {json.dumps(name)}: {json.dumps(item, ensure_ascii=False)}" for name, item in part.items())
+        return "{\n" + ",\n".join(items) + "\n }"
+    return json.dumps(part, ensure_ascii=False)
+
+
+# ---- all questions
+
+
+def claims_table(claims: Sequence[Claim]) -> str:
+    """The claims as a Markdown table."""
+    return markdown(["where", "claim", "verdict", "why"], [list(claim) for claim in claims])
+
+
+def index() -> str:
+    """The README's table of experiments: each question, its claims by verdict (open: not told), its last run."""
+    rows = []
+    for name in QUESTIONS:
+        results = stored(HERE / name)
+        verdicts = [claim["verdict"] for claim in results.get("claims", [])]
+        counts = [str(verdicts.count(said) or "") for said in (SHOWS, NOT, UNTOLD)]
+        run = results["about"]["date"] if results else "not yet run"
+        rows.append([f"[`{name}`](experiments/{name})", title(name), *counts, run])
+    return markdown(["`python -m experiments …`", "question", "show", "do not", "open", "run"], rows)
+
+
+def title(name: str) -> str:
+    """The heading of a question's README."""
+    return (HERE / name / "README.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def summary(name: str) -> str:
+    """A question's claims with verdicts, its command, cost and date, as text for a terminal."""
+    results = stored(HERE / name)
+    if not results:
+        return f"{name}: {title(name)}\n  not yet run: python -m experiments {name}\n"
+    about = results["about"]
+    lines = [f"{name}: {about['question']}"]
+    lines += [f"  {claim['verdict']}: {claim['claim']} ({claim['source']})" for claim in results.get("claims", [])]
+    lines += [f"  command: {about['command']}", f"  cost: {about['cost']}; run {about['date']}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,305 @@
+"""The one door: what public functions ask of their arguments, each in one line, at their top and nowhere below.
+
+Shapes and types are asked while a function is traced too, values where they are concrete. Each function raises
+InputError, a line that names the argument and what is wrong with it.
+"""
+
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from focalgeo.types import MOST_BINS, Array, InputError, ProbabilityWarning, PyTree, look_like_probabilities, shown
+
+Scalar = Float[Array, ""] | float
+Numbers = Float[Array, "*#batch"] | float  # scalars or arrays that broadcast against one another, results [*batch]
+Rows = Float[Array, "*#batch classes"] | Sequence  # a last axis of classes, or (nested) lists of numbers
+Batch = Float[Array, "*batch"]
+
+TABLE = (None, None)  # [examples, classes]
+_OFF_ONE = 1e-2  # by which the probabilities of a row may sum to something else than 1: they were rounded
+_MEND = "of logits give jax.nn.log_softmax, of probabilities calibration.log_probabilities"
+
+
+def is_traced(*values: PyTree) -> bool:
+    """Whether any leaf is a tracer, whose value is known only when a compiled function runs."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+def check_array(name: str, value: Array, *, shape: tuple | None = None, dtype: type | None = None) -> None:
+    """Refuse arrays of another shape (None for any size, ... for any axes) or kind of numbers, int or float."""
+    try:
+        if dtype is not None:
+            chex.assert_type(value, dtype)
+        if shape is not None:
+            chex.assert_shape(value, shape)
+    except AssertionError as error:
+        raise InputError(f"{name}: {str(error).rpartition('check: input 0 ')[2]}") from error
+
+
+def array_of(name: str, value: object) -> Array:
+    """The value as an array of numbers or truth values: arrays as they are, numbers and nested lists by NumPy."""
+    try:
+        array = value if hasattr(value, "dtype") else (jnp if is_traced(value) else np).asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{name} are no array: give numbers, in lists of one length") from error
+    if array.dtype != bool and not jnp.issubdtype(array.dtype, jnp.number):
+        raise InputError(f"{name} are {array.dtype}: give numbers")
+    return array
+
+
+def number_array(name: str, value: object, shape: tuple[int, ...] | None = None) -> Array:
+    """A real number, or numbers that broadcast to `shape`, as an array; None asks for no shape."""
+    array = array_of(name, value)
+    if array.dtype == bool or jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise InputError(f"{name} is {array.dtype}: give real numbers")
+    if shape is not None:
+        try:
+            chex.assert_is_broadcastable(array.shape, shape)
+        except AssertionError as error:
+            raise InputError(f"{name} has shape {array.shape}: give one number, or shape {shape}") from error
+    return array
+
+
+def floats(*values: Array) -> tuple[Array, ...]:
+    """The values as float32 arrays, or as float64 where one of them is float64 and JAX's x64 mode is on."""
+    wide = any(getattr(value, "dtype", None) == np.float64 for value in values)
+    dtype = jnp.result_type(float) if wide else jnp.float32
+    return tuple(jnp.asarray(value, dtype) for value in values)
+
+
+def broadcast(**values: Array) -> tuple[Array, ...]:
+    """`floats`, broadcast against one another."""
+    arrays = floats(*(number_array(name, value) for name, value in values.items()))
+    try:
+        return tuple(jnp.broadcast_arrays(*arrays))
+    except ValueError as error:
+        shapes = ", ".join(f"{name} has shape {array.shape}" for name, array in zip(values, arrays, strict=True))
+        raise InputError(f"{shapes}: give shapes that broadcast") from error
+
+
+def score_rows(name: str, scores: object, *, shape: tuple = (..., None)) -> Array:
+    """Logits, log-probabilities or probabilities [..., classes], two classes or more, as an array of floats."""
+    array = array_of(name, scores)
+    if not hasattr(scores, "dtype") and jnp.issubdtype(array.dtype, jnp.integer):
+        array = array.astype(np.float32)  # [[2, 0]] is a list of numbers; an array of integers is another thing
+    check_array(name, array, shape=shape, dtype=float)
+    if array.shape[-1] < 2:
+        raise InputError(f"{name} have shape {array.shape}: give two classes or more")
+    return array
+
+
+def label_array(labels: object, scores: Array, name: str = "logits", *, counted: Array | None = None) -> Array:
+    """Class numbers, one for each row of `scores`; those that a mask `counted` leaves out may be any number.
+
+    Of 32 bits or more: XLA compares integers in the array's own type, where 8 bits do not hold the class 300.
+    """
+    array, classes = array_of("labels", labels), scores.shape[-1]
+    check_array(f"labels for {name} {scores.shape}", array, shape=scores.shape[:-1], dtype=int if array.size else None)
+    if not is_traced(array, counted):
+        values = np.asarray(array)
+        outside = (values < 0) | (values >= classes)
+        if counted is not None:
+            outside &= np.asarray(counted) > 0
+        if outside.any():
+            first = np.argwhere(outside)[0].tolist()
+            raise InputError(f"labels{first or ''} is {values[outside][0]}: give labels from 0 to {classes - 1}")
+    return array.astype(np.int32) if not array.size or jnp.iinfo(array.dtype).bits < 32 else array
+
+
+def mask_array(mask: object, labels: Array, name: str = "labels") -> Array | None:
+    """A mask of the labels' shape: truth values, or how often each example counts; None stays None."""
+    if mask is None:
+        return None
+    array = array_of("mask", mask)
+    check_array(f"mask for {name} {labels.shape}", array, shape=labels.shape)
+    if array.dtype != bool:
+        check_interval("mask", array, 0)
+    return array
+
+
+class Examples(NamedTuple):
+    """Rows of scores, labels and weights that have been checked."""
+
+    rows: Float[Array, "examples classes"]  # log-probabilities or logits, float32 or wider
+    labels: Array  # int32 [examples]
+    weight: Float[Array, " examples"]  # how often the example counts
+
+
+def _table(name: str, rows: object, labels: object, mask: object) -> tuple[Array, Array, Array | None]:
+    table = score_rows(name, rows, shape=TABLE)
+    if not len(table):
+        raise InputError(f"{name} and labels are empty: give at least one example")
+    mask = mask_array(mask, array_of("labels", labels))
+    return table, label_array(labels, table, name, counted=mask), mask
+
+
+def widened(scores: Array) -> Array:
+    """The scores as float32, exactly, where their type is narrower (bfloat16 sums stop growing at 256), else as is."""
+    scores = jnp.asarray(scores)
+    return scores.astype(jnp.float32) if jnp.finfo(scores.dtype).bits < 32 else scores
+
+
+def _weighted(rows: Array, labels: Array, mask: Array | None) -> Examples:
+    rows = widened(rows)
+    weight = jnp.ones(labels.shape, rows.dtype) if mask is None else jnp.asarray(mask).astype(rows.dtype)
+    return Examples(rows, jnp.asarray(labels).astype(jnp.int32), weight)
+
+
+def examples(log_probs: object, labels: object, mask: object = None) -> Examples:
+    """The arguments of a metric. What has weight 0 may hold anything, NaN too.
+
+    Refused is a row whose probabilities do not sum to 1 within 0.01 and what rounding to its type explains.
+    """
+    table, labels, mask = _table("log_probs", log_probs, labels, mask)
+    if not is_traced(table, mask):
+        total = np.asarray(_total_probability(table))
+        tolerance = _OFF_ONE + 4 * float(jnp.finfo(table.dtype).eps) * np.log(table.shape[-1])
+        wrong = ~(np.abs(total - 1) <= tolerance)
+        if mask is not None:
+            wrong &= np.asarray(mask) > 0
+        if wrong.any():
+            first = wrong.argmax()
+            raise InputError(f"log_probs[{first}] are logs of numbers that sum to {total[first]:.4g}, not 1: {_MEND}")
+    return _weighted(table, labels, mask)
+
+
+@jax.jit
+def _total_probability(log_probs: Array) -> Array:
+    return jnp.sum(jnp.exp(widened(log_probs)), axis=-1)
+
+
+def predicted_logits(logits: object, labels: object, mask: object = None, *, stacklevel: int = 3) -> Examples:
+    """The arguments of a fit or a search; rows that a mask leaves out are 0, whatever they held.
+
+    Warns, in the line that calls the public function, of logits that look like probabilities.
+    """
+    table, labels, mask = _table("logits", logits, labels, mask)
+    if not is_traced(table, mask):
+        values = finite_logits(np.asarray(table) if mask is None else np.asarray(table)[np.asarray(mask) > 0])
+        if not len(values):
+            raise InputError("the mask leaves no example: give at least one")
+        if look_like_probabilities(values):
+            mend = "every row is in [0, 1] and sums to 1; if they are, give calibration.log_probabilities(logits)"
+            warnings.warn(f"logits look like probabilities: {mend}", ProbabilityWarning, stacklevel=stacklevel)
+    rows, labels, weight = _weighted(table, labels, mask)
+    return Examples(rows if mask is None else jnp.where(weight[:, None] > 0, rows, 0), labels, weight)
+
+
+def finite_logits(logits: Array) -> Array:
+    """The logits, of which float32 holds each as a finite number; traced ones are not asked."""
+    if not is_traced(logits):
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(np.asarray(logits).astype(np.float32, copy=False)).all(axis=-1)
+        if not finite.all():
+            where = f"the first in row {np.argmin(finite)}"
+            raise InputError(f"logits of {np.sum(~finite)} examples are not finite, {where}: remove or mend them")
+    return logits
+
+
+def shown_value(value: object) -> str:
+    """The value in one line: an array by dtype and shape, text in quotes."""
+    if isinstance(value, np.ndarray | jax.Array):
+        return described(value) + (" known only inside jit" if is_traced(value) else "")
+    return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
+
+
+def described(leaf: object) -> str:
+    """The dtype and shape of an array in words, "float32[3, 4]", or the name of another type."""
+    if not hasattr(leaf, "dtype") and not isinstance(leaf, Real):
+        return type(leaf).__name__
+    return f"{leaf.dtype if hasattr(leaf, 'dtype') else jnp.result_type(leaf)}{list(np.shape(leaf))}"
+
+
+def count(name: str, value: object, low: int, high: int = 2**31 - 1) -> int:
+    """A whole number from `low` to `high` that is known while tracing."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+    if not whole or not low <= value <= high:
+        ends = f"{low} or more" if high == 2**31 - 1 else f"{low} to {high}"
+        raise InputError(f"{name} is {shown_value(value)}: give a whole number, {ends}")
+    return int(value)
+
+
+def check_bins(num_bins: int) -> None:
+    """Refuse a number of bins that is none, or so large that a table of it and the examples fills the memory."""
+    count("num_bins", num_bins, 1, MOST_BINS)
+
+
+def check_key(key: object) -> None:
+    """Refuse what is not one PRNG key, of jax.random.key or jax.random.PRNGKey."""
+    dtype, shape = getattr(key, "dtype", None), np.shape(key)
+    is_new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (shape == () if is_new else dtype == np.uint32 and shape in ((2,), (4,))):
+        raise InputError(f"key is {shown_value(key)}, not one PRNG key: give jax.random.key(seed)")
+
+
+def _check_all(name: str, value: Array, holds: Callable, ask: str) -> None:
+    array = number_array(name, value)
+    if not is_traced(array):
+        array = np.asarray(array, np.float64)
+        right = holds(array) & np.isfinite(array)
+        if not right.all():
+            raise InputError(f"{name} is {array[~right].flat[0]:g}: give {ask}")
+
+
+def check_interval(name: str, value: Array, low: float, high: float = np.inf) -> None:
+    """Refuse numbers outside [low, high], and NaN and infinity."""
+    ask = f"a value from {low:g} to {high:g}" if high < np.inf else f"a finite value of {low:g} or more"
+    _check_all(name, value, lambda array: (array >= low) & (array <= high), ask)
+
+
+def check_above(name: str, value: Array, bound: float) -> None:
+    """Refuse numbers that are not finite and above `bound`."""
+    _check_all(name, value, lambda array: array > bound, f"a finite value above {bound:g}")
+
+
+def check_finite(name: str, value: Array) -> None:
+    """Refuse NaN and infinite numbers."""
+    _check_all(name, value, lambda array: True, "finite numbers")
+
+
+def check_distribution(name: str, value: Array, *, off: float = 1e-4) -> None:
+    """Refuse rows that are not probabilities over two classes or more: negative, or a sum off 1."""
+    rows = score_rows(name, value)
+    check_interval(name, rows, 0, 1 + off)
+    if not is_traced(rows):
+        total = np.sum(np.asarray(rows, np.float64), axis=-1)
+        if np.any(np.abs(total - 1) > off):
+            worst = np.ravel(total)[np.argmax(np.abs(total - 1))]
+            raise InputError(f"{name} sums to {worst:g} over the classes: divide each row by its sum")
+
+
+def check_choice(name: str, value: object, choices: Collection) -> None:
+    """Refuse what is none of the choices."""
+    if isinstance(value, bool) or not isinstance(value, int | str | np.integer) or value not in choices:
+        raise InputError(f"{name} is {shown_value(value)}: choose one of {', '.join(map(str, choices))}")
+
+
+def marked(valid: Array, result: PyTree) -> PyTree:
+    """The result where it is valid; NaN in its floating-point leaves elsewhere. Its derivative there is 0."""
+
+    def mark(leaf: Array) -> Array:
+        return jnp.where(valid, leaf, jnp.nan) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
+
+    return jax.tree.map(mark, result)
+
+
+def in_interval(value: Array, low: float, high: float) -> Array:
+    """Whether each number lies in [low, high] and is finite: what `check_interval` asks for, of traced numbers."""
+    return (value >= low) & (value <= high) & (jnp.abs(value) < jnp.inf)
+
+
+def in_classes(labels: Array, classes: int) -> Array:
+    """Whether each label is one of 0 to classes - 1."""
+    return (labels >= 0) & (labels < classes)
+
+
+def is_distribution(rows: Array) -> Array:
+    """Whether each row [..., classes] is what `check_distribution` asks for, of traced rows."""
+    return jnp.all((rows >= 0) & (rows <= 1 + 1e-4), axis=-1) & (jnp.abs(jnp.sum(rows, axis=-1) - 1) <= 2e-4)

@@ -1,0 +1,74 @@
+"""Every question: its README, figures and results.json are those of the stored runs; the list of all questions."""
+
+import importlib
+import json
+import re
+
+import pytest
+
+from experiments import __main__ as command
+from experiments import papers, question
+from experiments.numbers import NOT, SHOWS, UNTOLD, rounded
+
+README = (question.HERE.parent / "README.md").read_text(encoding="utf-8")
+DECLARED = [name for name in question.QUESTIONS if hasattr(importlib.import_module(f"experiments.{name}"), "QUESTION")]
+
+
+def same(one, other) -> bool:
+    """Equal but for the last digit that was written."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == pytest.approx(other, rel=2e-4) if isinstance(one, float) else one == other
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_claims_numbers_and_tables_are_those_of_the_stored_runs(name):
+    asked = question.load(name)
+    stored = question.stored(asked.folder)
+    kept = {part: value for part, value in stored.items() if part not in ("claims", *asked.numbers)}
+    every = kept | asked.read(question.parse(asked, []))
+    parts = question.frames(every)
+    claims = question.called(asked.claims, parts)
+    assert [claim._asdict() for claim in claims] == stored["claims"]
+    assert question.head(asked, every) == stored["about"]
+    for part, function in asked.numbers.items():
+        assert same(json.loads(json.dumps(rounded(question.called(function, parts), 4))), stored[part]), part
+    texts = {"claims": question.claims_table(claims)} | question.texts_of(asked, parts)
+    written = ""
+    for path in asked.folder.glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        assert question.filled(text, texts) == text, path
+        written += text
+    marks = {match["name"] for match in question.MARK.finditer(written)}
+    assert marks <= set(texts)
+    drawn = {path.stem for path in (asked.folder / "figures").glob("*.png")}
+    assert set(re.findall(r"\(figures/(\w+)\.png\)", written)) <= drawn
+    assert set(asked.figures) <= drawn
+
+
+@pytest.mark.parametrize("name", question.QUESTIONS)
+def test_every_question_has_a_readme_and_results(name):
+    stored = question.stored(question.HERE / name)
+    assert stored["about"].keys() == {"question", "command", "cost", "date", "answers"}
+    assert {claim["verdict"] for claim in stored["claims"]} <= {SHOWS, NOT, UNTOLD}
+    assert stored["about"]["question"] in question.summary(name)
+    for answer in stored["about"]["answers"]:
+        parts = [part for title, part in papers.ANSWERS.items() if title.startswith(answer)]
+        assert name in {part.question for part in parts}, answer
+
+
+def test_the_list_of_questions_and_of_the_papers_tables(capsys):
+    assert question.index() in README
+    wanted = [f"K Fig. {number}" for number in range(1, 5)] + ["F Table 1", *(f"F Fig. {n}" for n in range(1, 9))]
+    wanted += [f"M Table {number}" for number in range(1, 14)] + [f"M Fig. {number}" for number in range(1, 9)]
+    assert {name.partition(",")[0] for name in papers.ANSWERS} == set(wanted)
+    assert {part.question for part in papers.ANSWERS.values()} <= set(question.QUESTIONS)
+    assert command.main([]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in question.QUESTIONS)
+    assert command.main(["--papers"]) == 0
+    assert "| M Table 13 | `calibration_of_losses` |" in capsys.readouterr().out
+    assert command.main(["thoery"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
