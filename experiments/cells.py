@@ -6,24 +6,30 @@ trains what experiments/rows does not hold yet and adds a row for each run there
 """
 
 import argparse
+import contextlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import jobs
-from experiments.diagnosed import FIELDS as DIAGNOSTICS
-from experiments.diagnosed import diagnosed
-from experiments.flags import Parser, at_least
-from experiments.outputs import temperatures, train_outputs
-from experiments.writing import rounded
-from focalgeo import records
-from focalgeo.rows import Fit, Metric, select
-from focalgeo.types import InputError
+import jax
+import numpy as np
+from scipy.special import softmax
 
-ROWS = Path(__file__).parent / "rows"
+from experiments import jobs
+from experiments.numbers import rounded
+from experiments.question import HERE, Parser, absolute, at_least, replaced, reported
+from focalgeo import calibration, records
+from focalgeo.job import training
+from focalgeo.job.members import make_members
+from focalgeo.job.preparation import initial_state, prepare
+from focalgeo.rows import Diagnostic, Fit, HistogramBin, Metric, ReliabilityBin, select
+from focalgeo.training import best_epoch, checkpoint
+from focalgeo.types import InputError, Split
+
+ROWS = HERE / "rows"
 LOSSES = {  # word of configs/ -> title as the papers have it
     "ce": "CE",
     "brier": "Brier",
@@ -39,8 +45,12 @@ LOSSES = {  # word of configs/ -> title as the papers have it
     "dual": "Dual focal",
 }
 SAME_ERROR = 1.0  # points of error that count as none: the papers' networks differ by as much
-DIAGNOSED = ("ce", "fl1", "fl2", "fl3")  # on images: experiments/during_training
 GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # of evaluation: Komisarenko & Kull's, and 0
+TEMPERATURES = (0.01 * np.arange(1, 501)).astype(np.float32)
+EXAMPLES = 5000  # of the training split, and of each that is diagnosed
+DIAGNOSED = ("ce", "fl1", "fl2", "fl3")  # on images: experiments/during_training
+DIAGNOSTICS = {"diagnostics.every": 1, "diagnostics.splits": ("train", "test"), "diagnostics.examples": EXAMPLES}
+IMAGES = 100  # of the test split at even distances, the same for every loss
 
 
 class Task(NamedTuple):
@@ -51,13 +61,12 @@ class Task(NamedTuple):
     small: str  # words of the config, before the loss
     paper: str
     seeds: int
-    minutes: float  # of one core, for one run at small scale
 
 
 TASKS = {
-    "cifar10": Task("CIFAR-10 (JPEG)", "configs/cifar.py", "small", "resnet50", 5, 11),
-    "newsgroups": Task("20 Newsgroups", "configs/newsgroups.py", "small", "", 3, 4.5),
-    "sst": Task("SST, two classes", "configs/sst.py", "small", "", 3, 5),
+    "cifar10": Task("CIFAR-10 (JPEG)", "configs/cifar.py", "small", "resnet50", 5),
+    "newsgroups": Task("20 Newsgroups", "configs/newsgroups.py", "small", "", 3),
+    "sst": Task("SST, two classes", "configs/sst.py", "small", "", 3),
 }
 
 
@@ -76,26 +85,33 @@ class Cell(NamedTuple):
         words = (task.small if self.scale == "small" else task.paper, self.loss)
         return f"{task.config}:{','.join(filter(None, words))}"
 
+    @property
+    def is_diagnosed(self) -> bool:
+        """Whether it is measured at every epoch."""
+        return self.task == "cifar10" and self.loss in DIAGNOSED
+
     def workdir(self, out: Path) -> Path:
         """Where its job leaves its rows."""
         return out / f"{self.task}-{self.scale}" / f"{self.loss},seed={self.seed}"
 
     def fields(self, data: str | None) -> dict[str, Any]:
         """What its job has beside the config."""
-        own = DIAGNOSTICS if self.task == "cifar10" and self.loss in DIAGNOSED else {}
-        return {"seed": self.seed, **own, **({"data.name": data} if data else {})}
+        fields = {"seed": self.seed} | (DIAGNOSTICS if self.is_diagnosed else {})
+        return fields | ({"data.name": data} if data else {})
 
 
 def cells(tasks: Iterable[str], losses: Iterable[str], seeds: int | None, scale: str = "small") -> list[Cell]:
     """The cells in the order of training: all losses of the first seed, then of the next."""
-    found = []
-    for task in tasks:
-        found += [Cell(task, loss, seed, scale) for seed in range(seeds or TASKS[task].seeds) for loss in losses]
-    return found
+    return [
+        Cell(task, loss, seed, scale) for task in tasks for seed in range(seeds or TASKS[task].seeds) for loss in losses
+    ]
+
+
+# ---- what is stored, one run a line
 
 
 def rows_file(task: str, scale: str = "small") -> Path:
-    """Where the rows of a task lie, one run a line."""
+    """Where the rows of a task lie."""
     return ROWS / f"{task}{'' if scale == 'small' else '_' + scale}.jsonl"
 
 
@@ -107,116 +123,207 @@ def stored(task: str, scale: str = "small") -> list[dict[str, Any]]:
     return sorted(map(json.loads, lines), key=lambda run: (order.index(run["loss"]), run["seed"]))
 
 
-def compared(task: str, scale: str = "small") -> list[dict[str, Any]]:
-    """The stored runs of a task that questions compare: those of the seeds that all its stored losses have.
+def compared(*tasks: str, scale: str = "small") -> list[dict[str, Any]]:
+    """The stored runs of tasks that questions compare: those of the seeds that all stored losses of a task have.
 
     A seed of which some losses are not trained yet waits, so that every mean and difference is over the same seeds.
     """
-    runs = stored(task, scale)
-    losses, seeds = len({run["loss"] for run in runs}), Counter(run["seed"] for run in runs)
-    return [run for run in runs if seeds[run["seed"]] == losses]
+    compared = []
+    for task in tasks:
+        runs = stored(task, scale)
+        losses, seeds = len({run["loss"] for run in runs}), Counter(run["seed"] for run in runs)
+        compared += [run for run in runs if seeds[run["seed"]] == losses]
+    return compared
 
 
-def store(runs: Iterable[dict[str, Any]], task: str, scale: str = "small") -> None:
-    """Add runs to those stored; a run of the same loss and seed is replaced."""
-    kept = {(run["loss"], run["seed"]): run for run in [*stored(task, scale), *runs]}
+def store(run: dict[str, Any], task: str, scale: str = "small") -> None:
+    """Add a run to those stored; one of the same loss and seed is replaced."""
+    runs = {(run["loss"], run["seed"]): run for run in [*stored(task, scale), run]}
     ROWS.mkdir(exist_ok=True)
-    lines = [json.dumps(run, separators=(",", ":")) for run in kept.values()]
-    path = rows_file(task, scale)
-    part = path.with_suffix(".part")
-    part.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    part.replace(path)
+    lines = [json.dumps(run, separators=(",", ":")) for run in runs.values()]
+    replaced(rows_file(task, scale), "\n".join(lines) + "\n")
+
+
+# ---- what is measured of a run
 
 
 def train(cell: Cell, out: Path, data: str | None) -> dict[str, Any]:
-    """Train and evaluate a cell, or go on with it, and measure it.
-
-    Raises:
-        InputError: as the job.
-        CalledProcessError: the job failed; it has said why.
-    """
-    workdir = cell.workdir(out)
-    if not jobs.finished(workdir):
-        jobs.run(cell.config, workdir, cell.fields(data))
-    return measured(cell, workdir)
-
-
-def measured(cell: Cell, workdir: Path) -> dict[str, Any]:
-    """All that is stored of a finished run."""
-    rows = jobs.rows_of(workdir)
+    """Train and evaluate a cell, or go on with it, and measure all that is stored of it."""
+    workdir = jobs.trained(cell.config, cell.workdir(out), cell.fields(data))
+    rows = records.read_rows(workdir)
     outputs = {split: records.read_predictions(workdir, split) for split in ("val", "test")}
-    pairs = {split: (found.logits, found.labels) for split, found in outputs.items()}
+    pairs = {split: (predicted.logits, predicted.labels) for split, predicted in outputs.items()}
     pairs["train"] = train_outputs(workdir)
-    found = {
+    run = {
         "task": cell.task,
         "loss": cell.loss,
         "seed": cell.seed,
         "record": jobs.record(workdir, cell.config),
         "classes": int(pairs["test"][0].shape[-1]),
-        "metrics": {split: metrics(rows, split) for split in ("val", "test")},
+        "metrics": {split: by_method(select(rows, Metric, split=split)) for split in ("val", "test")},
         "train_accuracy": float((pairs["train"][0].argmax(-1) == pairs["train"][1]).mean()),
-        "fits": fits(rows),
-        "temperatures": {
-            "gammas": GAMMAS,
-            **{split: temperatures(*pair, GAMMAS) for split, pair in pairs.items()},
+        "fits": by_method(select(rows, Fit)),
+        "temperatures": {"gammas": GAMMAS} | {split: temperatures(*pair, GAMMAS) for split, pair in pairs.items()},
+    }
+    if cell.is_diagnosed:
+        run["diagnostics"] = rounded(diagnosed(rows) | {"images": images(rows, *pairs["test"])}, 4)
+    return rounded(run, 5)
+
+
+def by_method(rows: Iterable[Metric | Fit]) -> dict[str, dict[str, float]]:
+    """Method and criterion, as "temperature_scaling/ece" -> name -> value."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        method = f"{row.method}/{row.criterion}" if row.criterion else row.method
+        found.setdefault(method, {})[row.name] = row.value
+    return found
+
+
+def train_outputs(workdir: Path, examples: int = EXAMPLES, *, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
+    """Logits and labels of the first examples of a split, not augmented, by the parameters that the job kept.
+
+    Training examples are in random order. Of trees, whose every labelled phrase is an example, those of the first
+    twentieth as many trees. Where the job ends with its best epoch the parameters are that epoch's.
+
+    Raises:
+        InputError: the workdir holds no finished job, or its data are not there any more.
+    """
+    config = jobs.config_of(workdir)
+    prepared = prepare(config)
+    predict = training.make_prediction(config, prepared.model)
+    with contextlib.closing(checkpoint.make_manager(workdir / "checkpoints", keep=config.checkpoint.keep)) as manager:
+        newest = checkpoint.restore_latest(manager, initial_state(prepared, make_members(config)))
+    if newest is None:
+        raise InputError(f"{workdir} holds no checkpoint: train it again")
+    state = newest.state
+    if state.best is not None:
+        best = best_epoch.after_epoch(state, config.optimizer.epochs, predict(prepared.dataset.val, state))
+        state = best_epoch.selected(state._replace(best=best))
+    every = getattr(prepared.dataset, split)
+    count = examples if np.ndim(every.y) == 1 else examples // 20
+    predicted = predict(Split(jax.tree.map(lambda leaf: leaf[:count], every.x), every.y[:count]), state)
+    return predicted.logits[:examples, 0], predicted.labels[:examples]
+
+
+def temperatures(logits: np.ndarray, labels: np.ndarray, gammas: Sequence[float]) -> dict[str, list[float]]:
+    """Criterion -> the temperature from 0.01 to 5 by 0.01 that is best for each gamma of the focal calibration map."""
+    grid = tuple(gammas), tuple(TEMPERATURES.tolist())
+    ece, adaptive = (calibration.grid_search(logits, labels, *grid, criterion=name) for name in ("ece", "adaptive_ece"))
+    values = {"nll": ece.nll, "ece": ece.ece, "adaptive_ece": adaptive.ece}
+    return {name: TEMPERATURES[np.asarray(of).argmin(-1)].tolist() for name, of in values.items()}
+
+
+def diagnosed(rows: list) -> dict[str, Any]:
+    """What training does to right and wrong examples, epoch by epoch, small enough to store.
+
+    "means" -> split -> name, or name and outcome as "nll wrong" -> value by epoch, None where no example has that
+    outcome; "error" and "ece" (25 bins) are there too. At three epochs "reliability" -> split -> epoch -> lower and
+    upper edge, share, confidence and accuracy of each bin that is not empty, and "histograms" -> name -> split -> epoch
+    -> edges and share.
+    """
+    rows = [row for row in rows if row.epoch is not None]
+    epochs = sorted({row.epoch for row in select(rows, Diagnostic)})
+    whens = sorted({epochs[0], epochs[len(epochs) // 2], epochs[-1]})
+    splits = DIAGNOSTICS["diagnostics.splits"]
+
+    def by_epoch(**what: Any) -> dict[float, float]:
+        return {row.epoch: row.value for row in select(rows, Diagnostic, **what)}
+
+    def bins(kind: type, epoch: float, **what: Any) -> list:
+        return [row for row in select(rows, kind, **what) if row.epoch == epoch]
+
+    def reliability(split: str, epoch: float) -> list[ReliabilityBin]:
+        return bins(ReliabilityBin, epoch, name="reliability", split=split, method=None)
+
+    means: dict[str, dict[str, list]] = {}
+    for split in splits:
+        means[split] = {
+            f"{name} {outcome}" if outcome else name: [values.get(epoch) for epoch in epochs]
+            for name in ("nll", "entropy", "true_class_probability", "gradient_norm")
+            for outcome in (None, "correct", "wrong")
+            for values in [by_epoch(name=name, split=split, outcome=outcome)]
+        }
+        every = [reliability(split, epoch) for epoch in epochs]
+        means[split]["error"] = [sum(row.share * (1 - row.value) for row in own) for own in every]
+        means[split]["ece"] = [sum(row.share * abs(row.value - row.confidence) for row in own) for own in every]
+    weights = by_epoch(name="weight_norm")
+    return {
+        "examples": {split: select(rows, Diagnostic, name="nll", split=split, outcome=None)[0].n for split in splits},
+        "epochs": epochs,
+        "weight_norm": [weights[epoch] for epoch in sorted(weights)],
+        "means": means,
+        "reliability": {
+            split: {
+                f"{at:g}": [
+                    [row.lower, row.upper, row.share, row.confidence, row.value] for row in reliability(split, at)
+                ]
+                for at in whens
+            }
+            for split in splits
+        },
+        "histograms": {
+            name: {
+                split: {
+                    f"{at:g}": [
+                        [row.lower, row.upper, row.value]
+                        for row in bins(HistogramBin, at, name=f"{name}_histogram", split=split)
+                    ]
+                    for at in whens
+                }
+                for split in splits
+            }
+            for name in ("gradient_norm", "true_class_probability")
         },
     }
-    if cell.task == "cifar10" and cell.loss in DIAGNOSED:
-        found["diagnostics"] = diagnosed(workdir)
-    return rounded(found, 5)
 
 
-def metrics(rows: list, split: str) -> dict[str, dict[str, float]]:
-    """Method and criterion, as "temperature_scaling/ece" -> metric -> value."""
-    found: dict[str, dict[str, float]] = {}
-    for row in select(rows, Metric, split=split):
-        found.setdefault(_method(row), {})[row.name] = row.value
-    return found
+def images(rows: list, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """By image: index in the test split, label, prediction, confidence as trained and after T, fitted by ECE."""
+    fitted = select(rows, Fit, name="temperature", method="temperature_scaling", criterion="ece")[0].value
+    index = np.arange(IMAGES) * len(labels) // IMAGES
+    logits = logits[index].astype(np.float64)
+    return {
+        "index": index.tolist(),
+        "label": labels[index].tolist(),
+        "predicted": logits.argmax(-1).tolist(),
+        "confidence": softmax(logits, axis=-1).max(-1).tolist(),
+        "after": softmax(logits / fitted, axis=-1).max(-1).tolist(),
+        "temperature": fitted,
+    }
 
 
-def fits(rows: list) -> dict[str, dict[str, float]]:
-    """Method and criterion -> fitted number -> value."""
-    found: dict[str, dict[str, float]] = {}
-    for row in select(rows, Fit):
-        found.setdefault(_method(row), {})[row.name] = row.value
-    return found
-
-
-def _method(row: Any) -> str:
-    return f"{row.method}/{row.criterion}" if row.criterion else row.method
+# ---- the command
 
 
 def main() -> None:
     """Train the cells asked for that are not stored, and store each."""
-    asked = parse()
-    with jobs.reported():
-        data = dict(_named(asked.data))
-        for cell in cells(asked.tasks, asked.losses, asked.seeds, asked.scale):
+    flags = parse()
+    with reported():
+        for cell in cells(flags.tasks, flags.losses, flags.seeds, flags.scale):
             known = {(run["loss"], run["seed"]) for run in stored(cell.task, cell.scale)}
-            if asked.again or (cell.loss, cell.seed) not in known:
+            if flags.again or (cell.loss, cell.seed) not in known:
                 print(f"{cell.task}, {cell.loss}, seed {cell.seed}", file=sys.stderr, flush=True)
-                store([train(cell, asked.out, data.get(cell.task))], cell.task, cell.scale)
+                store(train(cell, flags.out, dict(flags.data).get(cell.task)), cell.task, cell.scale)
 
 
-def _named(data: Iterable[str]) -> Iterable[tuple[str, str | None]]:
-    for text in data:
-        task, equals, name = text.partition("=")
-        if task not in TASKS or not equals:
-            raise InputError(f"--data {text}: give it as TASK=NAME, as in cifar10=folder:cifar10.tar.xz")
-        yield task, jobs.absolute(name)
+def _named(text: str) -> tuple[str, str]:
+    task, equals, name = text.partition("=")
+    if task not in TASKS or not equals:
+        raise argparse.ArgumentTypeError(f"{text}: give it as TASK=NAME, as in cifar10=folder:cifar10.tar.xz")
+    return task, absolute(name)
 
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    parser = Parser("cells", __doc__)
+    parser = Parser("python -m experiments.cells", description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     add("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
     add("--seeds", type=at_least(1), help="0, 1, ... of every loss (default 5 on images, 3 on text)")
-    add("--data", nargs="+", default=[], metavar="TASK=NAME", help="config.data.name of a task")
+    add("--data", type=_named, nargs="+", default=[], metavar="TASK=NAME", help="config.data.name of a task")
     add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
-    parser.add_scale()
-    parser.add_out("runs/cells", "folder of the runs")
+    add("--scale", choices=("small", "paper"), default="small", help="paper: for a GPU or TPU")
+    add("--out", type=lambda text: Path(text).absolute(), default="runs/cells", help="folder of the runs")
     return parser.parse_args()
 
 

@@ -69,3 +69,8 @@ def legend(figure: Figure, where: str = "lower center", columns: int = 4, title:
     figure.legend(
         list(named.values()), list(named), loc=f"outside {where}", ncols=columns, frameon=False, fontsize=9, title=title
     )
+
+
+def shades(count: int) -> np.ndarray:
+    """So many colours from dark to light."""
+    return plt.get_cmap("viridis")(np.linspace(0, 0.9, count))

@@ -61,12 +61,17 @@ class Job(NamedTuple):
         words = [str(value) for value in self.of.values()] or [self.part]
         return ", ".join(words) + (f", seeds {self.seeds[0]} to {self.seeds[-1]}" if self.seeds else "")
 
+    def is_wanted(self, flags: Flags, parts: Parts) -> bool:
+        """Whether it is to be done."""
+        named = not flags.only or {self.part, *map(str, self.of.values())} & set(flags.only)
+        return bool(named) and (flags.again or not self.is_stored(parts))
+
     def is_stored(self, parts: Parts) -> bool:
         """Whether the part is there, or runs of all seeds."""
-        if not self.seeds:
+        if not self.of and not self.seeds:
             return self.part in parts
         same = [run for run in parts.get(self.part, []) if all(run[name] == value for name, value in self.of.items())]
-        return {run["seed"] for run in same} >= set(self.seeds)
+        return bool(same) and {run.get("seed") for run in same} >= set(self.seeds)
 
 
 class Question(NamedTuple):
@@ -84,8 +89,9 @@ class Question(NamedTuple):
     read: Callable[[Flags], Parts] = lambda flags: {}
     texts: Callable[..., dict[str, str]] | None = None  # more tables by name, where their names depend on the runs
     options: str = ""  # of the command as results.json has it, before --store
+    before: str = ""  # the command that trains what is read
     answers: Sequence[str] = ()  # the papers' tables and figures, as "M Table 1"
-    cost: str = ""  # in words, where the runs do not say
+    cost: str | Callable[..., str] = ""  # in words, where the runs do not say
     cores: str = "2 cores"
     seeds: int | None = 10
     least: int = 2  # seeds
@@ -115,10 +121,10 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
         return print(_cost(question, flags, parts))
     made = False
     for job in () if flags.tables or flags.table else question.jobs(flags, parts):
-        if flags.again or not job.is_stored(parts):
+        if job.is_wanted(flags, parts):
             print(job, file=sys.stderr, flush=True)
             new = rounded(job.make(flags.out))
-            parts[job.part] = merged(parts.get(job.part, []), new, question.keys) if job.seeds else new
+            parts[job.part] = merged(parts.get(job.part, []), new, question.keys) if job.of or job.seeds else new
             parts["about"] = {"date": str(date.today())}
             write(question, parts | question.read(flags), folder, flags.scale, keep=parts)
             made = True
@@ -132,7 +138,7 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
 def merged(known: list[dict], new: list[dict], keys: Mapping[str, Iterable[Any]]) -> list[dict]:
     """The runs known with the new ones in their places, in the order of the keys and seeds."""
     orders = {name: list(levels) for name, levels in keys.items()} | {"seed": []}
-    runs = {tuple(run[name] for name in orders): run for run in [*known, *new]}
+    runs = {tuple(run.get(name) for name in orders): run for run in [*known, *new]}
 
     def place(values: tuple) -> list:
         return [levels.index(at) if levels else at for at, levels in zip(values, orders.values(), strict=True)]
@@ -148,7 +154,7 @@ def frames(parts: Parts) -> Parts:
 
 def called(function: Callable, parts: Parts) -> Any:
     """A function of the parts that it names."""
-    return function(**{name: parts[name] for name in inspect.signature(function).parameters})
+    return function(**{name: parts[name] for name in inspect.signature(function).parameters if name in parts})
 
 
 def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: Iterable[str] = ()) -> None:
@@ -181,19 +187,21 @@ def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: I
 
 
 def head(question: Question, parts: Parts) -> dict[str, Any]:
-    """The head of results.json; without records of runs the date is that of the last job."""
+    """The head of results.json; the date is that of the last job, or of the newest run."""
     records = [run for part in parts.values() if isinstance(part, list) for run in part if "record" in run]
     apart = set(question.keys) - set(question.within)
     seconds = {
         (*(str(run.get(name)) for name in apart), str(run["record"])): run["record"]["seconds"] for run in records
     }
     minutes = sum(seconds.values()) / 60
+    cost = called(question.cost, parts) if callable(question.cost) else question.cost
     time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
+    command = [f"{question.before}python -m experiments", question.name, question.options, "--store"]
     return {
         "question": question.question,
-        "command": " ".join(filter(None, ["python -m experiments", question.name, question.options, "--store"])),
-        "cost": question.cost or f"{len(records)} runs, {time} of {question.cores}",
-        "date": max([run["record"]["date"] for run in records] or [parts.get("about", {}).get("date", "")]),
+        "command": " ".join(filter(None, command)),
+        "cost": cost or f"{len(records)} runs, {time} of {question.cores}",
+        "date": max([parts.get("about", {}).get("date", ""), *(run["record"]["date"] for run in records)]),
         "answers": list(question.answers),
     }
 
@@ -205,7 +213,7 @@ def texts_of(question: Question, parts: Parts) -> dict[str, str]:
 
 
 def _cost(question: Question, flags: Flags, parts: Parts) -> str:
-    jobs = [job for job in question.jobs(flags, parts) if flags.again or not job.is_stored(parts)]
+    jobs = [job for job in question.jobs(flags, parts) if job.is_wanted(flags, parts)]
     runs, seconds = sum(len(job.seeds) for job in jobs), sum(len(job.seeds) * job.seconds for job in jobs)
     return "\n".join([*map(str, jobs), f"{len(jobs)} jobs of {runs} seeds, {seconds / 60:.0f} minutes of a core"])
 
@@ -223,6 +231,7 @@ def parse(question: Question, arguments: Sequence[str]) -> Flags:
     parser = Parser(f"python -m experiments {question.name}", description=question.question)
     add = parser.add_argument
     add("--seeds", type=at_least(question.least), default=question.seeds, help=f"0, 1, ... (default {question.seeds})")
+    add("--only", nargs="+", default=[], metavar="WORD", help="the jobs that --cost lists with one of these words")
     add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
     add("--tables", action="store_true", help="train nothing, write what is stored")
     add("--table", metavar="NAME", help="print one table from what is stored")

@@ -7,11 +7,10 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once; every file on disk is complete at any moment
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
-from focalgeo import processes
-from focalgeo.files import UNUSABLE
+from focalgeo import files
 from focalgeo.job.inputs import Options, read_inputs
 from focalgeo.types import (
     CRITERIA,
@@ -44,63 +43,58 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message.replace('argument ', '', 1)}; see --help")
 
 
-def _whole(text: str) -> int:
-    """A whole number in ASCII digits; int() takes 1_000 and the digits of every script too."""
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        raise argparse.ArgumentTypeError(f"invalid int value: {text[:40]!r}, give a whole number")
-    return int(text)
+def _number(kind: type, least: float, most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is no {kind.__name__} from {least} to {most}")
+        return value
+
+    return read
 
 
-def _number(text: str) -> float:
-    try:
-        if text.isascii() and "_" not in text:
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"invalid float value: {text[:40]!r}, give a number such as 2.5")
-
-
-def _names(text: str) -> tuple[str, ...]:
+def _names(known: Collection[str] = ()) -> Callable[[str], tuple[str, ...]]:
     """Names with commas between them, each once."""
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+        for name in names:
+            if known and name not in known:
+                raise argparse.ArgumentTypeError(f"{shown(name)} is none of {', '.join(known)}")
+        return names
+
+    return read
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all flags; it raises InputError where argparse would exit."""
-    parser = _Parser(
-        prog="python -m focalgeo.calibrate",
-        usage=f"{EXAMPLE} [flags]",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    usage, parser_of = f"{EXAMPLE} [flags]", {"formatter_class": form, "allow_abbrev": False}
+    parser = _Parser("python -m focalgeo.calibrate", usage, DESCRIPTION, **parser_of)
     add = parser.add_argument
     add("--val", metavar="PATH", help="file of the outputs on which the methods are fitted")
     add("--test", metavar="PATH", help="file of the outputs on which they are measured; without it val is cross-fitted")
-    add("--out", metavar="FOLDER", help="folder for all results: new, empty, or of the same command")
-    add("--logits-key", metavar="NAME", help="the array that holds logits, if its name is not logits")
-    add("--probs-key", metavar="NAME", help="the array that holds probabilities, if its name is not probs")
-    add("--labels-key", metavar="NAME", help="the array that holds labels, if its name is not labels")
+    add("--out", metavar="FOLDER", type=expanded, help="folder for all results: new, empty, or of the same command")
+    for key, what in (("logits", "holds logits"), ("probs", "holds probabilities"), ("labels", "holds labels")):
+        add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
+    add("--methods", type=_names(), default=(), help="methods to compare, such as vector_scaling,isotonic")
     add(
-        "--methods",
-        type=_names,
-        default=(),
-        metavar="NAMES",
-        help="methods to compare, such as vector_scaling,isotonic",
+        "--criterion",
+        choices=CRITERIA,
+        default="nll",
+        help="by which methods are fitted, compared and chosen: nll (default), ece, ...",
     )
-    add("--criterion", default="nll", help="by which methods are fitted, compared and chosen: nll (default), ece, ...")
-    add("--criteria", type=_names, default=DEFAULT_CRITERIA, metavar="NAMES", help="fits shown (default nll,ece)")
+    add("--criteria", type=_names(CRITERIA), default=DEFAULT_CRITERIA, help="fits shown (default nll,ece)")
+    add("--metrics", type=_names(), default=DEFAULT_METRICS, help=f"metrics (default {','.join(DEFAULT_METRICS)})")
     add(
-        "--metrics",
-        type=_names,
-        default=DEFAULT_METRICS,
-        metavar="NAMES",
-        help=f"metrics (default {','.join(DEFAULT_METRICS)})",
-    )
-    add(
-        "--trained-gamma", type=_number, metavar="GAMMA", help="gamma of the focal loss that the model was trained with"
+        "--trained-gamma",
+        type=_number(float, 0, 100),
+        metavar="GAMMA",
+        help="gamma of the focal loss that the model was trained with",
     )
     add(
         "--also",
@@ -109,16 +103,14 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME=PATH",
         help="probabilities by a method from elsewhere, to be compared: arrays val (held out, fold by fold) and test",
     )
-    add(
-        "--folds",
-        dest="num_folds",
-        type=_whole,
-        default=5,
-        help="folds of the cross-fit of val by which a method is chosen (default 5)",
-    )
-    add("--num-bins", type=_whole, default=15, help="bins of both ECEs (default 15)")
-    add("--num-resamples", type=_whole, default=1000, help="resamples of the bootstrap (default 1000)")
-    add("--seed", type=_whole, default=0, help="seed of the bootstrap and of the folds (default 0)")
+    for flag, (least, most), default, what in (
+        ("folds", (2, 100), 5, "folds of the cross-fit of val by which a method is chosen"),
+        ("num-bins", (1, MOST_BINS), 15, "bins of both ECEs"),
+        ("num-resamples", (100, MOST_RESAMPLES), 1000, "resamples of the bootstrap"),
+        ("seed", (0, 2**31 - 1), 0, "seed of the bootstrap and of the folds"),
+    ):
+        dest, kind = {"folds": "num_folds"}.get(flag), _number(int, least, most)
+        add(f"--{flag}", dest=dest, type=kind, default=default, help=f"{what} (default {default})")
     return parser
 
 
@@ -128,59 +120,19 @@ def parse(arguments: Sequence[str]) -> Options:
     Raises:
         InputError: one line that names the flag.
     """
-    _check_texts(arguments)
-    parser = make_parser()
-    found, rest = parser.parse_known_args(arguments)
-    if rest:
-        known = [name for action in parser._actions for name in action.option_strings]
-        if rest[0].startswith("--"):
-            raise InputError.of_choice("the flag", rest[0].partition("=")[0][:60], known)
-        raise InputError(f"unknown argument {rest[0][:60]!r}: flags are given as in {EXAMPLE}")
-    for name in ("val", "out"):
-        if not getattr(found, name):
-            raise InputError(f"--{name} is missing: for example {EXAMPLE}")
-    options = Options(**{**vars(found), "out": expanded(found.out), "also": tuple(found.also)})
-    _check(options)
-    return options
-
-
-def _check_texts(arguments: Sequence[str]) -> None:
-    """Refuses a flag without a value or given twice, and text that neither a line nor a file in UTF-8 can hold."""
-    for argument in filter(UNUSABLE.search, arguments):
-        raise InputError(f"{shown(argument, most=100)} holds what is no UTF-8 text on one line: rename it")
-    names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    names = [name for name in names if name != "--also"]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{twice[:60]} is given {names.count(twice)} times: give it once")
-    for name, equals, value in (argument.partition("=") for argument in arguments):
-        if name.startswith("--") and equals and not value.strip():
-            raise InputError(f"{name[:60]}= has no value: give one or leave the flag out")
     for argument in arguments:
-        if not argument.strip():
-            raise InputError(f"an argument is empty: flags are given as in {EXAMPLE}")
-
-
-def _check(options: Options) -> None:
-    for flag, names in (("criterion", (options.criterion,)), ("criteria", options.criteria)):
-        for name in names:
-            if name not in CRITERIA:
-                raise InputError.of_choice(f"--{flag}", name, CRITERIA)
-    if options.logits_key is not None and options.probs_key is not None:
+        if files.UNUSABLE.search(argument):
+            raise InputError(f"{shown(argument, most=100)} holds what is no UTF-8 text on one line: rename it")
+    parser = make_parser()
+    flags, others = parser.parse_known_args(arguments)
+    if others:
+        raise InputError.of_choice("the flag", shown(others[0].partition("=")[0]), parser._option_string_actions)
+    for name in ("val", "out"):
+        if not getattr(flags, name):
+            raise InputError(f"--{name} is missing: for example {EXAMPLE}")
+    if flags.logits_key is not None and flags.probs_key is not None:
         raise InputError("--logits-key and --probs-key are both given: a file is read as logits or as probs, give one")
-    ranges = (
-        ("num_folds", 2, 100),
-        ("num_bins", 1, MOST_BINS),
-        ("num_resamples", 100, MOST_RESAMPLES),
-        ("seed", 0, 2**31 - 1),
-    )
-    for name, least, most in ranges:
-        value = getattr(options, name)
-        if not least <= value <= most:
-            flag = name.removeprefix("num_") if name == "num_folds" else name.replace("_", "-")
-            raise InputError(f"--{flag} is {value}: it must be from {least} to {most}")
-    if options.trained_gamma is not None and not 0 <= options.trained_gamma <= 100:
-        raise InputError(f"--trained-gamma is {options.trained_gamma}: it must be from 0 to 100")
+    return Options(**vars(flags) | {"also": tuple(flags.also)})
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -190,21 +142,18 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         options = parse(arguments)
-        if processes.launched() > 1:
-            raise InputError(f"{processes.launched()} processes are started and this command is one: start it alone")
         inputs = read_inputs(options)
         from focalgeo.job import calibrate, compilation  # jax after flags and files, so that errors come at once
 
-        compilation.collect_rarely()
-        with compilation.programs_kept():
-            calibrate.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
+        compilation.keep_programs()
+        calibrate.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
-        print(f"focalgeo: {str(error).replace('--workdir', '--out')}", file=sys.stderr)
-        return error.exit_code
+        line, code = str(error), error.exit_code
     except MemoryError:
-        print("focalgeo: the files need more memory than is free: give fewer examples", file=sys.stderr)
-        return RunError.exit_code
+        line, code = "the files need more memory than is free: give fewer examples", RunError.exit_code
+    files.write_line(f"focalgeo: {line}")
+    return code
 
 
 if __name__ == "__main__":

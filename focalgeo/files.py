@@ -1,11 +1,13 @@
 """Files safely read and written: regular files alone, strict JSON, atomic writing, and the memory that is free."""
 
+import contextlib
 import json
 import math
 import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -22,6 +24,25 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
     (stat.S_ISDIR, "a folder"),
 )
+
+process = 0  # the number of this process of a job's several; `parallel.connect` sets it
+
+
+def is_first() -> bool:
+    """Whether this is process 0, which alone writes files and speaks."""
+    return process == 0
+
+
+def say(line: str) -> None:
+    """Write a line on standard error, where it does not mix with results; of several processes, process 0 alone."""
+    if is_first():
+        write_line(line)
+
+
+def write_line(line: str) -> None:
+    """Write a line of this process on standard error; one that cannot be written, on a full disk, is lost."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def check_regular(path: Path) -> None:

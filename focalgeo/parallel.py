@@ -1,4 +1,4 @@
-"""Devices: training and prediction by pmap, which no other file names, and how arrays are laid out on the devices.
+"""Devices and processes: the only pmap, the layout of arrays on devices, and how processes of one job agree.
 
 One mechanism serves one device and many, one run and the members of a sweep. A batch is cut into one part for each
 device; everything else in a TrainState lives once per device with equal values (in_axes None). A forgotten sum over
@@ -6,17 +6,23 @@ devices would be silent under that layout, so every compiled step also returns o
 device, and `check_replicas` compares them. Where the members that advance together divide evenly, they are spread over
 the devices instead: members never wait for each other.
 
-The devices may be those of several processes. Every process runs the same calls; what it passes in and gets back are
-arrays of its own devices, and the devices of process i are a block of all of them, in the order of the processes.
+The devices may be those of several processes, which jax.distributed joins. Every process runs the same calls; what it
+passes in and gets back are arrays of its own devices, and the devices of process i are a block of all of them, in the
+order of the processes. What could differ between processes is decided by process 0 and told to all (`broadcast`).
 
 Curvature alone uses `spread` and `everywhere`: its products over batches are plain functions under jax.jit, which XLA
 partitions by the layout of the examples over all devices; code that names no device axis also runs where there is none.
 """
 
+import json
 import operator
+import platform
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from importlib import metadata
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,38 +31,155 @@ from jax.experimental import multihost_utils
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from focalgeo import files, processes
+from focalgeo import files
 from focalgeo.precision import at_highest
-from focalgeo.types import Array, Batch, PyTree, RunError, TrainState
+from focalgeo.types import Array, Batch, InputError, Interrupted, PyTree, RunError, TrainState, shown
 
 AXIS = "devices"
 _MEMBERS = "members"
+_LONG = 86_400  # seconds that processes which have ended wait for process 0, which draws the report
 _UNKNOWN = 2**62  # bytes
 
 
-def device_count() -> int:
-    """Number of devices of all processes; batches are padded to a multiple of it.
+def interrupted() -> int | None:
+    """The number of a signal that asks this process to stop; of several processes all stop where they next agree."""
+    return None  # run.py puts another function in its place
+
+
+def join(
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
+    *,
+    join_timeout: int = 300,
+    heartbeat: int = 100,
+) -> None:
+    """Join the processes that the arguments name, or those that jax detects (SLURM, Open MPI, GKE, TPU); else go alone.
+
+    coordinator: HOST:PORT of process 0; the first three go together. Times are in seconds: jax's runtime ends this
+    process when another has given no sign of life for `heartbeat`.
 
     Raises:
-        RunError: jax runs in several processes that have not joined by `processes.join`, and so do not agree.
+        InputError: jax cannot use the arguments. RunError: the others do not come.
     """
-    if jax.process_count() != processes.count():
-        raise RunError(
-            f"jax runs in {jax.process_count()} processes that focalgeo has not joined: start them by "
-            "python -m focalgeo.run with --coordinator, --processes and --process"
-        )
-    return jax.device_count()
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM
+    is_local = coordinator is not None and coordinator.startswith(("127.", "localhost:", "[::1]:"))
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a Kubernetes pod that is none of several
+            jax.distributed.initialize(
+                coordinator,
+                processes,
+                process,
+                cluster_detection_method=None if coordinator is None else "deactivate",
+                initialization_timeout=join_timeout,
+                heartbeat_timeout_seconds=heartbeat,
+                shutdown_timeout_seconds=_LONG,
+                coordinator_bind_address=coordinator if is_local else None,
+            )
+    except jax.errors.JaxRuntimeError as error:
+        raise RunError(f"the other processes cannot be joined: {shown(error, most=200)}") from error
+    except Exception as error:  # without arguments: of no launcher that jax knows, or once jax has begun to compute
+        if coordinator is not None:
+            flags = f"--coordinator={coordinator} --processes={processes} --process={process}"
+            raise InputError(f"{flags}: {shown(error, most=200)}") from error
 
 
 def connect() -> None:
-    """Let all devices meet: at their first sum a CPU's wait for each other for half a minute only, later for long.
+    """Let all processes and devices meet: a CPU's first sum waits for half a minute only, later ones for long.
 
     Raises:
-        RunError: as `device_count`.
+        InputError: the processes differ in devices or versions.
     """
-    if device_count() > 1 and processes.count() > 1:
-        jax.block_until_ready(jax.pmap(partial(jax.lax.psum, axis_name=AXIS), AXIS)(np.zeros(jax.local_device_count())))
-        of_all_processes(np.zeros(1))
+    files.process = jax.process_index()
+    if count() == 1:
+        return
+    own, host = jax.local_devices(), shown(platform.node())
+    files.write_line(
+        f"process {files.process} of {count()} on {host}: {len(own)} of {device_count()} {own[0].platform} devices"
+    )
+    if device_count() != count() * len(own):
+        raise InputError(f"{count()} processes have {device_count()} devices: give every process equally many")
+    jax.block_until_ready(jax.pmap(partial(jax.lax.psum, axis_name=AXIS), AXIS)(np.zeros(len(own))))
+    versions = {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy", "focalgeo")}
+    check_equal("versions", versions, "install the same on every host")
+    check_equal("devices", own[0].device_kind, "give every process devices of one kind")
+
+
+def leave(code: int) -> None:
+    """Part from the other processes: together where all have ended alike, with 0 or by a signal.
+
+    After an error process 0, without which jax's runtime ends the others, waits until they have said theirs.
+    """
+    if count() > 1 and (code == 0 or code > 128):
+        jax.distributed.shutdown()
+    elif count() > 1 and files.is_first():
+        time.sleep(2)
+
+
+def count() -> int:
+    """The number of processes."""
+    return jax.process_count()
+
+
+def exchange(name: str, value: Any) -> list[Any]:
+    """The JSON values of all processes, in their order; all must ask for the same name in turn.
+
+    Raises:
+        Interrupted: a signal has asked one of them to stop. RunError: they are out of step.
+    """
+    if count() == 1:
+        return [value]
+    text = json.dumps([name, value, interrupted() or 0]).encode()
+    longest = int(np.max(multihost_utils.process_allgather(np.int32(len(text)))))
+    padded = text.ljust(1 << longest.bit_length())  # of few sizes, as each compiles
+    texts = multihost_utils.process_allgather(np.frombuffer(padded, np.uint8))
+    names, values, signals = zip(*(json.loads(text.tobytes()) for text in texts), strict=True)
+    if len(set(names)) > 1:
+        raise RunError(f"the processes are out of step: {name!r} here, {shown(names)} of all")
+    if any(signals):
+        raise Interrupted(max(signals))
+    return list(values)
+
+
+def broadcast(name: str, decide: Callable[[], Any]) -> Any:
+    """The JSON value that `decide` gives on process 0, which alone calls it; all raise its InputError or RunError."""
+    if count() == 1:
+        return decide()
+    value, error = None, None
+    if files.is_first():
+        try:
+            value = decide()
+        except (InputError, RunError) as raised:
+            error = [isinstance(raised, InputError), str(raised)]
+    value, error = exchange(name, [value, error])[0]
+    if error is not None:
+        raise (InputError if error[0] else RunError)(error[1])
+    return value
+
+
+def all_min(name: str, number: float) -> float:
+    """The least of all processes' numbers."""
+    return min(exchange(name, number))
+
+
+def check_equal(name: str, value: Any, mend: str) -> None:
+    """Check that all processes hold the same JSON value, called `name`.
+
+    Raises:
+        InputError: in all processes: two values that differ, and `mend`.
+    """
+    values = exchange(name, value)
+    for number, other in enumerate(values):
+        if other != values[0]:
+            first, other = (shown(each, most=120) for each in (values[0], other))
+            raise InputError(
+                f"the processes differ in {name}: {first} of process 0, {other} of process {number}: {mend}"
+            )
+
+
+def device_count() -> int:
+    """Number of devices of all processes; batches are padded to a multiple of it."""
+    return jax.device_count()
 
 
 def free_memory() -> int | None:
@@ -68,14 +191,14 @@ def free_memory() -> int | None:
     if stats and "bytes_limit" in stats:
         free = stats["bytes_limit"] - stats["bytes_in_use"]
     else:
-        free = files.free_memory() / processes.on_this_host()
-    least = processes.all_min("free memory", min(free, _UNKNOWN))
+        free = files.free_memory() / exchange("host", platform.node()).count(platform.node())
+    least = all_min("free memory", min(free, _UNKNOWN))
     return None if least == _UNKNOWN else int(least)
 
 
 def _devices() -> list[jax.Device]:
     """All devices in the order of pmap: those of one process are a block."""
-    return [device for index in range(processes.count()) for device in jax.local_devices(process_index=index)]
+    return [device for index in range(count()) for device in jax.local_devices(process_index=index)]
 
 
 def _own() -> Mesh:
@@ -139,7 +262,7 @@ def _complete(leaf: Array) -> Array:
 
 def from_first(tree: PyTree) -> PyTree:
     """NumPy arrays of process 0, bit for bit, in all processes; the others give arrays of the same shapes and types."""
-    if processes.count() == 1:
+    if count() == 1:
         return tree
     leaves, treedef = jax.tree.flatten(jax.tree.map(np.asarray, tree))
     sent = multihost_utils.broadcast_one_to_all(np.frombuffer(b"".join(map(np.ndarray.tobytes, leaves)), np.uint8))
@@ -151,7 +274,7 @@ def from_first(tree: PyTree) -> PyTree:
 
 def of_all_processes(tree: PyTree) -> PyTree:
     """Leaves [n of this process, ...] -> [n of all, ...] in the order of the processes, as NumPy arrays if several."""
-    return tree if processes.count() == 1 else multihost_utils.process_allgather(tree, tiled=True)
+    return tree if count() == 1 else multihost_utils.process_allgather(tree, tiled=True)
 
 
 def reduce_sum(tree: PyTree) -> PyTree:
@@ -191,7 +314,7 @@ def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
 
     Of several processes each takes the parts of its own devices.
     """
-    own = slice(processes.index() * jax.local_device_count(), (processes.index() + 1) * jax.local_device_count())
+    own = slice(jax.process_index() * jax.local_device_count(), (jax.process_index() + 1) * jax.local_device_count())
 
     def cut(leaf: Array) -> Array:
         parts = leaf.reshape(*leaf.shape[:axis], device_count(), -1, *leaf.shape[axis + 1 :])
@@ -249,7 +372,7 @@ def make_program(
         return replicated(fetch(batch)) if apart else _cut(fetch(shard(batch, axis=1)))
 
     def of_process(stop: bool) -> dict[str, np.ndarray]:
-        return {"stop": np.full(jax.local_device_count(), stop, np.float32)} if processes.count() > 1 else {}
+        return {"stop": np.full(jax.local_device_count(), stop, np.float32)} if count() > 1 else {}
 
     def step_all(groups: list, batch: PyTree, *, stop: bool = False) -> tuple[list, list, list]:
         batch, asked = on_devices(batch), of_process(stop)
@@ -325,7 +448,7 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
         states, metrics, fingerprint = _one_step(on_one_device, 0, states, batch, *shared)
         return states, _of_all_members(metrics) if several else metrics, fingerprint[None]
 
-    several = (len({each.process_index for each in devices}) if devices else processes.count()) > 1
+    several = (len({each.process_index for each in devices}) if devices else count()) > 1
     axes = {"in_axes": (0, None) + (None,) * num_shared, "out_axes": (0, None if several else 0, 0)}
     return jax.pmap(replica, axis_name=_MEMBERS, donate_argnums=0, devices=devices, **axes)
 

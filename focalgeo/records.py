@@ -16,7 +16,7 @@ import filelock
 import msgspec
 import numpy as np
 
-from focalgeo import files, processes, rows
+from focalgeo import files, rows
 from focalgeo.rows import Row
 from focalgeo.types import InputError, Predictions, shown
 
@@ -59,7 +59,7 @@ def _reading(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _replace(path: Path, write: Callable[[Any], None]) -> None:
-    if processes.is_first():
+    if files.is_first():
         with writing(path):
             files.replace(path, write)
 
@@ -106,7 +106,7 @@ def append_rows(workdir: Workdir, rows_: Sequence[Row]) -> None:
         RunError: a number is not finite; nothing is written.
     """
     path, data = Path(workdir) / METRICS_FILE, _lines_of(rows_)
-    if not processes.is_first():
+    if not files.is_first():
         return
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def replace_rows(workdir: Workdir, rows_: Sequence[Row], *, where: Callable[[Row
         RunError: a number is not finite; the file stays as it was.
     """
     path = Path(workdir) / METRICS_FILE
-    if processes.is_first():
+    if files.is_first():
         kept = [row for row in read_rows(workdir) if not where(row)] if path.exists() else []
         data = _lines_of([*kept, *rows_])
         _replace(path, lambda file: file.write(data))
@@ -252,7 +252,7 @@ def locked(workdir: Workdir) -> Iterator[None]:
         InputError: another process holds it.
     """
     folder = Path(workdir)
-    if not processes.is_first():
+    if not files.is_first():
         yield
         return
     lock = filelock.FileLock(folder / LOCK, blocking=False)

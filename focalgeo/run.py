@@ -13,15 +13,25 @@ from focalgeo.job import interruption
 if __name__ == "__main__":
     interruption.stop_at_once()  # before the imports that take time
 
+import contextlib
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from focalgeo import processes
-from focalgeo.config import load_config, split_arguments, split_flags, with_values
+from focalgeo import config, files
 from focalgeo.types import InputError, Interrupted, RunError, shown
 
-FLAGS = {"config": "configs/digits.py", "workdir": "runs/digits", "shard": "0/2", **processes.FLAGS}  # with examples
+FLAGS = {  # with an example of each
+    "config": "configs/digits.py",
+    "workdir": "runs/digits",
+    "shard": "0/2",
+    "coordinator": "10.0.0.1:1234",
+    "processes": "2",
+    "process": "0",
+    "join_timeout": "300",
+    "heartbeat": "100",
+}
+_CLUSTER = ("coordinator", "processes", "process")
 
 
 class Job(NamedTuple):
@@ -30,92 +40,63 @@ class Job(NamedTuple):
     config: ConfigDict
     workdir: str
     shard: str | None
-    cluster: dict[str, Any]  # what processes.join is given
+    cluster: dict[str, Any]  # arguments of parallel.join
 
 
 def parse(arguments: list[str]) -> Job:
     """Read the arguments behind the command's name; anything wrong is an InputError of one line."""
-    values, others = split_arguments(arguments)
-    given = split_flags(others, FLAGS)
-    for name in ("config", "workdir"):
-        if name not in given:
+    values, flags = config.parse_arguments(arguments, FLAGS)
+    for name in ("config", "workdir", *(_CLUSTER if any(name in flags for name in _CLUSTER) else ())):
+        if name not in flags:
             raise InputError(f"--{name} is missing: for example --{name}={FLAGS[name]}")
-    cluster = processes.asked(given)
-    return Job(with_values(load_config(given["config"]), values), given["workdir"], given.get("shard"), cluster)
-
-
-def _parse_and_join(arguments: list[str]) -> Job:
-    """`parse`, and join the others; an error of the arguments is raised once they are joined, and so ends them too."""
-    job, trouble = None, None
-    try:
-        job = parse(arguments)
-    except InputError as error:
-        trouble = error
-    try:
-        cluster = job.cluster if job else _cluster_of(arguments)
-        processes.join(**cluster, then=lambda: interruption.stop_at_once(processes.stop))
-    except (InputError, RunError) as error:
-        raise trouble or error from None
-    if trouble:
-        raise trouble
-    return job
-
-
-def _cluster_of(arguments: list[str]) -> dict[str, Any]:
-    """What the flags of the cluster ask for, whatever is wrong with the other arguments."""
-    found: dict[str, str] = {}
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
-        name, equals, value = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and name in processes.FLAGS:
-            if name in found:
-                raise InputError(f"--{name} is given twice: give it once")
-            found[name] = value if equals else following
-    return processes.asked(found)
+    cluster = {name: flags[name] for name in (*_CLUSTER, "join_timeout", "heartbeat") if name in flags}
+    for name in cluster.keys() - {"coordinator"}:
+        if not (cluster[name].isascii() and cluster[name].isdigit() and len(cluster[name]) < 8):
+            raise InputError(f"--{name} is {shown(cluster[name])}: it must be a whole number, as {FLAGS[name]}")
+        cluster[name] = int(cluster[name])
+    return Job(
+        config.with_values(config.load_config(flags["config"]), values), flags["workdir"], flags.get("shard"), cluster
+    )
 
 
 def main(arguments: list[str]) -> int:
-    """Run the job; returns the exit code: 0, 2 (bad input), 3 (the run cannot go on) or 128 + signal.
-
-    Of several processes none returns: all end together, with one line and one code.
-    """
+    """Run the job; returns the exit code: 0, 2 (bad input), 3 (the run cannot go on) or 128 + signal."""
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
-    line, code = "", 0
+    several, code, line = False, 0, ""
     try:
-        asked = None if "--fields" in arguments else _parse_and_join(arguments[1:])
-        from focalgeo import job  # after the flags, so that a typo is answered at once
+        asked = None if "--fields" in arguments else parse(arguments[1:])
+        from focalgeo import job, parallel  # jax after the flags, so that a typo is answered at once
+        from focalgeo.job import compilation
 
         if asked is None:
             print(job.describe_config())
-        else:
-            from focalgeo.job import compilation
-
-            compilation.collect_rarely()
-            with compilation.programs_kept():
-                job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
+            return 0
+        with interruption.left_to_the_system():
+            parallel.join(**asked.cluster)
+        several = parallel.count() > 1
+        compilation.keep_programs()
+        # of several processes one that ended at once would leave the others waiting
+        with interruption.deferred_signals() if several else contextlib.nullcontext(lambda: None) as signalled:
+            parallel.interrupted = signalled
+            job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
     except (InputError, RunError, Interrupted) as error:
-        line, code = _of(error, str(error), error.exit_code)
-    except MemoryError as error:
+        line, code = str(error), error.exit_code
+    except MemoryError:
         line = "the run needs more memory than is free: free some, then give the same command again to go on"
-        line, code = _of(error, line, RunError.exit_code)
+        code = RunError.exit_code
     except Exception as error:
-        if processes.count() == 1:
+        if not several:
             raise
-        line, code = _of(error, f"{type(error).__name__}: {shown(error, most=200)}", 1)
         sys.excepthook(type(error), error, error.__traceback__)
-    if processes.count() > 1:
-        processes.end(line, code)
+        line = f"{type(error).__name__}, as when another process is gone: the same command goes on from what is saved"
+        code = RunError.exit_code
     if line:
-        processes.write_line(f"focalgeo: {line}")
+        files.write_line(f"focalgeo: {line}")
+    if several:
+        parallel.leave(code)
     return code
-
-
-def _of(error: BaseException, line: str, code: int) -> tuple[str, int]:
-    """The line and code; an error that is of another process' leaving ends all processes here."""
-    if processes.lost(error):
-        processes.end_lost(error)
-    return line, code
 
 
 if __name__ == "__main__":

@@ -90,10 +90,13 @@ class RunError(RuntimeError):
         super().__init__(_line(message))
 
 
+STOPPED = "stopped; the same command goes on from what is saved"
+
+
 class Interrupted(BaseException):
     """A signal stopped the run in good order; no handler of errors may swallow that. Exit code: 128 + its number."""
 
-    def __init__(self, signum: int, message: str):
+    def __init__(self, signum: int, message: str = STOPPED):
         """A stop by signal `signum`, with one line on how to go on."""
         super().__init__(message)
         self.exit_code = 128 + signum

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from focalgeo import job, run
-from focalgeo.config import load_config, split_arguments, split_flags, with_values
+from focalgeo.config import load_config, parse_arguments, with_values
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "slurm.sh"
@@ -105,8 +105,7 @@ def commands():
 def test_the_lines_for_several_machines_name_flags_configs_and_fields_that_exist():
     assert len(commands()) == 6
     for arguments in commands():
-        values, others = split_arguments(arguments)
-        given = split_flags(others, run.FLAGS)
+        values, given = parse_arguments(arguments, run.FLAGS)
         job.check_config(with_values(load_config(given["config"]), values))
         assert {"coordinator", "processes", "process"} <= given.keys() or "coordinator" not in given
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from focalgeo import calibration, job, parallel, records, report
+from focalgeo import calibration, job, parallel, records, report, run
 from focalgeo.config import load_config as read_config
-from focalgeo.config import split_arguments, with_values
+from focalgeo.config import parse_arguments, with_values
 from focalgeo.job import measurement, preparation, training
 from focalgeo.job.members import make_members
 from focalgeo.rows import (
@@ -409,10 +409,9 @@ def test_a_page_s_commands_name_configs_and_fields_that_exist(page):
     commands = re.findall(r"^(?:.* `)?python -m focalgeo\.run ([^`\n]*)`?", text, re.MULTILINE)
     assert len(commands) >= 3
     for command in commands:
-        values, others = split_arguments(shlex.split(command, comments=True))
-        if others != ["--fields"]:
-            path = next(other.removeprefix("--config=") for other in others if other.startswith("--config="))
-            job.check_config(with_values(read_config(ROOT / path), values))
+        if command.split()[0] != "--fields":
+            values, flags = parse_arguments(shlex.split(command, comments=True), run.FLAGS)
+            job.check_config(with_values(read_config(ROOT / flags["config"]), values))
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE):
         assert f"\n{target}:" in makefile

@@ -1,8 +1,8 @@
-"""The main job as a user types it: flags, exit codes, one line for whatever is wrong, signals, devices, kills."""
+"""The commands as a user types them: flags, exit codes, one line for whatever is wrong, signals, devices, kills."""
 
 import importlib
-import json
 import os
+import random
 import re
 import shlex
 import signal
@@ -11,135 +11,85 @@ import sys
 import time
 from pathlib import Path
 
+import clusters
 import pytest
 
-from focalgeo import records
-from focalgeo.rows import Metric, Scalar, select
+import focalgeo
+from focalgeo import config, records, run
+from focalgeo.__main__ import COMMANDS
+from focalgeo.job import interruption
+from focalgeo.rows import Metric, select
 
 ROOT = Path(__file__).parent.parent
-FLAGS = os.environ["XLA_FLAGS"].replace("--xla_force_host_platform_device_count=2", "")
 QUICK = f"--config={ROOT / 'configs' / 'digits.py'}:quick"
+CHEAP = ("--config.curvature.examples=0", "--config.evaluation.num_resamples=2", "--config.evaluation.methods=isotonic")
 
 
-def run(*arguments, devices=1):
-    environment = {**os.environ, "XLA_FLAGS": f"{FLAGS} --xla_force_host_platform_device_count={devices}"}
-    command = [sys.executable, "-m", "focalgeo.run", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300)
-
-
-def one_line(result, code=2):
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
-    lines = [line for line in result.stderr.splitlines() if line.startswith("focalgeo: ")]
-    assert len(lines) == 1
-    return lines[0]
+def command(*words, folder=ROOT):
+    found = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    return found.returncode, found.stdout, found.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("flags", "words"),
     [
         ([], "--config is missing: for example --config=configs/digits.py"),
         ([QUICK], "--workdir is missing"),
-        (["--config=configs/nothing.py", "--workdir=w"], "No such file or directory: 'configs/nothing.py'"),
-        (
-            ["--config=configs/digits.py:fast", "--workdir=w"],
-            "digits.py knows no 'fast': did you mean 'quick'?",
-        ),
+        (["--config=configs/nothing.py", "--workdir=w"], "no config file: 'configs/nothing.py'"),
+        (["--config=configs/digits.py:fast", "--workdir=w"], "digits.py is 'fast'"),
         ([QUICK, "--workdir=w", "--config.loss.gama=3"], "config.loss.gama; did you mean config.loss.gamma?"),
-        ([QUICK, "--workdir=w", "--config.los.gamma=3"], "config.los.gamma; did you mean config.loss.gamma?"),
-        ([QUICK, "--workdir=w", "--config.loss.gamma=big"], "config.loss.gamma is big: it must be a number"),
-        ([QUICK, "--workdir=w", "--config.model.options.heads=3"], "mlp has no such option (it has: hidden)"),
-        ([QUICK, "--workdir=w", "--wordkir=x"], "Unknown command line flag 'wordkir'"),
-        ([QUICK, "--workdir=w", "gamma=3"], "unknown argument 'gamma=3'"),
+        ([QUICK, "--workdir=w", "--config.model.options.heads=3"], "mlp has no such option"),
         ([QUICK, "--workdir=w", "--config.loss.gamma=-1"], "config.loss.gamma is -1.0"),
+        ([QUICK, "--workdir=w", "--processes=2"], "--coordinator is missing"),
+        ([QUICK, "--workdir=w", "--coordinator=h:1", "--processes=two", "--process=0"], "--processes is two"),
+        ([QUICK, "--workdir=w", "--coordinator=h:1", "--processes=2", "--process=2"], "--process=2"),
+        ([QUICK, "--workdir=w", "--shard=3"], "shard"),
     ],
 )
-def test_wrong_flags_are_one_line(arguments, message):
-    assert message in one_line(run(*arguments))
-    assert not (ROOT / "w").exists()
+def test_wrong_flags_are_one_line_and_nothing_is_written(flags, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = [flag.replace("=configs", f"={ROOT}/configs") if "digits" in flag else flag for flag in flags]
+    assert run.main(["focalgeo.run", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch("focalgeo: [^\n]*\n", err)
+    assert words in err
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_file_in_the_way_is_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    assert "not a folder" in one_line(run(QUICK, f"--workdir={tmp_path / 'file'}"))
-    assert "file stands where a folder" in one_line(run(QUICK, f"--workdir={tmp_path / 'file' / 'below'}"))
+def test_a_typo_ends_the_process_in_one_line_before_jax_is_imported():
+    code, out, err = command("-X", "importtime", "-m", "focalgeo.run", "--config.loss.gama=3")
+    assert (code, out) == (2, "")
+    lines = [line for line in err.splitlines() if not line.startswith("import time:")]
+    assert lines == ["focalgeo: no such config field: config.loss.gama; did you mean config.loss.gamma?"]
+    assert not re.search(r"\| +jax$", err, re.MULTILINE)
 
 
-def test_a_disk_that_takes_no_more_is_one_line(tmp_path):
-    # a limit on the size of files is met by the same calls as a full disk
-    command = shlex.join([sys.executable, "-m", "focalgeo.run", QUICK, f"--workdir={tmp_path / 'run'}"])
-    limited = ["bash", "-c", f"ulimit -f 20; exec {command}"]
-    line = one_line(subprocess.run(limited, capture_output=True, text=True, cwd=ROOT, timeout=300))
-    assert "cannot write" in line
-    assert str(tmp_path / "run") in line
+def test_every_command_is_listed_and_handed_its_arguments(tmp_path):
+    modules = {path.stem for path in (ROOT / "focalgeo").glob("*.py") if '__name__ == "__main__"' in path.read_text()}
+    modules |= {path.parent.name for path in (ROOT / "focalgeo").glob("*/__main__.py")}
+    assert modules - {"__main__"} == set(COMMANDS)
+    code, out, err = command("-m", "focalgeo", folder=tmp_path)
+    assert (code, err) == (0, "")
+    assert all(f"python -m focalgeo.{name} " in out for name in COMMANDS)
+    assert all(f"configs/{name} " in out for name in config.own_configs())
+    assert command("-m", "focalgeo", "--version")[1] == f"focalgeo {focalgeo.__version__}\n"
+    for name in COMMANDS:
+        assert command("-m", "focalgeo", name, "--help") == command("-m", f"focalgeo.{name}", "--help")
+    unknown = command("-m", "focalgeo", "calibrat")
+    assert unknown == (2, "", "focalgeo: 'calibrat' is no command: did you mean focalgeo calibrate?\n")
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, signum):
-    arguments = [QUICK, f"--workdir={tmp_path / 'run'}", "--config.optimizer.epochs=4000"]
-    command = [sys.executable, "-m", "focalgeo.run", *arguments]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        metrics = tmp_path / "run" / "metrics.jsonl"
-        for _ in range(600):
-            if metrics.exists() and len(metrics.read_text().splitlines()) > 20:
-                break
-            time.sleep(0.1)
-        process.send_signal(signum)
-        error = process.communicate(timeout=60)[1]
-    assert process.returncode == 128 + signum
-    assert "saved; the same command goes on from there" in error
-    assert "Traceback" not in error
-    saved = [int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()]
-    stopped_at = int(error.split("stopped at step ")[1].split()[0])
-    assert max(saved) == stopped_at
-
-
-def final_numbers(workdir):
-    rows = select(records.read_rows(workdir), Metric, split="test", method="uncalibrated")
-    assert rows
-    return {row.name: row.value for row in rows}
-
-
-@pytest.mark.long
-def test_any_number_of_devices_gives_the_same_run(tmp_path):
-    numbers, seen = [], []
-    for devices in (1, 2, 4):
-        workdir = tmp_path / str(devices)
-        flags = [QUICK, f"--workdir={workdir}", "--config.optimizer.epochs=10", "--config.optimizer.decay_epochs=(7,)"]
-        flags += ["--config.curvature.examples=0", "--config.evaluation.num_resamples=2"]
-        assert run(*flags, devices=devices).returncode == 0
-        assert len(json.loads((workdir / "manifest.json").read_text())["devices"]) == devices
-        numbers.append(final_numbers(workdir))
-        seen.append(select(records.read_rows(workdir), Scalar, name="examples_seen")[-1].value)
-    assert seen == [10 * 1079] * 3
-    for other in numbers[1:]:
-        assert other == pytest.approx(numbers[0], abs=1e-3)
-
-
-@pytest.mark.long
-def test_kills_at_random_moments_change_no_bit():
-    script = [sys.executable, str(ROOT / "tests" / "kill_and_resume.py"), "--times=4", "--chain"]
-    cheap = ["--config.curvature.examples=0", "--config.evaluation.num_resamples=2", "--config.checkpoint.every=50"]
-    cheap += ["--config.evaluation.temperature_step=0.5", "--config.optimizer.epochs=100"]
-    as_users = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    result = subprocess.run([*script, *cheap], capture_output=True, text=True, timeout=400, cwd=ROOT, env=as_users)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "parameters and rows: equal" in result.stdout
-
-
-def test_any_directory_will_do_and_the_fields_are_shown(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-    def run_there(*arguments):
-        command = [sys.executable, "-m", "focalgeo.run", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
-
-    shown = run_there("--fields")
-    assert shown.returncode == 0
-    assert "optimizer.epochs            60 " in shown.stdout
-    gamma = f"--config={ROOT / 'configs' / 'digits_gamma.py'}:quick"
-    refused = run_there(gamma, "--workdir=w", "--config.sweep.at_once=3")
-    assert one_line(refused) == "focalgeo: config.sweep.at_once is 3: it must divide the 4 members"
+def test_the_fields_are_shown_from_any_folder(tmp_path):
+    code, out, _ = command("-m", "focalgeo.run", "--fields", folder=tmp_path)
+    assert code == 0
+    assert "optimizer.epochs            60 " in out
 
 
 @pytest.mark.parametrize("module", ["focalgeo.run", "focalgeo.calibrate", "focalgeo.report.__main__"])
@@ -151,3 +101,79 @@ def test_a_command_that_runs_out_of_memory_ends_in_one_line(module, monkeypatch,
     monkeypatch.setattr(command, "_workdir" if "report" in module else "parse", raise_error)
     assert command.main(["x", "y"]) == 3
     assert re.fullmatch("focalgeo: .* more memory than is free: .*\n", capsys.readouterr().err)
+
+
+def test_a_file_in_the_way_and_a_full_disk_are_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    for workdir in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert run.main(["focalgeo.run", QUICK, f"--workdir={workdir}"]) == 2
+        assert str(workdir) in capsys.readouterr().err
+    # a limit on the size of files is met by the same calls as a full disk
+    words = shlex.join([sys.executable, "-m", "focalgeo.run", QUICK, f"--workdir={tmp_path / 'run'}"])
+    found = subprocess.run(["bash", "-c", f"ulimit -f 20; exec {words}"], capture_output=True, text=True, cwd=ROOT)
+    assert found.returncode == 2
+    (line,) = [line for line in found.stderr.splitlines() if line.startswith("focalgeo: ")]
+    assert "cannot write" in line
+    assert str(tmp_path / "run") in line
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_and_ends_in_one_line(tmp_path, signum):
+    flags = [QUICK, "--workdir=run", "--config.optimizer.epochs=4000"]
+    with clusters.cluster(tmp_path / "cwd", 1, 1, *flags) as (process,):
+        clusters.wait_for(lambda: clusters.steps_done(tmp_path / "cwd" / "run") > 20)
+        process.send_signal(signum)
+        (line,) = process.ends(128 + signum, 60)
+    assert "saved; the same command goes on from there" in line
+    saved = [int(path.name) for path in (tmp_path / "cwd" / "run" / "checkpoints").iterdir()]
+    assert max(saved) == int(line.split("stopped at step ")[1].split()[0])
+
+
+@pytest.mark.parametrize("signum", interruption.SIGNALS)
+def test_a_signal_is_held_back_once_and_the_handlers_come_back(signum):
+    before = signal.getsignal(signum)
+    with interruption.deferred_signals() as stopped:
+        assert stopped() is None
+        signal.raise_signal(signum)
+        assert stopped() == signum
+        assert signal.getsignal(signum) is before
+    assert signal.getsignal(signum) is before
+
+
+def test_a_hangup_stops_a_run_but_not_under_nohup():
+    begin = "import signal; from focalgeo.job import interruption as i; i.stop_at_once(); "
+    raised = [sys.executable, "-c", f"{begin}signal.raise_signal(signal.SIGHUP); print('goes on')"]
+    found = subprocess.run(raised, capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (129, "")
+    assert "stopped; the same command goes on from what is saved" in found.stderr
+    assert subprocess.run(["nohup", *raised], capture_output=True, text=True).stdout == "goes on\n"
+
+
+@pytest.mark.long
+def test_one_device_and_two_give_the_same_run(tmp_path):
+    flags = [QUICK, "--workdir=run", "--config.optimizer.epochs=10", "--config.optimizer.decay_epochs=7", *CHEAP]
+    numbers = []
+    for devices in (1, 2):
+        clusters.run_cluster(tmp_path / str(devices), 1, devices, *flags)
+        rows = records.read_rows(tmp_path / str(devices) / "run")
+        numbers.append({row.name: row.value for row in select(rows, Metric, split="test", method="uncalibrated")})
+        assert len(records.read_manifest(tmp_path / str(devices) / "run")["devices"]) == devices
+        assert [row.value for row in rows if row.name == "examples_seen"][-1] == 10 * 1079
+    assert numbers[0]
+    assert numbers[1] == pytest.approx(numbers[0], abs=1e-3)
+
+
+@pytest.mark.long
+def test_kills_at_random_moments_change_no_bit(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # what is killed may leave half a compiled program
+    flags = [QUICK, "--workdir=run", "--config.optimizer.epochs=100", "--config.checkpoint.every=50", *CHEAP]
+    workdir, began = tmp_path / "killed" / "run", time.monotonic()
+    clusters.run_cluster(tmp_path / "whole", 1, 1, *flags)
+    seconds = time.monotonic() - began
+    for _ in range(3):
+        with clusters.cluster(tmp_path / "killed", 1, 1, *flags) as (process,):
+            clusters.wait_for(lambda: clusters.steps_done(workdir) > 0)
+            time.sleep(random.uniform(0, 0.5 * seconds))
+            process.kill()
+    clusters.run_cluster(tmp_path / "killed", 1, 1, *flags)
+    assert clusters.differences(workdir, tmp_path / "whole" / "run") == []

@@ -1,109 +1,89 @@
-"""A sweep in one program against separate runs: whole wall time on digits, and steps, memory and images a second.
+"""A sweep in one program against separate runs: wall time from command to report, and steps of its members."""
 
-python -m experiments.benchmarks.sweep                     both parts, ten minutes; writes results_sweep.json
-python -m experiments.benchmarks.sweep --parts steps       one part; the other stays as it is in the file
-python -m experiments.benchmarks.sweep --quick             a small sweep, a minute; writes nothing
-"""
-
-import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
-from experiments.benchmarks.machine import describe
-from experiments.benchmarks.training_steps import NETWORKS, measured_steps
-from experiments.flags import Parser, at_least
-from experiments.writing import plain
+from configs import cifar10, digits
+from experiments import programs, timing
+from experiments.numbers import markdown, plain
 
-RESULTS = Path(__file__).parent / "results_sweep.json"
-ROOT = Path(__file__).parent.parent.parent
-PARTS = ("wall", "steps")
+ROOT = Path(__file__).parents[2]
 GAMMAS, SEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0), (0, 1)
+NETWORKS = {  # name -> config, fields, steps of a timed call
+    "digits MLP": (digits, {"optimizer.batch_size": 64}, 50),
+    "small CNN": (
+        cifar10,
+        {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}, "optimizer.batch_size": 128},
+        2,
+    ),
+}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Prints the tables; writes results_sweep.json unless the run is a quick one."""
-    parser = Parser("benchmarks.sweep", __doc__)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--members", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
-    parser.add_argument("--rounds", type=at_least(1), default=5, help="interleaved; the least time of each is reported")
-    parser.add_argument("--peak", type=float, help="the device's peak in TFLOP/s, for the fraction that is reached")
-    parser.add_argument("--quick", action="store_true", help="2 gammas, 1 seed, 2 members; writes nothing")
-    options = parser.parse_args(arguments)
-    gammas, seeds, config = GAMMAS, SEEDS, "configs/digits.py"
-    if options.quick:
-        gammas, seeds, config = GAMMAS[:2], SEEDS[:1], "configs/digits.py:quick"
-        options.members, options.rounds, options.networks = [1, 2], 1, ["digits MLP"]
-    found = {} if options.quick or not RESULTS.exists() else json.loads(RESULTS.read_text())
-    found["machine"] = describe()
-    if "wall" in options.parts:
-        found["wall"] = wall(config, gammas, seeds)
-    if "steps" in options.parts:
-        found["steps"] = [
-            row
-            for network in options.networks
-            for row in measured_steps(network, options.members, rounds=options.rounds, peak=options.peak)
-        ]
-    print(table(found))
-    if not options.quick:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def wall(config: str, gammas: tuple[float, ...], seeds: tuple[int, ...]) -> dict:
+def wall(config: str = "configs/digits.py", gammas: Sequence[float] = GAMMAS, seeds: Sequence[int] = SEEDS) -> dict:
     """Seconds from command to report: one sweep, and each of its members as a run of the main job, one by one."""
     with tempfile.TemporaryDirectory() as folder:
-        together = _run(folder, "sweep", config, f"--config.sweep.gamma={gammas}", f"--config.sweep.seed={seeds}")
-        apart = [
-            _run(folder, f"run-{gamma}-{seed}", config, f"--config.loss.gamma={gamma}", f"--config.seed={seed}")
-            for gamma in gammas
-            for seed in seeds
-        ]
+
+        def run(**fields: Any) -> float:
+            flags = [f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items()]
+            workdir = f"--workdir={folder}/{len(list(Path(folder).iterdir()))}"
+            command = [sys.executable, "-m", "focalgeo.run", f"--config={config}", workdir, *flags]
+            began = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+            return round(time.perf_counter() - began, 2)
+
+        together = run(sweep__gamma=tuple(gammas), sweep__seed=tuple(seeds))
+        apart = [run(loss__gamma=gamma, seed=seed) for gamma in gammas for seed in seeds]
     return {"config": config, "members": len(apart), "sweep": together, "separate": apart}
 
 
-def _run(folder: str, name: str, config: str, *changes: str) -> float:
-    command = [sys.executable, "-m", "focalgeo.run", f"--config={config}", f"--workdir={folder}/{name}", *changes]
-    began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
-    return round(time.perf_counter() - began, 2)
+def steps(name: str, counts: Sequence[int] = (1, 2, 4, 8, 16, 32), *, rounds: int = 5) -> list[dict[str, Any]]:
+    """A row for each number of members: least seconds of a step of all, at once and one by one; memory; throughput."""
+    module, fields, repeat = NETWORKS[name]
+    made = {}
+    for count in counts:
+        config = programs.changed(module.get_config(), {**fields, "loss.name": "focal_loss"})
+        config.sweep.gamma, config.sweep.seed = tuple(np.linspace(0, 5, count).tolist()), (0,)
+        made[count] = programs.make_training(config)
+    calls = {str(count): programs.repeated_steps(training) for count, training in made.items()}
+    timed = {count: lambda step=step: step(repeat) for count, step in calls.items()}
+    alone = programs.repeated_steps(made[counts[0]])
+    seconds = timing.interleaved({"alone": lambda: alone(repeat), **timed}, rounds=rounds)["seconds"]
+    one, rows = seconds.pop("alone") / repeat / counts[0], []
+    for count, training in made.items():
+        took, batch = seconds[str(count)] / repeat, training.config.optimizer.batch_size
+        memory = programs.training_step(training, jax.devices()).lower().compile().memory_analysis()
+        held = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+        held -= sum(leaf.nbytes for leaf in jax.tree.leaves(training.pipeline.resident))
+        row = {"network": name, "batch": batch, "members": count, "seconds": took, "one_by_one": count * one}
+        rows.append(row | {"images_per_second": count * batch / took, "megabytes": held / 1e6})
+    return rows
 
 
-def table(found: dict) -> str:
-    """The results as Markdown."""
-    lines = [", ".join(f"{name} {value}" for name, value in found["machine"].items()), ""]
-    if "wall" in found:
-        each = found["wall"]
-        total = sum(each["separate"])
-        lines += [
-            f"{each['members']} members of {each['config']}, from command to report: one sweep {each['sweep']:.1f} s, "
-            f"separate runs {total:.0f} s ({np.mean(each['separate']):.1f} s each): {total / each['sweep']:.1f} times",
-            "",
-        ]
-    if "steps" in found:
-        heads = (
-            "network, batch",
-            "members",
-            "ms a step of all",
-            "times one by one",
-            "members' images/s",
-            "MB",
-            "of peak",
+def wall_words(found: dict[str, Any]) -> str:
+    """The wall times in a line."""
+    total, separate = sum(found["separate"]), np.mean(found["separate"])
+    return (
+        f"{found['members']} members of {found['config']}, from command to report: one sweep {found['sweep']:.1f} s, "
+        f"separate runs {total:.0f} s ({separate:.1f} s each): {total / found['sweep']:.1f} times\n"
+    )
+
+
+def table(rows: Sequence[dict]) -> str:
+    """Steps of members at once against one by one."""
+    heads = ("network, batch", "members", "ms a step of all", "times one by one", "members' images/s", "MB")
+    lines = []
+    for row in rows:
+        took, times = plain(1e3 * row["seconds"]), f"{row['one_by_one'] / row['seconds']:.2f}"
+        rate = f"{row['images_per_second']:,.0f}"
+        lines.append(
+            [f"{row['network']}, {row['batch']}", str(row["members"]), took, times, rate, plain(row["megabytes"])]
         )
-        lines += ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-        for row in found["steps"]:
-            peak = f"{100 * row['of_peak']:.1f}%" if "of_peak" in row else ""
-            times, rate = row["one_by_one"] / row["seconds"], row["images_per_second"]
-            lines.append(
-                f"| {row['network']}, {row['batch']} | {row['members']} | {plain(1e3 * row['seconds'])} | "
-                f"{times:.2f} | {rate:,.0f} | {plain(row['megabytes'])} | {peak} |"
-            )
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()
+    return markdown(heads, lines)

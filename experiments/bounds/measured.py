@@ -1,4 +1,4 @@
-"""Numbers of trained networks: Lipschitz constants, Theorem 2 at growing distances, PAC-Bayes bounds."""
+"""The jobs, and numbers of trained networks: Lipschitz constants, Theorem 2 at growing distances, PAC-Bayes bounds."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,16 +7,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import optimize, special
 
 from experiments import jobs
-from experiments.bounds.runs import CONFIG, FOCAL, HALF, PENALISED, POSTERIOR, PRIOR, networks, workdir_of
-from experiments.curvature_rows import numbers, train_accuracy
 from focalgeo import data, losses, models, theory, trees
 from focalgeo.config import load_config, with_values
 from focalgeo.job import check_config, preparation
-from focalgeo.rows import Metric, Seconds, select
 from focalgeo.types import Array, Dataset, PyTree, Split
 
+CONFIG = "configs/digits_gamma.py"
+GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0)
+HALF_GAMMAS = (0.0, 1.0, 3.0, 7.0)
+HALF = 539  # of 1,079 training images, those that the prior has seen
+MEASURED = {"curvature.splits": ("val",), "curvature.num_probes": 30}
+JOBS = {  # name -> gammas, what it has beside; "posterior" goes on from the prior's, at a rate that leaves them near
+    "focal": (GAMMAS, MEASURED),
+    "penalised": (GAMMAS, MEASURED | {"loss.name": "confidence_penalised_cross_entropy"}),
+    "prior": (HALF_GAMMAS, {"data.train_size": HALF, "curvature.examples": 0}),
+    "posterior": (
+        HALF_GAMMAS,
+        {
+            "curvature.examples": 0,
+            "optimizer.learning_rate": 0.01,
+            "optimizer.epochs": 20,
+            "optimizer.decay_epochs": (15,),
+        },
+    ),
+}
 DISTANCES = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0)  # of the parameters' norm
 DIRECTIONS = 4  # random ones
 SIGMAS = (0.003, 0.01, 0.03, 0.1)  # of the Gaussian prior and posterior
@@ -25,7 +42,15 @@ DELTA, DRAWN_DELTA = 0.04, 0.01  # with which the bound, and the mean over its d
 GROUP = 5  # networks of one finite set of hypotheses
 
 
-def lipschitz(gammas: tuple[float, ...]) -> list[dict[str, float]]:
+def train(out: Path, name: str, seeds: int, **more: Any) -> Path:
+    """The finished workdir of a job. more: fields of its job beside, as for a quick test."""
+    gammas, fields = JOBS[name]
+    fields = jobs.T_ALONE | {"sweep.gamma": gammas, "sweep.seed": tuple(range(seeds))} | fields
+    start = {"start.run": str(out / f"prior,seeds={seeds}")} if name == "posterior" else {}
+    return jobs.trained(CONFIG, out / f"{name},seeds={seeds}", fields | start | more)
+
+
+def lipschitz() -> list[dict[str, float]]:
     """Largest norm of the focal loss's gradient in the logits, and its largest second derivative, of two classes.
 
     On 80,001 log-odds from -40 to 40; of two classes both lie along (1, -1) / sqrt 2. More classes reach no more: the
@@ -34,17 +59,11 @@ def lipschitz(gammas: tuple[float, ...]) -> list[dict[str, float]]:
     log_odds = jnp.linspace(-40.0, 40.0, 80_001)
     p, rest = jax.nn.sigmoid(log_odds), jax.nn.sigmoid(-log_odds)
     found = []
-    for gamma in gammas:
+    for gamma in GAMMAS:
         slope = jax.vmap(jax.grad(lambda s, g=gamma: losses.focal_loss(jnp.stack([s, 0.0 * s]), 0, g)))(log_odds)
-        ratio = theory.logit_curvature_ratio(p, gamma)
-        curved = jnp.where((p > 0) & (rest > 0), ratio * p * rest, 0)
-        found.append(
-            {
-                "gamma": gamma,
-                "gradient": float(jnp.sqrt(2.0) * jnp.max(jnp.abs(slope))),
-                "second derivative": float(2 * jnp.max(jnp.abs(curved))),
-            }
-        )
+        curved = jnp.where((p > 0) & (rest > 0), theory.logit_curvature_ratio(p, gamma) * p * rest, 0)
+        gradient, second = float(jnp.sqrt(2.0) * jnp.max(jnp.abs(slope))), float(2 * jnp.max(jnp.abs(curved)))
+        found.append({"gamma": gamma, "gradient": gradient, "second derivative": second})
     return found
 
 
@@ -55,69 +74,61 @@ def arrays_of(split: Split) -> tuple[Array, Array]:
 
 def dataset(**fields: Any) -> Dataset:
     """The data of the config with these fields."""
-    config = with_values(load_config(jobs.ROOT / CONFIG, ""), fields)
-    return preparation.prepare(check_config(config)).dataset
+    return preparation.prepare(check_config(with_values(load_config(jobs.ROOT / CONFIG, ""), fields))).dataset
 
 
-def apply_of() -> Callable[[PyTree, Array], Array]:
-    """(params, x) -> logits of the config's network."""
+def apply(params: PyTree, x: Array) -> Array:
+    """Logits of the config's network."""
     model = models.build(load_config(jobs.ROOT / CONFIG, "").model.name, 10)
-    return lambda params, x: model.apply({"params": params}, x, train=False)
+    return model.apply({"params": params}, x, train=False)
 
 
-def of_rows(workdir: Path, name: str) -> list[dict[str, Any]]:
-    """Numbers of each network from the job's rows: calibration, and curvature of cross-entropy on val."""
-    rows = jobs.rows_of(workdir)
-    record = jobs.record(workdir, CONFIG) | {"seconds": round(sum(row.value for row in select(rows, Seconds)), 1)}
-    tests = select(rows, Metric, name="ece", split="test", method="uncalibrated")
-    found = []
-    for gamma, seed in dict.fromkeys((row.gamma, row.seed) for row in tests):
-        own = [row for row in rows if (row.gamma, row.seed) == (gamma, seed)]
-        run = {"loss": name, "gamma": gamma, "seed": seed, "train accuracy": train_accuracy(own)}
-        kept = {key: value for key, value in numbers(own) if not key.startswith("trace,")}
-        found.append(run | kept | {"record": record})
-    return found
+def mean_loss(params: PyTree, x: Array, y: Array) -> Array:
+    """Cross-entropy."""
+    return jnp.mean(losses.cross_entropy(apply(params, x), y))
+
+
+def error(params: PyTree, x: Array, y: Array) -> Array:
+    """The share of wrong predictions."""
+    return jnp.mean(jnp.argmax(apply(params, x), -1) != y)
 
 
 def measure(out: Path, seeds: int) -> list[dict[str, Any]]:
     """Every run: of focal loss and its bound's loss from rows and networks, of halves the PAC-Bayes bound."""
-    own = [*of_rows(workdir_of(out, FOCAL, seeds), "focal"), *of_rows(workdir_of(out, PENALISED, seeds), "penalised")]
-    trained = networks(workdir_of(out, FOCAL, seeds))
-    everything = dataset()
+    tags = {"gamma": "gamma", "seed": "seed"}
+    workdirs = {name: train(out, name, seeds) for name in JOBS}
+    runs = [
+        run for name in ("focal", "penalised") for run in jobs.measured(workdirs[name], CONFIG, {"loss": name}, tags)
+    ]
+    everything, networks = dataset(), jobs.networks(workdirs["focal"])
     gradients, distances = make_gradients(everything), make_distances(everything.val)
-    for run in own:
+    bounds = gaussian_bounds(*(jobs.networks(workdirs[name]) for name in ("prior", "posterior")), everything)
+    for run in runs:
         if run["loss"] == "focal":
-            params = trained[run["gamma"], run["seed"]]
-            run |= gradients(params, run["gamma"])
-            run |= {"distances": distances(params, jax.random.PRNGKey(run["seed"]))}
-    bounds = gaussian_bounds(out, seeds, everything)
-    for run in own:
-        if run["loss"] == "focal" and (run["gamma"], run["seed"]) in bounds:
-            run |= {"gaussian": bounds[run["gamma"], run["seed"]]}
-    return own
+            at = run["gamma"], run["seed"]
+            run |= gradients(networks[at], run["gamma"])
+            run["distances"] = distances(networks[at], jax.random.PRNGKey(run["seed"]))
+            run |= {"gaussian": bounds[at]} if at in bounds else {}
+    return runs
 
 
 def make_gradients(everything: Dataset) -> Callable[[PyTree, float], dict[str, float]]:
     """(params, gamma) -> largest norm over examples of the focal loss's gradient, in logits and in parameters."""
-    apply = apply_of()
 
     @jax.jit
     def largest(params, gamma, x, y):
         def of_example(x, y):
-            logits = apply(params, x[None])[0]
-            in_logits = jax.grad(losses.focal_loss)(logits, y, gamma)
-            in_params = jax.grad(lambda own: losses.focal_loss(apply(own, x[None])[0], y, gamma))(params)
+            in_logits = jax.grad(losses.focal_loss)(apply(params, x[None])[0], y, gamma)
+            in_params = jax.grad(lambda at: losses.focal_loss(apply(at, x[None])[0], y, gamma))(params)
             return jnp.linalg.norm(in_logits), trees.norm(in_params)
 
-        return [jnp.max(each) for each in jax.vmap(of_example)(x, y)]
-
-    splits = {"val": arrays_of(everything.val), "train": arrays_of(everything.train)}
+        return [jnp.max(norms) for norms in jax.vmap(of_example)(x, y)]
 
     def measured(params: PyTree, gamma: float) -> dict[str, float]:
         found = {}
-        for name, (x, y) in splits.items():
-            in_logits, in_params = largest(params, jnp.float32(gamma), x, y)
-            found |= {f"gradient in logits, {name}": float(in_logits), f"gradient, {name}": float(in_params)}
+        for name in ("val", "train"):
+            norms = largest(params, jnp.float32(gamma), *arrays_of(getattr(everything, name)))
+            found |= dict(zip((f"gradient in logits, {name}", f"gradient, {name}"), map(float, norms), strict=True))
         return found
 
     return measured
@@ -129,33 +140,34 @@ def make_distances(split: Split) -> Callable[[PyTree, Array], dict[str, list[flo
     Means over the split's examples; F is the Fisher matrix of the predictions. "random": a geometric mean over
     DIRECTIONS directions; "uphill": along the gradient of cross-entropy on the split.
     """
-    apply, (x, y) = apply_of(), arrays_of(split)
-
-    def uphill(params):
-        return jax.grad(lambda own: jnp.mean(losses.cross_entropy(apply(own, x), y)))(params)
+    x, y = arrays_of(split)
 
     @jax.jit
     def ratio(params, direction, distance):
         scale = distance * trees.norm(params) / trees.norm(direction)
         step = jax.tree.map(lambda leaf: scale * leaf, direction)
-        logits, moved = jax.jvp(lambda own: apply(own, x), (params,), (step,))
+        logits, moved = jax.jvp(lambda at: apply(at, x), (params,), (step,))
         there = apply(jax.tree.map(jnp.add, params, step), x)
         exact = jnp.mean(theory.softmax_divergence(logits, there - logits))
         fisher = theory.softmax_fisher(logits)
         return exact / (0.5 * jnp.mean(jnp.einsum("ni,nij,nj->n", moved, fisher, moved)))
 
     def measured(params: PyTree, key: Array) -> dict[str, list[float]]:
-        drawn = [trees.gaussian(each, params) for each in jax.random.split(key, DIRECTIONS)]
-        random = [
-            float(np.exp(np.mean([np.log(ratio(params, each, distance)) for each in drawn]))) for distance in DISTANCES
-        ]
-        along = uphill(params)
-        return {"random": random, "uphill": [float(ratio(params, along, distance)) for distance in DISTANCES]}
+        directions = {
+            "random": [trees.gaussian(drawn, params) for drawn in jax.random.split(key, DIRECTIONS)],
+            "uphill": [jax.grad(mean_loss)(params, x, y)],
+        }
+        return {
+            kind: [
+                float(np.exp(np.mean([np.log(ratio(params, way, distance)) for way in ways]))) for distance in DISTANCES
+            ]
+            for kind, ways in directions.items()
+        }
 
     return measured
 
 
-def gaussian_bounds(out: Path, seeds: int, everything: Dataset) -> dict[tuple[float, int], dict[str, float]]:
+def gaussian_bounds(before: dict, after: dict, everything: Dataset) -> dict[tuple[float, int], dict[str, float]]:
     """(gamma, seed) -> the bound on the error, of a Gaussian about the network that went on from half of the data.
 
     The prior is the same Gaussian about that half's network, the bound is of the other half, whose images the prior has
@@ -164,30 +176,29 @@ def gaussian_bounds(out: Path, seeds: int, everything: Dataset) -> dict[tuple[fl
     seen = {image.tobytes() for image in dataset(**{"data.train_size": HALF}).train.x}
     other = np.array([image.tobytes() not in seen for image in everything.train.x])
     x, y = arrays_of(Split(everything.train.x[other], everything.train.y[other]))
-    test_x, test_y = arrays_of(everything.test)
-    apply = apply_of()
 
     @jax.jit
-    def errors(params, sigma, key):
+    def drawn_error(params, sigma, key):
         def of_draw(key):
-            moved = jax.tree.map(lambda leaf, noise: leaf + sigma * noise, params, trees.gaussian(key, params))
-            return jnp.mean(jnp.argmax(apply(moved, x), -1) != y)
+            noise = trees.gaussian(key, params)
+            return error(jax.tree.map(lambda leaf, more: leaf + sigma * more, params, noise), x, y)
 
         return jnp.mean(jax.lax.map(of_draw, jax.random.split(key, DRAWS), batch_size=50))
 
-    before, after = (networks(workdir_of(out, job, seeds)) for job in (PRIOR, POSTERIOR))
     found = {}
     for at, params in after.items():
         squared = float(trees.norm(jax.tree.map(jnp.subtract, params, before[at])) ** 2)
-        each = []
+        bounds = []
         for number, sigma in enumerate(SIGMAS):
-            key = jax.random.fold_in(jax.random.PRNGKey(at[1]), number)
-            drawn = float(errors(params, jnp.float32(sigma), key))
+            drawn = float(
+                drawn_error(params, jnp.float32(sigma), jax.random.fold_in(jax.random.PRNGKey(at[1]), number))
+            )
+            divergence = squared / (2 * sigma**2)
             least = binomial_upper(drawn, DRAWS, DRAWN_DELTA / len(SIGMAS))
-            each.append((bound(least, squared / (2 * sigma**2), len(y)), sigma, squared / (2 * sigma**2), drawn))
+            bounds.append((bound(least, divergence, len(y)), sigma, divergence, drawn))
         names = ("bound", "sigma", "divergence", "drawn")
-        error = float(jnp.mean(jnp.argmax(apply(params, test_x), -1) != test_y))
-        found[at] = dict(zip(names, min(each), strict=True)) | {"error": error, "examples": len(y)}
+        test_error = float(error(params, *arrays_of(everything.test)))
+        found[at] = dict(zip(names, min(bounds), strict=True)) | {"error": test_error, "examples": len(y)}
     return found
 
 
@@ -201,19 +212,14 @@ def bound(expected: float, divergence: float, count: int) -> float:
 def binomial_upper(mean: float, draws: int, delta: float) -> float:
     """The largest expectation for which a mean of so many numbers from 0 to 1 is not too low, but for delta.
 
-    By kl(mean || expectation) <= log(1 / delta) / draws, Chernoff's bound, by bisection.
+    By kl(mean || expectation) <= log(1 / delta) / draws, Chernoff's bound.
     """
-    low, high = mean, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        inside = _divergence(mean, middle) <= np.log(1 / delta) / draws
-        low, high = (middle, high) if inside else (low, middle)
-    return high
 
+    def excess(expected: float) -> float:
+        divergence = special.rel_entr(mean, expected) + special.rel_entr(1 - mean, 1 - expected)
+        return min(divergence, 1e9) - np.log(1 / delta) / draws
 
-def _divergence(p: float, q: float) -> float:
-    first = p * np.log(p / q) if p > 0 else 0.0
-    return first + ((1 - p) * np.log((1 - p) / (1 - q)) if p < 1 else 0.0)
+    return float(optimize.brentq(excess, mean, 1.0, xtol=1e-15)) if mean < 1 else 1.0
 
 
 def finite_bounds(out: Path, seeds: int) -> list[dict[str, float]]:
@@ -222,31 +228,21 @@ def finite_bounds(out: Path, seeds: int) -> list[dict[str, float]]:
     The latter's energies are the networks' cross-entropies on train, its mean energy half way from their mean to their
     least: of the training data alone, as a prior may be for a bound on val.
     """
-    trained, everything, apply = networks(workdir_of(out, FOCAL, seeds)), dataset(), apply_of()
-    splits = {name: arrays_of(getattr(everything, name)) for name in ("train", "val", "test")}
-    mean_loss = jax.jit(lambda params, x, y: jnp.mean(losses.cross_entropy(apply(params, x), y)))
-    wrong = jax.jit(lambda params, x, y: jnp.mean(jnp.argmax(apply(params, x), -1) != y))
+    networks, everything = jobs.networks(train(out, "focal", seeds)), dataset()
+    train_, val, test = (arrays_of(getattr(everything, name)) for name in ("train", "val", "test"))
+    energy, wrong = jax.jit(mean_loss), jax.jit(error)
     found = []
-    for gamma in dict.fromkeys(gamma for gamma, _ in trained):
+    for gamma in GAMMAS:
         for group in range(seeds // GROUP):
-            own = [trained[gamma, seed] for seed in range(group * GROUP, (group + 1) * GROUP)]
-            energies = np.array([float(mean_loss(params, *splits["train"])) for params in own])
-            errors = {
-                name: np.array([float(wrong(params, *splits[name])) for params in own]) for name in ("val", "test")
-            }
+            own = [networks[gamma, seed] for seed in range(group * GROUP, (group + 1) * GROUP)]
+            energies = np.array([float(energy(params, *train_)) for params in own])
+            on_val, on_test = (np.array([float(wrong(params, *split)) for params in own]) for split in (val, test))
             _, prior = theory.maxwell_boltzmann(energies, float((energies.mean() + energies.min()) / 2))
-            count = len(splits["val"][1])
             uniform, boltzmann = (
-                theory.pac_bayes_bound(errors["val"], each, count)
-                for each in (np.full(GROUP, 1 / GROUP, np.float32), np.asarray(prior))
+                theory.pac_bayes_bound(on_val, np.asarray(weights, np.float32), len(val[1]))
+                for weights in (np.full(GROUP, 1 / GROUP), prior)
             )
-            found.append(
-                {
-                    "gamma": gamma,
-                    "group": group,
-                    "uniform": float(uniform.bound),
-                    "boltzmann": float(boltzmann.bound),
-                    "error": float(np.asarray(boltzmann.posterior) @ errors["test"]),
-                }
-            )
+            bounds = {"uniform": float(uniform.bound), "boltzmann": float(boltzmann.bound)}
+            mixed = float(np.asarray(boltzmann.posterior) @ on_test)
+            found.append({"gamma": gamma, "group": group, **bounds, "error": mixed})
     return found

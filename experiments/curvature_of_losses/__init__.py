@@ -1,1 +1,199 @@
-"""Curvature of many losses' networks, and whether calibration follows it with accuracy and confidence held fixed."""
+"""Curvature and calibration over ways of training: do they go together once accuracy and confidence are held fixed?"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import special, stats
+
+from experiments import figures, jobs, numbers
+from experiments.numbers import OUTPUTS, Claim, Interval, Number, rows_where, shown
+from experiments.question import Flags, Job, Parts, Question
+from focalgeo import records
+
+CONFIG = "configs/digits_gamma.py"
+
+
+def _loss(name: str, **more: Any) -> dict[str, Any]:
+    return {"loss.name": name} | {f"loss.{field}": value for field, value in more.items()}
+
+
+WAYS = {  # of training -> title, and what its job has beside the config
+    "ce": ("cross-entropy", _loss("cross_entropy")),
+    "ls": ("label smoothing, 0.05", _loss("label_smoothed_cross_entropy", smoothing=0.05)),
+    "brier": ("Brier", _loss("brier_loss")),
+    "mmce": ("MMCE", _loss("mmce", penalty_weight=2.0)),
+    "fl1": ("focal, γ = 1", _loss("focal_loss", gamma=1.0)),
+    "fl3": ("focal, γ = 3", _loss("focal_loss", gamma=3.0)),
+    "fl5": ("focal, γ = 5", _loss("focal_loss", gamma=5.0)),
+    "flsd53": ("FLSD-53", _loss("flsd_53")),
+    "adafocal": ("AdaFocal", _loss("adafocal_loss")),
+    "dual": ("dual focal, γ = 3", _loss("dual_focal_loss", gamma=3.0)),
+    "trace": ("trace penalty, 0.004", _loss("cross_entropy", trace_penalty=0.004)),
+    "gn_trace": (
+        "Gauss-Newton penalty, 0.004",
+        _loss("cross_entropy", trace_penalty=0.004, trace_of="gauss_newton"),
+    ),
+    "sam": ("SAM, 0.05", _loss("cross_entropy") | {"optimizer.sam_radius": 0.05}),
+    "asam": ("ASAM, 1", _loss("cross_entropy") | {"optimizer.sam_radius": 1.0, "optimizer.sam_adaptive": True}),
+}
+CURVATURE = {
+    "lambda_max CE val": Number("λ_max, CE, val"),
+    "trace CE val": Number("trace, CE, val"),
+    "scale_free_trace CE val": Number("scale-free trace, CE, val"),
+    "lambda_max own val": Number("λ_max, own, val"),
+    "trace own val": Number("trace, own, val"),
+    "trace CE train": Number("trace, CE, train"),
+    "trace own train": Number("trace, own, train"),
+}
+CALIBRATION = ("ece", "ece after T", "nll after T")
+FIXED = ("accuracy", "p_y")
+MEASURED = OUTPUTS | {
+    "accuracy": Number("accuracy on test, %", 100),
+    "p_y": Number("mean p of the label, %", 100),
+    "nll": Number("NLL as trained, nats"),
+    "nll after T": Number("NLL after T, nats"),
+}
+ORDER = ("train accuracy", "accuracy", "p_y", "ece", "ece after T", "nll", "nll after T", "temperature")
+
+
+def train(out: Path, way: str, seeds: int, **more: Any) -> list[dict[str, Any]]:
+    """The runs of a way; "p_y" is the mean probability of the label on test. more: fields of its job beside."""
+    fields = {"sweep.gamma": (), "sweep.seed": tuple(range(seeds)), "evaluation.methods": ("temperature_scaling",)}
+    workdir = jobs.trained(CONFIG, out / f"{way},seeds={seeds}", WAYS[way][1] | fields | more)
+    runs = jobs.measured(workdir, CONFIG, {"training": way}, {"seed": "seed"}, parts=True)
+    for run in runs:
+        test = records.read_predictions(workdir / "members" / f"seed={run['seed']}", "test")
+        run["p_y"] = float(special.softmax(test.logits, -1)[np.arange(len(test.labels)), test.labels].mean())
+    return runs
+
+
+def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+    """A job for each way of training."""
+    for way in WAYS:
+        yield Job({"training": way}, range(flags.seeds), lambda out, way=way: train(out, way, flags.seeds), 5)
+
+
+def groups(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Title -> the runs of a way that have learned something, with the numbers of its own loss."""
+    runs = numbers.with_own(runs[runs.accuracy >= numbers.LEARNED])
+    every = {title: rows_where(runs, training=way) for way, (title, _) in WAYS.items()}
+    return {title: own for title, own in every.items() if len(own)}
+
+
+def partial_rank_correlation(points: np.ndarray) -> np.ndarray:
+    """Of the ranks of two columns, once what a linear function of the others' ranks explains is taken from both.
+
+    points: [..., points, 2 + fixed]. NaN where nothing is left of one of them.
+    """
+    ranks = stats.rankdata(points, axis=-2)
+    ranks -= ranks.mean(-2, keepdims=True)
+    left, fixed = ranks[..., :2], ranks[..., 2:]
+    left = left - fixed @ (np.linalg.pinv(fixed) @ left)
+    lengths = np.sqrt((left**2).sum(-2))
+    there = (lengths > 1e-9 * ranks.shape[-2]).all(-1)
+    return np.where(there, (left[..., 0] * left[..., 1]).sum(-1) / np.where(there, lengths.prod(-1), 1), np.nan)
+
+
+def between(runs: pd.DataFrame, *names: str) -> Interval:
+    """Over ways of training, each the mean of its seeds; 95% by the bootstrap over ways of training."""
+    means = np.array([own[list(names)].mean() for own in groups(runs).values()])
+    return numbers.bootstrapped(len(means), lambda ways: partial_rank_correlation(means[ways]))
+
+
+def within(runs: pd.DataFrame, *names: str) -> Interval:
+    """Over runs, each less the mean of its way of training; 95% by the bootstrap over seeds, of all ways at once."""
+    ways = [own.set_index("seed")[list(names)] for own in groups(runs).values()]
+    table = pd.concat(ways, axis=1, join="inner").sort_index().to_numpy()
+    table = (table - table.mean(0)).reshape(len(table), len(ways), len(names))
+
+    def statistic(seeds: np.ndarray) -> np.ndarray:
+        return partial_rank_correlation(table[seeds].reshape(*seeds.shape[:-1], -1, len(names)))
+
+    return numbers.bootstrapped(len(table), statistic)
+
+
+def claims(runs: pd.DataFrame) -> list[Claim]:
+    """ECE as trained against each curvature, between and within ways of training, plain and held fixed."""
+    told = []
+    for words, correlation in (("between ways of training", between), ("within a way of training", within)):
+        for name, (title, _) in CURVATURE.items():
+            held, free = correlation(runs, name, "ece", *FIXED), correlation(runs, name, "ece")
+            claim = f"{words}, accuracy and p_y held fixed: ECE as trained grows with {title}"
+            because = f"rank correlation {shown(held, signed=True)}; nothing held fixed {shown(free, signed=True)}"
+            told.append(Claim("focalgeo", claim, numbers.verdict(held, falls=False), because))
+    return told
+
+
+def correlations_table(runs: pd.DataFrame, correlation: Callable) -> str:
+    """Each curvature against each measure of calibration, plain and with accuracy and p_y held fixed."""
+    rows = []
+    for name, (title, _) in CURVATURE.items():
+        found = [correlation(runs, name, other, *fixed) for other in CALIBRATION for fixed in ((), FIXED)]
+        rows.append([title, *(shown(value, signed=True, digits=2) for value in found)])
+    titles = [OUTPUTS[name].title.removesuffix(", %") for name in CALIBRATION]
+    return numbers.markdown(["curvature", *(f"{title}{end}" for title in titles for end in ("", ", held fixed"))], rows)
+
+
+def changes_table(runs: pd.DataFrame) -> str:
+    """Each curvature less cross-entropy's, in % of it: geometric means of ratios, paired by seed."""
+    base, *others = groups(runs).items()
+    rows = [
+        [title, *(shown(numbers.ratio(own, base[1], name), scale=100, signed=True) for name in CURVATURE)]
+        for title, own in others
+    ]
+    return numbers.markdown(["trained with", *(f"{title}, %" for title, _ in CURVATURE.values())], rows)
+
+
+def outputs_table(runs: pd.DataFrame) -> str:
+    """Accuracy and calibration by way of training, with the paired difference of ECE to cross-entropy."""
+    ways, rows = groups(runs), []
+    for title, own in ways.items():
+        cells = [numbers.mean_cell(numbers.level(own, name), MEASURED[name]) for name in ORDER]
+        less = numbers.change(own, ways[WAYS["ce"][0]], "ece")
+        rows.append([title, *cells, "" if title == WAYS["ce"][0] else shown(less, scale=100, signed=True)])
+    titles = [MEASURED[name].title for name in ORDER]
+    return numbers.markdown(["trained with", *titles, "ECE less cross-entropy's, %"], rows)
+
+
+def trace_and_ece(runs: pd.DataFrame):
+    """ECE as trained against both traces on val: each run faint, the mean of each way, named in the legend."""
+    words = {
+        "trace CE val": "trace of cross-entropy's Hessian on val",
+        "trace own val": "trace of the own loss's Hessian",
+    }
+    figure, axes = figures.panels(1, 2, 9.4, 4.6, sharey=True)
+    colours = figures.shades(len(WAYS))
+    ways = groups(runs)
+    for axis, (name, label) in zip(axes[0], words.items(), strict=True):
+        for colour, marker, (title, own) in zip(colours, "osD^v<>PXph*dH", ways.items(), strict=False):
+            look = {"color": colour, "marker": marker}
+            axis.scatter(own[name], 100 * own.ece, s=8, alpha=0.25, linewidths=0, **look)
+            middle = own[name].mean(), 100 * own.ece.mean()
+            axis.scatter(*middle, s=46, edgecolor="white", linewidth=0.6, zorder=3, **look)
+            axis.scatter([], [], s=30, label=title, **look)
+        figures.logarithmic(axis, "x", "y")
+        axis.set_xlabel(label)
+    axes[0, 0].set_ylabel(f"test ECE as trained, %, n = {max(map(len, ways.values()))} seeds")
+    figures.legend(figure, "right center", 1)
+    return figure
+
+
+QUESTION = Question(
+    "curvature_of_losses",
+    "Does calibration follow the curvature of any surface, once accuracy and confidence are held fixed?",
+    claims,
+    tables={
+        "between": lambda runs: correlations_table(runs, between),
+        "within": lambda runs: correlations_table(runs, within),
+        "curvature": lambda runs: numbers.means_table(["trained with"], groups(runs), CURVATURE, "seeds"),
+        "changes": changes_table,
+        "outputs": outputs_table,
+    },
+    figures={"trace_and_ece": trace_and_ece},
+    jobs=plan,
+    keys={"training": WAYS},
+    seeds=20,
+)

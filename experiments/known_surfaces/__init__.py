@@ -1,1 +1,249 @@
 """Surfaces whose Hessian is known in closed form: which estimator of its curvature to take, and when its error lies."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from experiments import figures
+from experiments.known_surfaces.surfaces import SURFACES, Surface
+from experiments.numbers import (
+    NOT,
+    SHOWS,
+    UNTOLD,
+    Claim,
+    Interval,
+    inside,
+    interval,
+    joined,
+    markdown,
+    plain,
+    rows_where,
+    shown,
+    verdict,
+)
+from experiments.question import Flags, Job, Parts, Question, at_least
+from focalgeo import calibration, curvature
+
+PRODUCTS, SEARCHES = (30, 60, 120), (10, 20, 40, 80)
+DENSITY = ((10, 20), (10, 40), (30, 40))  # probes, Lanczos steps of each
+COST = PRODUCTS[1]  # at which the methods for the trace are compared
+TOLERANCE = 1e-3  # of the search for lambda_max
+ROUNDING = 100 * float(np.finfo(np.float32).eps)  # as a share: what float32 products leave open
+POINTS = 20  # of the distribution function, over the range of the spectrum
+LEAST = 0.9  # of the draws, in which an interval of 95% must hold the truth
+MOST_WRONG = 0.01  # of the searches that say they have converged
+FLOOR = 1e-7  # of float32; what lies below is drawn there
+TITLES = {name: title for name, (title, _) in SURFACES.items()}
+TRACES = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
+ESTIMATORS = (*TRACES, "lambda_max", "density", "diagonal")
+COLOURS = ("#000000", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00")
+INTERVALS = {  # estimator -> what its 95% interval should hold
+    **{name: f"the trace by {title}" for name, title in TRACES.items()},
+    "density": "the distribution function of the eigenvalues by the spectral density",
+    "diagonal": "the entries of the diagonal",
+}
+
+
+def measure(surface: Surface, draws: int) -> list[dict[str, Any]]:
+    """A row for each estimator and cost: true and claimed error, and how often the claim holds, with 95% over keys."""
+    keys = jax.random.split(jax.random.PRNGKey(0), draws)
+    eigenvalues, diagonal = np.linalg.eigvalsh(surface.hessian), np.diag(surface.hessian)
+    total, spread, largest = eigenvalues.sum(), np.abs(eigenvalues).sum(), np.abs(eigenvalues).max()
+    points = np.linspace(eigenvalues[0], eigenvalues[-1], POINTS + 2)[1:-1]
+    below = (eigenvalues[:, None] <= points).mean(0)
+    of = (curvature.linearized_hvp(surface.loss, surface.params), surface.params)
+
+    def distribution(key: jax.Array, **options: int) -> Any:
+        density = curvature.spectral_density(*of, key, **options)
+        return curvature.cumulative_distribution(density, jnp.asarray(points, jnp.float32))
+
+    def row(estimator: str, products: int, found: Any, truth: Any, scale: float, **more: Any) -> dict[str, Any]:
+        away = np.maximum(found.low - truth, truth - found.high) <= ROUNDING * scale  # as near as float32 tells apart
+        own = {"error": _rms(found.value - truth) / scale, "claimed": _rms(found.stderr) / scale}
+        held = interval(away.reshape(draws, -1).mean(1)).clipped(0, 1)
+        return {"estimator": estimator, "products": products, **own, "held": list(held), **more}
+
+    rows = []
+    for products in PRODUCTS:
+        errors = {}
+        for method in TRACES:
+            found = _of_keys(partial(curvature.trace, *of, num_probes=products, method=method), keys)
+            errors[method] = np.abs(found.value - total) / spread
+            more = {"more": list(interval(errors[method] - errors["hutchinson"]))} if len(errors) > 1 else {}
+            rows.append(row(method, products, found, total, spread, **more))
+    for products in SEARCHES:
+        search = partial(curvature.lambda_max, *of, max_products=products, tolerance=TOLERANCE)
+        rows.append(search_row(_of_keys(search, keys), products, eigenvalues[-1], largest))
+    for probes, steps in DENSITY:
+        found = _of_keys(partial(distribution, num_probes=probes, steps=steps), keys)
+        rows.append(row("density", probes * steps, found, below, 1.0, probes=probes, steps=steps))
+    for products in PRODUCTS:
+        found = _of_keys(partial(curvature.diagonal, *of, num_probes=products), keys)
+        rows.append(row("diagonal", products, found, diagonal, _rms(diagonal)))
+    return rows
+
+
+def search_row(found: Any, products: int, truth: float, scale: float) -> dict[str, Any]:
+    """Of searches for lambda_max; claimed: the residual.
+
+    converged: share of searches; elsewhere: how many of them have not found lambda_max to their tolerance.
+    """
+    errors, rounding, converged = np.abs(found.value - truth), ROUNDING * scale, found.converged.astype(bool)
+    held = interval(errors <= np.maximum(found.residual, rounding)).clipped(0, 1)
+    return {
+        "estimator": "lambda_max",
+        "products": products,
+        "error": _rms(errors / scale),
+        "claimed": _rms(found.residual / scale),
+        "held": list(held),
+        "converged": float(converged.mean()),
+        "elsewhere": int((converged & (errors > max(TOLERANCE * abs(truth), rounding))).sum()),
+        "made": float(found.num_matvecs.mean()),
+    }
+
+
+def _of_keys(estimate: Callable, keys: jax.Array) -> Any:
+    """The estimates of all keys, in float64."""
+    found = jax.jit(lambda keys: jax.lax.map(estimate, keys, batch_size=50))(keys)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+    """Surface by surface."""
+    for name, (_, make) in SURFACES.items():
+        of = {"surface": name, "draws": flags.draws}
+        yield Job(of, (), lambda out, of=of, make=make: [of | row for row in measure(make(), of["draws"])], part="rows")
+
+
+def claims(rows) -> list[Claim]:
+    """Of intervals, of the search for lambda_max, and of the methods for the trace at equal cost."""
+    rows = pd.DataFrame(rows)
+    words = "the 95% interval of {} holds in 90% of the draws or more, on every surface at every cost"
+    told = [_holds(rows, name, words.format(what), "; {} of {} fail") for name, what in INTERVALS.items()]
+    words = "λ_max lies within the residual of its estimate in 90% of the draws or more, converged or not"
+    told += [_converged(rows), _holds(rows, "lambda_max", words, "")]
+    return told + [_nearer(rows, name) for name in TRACES if name != "hutchinson"]
+
+
+def _holds(rows: pd.DataFrame, name: str, words: str, fails: str) -> Claim:
+    rows = rows_where(rows, estimator=name)
+    verdicts = [inside(Interval(*held), LEAST, 1.0) for held in rows.held]
+    worst = rows.loc[rows.held.str[0].idxmin()]
+    because = f"least: {shown(Interval(*worst.held), scale=100)}% on {TITLES[worst.surface]}, {worst.products} products"
+    return Claim("focalgeo", words, joined(verdicts), because + fails.format(verdicts.count(NOT), len(verdicts)))
+
+
+def _converged(rows: pd.DataFrame) -> Claim:
+    """Of the searches with most products, surface by surface."""
+    rows = rows_where(rows, estimator="lambda_max", products=SEARCHES[-1])
+    ended = (rows.converged * rows.draws).round().astype(int).tolist()
+    ends = [tuple(map(float, calibration.wilson_interval(*pair))) for pair in zip(rows.elsewhere, ended, strict=True)]
+    verdicts = [SHOWS if high < MOST_WRONG else NOT if low > MOST_WRONG else UNTOLD for low, high in ends]
+    worst = max(range(len(rows)), key=lambda place: ends[place][0])
+    row, least_to_most = rows.iloc[worst], " to ".join(plain(100 * end, 2) for end in ends[worst])
+    because = f"most: {row.elsewhere:.0f} of {ended[worst]} had not on {TITLES[row.surface]}, {least_to_most}%"
+    words = "a search for λ_max that says it has converged has found it to its tolerance, but for 1%, on every surface"
+    return Claim("focalgeo", words, joined(verdicts), because)
+
+
+def _nearer(rows: pd.DataFrame, name: str) -> Claim:
+    rows = rows_where(rows, estimator=name, products=COST)
+    verdicts = {TITLES[row.surface]: verdict(Interval(*row.more)) for row in rows.itertuples()}
+    named = {said: [title for title, own in verdicts.items() if own == said] for said in (SHOWS, NOT, UNTOLD)}
+    because = ". ".join(f"{said}: {'; '.join(titles)}" for said, titles in named.items() if titles)
+    words = f"{TRACES[name]} is nearer to the trace than Hutchinson with {COST} products, on every surface"
+    return Claim("focalgeo", words, joined(list(verdicts.values())), because)
+
+
+def _by_surface(rows: list[dict], *names: str) -> Iterator[tuple[str, list[dict]]]:
+    """Title, and the surface's rows of these estimators."""
+    for name, title in TITLES.items():
+        yield title, [row for row in rows if row["surface"] == name and row["estimator"] in names]
+
+
+def _error(row: dict[str, Any]) -> str:
+    return f"{plain(100 * row['error'], 2)} ({plain(100 * row['claimed'], 2)})"
+
+
+def trace_table(rows) -> str:
+    """Of each surface at one cost: each method's root mean square error and claim, mean error less Hutchinson's."""
+    lines = []
+    for title, own in _by_surface(rows, *TRACES):
+        own = [row for row in own if row["products"] == COST]
+        less = [shown(Interval(*row["more"]), scale=100, digits=2, signed=True) for row in own if "more" in row]
+        lines.append([title, *map(_error, own), *less])
+    heads = [f"{name}: root mean square error (claimed), %" for name in TRACES.values()]
+    heads += [f"{name}: mean absolute error less Hutchinson's, %" for name in list(TRACES.values())[1:]]
+    return markdown(["surface", *heads], lines)
+
+
+def search_table(rows) -> str:
+    """Of each surface and most products: error (residual) of lambda_max, and the share of searches that converged."""
+    lines = []
+    for title, own in _by_surface(rows, "lambda_max"):
+        lines.append([title, *(f"{_error(row)}; {100 * row['converged']:.3g}" for row in own), plain(own[-1]["made"])])
+    heads = [f"at most {cost}: error (residual), %; converged, %" for cost in SEARCHES]
+    return markdown(["surface", *heads, f"products made of {SEARCHES[-1]}"], lines)
+
+
+def others_table(rows) -> str:
+    """Of each surface: density and diagonal with the share of the truth that their intervals hold, at each cost."""
+    heads = [f"density, {probes} x {steps}" for probes, steps in DENSITY] + [f"diagonal, {cost}" for cost in PRODUCTS]
+    lines = [
+        [title, *(f"{_error(row)}; {100 * row['held'][0]:.3g}" for row in own)]
+        for title, own in _by_surface(rows, "density", "diagonal")
+    ]
+    return markdown(["surface", *(f"{head}: error (claimed), %; held, %" for head in heads)], lines)
+
+
+def draw_claims(rows):
+    """Every estimator on every surface at every cost; above the line the error is larger than it says."""
+    figure, axes = figures.panels(1, 1, 5.6, 4.6)
+    axis, ends = axes[0, 0], (FLOOR, 2.0)
+    labels = TRACES | {"lambda_max": "λ_max (claimed: residual)"}
+    for name, colour, marker in zip(ESTIMATORS, COLOURS, figures.MARKERS, strict=False):
+        own = rows_where(pd.DataFrame(rows), estimator=name)[["claimed", "error"]].clip(lower=FLOOR)
+        style = {"color": colour, "marker": marker, "alpha": 0.75, "linewidths": 0, "label": labels.get(name, name)}
+        axis.scatter(own.claimed, own.error, s=22, **style)
+    axis.plot(ends, ends, color="0.5", linewidth=0.8, zorder=0)
+    axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axis.set(xlabel="claimed error, as a share", ylabel="true error (root mean square), as a share")
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def draw_traces(rows):
+    """The error of the three methods with as many products, surface by surface."""
+    figure, axes = figures.panels(1, 1, 7.2, 0.34 * len(TITLES) + 1.2)
+    axis, names = axes[0, 0], list(TITLES)
+    for (name, title), colour, marker in zip(TRACES.items(), COLOURS, figures.MARKERS, strict=False):
+        own = rows_where(pd.DataFrame(rows), estimator=name, products=COST)
+        errors, heights = 100 * own.error.clip(lower=FLOOR), [-names.index(surface) for surface in own.surface]
+        axis.scatter(errors, heights, s=36, color=colour, marker=marker, alpha=0.85, linewidths=0, label=title)
+    axis.set_yticks(range(0, -len(names), -1), list(TITLES.values()))
+    axis.set(xscale="log", xlabel=f"error of the trace with {COST} products, % of Σ|λ|")
+    figures.legend(figure, "upper center", 3, f"n = {rows[0]['draws']} draws")
+    return figure
+
+
+QUESTION = Question(
+    "known_surfaces",
+    "Which estimator of curvature is right about its own error, and which is nearest at equal cost?",
+    claims,
+    tables={"trace": trace_table, "search": search_table, "others": others_table},
+    figures={"claims": draw_claims, "traces": draw_traces},
+    jobs=plan,
+    keys={"surface": SURFACES, "estimator": ESTIMATORS, "products": ()},
+    cost="11 surfaces, 500 draws each, 3252.2 s of 2 cores",
+    seeds=None,
+    flags={"--draws": {"type": at_least(20), "default": 500, "help": "keys of every estimate (default 500)"}},
+)

@@ -1,1 +1,111 @@
 """Gamma learned in one run by the gradient of val's NLL through a step of training, beside a sweep and FLSD-53."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from experiments import figures, numbers
+from experiments.learned_gamma import training
+from experiments.learned_gamma.training import GAMMAS, STARTS, TASKS
+from experiments.numbers import OUTPUTS, Claim, rows_where, shown
+from experiments.question import Flags, Job, Parts, Question
+
+ROOM = 0.01  # nats of test NLL, within which two are alike
+NUMBERS = {name: OUTPUTS[name] for name in ("accuracy", "nll", "nll after T", "ece", "ece after T", "temperature")}
+
+
+def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+    """The operations of an update, then a job for each task."""
+    yield Job({}, (), lambda out: training.cost(), part="cost")
+    for task in TASKS:
+        yield Job({"task": task}, range(flags.seeds), lambda out, task=task: training.measure(task, flags.seeds), 10)
+
+
+def with_end(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs with "end", gamma after training; none of FLSD-53, which has its own for each example."""
+    end = [path[-1] if isinstance(path, list) else gamma for path, gamma in zip(runs.path, runs.gamma, strict=True)]
+    return runs.assign(end=np.where(runs.kind == "flsd", np.nan, end))
+
+
+def ways(runs: pd.DataFrame, task: str) -> dict[str, pd.DataFrame]:
+    """Title -> the runs of a task trained so; the choice on val is of the least NLL as trained, by seed."""
+    runs = rows_where(with_end(runs), task=task)
+    fixed = rows_where(runs, kind="fixed")
+    best = fixed.loc[fixed.groupby("seed")["val nll"].idxmin()]
+    return (
+        {f"γ = {gamma:g}": rows_where(fixed, gamma=gamma) for gamma in GAMMAS}
+        | {"the sweep's choice on val, by NLL": best, "FLSD-53": rows_where(runs, kind="flsd")}
+        | {f"γ learned from {start:g}": rows_where(runs, kind="learned", gamma=start) for start in STARTS}
+    )
+
+
+def claims(runs: pd.DataFrame) -> list[Claim]:
+    """Of every task and start: test NLL and ECE as trained against each rival; and whether the starts end together."""
+    rivals = {"γ = 0": "cross-entropy", "the sweep's choice on val, by NLL": "the sweep's choice on val"}
+    rivals["FLSD-53"] = "FLSD-53"
+    told = []
+    for task, (title, *_) in TASKS.items():
+        every = ways(runs, task)
+        learned = [every[f"γ learned from {start:g}"] for start in STARTS]
+        for start, own in zip(STARTS, learned, strict=True):
+            for rival, words in rivals.items():
+                nll, after, ece = (numbers.change(own, every[rival], name) for name in ("nll", "nll after T", "ece"))
+                because = f"NLL {shown(nll, signed=True)}, after T {shown(after, signed=True)} nats; "
+                because += f"ECE {shown(ece, scale=100, signed=True)} points"
+                claim = f"{title}: γ learned from {start:g} has a test NLL at most {ROOM:g} above that of {words}"
+                told.append(Claim("focalgeo", claim, numbers.verdict(nll, margin=ROOM), because))
+        ends = numbers.change(learned[1], learned[0], "end")
+        claim = f"{title}: γ ends within 0.5 of the same from {STARTS[0]:g} and from {STARTS[1]:g}"
+        told.append(Claim("focalgeo", claim, numbers.alike(ends, 0.5), f"difference {shown(ends, signed=True)}"))
+    return told
+
+
+def table(runs: pd.DataFrame, task: str) -> str:
+    """Of one task every way of training, means over seeds; for a learned gamma where it ends."""
+    columns = {name: number for name, number in NUMBERS.items()} | {"end": numbers.Number("γ at the end")}
+    rows = [
+        [title, *(shown(numbers.level(own, name), scale=number.scale) for name, number in columns.items())]
+        for title, own in ways(runs, task).items()
+    ]
+    return numbers.markdown(["trained with", *(number.title for number in columns.values())], rows)
+
+
+def gamma(runs: pd.DataFrame):
+    """Above gamma over training by seed, below test NLL against gamma."""
+    looks = dict(zip(STARTS, ((figures.BLUE, "s"), (figures.RED, "^")), strict=True))
+    figure, axes = figures.panels(2, len(TASKS), 3.3 * len(TASKS), 5.6)
+    for (above, below), (task, (title, *_)) in zip(axes.T, TASKS.items(), strict=True):
+        every = ways(runs, task)
+        fixed = [numbers.level(every[f"γ = {gamma:g}"], "nll") for gamma in GAMMAS]
+        figures.intervals(below, GAMMAS, fixed, color="black", marker="o", label="γ fixed")
+        for start, (colour, marker) in looks.items():
+            own = every[f"γ learned from {start:g}"]
+            paths = np.array([[start, *path] for path in own.path])
+            share = np.linspace(0, 100, paths.shape[1])
+            above.plot(share, paths.T, color=colour, alpha=0.2, linewidth=0.7)
+            above.plot(share, paths.mean(0), color=colour, linewidth=2)
+            look = {"color": colour, "marker": marker, "markersize": 7, "linestyle": ""}
+            label = f"learned from {start:g}, at its end"
+            figures.intervals(below, [own.end.mean()], [numbers.level(own, "nll")], label=label, **look)
+        words = title.replace(", ", ",\n", 1)
+        above.set(title=f"{words}\nn = {len(own)}", xlabel="training, %")
+        above.title.set_fontsize(10)
+        below.set_xlabel("γ")
+    axes[0, 0].set_ylabel("learned γ")
+    axes[1, 0].set_ylabel("test NLL as trained, nats")
+    figures.legend(figure, columns=3)
+    return figure
+
+
+QUESTION = Question(
+    "learned_gamma",
+    "Can gamma be learned in one run, from val's gradient through a step, in place of a sweep?",
+    claims,
+    tables={task: lambda runs, task=task: table(runs, task) for task in TASKS},
+    figures={"gamma": gamma},
+    jobs=plan,
+    keys={"task": TASKS, "kind": ("fixed", "flsd", "learned"), "gamma": ()},
+    cost="600 runs, 632.6 s of 2 cores",
+    seeds=20,
+)

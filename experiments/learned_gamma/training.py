@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments import jobs
 from focalgeo import calibration, data, job, losses, models
 from focalgeo.config import load_config
 from focalgeo.job.preparation import prepare
 from focalgeo.training import optimiser
 from focalgeo.types import Array, PyTree
 
-CONFIG = "configs/digits.py"
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0)  # of the sweep
 STARTS = (0.0, 3.0)  # of the learned gamma
 EVERY, RATE, MOST = 10, 0.05, 10.0  # steps between updates of gamma; Adam's rate for it; gamma stays within 0..MOST
@@ -24,22 +24,13 @@ TASKS = {  # name -> (title, training examples, share of their labels drawn anew
     "few": ("digits, 150 training images", 150, 0.0),
     "noisy": ("digits, a fifth of the training labels drawn anew", None, 0.2),
 }
-
-
-class Arrays(NamedTuple):
-    """Inputs and labels of each split."""
-
-    x: Array
-    y: Array
-    val_x: Array
-    val_y: Array
-    test_x: Array
-    test_y: Array
+PLAIN = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "clip_norm": 0.0}
 
 
 class Recipe(NamedTuple):
-    """What a run needs beside its data: network, optimiser for a rate of 1, its schedule, numbers of the config."""
+    """What a run needs: inputs and labels of each split, network, optimiser for a rate of 1, numbers of the config."""
 
+    splits: dict[str, tuple[Array, Array]]
     model: Any
     tx: optax.GradientTransformation
     schedule: Callable
@@ -47,29 +38,37 @@ class Recipe(NamedTuple):
     epochs: int
     batch: int
 
+    def logits(self, params: PyTree, x: Array) -> Array:
+        """The network's."""
+        return self.model.apply({"params": params}, x, train=False)
 
-def read(task: str, root: str) -> tuple[Arrays, Recipe]:
+    def val_loss(self, params: PyTree) -> Array:
+        """Mean cross-entropy on val."""
+        x, y = self.splits["val"]
+        return jnp.mean(losses.cross_entropy(self.logits(params, x), y))
+
+
+def read(task: str) -> Recipe:
     """The task's data, and the recipe of configs/digits.py; which labels are drawn anew is the same for all seeds."""
-    config = job.check_config(load_config(f"{root}/{CONFIG}", ""))
+    config = job.check_config(load_config(jobs.ROOT / "configs/digits.py", ""))
     dataset = prepare(config).dataset
     _, examples, share = TASKS[task]
-    found = []
-    for split in (dataset.train, dataset.val, dataset.test):
-        found += [jnp.asarray(data.normalise_images(split.x, data.NORMALISATIONS["digits"])), jnp.asarray(split.y)]
-    arrays = Arrays(*found)
+    splits = {
+        name: (jnp.asarray(data.normalise_images(split.x, data.NORMALISATIONS["digits"])), jnp.asarray(split.y))
+        for name in ("train", "val", "test")
+        for split in [getattr(dataset, name)]
+    }
+    x, labels = splits["train"][0], np.array(splits["train"][1])
     generator = np.random.default_rng(0)
-    labels = np.array(arrays.y)
     drawn = generator.random(len(labels)) < share
     labels[drawn] = generator.integers(0, 10, drawn.sum())
-    arrays = arrays._replace(x=arrays.x[:examples], y=jnp.asarray(labels[:examples]))
+    splits["train"] = x[:examples], jnp.asarray(labels[:examples])
     settings = config.optimizer
-    batch = settings.batch_size
-    per_epoch = -(-len(arrays.y) // batch)
+    per_epoch = -(-len(splits["train"][1]) // settings.batch_size)
     schedule = optimiser.step_schedule([at * per_epoch for at in settings.decay_epochs], settings.decay_factor)
-    names = ("momentum", "nesterov", "weight_decay", "clip_norm")
-    tx = optimiser.make_optimiser(settings.name, schedule, **{name: settings[name] for name in names})
+    tx = optimiser.make_optimiser(settings.name, schedule, **{name: settings[name] for name in PLAIN})
     model = models.build(config.model.name, 10)
-    return arrays, Recipe(model, tx, schedule, settings.learning_rate, settings.epochs, batch)
+    return Recipe(splits, model, tx, schedule, settings.learning_rate, settings.epochs, settings.batch_size)
 
 
 def hypergradient(
@@ -85,72 +84,63 @@ def hypergradient(
     return -rate * sum(jax.tree.leaves(products))
 
 
-def make_run(arrays: Arrays, recipe: Recipe, *, learned: bool, by_sample: bool = False) -> Callable:
-    """(seed, gamma) -> (log-odds of val, of test, gamma after each update); by_sample: FLSD-53, whatever gamma is."""
-    thresholds, gammas = (jnp.array(each) for each in losses.POLICIES["flsd_53"])
-    examples, batch = len(arrays.y), recipe.batch
+def make_run(recipe: Recipe, kind: str) -> Callable:
+    """(seed, gamma) -> (logits of val, of test, gamma after each update); "flsd": FLSD-53, whatever gamma is."""
+    thresholds, gammas = (jnp.array(policy) for policy in losses.POLICIES["flsd_53"])
+    train_x, train_y = recipe.splits["train"]
+    examples, batch = len(train_y), recipe.batch
     per_epoch = -(-examples // batch)
-    plain = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "clip_norm": 0.0}
-    gamma_tx = optimiser.make_optimiser("adam", optimiser.step_schedule([], 1.0), **plain)
-
-    def outputs(params, x):
-        return recipe.model.apply({"params": params}, x, train=False)
+    gamma_tx = optimiser.make_optimiser("adam", optimiser.step_schedule([], 1.0), **PLAIN)
 
     def loss(params, gamma, x, y, mask):
-        logits = outputs(params, x)
-        if by_sample:
-            each = losses.sample_dependent_focal_loss(logits, y, thresholds, gammas)
+        logits = recipe.logits(params, x)
+        if kind == "flsd":
+            values = losses.sample_dependent_focal_loss(logits, y, thresholds, gammas)
         else:
-            each = losses.focal_loss(logits, y, gamma)
-        return jnp.sum(each * mask) / jnp.sum(mask)
-
-    def val_loss(params):
-        return jnp.mean(losses.cross_entropy(outputs(params, arrays.val_x), arrays.val_y))
+            values = losses.focal_loss(logits, y, gamma)
+        return jnp.sum(values * mask) / jnp.sum(mask)
 
     def step(carry, at):
         params, state, gamma, gamma_state, key = carry
         order = jax.random.permutation(jax.random.fold_in(key, at // per_epoch), per_epoch * batch)
-        chosen = jax.lax.dynamic_slice_in_dim(order, (at % per_epoch) * batch, batch)
-        mask = (chosen < examples).astype(jnp.float32)
-        x, y = arrays.x[chosen % examples], arrays.y[chosen % examples]
+        places = jax.lax.dynamic_slice_in_dim(order, (at % per_epoch) * batch, batch)
+        mask = (places < examples).astype(jnp.float32)
+        x, y = train_x[places % examples], train_y[places % examples]
         gradient = jax.grad(loss)(params, gamma, x, y, mask)
         updates, state = recipe.tx.update(gradient, state, params)
         after = jax.tree.map(lambda leaf, more: leaf + recipe.rate * more, params, updates)
 
         def moved(_):
-            slope = hypergradient(
-                partial(loss, x=x, y=y, mask=mask), val_loss, params, gamma, after, recipe.rate * recipe.schedule(at)
-            )
+            on_batch, rate = partial(loss, x=x, y=y, mask=mask), recipe.rate * recipe.schedule(at)
+            slope = hypergradient(on_batch, recipe.val_loss, params, gamma, after, rate)
             change, new = gamma_tx.update(slope, gamma_state)
             return jnp.clip(gamma + RATE * change, 0.0, MOST), new
 
-        if learned:
+        if kind == "learned":
             due = (at + 1) % EVERY == 0
             gamma, gamma_state = jax.lax.cond(due, moved, lambda _: (gamma, gamma_state), None)
         return (after, state, gamma, gamma_state, key), gamma
 
     def run(seed, gamma):
         first, order = jax.random.split(jax.random.PRNGKey(seed))
-        params = recipe.model.init(first, arrays.x[:2])["params"]
+        params = recipe.model.init(first, train_x[:2])["params"]
         carry = (params, recipe.tx.init(params), gamma, gamma_tx.init(gamma), order)
         (params, *_), path = jax.lax.scan(step, carry, jnp.arange(recipe.epochs * per_epoch))
-        return outputs(params, arrays.val_x), outputs(params, arrays.test_x), path[EVERY - 1 :: EVERY]
+        return *(recipe.logits(params, recipe.splits[name][0]) for name in ("val", "test")), path[EVERY - 1 :: EVERY]
 
     return run
 
 
-def measure(task: str, seeds: int, root: str) -> list[dict[str, Any]]:
+def measure(task: str, seeds: int) -> list[dict[str, Any]]:
     """The runs of a task: "fixed" at each of GAMMAS, "flsd" and "learned" from each of STARTS, for every seed."""
-    arrays, recipe = read(task, root)
-    found = []
+    recipe, runs = read(task), []
     for kind, values in (("fixed", GAMMAS), ("flsd", (0.0,)), ("learned", STARTS)):
-        run = make_run(arrays, recipe, learned=kind == "learned", by_sample=kind == "flsd")
         every = [(seed, gamma) for gamma in values for seed in range(seeds)]
-        numbers = jax.jit(jax.vmap(run))(*(jnp.array(each) for each in zip(*every, strict=True)))
-        for (seed, gamma), *each in zip(every, *map(np.asarray, numbers), strict=True):
-            head = {"task": task, "kind": kind, "gamma": gamma, "seed": seed}
-            found.append(head | scores(*each[:2], arrays) | ({"path": path_of(each[2])} if kind == "learned" else {}))
-    return found
+        outputs = jax.jit(jax.vmap(make_run(recipe, kind)))(*map(jnp.array, zip(*every, strict=True)))
+        for (seed, gamma), val, test, path in zip(every, *map(np.asarray, outputs), strict=True):
+            run = {"task": task, "kind": kind, "gamma": gamma, "seed": seed, **scores(val, test, recipe)}
+            runs.append(run | ({"path": path_of(path)} if kind == "learned" else {}))
+    return runs
 
 
 def path_of(gammas: np.ndarray, points: int = 25) -> list[float]:
@@ -158,39 +148,34 @@ def path_of(gammas: np.ndarray, points: int = 25) -> list[float]:
     return gammas[np.linspace(0, len(gammas) - 1, points).round().astype(int)].tolist()
 
 
-def scores(val_logits: np.ndarray, test_logits: np.ndarray, arrays: Arrays) -> dict[str, float]:
+def scores(val_logits: np.ndarray, test_logits: np.ndarray, recipe: Recipe) -> dict[str, float]:
     """Val's NLL as trained, and test's accuracy, NLL and ECE as trained and after T, which val's NLL fits."""
-    labels = np.asarray(arrays.test_y)
-    fitted = calibration.fit("temperature_scaling", val_logits, np.asarray(arrays.val_y))
-    found = {"val nll": float(losses.cross_entropy(val_logits, arrays.val_y).mean())}
+    (_, val_labels), (_, labels) = recipe.splits["val"], recipe.splits["test"]
+    fitted = calibration.fit("temperature_scaling", val_logits, np.asarray(val_labels))
+    found = {"val nll": float(losses.cross_entropy(val_logits, val_labels).mean())}
     for words, log_probs in (
         ("", calibration.temperature_scaling(test_logits, 1.0)),
         (" after T", fitted.predict_log_proba(test_logits)),
     ):
-        measured = calibration.all_metrics(log_probs, labels, names=("accuracy", "nll", "ece"))
+        measured = calibration.all_metrics(log_probs, np.asarray(labels), names=("accuracy", "nll", "ece"))
         found |= {f"{name}{words}": float(number) for name, number in measured.items()}
     return found | {"temperature": float(fitted.parameters["temperature"])}
 
 
-def cost(root: str) -> dict[str, float]:
+def cost() -> dict[str, float]:
     """Floating-point operations of an update of gamma and of a step, as XLA counts them, on digits."""
-    arrays, recipe = read("digits", root)
-    params = recipe.model.init(jax.random.PRNGKey(0), arrays.x[:2])["params"]
-    gamma = jnp.float32(1.0)
+    recipe = read("digits")
+    x, y = (part[: recipe.batch] for part in recipe.splits["train"])
+    params = recipe.model.init(jax.random.PRNGKey(0), x[:2])["params"]
 
     def loss(params, gamma):
-        logits = recipe.model.apply({"params": params}, arrays.x[: recipe.batch], train=False)
-        return jnp.mean(losses.focal_loss(logits, arrays.y[: recipe.batch], gamma))
-
-    def val_loss(params):
-        return jnp.mean(
-            losses.cross_entropy(recipe.model.apply({"params": params}, arrays.val_x, train=False), arrays.val_y)
-        )
+        return jnp.mean(losses.focal_loss(recipe.logits(params, x), y, gamma))
 
     def update(params, gamma):
-        return hypergradient(loss, val_loss, params, gamma, params, jnp.float32(0.1))
+        return hypergradient(loss, recipe.val_loss, params, gamma, params, jnp.float32(0.1))
 
-    counted = [
-        jax.jit(call).lower(params, gamma).compile().cost_analysis()["flops"] for call in (jax.grad(loss), update)
-    ]
-    return {"step": counted[0], "update": counted[1], "run": 1 + counted[1] / counted[0] / EVERY}
+    step, once = (
+        jax.jit(call).lower(params, jnp.float32(1.0)).compile().cost_analysis()["flops"]
+        for call in (jax.grad(loss), update)
+    )
+    return {"step": step, "update": once, "run": 1 + once / step / EVERY}

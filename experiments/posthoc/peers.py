@@ -1,30 +1,25 @@
-"""Other libraries' methods fitted and measured on the same splits; a library that is not installed is left out.
+"""Other libraries' methods, each by its documented way for held-out predictions of a network that is trained already.
 
-What each is asked is its documented way for held-out predictions of a network that is trained already. Each entry
-fits log-probabilities [examples, classes] float32 and labels, and gives a function from log-probabilities to
+An entry fits log-probabilities [examples, classes] float32 and labels, and gives a function from log-probabilities to
 probabilities.
 """
 
-import importlib.metadata
 import warnings
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from experiments.posthoc.measured import missing, remember, scores, timed
-from experiments.posthoc.splits import Split, halves
 
 Predict = Callable[[np.ndarray], np.ndarray]
 
 
 class Peer(NamedTuple):
-    """A method of another library: its package, its title in tables, and its fit."""
+    """A method of another library: its package, its title in tables, its fit, and the method here that is the same."""
 
     package: str
     title: str
     fit: Callable[[np.ndarray, np.ndarray], Predict]
+    counterpart: str | None
 
 
 def _probmetrics(name: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
@@ -46,15 +41,15 @@ def _sklearn(method: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
         from sklearn.frozen import FrozenEstimator
 
         class Given(ClassifierMixin, BaseEstimator):
-            def fit(self, inputs: np.ndarray, labels: np.ndarray) -> "Given":
-                self.classes_ = np.arange(inputs.shape[1])
-                return self
-
             def decision_function(self, inputs: np.ndarray) -> np.ndarray:
                 return inputs
 
             def predict(self, inputs: np.ndarray) -> np.ndarray:
                 return inputs.argmax(1)
+
+            def fit(self, inputs: np.ndarray, labels: np.ndarray) -> Any:
+                self.classes_ = np.arange(inputs.shape[1])
+                return self
 
         given = FrozenEstimator(Given().fit(log_probs, labels))
         return CalibratedClassifierCV(given, method=method).fit(log_probs, labels).predict_proba
@@ -67,9 +62,8 @@ def _pooled_isotonic(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
     from sklearn.isotonic import IsotonicRegression
 
     came_true = np.arange(log_probs.shape[1]) == labels[:, None]
-    fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(
-        np.exp(log_probs).ravel(), came_true.ravel()
-    )
+    fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
+    fitted.fit(np.exp(log_probs).ravel(), came_true.ravel())
 
     def predict(test: np.ndarray) -> np.ndarray:
         probs = fitted.predict(np.exp(test).ravel()).reshape(test.shape).astype(np.float64)
@@ -91,48 +85,44 @@ def _netcal(name: str, dtype: type, **options: int) -> Callable[[np.ndarray, np.
     return fit
 
 
-PEERS: dict[str, Peer] = {
-    "probmetrics temperature": Peer("probmetrics", "temperature", _probmetrics("temp-scaling")),
-    "probmetrics ts-mix": Peer("probmetrics", "temperature, mixed with the uniform (ts-mix)", _probmetrics("ts-mix")),
-    "probmetrics svs": Peer("probmetrics", "structured vector scaling (svs)", _probmetrics("svs")),
-    "probmetrics sms": Peer("probmetrics", "structured matrix scaling (sms)", _probmetrics("sms")),
-    "scikit-learn temperature": Peer("scikit-learn", "temperature", _sklearn("temperature")),
-    "scikit-learn isotonic": Peer("scikit-learn", "isotonic, one versus rest", _sklearn("isotonic")),
-    "scikit-learn pooled isotonic": Peer("scikit-learn", "isotonic, classes pooled", _pooled_isotonic),
-    "netcal temperature": Peer("netcal", "temperature, of float32", _netcal("TemperatureScaling", np.float32)),
-    "netcal temperature float64": Peer("netcal", "temperature, of float64", _netcal("TemperatureScaling", np.float64)),
-    "netcal histogram": Peer(
-        "netcal", "histogram binning, one versus rest", _netcal("HistogramBinning", np.float64, bins=15)
-    ),
+PLAIN = "temperature_scaling"
+PEERS = {
+    f"{peer.package} {name}": peer
+    for name, peer in (
+        ("temperature", Peer("probmetrics", "temperature", _probmetrics("temp-scaling"), PLAIN)),
+        ("ts-mix", Peer("probmetrics", "temperature, mixed with the uniform (ts-mix)", _probmetrics("ts-mix"), PLAIN)),
+        ("svs", Peer("probmetrics", "structured vector scaling (svs)", _probmetrics("svs"), "vector_scaling")),
+        (
+            "sms",
+            Peer("probmetrics", "structured matrix scaling (sms)", _probmetrics("sms"), "structured_matrix_scaling"),
+        ),
+        ("temperature", Peer("scikit-learn", "temperature", _sklearn("temperature"), PLAIN)),
+        ("isotonic", Peer("scikit-learn", "isotonic, one versus rest", _sklearn("isotonic"), None)),
+        ("pooled isotonic", Peer("scikit-learn", "isotonic, classes pooled", _pooled_isotonic, "isotonic")),
+        ("temperature", Peer("netcal", "temperature, of float32", _netcal("TemperatureScaling", np.float32), PLAIN)),
+        (
+            "temperature float64",
+            Peer("netcal", "temperature, of float64", _netcal("TemperatureScaling", np.float64), PLAIN),
+        ),
+        (
+            "histogram",
+            Peer(
+                *("netcal", "histogram binning, one versus rest"),
+                *(_netcal("HistogramBinning", np.float64, bins=15), None),
+            ),
+        ),
+    )
 }
 
 
-def version(package: str) -> str | None:
-    """The installed version, or None."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def measured(split: Split, name: str) -> dict:
-    """The scores of a peer on a split with the seconds of its fit, or "error" with what it raised."""
+def fitted(name: str, log_probs: np.ndarray, labels: np.ndarray) -> Predict:
+    """A function from log-probabilities to log-probabilities by a peer's method."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside other libraries
-        try:
-            fit = lambda: PEERS[name].fit(split.val.logits, split.val.labels)  # noqa: E731
-            predict, taken = timed(name, split.val.logits.shape, fit)
-            probs = np.asarray(predict(split.test.logits), np.float64)
-        except Exception as error:  # whatever a library raises is its answer
-            return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    with np.errstate(divide="ignore"):
-        return scores(np.log(probs), split.test.labels) | taken
+        predict = PEERS[name].fit(log_probs, labels)
 
+    def predict_log(test: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):  # isotonic regression and histograms say 0
+            return np.log(np.asarray(predict(test), np.float64))
 
-def measure(path: Path, networks: dict[str, tuple[Path, ...]], num_splits: int) -> None:
-    """Measure every installed peer on every split that `path` does not have yet."""
-    names = [name for name, peer in PEERS.items() if version(peer.package)]
-    keys = ({"network": n, "seed": seed, "method": m} for n in networks for m in names for seed in range(num_splits))
-    for key in missing(path, keys):
-        split = halves(key["network"], networks[key["network"]], key["seed"])
-        remember(path, key, measured(split, key["method"]) | {"version": version(PEERS[key["method"]].package)})
+    return predict_log

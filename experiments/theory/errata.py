@@ -5,24 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.calibration import (
-    binary_focal_calibration,
-    focal_calibration,
-    focal_temperature_scaling,
-    grid_search,
-    nll,
-)
-from focalgeo.theory import (
-    conditional_risk,
-    focal_slope_at_zero,
-    gamma_star,
-    gradient_ratio,
-    logit_curvature_ratio,
-    matching_temperature,
-    maxwell_boltzmann,
-    temperature_bounds,
-    temperature_mismatch,
-)
+from focalgeo import calibration, theory
 
 # the grid on which the published code's fault is shown: gamma = 0 is temperature scaling
 CODE_GAMMAS = np.float32([-0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1, 3, 5])
@@ -48,29 +31,15 @@ def errata(steps: dict[int, int | None] | None = None) -> list[Erratum]:
     return [*_bounds(), *_matches(steps), *_maps(), *_gradients(), *_entropy(), *_code()]
 
 
-def markdown(rows: list[Erratum]) -> str:
-    """The errata as a Markdown table."""
-    lines = ["| paper | where | printed | what holds | counterexample |", "|---|---|---|---|---|"]
-    for row in rows:
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in row.numbers.items())
-        lines.append(f"| {row.paper} | {row.where} | {row.printed} | {row.holds} | {numbers} |")
-    return "\n".join(lines) + "\n"
-
-
-def as_rows(rows: list[Erratum]) -> list[dict[str, Any]]:
-    """The errata as plain data."""
-    return [row._asdict() | {"refuted": bool(row.refuted)} for row in rows]
-
-
 def _bounds() -> list[Erratum]:
     gamma, s = 4.0, -2.0
-    found = temperature_bounds(gamma)
-    mapped = _sigmoid(binary_focal_calibration(s, gamma))
+    found = theory.temperature_bounds(gamma)
+    mapped = _sigmoid(calibration.binary_focal_calibration(s, gamma))
     low, high = (_sigmoid(s / x) for x in (gamma + 1, gamma + 1 - np.log(gamma + 1) / 2))
     right_low, right_high = (_sigmoid(s / float(t)) for t in (found.low, found.high))
     numbers = {"gamma": gamma, "s": s, "map": mapped, "printed low": high, "printed high": low}
     numbers |= {"true low": right_low, "true high": right_high}
-    narrow, wide = (float(temperature_bounds(gamma, logit_range=r).tight_low) for r in (10.0, 20.0))
+    narrow, wide = (float(theory.temperature_bounds(gamma, logit_range=r).tight_low) for r in (10.0, 20.0))
     return [
         Erratum(
             KOMISARENKO,
@@ -93,10 +62,10 @@ def _bounds() -> list[Erratum]:
 
 def _matches(steps: dict[int, int | None]) -> list[Erratum]:
     def best(gamma: float, classes: int) -> float:
-        return float(matching_temperature(gamma, classes, steps=steps[classes]))
+        return float(theory.matching_temperature(gamma, classes, steps=steps[classes]))
 
     def error(gamma: float, temperature: float, classes: int) -> float:
-        return float(temperature_mismatch(gamma, temperature, classes, steps=steps[classes]))
+        return float(theory.temperature_mismatch(gamma, temperature, classes, steps=steps[classes]))
 
     def pair(gamma: float, printed: float, classes: int) -> dict[str, float]:
         right = best(gamma, classes)
@@ -157,10 +126,10 @@ def _matches(steps: dict[int, int | None]) -> list[Erratum]:
 def _maps() -> list[Erratum]:
     q4, q100 = np.array([0.32, 0.32, 0.32, 0.04]), np.array([0.3] + [0.7 / 99] * 99)
     tops = {"K = 4, q 0.32, map": _top(q4, 0.25), "K = 100, q 0.3, map": _top(q100, 1.0)}
-    slope = float(focal_slope_at_zero(-0.95))
+    slope = float(theory.focal_slope_at_zero(-0.95))
     risks = {"printed risk of q = 0.7": _printed_risk(0.7), "of q = 0.99": _printed_risk(0.99)}
-    risks["true risk of 0.7"] = float(conditional_risk([0.8, 0.2], [0.7, 0.3], 2.0))
-    risks["of 0.99"] = float(conditional_risk([0.8, 0.2], [0.99, 0.01], 2.0))
+    risks["true risk of 0.7"] = float(theory.conditional_risk([0.8, 0.2], [0.7, 0.3], 2.0))
+    risks["of 0.99"] = float(theory.conditional_risk([0.8, 0.2], [0.99, 0.01], 2.0))
     return [
         Erratum(
             KOMISARENKO,
@@ -191,10 +160,10 @@ def _maps() -> list[Erratum]:
 
 def _gradients() -> list[Erratum]:
     below = np.linspace(-0.99, -0.01, 99)
-    largest = float(jnp.max(gradient_ratio(0.2, below)))
-    at_zero = float(gradient_ratio(0.2, 0.0))
-    confident = float(gamma_star(0.6))
-    ratio = float(logit_curvature_ratio(0.5, 2.0))
+    largest = float(jnp.max(theory.gradient_ratio(0.2, below)))
+    at_zero = float(theory.gradient_ratio(0.2, 0.0))
+    confident = float(theory.gamma_star(0.6))
+    ratio, low = (float(theory.logit_curvature_ratio(p, 2.0)) for p in (0.5, 0.03))
     return [
         Erratum(
             MUKHOTI,
@@ -217,14 +186,14 @@ def _gradients() -> list[Erratum]:
             "Eq. 28",
             "curvature is that of cross-entropy times (1−p)^γ",
             "the ratio is ρ(p) = G − (1−p)G′: above 1 for p from 0.093 to 0.628 at γ = 2, negative below 0.058",
-            {"γ": 2.0, "p": 0.5, "(1−p)^γ": 0.25, "ρ": ratio, "ρ at p = 0.03": float(logit_curvature_ratio(0.03, 2.0))},
+            {"γ": 2.0, "p": 0.5, "(1−p)^γ": 0.25, "ρ": ratio, "ρ at p = 0.03": low},
             ratio > 1,
         ),
     ]
 
 
 def _entropy() -> list[Erratum]:
-    probs = np.asarray(maxwell_boltzmann([0.0, 1.0, 2.0, 3.0], 1.0)[1], float)
+    probs = np.asarray(theory.maxwell_boltzmann([0.0, 1.0, 2.0, 3.0], 1.0)[1], float)
     competitor = np.array([0.4, 0.3, 0.2, 0.1])
     entropies = {"entropy": _entropy_of(probs), "entropy of (.4, .3, .2, .1), same mean": _entropy_of(competitor)}
     powers = {"γ": 0.5, "q": 0.5, "(1−q)^γ": 0.5**0.5, "1 − γq": 0.75}
@@ -256,8 +225,8 @@ def _code() -> list[Erratum]:
         claims = [float(-np.log(probs[np.arange(len(labels)), labels]).mean(dtype=np.float64)) for probs in found]
     index = int(np.argmin(claims))
     gamma, temperature = points[index]
-    true = float(nll(focal_temperature_scaling(logits, gamma, temperature), labels))
-    right = grid_search(logits, labels, CODE_GAMMAS, CODE_TEMPERATURES, criterion="nll")
+    true = float(calibration.nll(calibration.focal_temperature_scaling(logits, gamma, temperature), labels))
+    right = calibration.grid_search(logits, labels, CODE_GAMMAS, CODE_TEMPERATURES, criterion="nll")
     patched = found[index].sum(axis=1) > 2
     numbers = {"γ found": float(gamma), "T found": float(temperature), "its NLL by the code": claims[index]}
     numbers |= {"true NLL there": true, "rows patched": float(patched.mean())}
@@ -310,7 +279,7 @@ def _printed_risk(q: float) -> float:
 
 
 def _top(q: np.ndarray, gamma: float) -> float:
-    return float(jnp.exp(focal_calibration(np.log(q).astype(np.float32), gamma))[0])
+    return float(jnp.exp(calibration.focal_calibration(np.log(q).astype(np.float32), gamma))[0])
 
 
 def _sigmoid(x: Any) -> float:

@@ -1,1 +1,193 @@
 """With two parameters: are the weights of focal loss smaller, and its errors less sure?"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from experiments import figures, numbers
+from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where, shown
+from experiments.question import Job, Question
+from focalgeo import calibration, losses
+from focalgeo.data.builtin import make_clusters
+from focalgeo.data.splits import Sizes
+
+DEVIATIONS = (0.0, 0.25, 0.5, 1.0)  # of the clusters; 0 is the limit whose optimum is known
+GAMMAS = {"ce": 0.0, "fl1": 1.0}
+TITLES = {"ce": "CE", "fl1": "FL-1"}
+LIMITS = {"ce": 2.1972245773362196, "fl1": 1.2334701342764571}  # ‖w‖ where the clusters are points: logit of p = 0.9
+SHARPEST = 1e-3
+STEPS, RATE, EVERY = 2000, 0.3, 20
+BINS = np.linspace(0.5, 1, 21)
+COLUMNS = {
+    "weight norm": Number("‖w‖"),
+    "logit norm": Number("mean size of the logit, test"),
+    "error": Number("error, %", 100),
+    "ece": Number("ECE, %", 100),
+    "confidence of wrong": Number("confidence of wrong, %", 100),
+    "nll of wrong": Number("NLL of wrong, nats"),
+}
+STATEMENTS = (
+    ("M App. G, text", "the norm of the weights is larger with focal loss", "weight norm", False),
+    ("M Fig. 5", "the norm of the weights is smaller with focal loss", "weight norm", True),
+    ("M Fig. 5", "the logits are smaller with focal loss", "logit norm", True),
+    ("M Fig. 6", "misclassified test points are classified with less confidence", "confidence of wrong", True),
+    ("M App. G", "misclassified test points have a smaller NLL", "nll of wrong", True),
+)
+
+
+def sample(deviation: float, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Points and labels of the train and the test split, 1,000 each."""
+    splits = make_clusters(str(deviation), sizes=Sizes(None, None, None), seed=seed).splits
+    return {name: (splits[name].x, splits[name].y) for name in ("train", "test")}
+
+
+def logits_of(weights: jax.Array, points: jax.Array) -> jax.Array:
+    """[0, w.x] of each point: class 1 has the probability sigma(w.x)."""
+    score = points @ weights
+    return jnp.stack([jnp.zeros_like(score), score], axis=-1)
+
+
+@jax.jit
+@jax.vmap
+def descend(points: jax.Array, labels: jax.Array, gamma: jax.Array) -> jax.Array:
+    """The weights [STEPS / EVERY + 1, 2] of gradient descent from zero, every EVERY steps."""
+
+    def mean_loss(weights: jax.Array) -> jax.Array:
+        return jnp.mean(losses.focal_loss(logits_of(weights, points), labels, gamma))
+
+    def steps(weights: jax.Array, _) -> tuple[jax.Array, jax.Array]:
+        after = jax.lax.fori_loop(0, EVERY, lambda _, at: at - RATE * jax.grad(mean_loss)(at), weights)
+        return after, after
+
+    start = jnp.zeros(points.shape[-1])
+    return jnp.concatenate([start[None], jax.lax.scan(steps, start, length=STEPS // EVERY)[1]])
+
+
+def measure(seeds: int) -> list[dict[str, Any]]:
+    """A run for each deviation, loss and seed; runs of one seed see the same points."""
+    runs = []
+    for deviation in DEVIATIONS:
+        samples = [sample(deviation, seed) for seed in range(seeds)]
+        points, labels = (np.stack([own["train"][part] for own in samples]) for part in (0, 1))
+        for loss, gamma in GAMMAS.items():
+            paths = np.asarray(descend(points, labels, np.full(seeds, gamma, np.float32)))
+            for seed, (path, own) in enumerate(zip(paths, samples, strict=True)):
+                runs.append({"deviation": deviation, "loss": loss, "seed": seed, **_numbers(path, *own["test"])})
+    return runs
+
+
+def _numbers(path: np.ndarray, points: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    log_probs = np.asarray(calibration.temperature_scaling(logits_of(path[-1], points), 1.0))
+    confidence = np.exp(log_probs.max(-1))
+    wrong = log_probs.argmax(-1) != labels
+    return {
+        "weights": path[-1].tolist(),
+        "weight norm": float(np.linalg.norm(path[-1])),
+        "last change": float(np.linalg.norm(path[-1] - path[-2])),
+        "logit norm": float(np.abs(points @ path[-1]).mean()),
+        "error": float(wrong.mean()),
+        "ece": float(calibration.ece(log_probs, labels)),
+        "confidence of wrong": float(confidence[wrong].mean()),
+        "nll of wrong": float(-log_probs[np.flatnonzero(wrong), labels[wrong]].mean()),
+        "histogram of wrong": (np.histogram(confidence[wrong], BINS)[0] / wrong.sum()).tolist(),
+        "norms": np.linalg.norm(path, axis=-1)[:: len(path) // 25].tolist(),
+        "logits": np.abs(points @ path.T).mean(0)[:: len(path) // 25].tolist(),
+    }
+
+
+def less(runs: pd.DataFrame, deviation: float, name: str) -> numbers.Interval:
+    """Focal loss less cross-entropy, paired by sample."""
+    return numbers.paired(*(column(runs, name, deviation=deviation, loss=loss) for loss in ("fl1", "ce")))
+
+
+def claims(runs: pd.DataFrame) -> list[Claim]:
+    """Each statement for each deviation above 0, and the known limit."""
+    told = [
+        numbers.told(
+            source, f"deviation {deviation:g}: {words}", less(runs, deviation, name), falls=falls, what="FL-1 less CE"
+        )
+        for source, words, name, falls in STATEMENTS
+        for deviation in DEVIATIONS[1:]
+    ]
+    for loss, limit in LIMITS.items():
+        error = (column(runs, "weight norm", deviation=0.0, loss=loss) - limit).abs().max()
+        claim = f"without spread ‖w‖ of {TITLES[loss]} is {limit:.4f}"
+        told.append(Claim("focalgeo", claim, SHOWS if error < SHARPEST else NOT, f"largest difference {error:.1g}"))
+    return told
+
+
+def norms_table(runs: pd.DataFrame) -> str:
+    """Means over samples for each deviation and loss, and the paired differences."""
+    rows = []
+    for deviation in DEVIATIONS:
+        for loss, title in TITLES.items():
+            own = rows_where(runs, deviation=deviation, loss=loss)
+            own = own if deviation else own[:1]  # without spread all samples are the same points, and so one number
+            cells = [shown(numbers.level(own, name), scale=number.scale) for name, number in COLUMNS.items()]
+            rows.append([f"{deviation:g}", title, *cells])
+        if deviation:
+            changes = {name: less(runs, deviation, name) for name in COLUMNS}
+            cells = [shown(changes[name], scale=scale, signed=True) for name, (_, scale) in COLUMNS.items()]
+            rows.append(["", "FL-1 less CE", *cells])
+    return numbers.markdown(["deviation", "loss", *(title for title, _ in COLUMNS.values())], rows)
+
+
+COLOURS = {"ce": figures.BLUE, "fl1": figures.RED}
+DEVIATION = 0.5  # of the figures
+
+
+def norms(runs: pd.DataFrame):
+    """Fig. 5: norms over training, all samples; the confidences of misclassified test points."""
+    figure, axes = figures.panels(1, 3, 11, 3.4)
+    labels = {"norms": "‖w‖", "logits": "mean size of test logits"}
+    for loss, title in TITLES.items():
+        own = rows_where(runs, deviation=DEVIATION, loss=loss)
+        for axis, (name, label) in zip(axes[0], labels.items(), strict=False):
+            values = np.array(own[name].tolist())
+            steps = np.linspace(0, STEPS, values.shape[1])
+            axis.plot(steps, values.mean(0), color=COLOURS[loss], label=title)
+            axis.fill_between(steps, values.min(0), values.max(0), color=COLOURS[loss], alpha=0.2, linewidth=0)
+            axis.set(xlim=(0, 40 * EVERY), xlabel="steps of gradient descent", ylabel=label)
+        shares = np.array(own["histogram of wrong"].tolist())
+        axes[0, 2].stairs(100 * shares.mean(0), BINS, color=COLOURS[loss], linewidth=1.8)
+    axes[0, 2].set(xlabel="confidence of misclassified test points", ylabel="share, %")
+    axes[0, 0].legend(frameon=False)
+    return figure
+
+
+def planes(runs: pd.DataFrame):
+    """Fig. 6: the probabilities of both losses over the plane, with the test points of the first sample."""
+    points, labels = sample(DEVIATION, 0)["test"]
+    figure, axes = figures.panels(1, 2, 8.4, 3.9, sharey=True)
+    across = np.linspace(-2.8, 2.8, 200)
+    plane = np.stack(np.meshgrid(across, across), axis=-1)
+    for axis, (loss, title) in zip(axes[0], TITLES.items(), strict=True):
+        weights = np.array(rows_where(runs, deviation=DEVIATION, loss=loss, seed=0).weights.iloc[0])
+        probability = 1 / (1 + np.exp(-plane @ weights))
+        shades = axis.contourf(across, across, probability, np.linspace(0, 1, 11), cmap="RdBu_r", alpha=0.75)
+        wrong = (points @ weights > 0) != (labels > 0)
+        for label, marker in ((0, "o"), (1, "^")):
+            for there, size, colour in ((~wrong, 7, "0.35"), (wrong, 16, "black")):
+                axis.scatter(*points[there & (labels == label)].T, s=size, marker=marker, color=colour, linewidths=0)
+        axis.set(title=f"{title}: ‖w‖ = {np.linalg.norm(weights):.2f}", xlabel="x1", xlim=(-2.8, 2.8), ylim=(-2.8, 2.8))
+        axis.grid(False)
+    axes[0, 0].set_ylabel("x2")
+    figure.colorbar(shades, ax=axes, label="probability of class 1", shrink=0.9)
+    return figure
+
+
+QUESTION = Question(
+    "two_parameters",
+    "With two parameters: are the weights of focal loss smaller, and its errors less sure?",
+    claims,
+    tables={"norms": norms_table},
+    figures={"norms": norms, "planes": planes},
+    jobs=lambda flags, parts: [Job({}, range(flags.seeds), lambda out: measure(flags.seeds), 2)],
+    keys={"deviation": (), "loss": GAMMAS},
+    answers=("M Fig. 5", "M Fig. 6"),
+    cost="160 runs, 20 samples for each deviation and loss, 21.7 s of 2 cores",
+    seeds=20,
+)

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from focalgeo.processes import say
+from focalgeo.files import say
 
 # they import jax: on first use, so that bad input is answered without
 _MODULES = {"run": "main", "run_and_print": "main", "check_config": "preparation", "describe_config": "preparation"}

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from focalgeo import parallel, processes, records, report
+from focalgeo import files, parallel, records, report
 from focalgeo.config import axes
 from focalgeo.job import calibration, measurement, preparation, provenance, say, start, training
 from focalgeo.job.members import (
@@ -42,17 +42,17 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     began = time.perf_counter()
     config, workdir = preparation.check_config(config), Path(workdir)
     members = of_shard(make_members(config), shard)
-    provenance.check_processes(config, shard)
-    found = processes.broadcast("workdir", lambda: provenance.check_workdir(workdir, config, members, shard))
-    prepared = preparation.prepare(config)
-    processes.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     parallel.connect()
+    provenance.check_processes(config, shard)
+    found = parallel.broadcast("workdir", lambda: provenance.check_workdir(workdir, config, members, shard))
+    prepared = preparation.prepare(config)
+    parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     measurement.check_memory(members, prepared)
     state = preparation.initial_state(prepared, members[:1])
     measurement.check_curvature(members[0], prepared, state)
     measurement.check_network(config, prepared, state)
     with records.locked(workdir):
-        processes.broadcast("begin", lambda: _begin(workdir, found, config, members, prepared, state, shard))
+        parallel.broadcast("begin", lambda: _begin(workdir, found, config, members, prepared, state, shard))
         predict = training.make_prediction(config, prepared.model)
         complete = True  # until something is found to train or to measure
         while (current := _next(workdir, members)) is not None:
@@ -64,7 +64,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
                 _write_seconds(workdir, current, prepared.plan.steps, seconds)
             _evaluate(workdir, prepared, current, outcome.state, predict)
             began = time.perf_counter()
-        if not processes.is_first():  # what is left to do reads and writes files
+        if not files.is_first():  # what is left to do reads and writes files
             return []
         say(f"{workdir} is complete: drawing the report anew" if complete else "drawing the report")
         report.write_report(workdir)
@@ -100,7 +100,7 @@ def _next(workdir: Path, members: list[Member]) -> Extension | None:
         found = next_extension(workdir, members)
         return found and found._replace(members=[member.name for member in found.members])._asdict()
 
-    found = processes.broadcast("extension", find)
+    found = parallel.broadcast("extension", find)
     by_name = {member.name: member for member in members}
     return found and Extension(**{**found, "members": [by_name[name] for name in found["members"]]})
 
@@ -202,7 +202,7 @@ def _evaluate(workdir: Path, prepared: Prepared, current: Extension, states: Tra
     Members that are frozen have none.
     """
     began = time.perf_counter()
-    names = processes.broadcast("unfinished", lambda: [member.name for member in unfinished(workdir, current.members)])
+    names = parallel.broadcast("unfinished", lambda: [member.name for member in unfinished(workdir, current.members)])
     left = [index for index, member in enumerate(current.members) if member.name in names]
     trained = [index for index in left if not states.frozen[index]]
     splits = {"val": prepared.dataset.val, "test": prepared.dataset.test} if trained else {}
@@ -243,7 +243,7 @@ def _calibrate(members: list[Member], predictions: dict[str, Predictions]) -> li
         found.extend(calibration.calibrate_members(members, predictions))
         return [str(each) if isinstance(each, RunError) else None for each in found]
 
-    wrong = processes.broadcast("calibrated", errors)
+    wrong = parallel.broadcast("calibrated", errors)
     return found or [RunError(each) if each else calibration.Calibration([], {}) for each in wrong]
 
 
@@ -276,7 +276,7 @@ def folder_of(workdir: Path, member: Member) -> Path:
 def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> None:
     """Run the main job and say on standard output what came out and where the report is."""
     rows = run(config, workdir, shard=shard)
-    if not processes.is_first():
+    if not files.is_first():
         return
     manifest = records.read_manifest(workdir)
     print(report.sweep_text(rows, manifest) if axes(config) else report.results_text(rows, manifest, "test"))

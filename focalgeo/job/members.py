@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import FrozenConfigDict
 
-from focalgeo import losses, processes, records
+from focalgeo import files, losses, records
 from focalgeo.config import axes, combinations, member_config, member_name
 from focalgeo.rows import Row, Seconds
 from focalgeo.types import InputError, shown
@@ -128,7 +128,7 @@ def next_extension(workdir: Path, members: Sequence[Member]) -> Extension | None
 
 def write_extension(workdir: Path, current: Extension) -> None:
     """Write the extension to extensions.json before it trains: a resumed run trains the same members and groups."""
-    if not processes.is_first():
+    if not files.is_first():
         return
     note = {"members": [member.name for member in current.members], "at_once": current.at_once}
     begun = read_extensions(workdir)

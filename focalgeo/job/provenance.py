@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from focalgeo import losses, processes, records, trees
+from focalgeo import losses, parallel, records, trees
 from focalgeo.config import axes
 from focalgeo.job import preparation, program
 from focalgeo.job.members import Member, make_members, of_shard
@@ -28,7 +28,7 @@ def make_manifest(
         **({"start": dict(start)} if start else {}),
         "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": list(dataset.class_names), **splits},
         "devices": [str(device.device_kind) for device in jax.devices()],
-        "processes": processes.count(),
+        "processes": parallel.count(),
         "loss_values": list(losses.hyperparameters(losses.FUNCTIONS[config.loss.name])),
         "parameters": trees.size(state.params),
         **program.of_program(_command()),
@@ -46,7 +46,7 @@ def check_processes(config, shard: str | None) -> None:
         InputError: the first fields that differ.
     """
     here = json.loads(json.dumps({**config.to_dict(), "shard": shard}))
-    there = processes.broadcast("config", lambda: here)
+    there = parallel.broadcast("config", lambda: here)
     if there != here:
         what = "; ".join(records.differences(there, here)[:3])
         raise InputError(f"process 0 has another config ({what}): give the same command and config on every host")

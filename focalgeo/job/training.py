@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo import evaluation, losses, parallel, processes, records
+from focalgeo import evaluation, files, losses, parallel, records
 from focalgeo.job import interruption, measurement, preparation, say
 from focalgeo.job.members import Extension, Member, belongs, write_extension
 from focalgeo.job.preparation import Pipeline, Prepared
@@ -87,10 +87,10 @@ def _checkpoints(
         found.extend([manager, newest.state if newest else anew()])
         return newest and newest.sums
 
-    sums = processes.broadcast("sums of the checkpoint", restore)
-    saved = found[1] if processes.is_first() else state
+    sums = parallel.broadcast("sums of the checkpoint", restore)
+    saved = found[1] if files.is_first() else state
     start = checkpoint.Checkpoint(parallel.from_first(saved), sums or {})
-    return start, lambda made: processes.broadcast("saved", lambda: checkpoint.save(found[0], made))
+    return start, lambda made: parallel.broadcast("saved", lambda: checkpoint.save(found[0], made))
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def tensorboard_writer(workdir: Path, *, step: int = 0) -> Iterator[Callable[...
         from tensorboardX.proto.event_pb2 import Event, SessionLog
     except ImportError:
         record_writer = None
-    if record_writer is None or not processes.is_first():
+    if record_writer is None or not files.is_first():
         yield lambda row, member="": None
         return
     folder = (Path(workdir) / "tensorboard").absolute()
@@ -152,7 +152,7 @@ def tensorboard_writer(workdir: Path, *, step: int = 0) -> Iterator[Callable[...
 
 def _forget_rows(workdir: Path, members: list[Member], *, after: int) -> None:
     """Drop the members' rows of later steps than that of the checkpoint, which are trained again."""
-    if processes.is_first() and (workdir / records.METRICS_FILE).exists():
+    if files.is_first() and (workdir / records.METRICS_FILE).exists():
 
         def later(row: Row) -> bool:
             return (row.step or 0) > after and any(belongs(row, member) for member in members)
@@ -188,12 +188,12 @@ def choose_program(
     if len(numbers) == 1:
         return make(at_once=numbers[0]), numbers[0]
     batch, alone = next(pipeline.specs(0, 0)), make(at_once=1)
-    each = -processes.all_min("bytes of a member's step", -alone.temporary(state, batch))
+    each = -parallel.all_min("bytes of a member's step", -alone.temporary(state, batch))
     fitting = _that_fit(numbers, state, each, parallel.free_memory())
     programs = {number: alone if number == 1 else make(at_once=number) for number in fitting}
     took = {number: _seconds(program, state, batch) for number, program in programs.items()}
     shown = ", ".join(f"{number} at once {1e3 * seconds / members:.3g} ms" for number, seconds in took.items())
-    best = processes.broadcast("members at once", lambda: min(took, key=took.get))
+    best = parallel.broadcast("members at once", lambda: min(took, key=took.get))
     say(f"a step of one of {members} members: {shown}; taking {best}")
     return programs[best], best
 

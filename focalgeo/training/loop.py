@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from focalgeo import parallel, processes
+from focalgeo import parallel
 from focalgeo.rows import Row, tagged
 from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.meter import Meter, Progress
@@ -81,7 +81,7 @@ def run(
     groups = program.place(start.state)
     progress = Progress(plan.steps, first)
     began, compile_seconds, signum, done = time.perf_counter(), 0.0, None, first
-    several = processes.count() > 1
+    several = parallel.count() > 1
     try:
         for index, batch in _from(first, plan, batches):
             if index % plan.steps_per_epoch == 0:
@@ -114,7 +114,7 @@ def run(
                 break
     finally:
         progress.close()
-    signum = -processes.all_min("signal", -(signum or interrupted() or 0))
+    signum = -parallel.all_min("signal", -(signum or interrupted() or 0))
     if signum:
         where = f"stopped at step {done} of {plan.steps} and saved"
         raise Interrupted(signum, f"{where}; the same command goes on from there")

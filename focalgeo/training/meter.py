@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from focalgeo import processes
+from focalgeo import files
 from focalgeo.rows import Scalar
 from focalgeo.training.step import FINITE
 from focalgeo.types import RunError
@@ -89,7 +89,7 @@ class Meter:
                     "config.optimizer.clip_norm, in a new --workdir"
                 )
             who = ", ".join(f"{key} {value}" for key, value in self._tags[index].items())
-            processes.say(f"member {who} stops, the others go on: {what}")
+            files.say(f"member {who} stops, the others go on: {what}")
             self._stops.append((step, self._tags[index]))
 
     def text(self) -> str:
@@ -142,7 +142,7 @@ class Progress:
         """A display of the progress from step `first` to step `total`."""
         self._total = total
         self._tenth = first * 10 // max(total, 1)
-        terminal = processes.is_first() and sys.stderr.isatty()
+        terminal = files.is_first() and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True) if terminal else None
         self._text = ""
 
@@ -158,7 +158,7 @@ class Progress:
             self._bar.update(step - self._bar.n)
         elif step * 10 // self._total > self._tenth and self._text:
             self._tenth = step * 10 // self._total
-            processes.say(f"step {step}/{self._total}: {self._text}")
+            files.say(f"step {step}/{self._total}: {self._text}")
             self._text = ""
 
     def close(self) -> None:

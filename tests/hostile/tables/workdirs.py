@@ -27,11 +27,11 @@ ELSEWHERE = "choose another --workdir"
 def finished() -> Path:
     """A small finished run, made once in each process."""
     from focalgeo import job
-    from focalgeo.config import load_config, split_arguments, with_values
+    from focalgeo.config import load_config, parse_arguments, with_values
 
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    values, _ = split_arguments(["", *FLAGS[1:]])
+    values, _ = parse_arguments(FLAGS[1:], {})
     job.run(with_values(load_config(FLAGS[0].removeprefix("--config=")), values), folder / "w")
     return folder / "w"
 

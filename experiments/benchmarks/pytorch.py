@@ -1,0 +1,221 @@
+"""The rivals in PyTorch: residual networks and MLPs of our shapes, curvature with its tools, training steps.
+
+Each library is used where it is installed.
+"""
+
+import importlib
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from focalgeo import trees
+from focalgeo.data import images
+from focalgeo.types import PyTree, Split
+
+# Unset, a step of ResNet-18 took three times as long on cores that other work shared: an unfair rival. Read when
+# PyTorch loads OpenMP.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def _optional(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of their own code
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            return None
+
+
+torch, pyhessian, curvlinops = map(_optional, ("torch", "pyhessian", "curvlinops"))
+MISSING = [name for name in ("torch", "pyhessian", "curvlinops") if globals()[name] is None]
+EAGER = "eager"
+SHAPES = {  # name -> blocks and widths of the stages, width of the stem, whether blocks are bottlenecks
+    "ResNet-18": ((2, 2, 2, 2), (64, 128, 256, 512), 64, False),
+    "ResNet-20": ((3, 3, 3), (16, 32, 64), 16, False),
+    "ResNet-50": ((3, 4, 6, 3), (64, 128, 256, 512), 64, True),
+    "WRN-26-10": ((4, 4, 4), (160, 320, 640), 16, False),
+    "tiny ResNet": ((1, 2), (4, 8), 4, False),
+}
+Draw = tuple[Any, Any, Any]  # rows [examples], offsets [examples, 2], mirrored [examples]
+
+
+def device() -> Any:
+    """The first GPU where PyTorch sees one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def network(name: str, params: PyTree) -> Any:
+    """The network of that name in SHAPES, else an MLP; it has as many parameters as ours.
+
+    Raises:
+        RuntimeError: it has not.
+    """
+    model = _resnet(*SHAPES[name]) if name in SHAPES else _mlp(params)
+    sizes = sum(leaf.numel() for leaf in model.parameters()), trees.size(params)
+    if sizes[0] != sizes[1]:
+        raise RuntimeError(f"{name}: {sizes[0]} parameters in PyTorch, {sizes[1]} in JAX")
+    return model
+
+
+def _mlp(params: PyTree) -> Any:
+    sizes = [params[f"Dense_{index}"]["kernel"].shape for index in range(len(params))]
+    layers = [layer for size in sizes for layer in (torch.nn.Linear(*size), torch.nn.ReLU())]
+    return torch.nn.Sequential(torch.nn.Flatten(), *layers[:-1])
+
+
+def _conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
+    convolution = torch.nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    return torch.nn.Sequential(convolution, torch.nn.BatchNorm2d(outputs))
+
+
+class Block(torch.nn.Module if torch else object):
+    """Convolutions (width, kernel, stride) with batch norm around a shortcut, which is 1x1 where the shape changes."""
+
+    def __init__(self, inputs: int, layers: Sequence[tuple[int, int, int]]):
+        super().__init__()
+        widths, stride = [inputs, *(width for width, _, _ in layers)], max(stride for _, _, stride in layers)
+        made = [_conv_norm(before, *layer) for before, layer in zip(widths[:-1], layers, strict=True)]
+        between = [part for layer in made for part in (layer, torch.nn.ReLU())][:-1]
+        same = inputs == widths[-1] and stride == 1
+        self.layers = torch.nn.Sequential(*between)
+        self.shortcut = torch.nn.Identity() if same else _conv_norm(inputs, widths[-1], 1, stride)
+
+    def forward(self, x):
+        """Features of the same height and width divided by the stride."""
+        return torch.relu(self.layers(x) + self.shortcut(x))
+
+
+def _resnet(blocks: Sequence[int], widths: Sequence[int], stem: int, bottleneck: bool) -> Any:
+    """Stages of `blocks[i]` blocks with `widths[i]` channels, every one but the first at half the size of the last."""
+    inputs, layers = stem, [_conv_norm(3, stem, 3), torch.nn.ReLU()]
+    for stage, (count, width) in enumerate(zip(blocks, widths, strict=True)):
+        for number in range(count):
+            stride = 2 if stage > 0 and number == 0 else 1
+            basic = ((width, 3, stride), (width, 3, 1))
+            convolutions = ((width, 1, 1), (width, 3, stride), (4 * width, 1, 1)) if bottleneck else basic
+            layers.append(Block(inputs, convolutions))
+            inputs = convolutions[-1][0]
+    return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(inputs, 10))
+
+
+def curvature_calls(name: str, params: PyTree, x: np.ndarray, y: np.ndarray) -> dict[str, Callable[[], Any]]:
+    """Gradient, products and trace-regularised gradient of the network on x and y, as calls without arguments."""
+    if torch is None:
+        return {}
+    model, loss_of = network(name, params).eval(), torch.nn.CrossEntropyLoss()
+    data = torch.from_numpy(np.moveaxis(x, -1, 1).copy()), torch.from_numpy(y).long()
+    leaves = list(model.parameters())
+    vector, signs = ([draw(leaf) for leaf in leaves] for draw in (torch.randn_like, _signs))
+
+    def gradient(create_graph: bool = False) -> Any:
+        return torch.autograd.grad(loss_of(model(data[0]), data[1]), leaves, create_graph=create_graph)
+
+    def regularised() -> None:
+        value = loss_of(model(data[0]), data[1])
+        slopes = torch.autograd.grad(value, leaves, create_graph=True)
+        product = torch.autograd.grad(slopes, leaves, signs, create_graph=True)
+        trace = sum((sign * part).sum() for sign, part in zip(signs, product, strict=True))
+        torch.autograd.grad(value + 0.1 * trace, leaves)
+
+    calls = {
+        "torch gradient": gradient,
+        "torch double backward": lambda: torch.autograd.grad(gradient(True), leaves, vector),
+        "torch trace-regularised gradient": regularised,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the reference cycle that a kept graph is, of its own torch.jit.script
+        if pyhessian is not None:
+            kept = pyhessian.hessian(model, loss_of, data=data, cuda=False)
+            product = pyhessian.utils.hessian_vector_product
+            calls["PyHessian, graph kept"] = lambda: product(kept.gradsH, kept.params, vector)
+            anew = lambda: pyhessian.hessian(model, loss_of, dataloader=[data], cuda=False)  # noqa: E731
+            calls["PyHessian, data anew"] = lambda: anew().dataloader_hv_product(vector)
+        if curvlinops is not None:
+            options = {"check_deterministic": False, "num_data": len(y)}
+            operator = curvlinops.HessianLinearOperator(model, loss_of, leaves, [data], **options)
+            calls["curvlinops"] = lambda: operator @ vector
+            calls["curvlinops"]()
+    return calls
+
+
+def _signs(leaf: Any) -> Any:
+    return torch.randint_like(leaf, 2) * 2 - 1
+
+
+def modes() -> tuple[str, ...]:
+    """Ways to run a step: eager, and torch.compile's modes that suit the device."""
+    if torch is None:
+        return ()
+    return (EAGER, "default", "reduce-overhead") if device().type == "cuda" else (EAGER, "default")
+
+
+def training_steps(model: Any, split: Split, config: Any, *, low_precision: bool, mode: str) -> Callable[[int], None]:
+    """Do so many steps by the recipe of config.optimizer: examples on the device; crops, flips, normalisation inside.
+
+    mode: of `modes`. low_precision: autocast to bfloat16. Each step has a random draw of its own.
+    """
+    torch.backends.cudnn.benchmark = True  # looks for the fastest convolutions
+    torch._dynamo.reset()  # what one network made it recompile would count against the next
+    settings = config.optimizer
+    objective = Objective(model, split, config.data, low_precision)
+    objective = objective.to(device(), memory_format=torch.channels_last).train()
+    rule = {"lr": settings.learning_rate, "momentum": settings.momentum, "weight_decay": settings.weight_decay}
+    optimiser = torch.optim.SGD(model.parameters(), fused=True, **rule)
+    loss_of = objective if mode == EAGER else torch.compile(objective, mode=mode)
+    draws = _draws(len(split.y), settings.batch_size)
+
+    def steps(count: int) -> None:
+        for draw in itertools.islice(draws, count):
+            torch.compiler.cudagraph_mark_step_begin()
+            optimiser.zero_grad(set_to_none=True)
+            loss_of(*draw).backward()
+            optimiser.step()
+        if device().type == "cuda":
+            torch.cuda.synchronize()
+
+    return steps
+
+
+class Objective(torch.nn.Module if torch else object):
+    """The mean cross-entropy of a draw; the examples are buffers, as CUDA graphs copy what else they are given."""
+
+    def __init__(self, model: Any, split: Split, pixels: Any, low_precision: bool):
+        super().__init__()
+        self.model, self.low_precision, self.shape = model, low_precision, split.x.shape[1:]
+        mean, std = torch.tensor(pixels.mean), torch.tensor(pixels.std)
+        # flat, or the memory format of the network's weights would be given to the images too
+        self.register_buffer("images", torch.from_numpy(split.x).flatten(1))
+        self.register_buffer("labels", torch.from_numpy(split.y).long())
+        self.register_buffer("factor", 1 / (pixels.scale * std))
+        self.register_buffer("shift", mean / std)
+
+    def forward(self, rows, offsets, mirrored):
+        """Cross-entropy in nats of the examples `rows`, cropped at their offsets, and mirrored where so drawn."""
+        x = self._cropped(self.images[rows].unflatten(1, self.shape), offsets, mirrored)
+        x = (x.float() * self.factor - self.shift).permute(0, 3, 1, 2)  # channels last in memory
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.low_precision):
+            logits = self.model(x)
+        return torch.nn.functional.cross_entropy(logits.float(), self.labels[rows])
+
+    def _cropped(self, pixels, offsets, mirrored):
+        height, width, place, edge = *self.shape[:2], pixels.device, images.PADDING
+        padded = torch.nn.functional.pad(pixels, (0, 0, edge, edge, edge, edge))
+        rows = torch.arange(height, device=place) + offsets[:, :1]
+        columns = torch.arange(width, device=place)
+        columns = torch.where(mirrored[:, None], width - 1 - columns, columns) + offsets[:, 1:]
+        examples = torch.arange(len(pixels), device=place)[:, None, None]
+        return padded[examples, rows[:, :, None], columns[:, None, :]]
+
+
+def _draws(examples: int, batch: int) -> Iterator[Draw]:
+    """Every example once an epoch, in a random order, with random crops and flips; drawn on the device."""
+    place = device()
+    while True:
+        order = torch.randperm(examples, device=place)
+        for start in range(0, examples - batch + 1, batch):
+            offsets = torch.randint(0, 2 * images.PADDING + 1, (batch, 2), device=place)
+            yield order[start : start + batch], offsets, torch.rand(batch, device=place) < 0.5

@@ -1,0 +1,68 @@
+"""Calls timed in turn on one machine, and what the machine is."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, float]:
+    """Wall seconds of one call, results waited for, and processor seconds of all threads of this process."""
+    before = time.perf_counter(), time.process_time()
+    jax.block_until_ready(call())
+    wall, processor = np.subtract((time.perf_counter(), time.process_time()), before)
+    return float(wall), float(processor)
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds: float = 0.0
+) -> dict[str, dict[str, float]]:
+    """Of each call the least and the median wall seconds over rounds, and the least processor seconds.
+
+    In a round each call is repeated for about that many seconds, once at least, and its least counts: other work only
+    adds to a time, to that of many threads most of all. Every other round goes backwards, so that no call always
+    follows the same one.
+    """
+    repeats, times = {}, {name: [] for name in calls}
+    for name, call in calls.items():
+        timed(call)  # compiles
+        repeats[name] = max(1, int(seconds / timed(call)[0]))
+    for number in range(rounds):
+        for name in list(calls)[:: -1 if number % 2 else 1]:
+            times[name].append(min(timed(calls[name]) for _ in range(repeats[name])))
+    columns = {name: np.array(values) for name, values in times.items()}
+    return {
+        "seconds": {name: float(values[:, 0].min()) for name, values in columns.items()},
+        "median seconds": {name: float(np.median(values[:, 0])) for name, values in columns.items()},
+        "processor seconds": {name: float(values[:, 1].min()) for name, values in columns.items()},
+    }
+
+
+def machine() -> dict[str, str]:
+    """Processor, cores, accelerator, and versions of what is installed of the libraries that are timed."""
+    cpuinfo = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    device = jax.devices()[0]
+    return {
+        "processor": named[1].strip() if named else platform.machine(),
+        "cores": str(os.cpu_count()),
+        "jax device": device.device_kind if device.platform != "cpu" else "cpu",
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: found for name in ("jax", "numpy", "torch") if (found := version(name))},
+    }
+
+
+def version(package: str) -> str | None:
+    """The installed version, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,330 @@
+"""Questions that train nothing: what they measure, at small size, against numbers by hand and stored ones."""
+
+import concurrent.futures.process
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+from configs import cifar, digits, digits_gamma
+from experiments import accelerators, benchmarks, counts, known_surfaces, posthoc, programs, question, theory, which_ece
+from experiments.accelerators import cases, compiling
+from experiments.accelerators import programs as measurements
+from experiments.benchmarks import grid_search, pytorch, sweep, training
+from experiments.known_surfaces import surfaces
+from experiments.numbers import NOT, SHOWS, UNTOLD, rounded
+from experiments.posthoc import measured, peers
+from experiments.theory.errata import errata
+from focalgeo import calibration, curvature, models
+from focalgeo.types import InputError
+
+COARSE = {2: 1000, 3: 50, 4: 50}  # lattices of the matching temperatures
+
+
+def shape(*sizes):
+    return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+
+def small_sweep():
+    config = digits_gamma.get_config()
+    config.sweep.gamma, config.sweep.seed, config.model.options.hidden = (0.0, 2.0, 5.0), (0,), (8,)
+    return config
+
+
+# ---- which_ece
+
+
+BY_HAND = (0.475, 0.475, 0.1875, 0.125, 0.25, 0.25, 0.1, 0.0, math.nan, 0.1015625)
+
+
+@pytest.mark.parametrize(("case", "by_hand"), list(zip(which_ece.cases(), BY_HAND, strict=True)))
+def test_focalgeo_and_exact_arithmetic_give_the_ece_worked_out_by_hand(case, by_hand):
+    expected = pytest.approx(by_hand, abs=1e-6, nan_ok=True)
+    assert case.exact() == expected
+    assert which_ece.agrees(which_ece.answer("focalgeo", case), "NaN" if math.isnan(by_hand) else by_hand)
+    p = case.event()[0].astype(float)
+    assert len({sum(p == value) for value in set(p[p == p])}) == 1  # so that a curve can be compared
+
+
+# ---- theory
+
+
+def test_errata_are_confirmed_and_stored():
+    stored = question.stored(theory.QUESTION.folder)
+    for row, kept in zip(errata(COARSE), stored["errata"], strict=True):
+        assert row.refuted, row.where
+        assert rounded(row.numbers) == pytest.approx(kept["numbers"], rel=0.05, abs=1e-5)
+        assert (row.printed, row.holds) == (kept["printed"], kept["holds"])
+    for kept in stored["matching_temperatures"]:
+        found = theory.matches(kept["num_classes"], (1.0, 3.0), steps=COARSE[kept["num_classes"]])
+        expected = [row["temperature"] for row in kept["rows"] if row["gamma"] in (1.0, 3.0)]
+        np.testing.assert_allclose([row["temperature"] for row in found["rows"]], expected, rtol=0.02)
+    for row, kept in zip(theory.printed_pairs(steps=20), stored["printed_pairs"], strict=True):
+        assert row["temperature"] == pytest.approx(kept["temperature"], rel=0.02)
+    assert rounded(theory.anchors()) == stored["anchors"]
+    assert rounded(theory.simplex())["largest_difference"] == pytest.approx(stored["simplex"]["largest_difference"])
+
+
+# ---- known_surfaces
+
+
+@pytest.mark.parametrize(
+    "surface",
+    [
+        surfaces.quadratic(1 / np.arange(1, 31), 0),
+        surfaces.linear_network(inputs=4, hidden=3, outputs=2),
+        surfaces.softmax_regression(0.0, trained=True, examples=30),
+        surfaces.softmax_regression(5.0, trained=False, examples=30),
+    ],
+)
+def test_the_closed_form_is_the_hessian(surface):
+    found = np.asarray(curvature.dense_hessian(surface.loss, surface.params), np.float64)
+    np.testing.assert_allclose(found, surface.hessian, atol=3e-6 * np.abs(surface.hessian).max())
+
+
+def test_estimates_are_held_against_the_closed_form(monkeypatch):
+    monkeypatch.setattr(known_surfaces, "PRODUCTS", (6, 24))
+    monkeypatch.setattr(known_surfaces, "SEARCHES", (4, 18))
+    monkeypatch.setattr(known_surfaces, "DENSITY", ((3, 6), (12, 6)))
+    rows = known_surfaces.measure(surfaces.linear_network(inputs=4, hidden=3, outputs=2), 20)
+    for name in ("hutchinson", "xtrace", "lambda_max", "density", "diagonal"):
+        few, many = (row for row in rows if row["estimator"] == name)
+        assert many["error"] < few["error"]
+        assert 0 <= many["held"][1] <= many["held"][0] <= many["held"][2] <= 1
+        assert many["held"][0] > 0.5 or name == "density"
+    assert [row["converged"] for row in rows if row["estimator"] == "lambda_max"][-1] == 1
+    assert next(row for row in rows if row["estimator"] == "xtrace")["more"][1] < 1
+
+
+def test_verdicts_of_estimators_follow_from_their_intervals():
+    stored = question.stored(known_surfaces.QUESTION.folder)["rows"]
+
+    def verdicts(estimator, **other):
+        changed = [row | other if row["estimator"] == estimator else row for row in stored]
+        return [claim.verdict for claim in known_surfaces.claims(changed)]
+
+    assert verdicts("hutch++", held=[0.95, 0.93, 0.97])[1] == SHOWS
+    assert verdicts("hutch++", held=[0.8, 0.75, 0.85])[1] == NOT
+    assert verdicts("lambda_max", converged=1.0, elsewhere=0)[5] == SHOWS
+    assert verdicts("lambda_max", converged=0.0, elsewhere=0)[5] == UNTOLD
+    assert verdicts("xtrace", more=[-0.1, -0.2, -0.05])[8] == SHOWS
+
+
+# ---- posthoc
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    generator, path = np.random.default_rng(0), tmp_path_factory.mktemp("posthoc") / "val.npz"
+    logits = (2 * generator.standard_normal((400, 3))).astype(np.float32)
+    labels = (logits / 2 + generator.gumbel(size=logits.shape)).argmax(1)
+    np.savez(path, logits=logits, labels=labels)
+    return (path,)
+
+
+def test_halves_share_no_example_and_scores_are_those_of_the_metrics(files):
+    val, test = measured.halves(files, 0)
+    assert len(np.unique(np.concatenate([val.logits, test.logits]), axis=0)) == 400
+    np.testing.assert_array_equal(measured.halves(files, 0)[1].labels, test.labels)
+    assert (measured.halves(files, 1)[1].labels != test.labels).any()
+    found = measured.scores(*test)
+    for name in ("nll", "ece", "brier", "accuracy"):
+        assert found[name] == pytest.approx(float(getattr(calibration, name)(*test)), rel=1e-5)
+    with np.errstate(divide="ignore"):
+        found = measured.scores(np.log([[1.0, 0.0], [0.5, 0.5]]), np.array([1, 0]))
+    assert (found["zeros"], found["brier"]) == (0.5, pytest.approx((2 + 0.5) / 2))
+    assert found["nll"] == pytest.approx((23 * np.log(2) + np.log(2)) / 2)
+
+
+def test_methods_and_peers_are_fitted_on_the_same_halves(files, monkeypatch):
+    of = {"network": "own"}
+    [ours] = measured.fits(files, of | {"method": measured.PLAIN}, [0])
+    [theirs] = measured.fits(files, of | {"method": "scikit-learn temperature"}, [0])
+    assert theirs["nll"] == pytest.approx(ours["nll"], abs=1e-4)
+    [pooled] = measured.fits(files, of | {"method": "scikit-learn pooled isotonic"}, [0])
+    assert pooled["nll"] < measured.scores(*measured.halves(files, 0)[1])["nll"]
+    monkeypatch.setitem(peers.PEERS, "refusing", peers.Peer("scipy", "", lambda *_: 1 / 0, None))
+    [row] = measured.fits(files, of | {"method": "refusing"}, [0])
+    assert row["error"] == "ZeroDivisionError: division by zero"
+    rows = measured.by_criteria(files, "own", [0])
+    assert rows[0]["nll"] == pytest.approx(ours["nll"])
+    assert rows[0]["nll_difference"] == [0, 0, 0]
+
+
+RIGHT = {"calibrated": (0.0, 1.0), "temperature": (0.0, measured.TEMPERATURE), "focal map": (measured.GAMMA, 1.0)}
+
+
+@pytest.mark.parametrize("truth", RIGHT)
+def test_each_truth_is_mended_by_its_method(truth):
+    _, fresh, true, _ = measured.drawn(truth, 10, 20, 0)
+    np.testing.assert_allclose(true, calibration.focal_temperature_scaling(fresh, *RIGHT[truth]), atol=1e-4)
+
+
+def test_cells_count_what_was_chosen(monkeypatch):
+    excess = {"uncalibrated": 0.1, measured.PLAIN: 0.3, "chosen": 0.1, "least": 0.3, "at_least_temperature": 0.3}
+    names = iter(["uncalibrated"] * 3 + [measured.PLAIN])
+    monkeypatch.setattr(measured, "repetition", lambda **_: {"chosen": next(names), "excess": excess})
+    cell = measured.cell({"truth": "calibrated", "classes": 3, "examples": 300}, 4)
+    assert "| calibrated | 3 | 300 | 4 | uncalibrated | 0 | 75 | 25 |" in posthoc.simulation_table([cell])
+
+
+def test_only_stratified_folds_have_the_class_shares_of_all():
+    labels, spread = np.random.default_rng(0).integers(0, 20, 300), []
+    for kind in (measured.stratified, measured.unstratified):
+        fold = kind(labels, np.random.default_rng(1))
+        counted = np.array([np.bincount(labels[fold == index], minlength=20) for index in range(measured.NUM_FOLDS)])
+        assert set(counted.sum(1)) == {60}
+        spread.append(np.ptp(counted, axis=0).max())
+    assert spread[0] == 1 < 3 < spread[1]
+
+
+# ---- accelerators
+
+
+def test_own_operations_are_those_worked_out_by_hand():
+    def dense(kernels, x):
+        return jnp.sum((jnp.tanh(x @ kernels[0]) @ kernels[1]) ** 2)
+
+    def strided(kernel, x, stride=2):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=numbers)
+
+    flops, arguments = counts.product_flops, ((shape(5, 7), shape(7, 3)), shape(4, 5))
+    first, second = 2 * 4 * 5 * 7, 2 * 4 * 7 * 3
+    assert flops(dense, *arguments) == first + second
+    assert flops(jax.grad(dense), *arguments) == 2 * first + 3 * second  # x needs no gradient
+    kernel, x, forward = (3, 3, 4, 6), (2, 8, 8, 4), 2 * (2 * 4 * 4 * 6) * (3 * 3 * 4)
+    assert flops(strided, shape(*kernel), shape(*x)) == forward
+    both = jax.grad(lambda *arguments: jnp.sum(strided(*arguments) ** 2), (0, 1))
+    assert flops(both, shape(*kernel), shape(*x)) == 3 * forward
+    for several in (jax.vmap, lambda function: lambda *arguments: jax.lax.map(lambda one: function(*one), arguments)):
+        assert flops(several(strided), shape(5, *kernel), shape(5, *x)) == 5 * forward
+    branches = lambda x, y: jax.lax.cond(x[0, 0] > 0, lambda x, y: x @ y, lambda x, y: x, x, y)  # noqa: E731
+    assert flops(branches, shape(3, 3), shape(3, 3)) == 2 * 27
+
+
+def test_members_in_a_loop_take_the_steps_that_they_take_at_once():
+    states = []
+    for layout in programs.LAYOUTS:
+        made = programs.make_training(small_sweep(), layout=layout)
+        program = programs.training_step(made, jax.devices())
+        compiled = program.lower().compile()
+        row = compiling.costs(compiled, program, len(jax.devices()))
+        assert row["fits"]
+        assert row["loops"] == (layout == "one after another")
+        states.append(programs.repeated_steps(made)(2).params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), *states)
+
+
+TRAINED = {"sweep": small_sweep, "convolutions": lambda: cifar.get_config("resnet18,quick")}
+PROGRAMS = {
+    **{
+        name: lambda on, get=get: programs.training_step(programs.make_training(get()), on)
+        for name, get in TRAINED.items()
+    },
+    "prediction": lambda on: programs.prediction(digits.get_config(), on),
+    "hvp": lambda on: measurements.hessian_product(digits.get_config(), on),
+    "Lanczos": lambda on: measurements.lanczos_step(digits.get_config(), on),
+    "density": lambda on: measurements.whole_measurement(digits.get_config(), on, what="density"),
+    "search": lambda on: measurements.grid_search(500, 10, on),
+    "bootstrap": lambda on: measurements.bootstrap(500, 10, on),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_are_lowered_for_accelerators(name):
+    program = PROGRAMS[name](jax.devices()[:1])
+    lowered = export.export(jax.jit(program.function), platforms=["tpu", "cuda"])(*program.arguments)
+    assert lowered.platforms == ("tpu", "cuda")
+
+
+def test_every_case_has_a_name_of_its_own_and_every_network_a_step_of_either_dtype():
+    labels = {case.label for case in cases.every()}
+    assert len(labels) == len(cases.every())
+    assert labels == {accelerators.label(row) for row in question.stored(accelerators.QUESTION.folder)["rows"]}
+    trained = {cases.config_of(*how).model.name for how in {**cases.NETWORKS, **cases.SLOW}.values()}
+    assert set(models.MODELS) - {"linear"} <= trained | {"logistic"}
+
+
+def test_what_does_not_compile_is_a_row(monkeypatch):
+    if not compiling.timing.version("libtpu"):
+        with pytest.raises(InputError, match="pip install"):
+            compiling.row_of_child(cases.every()[0])
+    monkeypatch.setattr(compiling, "devices_of", lambda topology: range(4))
+
+    def crash(*_, **__):
+        raise concurrent.futures.process.BrokenProcessPool
+
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", crash)
+    row = compiling.row_of_child(cases.every()[0])
+    assert "| linear | float32 | v5e:2x2 (4) | no: crash |" in accelerators.table([row], "training step")
+    assert accelerators.claims([row])[0].verdict == NOT
+
+
+# ---- benchmarks
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """The parts of a quick run of the command, and its results."""
+    folder = tmp_path_factory.mktemp("benchmarks")
+    config = ("configs/digits.py:quick", (0.0, 1.0), (0,))
+    make = {
+        "grid_search": lambda rounds: {"rows": [grid_search.measure(200, 5, rounds=rounds, temperatures=(1.0, 2.0))]},
+        "curvature": lambda rounds: {"rows": [benchmarks.products.measure("digits MLP", rounds=rounds)]},
+        "sweep": lambda rounds: {"wall": sweep.wall(*config), "rows": sweep.steps("digits MLP", (1, 2), rounds=rounds)},
+        "training": lambda rounds: {
+            "rows": [training.measure("tiny ResNet", rounds=rounds)],
+            "host": [training.measure("tiny ResNet", rounds=rounds, host=True)],
+        },
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(benchmarks, "MAKE", make)
+        patch.setattr(training, "LEAST_SECONDS", 0.0)
+        patch.setattr(benchmarks.products, "LEAST_SECONDS", 0.0)
+        question.answer(benchmarks.QUESTION, [f"--out={folder}", "--rounds=1"])
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.mark.long
+def test_a_quick_run_of_the_benchmarks_measures_every_part(told):
+    [search] = told["grid_search"]["rows"]
+    assert search["points"] == 20
+    assert min(pair[0] for pair in search["seconds"].values()) > 0
+    [products] = told["curvature"]["rows"]
+    assert products["megabytes"]["hvp"]["peak"] > products["megabytes"]["gradient"]["peak"]
+    assert [row["members"] for row in told["sweep"]["rows"]] == [1, 2]
+    assert told["sweep"]["wall"]["members"] == 2
+    [row] = told["training"]["rows"]
+    # products of 3x3 convolutions over 32x32 (of 3 to 4 and twice 4 to 4 channels) and 16x16, without the padding
+    first, second = (3 * size - 2 for size in (32, 16))
+    strided = 3 * 16 - 1  # every second position: only the first reaches over the edge
+    forward = first**2 * 4 * (3 + 4 + 4) + strided**2 * 4 * 8 + second**2 * 8 * 8 * 3 + 16 * 16 * 4 * 8 + 8 * 10
+    gradients = 2 * forward - first**2 * 3 * 4  # of pixels there is none
+    convolutions = 2 * 4 * (forward + gradients) / len(jax.devices())
+    assert convolutions < row["flops"] < 1.4 * convolutions
+
+
+def test_repeated_steps_do_what_the_loop_does():
+    made = programs.make_training(digits.get_config())
+    looped, repeated = programs.looped_steps(made)(1)[0][0], programs.repeated_steps(made)(1)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), looped.params, repeated.params)
+
+
+@pytest.mark.skipif(pytorch.torch is None, reason="pip install -e '.[benchmarks]'")
+def test_the_rivals_compute_what_we_compute():
+    logits, labels = grid_search.predictions(1500, 20)
+    found = calibration.grid_search(logits, labels, (0.0, 0.5, 5.0), (2.0, 4.0), criterion="adaptive_ece")
+    for make in (grid_search.papers_way, grid_search.lean_loop):
+        point = make(logits, labels)
+        values = np.array([[point(gamma, temperature) for temperature in (2.0, 4.0)] for gamma in (0.0, 0.5, 5.0)])
+        np.testing.assert_allclose(values[..., 1], found.nll, rtol=1e-4)
+        np.testing.assert_allclose(values[..., 0], found.ece, atol=3e-3)  # the published edges drop the least confident
+    for name in (*training.WITH_PYTORCH, "ResNet-20"):
+        model, options, _ = training.NETWORKS[name]
+        shapes = jax.eval_shape(models.build(model, **options).init, jax.random.key(0), shape(2, 32, 32, 3))
+        pytorch.network(name, shapes["params"])  # has as many parameters, or raises
