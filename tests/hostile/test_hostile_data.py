@@ -30,8 +30,9 @@ def attempted(read, *arguments, **options):
     try:
         return read(*arguments, **options)
     except InputError as error:
-        assert "\n" not in str(error)
-        assert len(str(error)) < 600
+        message = str(error)
+    assert "\n" not in message
+    assert len(message) < 600
     return None
 
 

@@ -35,8 +35,9 @@ def attempted(name, content, read):
         try:
             return read(path)
         except InputError as error:
-            assert "\n" not in str(error)
-            assert len(str(error)) < 1000
+            message = str(error)
+    assert "\n" not in message
+    assert len(message) < 1000
     return None
 
 
