@@ -3,6 +3,7 @@
 Nothing in a file is ever executed.
 """
 
+import io
 import os
 import re
 import warnings
@@ -268,7 +269,7 @@ def _of_columns(table: Any) -> np.ndarray:
 
 
 FORMATS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
-    ".npz": partial(np.load, allow_pickle=False),
+    ".npz": lambda path: np.load(io.BytesIO(path.read_bytes()), allow_pickle=False),  # lazily, with nothing to close
     ".npy": lambda path: {"": np.load(path, allow_pickle=False)},
     ".safetensors": load_file,
     ".pt": _read_torch,

@@ -124,7 +124,7 @@ def unpacked(source: Source) -> Path:
     if not source.path.name.lower().endswith(ARCHIVES):
         choices = ", ".join(ARCHIVES)
         raise InputError(f"{source.where} is neither a folder nor an archive: give a folder or one of {choices}")
-    return _made(f"unpacked-{source.checksum}", partial(_unpack, source.path))
+    return _made(f"unpacked-{source.checksum}", partial(_unpack, source.path), source.where)
 
 
 def _unpack(path: Path, folder: Path) -> None:
@@ -173,20 +173,20 @@ def decoded(source: Source, key: str, build: Callable[[], RawDataset]) -> RawDat
         arrays = {f"{part}_{axis}": array for part, split in splits.items() for axis, array in split._asdict().items()}
         np.savez(path, class_names=class_names, **arrays)
 
-    path = _made(f"{key}-{source.checksum}-v{FORMAT}.npz", write)
+    path = _made(f"{key}-{source.checksum}-v{FORMAT}.npz", write, source.where)
     with reading(path, "remove it, and it is made again"), np.load(path) as arrays:
         parts = [name.removesuffix("_x") for name in arrays if name.endswith("_x")]
         splits = {part: Split(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in parts}
         return RawDataset(splits, tuple(arrays["class_names"].tolist()), source.checksum)
 
 
-def _made(name: str, make: Callable[[Path], None]) -> Path:
+def _made(name: str, make: Callable[[Path], None], where: str) -> Path:
     """A file or folder of the cache, made at another path and then moved; of several processes one makes it."""
     path = platformdirs.user_cache_path("focalgeo") / name
     if path.exists():
         return path
     temporary = path.with_name(f".{name}")
-    with reading(path, "check the disk, or name another folder in XDG_CACHE_HOME"):
+    with reading(where, "write it again if it is damaged, else name another folder for the cache in XDG_CACHE_HOME"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(path.with_name(f".{name}.lock")):
             if not path.exists():

@@ -140,7 +140,7 @@ def check_labels(raw: RawDataset, *, name: str) -> None:
     -1 stands for a node of a tree without a label; every example needs one.
     """
     for part, (_, y) in raw.splits.items():
-        labels = y.reshape(len(y), -1)
+        labels = y[:, None] if y.ndim == 1 else y
         top = labels.max(axis=1, initial=-1)
         wrong = (top < 0) | (top >= len(raw.class_names)) | (labels.min(axis=1, initial=0) < (0 if y.ndim == 1 else -1))
         if wrong.any() or not len(y):

@@ -39,7 +39,7 @@ def write_archive(path, files, **changes):
             member.size = len(data)
             for field, value in changes.items():
                 setattr(member, field, value)
-            archive.addfile(member, io.BytesIO(data))
+            archive.addfile(member, None if changes else io.BytesIO(data))
             changes = {}
     return path
 

@@ -56,7 +56,7 @@ def test_good_labels_pass_and_are_checked_on_loading(monkeypatch, refused):
 
 
 def numbered(n, offset=0):
-    return Split(np.arange(offset, offset + n)[:, None].astype(np.uint8), (np.arange(n) >= n // 2).astype(np.int32))
+    return Split(np.arange(offset, offset + n)[:, None].astype(np.int16), (np.arange(n) >= n // 2).astype(np.int32))
 
 
 def made(sizes=(), *, seed=1, **parts):
@@ -123,11 +123,6 @@ def test_sizes_out_of_range_are_told_what_works(sizes, part, most, own):
     parts = {"train": numbered(50)} | ({"test": numbered(20)} if own else {})
     with pytest.raises(InputError, match=rf"made: {part} can have {most} examples.*config.data.{part}_size from 1 to"):
         made(sizes, **parts)
-    sizes = [
-        most if size is not None and name == part else size for name, size in zip(Sizes._fields, sizes, strict=True)
-    ]
-    if part != "val":
-        assert len(getattr(made(sizes, **parts), part).y) == most
 
 
 def test_gaps_name_absent_classes_and_shared_examples():
