@@ -224,8 +224,9 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
     import torch  # optional, and slow to import
 
     tensors = torch.load(path, map_location="cpu", weights_only=True)
-    wide = {torch.bfloat16: torch.float32}  # NumPy has no bfloat16
-    return {name: tensor.detach().to(wide.get(tensor.dtype)).numpy() for name, tensor in tensors.items()}
+    # NumPy has no bfloat16
+    exact = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in tensors.items()}
+    return {name: tensor.detach().numpy() for name, tensor in exact.items()}
 
 
 def _read_text(path: Path, *, mark: str) -> dict[str, Any]:
