@@ -61,7 +61,7 @@ def find(kind: str, location: str) -> Source:
     Raises:
         InputError: nothing is there, or it cannot be read.
     """
-    where, path = f"{kind}:{location}", Path(os.path.expanduser(location))
+    where, path = shown(f"{kind}:{location}", most=200), Path(os.path.expanduser(location))
     if not location or not (os.path.isdir(path) or os.path.isfile(path)):
         raise InputError(f"{where}: there is no such folder or archive: check the path, relative to {Path.cwd()}")
     with reading(where):

@@ -131,6 +131,7 @@ def test_scikit_learns_posts_are_the_same(posts, refused, monkeypatch):
     assert "no route to host" in refused("newsgroups")
 
 
+@pytest.mark.long
 def test_the_real_newsgroups(real_archive):
     data = load_dataset(f"newsgroups:{real_archive('20news-bydate.tar.xz')}")
     assert [split.x.shape for split in data[1:4]] == [(n, 1000) for n in (10_415, 900, 7_532)]
