@@ -7,7 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from experiments.writing import filled, markdown
+from experiments.numbers import markdown
+from experiments.question import filled
 from focalgeo import losses, models
 from focalgeo.calibration import METHODS, METRICS
 from focalgeo.data import registry
