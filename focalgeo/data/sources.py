@@ -154,7 +154,7 @@ def _unpack(path: Path, folder: Path) -> None:
         archive.extractall(folder, filter=filtered)
         # tarfile takes an unreadable header, or the end of a file that is cut, for the end of the archive.
         archive.fileobj.seek(archive.offset)
-        rest = [any(block) for block in iter(lambda: archive.fileobj.read(1 << 20), b"")]
+        rest = archive.fileobj.read(1 << 20)
         if not rest or any(rest):
             raise ValueError("it is cut short, or has an unreadable header")
 

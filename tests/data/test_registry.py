@@ -34,7 +34,6 @@ def test_options_that_do_not_apply_or_are_out_of_range(refused, option):
         ([0, 1, 3], "the label of example 2 is none"),
         ([], "the split is empty"),
         ([[0, -1], [-1, -1]], "the label of example 1 is none"),
-        ([[0, 1], [-2, 1]], "the label of example 1 is none"),
         ([[0, -1], [-1, 0]], "one class only"),
     ],
 )
