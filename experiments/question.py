@@ -10,7 +10,7 @@ whose runs are there is not done again. `parts` is what results.json holds besid
 dicts, and what jobs of another `part` made. `read(flags)` adds parts that are not stored there, as the cells' runs.
 
 Claims, tables, figures and `numbers` (parts that are made from others, kept in results.json) are functions that name
-the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `runs` is a DataFrame with a row a run, as are
+the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `runs` is a DataFrame, a row a run, as are
 `cells` and `own` in questions (experiments/numbers.py says what can be asked of it). A table is written into README.md
 between <!-- name --> and <!-- end -->, a figure as figures/NAME.png; claims are the table "claims".
 
