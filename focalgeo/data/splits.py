@@ -60,7 +60,7 @@ def split_indices(n: int, val_size: int, seed: int) -> tuple[Int[np.ndarray, " t
         InputError: a size or seed outside its range.
 
     Accuracy:
-        exact, tested in tests/data/test_splits.py: for (50000, 5000, 1) val starts 26247, 35067, 34590, 16668, 12196.
+        exact, tested in tests/data/test_registry.py: for (50000, 5000, 1) val starts 26247, 35067, 34590, 16668, 12196.
 
     Source:
         the published code of Komisarenko & Kull, arXiv 2408.11598, and Mukhoti et al., arXiv 2002.09437. They number
