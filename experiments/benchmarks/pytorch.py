@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from focalgeo import trees
-from focalgeo.data import images
+from focalgeo.data import batching
 from focalgeo.types import PyTree, Split
 
 # Unset, a step of ResNet-18 took three times as long on cores that other work shared: an unfair rival. Read when
@@ -202,7 +202,7 @@ class Objective(torch.nn.Module if torch else object):
         return torch.nn.functional.cross_entropy(logits.float(), self.labels[rows])
 
     def _cropped(self, pixels, offsets, mirrored):
-        height, width, place, edge = *self.shape[:2], pixels.device, images.PADDING
+        height, width, place, edge = *self.shape[:2], pixels.device, batching.PADDING
         padded = torch.nn.functional.pad(pixels, (0, 0, edge, edge, edge, edge))
         rows = torch.arange(height, device=place) + offsets[:, :1]
         columns = torch.arange(width, device=place)
@@ -217,5 +217,5 @@ def _draws(examples: int, batch: int) -> Iterator[Draw]:
     while True:
         order = torch.randperm(examples, device=place)
         for start in range(0, examples - batch + 1, batch):
-            offsets = torch.randint(0, 2 * images.PADDING + 1, (batch, 2), device=place)
+            offsets = torch.randint(0, 2 * batching.PADDING + 1, (batch, 2), device=place)
             yield order[start : start + batch], offsets, torch.rand(batch, device=place) < 0.5
