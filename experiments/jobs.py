@@ -18,7 +18,7 @@ from focalgeo.job.members import make_members
 from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
 from focalgeo.training import checkpoint
 from focalgeo.training.step import member_state
-from focalgeo.types import InputError  # noqa: F401
+from focalgeo.types import Batch, InputError, TrainState  # noqa: F401
 
 ROOT = HERE.parent
 PARTS = ("gauss_newton", "residual", "rank_one", "scale_only")
@@ -76,16 +76,21 @@ def measured(
     rows. parts: those of the traces too.
     """
     rows = records.read_rows(workdir)
-    made, members = record(workdir, config, rows), {}
-    for row in rows:
-        members.setdefault(tuple(getattr(row, tag) for tag in tags.values()), []).append(row)
-    runs = []
-    for values, own in members.items():
+    made, runs = record(workdir, config, rows), []
+    for values, own in members(rows, tags):
         if select(own, Trace, name="trace"):
-            run = {**of, **dict(zip(tags, values, strict=True)), "train accuracy": train_accuracy(own), **more(own)}
+            run = {**of, **values, "train accuracy": train_accuracy(own), **more(own)}
             kept = {name: value for name, value in numbers(own) if parts or not name.startswith("trace,")}
             runs.append(run | kept | {"record": made})
     return runs
+
+
+def members(rows: list, tags: Mapping[str, str]) -> Iterator[tuple[dict[str, Any], list]]:
+    """The values of the tags of each run of a sweep, and its rows."""
+    every: dict[tuple, list] = {}
+    for row in rows:
+        every.setdefault(tuple(getattr(row, tag) for tag in tags.values()), []).append(row)
+    return ((dict(zip(tags, values, strict=True)), own) for values, own in every.items())
 
 
 def config_of(workdir: Path):
@@ -130,6 +135,8 @@ def numbers(rows: list) -> Iterator[tuple[str, float]]:
     rows = [row for row in rows if row.epoch is None]
     for row in select(rows, Metric, split="test", method="uncalibrated"):
         yield row.name, row.value
+    for row in select(rows, Metric, name="nll", split="val", method="uncalibrated"):
+        yield "val nll", row.value
     for row in select(rows, Metric, split="test", method="temperature_scaling", criterion="nll"):
         yield f"{row.name} after T", row.value
     for row in select(rows, Fit, method="temperature_scaling", criterion="nll"):
@@ -143,13 +150,18 @@ def numbers(rows: list) -> Iterator[tuple[str, float]]:
 def operations(config: str, fields: Mapping[str, Any]) -> float:
     """Floating-point operations of a training step of one run on one device, as XLA counts them."""
     path, _, words = config.partition(":")
-    config = check_config(with_values(load_config(ROOT / path, words), dict(fields)))
+    prepared, states, batch = ready(check_config(with_values(load_config(ROOT / path, words), dict(fields))))
+    alone = jax.vmap(prepared.step, in_axes=None, axis_name=parallel.AXIS, axis_size=1)
+    return float(jax.jit(alone).lower(member_state(states, 0), batch).compile().cost_analysis()["flops"])
+
+
+def ready(config) -> tuple[preparation.Prepared, TrainState, Batch]:
+    """What a checked config trains with, the states of its members before training, and the first batch."""
     prepared, members = preparation.prepare(config), make_members(config)
-    state = member_state(preparation.initial_state(prepared, members), 0)
+    states = preparation.initial_state(prepared, members)
     pipeline = preparation.make_pipeline(config, prepared.dataset, [members[0].config.seed])
     batch = pipeline.make_batch(jax.tree.map(lambda leaf: leaf[0], next(pipeline.specs(0, 0))), *pipeline.resident)
-    alone = jax.vmap(prepared.step, in_axes=None, axis_name=parallel.AXIS, axis_size=1)
-    return float(jax.jit(alone).lower(state, batch).compile().cost_analysis()["flops"])
+    return prepared, states, batch
 
 
 def run(config: str, workdir: Path, fields: Mapping[str, Any]) -> None:

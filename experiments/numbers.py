@@ -118,15 +118,36 @@ def change(one: pd.DataFrame, other: pd.DataFrame, number: str) -> Interval:
     return paired(column(one, number), column(other, number))
 
 
-def bootstrapped(count: int, statistic: Callable[[np.ndarray], float], *, least: int = 5) -> Interval:
-    """A statistic of the drawn places 0..count - 1, with 95% by the bootstrap; unknown of fewer than `least`.
+def has_log(runs: pd.DataFrame, number: str) -> bool:
+    """Whether a number is above 0 in all runs that have it. A trace may be below 0 away from a minimum."""
+    return bool((runs[number].dropna() > 0).all())
+
+
+def ratio(one: pd.DataFrame, other: pd.DataFrame, number: str) -> Interval:
+    """The geometric mean of ratios, less 1, paired by seed; unknown where a number is not above 0."""
+    if not (has_log(one, number) and has_log(other, number)):
+        return UNKNOWN
+    return paired(*(np.log(column(runs, number)) for runs in (one, other))).mapped(np.expm1)
+
+
+def slope(runs: pd.DataFrame, number: str, *, log: bool = True) -> Interval:
+    """The least-squares slope over gamma of a number's logarithm, or of the number, over seeds that have all gammas.
+
+    Of a logarithm -0.1 is a fall of 10% for each unit of gamma.
+    """
+    table = runs.pivot(index="gamma", columns="seed", values=number).dropna(axis=1)
+    return interval(np.polyfit(table.index, np.log(table) if log else table, 1)[0])
+
+
+def bootstrapped(count: int, statistic: Callable[[np.ndarray], np.ndarray], *, least: int = 5) -> Interval:
+    """A statistic of drawn places [..., count], with 95% by the bootstrap; unknown of fewer than `least`.
 
     Resamples of which it is not finite are left out, unless they are half.
     """
     if count < least:
         return UNKNOWN
-    drawn = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
-    value, values = statistic(np.arange(count)), np.array([statistic(places) for places in drawn])
+    value = statistic(np.arange(count))
+    values = statistic(np.random.default_rng(0).integers(0, count, (RESAMPLES, count)))
     values = values[np.isfinite(values)]
     if not np.isfinite(value) or len(values) < RESAMPLES / 2:
         return UNKNOWN
@@ -220,9 +241,9 @@ def shown(value: Interval, *, digits: int = 3, scale: float = 1.0, signed: bool 
     return f"**{text}**" if signed and (scale * value.low > 0 or scale * value.high < 0) else text
 
 
-def mean_cell(value: Interval, scale: float = 1.0) -> str:
-    """A mean of a table: a share is cut at 0 and 100%."""
-    return shown(value.clipped(0, 1) if scale == 100 else value, scale=scale)
+def mean_cell(value: Interval, number: Number) -> str:
+    """A mean of a table: a share, in %, is cut at 0 and 100%."""
+    return shown(value.clipped(0, 1) if number.title.endswith("%") else value, scale=number.scale)
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -234,12 +255,12 @@ Groups = Mapping[Any, pd.DataFrame]  # the first cells of a row, a text or sever
 
 
 def means_table(heads: Sequence[str], groups: Groups, numbers: Mapping[str, Number], count: str = "n") -> str:
-    """Means over seeds of each group, with how many runs it has."""
+    """Means over seeds of each group, with how many runs it has where that has a heading."""
     rows = []
     for title, runs in groups.items():
-        cells = [mean_cell(level(runs, name), number.scale) for name, number in numbers.items()]
-        rows.append([*_cells(title), str(len(runs)), *cells])
-    return markdown([*heads, count, *(number.title for number in numbers.values())], rows)
+        cells = [mean_cell(level(runs, name), number) for name, number in numbers.items()]
+        rows.append([*_cells(title), *([str(len(runs))] if count else []), *cells])
+    return markdown([*heads, *filter(None, [count]), *(number.title for number in numbers.values())], rows)
 
 
 def changes_table(heads: Sequence[str], groups: Groups, base: pd.DataFrame, numbers: Mapping[str, Number]) -> str:

@@ -31,7 +31,7 @@ MISSING = {
     ),
     "recipe": (
         "the paper states no recipe, data set or network sizes; ours are named in the README",
-        "python -m experiments.curvature_and_gamma --scale=paper",
+        "python -m experiments curvature_and_gamma --scale=paper",
     ),
 }
 _TABLE = Part("calibration_of_losses", "cifar100 networks glove")

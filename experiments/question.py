@@ -61,6 +61,11 @@ class Job(NamedTuple):
         words = [str(value) for value in self.of.values()] or [self.part]
         return ", ".join(words) + (f", seeds {self.seeds[0]} to {self.seeds[-1]}" if self.seeds else "")
 
+    def is_wanted(self, flags: Flags, parts: Parts) -> bool:
+        """Whether it is to be done."""
+        named = not flags.only or {self.part, *map(str, self.of.values())} & set(flags.only)
+        return bool(named) and (flags.again or not self.is_stored(parts))
+
     def is_stored(self, parts: Parts) -> bool:
         """Whether the part is there, or runs of all seeds."""
         if not self.of and not self.seeds:
@@ -116,7 +121,7 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
         return print(_cost(question, flags, parts))
     made = False
     for job in () if flags.tables or flags.table else question.jobs(flags, parts):
-        if flags.again or not job.is_stored(parts):
+        if job.is_wanted(flags, parts):
             print(job, file=sys.stderr, flush=True)
             new = rounded(job.make(flags.out))
             parts[job.part] = merged(parts.get(job.part, []), new, question.keys) if job.of or job.seeds else new
@@ -182,7 +187,7 @@ def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: I
 
 
 def head(question: Question, parts: Parts) -> dict[str, Any]:
-    """The head of results.json; without records of runs the date is that of the last job."""
+    """The head of results.json; the date is that of the last job, or of the newest run."""
     records = [run for part in parts.values() if isinstance(part, list) for run in part if "record" in run]
     apart = set(question.keys) - set(question.within)
     seconds = {
@@ -196,7 +201,7 @@ def head(question: Question, parts: Parts) -> dict[str, Any]:
         "question": question.question,
         "command": " ".join(filter(None, command)),
         "cost": cost or f"{len(records)} runs, {time} of {question.cores}",
-        "date": max([run["record"]["date"] for run in records] or [parts.get("about", {}).get("date", "")]),
+        "date": max([parts.get("about", {}).get("date", ""), *(run["record"]["date"] for run in records)]),
         "answers": list(question.answers),
     }
 
@@ -208,7 +213,7 @@ def texts_of(question: Question, parts: Parts) -> dict[str, str]:
 
 
 def _cost(question: Question, flags: Flags, parts: Parts) -> str:
-    jobs = [job for job in question.jobs(flags, parts) if flags.again or not job.is_stored(parts)]
+    jobs = [job for job in question.jobs(flags, parts) if job.is_wanted(flags, parts)]
     runs, seconds = sum(len(job.seeds) for job in jobs), sum(len(job.seeds) * job.seconds for job in jobs)
     return "\n".join([*map(str, jobs), f"{len(jobs)} jobs of {runs} seeds, {seconds / 60:.0f} minutes of a core"])
 
@@ -226,6 +231,7 @@ def parse(question: Question, arguments: Sequence[str]) -> Flags:
     parser = Parser(f"python -m experiments {question.name}", description=question.question)
     add = parser.add_argument
     add("--seeds", type=at_least(question.least), default=question.seeds, help=f"0, 1, ... (default {question.seeds})")
+    add("--only", nargs="+", default=[], metavar="WORD", help="the jobs that --cost lists with one of these words")
     add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
     add("--tables", action="store_true", help="train nothing, write what is stored")
     add("--table", metavar="NAME", help="print one table from what is stored")

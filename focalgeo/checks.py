@@ -4,10 +4,11 @@ Shapes and types are asked while a function is traced too, values where they are
 InputError, a line that names the argument and what is wrong with it.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -15,7 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from focalgeo.types import MOST_BINS, Array, InputError, ProbabilityWarning, PyTree, look_like_probabilities, shown
+from focalgeo.types import (
+    MOST_BINS,
+    Array,
+    InputError,
+    ProbabilityWarning,
+    PyTree,
+    RunError,
+    look_like_probabilities,
+    shown,
+)
 
 Scalar = Float[Array, ""] | float
 Numbers = Float[Array, "*#batch"] | float  # scalars or arrays that broadcast against one another, results [*batch]
@@ -303,3 +313,59 @@ def in_classes(labels: Array, classes: int) -> Array:
 def is_distribution(rows: Array) -> Array:
     """Whether each row [..., classes] is what `check_distribution` asks for, of traced rows."""
     return jnp.all((rows >= 0) & (rows <= 1 + 1e-4), axis=-1) & (jnp.abs(jnp.sum(rows, axis=-1) - 1) <= 2e-4)
+
+
+def check_function(name: str, value: Any) -> None:
+    """Refuse what cannot be called."""
+    if not callable(value):
+        raise InputError(f"{name} is {shown(type(value).__name__)}: give a function")
+
+
+def check_params(name: str, params: PyTree) -> None:
+    """Refuse a tree that holds no number, or anything but floating-point arrays."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating):
+            where = f"{name}{jax.tree_util.keystr(path)}"
+            raise InputError(f"{where} is {described(leaf)}: give floating-point arrays, and close over all else")
+    if not any(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)):
+        raise InputError(f"{name} holds no number: give the arrays that are differentiated")
+
+
+def check_alike(name: str, tree: PyTree, other: str, like: PyTree) -> None:
+    """Refuse a tree that has not the structure, shapes and dtypes of `like`, which messages call `other`."""
+    if _form(tree) != _form(like):
+        first, second = (shown(jax.tree.map(described, leaves), most=200) for leaves in (tree, like))
+        raise InputError(f"{name} is {first}, {other} {second}: give the same structure, shapes and dtypes")
+
+
+def _form(tree: PyTree) -> tuple[Any, list[str]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [described(leaf) for leaf in leaves]
+
+
+def scalar(loss):
+    """`loss`, which refuses at trace time to return anything but one floating-point number."""
+    check_function("loss", loss)
+
+    def checked(params: PyTree) -> Array:
+        value = loss(params)
+        if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
+            raise InputError(f"the loss returns {described(value)}: give one floating-point number, a mean or a sum")
+        return value
+
+    return checked
+
+
+def check_finite_tree(name: str, tree: PyTree) -> None:
+    """Refuse NaN and infinities in concrete arrays by a RunError that names the leaf."""
+    if is_traced(tree) or _all_finite(tree):
+        return
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not _all_finite(leaf):
+            where = f"{name}{jax.tree_util.keystr(path)}"
+            raise RunError(f"{where} is not finite; look at the loss, the data and the parameters there")
+
+
+@jax.jit
+def _all_finite(tree: PyTree) -> Array:
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]).all()

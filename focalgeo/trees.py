@@ -1,31 +1,25 @@
 """Vector algebra on pytrees of float arrays: every function takes and returns trees of one structure."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from focalgeo.types import Array, InputError, PyTree
 
 
 def dot(left: PyTree, right: PyTree) -> Array:
-    """Inner product, the sum over leaves of sum(left * right), in full float32 on accelerators too.
-
-    Raises:
-        InputError: the trees have not the same structure and shapes.
-    """
-    _check_alike(left, right)
-    return sum(
-        jnp.vdot(a, b, precision="highest") for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
-    )
+    """Inner product, the sum over leaves of sum(left * right), in full float32 on accelerators too."""
+    return sum(jax.tree.leaves(_paired(lambda a, b: jnp.vdot(a, b, precision="highest"), left, right)))
 
 
-def _check_alike(left: PyTree, right: PyTree) -> None:
-    """Refuse trees that differ in structure or in the shape of a leaf, which would broadcast; at trace time alone."""
-    shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (left, right)]
-    if jax.tree.structure(left) != jax.tree.structure(right):
-        raise InputError("left and right are trees of different structures; they must be the same")
+def _paired(function: Callable, left: PyTree, right: PyTree) -> PyTree:
+    """The function of each pair of leaves; shapes that differ are refused, they would broadcast."""
+    shapes = [(jax.tree.structure(tree), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]) for tree in (left, right)]
     if shapes[0] != shapes[1]:
-        first, second = next(pair for pair in zip(*shapes, strict=True) if pair[0] != pair[1])
-        raise InputError(f"left holds a leaf of shape {list(first)}, right {list(second)}; they must be the same")
+        raise InputError("left and right are trees of different structures or shapes; they must be the same")
+    return jax.tree.map(function, left, right)
 
 
 def norm(tree: PyTree) -> Array:
@@ -39,15 +33,13 @@ def scale(tree: PyTree, factor: Array) -> PyTree:
 
 
 def add(left: PyTree, right: PyTree) -> PyTree:
-    """Leaf-wise sum; raises as `dot`."""
-    _check_alike(left, right)
-    return jax.tree.map(jnp.add, left, right)
+    """Leaf-wise sum."""
+    return _paired(jnp.add, left, right)
 
 
 def axpy(factor: Array, left: PyTree, right: PyTree) -> PyTree:
-    """Return factor * left + right; raises as `dot`."""
-    _check_alike(left, right)
-    return jax.tree.map(lambda a, b: jnp.asarray(factor, a.dtype) * a + b, left, right)
+    """Return factor * left + right."""
+    return _paired(lambda a, b: jnp.asarray(factor, a.dtype) * a + b, left, right)
 
 
 def size(tree: PyTree) -> int:
@@ -57,17 +49,28 @@ def size(tree: PyTree) -> int:
 
 def rademacher(key: Array, like: PyTree) -> PyTree:
     """A tree of independent random signs with the shapes and dtypes of `like`."""
-    leaves, treedef = jax.tree.flatten(like)
-    keys = jax.random.split(key, len(leaves))
-    return treedef.unflatten(
-        [jax.random.rademacher(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
-    )
+    return _random(jax.random.rademacher, key, like)
 
 
 def gaussian(key: Array, like: PyTree) -> PyTree:
     """A tree of independent standard normal values with the shapes and dtypes of `like`."""
+    return _random(jax.random.normal, key, like)
+
+
+def _random(draw: Callable, key: Array, like: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
-    return treedef.unflatten(
-        [jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
-    )
+    return treedef.unflatten([draw(own, leaf.shape, leaf.dtype) for own, leaf in zip(keys, leaves, strict=True)])
+
+
+def power_of_two(values: Array) -> Array:
+    """The power of two next below the largest absolute value, a scalar of the same dtype; 1 where there is none.
+
+    Divided by it, numbers keep all their digits, and their squares neither overflow nor vanish.
+    """
+    library = jnp if isinstance(values, jax.Array) else np
+    largest = library.max(library.abs(values), initial=0)
+    limits = jnp.finfo(largest.dtype)
+    exponent = library.clip(library.frexp(largest)[1] - 1, int(limits.minexp), int(limits.maxexp) - 1)
+    unit = library.ldexp(library.ones_like(largest), exponent)
+    return library.where((largest > 0) & library.isfinite(largest), unit, library.ones_like(unit))

@@ -14,7 +14,6 @@ from jax.flatten_util import ravel_pytree
 from reference import networks as oracle
 from reference.calibration import ece
 from reference.curvature import MLP
-from scipy import optimize
 
 from focalgeo import calibration, curvature, data, evaluation, losses, models, parallel
 from focalgeo.training import optimiser
@@ -29,8 +28,6 @@ PRODUCT = 2e-5
 UPDATE = 3e-5
 # Nats, of a mean of losses of size 1.
 NLL = 5e-6
-# What the fit promises of a temperature, relative: the NLL is flat about it.
-TEMPERATURE = 1e-3
 # In which a confidence at the edge of a bin may fall to either side.
 CONFIDENCE = 5e-6
 
@@ -157,19 +154,6 @@ def test_the_grid_search_has_the_surfaces_of_float64():
         at_edge = (np.abs(confidence * bins - edge) < CONFIDENCE * bins) & (edge < bins)
         assert at_edge.sum() < 4
         assert abs(found.ece[i, j] - ece(confidence, right, bins)[0]) < CONFIDENCE + at_edge.mean()
-
-
-@on_accelerator
-def test_fits_are_those_of_float64():
-    logits, labels = predictions()
-    alone = optimize.minimize_scalar(lambda t: nll64(logits, labels, 0.0, t), bounds=(0.5, 5), method="bounded")
-    found = calibration.fit_temperature(logits, labels)
-    assert abs(found.temperature / alone.x - 1) < TEMPERATURE
-    assert abs(found.nll - alone.fun) < NLL
-    pair = calibration.fit_focal_temperature(logits, labels)
-    assert abs(pair.nll - nll64(logits, labels, float(pair.gamma), float(pair.temperature))) < NLL
-    both = optimize.minimize(lambda at: nll64(logits, labels, *at), (0.0, alone.x), method="Nelder-Mead")
-    assert abs(pair.nll - both.fun) < NLL
 
 
 def small_cnn(axis_name=None):

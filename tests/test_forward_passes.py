@@ -71,11 +71,11 @@ def check_both_modes(name, options, definition, *, size, bound):
     wanted, _ = oracle.forward(definition, variables, x)
     np.testing.assert_allclose(logits, wanted, rtol=0, atol=bound * np.abs(wanted).max())
     mask = np.arange(BATCHES) < BATCHES - 1
-    for own in (None, mask):
-        logits, state = model.apply(variables, x, train=True, mask=own, mutable=["batch_stats"])
-        wanted, stats = oracle.forward(definition, variables, x, train=True, mask=own)
-        counted = slice(None) if own is None else own
-        np.testing.assert_allclose(logits[counted], wanted[counted], rtol=0, atol=bound * np.abs(wanted).max())
+    for counted in (None, mask):
+        logits, state = model.apply(variables, x, train=True, mask=counted, mutable=["batch_stats"])
+        wanted, stats = oracle.forward(definition, variables, x, train=True, mask=counted)
+        rows = slice(None) if counted is None else counted
+        np.testing.assert_allclose(logits[rows], wanted[rows], rtol=0, atol=bound * np.abs(wanted).max())
         close = partial(np.testing.assert_allclose, rtol=10 * bound, atol=10 * bound)
         jax.tree.map(close, dict(state.get("batch_stats", {})), {} if "batch_stats" not in variables else stats)
 
@@ -93,14 +93,8 @@ def test_networks_of_full_size_are_their_definitions(name):
 
 
 def test_each_network_of_images_has_a_definition_of_full_size():
-    others = {
-        "linear",
-        "logistic",
-        "gp_cnn",
-        "tree_lstm",
-        "transformer",
-    }  # linear above, the rest in test_text_models.py
-    assert set(FULL) | others == set(models.MODELS)
+    elsewhere = {"linear", "logistic", "gp_cnn", "tree_lstm", "transformer"}  # above, and in test_text_models.py
+    assert set(FULL) | elsewhere == set(models.MODELS)
 
 
 def test_the_definitions_meet_what_they_are_there_to_tell_apart():

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from reference import tree_lstm as oracle
 
-from focalgeo import curvature, models, trees
-from focalgeo.types import InputError
+from focalgeo import models, trees
 
 KEY = jax.random.PRNGKey(0)
 draw_vectors = jax.nn.initializers.normal(0.7)
@@ -102,28 +101,6 @@ def test_gp_cnn_is_its_definition_on_each_document_alone(gp_cnn):
         np.testing.assert_allclose(logits[row], hidden @ p["Dense_1"]["kernel"] + p["Dense_1"]["bias"], atol=2e-5)
 
 
-def test_gp_cnn_ignores_padding(gp_cnn):
-    model, variables = gp_cnn
-    weights = jax.random.normal(jax.random.PRNGKey(2), (len(LENGTHS), 3))
-
-    def look(x):
-        gradient = jax.grad(lambda params: jnp.sum(weights * model.apply({"params": params}, x)))(variables["params"])
-        return model.apply(variables, x), gradient
-
-    logits, gradient = jax.jit(look)(documents(23))
-    for length in (25, 64):
-        other, other_gradient = jax.jit(look)(documents(length))
-        np.testing.assert_array_equal(other, logits)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), other_gradient, gradient)
-
-
-def test_a_document_without_words_has_finite_logits_and_gradients(gp_cnn):
-    model, variables = gp_cnn
-    gradient = jax.grad(lambda v: jnp.sum(model.apply(v, jnp.zeros((2, 9), jnp.int32)) ** 2))(variables)
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(gradient))
-    assert float(trees.norm(gradient)) > 0
-
-
 # --- trees
 
 
@@ -207,55 +184,6 @@ def test_tree_lstm_is_a_recursion_over_200_real_trees(real_archive):
     assert_each_node_is_the_oracles(model, drawn(model.init(KEY, x[:1])), forest, x, number)
 
 
-def loss(apply, x, params):
-    """A function of the logits of all slots that hold a node."""
-    leaves = (x.shape[1] + 1) // 2
-    holds = jnp.where(jnp.arange(x.shape[1]) < leaves, x[..., 0] != 0, jnp.any(x[..., 1:] != 0, axis=-1))
-    logits = apply({"params": params}, x)
-    return jnp.sum(jnp.where(holds[..., None], jnp.sin(3 * logits), 0.0))
-
-
-def test_empty_slots_of_trees_count_for_nothing(tree_lstm):
-    model, variables, forest, x, _ = tree_lstm
-    longer = encode(forest, 24)[0]  # enough for a block of slots that is left out
-    looks = [
-        jax.jit(jax.value_and_grad(partial(loss, model.apply, padded)))(variables["params"]) for padded in (x, longer)
-    ]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *looks)
-
-
-def test_numbers_that_name_nothing_give_nan(tree_lstm, gp_cnn):
-    model, variables, _, x, _ = tree_lstm
-    for bad in (x.at[4, 0, 0].set(10), x.at[4, 9, 1].set(17)):
-        logits = model.apply(variables, bad)
-        assert bool(jnp.all(jnp.isnan(logits[4, 16])))
-        assert bool(jnp.all(jnp.isfinite(logits[:4])))
-    model, variables = gp_cnn
-    assert bool(jnp.all(jnp.isnan(model.apply(variables, documents(23).at[0, 5].set(30))[0])))
-
-
-def test_tree_lstm_has_gradients_second_derivatives_and_members(tree_lstm):
-    model, variables, _, x, _ = tree_lstm
-    params = variables["params"]
-    value = partial(loss, model.apply, x)
-
-    @jax.jit
-    @partial(jax.vmap, in_axes=(0, None, None))
-    def look(params, u, v):
-        products = [jax.jvp(jax.grad(value), (params,), (each,))[1] for each in (u, v)]
-        slope = trees.dot(jax.grad(value)(params), u)
-        return slope, trees.dot(v, products[0]), trees.dot(u, products[1]), trees.dot(u, products[0])
-
-    u, v = (trees.rademacher(jax.random.PRNGKey(seed), params) for seed in (4, 5))
-    step = 1e-2
-    stacked = jax.tree.map(lambda p, d: jnp.stack([p - step * d, p, p + step * d]), params, u)
-    slope, left, right, bend = look(stacked, u, v)
-    np.testing.assert_allclose(left, right, rtol=1e-3)
-    np.testing.assert_allclose(bend[1], (slope[2] - slope[0]) / (2 * step), rtol=2e-2)
-    before, after = (value(jax.tree.map(lambda leaf, at=at: leaf[at], stacked)) for at in (0, 2))
-    np.testing.assert_allclose(slope[1], (after - before) / (2 * step), rtol=2e-2)
-
-
 def test_dropout_acts_in_training_and_on_the_classifiers_input_alone(tree_lstm):
     model, variables, _, x, _ = tree_lstm
     run = partial(model.apply, variables, x, train=True, mutable=["intermediates"])
@@ -263,10 +191,10 @@ def test_dropout_acts_in_training_and_on_the_classifiers_input_alone(tree_lstm):
     _, plain = model.apply(variables, x, mutable=["intermediates"])
     plain = plain["intermediates"]["features"][0]
     assert not np.array_equal(*features)
-    for each in features:
-        dropped = np.asarray(each) == 0
+    for values in features:
+        dropped = np.asarray(values) == 0
         assert 0.3 < dropped.mean() < 0.7
-        np.testing.assert_allclose(each, np.where(dropped, 0, 2 * plain), rtol=1e-6)
+        np.testing.assert_allclose(values, np.where(dropped, 0, 2 * plain), rtol=1e-6)
 
 
 # --- the two-parameter model
@@ -279,29 +207,6 @@ def test_logistic_is_the_sigmoid_of_one_product():
     np.testing.assert_array_equal(variables["params"]["kernel"], jnp.zeros((2, 1)))
     probs = jax.nn.softmax(model.apply({"params": {"kernel": jnp.array([[0.3], [0.7]])}}, x))
     np.testing.assert_allclose(probs[:, 1], 1 / (1 + np.exp([1.1, -2.25])), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "num_classes", "options", "message"),
-    [
-        ("logistic", 3, {}, "config.model.name: logistic tells 2 classes apart, the data has 3"),
-        ("gp_cnn", 2, {}, "config.model.name: gp_cnn reads words, the data has none"),
-        ("tree_lstm", 2, {"vocabulary_size": 0}, "config.model.name: tree_lstm reads words, the data has none"),
-        ("gp_cnn", 2, {"depth": 1}, r"no such option \(it has: embedding_size, widths, hidden\)"),
-        ("tree_lstm", 2, {"vocabulary_size": 5, "dropout": 1.0}, "dropout is 1.0: it must be at least 0 and below 1"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(name, num_classes, options, message):
-    with pytest.raises(InputError, match=message):
-        models.build(name, num_classes, **options)
-
-
-def test_networks_and_data_that_do_not_fit_are_named():
-    with pytest.raises(InputError, match="mlp does not read words, of which the data is made; choose gp_cnn"):
-        models.build("mlp", 10, vocabulary_size=9)
-    for name, x in (("gp_cnn", jnp.zeros((1, 5, 3), jnp.int32)), ("tree_lstm", jnp.zeros((1, 5), jnp.int32))):
-        with pytest.raises(InputError, match=f"{name} reads .*; choose"):
-            jax.eval_shape(models.build(name, 2, vocabulary_size=9).init, jax.random.key(0), x)
 
 
 # --- the transformer, of documents and trees
@@ -380,39 +285,44 @@ def test_the_transformer_is_its_definition_on_each_sentence_alone(transformer):
         np.testing.assert_allclose(got, wanted, atol=3e-5)
 
 
-def test_the_transformer_ignores_padding(transformer):
-    model, variables, x, longer, forest = transformer
-
-    def value(padded, params):
-        if forest is not None:
-            return loss(model.apply, padded, params)
-        return jnp.sum(jnp.sin(3 * model.apply({"params": params}, padded)))
-
-    one, other = (jax.jit(jax.value_and_grad(partial(value, each)))(variables["params"]) for each in (x, longer))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=5e-5), one, other)
+# --- all of them
 
 
-def test_numbers_that_name_nothing_give_nan_in_the_transformer(transformer):
-    model, variables, x, _, forest = transformer
-    bad = [x.at[0, 0].set(30)] if forest is None else [x.at[4, 0, 0].set(30), x.at[4, 9, 1].set(17)]
-    for each in bad:
-        found = jnp.isnan(model.apply(variables, each)).reshape(len(x), -1)
-        assert bool(jnp.any(found[0 if forest is None else 4]))
-        assert int(jnp.sum(jnp.any(found, axis=1))) == 1
+@pytest.fixture(scope="module")
+def padded(gp_cnn, tree_lstm, transformer):
+    """Of each network: model, variables, an input, the same with more padding."""
+    forest = tree_lstm[2]
+    return {
+        "gp_cnn": (*gp_cnn, documents(23), documents(64)),
+        "tree_lstm": (*tree_lstm[:2], tree_lstm[3], encode(forest, 24)[0]),  # a block of slots that is left out
+        "transformer": transformer[:4],
+    }
 
 
-@pytest.mark.parametrize("of", ["hessian", "gauss_newton"])
-@pytest.mark.parametrize("form", ["taylor", "jvp_of_grad"])
-def test_the_transformer_s_trace_can_be_penalised(transformer, of, form):
-    model, variables, x, _, _ = transformer
+def total(apply, x, params):
+    """A function of the logits of documents, or of all slots that hold a node of a tree."""
+    logits = apply({"params": params}, x)
+    if x.ndim == 2:
+        return jnp.sum(jnp.sin(3 * logits))
+    holds = jnp.where(jnp.arange(x.shape[1]) < (x.shape[1] + 1) // 2, x[..., 0] != 0, jnp.any(x[..., 1:] != 0, axis=-1))
+    return jnp.sum(jnp.where(holds[..., None], jnp.sin(3 * logits), 0.0))
 
-    def network(params):
-        return model.apply({"params": params}, x), ()
 
-    def of_outputs(logits):
-        return jnp.sum(jnp.where(jnp.isfinite(logits), -jax.nn.log_softmax(logits), 0)[..., 0])
+@pytest.mark.parametrize("name", ["gp_cnn", "tree_lstm", "transformer"])
+def test_padding_counts_for_nothing_and_gradients_are_finite_differences(padded, name):
+    model, variables, x, longer = padded[name]
+    params = variables["params"]
+    looks = [jax.jit(jax.value_and_grad(partial(total, model.apply, words)))(params) for words in (x, longer)]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=5e-5), *looks)
+    direction = jax.tree.map(jnp.sign, looks[0][1])
+    ends = [total(model.apply, x, trees.axpy(jnp.float32(step), direction, params)) for step in (1e-3, -1e-3)]
+    np.testing.assert_allclose(trees.dot(direction, looks[0][1]), (ends[0] - ends[1]) / 2e-3, rtol=5e-2)
 
-    def estimate(form):
-        return curvature.outputs_and_trace(network, of_outputs, variables["params"], KEY, of=of, form=form)[2]
 
-    np.testing.assert_allclose(estimate(form), estimate("forward_over_forward"), rtol=1e-3)
+@pytest.mark.parametrize("name", ["gp_cnn", "tree_lstm", "transformer"])
+def test_numbers_that_name_nothing_give_nan(padded, name):
+    model, variables, x, _ = padded[name]
+    wrong = [x.at[4, 3].set(30)] if x.ndim == 2 else [x.at[4, 0, 0].set(30), x.at[4, 9, 1].set(17)]
+    for words in wrong:
+        found = np.isnan(model.apply(variables, words)).reshape(len(x), -1).any(axis=1)
+        np.testing.assert_array_equal(found, np.arange(len(x)) == 4)

@@ -43,12 +43,6 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     yield Job({}, (), lambda out: measured.finite_bounds(out, flags.seeds), part="finite")
 
 
-def slope(runs: pd.DataFrame, loss: str, number: str, log: bool = True) -> Interval:
-    """The least-squares slope over gamma of a number's logarithm, or of the number, by seed."""
-    table = rows_where(runs, loss=loss).pivot(index="gamma", columns="seed", values=number).dropna(how="all")
-    return interval(np.polyfit(table.index, np.log(table) if log else table, 1)[0])
-
-
 def with_bounds(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs with the numbers of their Gaussian bound, of those that have one."""
     runs = runs[runs.gaussian.map(lambda bound: isinstance(bound, dict))].reset_index(drop=True)
@@ -73,10 +67,10 @@ def claims(runs: pd.DataFrame, constants: list[dict], finite: list[dict]) -> lis
         because = ", ".join(f"{value:.3g}" for value in values)
         because += f" at γ = {', '.join(format(row['gamma'], 'g') for row in constants)}; computed, no sample"
         told.append(Claim("K Def. 3", words, SHOWS if np.all(np.diff(values) < 0) else NOT, because))
-    by_log = "change of log for a unit of γ"
+    by_log, focal = "change of log for a unit of γ", rows_where(runs, loss="focal")
     for name in GRADIENTS:
         words = f"the largest {name.replace(',', ' over examples of')} falls with γ, of trained networks"
-        told.append(numbers.told("K Def. 3", words, slope(runs, "focal", name), what=by_log))
+        told.append(numbers.told("K Def. 3", words, numbers.slope(focal, name), what=by_log))
     for kind, words in KINDS.items():
         for distance in (0.01, 0.1):
             change = ratios(runs, kind, distance)
@@ -98,7 +92,9 @@ def claims(runs: pd.DataFrame, constants: list[dict], finite: list[dict]) -> lis
             ("ece after T", "ECE after T"),
         ):
             claim = f"{said} falls with the γ {words}"
-            told.append(numbers.told("K Conj. 1", claim, slope(runs, loss, number), what=by_log))
+            told.append(
+                numbers.told("K Conj. 1", claim, numbers.slope(rows_where(runs, loss=loss), number), what=by_log)
+            )
     return told
 
 
@@ -112,7 +108,7 @@ def _corollary_1(bounds: pd.DataFrame, finite: pd.DataFrame) -> list[Claim]:
     claim = "with the Maxwell-Boltzmann prior the bound for five networks is lower than with a uniform one"
     return [
         Claim("K Cor. 1", "the bound about a network of half the data is below 1 at every γ", said, because),
-        numbers.told("K Cor. 1", "this bound falls with γ", slope(bounds, "focal", "bound", log=False), what=BY_GAMMA),
+        numbers.told("K Cor. 1", "this bound falls with γ", numbers.slope(bounds, "bound", log=False), what=BY_GAMMA),
         numbers.told("K Cor. 1", claim, less),
     ]
 
@@ -149,7 +145,7 @@ def bounds_table(runs: pd.DataFrame, finite: list[dict]) -> str:
     bounds, finite, rows = with_bounds(runs), pd.DataFrame(finite), []
 
     def share(values: pd.Series) -> str:
-        return numbers.mean_cell(interval(values), 100)
+        return shown(interval(values).clipped(0, 1), scale=100)
 
     for gamma in sorted(finite.gamma.unique()):
         own, groups = rows_where(bounds, gamma=gamma), rows_where(finite, gamma=gamma)

@@ -83,16 +83,18 @@ def groups(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {title: own for title, own in every.items() if len(own)}
 
 
-def partial_rank_correlation(points: np.ndarray) -> float:
+def partial_rank_correlation(points: np.ndarray) -> np.ndarray:
     """Of the ranks of two columns, once what a linear function of the others' ranks explains is taken from both.
 
-    points: [points, 2 + fixed]. NaN where nothing is left of one of them.
+    points: [..., points, 2 + fixed]. NaN where nothing is left of one of them.
     """
-    ranks = stats.rankdata(points, axis=0)
-    fixed = np.column_stack([ranks[:, 2:], np.ones(len(ranks))])
-    left = ranks[:, :2] - fixed @ np.linalg.lstsq(fixed, ranks[:, :2])[0]
-    lengths = np.sqrt((left**2).sum(0))
-    return float(left[:, 0] @ left[:, 1] / lengths.prod()) if (lengths > 1e-9 * len(ranks)).all() else float("nan")
+    ranks = stats.rankdata(points, axis=-2)
+    ranks -= ranks.mean(-2, keepdims=True)
+    left, fixed = ranks[..., :2], ranks[..., 2:]
+    left = left - fixed @ (np.linalg.pinv(fixed) @ left)
+    lengths = np.sqrt((left**2).sum(-2))
+    there = (lengths > 1e-9 * ranks.shape[-2]).all(-1)
+    return np.where(there, (left[..., 0] * left[..., 1]).sum(-1) / np.where(there, lengths.prod(-1), 1), np.nan)
 
 
 def between(runs: pd.DataFrame, *names: str) -> Interval:
@@ -105,10 +107,12 @@ def within(runs: pd.DataFrame, *names: str) -> Interval:
     """Over runs, each less the mean of its way of training; 95% by the bootstrap over seeds, of all ways at once."""
     ways = [own.set_index("seed")[list(names)] for own in groups(runs).values()]
     table = pd.concat(ways, axis=1, join="inner").sort_index().to_numpy()
-    table = (table - table.mean(0)).reshape(len(table), len(ways), len(names)).swapaxes(0, 1)
-    return numbers.bootstrapped(
-        table.shape[1], lambda seeds: partial_rank_correlation(table[:, seeds].reshape(-1, len(names)))
-    )
+    table = (table - table.mean(0)).reshape(len(table), len(ways), len(names))
+
+    def statistic(seeds: np.ndarray) -> np.ndarray:
+        return partial_rank_correlation(table[seeds].reshape(*seeds.shape[:-1], -1, len(names)))
+
+    return numbers.bootstrapped(len(table), statistic)
 
 
 def claims(runs: pd.DataFrame) -> list[Claim]:
@@ -137,25 +141,17 @@ def changes_table(runs: pd.DataFrame) -> str:
     """Each curvature less cross-entropy's, in % of it: geometric means of ratios, paired by seed."""
     base, *others = groups(runs).items()
     rows = [
-        [title, *(shown(ratio(own, base[1], name), scale=100, signed=True) for name in CURVATURE)]
+        [title, *(shown(numbers.ratio(own, base[1], name), scale=100, signed=True) for name in CURVATURE)]
         for title, own in others
     ]
     return numbers.markdown(["trained with", *(f"{title}, %" for title, _ in CURVATURE.values())], rows)
-
-
-def ratio(one: pd.DataFrame, other: pd.DataFrame, name: str) -> Interval:
-    """The geometric mean of ratios, less 1; unknown where a number is not above 0."""
-    one, other = (numbers.column(own, name) for own in (one, other))
-    if min(one.min(), other.min()) <= 0:
-        return numbers.UNKNOWN
-    return numbers.paired(np.log(one), np.log(other)).mapped(np.expm1)
 
 
 def outputs_table(runs: pd.DataFrame) -> str:
     """Accuracy and calibration by way of training, with the paired difference of ECE to cross-entropy."""
     ways, rows = groups(runs), []
     for title, own in ways.items():
-        cells = [numbers.mean_cell(numbers.level(own, name), MEASURED[name].scale) for name in ORDER]
+        cells = [numbers.mean_cell(numbers.level(own, name), MEASURED[name]) for name in ORDER]
         less = numbers.change(own, ways[WAYS["ce"][0]], "ece")
         rows.append([title, *cells, "" if title == WAYS["ce"][0] else shown(less, scale=100, signed=True)])
     titles = [MEASURED[name].title for name in ORDER]

@@ -1,1 +1,252 @@
 """Does focal temperature scaling calibrate better than temperature scaling, and what do its gamma and T say?"""
+
+import json
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments import cells as stored
+from experiments import figures, halves, numbers
+from experiments.cells import GAMMAS, LOSSES, TASKS, temperatures
+from experiments.numbers import NOT, SHOWS, Claim, Interval, interval, rows_where, shown
+from experiments.question import HERE, Question
+from focalgeo import calibration
+from focalgeo.theory import matching_temperature
+
+TABLE_1 = json.loads((HERE / "focal_temperature" / "table1.json").read_text(encoding="utf-8"))
+T, FOCAL_T = "temperature_scaling", "focal_temperature_scaling"
+OTHERS = "others"
+STRAIGHT = 0.9  # correlation of T and gamma above which they are called linear (PAPERS: corr > .9)
+SAME = 0.1  # points of ECE, within which two searches count as equal
+FITS = (  # of others' outputs
+    *((method, criterion) for method in (T, FOCAL_T) for criterion in ("nll", "ece", "adaptive_ece")),
+    (FOCAL_T, "line_search"),
+    ("vector_scaling", "nll"),
+    ("focal_vector_scaling", "nll"),
+)
+METRICS = ("accuracy", "nll", "ece", "adaptive_ece")
+
+
+def measure(val: halves.Pair, test: halves.Pair) -> dict[str, Any]:
+    """A run of the same form as the cells', of fits on val; a fit that ends at the grid's end gamma -0.5 may."""
+
+    def metrics(log_probs: Any) -> dict[str, float]:
+        return {
+            name: float(number) for name, number in calibration.all_metrics(log_probs, test[1], names=METRICS).items()
+        }
+
+    scores, fits = {"uncalibrated": metrics(calibration.temperature_scaling(test[0], 1.0))}, {}
+    for method, criterion in FITS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", calibration.ConvergenceWarning)
+            fitted = calibration.fit(method, *val, criterion=criterion)
+        scores[f"{method}/{criterion}"] = metrics(fitted.predict_log_proba(test[0]))
+        scalars = {name: float(number) for name, number in fitted.parameters.items() if np.ndim(number) == 0}
+        fits[f"{method}/{criterion}"] = {
+            "calibration_gamma" if name == "gamma" else name: at for name, at in scalars.items()
+        }
+    found = {"gammas": GAMMAS, "val": temperatures(*val, GAMMAS)}
+    return {
+        "task": OTHERS,
+        "classes": val[0].shape[-1],
+        "metrics": {"test": scores},
+        "fits": fits,
+        "temperatures": found,
+    }
+
+
+# ---- statistics: a Series has a value a run; of others' outputs a loss is a file's name and a seed one random half
+
+
+def together(cells: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """All runs, with the title of their network."""
+    runs = pd.concat([cells, others], ignore_index=True)
+    titles = [
+        f"others' {loss}" if task == OTHERS else f"{TASKS[task].title}, {LOSSES[loss]}"
+        for task, loss in zip(runs.task, runs.loss, strict=True)
+    ]
+    return runs.assign(title=titles)
+
+
+def metric(runs: pd.DataFrame, method: str, name: str) -> pd.Series:
+    """A test metric by a method, 1/100."""
+    values = [100 * metrics["test"].get(method, {}).get(name, np.nan) for metrics in runs.metrics]
+    return pd.Series(values, runs.index, dtype=float)
+
+
+def gain(runs: pd.DataFrame, name: str) -> pd.Series:
+    """How much lower a metric is with focal temperature scaling, both fitted by it, in % of temperature scaling's."""
+    plain, focal = (metric(runs, f"{method}/{name}", name) for method in (T, FOCAL_T))
+    return 100 * (plain - focal) / plain.where(plain != 0)
+
+
+def slopes(runs: pd.DataFrame, criterion: str) -> pd.DataFrame:
+    """Slope of the best T on val over gamma_ev up to 1, and their correlation."""
+    found = []
+    for own in runs.temperatures:
+        at = np.array(own["gammas"])
+        best = np.array(own["val"][criterion])[at <= 1]
+        straight = np.corrcoef(at[at <= 1], best)[0, 1] if np.ptp(best) else 0.0
+        found.append((np.polyfit(at[at <= 1], best, 1)[0], straight))
+    return pd.DataFrame(found, runs.index, ["slope", "correlation"])
+
+
+def best_temperature(runs: pd.DataFrame, split: str) -> pd.Series:
+    """The best plain temperature on a split, by NLL."""
+    return pd.Series([own[split]["nll"][list(own["gammas"]).index(0.0)] for own in runs.temperatures], runs.index)
+
+
+def mean(runs: pd.DataFrame, values: pd.Series) -> Interval:
+    """Over the seeds of a network; halves of the same examples overlap, which widens their interval."""
+    values = values[runs.index].dropna()
+    return numbers.resampled_interval(values) if (runs.task == OTHERS).all() else interval(values)
+
+
+def over_losses(runs: pd.DataFrame, values: pd.Series) -> Interval:
+    """The mean over tasks and losses, by seed, over the seeds that all of them have; those of one seed are left out."""
+    table = runs.assign(value=values).pivot(index="seed", columns="title", values="value").dropna(axis=1, how="all")
+    counts = table.count()
+    table = table.loc[:, counts > 1] if (counts > 1).any() else table
+    return interval(table.dropna().mean(axis=1))
+
+
+def claims(cells: pd.DataFrame, others: pd.DataFrame) -> list[Claim]:
+    """Of each statement a claim over all trained networks, and for each file of others' outputs."""
+    runs = together(cells, others)
+    trained, files = runs[runs.task != OTHERS], dict(list(runs[runs.task == OTHERS].groupby("title", sort=False)))
+    told = []
+    for name, title in (("adaptive_ece", "AdaECE"), ("ece", "ECE"), ("nll", "NLL")):
+        every = {"trained here": over_losses(trained, gain(trained, name))}
+        for task, own in trained.groupby("task", sort=False):
+            every[f"trained here, {TASKS[task].title}"] = over_losses(own, gain(own, name))
+        every |= {file: mean(own, gain(own, name)) for file, own in files.items()}
+        for label, value in every.items():
+            claim = f"{label}: focal temperature scaling by {title} lowers test {title} against temperature scaling"
+            told.append(numbers.told("F Table 1", claim, value, falls=False, what="gain", unit="%"))
+    for criterion in ("ece", "nll"):
+        found = slopes(runs, criterion)
+        rising = int(((found.slope > 0) & (found.correlation > STRAIGHT)).sum())
+        claim = f"the best T by {criterion.upper()} rises with gamma_ev along a line (correlation above {STRAIGHT:g})"
+        because = f"in {rising} of {len(found)} runs; least correlation {found.correlation.min():.3f}"
+        told.append(Claim("F Fig. 8", claim, SHOWS if rising == len(found) else NOT, because))
+    for title, own in trained[trained.loss.isin(["fl1", "fl2", "fl3"])].groupby("title", sort=False):
+        value = interval(best_temperature(own, "train"))
+        claim = f"{title}: T on train is between 0.4 and 0.5"
+        told.append(Claim("F 4.1", claim, numbers.inside(value, 0.4, 0.5), f"T {shown(value)}"))
+    more = metric(runs, f"{FOCAL_T}/line_search", "ece") - metric(runs, f"{FOCAL_T}/ece", "ece")
+    every = {"trained here": over_losses(trained, more)} | {file: mean(own, more) for file, own in files.items()}
+    for label, value in every.items():
+        claim = f"{label}: the line search's test ECE is at most {SAME:g} point above the grid's"
+        told.append(numbers.told("F 5.2", claim, value, margin=SAME))
+    return told
+
+
+# ---- tables
+
+
+def table_1(cells: pd.DataFrame, others: pd.DataFrame) -> str:
+    """Laid out as the paper's Table 1: NLL by NLL and AdaECE by AdaECE, T and gamma, both methods, and the gains."""
+    rows = []
+    for title, own in together(cells, others).groupby("title", sort=False):
+        row = [title, str(len(own)), shown(mean(own, metric(own, "uncalibrated", "accuracy")))]
+        for name in ("nll", "adaptive_ece"):
+            row += [shown(mean(own, metric(own, f"{method}/{name}", name))) for method in (T, FOCAL_T)]
+            row.append(shown(mean(own, gain(own, name)), signed=True))
+        plain, focal = (
+            pd.DataFrame([fits[f"{method}/adaptive_ece"] for fits in own.fits]).mean() for method in (T, FOCAL_T)
+        )
+        fitted = f"{focal.calibration_gamma:.2g}, {focal.temperature:.3g}"
+        rows.append([*row, f"{plain.temperature:.3g}", fitted])
+        task, loss = own.task.iloc[0], own.loss.iloc[0]
+        if task == "cifar10" and loss in TABLE_1["CIFAR-10"]:
+            rows.append(["paper, CIFAR-10, ResNet-50", "5", *_of_paper(*TABLE_1["CIFAR-10"][loss].values())])
+    heads = ["outputs", "seeds", "accuracy, %", "NLL, T", "NLL, focal T", "gain, %", "AdaECE, T", "AdaECE, focal T"]
+    return numbers.markdown([*heads, "gain, %", "T by AdaECE", "gamma, T by AdaECE"], rows)
+
+
+def _of_paper(plain: dict[str, float], focal: dict[str, float]) -> list[str]:
+    cells = [f"{plain['accuracy']:g}"]
+    for name, scale in (("nll", 100), ("ece", 1)):
+        lower = 100 * (plain[name] - focal[name]) / plain[name]
+        cells += [f"{scale * plain[name]:.3g}", f"{scale * focal[name]:.3g}", f"{lower:+.2g}"]
+    return [*cells, f"{plain['T by ece']:g}", f"{focal['gamma']:g}, {focal['T by ece']:g}"]
+
+
+def lines_table(cells: pd.DataFrame, others: pd.DataFrame) -> str:
+    """Of each network: slope and correlation of the best T over gamma_ev, by each criterion."""
+    criteria, rows = {"nll": "NLL", "ece": "ECE", "adaptive_ece": "AdaECE"}, []
+    for title, own in together(cells, others).groupby("title", sort=False):
+        found = [slopes(own, criterion) for criterion in criteria]
+        pairs = [(shown(mean(own, each.slope)), f"{each.correlation.min():.3f}") for each in found]
+        rows.append([title, *(cell for pair in pairs for cell in pair)])
+    heads = [f"{what}, {name}" for name in criteria.values() for what in ("slope", "least correlation")]
+    return numbers.markdown(["outputs", *heads], rows)
+
+
+def train_table(cells: pd.DataFrame) -> str:
+    """Of each trained network: the best T on train, on val, and val over train, which generalisation is left with."""
+    rows, gammas = [], {"fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl7": 7.0}
+    for title, own in together(cells, pd.DataFrame()).groupby("title", sort=False):
+        on_train, on_val = (best_temperature(own, split) for split in ("train", "val"))
+        gamma = gammas.get(own.loss.iloc[0]) if own.classes.iloc[0] == 2 else None
+        theory = f"{float(matching_temperature(gamma, 2)):.3g}" if gamma else ""
+        rows.append([title, *(shown(interval(values)) for values in (on_train, on_val, on_val / on_train)), theory])
+    heads = ["network", "T_train", "T on val", "T_gen = T on val / T_train", "T of the focal map (theory)"]
+    return numbers.markdown(heads, rows)
+
+
+def methods_table(cells: pd.DataFrame, others: pd.DataFrame) -> str:
+    """Of each network: line search less grid, loss-implied map less T, focal vector scaling less plain."""
+    pairs = {
+        "ECE, line search less grid": ("ece", f"{FOCAL_T}/line_search", f"{FOCAL_T}/ece"),
+        "NLL, loss-implied map and T less T": ("nll", "loss_implied_temperature_scaling/nll", f"{T}/nll"),
+        "NLL, focal vector less vector scaling": ("nll", "focal_vector_scaling/nll", "vector_scaling/nll"),
+        "NLL, focal vector scaling less focal T": ("nll", "focal_vector_scaling/nll", f"{FOCAL_T}/nll"),
+    }
+    rows = []
+    for title, own in together(cells, others).groupby("title", sort=False):
+        less = [metric(own, one, name) - metric(own, other, name) for name, one, other in pairs.values()]
+        rows.append([title, *(shown(mean(own, values), signed=True) for values in less)])
+    return numbers.markdown(["outputs", *pairs], rows)
+
+
+def temperatures_figure(cells: pd.DataFrame, others: pd.DataFrame):
+    """Fig. 8: the best T against gamma_ev, for each training loss and file; a panel for each data set."""
+    runs = together(cells, others)
+    losses = sorted(runs.loss.unique(), key=lambda loss: list(LOSSES).index(loss) if loss in LOSSES else len(LOSSES))
+    tasks = runs.task.unique()
+    figure, axes = figures.panels(1, len(tasks), 4.1 * len(tasks) + 0.4, 4.2)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for loss in losses:
+            own = rows_where(runs, task=task, loss=loss).temperatures
+            if len(own):
+                at = np.array(own.iloc[0]["gammas"])
+                best = np.mean([found["val"]["ece"] for found in own], axis=0)
+                look = figures.look(losses.index(loss)) | {"label": LOSSES.get(loss, loss)}
+                axis.plot(at[at <= 1], best[at <= 1], linewidth=1.2, markersize=4, **look)
+        axis.set_title("others' outputs, CIFAR-100" if task == OTHERS else TASKS[task].title, fontsize=10)
+        axis.set_xlabel("γ_ev")
+    axes[0, 0].set_ylabel("best T on val by ECE")
+    figures.legend(figure, columns=7)
+    return figure
+
+
+QUESTION = Question(
+    "focal_temperature",
+    "Does focal temperature scaling calibrate better than temperature scaling, and what do its gamma and T say?",
+    claims,
+    tables={"table 1": table_1, "lines": lines_table, "train": train_table, "methods": methods_table},
+    figures={"temperatures": temperatures_figure},
+    jobs=lambda flags, parts: halves.jobs(flags.logits, "loss", "others", measure),
+    keys={"loss": ()},
+    read=lambda flags: {"cells": stored.compared(*TASKS)},
+    before="python -m experiments.cells; ",
+    options="--logits=FOLDER",
+    cost=lambda cells, others: (
+        f"{len(cells)} cells of experiments/rows; {len(others)} halves of others' outputs, 12 s of a core"
+    ),
+    answers=("F Table 1", "F Fig. 2, right", "F Fig. 8"),
+    flags=halves.FLAG,
+)

@@ -11,7 +11,6 @@ import pandas as pd
 from experiments import figures, jobs, numbers
 from experiments.numbers import OUTPUTS, UNKNOWN, UNTOLD, Claim, Number, rows_where, shown
 from experiments.question import Flags, Job, Parts, Question
-from focalgeo.rows import Metric, select
 
 CONFIG = "configs/digits_gamma.py"
 RATES = (0.03, 0.1)  # of which the one with the lower NLL on val is taken
@@ -72,13 +71,8 @@ def train(out: Path, method: str, strength: float, times: float, rate: float | N
     """The runs of a method at a strength; "val nll" is of the outputs as trained. more: fields of its job beside."""
     fields = fields_of(method, strength, times, rate) | {"sweep.seed": tuple(range(seeds))} | more
     workdir = jobs.trained(CONFIG, out / f"{method},{strength:g},{times:g},seeds={seeds}", fields)
-
-    def val_nll(rows: list) -> dict[str, float]:
-        every = select(rows, Metric, name="nll", split="val", method="uncalibrated")
-        return {"val nll": next(row.value for row in every if row.epoch is None)}
-
     of = {"method": method, "strength": strength, "times": times}
-    runs = jobs.measured(workdir, CONFIG, of, {"rate": "learning_rate", "seed": "seed"}, more=val_nll)
+    runs = jobs.measured(workdir, CONFIG, of, {"rate": "learning_rate", "seed": "seed"})
     return [run | {"rate": rate or round(run["rate"], 6)} for run in runs]
 
 

@@ -156,8 +156,8 @@ def gone(runs: pd.DataFrame, source: float, point: tuple[int, str], name: str, e
 def share_less(one: np.ndarray, *others: np.ndarray) -> Interval:
     """A share of the way, mean over mean, less others': 95% by the bootstrap over seeds, the same for all."""
 
-    def statistic(seeds: np.ndarray) -> float:
-        shares = [np.divide(*pairs[seeds].mean(0)) for pairs in (one, *others)]
+    def statistic(seeds: np.ndarray) -> np.ndarray:
+        shares = [np.divide(*np.moveaxis(pairs[seeds].mean(-2), -1, 0)) for pairs in (one, *others)]
         return shares[0] - sum(shares[1:])
 
     return numbers.bootstrapped(min(map(len, (one, *others))), statistic)

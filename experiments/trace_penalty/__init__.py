@@ -1,1 +1,309 @@
-"""What training with each form of the trace penalty does, and what it costs."""
+"""Training with the trace penalty: what it does by its weight, with the rate chosen on val, and by its form."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments import figures, jobs, numbers
+from experiments.numbers import Claim, Interval, Number, column, interval, rows_where, shown
+from experiments.question import Flags, Job, Parts, Question
+from experiments.trace_penalty import forms
+from focalgeo import records
+
+FORMS = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton"}
+CRITERION = "val nll"  # least over the rates, mean over seeds
+COLUMNS = {
+    "ece": Number("ECE, %", 100),
+    "ece after T": Number("ECE after T, %", 100),
+    "accuracy": Number("accuracy, %", 100),
+    "nll": Number("NLL, 1/100 nat", 100),
+    "trace train": Number("trace, train"),
+    "trace val": Number("trace, val"),
+    "lambda_max val": Number("λ_max, val"),
+}
+ALONG = ("ece", "trace train", "trace val")
+MARGIN = 0.01  # of accuracy that counts as none
+
+
+class Task(NamedTuple):
+    """A config with the weights and rates that are swept; at once: how many seeds a job has."""
+
+    title: str
+    config: str
+    weights: tuple[float, ...]
+    rates: tuple[float, ...]
+    seeds: int
+    at_once: int
+    seconds: float  # of a core, for one run
+    changes: dict[str, Any]
+
+
+SPLITS = {"curvature.splits": ("val", "train")}
+TASKS = {
+    "digits": Task(
+        "digits",
+        "configs/digits_trace_sweep.py",
+        (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.004),
+        (0.03, 0.1, 0.3),
+        10,
+        10,
+        4,
+        {},
+    ),
+    "cifar10": Task(
+        "CIFAR-10 (JPEG)",
+        "configs/cifar10_trace.py:quick",
+        (0.0, 0.00003, 0.0001, 0.0003),
+        (0.01, 0.02, 0.05),
+        3,
+        1,
+        90,
+        SPLITS  # few images without augmentation, so that the network fits them and becomes overconfident
+        | {
+            "data.train_size": 2_000,
+            "data.augment": "none",
+            "optimizer.epochs": 25,
+            "optimizer.decay_epochs": (18, 23),
+        },
+    ),
+}
+PAPER = TASKS["cifar10"]._replace(  # the config's own network, recipe and weights: 1.1e15 operations a run
+    config="configs/cifar10_trace.py",
+    weights=(0.0, 0.00001, 0.00003, 0.0001, 0.0003),
+    rates=(0.05, 0.1, 0.2),
+    changes=SPLITS,
+)
+
+
+def train(out: Path, name: str, task: Task, form: str, seeds: tuple[int, ...], data: str | None, **more: Any) -> list:
+    """The runs of a form; one that stopped, its loss no longer finite, has None for each number.
+
+    Runs without penalty are part of the Hessian's job. more: fields of its job beside, as for a quick test.
+    """
+    fields = jobs.T_ALONE | task.changes | ({"data.name": data} if data and name != "digits" else {})
+    fields |= {
+        "loss.trace_of": form,
+        "sweep.trace_penalty": task.weights if form == "hessian" else task.weights[1:],
+        "sweep.learning_rate": task.rates,
+        "sweep.seed": seeds,
+    }
+    folder = out / f"weights-{task.config.replace('/', '-')}-{form}-seeds={seeds[0]}-{seeds[-1]}"
+    rows = records.read_rows(jobs.trained(task.config, folder, fields | more))
+    made, runs = jobs.record(folder, task.config), []
+    for tags, own in jobs.members(rows, {"penalty": "trace_penalty", "rate": "learning_rate", "seed": "seed"}):
+        if None not in tags.values():
+            values = {name.replace(" CE ", " "): value for name, value in jobs.numbers(own)}
+            values = {name: values.get(name, np.nan) for name in (*COLUMNS, CRITERION)}
+            if not np.isfinite(list(values.values())).all():
+                values = dict.fromkeys(values)
+            runs.append({"task": name, "form": form if tags["penalty"] else "none", **tags, **values, "record": made})
+    return runs
+
+
+def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+    """Weights and rates of each form; then the forms at the config's rate."""
+    for name, task in TASKS.items():
+        task = PAPER if (name, flags.scale) == ("cifar10", "paper") else task
+        count = flags.seeds or task.seeds
+        for first in range(0, count, task.at_once):
+            seeds = tuple(range(first, min(first + task.at_once, count)))
+            for form in FORMS:
+                make = functools.partial(train, name=name, task=task, form=form, seeds=seeds, data=flags.data)
+                seconds = task.seconds * len(task.rates) * len(task.weights)
+                yield Job({"task": name, "form": form}, seeds, make, seconds, part="weights")
+    for name in forms.TASKS:
+        data = flags.data if name == "cifar10" else None
+        make = lambda out, name=name, data=data: forms.measure(out, name, flags.seeds or 5, data)  # noqa: E731
+        yield Job({}, (), make, part=name)
+
+
+# ---- the rate chosen on val, and what a number does along the weights
+
+Cells = dict[float, pd.DataFrame]  # penalty -> runs
+
+
+def criterion(runs: pd.DataFrame, form: str, penalty: float) -> pd.Series:
+    """Rate -> mean NLL on val over the seeds that every rate has; infinite where a run stopped."""
+    own = rows_where(runs, form=form if penalty else "none", penalty=penalty).fillna({CRITERION: np.inf})
+    return own.pivot(index="seed", columns="rate", values=CRITERION).dropna().mean()
+
+
+def at_rate(runs: pd.DataFrame, form: str, rate: float | None) -> Cells:
+    """The runs of each penalty at one rate, or at the rate of least mean NLL on val, where one has all its runs.
+
+    Penalty 0 is the same for all forms.
+    """
+    cells = {}
+    for penalty in sorted(runs.penalty.unique()):
+        means = criterion(runs, form, penalty)
+        own = rows_where(runs, form=form if penalty else "none", penalty=penalty)
+        if rate is not None or np.isfinite(means).any():
+            own = rows_where(own, rate=means.idxmin() if rate is None else rate)
+            cells |= {penalty: own} if len(own) else {}
+    return cells
+
+
+def learned(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that came to their end and are not at chance: of one that is, ECE and trace say nothing."""
+    return runs[runs.accuracy >= numbers.LEARNED]
+
+
+def less(cells: Cells, penalty: float, name: str) -> Interval:
+    """A number with a penalty less that without, over the runs that learned."""
+    return numbers.change(learned(cells[penalty]), learned(cells[0.0]), name)
+
+
+def along(cells: Cells, name: str) -> tuple[Interval, int]:
+    """Rank correlation of the number with the penalty, by seed, over the seeds that learned with every one; how many.
+
+    -1 falls throughout. Few ranks of few seeds are often all alike, and the t interval then has no width: where a
+    permutation test does not reject, at 5%, that each seed's numbers stand in random order, the interval is extended to
+    0.
+    """
+    table = pd.concat([column(learned(own), name) for own in cells.values()], axis=1, join="inner").to_numpy()
+    if len(cells) < 3:
+        return numbers.UNKNOWN, len(table)
+    ranks = table.argsort(1).argsort(1)
+    found = [np.corrcoef(np.arange(len(cells)), own)[0, 1] for own in ranks]
+    value = interval(found).clipped(-1, 1)
+    if value.known and by_chance(abs(value.mean), len(cells), len(found)) >= 0.05:
+        value = value._replace(low=min(value.low, 0.0), high=max(value.high, 0.0))
+    return value, len(table)
+
+
+@functools.cache
+def by_chance(mean: float, count: int, seeds: int, draws: int = 20_000) -> float:
+    """How often the mean rank correlation of so many random orders is at least that far from 0."""
+    rng = np.random.default_rng(0)
+    orders = rng.permuted(np.broadcast_to(np.arange(count), (draws, seeds, count)), axis=-1)
+    centred = np.arange(count) - (count - 1) / 2
+    means = (orders @ centred).mean(-1) / (centred @ centred)
+    return float((np.abs(means) >= mean - 1e-9).mean())
+
+
+def by_task(weights: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Task -> its runs."""
+    return {task: own for task in TASKS if len(own := rows_where(weights, task=task))}
+
+
+def claims(weights: pd.DataFrame) -> list[Claim]:
+    """For each task and form: ECE and traces fall with the weight, and accuracy is kept."""
+    told = []
+    falls = {"ece": ("K Fig. 4", "ECE as trained"), "trace train": ("K 4.3", "the trace on train")}
+    falls["trace val"] = ("K 4.3", "the trace on val")
+    points = {"scale": 100, "unit": "points"}
+    for task, runs in by_task(weights).items():
+        for form, name in FORMS.items():
+            cells, title = at_rate(runs, form, None), f"{TASKS[task].title}, {name}"
+            for number, (source, words) in falls.items():
+                claim, what = f"{title}: {words} falls with λ", "rank correlation with λ, by seed,"
+                found = numbers.told(source, claim, along(cells, number)[0], what=what)
+                told.append(found._replace(because=found.because.rstrip(", ")))
+            means = {at: own[CRITERION].mean() for at, own in cells.items() if at and len(learned(own)) == len(own)}
+            best = min(means, key=means.__getitem__)
+            claim = f"{title}: with the λ above 0 of least NLL on val, ECE is below that without penalty"
+            told.append(numbers.told("K Fig. 4", claim, less(cells, best, "ece"), what=f"λ = {best:g},", **points))
+            told[-1] = told[-1]._replace(because=f"{told[-1].because} of ECE")
+            largest = max(cells)  # runs at chance count too
+            lost = numbers.change(cells[largest], cells[0.0], "accuracy")
+            claim = f"{title}: the largest λ, {largest:g}, costs less than a point of accuracy"
+            told.append(numbers.told("K 4.3", claim, lost, falls=False, margin=MARGIN, what="", **points))
+    return told
+
+
+# ---- tables and figure
+
+
+def tables(weights: pd.DataFrame, digits: dict, cifar10: dict) -> dict[str, str]:
+    """Of every task a table for each form, one of the rates, one at one rate; and those of the forms."""
+    found = forms.tables("digits", digits) | forms.tables("cifar10", cifar10)
+    for task, runs in by_task(weights).items():
+        found |= {f"{task} {form}": weights_table(runs, form) for form in FORMS}
+        found |= {f"{task} rates": rates_table(runs), f"{task} one rate": one_rate_table(runs)}
+    return found
+
+
+def weights_table(runs: pd.DataFrame, form: str) -> str:
+    """Means over seeds for each penalty at the rate chosen on val, with differences of ECE and accuracy to none."""
+    cells, rows = at_rate(runs, form, None), []
+    for penalty, own in cells.items():
+        head = [f"{penalty:g}", f"{own.rate.iloc[0]:g}", str(len(own)), str(len(own) - len(learned(own)))]
+        means = [shown(numbers.level(learned(own), name), scale=number.scale) for name, number in COLUMNS.items()]
+        changes = [shown(less(cells, penalty, name), scale=100, signed=True) for name in ("ece", "accuracy")]
+        rows.append([*head, *means, *(changes if penalty else ["", ""])])
+    heads = ["λ", "rate", "seeds", "at chance", *(title for title, _ in COLUMNS.values())]
+    return numbers.markdown([*heads, "ECE less that of λ = 0", "accuracy less"], rows)
+
+
+def rates_table(runs: pd.DataFrame) -> str:
+    """Mean NLL on val by rate, the chosen one in bold, and how many of its runs are at chance or stopped."""
+    rates, rows = sorted(runs.rate.unique()), []
+    for form in FORMS:
+        for penalty in sorted(runs.penalty.unique()):
+            means, cells = criterion(runs, form, penalty), []
+            for rate, mean in means.items():
+                own = at_rate(runs, form, rate)[penalty]
+                lost = len(own) - len(learned(own))
+                text = f"{100 * mean:.4g}" if np.isfinite(mean) else "stopped"
+                text = f"**{text}**" if rate == means.idxmin() and np.isfinite(mean) else text
+                cells.append(text + (f" ({lost} at chance)" if lost else ""))
+            rows.append([FORMS[form], f"{penalty:g}", *cells])
+    return numbers.markdown(["form", "λ", *(f"rate {rate:g}" for rate in rates)], rows)
+
+
+def one_rate_table(runs: pd.DataFrame) -> str:
+    """Rank correlations with the penalty at one rate, over the seeds that learned with every penalty."""
+    rows = []
+    for form in FORMS:
+        for rate in sorted(runs.rate.unique()):
+            found = [along(at_rate(runs, form, rate), name) for name in ALONG]
+            cells = [shown(value, signed=True) for value, _ in found]
+            rows.append([FORMS[form], f"{rate:g}", str(found[0][1]), *cells])
+    titles = [COLUMNS[name].title.removesuffix(", %") for name in ALONG]
+    return numbers.markdown(["form", "rate", "seeds", *titles], rows)
+
+
+def draw(weights: pd.DataFrame):
+    """ECE, accuracy and trace against the weight: a row for each task. Hollow: another rate than without penalty."""
+    words = {"ece": "test ECE, %", "accuracy": "test accuracy, %", "trace train": "trace on train"}
+    tasks = by_task(weights)
+    figure, axes = figures.panels(len(tasks), len(words), 10.5, 3.3 * len(tasks) + 0.4)
+    for row, (task, runs) in zip(axes, tasks.items(), strict=True):
+        penalties = sorted(runs.penalty.unique())
+        for axis, (name, title) in zip(row, words.items(), strict=True):
+            for place, form in enumerate(FORMS):
+                cells = at_rate(runs, form, None)
+                scale, rates = COLUMNS[name].scale, [own.rate.iloc[0] for own in cells.values()]
+                found = [interval(scale * learned(own)[name]) for own in cells.values()]
+                at = np.array([penalties.index(penalty) for penalty in cells]) + 0.14 * place - 0.07
+                look = figures.look(place) | {"markersize": 6}
+                figures.intervals(axis, at, found, linestyle=figures.STYLES[place], label=FORMS[form], **look)
+                moved = [number for number, rate in enumerate(rates) if rate != rates[0]]
+                means = [found[number].mean for number in moved]
+                axis.plot(at[moved], means, linestyle="", markerfacecolor="white", zorder=3, **look)
+            axis.set_xticks(range(len(penalties)), [f"{1e3 * penalty:g}" for penalty in penalties])
+            axis.set(xlabel="weight of the penalty, 1000 λ", ylabel=title)
+        row[1].set_title(f"{TASKS[task].title}, n = {runs.seed.nunique()}, 95% intervals", fontsize=11)
+        figures.logarithmic(row[2], "y")
+    axes[0, 0].plot([], [], "ko", markerfacecolor="white", markersize=6, label="another rate than at λ = 0")
+    figures.legend(figure, columns=3)
+    return figure
+
+
+QUESTION = Question(
+    "trace_penalty",
+    "What does training with the trace penalty do, by its weight and by its form, and what does it cost?",
+    claims,
+    texts=tables,
+    figures={"weights": draw},
+    jobs=plan,
+    keys={"task": (), "form": (), "penalty": (), "rate": ()},
+    within=("form", "penalty", "rate"),
+    cost=lambda weights: f"{len(weights)} runs over weights and rates, and those of the forms",
+    answers=("K Fig. 4",),
+    seeds=None,
+)

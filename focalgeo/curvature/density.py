@@ -6,25 +6,17 @@ probes do not. Where the boundary lies in a gap of the spectrum that the nodes h
 """
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.checks import check_key, count, described, is_traced, number_array
-from focalgeo.curvature.arguments import MOST_PRODUCTS, check_bytes, check_finite_tree, check_params, check_positive
-from focalgeo.curvature.lanczos import (
-    Krylov,
-    check_symmetric,
-    expanded,
-    is_symmetric,
-    krylov_start,
-    next_row,
-    ritz,
-)
-from focalgeo.curvature.matvec import flat_matvec, iterate, layout_of, updating
-from focalgeo.curvature.traces import sample_mean, sign_probe
+from focalgeo import checks
+from focalgeo.curvature import lanczos
+from focalgeo.curvature.matvec import MOST_PRODUCTS, flat_matvec, iterate, overwriting, stacked
+from focalgeo.curvature.quadratic_forms import sample_mean, sign_probe
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
 
@@ -59,12 +51,12 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
 
     Returns:
         SpectralDensity; `share_in_bins`, `cumulative_distribution` and `smoothed_density` make estimates of it. A probe
-        with a product under jit that is not finite, or an asymmetric matvec there, is NaN throughout.
+        with a product under jit that is not finite is NaN throughout.
 
     Raises:
-        InputError: num_probes or steps out of range, or more than memory holds; `like` empty or not floating-point; a
-            product that is no tree like its vector, or H not symmetric by a tenth of its norm.
-        RunError: a concrete product is not finite (the leaf is named), or a node is beyond the dtype's range.
+        InputError: num_probes or steps out of range; H not symmetric by a tenth of its norm; else as
+            `matvec.checked_matvec`.
+        RunError: a node is beyond the dtype's range; else as there.
 
     Accuracy: moments to rounding, cumulative weights within the Chebyshev-Markov-Stieltjes bounds,
     tests/curvature/test_density.py; quadratures equal to matfree's, tests/curvature/test_matfree.py.
@@ -72,77 +64,46 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
     Source: Lin, Saad and Yang, Approximating spectral densities of large matrices (2016), section 3.2; Golub and
     Meurant, Matrices, moments and quadrature (2010). Gram-Schmidt twice against all rows, so no node is a ghost copy.
     """
-    check_params(like, name="like")
-    check_key(key)
-    num_probes = count("num_probes", num_probes, 2, MOST_PRODUCTS)
-    steps = count("steps", steps, 1)
-    layout = layout_of(like)
-    rows = min(steps, layout.size)
-    needed = (rows + 3) * layout.nbytes + 2 * num_probes * rows * layout.dtype.itemsize
-    check_bytes(needed, what=f"{rows} steps with vectors of {layout.size} numbers and {num_probes} num_probes")
-    product = flat_matvec(matvec, layout)
+    layout, product = flat_matvec(matvec, like, key)
+    num_probes = checks.count("num_probes", num_probes, 2, MOST_PRODUCTS)
+    steps = min(checks.count("steps", steps, 1), layout.size)
 
-    def body(found: _Found) -> _Found:
-        krylov = _start(sign_probe(key, found.count, None, layout=layout), steps=rows)
-        krylov = iterate(_goes_on, lambda krylov: _expanded(krylov, product(next_row(krylov))), krylov)
-        check_symmetric(krylov)
-        return _with_probe(found, krylov)
+    def quadrature(index: Array) -> tuple[Array, Array, Array]:
+        krylov = _start(sign_probe(key, index, None, layout=layout), steps=steps)
+        krylov = iterate(_goes_on, lambda krylov: _expanded(krylov, product(lanczos.next_row(krylov))), krylov)
+        lanczos.check_symmetric(krylov)
+        return _quadrature(krylov)
 
-    found = iterate(lambda found: found.count < num_probes, body, _none_found(num_probes, rows, layout.dtype))
-    check_finite_tree(found.nodes, name="a node of the density")
-    return SpectralDensity(found.nodes, found.weights, found.num_matvecs, np.int32(layout.size))
-
-
-class _Found(NamedTuple):
-    """The quadratures of the first `count` probes."""
-
-    nodes: Array
-    weights: Array
-    num_matvecs: Array
-    count: Array
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _none_found(num_probes: int, steps: int, dtype: Any) -> _Found:
-    numbers = jnp.zeros((num_probes, steps), dtype)
-    return _Found(numbers, numbers, jnp.int32(0), jnp.int32(0))
+    nodes, weights, products = stacked(quadrature, num_probes)
+    checks.check_finite_tree("a node of the density", nodes)
+    return SpectralDensity(nodes, weights, jnp.sum(products, dtype=jnp.int32), np.int32(layout.size))
 
 
 @functools.partial(jax.jit, static_argnames="steps")
-def _start(probe: Array, *, steps: int) -> Krylov:
-    return krylov_start((probe / jnp.linalg.norm(probe))[None], steps=steps)
+def _start(probe: Array, *, steps: int) -> lanczos.Krylov:
+    return lanczos.krylov_start((probe / jnp.linalg.norm(probe))[None], steps=steps)
 
 
-_expanded = updating(expanded)
+_expanded = overwriting(lanczos.expanded)
 
 
 @jax.jit
-def _goes_on(krylov: Krylov) -> Array:
+def _goes_on(krylov: lanczos.Krylov) -> Array:
     return ~krylov.closed & (krylov.step < krylov.coupling.shape[0])
 
 
 @jax.jit
-def _with_probe(found: _Found, krylov: Krylov) -> _Found:
-    nodes, weights = _quadrature(krylov)
-    return _Found(
-        found.nodes.at[found.count].set(nodes),
-        found.weights.at[found.count].set(weights),
-        found.num_matvecs + krylov.step,
-        found.count + 1,
-    )
+def _quadrature(krylov: lanczos.Krylov) -> tuple[Array, Array, Array]:
+    """Nodes and weights [steps], the eigenvalues of H in the basis and the squared first entries of the eigenvectors.
 
-
-def _quadrature(krylov: Krylov) -> tuple[Array, Array]:
-    """Nodes and weights [steps]: eigenvalues of H in the basis, and the squared first entries of the eigenvectors."""
-    values, vectors = ritz(krylov)
+    And the number of products.
+    """
+    values, vectors = lanczos.ritz(krylov)
     values = values * krylov.unit
     missing = len(values) - krylov.step
     is_node = jnp.arange(len(values), dtype=jnp.int32) >= missing
-    nodes = jnp.where(is_node, values, values[missing])
     weights = jnp.where(is_node, vectors[0] ** 2, 0)
-    holds = krylov.finite & jnp.isfinite(nodes).all() & is_symmetric(krylov)
-    nodes, weights = (jnp.where(holds, each, jnp.nan) for each in (nodes, weights / weights.sum()))
-    return nodes, weights
+    return jnp.where(is_node, values, values[missing]), weights / weights.sum(), krylov.step
 
 
 def cumulative_distribution(density: SpectralDensity, points: Array) -> Estimate:
@@ -157,11 +118,11 @@ def cumulative_distribution(density: SpectralDensity, points: Array) -> Estimate
         and 1. A node is known up to rounding: keep points away from an eigenvalue that must count.
 
     Raises:
-        InputError: `density` is none, `points` are no vector of numbers, or more than memory holds.
+        InputError: `points` are no vector of numbers.
 
     Accuracy: within the Chebyshev-Markov-Stieltjes bounds of each probe; tests/curvature/test_density.py.
     """
-    return _cumulative(density, _checked(density, points, name="points"))
+    return _averaged(jnp.less_equal, density, _vector("points", points, density))
 
 
 def share_in_bins(density: SpectralDensity, edges: Array) -> Estimate:
@@ -176,19 +137,21 @@ def share_in_bins(density: SpectralDensity, edges: Array) -> Estimate:
         1. Times `density.dimension` it is the number of eigenvalues.
 
     Raises:
-        InputError: fewer than two edges, or edges that do not rise (NaN where they are traced); else as above.
+        InputError: fewer than two edges, or edges that do not rise.
 
     Accuracy: two standard errors cover 90 to 99 times in 100 with 40 probes, where edges lie in gaps;
     tests/curvature/test_density.py. With 10 probes the share of a single eigenvalue is skewed, and they cover 85.
     A bin narrower than the nodes lie apart may hold none of them and claim 0 with no error, wherever eigenvalues are.
     """
-    edges = _checked(density, edges, name="edges")
-    if edges.size < 2:
-        raise InputError(f"{edges.size} edges bound no bin; give two or more")
-    if not is_traced(edges) and not np.all(edges[1:] > edges[:-1]):
-        first = int(np.argmin(edges[1:] > edges[:-1]))
-        raise InputError(f"edges[{first + 1}] is {edges[first + 1]}, not above {edges[first]}; edges must rise")
-    return _shares(density, edges)
+    edges = _vector("edges", edges, density)
+    if edges.size < 2 or not (checks.is_traced(edges) or np.all(edges[1:] > edges[:-1])):
+        raise InputError(f"edges are {edges}: give two or more, rising")
+
+    return _averaged(_inside, density, edges[:-1], edges[1:])
+
+
+def _inside(nodes: Array, lower: Array, upper: Array) -> Array:
+    return (nodes >= lower) & ((nodes < upper) | ((nodes == upper) & (upper == upper[..., -1:])))
 
 
 def smoothed_density(density: SpectralDensity, points: Array, *, width: float) -> Estimate:
@@ -203,60 +166,36 @@ def smoothed_density(density: SpectralDensity, points: Array, *, width: float) -
         Estimate of arrays [points], n the number of probes; it integrates to 1 over all numbers.
 
     Raises:
-        InputError: `width` is not above 0 (NaN where it is traced); else as above.
+        InputError: `width` is not above 0; else as above.
 
     Accuracy: of the spectrum so smoothed, with errors as above; tests/curvature/test_density.py.
 
     Source: Ghorbani, Krishnan and Xiao, An investigation into neural net optimization via Hessian eigenvalue density
     (2019), section 2.
     """
-    points = _checked(density, points, name="points")
-    if not is_traced(width):
-        width = check_positive(width, name="width", of="number in the unit of the eigenvalues")
-    return _smoothed(density, points, jnp.asarray(width, density.nodes.dtype))
+    checks.check_above("width", width, 0)
+    return _averaged(
+        _normal, density, _vector("points", points, density), jnp.asarray(width, density.nodes.dtype)[None]
+    )
 
 
-def _checked(density: SpectralDensity, points: Array, *, name: str) -> Array:
-    """`points` in the dtype of the nodes, on the host if they are known; refuses all but a vector of numbers."""
-    if not isinstance(density, SpectralDensity):
-        raise InputError(f"density is {described(density)}; give what spectral_density returns")
-    points = number_array(name, points)
-    points = points if is_traced(points) else np.asarray(points, np.float64)
-    if points.ndim != 1:
-        raise InputError(f"{name} have {points.ndim} axes; give a vector of numbers")
-    if not is_traced(points) and np.isnan(points).any():
-        raise InputError(f"{name}[{int(np.argmax(np.isnan(points)))}] is nan; give numbers")
-    needed = 3 * density.nodes.size * points.size * density.nodes.dtype.itemsize
-    check_bytes(needed, what=f"{points.size} {name} for {density.nodes.size} nodes")
-    return points.astype(density.nodes.dtype)
+def _normal(nodes: Array, points: Array, width: Array) -> Array:
+    return jax.scipy.stats.norm.pdf((points - nodes) / width) / width  # the width's square may leave the dtype's range
 
 
-@jax.jit
-def _cumulative(density, points):
-    below = density.nodes[:, :, None] <= points[None, None, :]
-    return sample_mean(jnp.where(jnp.isnan(points)[None, :], jnp.nan, _weighted(density, below)))
+def _vector(name: str, values: Array, density: SpectralDensity) -> Array:
+    """A vector in the dtype of the nodes, on the host if it is known."""
+    values = checks.number_array(name, values)
+    if values.ndim != 1 or not (checks.is_traced(values) or not np.isnan(values).any()):
+        raise InputError(f"{name} are {checks.described(values)}: give a vector of numbers, none NaN")
+    return (jnp if checks.is_traced(values) else np).asarray(values, density.nodes.dtype)
 
 
-@jax.jit
-def _shares(density, edges):
-    nodes = density.nodes[:, :, None]
-    lower, upper = edges[None, None, :-1], edges[None, None, 1:]
-    inside = (nodes >= lower) & ((nodes < upper) | ((nodes == upper) & (upper == edges[-1])))
-    rising = jnp.all(edges[1:] > edges[:-1])
-    return sample_mean(jnp.where(rising, _weighted(density, inside), jnp.nan))
-
-
-@jax.jit
-def _smoothed(density, points, width):
-    # in units of the width, whose square may leave the dtype's range
-    width = jnp.where((width > 0) & jnp.isfinite(width), width, jnp.nan)
-    apart = (points[None, None, :] - density.nodes[:, :, None]) / width
-    return sample_mean(_weighted(density, jax.scipy.stats.norm.pdf(apart) / width))
-
-
-def _weighted(density, values):
-    """[num_probes, points]: sums of the values [num_probes, steps, points] by weight; NaN where a probe is NaN."""
+@functools.partial(jax.jit, static_argnums=0)
+def _averaged(values_of: Callable, density: SpectralDensity, *vectors: Array) -> Estimate:
+    """The mean over probes of the sums by weight of values_of(nodes [num_probes, steps, 1], vectors [1, 1, points])."""
     weights = density.weights[:, :, None]
-    sums = jnp.sum(weights * values.astype(weights.dtype), axis=1)
-    # Said outright: XLA makes a selection of a product with 0 and 1, and NaN would not survive that.
-    return jnp.where(jnp.isfinite(density.weights).all(axis=1, keepdims=True), sums, jnp.nan)
+    values = values_of(density.nodes[:, :, None], *(vector[None, None] for vector in vectors))
+    # NaN said outright: XLA makes a selection of a product with 0 and 1, and NaN would not survive that.
+    nan = jnp.isnan(weights).any(axis=1)
+    return sample_mean(jnp.where(nan, jnp.nan, jnp.sum(weights * values.astype(weights.dtype), axis=1)))

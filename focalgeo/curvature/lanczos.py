@@ -1,18 +1,18 @@
-"""A Krylov basis by the Lanczos method with full reorthogonalisation.
+"""Lanczos with full reorthogonalisation: a Krylov basis, and extreme eigenvalues from it.
 
-`extreme_eigenvalues` looks at an end of the spectrum with it, `spectral_density` at all of the spectrum.
+`spectral_density` looks at all of the spectrum with the same basis.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
 
-from focalgeo.checks import is_traced
-from focalgeo.curvature.arguments import power_of_two
+from focalgeo import checks, trees
+from focalgeo.curvature.matvec import Layout, flat_matvec, iterate, orthonormal_rows, overwriting, stacked, unravel
 from focalgeo.precision import matmul
-from focalgeo.types import Array, InputError
+from focalgeo.types import Array, InputError, PyTree
 
 # In units of the machine epsilon times the matrix norm: what is shorter, of a new direction or a residual, is rounding
 # error.
@@ -23,7 +23,8 @@ ASYMMETRY = 0.1  # of the matrix norm: far beyond what rounding in bfloat16 make
 class Krylov(NamedTuple):
     """A Krylov basis that grows by one product at a time; arrays keep their shapes: jit compiles a step once.
 
-    H stands in the unit of its first product, so that squares neither overflow nor vanish, whatever its scale.
+    H stands in the unit of its first product, so that squares neither overflow nor vanish, whatever its scale. After a
+    product that is not finite `coupling` is not either, nor what is computed from it.
     """
 
     basis: Array  # [steps + k, n]: the first `step` rows are expanded, the next k are waiting, the rest is zero
@@ -32,33 +33,30 @@ class Krylov(NamedTuple):
     scale: Array  # the largest ||H q|| / unit so far, a lower bound of the matrix norm
     step: Array
     closed: Array  # the last product added no direction to the basis, which therefore did not grow
-    finite: Array  # all products were
 
 
-def krylov_start(block: Float[Array, "k size"], *, steps: int) -> Krylov:
+def krylov_start(block: Array, *, steps: int) -> Krylov:
     """The orthonormal rows of `block` and nothing expanded; room for `steps` products."""
     k, size = block.shape
     basis = jnp.zeros((steps + k, size), block.dtype).at[:k].set(block)
-    coupling = jnp.zeros((steps, steps + k), block.dtype)
     zero, one = jnp.zeros((), block.dtype), jnp.ones((), block.dtype)
-    return Krylov(basis, one, coupling, zero, jnp.int32(0), closed=jnp.bool_(False), finite=jnp.bool_(True))
+    return Krylov(basis, one, jnp.zeros((steps, steps + k), block.dtype), zero, jnp.int32(0), jnp.bool_(False))
 
 
 @jax.jit
-def next_row(krylov: Krylov) -> Float[Array, " size"]:
+def next_row(krylov: Krylov) -> Array:
     """The basis vector to which the matvec is applied next."""
     return krylov.basis[krylov.step]
 
 
-def expanded(krylov: Krylov, product: Float[Array, " size"]) -> Krylov:
+def expanded(krylov: Krylov, product: Array) -> Krylov:
     """The basis and its coupling after one more product, that of `next_row`; to be jitted by the caller.
 
     What is left of the product beside all rows is the new row, unless it is rounding error: then the row is zero.
     """
     steps, width = krylov.coupling.shape
     new = krylov.step + (width - steps)
-    unit = jnp.where(krylov.step == 0, power_of_two(product), krylov.unit)
-    finite = krylov.finite & jnp.isfinite(product).all()
+    unit = jnp.where(krylov.step == 0, trees.power_of_two(product), krylov.unit)
     product = product / unit
     scale = jnp.maximum(krylov.scale, jnp.linalg.norm(product))
     rest, projection = orthogonalise(krylov.basis, product)
@@ -72,14 +70,11 @@ def expanded(krylov: Krylov, product: Float[Array, " size"]) -> Krylov:
         krylov.coupling.at[krylov.step].set(projection.at[new].set(length)),
         scale,
         krylov.step + 1,
-        closed=~is_new,
-        finite=finite,
+        ~is_new,
     )
 
 
-def orthogonalise(
-    basis: Float[Array, "rows size"], vector: Float[Array, " size"]
-) -> tuple[Float[Array, " size"], Float[Array, " rows"]]:
+def orthogonalise(basis: Array, vector: Array) -> tuple[Array, Array]:
     """Gram-Schmidt twice: the part of `vector` orthogonal to `basis`, and its coefficients; zero rows do nothing."""
     first = matmul(basis, vector)
     vector = vector - matmul(first, basis)
@@ -87,38 +82,214 @@ def orthogonalise(
     return vector - matmul(second, basis), first + second
 
 
-def ritz(krylov: Krylov) -> tuple[Float[Array, " steps"], Float[Array, "steps steps"]]:
+def _among_expanded(krylov: Krylov) -> tuple[Array, Array]:
+    """The coupling [steps, steps] of the expanded rows to each other, 0 elsewhere, and which rows these are."""
+    steps = krylov.coupling.shape[0]
+    active = jnp.arange(steps, dtype=jnp.int32) < krylov.step
+    return jnp.where(active[:, None] & active[None, :], krylov.coupling[:, :steps], 0), active
+
+
+def ritz(krylov: Krylov) -> tuple[Array, Array]:
     """Eigenvalues of H / unit projected on the expanded rows, ascending, and their coefficients in these, in columns.
 
     The first `steps - step` of them belong to rows not yet reached: they lie below all others and mean nothing.
     """
-    steps = krylov.coupling.shape[0]
-    upper = jnp.triu(krylov.coupling[:, :steps])
-    active = jnp.arange(steps, dtype=jnp.int32) < krylov.step
-    matrix = jnp.where(active[:, None] & active[None, :], upper + jnp.triu(upper, 1).T, 0)
+    coupling, active = _among_expanded(krylov)
+    matrix = jnp.triu(coupling) + jnp.triu(coupling, 1).T
     size = jnp.linalg.norm(matrix)
+    matrix = jnp.where(jnp.isfinite(size), matrix, jnp.nan)  # else a block beside a NaN would keep its eigenvalues
     # Below all others, at a distance that costs no precision.
     below = jnp.where(size > 0, -2 * size, -1)
     return jnp.linalg.eigh(matrix + jnp.diag(jnp.where(active, 0, below)))
 
 
-@jax.jit
-def is_symmetric(krylov: Krylov) -> Array:
-    """Whether the expanded rows couple to each other alike both ways, to `ASYMMETRY` of the matrix norm.
+def check_symmetric(krylov: Krylov) -> None:
+    """Refuses a matvec whose expanded rows couple to each other otherwise both ways; does nothing while traced.
 
     The part above the diagonal alone is used, so what lies below it tells an asymmetric matvec at no cost.
     """
-    steps = krylov.coupling.shape[0]
-    active = jnp.arange(steps, dtype=jnp.int32) < krylov.step
-    matrix = jnp.where(active[:, None] & active[None, :], krylov.coupling[:, :steps], 0)
+    if not checks.is_traced(krylov) and not _is_symmetric(krylov):
+        raise InputError("matvec is not symmetric: v' H w and w' H v differ; pass a Hessian's product, or (H + H') / 2")
+
+
+@jax.jit
+def _is_symmetric(krylov: Krylov) -> Array:
+    matrix, _ = _among_expanded(krylov)
     return jnp.max(jnp.abs(matrix - matrix.T)) <= ASYMMETRY * krylov.scale
 
 
-def check_symmetric(krylov: Krylov) -> None:
-    """Refuses a matvec that was seen to be asymmetric; does nothing while traced.
+class Eigenpairs(NamedTuple):
+    """Approximate eigenpairs; an eigenvalue lies within `residual` of each `value`."""
+
+    value: Array  # [k], the extreme one first; a scalar from lambda_max
+    vector: PyTree  # leaves [k, ...], of norm 1 over all leaves
+    residual: Array  # [k], ||H v - value v||, from a product of its own
+    num_matvecs: Array  # int32, every product that was made
+    converged: Array  # bool [k]; never of a value or residual that is not finite
+
+
+def lambda_max(matvec, like: PyTree, key: Array, *, max_products: int = 40, tolerance: float = 1e-3) -> Eigenpairs:
+    """The largest, that is the most positive, eigenvalue of a symmetric matvec, never the largest in magnitude.
+
+    Args:
+        matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
+        like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
+        key: PRNG key of the random start.
+        max_products: most products made, at least 2.
+        tolerance: wanted residual as a fraction of the absolute eigenvalue, above 0.
+
+    Returns:
+        Eigenpairs of scalars, `vector` a tree like `like`; see `extreme_eigenvalues`.
 
     Raises:
-        InputError: it is.
+        InputError, RunError: as for `extreme_eigenvalues`.
+
+    Accuracy: within `residual` of an eigenvalue, usually within residual squared over the gap;
+    tests/curvature/test_lanczos.py.
+
+    Source: as for `extreme_eigenvalues`.
     """
-    if not is_traced(krylov) and krylov.finite and not is_symmetric(krylov):
-        raise InputError("matvec is not symmetric: v' H w and w' H v differ; pass a Hessian's product, or (H + H') / 2")
+    pairs = extreme_eigenvalues(matvec, like, key, max_products=max_products, tolerance=tolerance)
+    return _first(pairs._replace(num_matvecs=pairs.num_matvecs[None]))
+
+
+@jax.jit
+def _first(pairs: Eigenpairs) -> Eigenpairs:
+    return jax.tree.map(lambda leaf: leaf[0], pairs)
+
+
+def extreme_eigenvalues(
+    matvec,
+    like: PyTree,
+    key: Array,
+    *,
+    k: int = 1,
+    which: str = "largest",
+    max_products: int = 100,
+    tolerance: float = 1e-3,
+) -> Eigenpairs:
+    """The k most positive (`which="largest"`) or most negative (`which="smallest"`) eigenvalues of a symmetric matvec.
+
+    Stops when every residual ||H v - value v|| is at most tolerance * |value|, or 100 machine epsilons of ||H||, which
+    rounding does not let a product undercut. A block of k random vectors starts the search, so that an eigenvalue that
+    is k-fold is found k times. Memory: min(max_products, n) + k vectors. On concrete arrays the loop runs in Python,
+    under jit and vmap in XLA, with the same results up to rounding. A residual certifies an eigenvalue nearby, not that
+    none lies further out: that rests on the random start.
+
+    Args:
+        matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
+        like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
+        key: PRNG key of the random start.
+        k: number of eigenvalues, from 1 to the dimension.
+        which: "largest" or "smallest", as real numbers.
+        max_products: most products made, at least 2 k; k of them measure the residuals.
+        tolerance: wanted residual as a fraction of the absolute eigenvalue, above 0.
+
+    Returns:
+        Eigenpairs with a leading axis k. Not finite, and not `converged`, where a product
+        under jit is not.
+
+    Raises:
+        InputError: an option out of range; H not symmetric by a tenth of its norm; else as `matvec.checked_matvec`.
+        RunError: an eigenvalue is beyond the dtype's range; else as there.
+
+    Accuracy: chosen spectra and a dense MLP Hessian in float64, tests/curvature/test_lanczos.py; equal to
+    matfree's, tests/curvature/test_matfree.py.
+
+    Source: Golub and Underwood, The block Lanczos method (1977), one vector at a time (Ruhe 1979); Gram-Schmidt twice
+    (Giraud et al. 2005).
+    """
+    layout, product = flat_matvec(matvec, like, key)
+    k = checks.count("k", k, 1, layout.size)
+    max_products = checks.count("max_products", max_products, 2 * k)
+    checks.check_choice("which", which, ("largest", "smallest"))
+    checks.check_above("tolerance", tolerance, 0)
+    sign = 1 if which == "largest" else -1
+
+    def body(search: tuple) -> tuple:
+        return _continued(search, sign * product(next_row(search[0])), tolerance)
+
+    start = _random_start(key, layout=layout, steps=min(max_products - k, layout.size), k=k)
+    krylov, _, _ = iterate(lambda search: ~search[-1], body, start)
+    check_symmetric(krylov)
+    values, vectors = _ritz_pairs(krylov)
+    products = stacked(lambda index: sign * product(vectors[index]), k)
+    pairs = _measured(krylov, values, vectors, products, tolerance, sign=sign, layout=layout)
+    checks.check_finite_tree("the eigenvalue", pairs.value)
+    return pairs
+
+
+@functools.partial(jax.jit, static_argnames=("layout", "steps", "k"))
+def _random_start(key: Array, *, layout: Layout, steps: int, k: int) -> tuple[Krylov, Array, Array]:
+    """A search: the basis, the key of its next fresh direction, whether it is done."""
+    key, block_key = jax.random.split(key)
+    block = jax.random.normal(block_key, (k, layout.size), layout.dtype)
+    block = block / jnp.linalg.norm(block) if k == 1 else orthonormal_rows(block)
+    return krylov_start(block, steps=steps), key, jnp.bool_(False)
+
+
+@overwriting
+def _continued(search: tuple, product: Array, tolerance: float) -> tuple[Krylov, Array, Array]:
+    """A step of the search, which goes on in a fresh direction where the space closes, until the residuals are small.
+
+    Further copies of an eigenvalue lie outside an invariant subspace.
+    """
+    krylov, key, _ = search
+    krylov = expanded(krylov, product)
+    key, fresh_key = jax.random.split(key)
+    steps, width = krylov.coupling.shape
+    new = krylov.step - 1 + (width - steps)
+    missing = krylov.closed & (new < krylov.basis.shape[1])
+    row = jax.lax.cond(missing, lambda: _fresh_direction(krylov.basis, fresh_key), lambda: krylov.basis[new])
+    krylov = krylov._replace(basis=krylov.basis.at[new].set(row))
+    return krylov, key, _is_done(krylov, tolerance)
+
+
+def _fresh_direction(basis: Array, key: Array) -> Array:
+    """Random and orthogonal to all rows."""
+    vector = jax.random.normal(key, basis.shape[1:], basis.dtype)
+    rest, _ = orthogonalise(basis, vector / jnp.linalg.norm(vector))
+    return rest / jnp.linalg.norm(rest)
+
+
+def _is_done(krylov: Krylov, tolerance: float) -> Array:
+    steps, width = krylov.coupling.shape
+    values, coefficients = _largest(krylov)
+    waiting = jnp.arange(width, dtype=jnp.int32) >= krylov.step
+    outside = jnp.where(waiting[:, None], matmul(krylov.coupling.T, coefficients), 0)
+    # A little inside the tolerance, so that the residual measured at the end is within it despite rounding.
+    small = jnp.linalg.norm(outside, axis=0) <= 0.9 * _threshold(krylov.scale, values, tolerance)
+    return (small.all() & (krylov.step >= width - steps)) | (krylov.step >= steps)
+
+
+def _largest(krylov: Krylov) -> tuple[Array, Array]:
+    """The k largest values, largest first, and their coefficients [steps, k]."""
+    k = krylov.coupling.shape[1] - krylov.coupling.shape[0]
+    values, coefficients = ritz(krylov)
+    return values[::-1][:k], coefficients[:, ::-1][:, :k]
+
+
+def _threshold(scale: Array, values: Array, tolerance: float) -> Array:
+    """The residual at which a value counts as converged."""
+    floor = ROUNDING * jnp.finfo(values.dtype).eps * scale
+    return jnp.maximum(jnp.asarray(tolerance, values.dtype) * jnp.abs(values), floor)
+
+
+# One program each for what comes after the search: every operation of its own would be compiled for itself.
+@jax.jit
+def _ritz_pairs(krylov: Krylov) -> tuple[Array, Array]:
+    """The k largest values [k] / unit and unit vectors [k, n]."""
+    values, coefficients = _largest(krylov)
+    vectors = matmul(coefficients.T, krylov.basis[: coefficients.shape[0]])
+    return values, vectors / jnp.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@functools.partial(jax.jit, static_argnames=("sign", "layout"))
+def _measured(
+    krylov: Krylov, values: Array, vectors: Array, products: Array, tolerance: float, *, sign: int, layout: Layout
+) -> Eigenpairs:
+    residuals = jnp.linalg.norm(products / krylov.unit - values[:, None] * vectors, axis=1)
+    eigenvalues, errors = sign * krylov.unit * values, krylov.unit * residuals
+    converged = (residuals <= _threshold(krylov.scale, values, tolerance)) & jnp.isfinite(eigenvalues)
+    tree = jax.vmap(functools.partial(unravel, layout=layout))(vectors)
+    return Eigenpairs(eigenvalues, tree, errors, krylov.step + len(values), converged)

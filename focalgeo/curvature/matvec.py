@@ -1,4 +1,4 @@
-"""Matvecs of flat vectors, and the one loop around them: Python's on concrete arrays, XLA's when traced.
+"""Matvecs of flat vectors, and the loops around them: Python's on concrete arrays, XLA's when traced.
 
 A tree becomes a flat vector in the order of `jax.flatten_util.ravel_pytree`, in one dtype of at least float32.
 XLA runs a convolution inside a loop far slower on a CPU than the same jitted function called from Python, and only a
@@ -7,17 +7,18 @@ traced loop can be vmapped; so the loop is Python's while all values are known, 
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Float
 
-from focalgeo.checks import is_traced
-from focalgeo.curvature.arguments import check_callable, check_finite_tree, check_matches
+from focalgeo import checks
 from focalgeo.precision import at_highest
 from focalgeo.types import Array, PyTree
+
+MOST_PRODUCTS = 100_000  # the standard error of so many samples is 1/300 of a sample's
 
 
 class Layout(NamedTuple):
@@ -30,33 +31,28 @@ class Layout(NamedTuple):
     @property
     def size(self) -> int:
         """Number of scalars."""
-        return sum(math.prod(shape) for shape in self.shapes)
+        return sum(map(math.prod, self.shapes))
 
     @property
     def dtype(self) -> Any:
         """Float64 if a leaf is float64, else float32: bfloat16 would not hold an orthogonal basis."""
         return jnp.dtype(jnp.float64 if jnp.dtype(jnp.float64) in self.dtypes else jnp.float32)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a flat vector."""
-        return self.size * self.dtype.itemsize
-
 
 def layout_of(tree: PyTree) -> Layout:
     """Structure, shapes and dtypes of a tree of arrays, as JAX takes them: float64 is float32 unless x64 is on."""
     leaves, treedef = jax.tree.flatten(tree)
-    return Layout(treedef, tuple(leaf.shape for leaf in leaves), tuple(jnp.result_type(leaf) for leaf in leaves))
+    return Layout(treedef, tuple(leaf.shape for leaf in leaves), tuple(map(jnp.result_type, leaves)))
 
 
 @functools.partial(jax.jit, static_argnames="layout")
-def ravel(tree: PyTree, layout: Layout) -> Float[Array, " size"]:
+def ravel(tree: PyTree, layout: Layout) -> Array:
     """The tree as one vector of shape [layout.size] and dtype layout.dtype."""
     return jnp.concatenate([jnp.ravel(leaf).astype(layout.dtype) for leaf in jax.tree.leaves(tree)])
 
 
 @functools.partial(jax.jit, static_argnames="layout")
-def unravel(vector: Float[Array, " size"], layout: Layout) -> PyTree:
+def unravel(vector: Array, layout: Layout) -> PyTree:
     """The inverse of `ravel`: leaves get back their shapes and dtypes."""
     leaves, start = [], 0
     for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True):
@@ -66,75 +62,81 @@ def unravel(vector: Float[Array, " size"], layout: Layout) -> PyTree:
     return layout.treedef.unflatten(leaves)
 
 
-def checked_matvec(matvec):
-    """`matvec` at full precision, refusing a product that is no tree like its vector, or is concrete and not finite."""
-    check_callable(matvec, name="matvec")
+def checked_matvec(matvec: Callable, like: PyTree, key: Array) -> Callable:
+    """The door of every estimate: `matvec` at full precision, refusing a product unlike its vector, or not finite.
+
+    Raises:
+        InputError: `like` empty or not floating-point, no PRNG key, no function; a product that is no tree like its
+            vector.
+        RunError: a concrete product is not finite (the leaf is named).
+    """
+    checks.check_params("like", like)
+    checks.check_key(key)
+    checks.check_function("matvec", matvec)
     matvec = at_highest(matvec)
 
     def product(vector):
         tree = matvec(vector)
-        check_matches(tree, vector, name="the product of matvec", other="its vector")
-        check_finite_tree(tree, name="product")
+        checks.check_alike("the product of matvec", tree, "its vector", vector)
+        checks.check_finite_tree("product", tree)
         return tree
 
     return product
 
 
-def flat_matvec(matvec, layout: Layout, *, sign: int = 1):
-    """`sign * matvec` for flat vectors, checked."""
-    checked = checked_matvec(matvec)
-
-    def product(vector):
-        flat = ravel(checked(unravel(vector, layout)), layout)
-        return flat if sign > 0 else -flat
-
-    return product
+def flat_matvec(matvec: Callable, like: PyTree, key: Array) -> tuple[Layout, Callable]:
+    """The layout of `like`, and `checked_matvec` of flat vectors."""
+    product, layout = checked_matvec(matvec, like, key), layout_of(like)
+    return layout, lambda vector: ravel(product(unravel(vector, layout)), layout)
 
 
-def iterate(condition, body, state: PyTree) -> PyTree:
+def iterate(condition: Callable, body: Callable, state: PyTree) -> PyTree:
     """Applies `body` while `condition(state)` holds: in Python on concrete arrays, by lax.while_loop when traced.
 
     A matvec may close over traced values that are not in `state` at first; the switch then comes after one step.
     """
-    while not is_traced(state):
+    while not checks.is_traced(state):
         if not condition(state):
             return state
         state = body(state)
     return lax.while_loop(condition, body, state)
 
 
-def updating(function=None, **options):
+def stacked(function: Callable, count: int) -> PyTree:
+    """`function` of each index below count, its results along a new first axis; traced results by lax.map."""
+    first = function(jnp.int32(0))
+    if checks.is_traced(first):
+        return lax.map(function, jnp.arange(count, dtype=jnp.int32))
+    rows = _with_room(first, count)
+    for index in range(1, count):
+        rows = _placed(rows, index, function(jnp.int32(index)))
+    return rows
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _with_room(first, count):
+    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype).at[0].set(leaf), first)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _placed(rows, index, row):
+    return jax.tree.map(lambda leaf, value: leaf.at[index].set(value), rows, row)
+
+
+def overwriting(function: Callable) -> Callable:
     """jax.jit that overwrites its first argument where it can: on concrete arrays, not under jit and vmap.
 
     A donated buffer that only part of a vmapped call is batched over cannot be reused, and JAX warns about it.
     """
-    if function is None:
-        return functools.partial(updating, **options)
-    plain, overwriting = jax.jit(function, **options), jax.jit(function, donate_argnums=0, **options)
+    plain, donating = jax.jit(function), jax.jit(function, donate_argnums=0)
 
-    @functools.wraps(function)
-    def call(*arrays, **static):
-        return (plain if is_traced(arrays) else overwriting)(*arrays, **static)
+    def call(*arrays):
+        return (plain if checks.is_traced(arrays) else donating)(*arrays)
 
     return call
 
 
-def map_rows(function, rows: Float[Array, "rows size"]) -> Float[Array, "rows size"]:
-    """`function` (vector -> vector of the same length) applied to each row, one at a time."""
-
-    def body(state):
-        index, done = state
-        return index + 1, _set_row(done, index, function(_row(rows, index)))
-
-    count = rows.shape[0]
-    return iterate(lambda state: state[0] < count, body, (jnp.int32(0), jnp.zeros_like(rows)))[1]
-
-
 @jax.jit
-def _row(rows, index):
-    return rows[index]
-
-
-@updating
-def _set_row(rows, index, row):
-    return rows.at[index].set(row)
+def orthonormal_rows(rows: Array) -> Array:
+    """Orthonormal rows with the same span, by Householder, orthogonal whatever the rank."""
+    return jnp.linalg.qr(rows.T)[0].T

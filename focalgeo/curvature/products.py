@@ -1,21 +1,27 @@
-"""Exact products with the Hessian, Gauss-Newton and Fisher matrices, of all parameters or some; the dense Hessian."""
+"""Exact products with the Hessian, Gauss-Newton and Fisher matrices, of all parameters or some; the dense Hessian.
 
-import difflib
+And the check that a loss is the same at every call, which comes before any of them.
+"""
+
+import fnmatch
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+import numpy as np
 
-from focalgeo.checks import check_key, described
-from focalgeo.curvature.arguments import check_callable, check_matches, check_params, scalar
+from focalgeo import checks
 from focalgeo.curvature.matvec import layout_of, ravel, unravel
 from focalgeo.precision import at_highest
 from focalgeo.types import Array, InputError, PyTree
 
 DENSE_LIMIT = 5000
 DENSE_ROWS_AT_ONCE = 64
+
+
+def _check(params: PyTree, vector: PyTree) -> None:
+    checks.check_params("params", params)
+    checks.check_alike("vector", vector, "params", params)
 
 
 @at_highest
@@ -37,9 +43,8 @@ def hvp(loss, params: PyTree, vector: PyTree) -> PyTree:
 
     Source: Pearlmutter, Fast exact multiplication by the Hessian (1994).
     """
-    check_params(params)
-    check_matches(vector, params)
-    return jax.jvp(jax.grad(scalar(loss)), (params,), (vector,))[1]
+    _check(params, vector)
+    return jax.jvp(jax.grad(checks.scalar(loss)), (params,), (vector,))[1]
 
 
 @at_highest
@@ -60,11 +65,11 @@ def linearized_hvp(loss, params: PyTree):
 
     Accuracy: equal to `hvp` up to rounding; tests/curvature/test_products.py.
     """
-    check_params(params)
-    linear, like = jax.linearize(jax.grad(scalar(loss)), params)[1], jax.eval_shape(lambda: params)
+    checks.check_params("params", params)
+    linear = jax.linearize(jax.grad(checks.scalar(loss)), params)[1]
 
     def product(vector: PyTree) -> PyTree:
-        check_matches(vector, like)
+        checks.check_alike("vector", vector, "params", params)
         return linear(vector)
 
     return product
@@ -93,17 +98,14 @@ def ggn_vp(outputs, output_loss, params: PyTree, vector: PyTree) -> PyTree:
 
     Source: Schraudolph, Fast curvature matrix-vector products for second-order gradient descent (2002).
     """
-    check_params(params)
-    check_matches(vector, params)
-    check_callable(outputs, name="outputs")
+    _check(params, vector)
     predictions, pullback = jax.vjp(outputs, params)
-    check_params(predictions, name="what outputs returns")
     tangent = jax.jvp(outputs, (params,), (vector,))[1]
     return pullback(hvp(output_loss, predictions, tangent))[0]
 
 
 @at_highest
-def dense_hessian(loss, params: PyTree) -> Float[Array, "size size"]:
+def dense_hessian(loss, params: PyTree) -> Array:
     """The full Hessian as a matrix [n, n], rows and columns in the order of `jax.flatten_util.ravel_pytree`.
 
     An oracle for small problems: n products, n squared numbers.
@@ -120,12 +122,10 @@ def dense_hessian(loss, params: PyTree) -> Float[Array, "size size"]:
 
     Accuracy: float rounding; against float64 NumPy in tests/curvature/test_products.py.
     """
-    check_params(params)
+    checks.check_params("params", params)
     layout = layout_of(params)
     if layout.size > DENSE_LIMIT:
-        raise InputError(
-            f"dense_hessian: {layout.size} parameters, at most {DENSE_LIMIT}; use hvp, trace or lambda_max"
-        )
+        raise InputError(f"params hold {layout.size} numbers: dense_hessian takes at most {DENSE_LIMIT}")
 
     def row(unit):
         return ravel(hvp(loss, params, unravel(unit, layout)), layout)
@@ -134,8 +134,7 @@ def dense_hessian(loss, params: PyTree) -> Float[Array, "size size"]:
     return jax.lax.map(row, units, batch_size=min(DENSE_ROWS_AT_ONCE, layout.size))
 
 
-@at_highest
-def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree, *, key: Array | None = None) -> PyTree:
+def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree) -> PyTree:
     """Fisher product F v, F the mean over examples of J' (diag p - p p') J, J the Jacobian of an example's logits.
 
     The labels are the model's own, not the data's: this is not the "empirical Fisher". F is the Gauss-Newton matrix of
@@ -146,8 +145,6 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree,
         logits: params -> [..., classes], all examples.
         params: tree of floating-point arrays.
         vector: tree of the same structure and shapes.
-        key: None takes the expectation over labels; a PRNG key draws one label for each example, whose F is the mean of
-            J' g g' J with g = p - e_y. One key is one matrix: keep it for all products of a measurement.
 
     Returns:
         F v, a tree like `params`.
@@ -159,42 +156,12 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree,
 
     Source: Martens, New insights and perspectives on the natural gradient method (2020), sections 5 and 9.
     """
-    logits = _with_classes(logits)
-    if key is None:
-        return ggn_vp(logits, _mean_log_partition, params, vector)
-    check_key(key)
-    check_params(params)
-    check_matches(vector, params)
-    outputs, pullback = jax.vjp(logits, params)
-    tangent = jax.jvp(logits, (params,), (vector,))[1]
-    labels = jax.random.categorical(key, outputs)
-    drawn = jax.nn.one_hot(labels, outputs.shape[-1], dtype=bool)
-    others = jnp.where(drawn, 0, jax.nn.softmax(outputs))
-    # p - 1 would be 0 where p rounds to 1
-    gradient = jnp.where(drawn, -jnp.sum(others, axis=-1, keepdims=True), others)
-    slope = jnp.sum(gradient * tangent, axis=-1, keepdims=True)
-    return pullback(gradient * slope / labels.size)[0]
+    return ggn_vp(lambda point: checks.score_rows("logits", logits(point)), _mean_log_partition, params, vector)
 
 
 def _mean_log_partition(logits: Array) -> Array:
     """Cross-entropy but for the true class's logit, which is linear and adds nothing to a second derivative."""
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1))
-
-
-def _with_classes(logits: Callable[[PyTree], Array]) -> Callable[[PyTree], Array]:
-    check_callable(logits, name="logits")
-
-    def checked(params: PyTree) -> Array:
-        outputs = logits(params)
-        fits = getattr(outputs, "ndim", 0) > 0 and outputs.size and jnp.issubdtype(outputs.dtype, jnp.floating)
-        if not fits or outputs.shape[-1] < 2:
-            raise InputError(
-                f"the function of the logits returns {described(outputs)}, no array [..., classes] of floating-point "
-                "numbers, 2 or more classes; return the logits, no loss"
-            )
-        return outputs
-
-    return checked
 
 
 def restrict(
@@ -219,35 +186,64 @@ def restrict(
 
     Accuracy: equal to the blocks of a dense Hessian; tests/curvature/test_products.py.
     """
-    check_params(params)
-    check_callable(function, name="function")
+    checks.check_params("params", params)
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
-    named = {_name(path): leaf for path, leaf in leaves}
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
     if len(named) < len(leaves):
-        raise InputError(f'two leaves have one path, as "a/b" and a -> b have: {_repeated(leaves)}; rename one')
-    if not patterns:
-        raise InputError(f'no pattern of parameters is given; give one such as "{next(iter(named))}"')
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise InputError(f'a pattern is {type(pattern).__name__}, not text; give one such as "{next(iter(named))}"')
-        if not any(fnmatchcase(name, pattern) for name in named):
-            nearest = difflib.get_close_matches(pattern, named, n=1, cutoff=0.0)[0]
-            raise InputError(f'no parameter matches "{pattern}"; did you mean "{nearest}"?')
-    kept = {name: leaf for name, leaf in named.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
+        raise InputError(f'two leaves have one path, as "a/b" and a -> b have, among {", ".join(named)}: rename one')
+    matched = {pattern: fnmatch.filter(named, pattern) for pattern in patterns or [""]}
+    for pattern, names in matched.items():
+        if not names:
+            raise InputError.of_choice("pattern of parameters", pattern, named)
+    kept = {name: named[name] for name in named if any(name in names for names in matched.values())}
 
     def restricted(some: dict[str, Array]) -> PyTree:
-        for name in some:
-            if name not in kept:
-                raise InputError(f'"{name}" is none of the leaves that were kept: {", ".join(kept)}')
+        if not some.keys() <= kept.keys():
+            raise InputError(f"{', '.join(some)} are not all among the leaves that were kept: {', '.join(kept)}")
         return function(structure.unflatten([some.get(name, leaf) for name, leaf in named.items()]))
 
     return restricted, kept
 
 
-def _name(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
+@at_highest
+def check_deterministic(loss, params: PyTree, *, tolerance: float = 1e-5) -> None:
+    """Evaluates loss and gradient twice and refuses a loss that is not the same function of `params` both times.
 
+    A loss that changes between two calls has no Hessian, so this comes before any measurement of one.
 
-def _repeated(leaves: list) -> str:
-    names = [_name(path) for path, _ in leaves]
-    return next(name for name in names if names.count(name) > 1)
+    The losses may differ by `tolerance` relatively, the gradients by `tolerance` times their norm: a GPU reorders sums
+    by about 1e-6, dropout or another batch changes far more. `tolerance=0.0` asks for equal bits. Only differences
+    between calls are detected: dropout with a fixed key, or batch statistics of one fixed batch, are deterministic and
+    pass. A loss that is already jitted keeps what it read when it was traced; pass it unjitted if it reads anything but
+    its argument.
+
+    Args:
+        loss: params -> one floating-point number.
+        params: tree of concrete floating-point arrays.
+        tolerance: relative difference that still passes, 0 or more.
+
+    Raises:
+        InputError: the two evaluations differ; the arguments are traced; else as for `hvp`.
+        RunError: the loss or the gradient is not finite; the leaf is named.
+
+    Accuracy: noise of 1e-3 is caught and a sum in another order passes; tests/curvature/test_products.py.
+    """
+    checks.check_params("params", params)
+    checks.check_interval("tolerance", tolerance, 0, float("inf"))
+    if checks.is_traced(params):
+        raise InputError("check_deterministic compares values; call it outside jit, vmap and grad")
+    evaluate = jax.value_and_grad(checks.scalar(loss))
+    first, second = evaluate(params), evaluate(params)
+    for what, before, after in zip(("loss", "gradient"), first, second, strict=True):
+        checks.check_finite_tree(what, before)
+        before, after = (
+            np.concatenate([np.ravel(leaf).astype(np.float64) for leaf in jax.tree.leaves(jax.device_get(tree))])
+            for tree in (before, after)
+        )
+        difference, size = np.linalg.norm(after - before), np.linalg.norm(before)
+        # Written so that a second evaluation that is NaN is refused too.
+        if not difference <= tolerance * size:
+            raise InputError(
+                f"the {what} changes from call to call (by {difference:.2g}, its size is {size:.2g}): "
+                "switch off dropout, use batch statistics in evaluation mode, and fix the data and their order"
+            )

@@ -8,6 +8,7 @@ loss_values).
 import inspect
 from collections.abc import Callable
 
+# ruff: noqa: F401
 from focalgeo.losses.adaptive import (
     POLICIES,
     SCHEDULES,
@@ -35,45 +36,20 @@ from focalgeo.losses.focal import (
 from focalgeo.losses.kernel import mmce, weighted_mmce
 from focalgeo.types import Array, InputError, PyTree
 
-__all__ = [
-    "FUNCTIONS",
-    "LOSSES",
-    "PENALTIES",
-    "POLICIES",
-    "SCHEDULES",
-    "AdaFocalState",
-    "adafocal_gamma",
-    "adafocal_loss",
-    "adafocal_state",
-    "adafocal_update",
-    "brier_loss",
-    "confidence_penalised_cross_entropy",
-    "cross_entropy",
-    "dual_focal_loss",
-    "focal_loss",
-    "hyperparameters",
-    "label_smoothed_cross_entropy",
-    "make_loss",
-    "mmce",
-    "sample_dependent_focal_loss",
-    "sample_gamma",
-    "scheduled_focal_loss",
-    "signed_focal_loss",
-    "weighted_by_class",
-    "weighted_mmce",
-]
-
 LOSSES: dict[str, Callable[..., Array]] = {
-    "cross_entropy": cross_entropy,
-    "label_smoothed_cross_entropy": label_smoothed_cross_entropy,
-    "brier_loss": brier_loss,
-    "focal_loss": focal_loss,
-    "sample_dependent_focal_loss": sample_dependent_focal_loss,
-    "scheduled_focal_loss": scheduled_focal_loss,
-    "adafocal_loss": adafocal_loss,
-    "signed_focal_loss": signed_focal_loss,
-    "dual_focal_loss": dual_focal_loss,
-    "confidence_penalised_cross_entropy": confidence_penalised_cross_entropy,
+    function.__name__: function
+    for function in (
+        cross_entropy,
+        label_smoothed_cross_entropy,
+        brier_loss,
+        focal_loss,
+        sample_dependent_focal_loss,
+        scheduled_focal_loss,
+        adafocal_loss,
+        signed_focal_loss,
+        dual_focal_loss,
+        confidence_penalised_cross_entropy,
+    )
 }
 
 PENALTIES: dict[str, Callable[..., Array]] = {"mmce": mmce, "weighted_mmce": weighted_mmce}

@@ -5,21 +5,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Integer
 
-from focalgeo.checks import (
-    array_of,
-    check_bins,
-    check_finite,
-    check_interval,
-    in_interval,
-    is_traced,
-    marked,
-    mask_array,
-    number_array,
-)
-from focalgeo.losses.focal import focal_of, signed_focal_of
-from focalgeo.losses.log_odds import labelled_rows, true_class_probability
+from focalgeo import checks
+from focalgeo.losses.focal import focal_loss, signed_focal_loss
+from focalgeo.losses.log_odds import Labels, Logits, PerExample, true_class_probability
 from focalgeo.types import Array, InputError
 
 
@@ -56,7 +45,7 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-def sample_gamma(p: Float[Array, "*batch"], thresholds: Array, gammas: Array) -> Float[Array, "*batch"]:
+def sample_gamma(p: PerExample, thresholds: Array, gammas: Array) -> PerExample:
     """Gamma of each example by its true-class probability: gammas[number of thresholds strictly below p].
 
     The ranges are closed on the right, (t_i-1, t_i], as in the paper. A threshold one float32 step lower gives the
@@ -68,46 +57,37 @@ def sample_gamma(p: Float[Array, "*batch"], thresholds: Array, gammas: Array) ->
         gammas: Float [n + 1].
 
     Returns:
-        [...] float32, a constant for differentiation; NaN where a traced p lies outside. Tested in
-        tests/losses/test_adaptive.py.
+        [...] float32, a constant for differentiation. Tested in tests/losses/test_adaptive.py.
 
     Raises:
         InputError: p outside 0 to 1, thresholds that do not ascend, or not one gamma more than thresholds.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLA in its first version, FLSD in the published one).
     """
-    check_interval("p", p, 0, 1)
-    return _by_probability(jnp.asarray(p, jnp.float32), *_checked_steps("thresholds", thresholds, gammas))
+    checks.check_interval("p", p, 0, 1)
+    thresholds, gammas = _steps("thresholds", thresholds, gammas)
+    p = jax.lax.stop_gradient(jnp.asarray(p, jnp.float32))
+    return jax.lax.stop_gradient(gammas[jnp.searchsorted(thresholds, p, side="left")])
 
 
-def _by_probability(p: Array, thresholds: Array, gammas: Array) -> Array:
-    """`sample_gamma` of what has been checked."""
-    index = jnp.searchsorted(thresholds, jax.lax.stop_gradient(p), side="left")
-    return jax.lax.stop_gradient(marked(in_interval(p, 0, 1), gammas[index]))
-
-
-def _checked_steps(name: str, steps: Array, gammas: Array) -> tuple[Array, Array]:
-    """Steps [n] that ascend and gammas [n + 1] as float32; where traced steps do not ascend, gammas are NaN."""
-    check_finite(name, steps)
-    check_finite("gammas", gammas)
-    steps, gammas = (jnp.asarray(array_of(*each)).astype(jnp.float32) for each in ((name, steps), ("gammas", gammas)))
-    if steps.ndim != 1 or gammas.shape != (steps.size + 1,):
-        shapes = f"{name} have shape {steps.shape}, gammas {gammas.shape}"
-        raise InputError(f"{shapes}: give two lists, and one gamma more than {name}")
-    ascending = jnp.all(steps[1:] > steps[:-1])
-    if not is_traced(ascending) and not ascending:
+def _steps(name: str, steps: Array, gammas: Array) -> tuple[Array, Array]:
+    """Steps [n] that ascend and gammas [n + 1], as float32."""
+    checks.check_finite(name, steps)
+    checks.check_finite("gammas", gammas)
+    steps, gammas = (jnp.asarray(values).astype(jnp.float32) for values in (steps, gammas))
+    checks.check_array(name, steps, shape=(None,))
+    checks.check_array(f"gammas for {name} {steps.shape}", gammas, shape=(steps.size + 1,))
+    if not (checks.is_traced(steps) or jnp.all(steps[1:] > steps[:-1])):
         raise InputError(f"{name} are {np.asarray(steps).tolist()}: give them in ascending order")
-    return steps, marked(ascending, gammas)
+    return steps, gammas
 
 
-def sample_dependent_focal_loss(
-    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int, thresholds: Array, gammas: Array
-) -> Float[Array, "*batch"]:
+def sample_dependent_focal_loss(logits: Logits, labels: Labels, thresholds: Array, gammas: Array) -> PerExample:
     """Focal loss in nats whose gamma is `sample_gamma` of the example's own p_y.
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
+        labels: Int [...], from 0 to classes - 1.
         thresholds: Float [n], ascending; those of the papers are in POLICIES.
         gammas: Float [n + 1], 0 or more.
 
@@ -117,23 +97,21 @@ def sample_dependent_focal_loss(
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5.
     """
-    rows, (thresholds, gammas) = labelled_rows(logits, labels), _checked_steps("thresholds", thresholds, gammas)
-    p = true_class_probability(rows.logits, rows.labels)
-    return focal_of(rows, _by_probability(p, thresholds, gammas))
+    return focal_loss(logits, labels, sample_gamma(true_class_probability(logits, labels), thresholds, gammas))
 
 
 def scheduled_focal_loss(
-    logits: Float[Array, "*batch classes"],
-    labels: Integer[Array, "*batch"] | int,
+    logits: Logits,
+    labels: Labels,
     epoch: Array,
     boundaries: Array,
     gammas: Array,
-) -> Float[Array, "*batch"]:
+) -> PerExample:
     """Focal loss in nats whose gamma is gammas[number of boundaries at or below the epoch].
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
+        labels: Int [...], from 0 to classes - 1.
         epoch: Scalar from 0 (the first epoch), may be traced. Below 0 it takes the first gamma.
         boundaries: [n], ascending; those of the paper are in SCHEDULES.
         gammas: Float [n + 1], 0 or more.
@@ -143,11 +121,9 @@ def scheduled_focal_loss(
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLS-532, FLS-531; FLSc in the published version).
     """
-    rows, (boundaries, gammas) = labelled_rows(logits, labels), _checked_steps("boundaries", boundaries, gammas)
-    check_finite("epoch", epoch)
-    epoch = jnp.asarray(number_array("epoch", epoch, ())).astype(jnp.float32)
-    gamma = gammas[jnp.searchsorted(boundaries, epoch, side="right")]
-    return focal_of(rows, marked(jnp.isfinite(epoch), gamma))
+    boundaries, gammas = _steps("boundaries", boundaries, gammas)
+    epoch = jnp.asarray(checks.number_array("epoch", epoch, ())).astype(jnp.float32)
+    return focal_loss(logits, labels, gammas[jnp.searchsorted(boundaries, epoch, side="right")])
 
 
 FLIP, LOWEST, HIGHEST = 0.2, -2.0, 20.0  # of AdaFocal's gamma
@@ -156,18 +132,18 @@ FLIP, LOWEST, HIGHEST = 0.2, -2.0, 20.0  # of AdaFocal's gamma
 class AdaFocalState(NamedTuple):
     """AdaFocal's bins of confidence and the gamma of each, kept from epoch to epoch; a pytree of float32."""
 
-    edges: Float[Array, " bins-1"]  # ascending: bin i holds edges[i - 1] <= p < edges[i]
-    gammas: Float[Array, " bins"]
+    edges: Array  # [bins-1], ascending: bin i holds edges[i - 1] <= p < edges[i]
+    gammas: Array  # [bins]
 
 
 def adafocal_state(num_bins: int = 15) -> AdaFocalState:
     """The state before the first update: gamma 1 in every one of `num_bins` bins of equal width, 10,000 at most."""
-    check_bins(num_bins)
+    checks.check_bins(num_bins)
     edges = np.arange(1, num_bins, dtype=np.float32) / np.float32(num_bins)
     return AdaFocalState(*jax.device_put((edges, np.ones(num_bins, np.float32))))
 
 
-def next_gamma(gamma: Float[Array, "*batch"] | float, gap: Float[Array, "*batch"] | float) -> Float[Array, "..."]:
+def next_gamma(gamma: PerExample | float, gap: PerExample | float) -> Array:
     """AdaFocal's rule gamma exp(sign(gamma) gap), then a flip of sign to 0.2 where it shrinks below, then a clip.
 
     Args:
@@ -187,10 +163,10 @@ def next_gamma(gamma: Float[Array, "*batch"] | float, gap: Float[Array, "*batch"
 
 def adafocal_update(
     state: AdaFocalState,
-    confidence: Float[Array, " examples"],
+    confidence: Array,
     correct: Array,
     *,
-    mask: Bool[Array, " examples"] | None = None,
+    mask: Array | None = None,
 ) -> AdaFocalState:
     """The state after an epoch: bins of equal mass from validation confidence, and each gamma moved by its gap.
 
@@ -205,20 +181,25 @@ def adafocal_update(
         mask: Bool [examples]; False counts for nothing. Without one True anywhere the state stays as it is.
 
     Returns:
-        The new AdaFocalState. Works under jit and vmap, where a confidence that counts and is none gives NaN in all
-        gammas. Tested in tests/losses/test_adaptive.py.
+        The new AdaFocalState. Works under jit and vmap. Tested in tests/losses/test_adaptive.py.
 
     Raises:
         InputError: arrays of different shapes; a concrete confidence outside 0 to 1 that counts.
 
     Source: Ghosh et al., arXiv 2211.11838.
     """
-    state, (confidence, correct, mask) = _checked_state(state), _checked_validation(confidence, correct, mask)
-    valid = jnp.all(in_interval(confidence, 0, 1) & in_interval(correct, 0, 1) | ~mask)
-    state = state._replace(gammas=marked(valid, state.gammas))
+    state, confidence = _of_one_shape(state), checks.number_array("confidence", confidence)
+    checks.check_array("confidence", confidence, shape=(None,))
+    mask = checks.mask_array(mask, confidence, "confidence")
+    mask = jnp.ones(confidence.shape, bool) if mask is None else jnp.asarray(mask).astype(bool)
+    checks.check_array("correct", correct := checks.array_of("correct", correct), shape=confidence.shape)
+    confidence, correct = (
+        jnp.where(mask, jnp.asarray(values).astype(jnp.float32), 0) for values in (confidence, correct)
+    )
+    checks.check_interval("confidence", confidence, 0, 1)
+    checks.check_interval("correct", correct, 0, 1)
     order = jnp.argsort(jnp.where(mask, confidence, jnp.inf))
-    confidence, mask = jnp.where(mask, confidence, 0)[order], mask[order]
-    correct = jnp.where(mask, correct[order], 0)
+    confidence, correct, mask = confidence[order], correct[order], mask[order]
     num_bins = state.gammas.size
     bins = jnp.where(mask, _bin_of_rank(jnp.sum(mask), confidence.size, num_bins), num_bins)
 
@@ -233,54 +214,29 @@ def adafocal_update(
     return AdaFocalState(jnp.where(jnp.any(mask), edges, state.edges), gammas)
 
 
-def _checked_state(state: AdaFocalState) -> AdaFocalState:
-    if not isinstance(state, AdaFocalState):
-        raise InputError(f"the state of AdaFocal is a {type(state).__name__}: give an AdaFocalState, adafocal_state()")
-    edges, gammas = (jnp.asarray(number_array("the state of AdaFocal", leaf)).astype(jnp.float32) for leaf in state)
-    if gammas.ndim != 1 or not gammas.size or edges.shape != (gammas.size - 1,):
-        shapes = f"edges {edges.shape}, gammas {gammas.shape}"
-        raise InputError(f"the state of AdaFocal has {shapes}: give one gamma more than edges, adafocal_state()")
+def _of_one_shape(state: AdaFocalState) -> AdaFocalState:
+    edges, gammas = (jnp.asarray(checks.number_array("the state", leaf)).astype(jnp.float32) for leaf in state)
+    checks.check_array(f"edges for gammas {gammas.shape}", edges, shape=(gammas.size - 1,))
     return AdaFocalState(edges, gammas)
 
 
-def _checked_validation(confidence: Array, correct: Array, mask: Array | None) -> tuple[Array, Array, Array]:
-    """Confidence, correctness and mask [examples] of the validation examples as float32 and bool."""
-    confidence = number_array("confidence", confidence)
-    correct, mask = array_of("correct", correct), mask_array(mask, confidence, "confidence")
-    if confidence.ndim != 1 or correct.shape != confidence.shape or confidence.size == 0:
-        shapes = f"confidence has shape {confidence.shape}, correct {correct.shape}"
-        raise InputError(f"{shapes}: give one of each for every example, and one example or more")
-    for name, values in (("confidence", confidence), ("correct", correct)):
-        if not is_traced(values, mask):
-            check_interval(name, np.float32(values)[slice(None) if mask is None else np.asarray(mask, bool)], 0, 1)
-    mask = jnp.ones(confidence.shape, bool) if mask is None else jnp.asarray(mask).astype(bool)
-    return jnp.asarray(confidence).astype(jnp.float32), jnp.asarray(correct).astype(jnp.float32), mask
-
-
-def adafocal_gamma(state: AdaFocalState, p: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+def adafocal_gamma(state: AdaFocalState, p: PerExample) -> PerExample:
     """Gamma of the bin with edges[i - 1] <= p < edges[i], a constant for differentiation.
 
     The first and the last bin reach to 0 and 1. The look-up is by true-class probability, though the bins are those of
     validation confidence: so do paper and code.
     """
-    check_interval("p", p, 0, 1)
-    return _by_bin(_checked_state(state), jnp.asarray(p, jnp.float32))
+    checks.check_interval("p", p, 0, 1)
+    p, (edges, gammas) = jax.lax.stop_gradient((jnp.asarray(p, jnp.float32), _of_one_shape(state)))
+    return gammas[jnp.searchsorted(edges, p, side="right")]
 
 
-def _by_bin(state: AdaFocalState, p: Array) -> Array:
-    """`adafocal_gamma` of what has been checked; NaN where a traced p lies outside 0 to 1."""
-    p, (edges, gammas) = jax.lax.stop_gradient((p, state))
-    return marked(in_interval(p, 0, 1), gammas[jnp.searchsorted(edges, p, side="right")])
-
-
-def adafocal_loss(
-    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int, adafocal: AdaFocalState
-) -> Float[Array, "*batch"]:
+def adafocal_loss(logits: Logits, labels: Labels, adafocal: AdaFocalState) -> PerExample:
     """AdaFocal's loss in nats: `signed_focal_loss` with `adafocal_gamma` of the example's own p_y.
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
+        labels: Int [...], from 0 to classes - 1.
         adafocal: The current AdaFocalState; no gradient flows into it.
 
     Returns:
@@ -289,8 +245,8 @@ def adafocal_loss(
 
     Source: Ghosh et al., arXiv 2211.11838.
     """
-    rows, state = labelled_rows(logits, labels), _checked_state(adafocal)
-    return signed_focal_of(rows, _by_bin(state, true_class_probability(rows.logits, rows.labels)))
+    gamma = adafocal_gamma(adafocal, true_class_probability(logits, labels))
+    return signed_focal_loss(logits, labels, gamma)
 
 
 def _bin_of_rank(count, size, num_bins):

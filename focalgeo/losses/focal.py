@@ -2,44 +2,44 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Integer
 
-from focalgeo.checks import check_finite, marked, number_array
-from focalgeo.losses.log_odds import LabelledRows, labelled_rows, log_rest, margins, softplus, true_class_log_odds
+from focalgeo import checks
+from focalgeo.losses.log_odds import (
+    Labels,
+    Logits,
+    Numbers,
+    PerExample,
+    labelled_rows,
+    log_rest,
+    margins,
+    softplus,
+    true_class_log_odds,
+)
 from focalgeo.types import Array
 
 
-def focal_loss(
-    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int, gamma: Float[Array, "..."] | float
-) -> Float[Array, "*batch"]:
+def focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
     """Focal loss -(1 - p_y)^gamma log p_y in nats, with p = softmax(logits).
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
+        labels: Int [...], from 0 to classes - 1.
         gamma: Float scalar or [...], 0 or more; it may be traced and differentiated. Zero gives `cross_entropy` bit
             for bit. Below zero the loss is not convex and its gradient in p has no bound: not a loss to train with.
 
     Returns:
         [...] float32, non-negative, computed as exp(gamma log(1 - p_y)) times -log p_y from the log-odds. Value and
         derivatives up to the third are finite for any finite logits, up to 3.4e38 (see `log_odds`), where the power of
-        a rounded 1 - p gives NaN for gamma < 1; logits or a traced gamma that are not finite give NaN. Relative to
+        a rounded 1 - p gives NaN for gamma < 1. Relative to
         float64 the gradient is right to 2e-5, the Hessian to 1e-4, down to where float32 underflows.
-        Tested in tests/losses/test_losses.py.
+        Tested in tests/losses/test_family.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 4; Kimura & Naganuma, arXiv 2405.00442, Eq. 3.
     """
-    rows = labelled_rows(logits, labels)
-    return focal_of(rows, checked_gamma(gamma, rows.logits))
-
-
-def focal_of(rows: LabelledRows, gamma: Array) -> Array:
-    """`focal_loss` of what has been checked; NaN where gamma is not finite."""
-    logits, labels, valid = rows
+    logits, labels = labelled_rows(logits, labels)
     log_odds = true_class_log_odds(logits, labels)
-    gamma, log_complement = gamma.astype(log_odds.dtype), -softplus(log_odds)
-    loss = jnp.exp(_in_reach(log_odds, gamma * log_complement)) * softplus(-log_odds)
-    return marked(valid & jnp.isfinite(gamma), loss)
+    exponent = _finite(gamma, logits) * -softplus(log_odds)
+    return jnp.exp(_in_reach(log_odds, exponent)) * softplus(-log_odds)
 
 
 def _in_reach(log_odds: Array, exponent: Array) -> Array:
@@ -47,22 +47,20 @@ def _in_reach(log_odds: Array, exponent: Array) -> Array:
     return jnp.where(log_odds > 1.25 * jnp.log(jnp.finfo(log_odds.dtype).tiny), exponent, 0)
 
 
-def checked_gamma(gamma: Float[Array, "..."] | float, logits: Array) -> Array:
+def _finite(gamma: Numbers, logits: Array) -> Array:
     """Gamma in the type of the logits [..., classes]: a finite scalar, or one for each row."""
-    check_finite("gamma", gamma)
-    return jnp.asarray(number_array("gamma", gamma, logits.shape[:-1]), logits.dtype)
+    checks.check_finite("gamma", gamma)
+    return jnp.asarray(checks.number_array("gamma", gamma, logits.shape[:-1]), logits.dtype)
 
 
-def signed_focal_loss(
-    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int, gamma: Float[Array, "..."] | float
-) -> Float[Array, "*batch"]:
+def signed_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
     """Focal loss for gamma >= 0 and its inverse -(1 + p_y)^|gamma| log p_y for gamma < 0, in nats.
 
     The branch below zero is not the focal loss's own formula at a negative gamma, which has no bounded gradient in p.
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
+        labels: Int [...], from 0 to classes - 1.
         gamma: Float scalar or [...] of either sign, may be traced. Zero gives `cross_entropy` bit for bit, and above
             zero `focal_loss` bit for bit.
 
@@ -72,23 +70,14 @@ def signed_focal_loss(
 
     Source: Ghosh et al., AdaFocal, arXiv 2211.11838, the inverse-focal loss; the published code uses 1 + p.
     """
-    rows = labelled_rows(logits, labels)
-    return signed_focal_of(rows, checked_gamma(gamma, rows.logits))
-
-
-def signed_focal_of(rows: LabelledRows, gamma: Array) -> Array:
-    """`signed_focal_loss` of what has been checked; NaN where gamma is not finite."""
-    logits, labels, valid = rows
-    log_odds = true_class_log_odds(logits, labels)
-    gamma, log_complement = gamma.astype(log_odds.dtype), -softplus(log_odds)
+    logits, labels = labelled_rows(logits, labels)
+    gamma, log_odds = _finite(gamma, logits), true_class_log_odds(logits, labels)
     log_one_plus_p = jnp.log1p(jnp.exp(-softplus(-log_odds)))
-    exponent = jnp.where(gamma >= 0, gamma * log_complement, -gamma * log_one_plus_p)
-    return marked(valid & jnp.isfinite(gamma), jnp.exp(_in_reach(log_odds, exponent)) * softplus(-log_odds))
+    exponent = jnp.where(gamma >= 0, gamma * -softplus(log_odds), -gamma * log_one_plus_p)
+    return jnp.exp(_in_reach(log_odds, exponent)) * softplus(-log_odds)
 
 
-def dual_focal_loss(
-    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int, gamma: Float[Array, "..."] | float
-) -> Float[Array, "*batch"]:
+def dual_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
     """Dual focal loss -(1 - p_y + p_j)^gamma log p_y in nats; p_j is the largest probability strictly below p_y.
 
     Where no class lies strictly below p_y, p_j is 0. Ties with the true class are left out, as in the published code;
@@ -97,7 +86,7 @@ def dual_focal_loss(
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
+        labels: Int [...], from 0 to classes - 1.
         gamma: Float scalar or [...], 0 or more, may be traced. Zero gives `cross_entropy` bit for bit.
 
     Returns:
@@ -106,37 +95,34 @@ def dual_focal_loss(
 
     Source: Tao et al., arXiv 2305.13665.
     """
-    logits, labels, valid = labelled_rows(logits, labels)
-    gamma = checked_gamma(gamma, logits)
+    logits, labels = labelled_rows(logits, labels)
+    gamma = _finite(gamma, logits)
     margin = margins(logits, labels)
     rest = log_rest(margin)
     log_complement = -softplus(margin.gap - rest) + jnp.log1p(_share_of_next(logits, margin, rest, labels))
-    loss = jnp.exp(_in_reach(margin.gap - rest, gamma * log_complement)) * softplus(rest - margin.gap)
-    return marked(valid & jnp.isfinite(gamma), loss)
+    return jnp.exp(_in_reach(margin.gap - rest, gamma * log_complement)) * softplus(rest - margin.gap)
 
 
 def _share_of_next(logits, margin, rest, labels):
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     below = logits < jnp.sum(jnp.where(is_true, logits, 0), axis=-1, keepdims=True)
     nearest = jnp.argmax(jnp.where(below, logits, -jnp.inf), axis=-1)
-    chosen = below & jax.nn.one_hot(nearest, logits.shape[-1], dtype=bool)
-    lag = jnp.sum(jnp.where(chosen, margin.lag, 0), axis=-1)
+    is_next = below & jax.nn.one_hot(nearest, logits.shape[-1], dtype=bool)
+    lag = jnp.sum(jnp.where(is_next, margin.lag, 0), axis=-1)
     return jnp.where(jnp.any(below, axis=-1), jnp.exp(lag - rest), 0)
 
 
 _FAR = 200.0  # a logit so far behind the largest has no probability in float32
 
 
-def confidence_penalised_cross_entropy(
-    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int, gamma: Float[Array, "..."] | float
-) -> Float[Array, "*batch"]:
+def confidence_penalised_cross_entropy(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
     """Cross-entropy and gamma KL(p || uniform), -log p_y + gamma (log classes - H(p)), in nats; H is the entropy of p.
 
     Focal loss is at least this less gamma log classes, since (1 - p_y)^gamma >= 1 - gamma p_y (gamma >= 1).
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1; a traced one outside gives NaN, with derivatives of 0.
+        labels: Int [...], from 0 to classes - 1.
         gamma: Float scalar or [...], 0 or more, may be traced. Zero gives `cross_entropy` bit for bit.
 
     Returns:
@@ -147,11 +133,10 @@ def confidence_penalised_cross_entropy(
     Source: Mukhoti et al., arXiv 2002.09437, App. H (the bound); Kimura & Naganuma, arXiv 2405.00442, Lemma 1 and
     Corollary 2, with a uniform prior; Pereyra et al., arXiv 1701.06548 (the penalty).
     """
-    logits, labels, valid = labelled_rows(logits, labels)
-    gamma = checked_gamma(gamma, logits)
+    logits, labels = labelled_rows(logits, labels)
+    gamma = _finite(gamma, logits)
     entropy, largest = _entropy(logits), jnp.log(jnp.asarray(logits.shape[-1], logits.dtype))
-    loss = softplus(-true_class_log_odds(logits, labels)) + gamma * (largest - entropy)
-    return marked(valid & jnp.isfinite(gamma), loss)
+    return softplus(-true_class_log_odds(logits, labels)) + gamma * (largest - entropy)
 
 
 def _entropy(logits: Array) -> Array:

@@ -2,21 +2,19 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Bool, Float, Integer
 
-from focalgeo.checks import TABLE, array_of, is_traced, label_array, marked, mask_array, score_rows
-from focalgeo.losses.log_odds import softplus, true_class_log_odds, valid_rows
-from focalgeo.types import Array, InputError
+from focalgeo import checks
+from focalgeo.losses.log_odds import softplus, true_class_log_odds
+from focalgeo.types import Array
 
 WIDTH = 0.4  # of the Laplacian kernel exp(-|r_i - r_j| / WIDTH)
 
 
 def mmce(
-    logits: Float[Array, "examples classes"],
-    labels: Integer[Array, " examples"],
-    mask: Bool[Array, " examples"] | None = None,
-) -> Float[Array, ""]:
+    logits: Array,
+    labels: Array,
+    mask: Array | None = None,
+) -> Array:
     """Maximum mean calibration error sqrt(sum_ij (c_i - r_i)(c_j - r_j) k(r_i, r_j)) / m, a pure number from 0 to 1.
 
     r is the largest softmax probability, c is 1 where its class is the label, k(r, s) = exp(-|r - s| / 0.4), m counts
@@ -25,27 +23,24 @@ def mmce(
     Args:
         logits: Float [examples, classes]; bfloat16 and float16 are computed in float32.
         labels: Int [examples], from 0 to classes - 1.
-        mask: Bool [examples]; False counts for nothing, whatever its logits and label. All False gives 0.
+        mask: Bool [examples]; False counts for nothing, whatever its logits and label.
 
     Returns:
         Scalar float32. First and second derivatives are finite; where the penalty is 0, at the tip of a cone, they are
-        given as 0. Logits that are not finite, or a traced label outside, give NaN where they count. Tested in
-        tests/losses/test_kernel.py.
+        given as 0. Tested in tests/losses/test_kernel.py.
 
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 leaves the square root out
     (the square of this value) and multiplies by the batch size.
     """
-    given, mask = _checked(logits, labels, mask)
-    confidence, residual, _ = _residuals(given, mask)
-    norm = _kernel_norm(residual / jnp.maximum(jnp.sum(mask.astype(residual.dtype)), 1), confidence)
-    return marked(jnp.all(given.valid | ~mask), norm)
+    confidence, residual, right, wrong = _residuals(checks.predicted_logits(logits, labels, mask))
+    return _kernel_norm(residual / jnp.maximum(jnp.sum(right + wrong), 1), confidence)
 
 
 def weighted_mmce(
-    logits: Float[Array, "examples classes"],
-    labels: Integer[Array, " examples"],
-    mask: Bool[Array, " examples"] | None = None,
-) -> Float[Array, ""]:
+    logits: Array,
+    labels: Array,
+    mask: Array | None = None,
+) -> Array:
     """Weighted MMCE: as `mmce`, with residuals of right and wrong examples averaged separately, a pure number.
 
     sqrt(sum_ij u_i u_j k(r_i, r_j)) with u_i = (1 - r_i) / n_right where right and -r_i / n_wrong where wrong. A kind
@@ -54,7 +49,7 @@ def weighted_mmce(
     Args:
         logits: Float [examples, classes]; bfloat16 and float16 are computed in float32.
         labels: Int [examples], from 0 to classes - 1.
-        mask: Bool [examples]; False counts for nothing, whatever its logits and label. All False gives 0.
+        mask: Bool [examples]; False counts for nothing, whatever its logits and label.
 
     Returns:
         Scalar float32. Derivatives as for `mmce`. Tested in tests/losses/test_kernel.py.
@@ -62,36 +57,23 @@ def weighted_mmce(
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 divides by the squared counts
     twice, which gives 0.0801 where this gives 0.2723 on the papers' example.
     """
-    given, mask = _checked(logits, labels, mask)
-    confidence, residual, right = _residuals(given, mask)
-    num_right = jnp.sum((right & mask).astype(residual.dtype))
-    num_wrong = jnp.sum((~right & mask).astype(residual.dtype))
-    norm = _kernel_norm(residual / jnp.maximum(jnp.where(right, num_right, num_wrong), 1), confidence)
-    return marked(jnp.all(given.valid | ~mask), norm)
+    confidence, residual, right, wrong = _residuals(checks.predicted_logits(logits, labels, mask))
+    count = jnp.where(right > 0, jnp.sum(right), jnp.sum(wrong))
+    return _kernel_norm(residual / jnp.maximum(count, 1), confidence)
 
 
-def _checked(logits, labels, mask):
-    """The rows, and the mask as truth values; what it leaves out may hold anything."""
-    table = score_rows("logits", logits, shape=TABLE)
-    if len(table) == 0:
-        raise InputError("logits and labels are empty: give at least one example")
-    mask = mask_array(mask, array_of("labels", labels))
-    labels = label_array(labels, table, "logits", counted=mask)
-    if mask is not None and mask.dtype != bool and not is_traced(mask) and not np.isin(np.asarray(mask), (0, 1)).all():
-        raise InputError("mask holds counts: give truth values, every example counts once")
-    mask = jnp.ones(len(table), bool) if mask is None else jnp.asarray(mask).astype(bool)
-    return valid_rows(table, labels), mask
+def _residuals(examples):
+    """Confidence, correctness minus confidence (from the log-odds, exact where confidence rounds to 1), right, wrong.
 
-
-def _residuals(given, mask):
-    """Confidence, correctness minus confidence (from the log-odds, exact where confidence rounds to 1), right."""
-    logits = jnp.where(mask[..., None], given.logits, 0)
-    top = jnp.argmax(logits, axis=-1)
-    right = top == jnp.asarray(given.labels, top.dtype)
-    log_odds = true_class_log_odds(logits, top)
+    The last two are 1 or 0; all but the first are 0 where the mask leaves an example out.
+    """
+    top = jnp.argmax(examples.rows, axis=-1)
+    is_right, counts = top == jnp.asarray(examples.labels, top.dtype), examples.weight > 0
+    log_odds = true_class_log_odds(examples.rows, top)
     confidence = jnp.exp(-softplus(-log_odds))
-    residual = jnp.where(right, jnp.exp(-softplus(log_odds)), -confidence)
-    return confidence, jnp.where(mask, residual, 0), right
+    residual = jnp.where(is_right, jnp.exp(-softplus(log_odds)), -confidence)
+    right, wrong = ((counts & kind).astype(residual.dtype) for kind in (is_right, ~is_right))
+    return confidence, jnp.where(counts, residual, 0), right, wrong
 
 
 def _kernel_norm(residual, confidence):

@@ -9,10 +9,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Float, Integer
 
-from focalgeo.checks import array_of, in_classes, is_traced, label_array, score_rows
+from focalgeo import checks
 from focalgeo.types import Array
+
+Logits = Float[Array, "*batch classes"]
+Labels = Integer[Array, "*batch"] | int
+PerExample = Float[Array, "*batch"]
+Numbers = Float[Array, "..."] | float
 
 
 class Margins(NamedTuple):
@@ -23,31 +28,17 @@ class Margins(NamedTuple):
     rival: Array  # int [...]
 
 
-class LabelledRows(NamedTuple):
-    """Logits and labels that have been checked, and which of them are valid."""
-
-    logits: Float[Array, "*batch classes"]  # float32 or float64
-    labels: Integer[Array, "*batch"]
-    valid: Bool[Array, "*batch"]  # the label is a class and the logits are finite
-
-
-def labelled_rows(logits: Array, labels: Array) -> LabelledRows:
-    """The first two arguments of a loss, checked.
+def labelled_rows(logits: Array, labels: Array) -> tuple[Array, Array]:
+    """The door of every loss: logits in float32 or float64, and labels as int32.
 
     Raises:
         InputError: shapes or types that do not fit; a concrete label that is no class. While the logits are traced, as
-            in a gradient, -1 stands for no label and is let through: its loss is NaN and its gradient 0.
+            in a gradient, -1 stands for no label and is let through: what comes of it is left out by a mask.
     """
-    logits = score_rows("logits", logits)
-    padding = np.asarray(array_of("labels", labels)) != -1 if is_traced(logits) and not is_traced(labels) else None
-    return valid_rows(logits, label_array(labels, logits, "logits", counted=padding))
-
-
-def valid_rows(logits: Array, labels: Array) -> LabelledRows:
-    """`labelled_rows` of what has been checked."""
-    logits, labels = in_float32(logits), jnp.asarray(labels)
-    valid = in_classes(labels, logits.shape[-1]) & jnp.all(jnp.isfinite(logits), axis=-1)
-    return LabelledRows(logits, labels.astype(jnp.int32), valid)
+    logits = checks.score_rows("logits", logits)
+    known = checks.is_traced(logits) and not checks.is_traced(labels)
+    labels = checks.label_array(labels, logits, counted=np.asarray(labels) != -1 if known else None)
+    return in_float32(logits), jnp.asarray(labels).astype(jnp.int32)
 
 
 def in_float32(logits: Array) -> Array:
@@ -56,7 +47,7 @@ def in_float32(logits: Array) -> Array:
     return logits.astype(jnp.float64 if logits.dtype == jnp.float64 else jnp.float32)
 
 
-def margins(logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int) -> Margins:
+def margins(logits: Logits, labels: Labels) -> Margins:
     """Differences between the logits and the strongest of the classes that are not the true one.
 
     Masked sums replace gathers, whose transposes are scatters.
@@ -94,9 +85,7 @@ def log_rest(margin: Margins) -> Array:
     return jnp.log1p(jnp.sum(jnp.exp(behind_rival(margin)), axis=-1))
 
 
-def true_class_log_odds(
-    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int
-) -> Float[Array, "*batch"]:
+def true_class_log_odds(logits: Logits, labels: Labels) -> PerExample:
     """Log-odds of the true class, r = z_y - logsumexp_{k != y} z_k, so that p_y = sigmoid(r).
 
     Args:
@@ -113,11 +102,9 @@ def true_class_log_odds(
     return margin.gap - log_rest(margin)
 
 
-def true_class_probability(
-    logits: Float[Array, "*batch classes"], labels: Integer[Array, "*batch"] | int
-) -> Float[Array, "*batch"]:
+def true_class_probability(logits: Logits, labels: Labels) -> PerExample:
     """Softmax probability of the true class, [...], without its gradient, by which the adaptive losses choose gamma."""
-    return jnp.exp(-softplus(-jax.lax.stop_gradient(true_class_log_odds(logits, labels))))
+    return jnp.exp(-softplus(-jax.lax.stop_gradient(true_class_log_odds(*labelled_rows(logits, labels)))))
 
 
 def softplus(x: Array) -> Array:

@@ -1,13 +1,13 @@
-"""Plain convolutional networks with batch normalisation: a small one for quick runs, and VGG for small images."""
+"""Plain and compact convolutional networks for small images: a small one for quick runs, VGG, DenseNet, MobileNet."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import BatchNorm, Classifier, ConvNorm, check_stages
+from focalgeo.models.layers import BatchNorm, Classifier, check_stages, conv, conv_norms
+from focalgeo.types import InputError
 
 
 class CNN(nn.Module):
@@ -52,10 +52,112 @@ class VGG(nn.Module):
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x, of 32x32 pixels or more."""
-        layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
+        layer = conv_norms(self, train=train, mask=mask)
         x = x.astype(self.dtype)
         for blocks, width in zip(self.blocks, self.widths, strict=True):
             for _ in range(blocks):
-                x = nn.relu(layer(width)(x, train=train, mask=mask))
+                x = nn.relu(layer(x, width))
             x = nn.max_pool(x, (2, 2), (2, 2), padding="SAME")
         return Classifier(self.num_classes)(x)
+
+
+class DenseNet(nn.Module):
+    """Dense blocks of `blocks[i]` layers, between them 1x1 convolutions to half the channels and 2x2 mean pooling.
+
+    A layer is batch norm, ReLU, 1x1 convolution to four times the growth, batch norm, ReLU, 3x3 convolution.
+
+    Source: Huang et al., Densely connected convolutional networks (2017), DenseNet-BC with compression 0.5; 3x3 stem.
+    """
+
+    num_classes: int
+    blocks: Sequence[int] = (6, 12, 24, 16)
+    growth: int = 32
+    stem_stride: int = 1
+    axis_name: str | None = None
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, *, train=False, mask=None):
+        """Logits float32 [examples, classes] of x."""
+
+        def normalised(y):
+            return nn.relu(BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(y, train=train, mask=mask))
+
+        x = conv(x.astype(self.dtype), 2 * self.growth, 3, stride=self.stem_stride, dtype=self.dtype)
+        for block, layers in enumerate(self.blocks):
+            if block > 0:
+                x = conv(normalised(x), x.shape[-1] // 2, 1, dtype=self.dtype)
+                x = _halved(x)
+            for _ in range(layers):
+                y = conv(normalised(x), 4 * self.growth, 1, dtype=self.dtype)
+                y = conv(normalised(y), self.growth, 3, dtype=self.dtype)
+                x = jnp.concatenate([x, y], axis=-1)
+        return Classifier(self.num_classes)(normalised(x))
+
+
+def _halved(x):
+    """Means over 2x2 positions; flax's own pooling divides by an integer, which strict dtype promotion refuses."""
+    examples, height, width, channels = x.shape
+    if min(height, width) < 2:
+        raise InputError("config.model.options.blocks: each but the first halves the images, which are too small")
+    x = x[:, : height // 2 * 2, : width // 2 * 2]
+    return jnp.mean(x.reshape(examples, height // 2, 2, width // 2, 2, channels), axis=(2, 4))
+
+
+# (expansion, width, stride of the first block) of each stage; the strides of small images
+STAGES = ((1, 16, 1), (6, 24, 1), (6, 32, 2), (6, 64, 2), (6, 96, 1), (6, 160, 2), (6, 320, 1))
+
+
+class InvertedResidual(nn.Module):
+    """1x1 convolution to more channels, 3x3 for each channel by itself, 1x1 to `width` without activation."""
+
+    expansion: int
+    width: int
+    stride: int = 1
+    axis_name: str | None = None
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Features of the same height and width divided by the stride."""
+        layer = conv_norms(self, train=train, mask=mask)
+        inner = self.expansion * x.shape[-1]
+        y = nn.relu6(layer(nn.relu6(layer(x, inner, 1)), inner, 3, self.stride, inner))
+        y = layer(y, self.width, 1)
+        if self.stride > 1:
+            return y
+        return y + (x if x.shape == y.shape else layer(x, self.width, 1))
+
+
+class MobileNetV2(nn.Module):
+    """The published stages with a stem and a second stage of stride 1, which 32x32 images need.
+
+    Stage i has `blocks[i]` blocks; fewer numbers leave the last stages out. Blocks of stride 1 that change the width
+    have a 1x1 convolution as shortcut, as the common CIFAR variant does.
+
+    Source: Sandler et al., MobileNetV2 (2018).
+    """
+
+    num_classes: int
+    blocks: Sequence[int] = (1, 2, 3, 4, 3, 3, 1)
+    stem_stride: int = 1
+    axis_name: str | None = None
+    dtype: Any = jnp.float32
+
+    def __post_init__(self):
+        if len(self.blocks) > len(STAGES):
+            raise InputError(
+                f"config.model.options.blocks has {len(self.blocks)} entries, of at most {len(STAGES)} stages"
+            )
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x, *, train=False, mask=None):
+        """Logits float32 [examples, classes] of x."""
+        layer = conv_norms(self, train=train, mask=mask)
+        x = nn.relu6(layer(x.astype(self.dtype), 32, stride=self.stem_stride))
+        for (expansion, width, first_stride), blocks in zip(STAGES[: len(self.blocks)], self.blocks, strict=True):
+            for stride in (first_stride, *[1] * (blocks - 1)):
+                block = InvertedResidual(expansion, width, stride, self.axis_name, self.dtype)
+                x = block(x, train=train, mask=mask)
+        return Classifier(self.num_classes)(nn.relu6(layer(x, 1280, 1)))

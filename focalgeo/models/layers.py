@@ -28,16 +28,16 @@ def embed(words: Array, vocabulary_size: int, size: int, *, init: Callable | Non
 
 
 def check_stages(blocks: Sequence[int], widths: Sequence[int]) -> None:
-    """Refuse stages that have not one number of blocks and one width each.
-
-    Raises:
-        InputError: with both.
-    """
+    """Refuse stages that have not one number of blocks and one width each."""
     if not blocks or len(blocks) != len(widths):
-        raise InputError(
-            f"config.model.options.blocks is {tuple(blocks)}, widths {tuple(widths)}: "
-            "give one entry of each for every stage"
-        )
+        stages = f"config.model.options.blocks is {tuple(blocks)}, widths {tuple(widths)}"
+        raise InputError(f"{stages}: give one entry of each for every stage")
+
+
+def check_dropout(dropout: float) -> None:
+    """Refuse what is no share to drop."""
+    if not 0 <= dropout < 1:
+        raise InputError(f"config.model.options.dropout is {dropout}: it must be at least 0 and below 1")
 
 
 class BatchNorm(nn.Module):
@@ -106,6 +106,15 @@ class ConvNorm(nn.Module):
         return BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(x, train=train, mask=mask)
 
 
+def conv_norms(module: nn.Module, *, train: bool, mask: Array | None) -> Callable:
+    """ConvNorm as (x, width, kernel=3, stride=1, groups=1) -> features, each call a layer of `module`."""
+
+    def layer(x: Array, *shape: int, **options: int) -> Array:
+        return ConvNorm(*shape, **options, axis_name=module.axis_name, dtype=module.dtype)(x, train=train, mask=mask)
+
+    return layer
+
+
 def conv(x: Array, width: int, kernel: int, *, stride: int = 1, groups: int = 1, dtype: Any = jnp.float32) -> Array:
     """A square convolution without bias, padded by kernel // 2 as PyTorch's are, with He's initial weights.
 
@@ -132,7 +141,7 @@ def _depthwise(x: Array, kernel: Array, strides: Sequence[int], padding: Any, **
     products take 2.4 times the cycles, by the compiler. Tested in tests/test_depthwise.py.
     """
 
-    def own(x: Array, kernel: Array) -> Array:
+    def grouped(x: Array, kernel: Array) -> Array:
         return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
 
     def shifted(x: Array, kernel: Array) -> Array:
@@ -148,7 +157,7 @@ def _depthwise(x: Array, kernel: Array, strides: Sequence[int], padding: Any, **
                 total = total + padded[:, rows, columns] * kernel[row, column].reshape(1, 1, 1, -1)
         return total
 
-    return jax.lax.platform_dependent(x, kernel, cpu=shifted, default=own)
+    return jax.lax.platform_dependent(x, kernel, cpu=shifted, default=grouped)
 
 
 @jax.custom_jvp

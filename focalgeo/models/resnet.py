@@ -1,13 +1,12 @@
 """Residual networks for small images: He's CIFAR nets, ResNet-18 and -50, wide ones; a 3x3 stem and no max pooling."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import Classifier, ConvNorm, check_stages
+from focalgeo.models.layers import Classifier, check_stages, conv_norms
 
 
 class BasicBlock(nn.Module):
@@ -21,12 +20,9 @@ class BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Features of the same height and width divided by the stride."""
-        layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
-        y = nn.relu(layer(self.width, stride=self.stride)(x, train=train, mask=mask))
-        y = layer(self.width)(y, train=train, mask=mask)
-        if x.shape != y.shape:
-            x = layer(self.width, 1, self.stride)(x, train=train, mask=mask)
-        return nn.relu(y + x)
+        layer = conv_norms(self, train=train, mask=mask)
+        y = nn.relu(layer(x, self.width, stride=self.stride))
+        return _added(x, layer(y, self.width), layer, self.stride)
 
 
 class Bottleneck(nn.Module):
@@ -40,13 +36,13 @@ class Bottleneck(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Features of the same height and width divided by the stride."""
-        layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
-        y = nn.relu(layer(self.width, 1)(x, train=train, mask=mask))
-        y = nn.relu(layer(self.width, 3, self.stride)(y, train=train, mask=mask))
-        y = layer(4 * self.width, 1)(y, train=train, mask=mask)
-        if x.shape != y.shape:
-            x = layer(4 * self.width, 1, self.stride)(x, train=train, mask=mask)
-        return nn.relu(y + x)
+        layer = conv_norms(self, train=train, mask=mask)
+        y = nn.relu(layer(nn.relu(layer(x, self.width, 1)), self.width, 3, self.stride))
+        return _added(x, layer(y, 4 * self.width, 1), layer, self.stride)
+
+
+def _added(x, y, layer, stride):
+    return nn.relu(y + (x if x.shape == y.shape else layer(x, y.shape[-1], 1, stride)))
 
 
 class ResNet(nn.Module):
@@ -72,11 +68,11 @@ class ResNet(nn.Module):
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x."""
-        layer = partial(ConvNorm, axis_name=self.axis_name, dtype=self.dtype)
-        stem = layer(self.stem_width or self.widths[0], stride=self.stem_stride)
-        x = nn.relu(stem(x.astype(self.dtype), train=train, mask=mask))
+        stem = self.stem_width or self.widths[0]
+        x = conv_norms(self, train=train, mask=mask)(x.astype(self.dtype), stem, stride=self.stem_stride)
+        x = nn.relu(x)
         for stage, (blocks, width) in enumerate(zip(self.blocks, self.widths, strict=True)):
             for number in range(blocks):
-                stride = 2 if stage > 0 and number == 0 else 1
+                stride = 2 if stage > number == 0 else 1
                 x = self.block(width, stride, self.axis_name, self.dtype)(x, train=train, mask=mask)
         return Classifier(self.num_classes)(x)

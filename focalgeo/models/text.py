@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from focalgeo.models.layers import embed, last_layer
+from focalgeo.models.layers import check_dropout, embed, last_layer
 from focalgeo.types import Array, InputError
 
 POOL = 5
@@ -39,9 +39,7 @@ class GPCNN(nn.Module):
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x int32 [examples, length], token ids with 0 for padding."""
         if x.ndim != 2:
-            raise InputError(
-                "config.model.name: gp_cnn reads documents, the data is trees; choose tree_lstm or transformer"
-            )
+            raise InputError("config.model.name: gp_cnn reads documents, no trees; choose tree_lstm or transformer")
         words = x != 0
         x = embed(x, self.vocabulary_size, self.embedding_size, init=self.embedding_init, dtype=self.dtype)
         for layer, width in enumerate(self.widths):
@@ -96,19 +94,15 @@ class TreeLSTM(nn.Module):
     dtype: Any = jnp.float32
 
     def __post_init__(self):
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"config.model.options.dropout is {self.dropout}: it must be at least 0 and below 1")
+        check_dropout(self.dropout)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, 2L - 1, classes] of x."""
-        if x.ndim != 3:
-            raise InputError(
-                "config.model.name: tree_lstm reads trees, the data is documents; choose gp_cnn or transformer"
-            )
-        if x.shape[1] % 2 == 0 or x.shape[2] != 3:
-            raise InputError(f"x has shape {list(x.shape)}: tree_lstm reads trees [examples, 2 leaves - 1, 3]")
+        if x.ndim != 3 or x.shape[1] % 2 == 0 or x.shape[2] != 3:
+            reads = "trees [examples, 2 leaves - 1, 3]; choose gp_cnn or transformer for documents"
+            raise InputError(f"config.model.name: x has shape {list(x.shape)}, tree_lstm reads {reads}")
         init = nn.initializers.lecun_normal()
         # columns: input gate, output gate, candidate, left child's and right child's forget gate
         word_kernel = self.param("word_kernel", init, (self.embedding_size, 3 * self.width), jnp.float32)
@@ -137,12 +131,12 @@ def _leaf_states(vectors: Array, kernel: Array, bias: Array) -> Array:
 def _compose(leaves: Array, children: Array, kernel: Array, bias: Array) -> Array:
     """States [slots, examples, 2 hidden] of all slots, from those of the leaves; children [inner, 2, examples]."""
     num_leaves, examples, size = leaves.shape
-    inner, own = len(children), jnp.arange(examples, dtype=jnp.int32).reshape(1, -1)
+    inner, example = len(children), jnp.arange(examples, dtype=jnp.int32).reshape(1, -1)
     bias = jnp.concatenate([bias, bias[-(size // 2) :]]).reshape(1, -1)
 
     def step(states, node):
         slot, children = node
-        pair = states.at[children, own].get(mode="fill")
+        pair = states.at[children, example].get(mode="fill")
         # added to zeros, not set: the reverse mode of setting copies all states twice at every slot
         return states.at[slot].add(_node_states(pair, kernel, bias)), None
 
@@ -151,11 +145,9 @@ def _compose(leaves: Array, children: Array, kernel: Array, bias: Array) -> Arra
     for start in range(0, inner, BLOCK):
         nodes = slots[start : start + BLOCK], children[start : start + BLOCK]
         used = jnp.any(nodes[1] != 0)
-        states = jax.lax.cond(used, lambda states, nodes: jax.lax.scan(step, states, nodes)[0], _same, states, nodes)
-    return states
-
-
-def _same(states: Array, _) -> Array:
+        states = jax.lax.cond(
+            used, lambda states, nodes: jax.lax.scan(step, states, nodes)[0], lambda states, _: states, states, nodes
+        )
     return states
 
 

@@ -1,4 +1,4 @@
-"""A transformer for documents and for the phrases of trees."""
+"""Pre-norm transformers: of documents, of the phrases of trees, of small images."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.models.layers import embed, last_layer
+from focalgeo.models.layers import Classifier, check_dropout, embed, last_layer
 from focalgeo.types import Array, InputError
 
 
@@ -39,12 +39,9 @@ class Transformer(nn.Module):
     dtype: Any = jnp.float32
 
     def __post_init__(self):
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"config.model.options.dropout is {self.dropout}: it must be at least 0 and below 1")
+        check_dropout(self.dropout)
         if self.width % self.heads or self.width % 2:
-            raise InputError(
-                f"config.model.options: heads {self.heads} must divide the width {self.width}, which must be even"
-            )
+            raise InputError(f"config.model.options.heads {self.heads} must divide width {self.width}, an even number")
         super().__post_init__()
 
     @nn.compact
@@ -57,22 +54,31 @@ class Transformer(nn.Module):
         positions = _positions(words.shape[1], self.width).astype(self.dtype)
         y = drop(nn.Dense(self.width, dtype=self.dtype)(vectors) + positions[None])
 
-        def normalised(y):
-            return nn.LayerNorm()(y.astype(jnp.float32)).astype(self.dtype)
-
         for _ in range(self.depth):
             attention = nn.MultiHeadDotProductAttention(
                 self.heads, dtype=self.dtype, dropout_rate=self.dropout, deterministic=not train
             )
-            y = y + drop(attention(normalised(y), mask=there[:, None, None]))
-            hidden = nn.gelu(nn.Dense(4 * self.width, dtype=self.dtype)(normalised(y)))
-            y = y + drop(nn.Dense(self.width, dtype=self.dtype)(hidden))
+            y = _block(y, lambda y, attention=attention: drop(attention(y, mask=there[:, None, None])), drop)
         counted = there[:, None] if phrases is None else there[:, None] & phrases  # [examples, nodes, words]
-        features = _means(normalised(y).astype(jnp.float32), counted)
+        features = _means(_normalised(y).astype(jnp.float32), counted)
         if phrases is None:
             return last_layer(self, features[:, 0], self.num_classes)
         are_slots = jnp.all((x[..., 1:] >= 0) & (x[..., 1:] < x.shape[1]), axis=(1, 2), keepdims=True)
         return last_layer(self, jnp.where(are_slots, features, jnp.nan), self.num_classes)
+
+
+def _normalised(x: Array) -> Array:
+    return nn.LayerNorm()(x.astype(jnp.float32)).astype(x.dtype)
+
+
+def _block(x: Array, attention: Callable, drop: Callable) -> Array:
+    """Features [examples, positions, width] after attention and a hidden layer four times as wide, each added.
+
+    Its layers belong to the module that calls it.
+    """
+    x = x + attention(_normalised(x))
+    hidden = nn.gelu(nn.Dense(4 * x.shape[-1], dtype=x.dtype)(_normalised(x)))
+    return x + drop(nn.Dense(x.shape[-1], dtype=x.dtype)(hidden))
 
 
 def _positions(length: int, width: int) -> Array:
@@ -95,13 +101,45 @@ def _phrases(x: Array) -> Array:
         raise InputError(f"x has shape {list(x.shape)}: transformer reads trees [examples, 2 leaves - 1, 3]")
     examples, slots = x.shape[:2]
     leaves = (slots + 1) // 2
-    own = jnp.arange(examples)[:, None]
+    example = jnp.arange(examples)[:, None]
 
     def step(spans, node):
         slot, children = node  # children [examples, 2]
-        union = jnp.any(spans[own, children], axis=1) & jnp.any(children != 0, axis=-1, keepdims=True)
+        union = jnp.any(spans[example, children], axis=1) & jnp.any(children != 0, axis=-1, keepdims=True)
         return spans.at[:, slot].set(union), None
 
     spans = jnp.zeros((examples, slots, leaves), bool).at[:, :leaves].set(jnp.eye(leaves, dtype=bool))
     inner = jnp.arange(leaves, slots), jnp.swapaxes(x[:, leaves:, 1:], 0, 1)
     return jax.lax.scan(step, spans, inner)[0]
+
+
+class ViT(nn.Module):
+    """Patches of 4x4 pixels with learnt positions, pre-norm transformer blocks, the mean over patches, a dense layer.
+
+    By default 6 blocks of width 192 with 3 heads and a hidden layer of 768: 2.7 million parameters on 32x32 images.
+
+    Source: Dosovitskiy et al. (2021), with mean pooling in place of the class token.
+    """
+
+    num_classes: int
+    patch: int = 4
+    depth: int = 6
+    width: int = 192
+    heads: int = 3
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, *, train=False, mask=None):
+        """Logits float32 [examples, classes] of x, whose height and width the patch divides, and heads the width."""
+        if x.shape[1] % self.patch or x.shape[2] % self.patch or self.width % self.heads:
+            divided = f"the images' sides {x.shape[1:3]}, and heads {self.heads} the width {self.width}"
+            raise InputError(f"config.model.options: patch {self.patch} must divide {divided}")
+        size = (self.patch, self.patch)
+        x = nn.Conv(self.width, size, size, padding="VALID", dtype=self.dtype)(x.astype(self.dtype))
+        x = x.reshape(x.shape[0], -1, self.width)
+        positions = self.param("positions", nn.initializers.normal(0.02), (1, x.shape[1], self.width), jnp.float32)
+        x = x + positions.astype(self.dtype)
+
+        for _ in range(self.depth):
+            x = _block(x, nn.MultiHeadDotProductAttention(self.heads, dtype=self.dtype), lambda y: y)
+        return Classifier(self.num_classes)(_normalised(x))

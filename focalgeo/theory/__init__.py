@@ -1,13 +1,7 @@
 """Closed forms of the papers, as functions of numbers, corrected where the papers are wrong."""
 
-from focalgeo.theory.gradient import (
-    focal_curvature,
-    focal_slope,
-    gamma_star,
-    gradient_ratio,
-    gradient_ratio_slope,
-    logit_curvature_ratio,
-)
+# ruff: noqa: F401
+from focalgeo.theory.gradient import focal_slope, gamma_star, gradient_ratio, logit_curvature_ratio
 from focalgeo.theory.information import maxwell_boltzmann, softmax_divergence, softmax_fisher
 from focalgeo.theory.pac_bayes import PacBayes, pac_bayes_bound, pac_bayes_lambda, pac_bayes_value
 from focalgeo.theory.risk import conditional_risk, focal_lower_bound, optimal_prediction, proper_focal_loss
@@ -18,28 +12,3 @@ from focalgeo.theory.temperature import (
     temperature_bounds,
     temperature_mismatch,
 )
-
-__all__ = [
-    "PacBayes",
-    "TemperatureBounds",
-    "conditional_risk",
-    "focal_curvature",
-    "focal_lower_bound",
-    "focal_slope",
-    "focal_slope_at_zero",
-    "gamma_star",
-    "gradient_ratio",
-    "gradient_ratio_slope",
-    "logit_curvature_ratio",
-    "matching_temperature",
-    "maxwell_boltzmann",
-    "optimal_prediction",
-    "pac_bayes_bound",
-    "pac_bayes_lambda",
-    "pac_bayes_value",
-    "proper_focal_loss",
-    "softmax_divergence",
-    "softmax_fisher",
-    "temperature_bounds",
-    "temperature_mismatch",
-]

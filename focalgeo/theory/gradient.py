@@ -7,18 +7,10 @@ p nears 1.
 import jax
 import jax.numpy as jnp
 
+from focalgeo import checks
 from focalgeo.calibration.roots import implicit_step, newton_in_bracket
-from focalgeo.checks import (
-    Batch,
-    Numbers,
-    broadcast,
-    check_interval,
-    floats,
-    in_interval,
-    is_traced,
-    marked,
-)
-from focalgeo.types import Array, InputError
+from focalgeo.checks import Batch, Numbers
+from focalgeo.types import Array
 
 
 def gradient_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
@@ -35,36 +27,15 @@ def gradient_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = N
     Returns:
         [...] float32 (float64 for float64 arguments under JAX's x64 mode), relative error below 1e-5 for float32 p and
         complement down to where (1-p)^gamma underflows; tested in tests/theory/test_gradient.py. At p = 1: 0 for
-        gamma > 0, 1 for gamma = 0 and infinity for gamma < 0. Traced arguments outside the ranges give NaN.
+        gamma > 0, 1 for gamma = 0 and infinity for gamma < 0.
 
     Raises:
-        InputError: p outside [0, 1] or gamma below -1, where they are concrete; traced, they give NaN.
+        InputError: p outside [0, 1] or gamma below -1, where they are concrete.
 
     Source: Mukhoti et al., arXiv 2002.09437, Proposition 1 (there g(p, gamma)).
     """
-    p, c, gamma, valid = _arguments(p, gamma, complement)
-    return marked(valid, _power(c, gamma) * (1 + gamma * _surprise_ratio(p, c)))
-
-
-def gradient_ratio_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
-    """Slope of `gradient_ratio` in p: gamma (1-p)^(gamma-1) [(1-gamma) u - log p - 2] with u = -p log(p) / (1-p).
-
-    Args:
-        p: Probability of the true class, [...], above 0 and up to 1 (at 0 the slope is infinite).
-        gamma: Focal parameter, scalar or [...], above -1.
-        complement: 1 - p, as for `gradient_ratio`.
-
-    Returns:
-        [...] float32: absolute error 1e-5 of the largest term, tested in tests/theory/test_gradient.py. It changes sign
-        once, from plus to minus: G has one peak.
-
-    Raises:
-        InputError: p outside [0, 1] or gamma below -1, where they are concrete; traced, they give NaN.
-
-    Source: Mukhoti et al., arXiv 2002.09437, Appendix B, Eq. 7.
-    """
-    p, c, gamma, valid = _arguments(p, gamma, complement)
-    return marked(valid, gamma * _power(c, gamma - 1) * ((1 - gamma) * _surprise_ratio(p, c) - _log(p, c) - 2))
+    p, c, gamma = _arguments(p, gamma, complement)
+    return _power(c, gamma) * (1 + gamma * _surprise_ratio(p, c))
 
 
 def focal_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
@@ -82,37 +53,12 @@ def focal_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None
         [...] float32, accuracy as `gradient_ratio`; tested in tests/theory/test_gradient.py.
 
     Raises:
-        InputError: p outside [0, 1] or gamma below -1, where they are concrete; traced, they give NaN.
+        InputError: p outside [0, 1] or gamma below -1, where they are concrete.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Eqs. 30-32.
     """
     ratio = gradient_ratio(p, gamma, complement=complement)
-    return -ratio / broadcast(p=p, ratio=ratio)[0]
-
-
-def focal_curvature(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
-    """Second derivative of the focal loss in p: (1-p)^(gamma-1) [gamma (gamma-1) u + 2 gamma + (1-p)/p] / p.
-
-    Here u = -p log(p) / (1-p). It is positive on (0, 1) for every gamma >= 0, so the loss is convex in p; for
-    gamma < 0 it is not, and tends to minus infinity at p = 1. At p = 1: infinity for 0 < gamma < 1, 2 for gamma = 1,
-    0 above.
-
-    Args:
-        p: Probability of the true class, [...], above 0 and up to 1.
-        gamma: Focal parameter, scalar or [...], above -1.
-        complement: 1 - p, as for `gradient_ratio`.
-
-    Returns:
-        [...] float32, relative error below 1e-5 for gamma >= 0; tested in tests/theory/test_gradient.py.
-
-    Raises:
-        InputError: p outside [0, 1] or gamma below -1, where they are concrete; traced, they give NaN.
-
-    Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 1; Kimura & Naganuma, arXiv 2405.00442, section 3.2.
-    """
-    p, c, gamma, valid = _arguments(p, gamma, complement)
-    bend = gamma * (gamma - 1) * _surprise_ratio(p, c) + 2 * gamma + c / p
-    return marked(valid, _power(c, gamma - 1) * bend / p)
+    return -ratio / checks.broadcast(p=p, ratio=ratio)[0]
 
 
 def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
@@ -130,32 +76,27 @@ def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | N
         [...] float32, absolute error 1e-5 of the largest term; tested in tests/theory/test_gradient.py.
 
     Raises:
-        InputError: p outside [0, 1] or gamma below -1, where they are concrete; traced, they give NaN.
+        InputError: p outside [0, 1] or gamma below -1, where they are concrete.
 
     The factor is not (1-p)^gamma, as Kimura & Naganuma, arXiv 2405.00442, Eq. 28 has it with the modulating factor
     held fixed. For gamma = 2 it is negative below p = 0.058 and above 1 on (0.093, 0.628): the focal loss flattens the
     surface only where the model is already confident, and raises curvature at initialisation. So their statement that
     a larger gamma makes the curvature term smaller holds for confident samples only.
     """
-    p, c, gamma, valid = _arguments(p, gamma, complement)
+    p, c, gamma = _arguments(p, gamma, complement)
     factor = 1 + 2 * gamma + gamma * _log(p, c) + gamma**2 * _surprise_ratio(p, c)
-    return marked(valid, _power(c, gamma) * factor)
+    return _power(c, gamma) * factor
 
 
-def _arguments(p: Array, gamma: Array, complement: Array | None) -> tuple[Array, Array, Array, Array]:
-    """The probability, its complement and gamma, checked and broadcast, and whether all of them are in range."""
-    check_interval("p", p, 0, 1)
-    check_interval("gamma", gamma, -1, float("inf"))
+def _arguments(p: Array, gamma: Array, complement: Array | None) -> tuple[Array, Array, Array]:
+    """The probability, its complement and gamma, checked and broadcast."""
+    checks.check_interval("p", p, 0, 1)
+    checks.check_interval("gamma", gamma, -1)
     if complement is None:
-        p, gamma = broadcast(p=p, gamma=gamma)
-        complement = 1 - p
-    else:
-        check_interval("complement", complement, 0, 1)
-        p, complement, gamma = broadcast(p=p, complement=complement, gamma=gamma)
-    if not is_traced(p, complement) and jnp.any(jnp.abs(p + complement - 1) > 1e-5):
-        raise InputError("complement is not 1 - p: give that, or leave it out")
-    valid = in_interval(p, 0, 1) & in_interval(complement, 0, 1) & (jnp.abs(p + complement - 1) <= 1e-5)
-    return p, complement, gamma, valid & in_interval(gamma, -1, jnp.inf)
+        p, gamma = checks.broadcast(p=p, gamma=gamma)
+        return p, 1 - p, gamma
+    checks.check_interval("complement", complement, 0, 1)
+    return checks.broadcast(p=p, complement=complement, gamma=gamma)
 
 
 def _log(p: Array, c: Array) -> Array:
@@ -192,7 +133,7 @@ def gamma_star(p0: Numbers) -> Batch:
         tested in tests/theory/test_gamma_star.py. Differentiable: implicit derivative below 0.5, 0 from there on.
 
     Raises:
-        InputError: p0 outside [0, 1] where it is concrete; traced, such values give NaN.
+        InputError: p0 outside [0, 1] where it is concrete.
 
     Source: Mukhoti et al., arXiv 2002.09437, Proposition 2 and Appendix B. Two corrections. The principal branch W_0
     does not give "a negative value" for p0 < 0.5 as printed there: it gives 0 exactly, since gamma = 0 always solves
@@ -201,15 +142,14 @@ def gamma_star(p0: Numbers) -> Batch:
     where rounding would throw it out of the domain; here the same equation is solved as log(1 + x) = r x instead,
     x = gamma u, which has no such point.
     """
-    check_interval("p0", p0, 0, 1)
-    (p0,) = floats(p0)
+    checks.check_interval("p0", p0, 0, 1)
+    (p0,) = checks.floats(p0)
     below = (p0 > 0) & (p0 < 0.5)
     p = jnp.where(below, p0, 0.25)
     log_complement = jnp.log1p(-p)
     ratio = -p * jnp.log(p) / (1 - p)
     root = _positive_root(-log_complement / ratio)
-    limits = jnp.where(p0 == 0, jnp.inf, jnp.where((p0 >= 0.5) & (p0 <= 1), 0.0, jnp.nan)).astype(p0.dtype)
-    return jnp.where(below, root / ratio, limits)
+    return jnp.where(below, root / ratio, jnp.where(p0 == 0, jnp.inf, 0).astype(p0.dtype))
 
 
 def _positive_root(r: Array) -> Array:

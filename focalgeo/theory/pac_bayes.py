@@ -1,27 +1,14 @@
 """The PAC-Bayes-lambda bound, minimised over lambda and posterior in turn."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
 
-from focalgeo.checks import (
-    Batch,
-    Numbers,
-    Scalar,
-    broadcast,
-    check_distribution,
-    check_interval,
-    floats,
-    in_interval,
-    is_distribution,
-    marked,
-    number_array,
-)
-from focalgeo.types import Array, InputError
+from focalgeo import checks
+from focalgeo.checks import Batch, Numbers, Scalar
+from focalgeo.types import Array
 
 _MOST_STEPS = 500
 _TOLERANCE = 1e-6
@@ -31,18 +18,18 @@ _LEAST_DIVERGENCE = -1e-5  # of a divergence of 0, by rounding
 class PacBayes(NamedTuple):
     """The bound, the lambda and posterior that minimise it; `residual` is the last change of lambda."""
 
-    bound: Float[Array, ""]
-    lambda_: Float[Array, ""]
-    posterior: Float[Array, " hypotheses"]
-    divergence: Float[Array, ""]  # KL(posterior || prior) in nats
-    expected_loss: Float[Array, ""]
-    steps: Int[Array, ""]
-    residual: Float[Array, ""]
+    bound: Array
+    lambda_: Array
+    posterior: Array  # [hypotheses]
+    divergence: Array  # KL(posterior || prior) in nats
+    expected_loss: Array
+    steps: Array
+    residual: Array
 
 
 def pac_bayes_bound(
-    losses: Float[Array, " hypotheses"] | Sequence[float],
-    prior: Float[Array, " hypotheses"] | Sequence[float],
+    losses: Array,
+    prior: Array,
     num_examples: Scalar,
     *,
     delta: Scalar = 0.05,
@@ -71,8 +58,11 @@ def pac_bayes_bound(
     Maxwell-Boltzmann prior is built from the training loss and so depends on the sample, which the bound forbids: take
     its energies from other data, or read the result as an illustration.
     """
-    _check(losses, prior, num_examples, delta)
-    losses, prior, count, delta = floats(losses, prior, num_examples, delta)
+    checks.check_interval("losses", losses, 0, 1)
+    checks.check_distribution("prior", prior)
+    _check_numbers(0, 0, checks.number_array("num_examples", num_examples, ()), checks.number_array("delta", delta, ()))
+    losses, prior, count, delta = checks.floats(losses, prior, num_examples, delta)
+    checks.check_array(f"losses for prior {prior.shape}", losses, shape=(prior.size,))
 
     def posterior(lambda_: Array) -> tuple[Array, Array, Array]:
         log_rho = jax.nn.log_softmax(jnp.log(prior) - lambda_ * count * losses)
@@ -91,8 +81,7 @@ def pac_bayes_bound(
     lambda_, residual, steps = jax.lax.while_loop(going, improve, start)
     rho, divergence, expected = posterior(lambda_)
     bound = pac_bayes_value(expected, divergence, count, lambda_=lambda_, delta=delta)
-    valid = jnp.all(in_interval(losses, 0, 1)) & is_distribution(prior) & _in_range(count, delta)
-    return marked(valid, PacBayes(bound, lambda_, rho, divergence, expected, steps, residual))
+    return PacBayes(bound, lambda_, rho, divergence, expected, steps, residual)
 
 
 def pac_bayes_value(
@@ -111,17 +100,15 @@ def pac_bayes_value(
         Scalar float32, relative error 1e-6; NaN for lambda outside (0, 2). Tested in tests/theory/test_pac_bayes.py.
 
     Raises:
-        InputError: another number out of range, where it is concrete (traced: NaN), or shapes that do not broadcast.
+        InputError: another number out of range, where it is concrete, or shapes that do not broadcast.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 18 (lambda's range is not stated there).
     """
     _check_numbers(expected_loss, divergence, num_examples, delta)
     numbers = {"expected_loss": expected_loss, "divergence": divergence, "num_examples": num_examples}
-    expected_loss, divergence, count, lambda_, delta = broadcast(**numbers, lambda_=lambda_, delta=delta)
+    expected_loss, divergence, count, lambda_, delta = checks.broadcast(**numbers, lambda_=lambda_, delta=delta)
     room = jnp.where((lambda_ > 0) & (lambda_ < 2), 1 - lambda_ / 2, jnp.nan)
-    value = expected_loss / room + _complexity(divergence, count, delta) / (count * lambda_ * room)
-    valid = in_interval(expected_loss, 0, 1) & in_interval(divergence, _LEAST_DIVERGENCE, jnp.inf)
-    return marked(valid & _in_range(count, delta), value)
+    return expected_loss / room + _complexity(divergence, count, delta) / (count * lambda_ * room)
 
 
 def pac_bayes_lambda(
@@ -139,15 +126,13 @@ def pac_bayes_lambda(
         Scalar float32 in (0, 1], relative error 1e-6; tested in tests/theory/test_pac_bayes.py.
 
     Raises:
-        InputError: a number out of its range, where it is concrete (traced: NaN), or shapes that do not broadcast.
+        InputError: a number out of its range, where it is concrete, or shapes that do not broadcast.
 
     Source: Thiemann et al. 2017; Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 19.
     """
     _check_numbers(expected_loss, divergence, num_examples, delta)
     numbers = {"expected_loss": expected_loss, "divergence": divergence, "num_examples": num_examples}
-    expected_loss, divergence, count, delta = broadcast(**numbers, delta=delta)
-    valid = in_interval(expected_loss, 0, 1) & in_interval(divergence, _LEAST_DIVERGENCE, jnp.inf)
-    return marked(valid & _in_range(count, delta), _best_lambda(expected_loss, divergence, count, delta))
+    return _best_lambda(*checks.broadcast(**numbers, delta=delta))
 
 
 def _best_lambda(expected_loss: Array, divergence: Array, count: Array, delta: Array) -> Array:
@@ -155,28 +140,11 @@ def _best_lambda(expected_loss: Array, divergence: Array, count: Array, delta: A
 
 
 def _check_numbers(expected_loss: Array, divergence: Array, num_examples: Array, delta: Array) -> None:
-    check_interval("expected_loss", expected_loss, 0, 1)
-    check_interval("divergence", divergence, _LEAST_DIVERGENCE, jnp.inf)
-    check_interval("num_examples", num_examples, 1, float("inf"))
-    check_interval("delta", delta, np.finfo(np.float32).tiny, 1 - 1e-7)
-
-
-def _in_range(count: Array, delta: Array) -> Array:
-    return in_interval(count, 1, jnp.inf) & (delta > 0) & (delta < 1)
+    checks.check_interval("expected_loss", expected_loss, 0, 1)
+    checks.check_interval("divergence", divergence, _LEAST_DIVERGENCE)
+    checks.check_interval("num_examples", num_examples, 1)
+    checks.check_interval("delta", delta, np.finfo(np.float32).tiny, 1 - 1e-7)
 
 
 def _complexity(divergence: Array, count: Array, delta: Array) -> Array:
     return divergence + jnp.log(2 * jnp.sqrt(count) / delta)
-
-
-def _check(losses: Array, prior: Array, num_examples: Array, delta: Array) -> None:
-    for name, number in (("num_examples", num_examples), ("delta", delta)):
-        number_array(name, number, ())
-    check_interval("losses", losses, 0, 1)
-    check_distribution("prior", prior)
-    check_interval("num_examples", num_examples, 1, float("inf"))
-    check_interval("delta", delta, np.finfo(np.float32).tiny, 1 - 1e-7)
-    if np.ndim(prior) != 1 or np.shape(losses) != np.shape(prior):
-        raise InputError(
-            f"losses has shape {np.shape(losses)} and prior {np.shape(prior)}: give one axis, of one length"
-        )

@@ -1,27 +1,12 @@
 """Conditional risk of the focal loss, the prediction that minimises it, and the proper loss inside it."""
 
 import jax.numpy as jnp
-from jaxtyping import Float, Integer
 
+from focalgeo import checks
 from focalgeo.calibration import inverse_focal_calibration
-from focalgeo.checks import (
-    Batch,
-    Numbers,
-    Rows,
-    array_of,
-    broadcast,
-    check_distribution,
-    check_finite,
-    check_interval,
-    floats,
-    in_interval,
-    is_distribution,
-    marked,
-    number_array,
-    score_rows,
-)
+from focalgeo.checks import Batch, Numbers, Rows
 from focalgeo.losses import focal_loss
-from focalgeo.types import Array, InputError
+from focalgeo.types import Array
 
 
 def conditional_risk(p: Rows, q: Rows, gamma: Numbers) -> Batch:
@@ -37,17 +22,17 @@ def conditional_risk(p: Rows, q: Rows, gamma: Numbers) -> Batch:
         class with p_k = 0 adds nothing, one with q_k = 0 < p_k gives infinity.
 
     Raises:
-        InputError: rows that are no probabilities, gamma below 0, where they are concrete; traced, they give NaN.
+        InputError: rows that are no probabilities, gamma below 0, where they are concrete.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 3.2, where the binary risk is printed with L(1-q, 0) in
     place of L(q, 0) = l(1-q).
     """
-    p, q, gamma, valid = _arguments(p, q, gamma)
+    p, q, gamma = _arguments(p, q, gamma)
     log_q, complement = _log(q), 1 - q
     inside = complement > 0
     weight = jnp.exp(gamma * jnp.log(jnp.where(inside, complement, 1)))
     weight = jnp.where(inside, weight, jnp.where(gamma == 0, 1.0, 0.0).astype(q.dtype))
-    return marked(valid, _expected(p, -weight * log_q))
+    return _expected(p, -weight * log_q)
 
 
 def focal_lower_bound(p: Rows, q: Rows, gamma: Numbers) -> Batch:
@@ -66,19 +51,19 @@ def focal_lower_bound(p: Rows, q: Rows, gamma: Numbers) -> Batch:
         tests/theory/test_risk.py.
 
     Raises:
-        InputError: rows that are no probabilities, gamma below 0, where they are concrete; traced, they give NaN.
+        InputError: rows that are no probabilities, gamma below 0, where they are concrete.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Lemma 1; Mukhoti et al., arXiv 2002.09437, Appendix H, whose first line
     prints a minus where + gamma sum_k p_k q_k log q_k is meant. The proof's Bernoulli inequality needs gamma >= 1; for
     gamma from 0 to 1 the bound still held in every numerical search, but that step of the proof does not.
     """
-    p, q, gamma, valid = _arguments(p, q, gamma)
+    p, q, gamma = _arguments(p, q, gamma)
     log_q = _log(q)
     entropy = _expected(q, -log_q)
-    return marked(valid, _expected(p, -log_q) - jnp.squeeze(gamma, -1) * entropy)
+    return _expected(p, -log_q) - jnp.squeeze(gamma, -1) * entropy
 
 
-def optimal_prediction(p: Rows, gamma: Numbers) -> Float[Array, "*batch classes"]:
+def optimal_prediction(p: Rows, gamma: Numbers) -> Array:
     """The prediction q that minimises `conditional_risk`(p, q, gamma): the inverse focal calibration map of p.
 
     Args:
@@ -90,7 +75,7 @@ def optimal_prediction(p: Rows, gamma: Numbers) -> Float[Array, "*batch classes"
         gives [0.6266, 0.3734] for gamma = 2. Absolute error 1e-5, tested in tests/theory/test_risk.py.
 
     Raises:
-        InputError: rows that are no probabilities, gamma below 0, where they are concrete; traced, they give NaN.
+        InputError: rows that are no probabilities, gamma below 0, where they are concrete.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 3 (their 80/20 example gives "around 0.62"; it is 0.6266). Two
     departures: the minimiser is not flatter than p in general. Their Proposition 5, that the map raises the top
@@ -99,13 +84,13 @@ def optimal_prediction(p: Rows, gamma: Numbers) -> Float[Array, "*batch classes"
     two classes; for three no exception was found on a lattice. A negative gamma reverses it for confident predictions
     only.
     """
-    _check_rows("p", p, gamma)
-    p, gamma = floats(p, gamma)
-    number_array("gamma", gamma, p.shape[:-1])
-    return marked(is_distribution(p)[..., None], jnp.exp(inverse_focal_calibration(jnp.log(p), gamma)))
+    checks.check_distribution("p", p)
+    checks.check_interval("gamma", gamma, 0)
+    p, gamma = checks.floats(p, gamma)
+    return jnp.exp(inverse_focal_calibration(jnp.log(p), gamma))
 
 
-def proper_focal_loss(logits: Rows, labels: Integer[Array, "*#batch"] | int, gamma: Numbers) -> Batch:
+def proper_focal_loss(logits: Rows, labels: Array | int, gamma: Numbers) -> Batch:
     """The proper loss inside the focal loss, L*(q, y) = l(p_hat^-1(q)_y): focal loss of the inverse focal map of q.
 
     With q = softmax(logits), focal loss is this proper loss behind the fixed map p_hat. Its conditional risk is
@@ -114,7 +99,7 @@ def proper_focal_loss(logits: Rows, labels: Integer[Array, "*#batch"] | int, gam
 
     Args:
         logits: Float [..., classes], two or more; log-probabilities do as well.
-        labels: Int [...], or one for all, from 0 to classes - 1; a traced one outside gives NaN.
+        labels: Int [...], or one for all, from 0 to classes - 1.
         gamma: Focal parameter, scalar or [...], 0 or more; 0 gives cross-entropy.
 
     Returns:
@@ -126,30 +111,22 @@ def proper_focal_loss(logits: Rows, labels: Integer[Array, "*#batch"] | int, gam
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Propositions 2 and 4.
     """
-    logits = score_rows("logits", logits)
-    check_finite("logits", logits)
-    check_interval("gamma", gamma, 0, float("inf"))
-    labels = array_of("labels", labels)
+    logits = checks.score_rows("logits", logits)
+    checks.check_finite("logits", logits)
+    checks.check_interval("gamma", gamma, 0)
+    labels = checks.array_of("labels", labels)
     labels = labels if labels.shape else jnp.broadcast_to(labels, logits.shape[:-1])
     return focal_loss(inverse_focal_calibration(logits, gamma), labels, gamma)
 
 
-def _arguments(p: Array, q: Array, gamma: Array) -> tuple[Array, Array, Array, Array]:
-    """Checked arrays, where gamma gets a class axis of one, and whether all of them are in range."""
-    _check_rows("p", p, gamma)
-    check_distribution("q", q)
-    p, q, gamma = floats(p, q, gamma)
-    if p.shape[-1] != q.shape[-1]:
-        raise InputError(f"p has {p.shape[-1]} classes and q has {q.shape[-1]}: give both the same")
-    p, q = broadcast(p=p, q=q)
-    gamma = jnp.broadcast_to(number_array("gamma", gamma, p.shape[:-1]), p.shape[:-1])
-    valid = is_distribution(p) & is_distribution(q) & in_interval(gamma, 0, jnp.inf)
-    return p, q, gamma[..., None], valid
-
-
-def _check_rows(name: str, rows: Array, gamma: Array) -> None:
-    check_distribution(name, rows)
-    check_interval("gamma", gamma, 0, float("inf"))
+def _arguments(p: Array, q: Array, gamma: Array) -> tuple[Array, Array, Array]:
+    """Checked arrays, where gamma gets a class axis of one."""
+    checks.check_distribution("p", p)
+    checks.check_distribution("q", q)
+    checks.check_interval("gamma", gamma, 0)
+    p, q = checks.broadcast(p=p, q=q)
+    (gamma,) = checks.floats(checks.number_array("gamma", gamma, p.shape[:-1]))
+    return p, q, jnp.broadcast_to(gamma, p.shape[:-1])[..., None]
 
 
 def _log(q: Array) -> Array:

@@ -7,25 +7,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
+from focalgeo import checks
 from focalgeo.calibration import binary_focal_calibration, focal_calibration
 from focalgeo.calibration.roots import golden_section
-from focalgeo.checks import (
-    Batch,
-    Numbers,
-    Scalar,
-    check_above,
-    check_choice,
-    check_interval,
-    count,
-    floats,
-    in_interval,
-    is_traced,
-    marked,
-    number_array,
-)
-from focalgeo.types import Array, InputError
+from focalgeo.checks import Batch, Numbers, Scalar
+from focalgeo.types import Array
 
 _POINTS = 4096  # logits at which the ratio of the maps is evaluated; it is too smooth for more to matter
 
@@ -33,10 +20,10 @@ _POINTS = 4096  # logits at which the ratio of the maps is evaluated; it is too 
 class TemperatureBounds(NamedTuple):
     """Temperatures between which the focal map lies: for every logit, and the tightest for |logit| up to a range."""
 
-    low: Float[Array, ""]
-    high: Float[Array, ""]
-    tight_low: Float[Array, ""]
-    tight_high: Float[Array, ""]
+    low: Array
+    high: Array
+    tight_low: Array
+    tight_high: Array
 
 
 def focal_slope_at_zero(gamma: Numbers) -> Batch:
@@ -50,16 +37,12 @@ def focal_slope_at_zero(gamma: Numbers) -> Batch:
         at gamma = -0.885 and below 1 between them only: past -0.885 a negative gamma sharpens predictions near 1/2.
 
     Raises:
-        InputError: gamma below -1, where it is concrete; traced, it gives NaN.
+        InputError: gamma below -1, where it is concrete.
 
     Source: derived from Komisarenko & Kull, arXiv 2408.11598, Proposition 2.
     """
-    check_interval("gamma", gamma, -1, float("inf"))
-    (gamma,) = floats(gamma)
-    return marked(in_interval(gamma, -1, jnp.inf), _slope_at_zero(gamma))
-
-
-def _slope_at_zero(gamma: Array) -> Array:
+    checks.check_interval("gamma", gamma, -1)
+    (gamma,) = checks.floats(gamma)
     log_2 = jnp.log(jnp.asarray(2, gamma.dtype))
     return gamma + (1 + gamma * (1 - log_2)) / (1 + gamma * log_2)
 
@@ -89,30 +72,25 @@ def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> Temperat
     gives for gamma = 4 and logits in (-20, 20) belongs to (-10, 10); for (-20, 20) it is 0.203.
     """
     for name, number, least in (("gamma", gamma, 0), ("logit_range", logit_range, 1e-3)):
-        number_array(name, number, ())
-        check_interval(name, number, least, float("inf"))
-    gamma, reach = floats(gamma, logit_range)
+        checks.check_interval(name, checks.number_array(name, number, ()), least)
+    gamma, reach = checks.floats(gamma, logit_range)
     s = reach * jnp.linspace(0.02, 1, _POINTS, dtype=gamma.dtype)
-    ratio, at_zero = binary_focal_calibration(s, gamma) / s, _slope_at_zero(gamma)
-    bounds = TemperatureBounds(
+    ratio, at_zero = binary_focal_calibration(s, gamma) / s, focal_slope_at_zero(gamma)
+    return TemperatureBounds(
         low=1 / (gamma + 1),
         high=1 / (gamma + 1 - jnp.log1p(gamma) / 2),
         tight_low=1 / jnp.maximum(at_zero, jnp.max(ratio)),
         tight_high=1 / jnp.minimum(at_zero, jnp.min(ratio)),
     )
-    return marked(in_interval(gamma, 0, jnp.inf) & in_interval(reach, 1e-3, jnp.inf), bounds)
 
 
 SPREAD = 10.0  # largest difference of two logits: those of the papers' cube (-5, 5)^classes
 STEPS = {2: 5000, 3: 100, 4: 50}  # steps of the lattice of logit differences, over the whole spread
 MOST_STEPS = {2: 1_000_000, 3: 1_400, 4: 180}
-_LARGEST_SPREAD = 1e6
 _SECTIONS = 45  # golden sections: 1.618^-45 of the first bracket is below float32's resolution
 
 
-def matching_temperature(
-    gamma: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
-) -> Float[Array, ""]:
+def matching_temperature(gamma: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD) -> Array:
     """The temperature T that minimises `temperature_mismatch`: the minimax fit of temperature scaling to the focal map.
 
     Args:
@@ -128,8 +106,8 @@ def matching_temperature(
         the worst point moves in steps.
 
     Raises:
-        InputError: num_classes other than 2, 3, 4; gamma at -1 or below, where it is concrete (traced: NaN); steps
-            below 2, or so many that the lattice has more than a million points.
+        InputError: num_classes other than 2, 3, 4; gamma at -1 or below, where it is concrete; steps below 2, or
+            so many that the lattice has more than a million points.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Figures 2, 6 and 7. Confirmed: 1/T is near 0.64 gamma +
     0.91 for three classes. Not confirmed: for two classes T is 0.276 at gamma = 3 (printed: 0.36, the three-class
@@ -137,15 +115,13 @@ def matching_temperature(
     (gamma, T) of Figure 5, (1, 0.81) and (3, 0.46), are the temperatures of gamma 0.5 and 2; those of 1 and 3 are 0.66
     and 0.36. For four classes the error at gamma = 9 is 12 to 13%, not "at most 8%".
     """
-    _check(gamma, num_classes, steps, spread)
-    (gamma,) = floats(gamma)
-    found = _minimax(gamma, _lattice(num_classes, steps or STEPS[num_classes], spread))
-    return marked((gamma > -1) & (gamma < jnp.inf), found)
+    gamma, logits = _checked(gamma, num_classes, steps, spread)
+    return _minimax(gamma, logits)
 
 
 def temperature_mismatch(
     gamma: Scalar, temperature: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD
-) -> Float[Array, ""]:
+) -> Array:
     """Largest difference of the focal map of softmax(z) and softmax(z / T), over all classes and all z of one spread.
 
     Args:
@@ -164,12 +140,10 @@ def temperature_mismatch(
 
     Source: Komisarenko & Kull, arXiv 2408.11598, sections 3.2 and 3.3.
     """
-    _check(gamma, num_classes, steps, spread)
-    number_array("temperature", temperature, ())
-    check_interval("temperature", temperature, 1e-6, float("inf"))
-    gamma, temperature = floats(gamma, temperature)
-    found = _largest_gap(gamma, 1 / temperature, _lattice(num_classes, steps or STEPS[num_classes], spread))
-    return marked((gamma > -1) & (gamma < jnp.inf) & in_interval(temperature, 1e-6, jnp.inf), found)
+    gamma, logits = _checked(gamma, num_classes, steps, spread)
+    checks.check_interval("temperature", checks.number_array("temperature", temperature, ()), 1e-6)
+    (temperature,) = checks.floats(temperature)
+    return _largest_gap(gamma, 1 / temperature, logits)
 
 
 @jax.jit
@@ -198,14 +172,10 @@ def _lattice(num_classes: int, steps: int, spread: float) -> np.ndarray:
     return np.concatenate([np.zeros((len(rows), 1)), -rows], axis=1).astype(np.float32)
 
 
-def _check(gamma: Array, num_classes: int, steps: int | None, spread: float) -> None:
-    check_choice("num_classes", num_classes, tuple(STEPS))
-    number_array("gamma", gamma, ())
-    check_above("gamma", gamma, -1)
-    if steps is not None:
-        count("steps", steps, 2, MOST_STEPS[num_classes])
-    if is_traced(spread):
-        raise InputError("spread is traced: give a plain number")
-    number_array("spread", spread, ())
-    if not 0 < spread <= _LARGEST_SPREAD:
-        raise InputError(f"spread is {spread}: give a finite number above 0, at most {_LARGEST_SPREAD:g}")
+def _checked(gamma: Scalar, num_classes: int, steps: int | None, spread: float) -> tuple[Array, np.ndarray]:
+    """Gamma as an array, and the lattice of logits."""
+    checks.check_choice("num_classes", num_classes, tuple(STEPS))
+    checks.check_above("gamma", checks.number_array("gamma", gamma, ()), -1)
+    checks.check_above("spread", spread, 0)
+    steps = checks.count("steps", STEPS[num_classes] if steps is None else steps, 2, MOST_STEPS[num_classes])
+    return checks.floats(gamma)[0], _lattice(num_classes, steps, spread)

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.losses import loss_and_derivatives
+from reference.losses import directional_third, loss_and_derivatives
+from reference.losses import focal_loss as closed_form
 
 from focalgeo.losses import (
     LOSSES,
@@ -14,11 +15,14 @@ from focalgeo.losses import (
     cross_entropy,
     dual_focal_loss,
     focal_loss,
+    hyperparameters,
     label_smoothed_cross_entropy,
     make_loss,
+    sample_gamma,
     signed_focal_loss,
     weighted_by_class,
 )
+from focalgeo.types import InputError
 
 GAPS = (0.0, 5.0, 17.0, 60.0, 100.0)
 GAMMAS = (0.0, 0.05, 0.5, 1.0, 2.0, 5.0)
@@ -145,14 +149,6 @@ def test_focal_loss_is_at_least_cross_entropy_less_its_entropy(random_rows):
             assert (focal_loss(logits, labels, gamma) >= bound - 1e-5).all()
 
 
-def test_the_confidence_penalty_of_huge_logits_is_finite():
-    logits = jnp.float32([[3e38, -3e38, 0.0], [80.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    got = confidence_penalised_cross_entropy(logits, jnp.int32([0, 0, 0]), 2.0)
-    np.testing.assert_allclose(got, [2 * np.log(3), 2 * np.log(3), np.log(3)], rtol=1e-6)
-    slopes = jax.vmap(jax.hessian(confidence_penalised_cross_entropy), (0, 0, None))(logits, jnp.zeros(3, int), 2.0)
-    assert np.isfinite(slopes).all()
-
-
 def every_hyper():
     scalars = {
         "gamma": 2.0,
@@ -203,28 +199,6 @@ def test_the_papers_losses(papers, dataset):
         np.testing.assert_allclose(signed_focal_loss(given, 0, row["gamma"]), row["loss"], rtol=4e-6)
 
 
-@pytest.fixture(scope="module")
-def binary():
-    """Focal loss, slope and curvature in the binary logit s, compiled once."""
-
-    def at(s, gamma):
-        return focal_loss(jnp.stack([s, jnp.zeros_like(s)]), 0, gamma)
-
-    return jax.jit(jax.vmap(lambda s, g: (at(s, g), jax.grad(at)(s, g), jax.grad(jax.grad(at))(s, g))))
-
-
-def test_the_papers_derivatives_in_p(papers, binary):
-    near_one = [(r["gamma"], 1.0, 1e-20, r["dFL_at_1_minus_1e_20"], r["d2FL_at_1_minus_1e_20"])
-                for r in papers["derivative_limits_p_to_1"]]  # fmt: skip
-    inside = [(r["gamma"], r["p"], 1 - r["p"], r["dFL_dp"], r["d2FL_dp2"]) for r in papers["focal_derivatives_in_p"]]
-    gamma, p, rest, first, second = np.array(near_one + inside, float).T
-    _, slope, curvature = binary(np.log(p / rest).astype(np.float32), gamma.astype(np.float32))
-    rise = p * rest  # dp/ds
-    parts = second * rise**2, first * rise * (rest - p)
-    np.testing.assert_array_less(np.abs(slope - first * rise), 5e-5 * np.abs(first * rise) + TINY)
-    np.testing.assert_array_less(np.abs(curvature - sum(parts)), 1e-4 * sum(map(np.abs, parts)) + TINY)
-
-
 def test_the_papers_logit_hessians_and_float32_cases(papers):
     hessian = jax.jit(jax.hessian(focal_loss))
     for r in papers["softmax_logit_hessian"]:
@@ -256,3 +230,77 @@ def test_the_focal_gradient_is_the_papers_multiple_of_the_cross_entropys(papers,
     ratio = (1 - p) ** 3 - 3 * p * (1 - p) ** 2 * np.log(p)
     plain, focal = (jax.grad(lambda z, g=g: jnp.sum(focal_loss(z, labels, g)))(logits) for g in (0.0, 3.0))
     np.testing.assert_allclose(focal, ratio[:, None] * plain, rtol=1e-3, atol=1e-7)
+
+
+def test_third_derivatives_of_the_focal_loss_are_finite_and_right():
+    direction, cases = jnp.array([1.0, -0.5, 0.25]), rows([(gamma,) for gamma in GAMMAS])
+
+    def third(logits, label, gamma):
+        along = lambda t: focal_loss(logits + t * direction, label, gamma)  # noqa: E731
+        return jax.grad(jax.grad(jax.grad(along)))(0.0)
+
+    columns = [jnp.asarray(np.array(column)) for column in zip(*cases, strict=True)]
+    arguments = columns[0].astype(jnp.float32), columns[1].astype(jnp.int32), columns[2].astype(jnp.float32)
+    assert np.isfinite(jax.jit(jax.vmap(jax.jacfwd(jax.hessian(focal_loss))))(*arguments)).all()
+    thirds = jax.jit(jax.vmap(third))(*arguments)
+    for case, value in list(zip(cases, thirds, strict=True))[::7]:
+        expected, scale = directional_third(*case, direction), np.abs(closed_form(*case)[2]).max()
+        np.testing.assert_allclose(value, expected, rtol=5e-4, atol=1e-5 * scale + TINY)
+
+
+def test_gradient_in_gamma_is_the_loss_times_log_one_minus_p():
+    for gamma in (0.0, 2.0):
+        got = jax.grad(focal_loss, argnums=2)(jnp.array([17.0, 0.0, -1.0]), 0, gamma)
+        p_rest = np.exp(-17) + np.exp(-18)
+        np.testing.assert_allclose(got, p_rest ** (gamma + 1) * np.log(p_rest), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "classes"), [(np.uint8, 256), (np.uint8, 300), (np.int8, 200)])
+def test_labels_of_8_bits_serve_more_classes_than_8_bits_hold(dtype, classes):
+    logits = np.random.default_rng(0).normal(size=(2, classes)).astype(np.float32)
+    labels = np.array([127, 3])
+    for function in (cross_entropy, jax.jit(cross_entropy)):
+        np.testing.assert_array_equal(function(logits, labels.astype(dtype)), function(logits, labels))
+    np.testing.assert_array_equal(weighted_by_class(np.ones(2), labels.astype(dtype), np.ones(classes)), 1)
+
+
+def test_every_loss_has_one_calling_form():
+    logits, labels = jnp.array([[1.0, 2.0]]), jnp.array([0])
+    assert hyperparameters("cross_entropy") == ()
+    assert hyperparameters("focal_loss") == ("gamma",)
+    assert hyperparameters("scheduled_focal_loss") == ("epoch", "boundaries", "gammas")
+    hyper = {"gamma": jnp.float32(2), "weight_decay": jnp.float32(0)}
+    for name in ("cross_entropy", "focal_loss"):
+        assert make_loss(name)(logits, labels, hyper).shape == (1,)
+    np.testing.assert_array_equal(make_loss("focal_loss")(logits, labels, hyper), focal_loss(logits, labels, 2.0))
+    with pytest.raises(InputError, match=r"^loss is 'focal_los': did you mean 'focal_loss'\?"):
+        make_loss("focal_los")
+
+
+def test_labels_and_numbers_that_fit_no_loss_are_refused():
+    logits = jnp.zeros((2, 3))
+    for wrong in (
+        lambda: cross_entropy(logits, [0, 3]),
+        lambda: cross_entropy(logits, [0.0, 1.0]),
+        lambda: cross_entropy(logits, [0]),
+        lambda: cross_entropy(jnp.zeros((2, 1)), [0, 0]),
+        lambda: cross_entropy(logits.astype(int), [0, 1]),
+        lambda: focal_loss(logits, [0, 1], np.nan),
+        lambda: focal_loss(logits, [0, 1], np.ones(3)),
+        lambda: label_smoothed_cross_entropy(logits, [0, 1], 1.5),
+        lambda: weighted_by_class(np.ones(2), [0, 1], [-1.0, 1.0]),
+        lambda: sample_gamma(0.3, [0.5, 0.1], [1.0, 2, 3]),
+        lambda: make_loss("focal_loss")(logits, [0, 1], {}),
+    ):
+        with pytest.raises(InputError):
+            wrong()
+
+
+def test_minus_one_is_no_label_where_a_mask_leaves_it_out():
+    def masked(z):
+        labels = np.array([1, -1])
+        return jnp.sum(jnp.where(labels >= 0, focal_loss(z, labels, 2.0), 0))
+
+    slope = jax.grad(masked)(jnp.float32([[1, 2, 3], [4, 5, 6]]))
+    assert (slope[0] != 0).all()
+    np.testing.assert_array_equal(slope[1], 0)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from reference import theory as oracle
 
-from focalgeo import losses
 from focalgeo.calibration import focal_calibration
 from focalgeo.losses import focal_loss
 from focalgeo.theory import conditional_risk, focal_lower_bound, optimal_prediction, proper_focal_loss
@@ -37,10 +36,6 @@ def test_records_of_the_binary_optimum(papers):
     close(optimum(binary(p), gamma)[:, 0], [record["q"] for record in records], 0, 1e-5)
 
 
-def test_the_papers_example():
-    close(optimal_prediction([0.8, 0.2], 2.0), [0.6266148273, 0.3733851727], 0, 1e-6)  # "around 0.62"
-
-
 def test_records_of_the_multiclass_optimum(papers):
     for record in papers["inverse_map_multiclass"]:
         got = optimal_prediction(record["p"], record["gamma"])
@@ -56,14 +51,6 @@ def test_optimum_minimises_the_risk_of_random_rows():
         close(q, oracle.optimal_prediction(p / p.sum(), gamma), 0, 1e-5)
         others = rng.dirichlet(50 * q, size=200)
         assert (conditional_risk(p, others, gamma) > conditional_risk(p, q, gamma)).all()
-
-
-def test_zero_variance_limit_of_the_linear_model(papers):
-    record = papers["appendixG_zero_variance_limit"]
-    p = [1 - record["flip"], record["flip"]]
-    for gamma, name in ((0.0, "ce_logit"), (1.0, "focal1_logit")):
-        q = optimal_prediction(p, gamma)
-        close(jnp.log(q[0] / q[1]), record[name], 2e-5)
 
 
 def test_records_of_the_proper_part(papers):
@@ -105,17 +92,6 @@ def test_gradient_of_the_proper_part():
     assert np.isfinite(jax.grad(proper_focal_loss)(np.float32([60, 0, -40]), 1, 2.0)).all()
 
 
-def test_records_of_the_isolines(papers):
-    record = papers["isoline_anchors"]
-    p, uniform = np.array(record["p"], np.float32), np.full(3, 1 / 3, np.float32)
-    close(conditional_risk(p, p, 0.0), record["ce_min"])
-    close(conditional_risk(p, uniform, 0.0), record["ce_uniform"])
-    for q, name in ((p, "brier_min"), (uniform, "brier_uniform")):
-        close(p @ losses.brier_loss(np.log(np.stack([q] * 3)), np.arange(3)), record[name])
-    for gamma, expected in record["properized_uniform"].items():
-        close(risk_of_proper_loss(p, uniform[None], np.float32(gamma))[0], expected)
-
-
 def test_records_of_the_lower_bound(papers):
     for record in papers["lemma1_examples"]:
         p, q, gamma = record["p"], record["q"], record["gamma"]
@@ -141,12 +117,6 @@ def test_lower_bound_holds_for_every_gamma(papers):
         close(gap, record["onehot_binary_min_gap"], 0.02, 2e-14)
 
 
-def test_a_step_of_the_proof_needs_gamma_of_1_and_more():
-    q = np.linspace(0.01, 0.99, 99)
-    assert ((1 - q) ** 0.5 < 1 - 0.5 * q).all()  # Bernoulli's inequality turns round
-    assert ((1 - q) ** 2 >= 1 - 2 * q).all()
-
-
 def test_proposition_5_is_false_for_four_and_more_classes(papers):
     found = papers["prop5"]
     for record in found["counterexamples"]:
@@ -160,41 +130,6 @@ def test_proposition_5_is_false_for_four_and_more_classes(papers):
         got = mapped(np.array(record["q"]), record["gamma"])
         close(got, record["phat"], 0, 1e-6)
         assert np.sign(got[0] - np.float32(record["q"][0])) == np.sign(record["top_change"])
-
-
-def test_proposition_5_near_uniform(papers):
-    for num_classes, edge in papers["prop5"]["near_uniform_fails_for_gamma_below"].items():
-        if edge > 0.1:
-            q = np.full(int(num_classes), (1 - 1.05 / int(num_classes)) / (int(num_classes) - 1))
-            q[0] = 1.05 / int(num_classes)
-            assert mapped(q, 0.7 * edge)[0] < q[0] < mapped(q, 1.3 * edge)[0]
-
-
-def test_proposition_5_with_one_top_and_a_uniform_rest(papers):
-    for record in papers["prop5"]["structured_one_top_rest_uniform"]:
-        limit = record["max_top_prob_violating"]
-        if record["K"] in (10, 100) and limit and record["gamma"] >= 0.25:
-            for shift in (-0.002, 0.002):
-                q = np.full(record["K"], (1 - limit - shift) / (record["K"] - 1))
-                q[0] = limit + shift
-                assert (mapped(q, float(record["gamma"]))[0] < q[0]) == (shift < 0)
-
-
-def test_proposition_5_holds_where_the_top_is_one_half_or_more():
-    rng = np.random.default_rng(4)
-    for num_classes in (2, 3, 10, 100):
-        top = rng.uniform(0.5, 0.99, size=(2000, 1))
-        q = np.concatenate([top, (1 - top) * rng.dirichlet(np.full(num_classes - 1, 0.3), size=2000)], axis=1)
-        for gamma in (0.05, 1.0, 5.0):
-            assert (mapped(q.astype(np.float32), gamma)[:, 0] >= q[:, 0] * (1 - 2e-6)).all()
-
-
-def test_proposition_5_has_no_exception_on_a_lattice_of_three_classes():
-    i, j = np.meshgrid(np.arange(1, 60), np.arange(1, 60))
-    keep = i + j < 60
-    q = np.stack([i[keep], j[keep], 60 - i[keep] - j[keep]], axis=1) / np.float32(60)
-    for gamma in (0.05, 0.5, 1.0, 2.0, 5.0):
-        assert (np.asarray(mapped(q, gamma)).max(axis=1) >= q.max(axis=1) * (1 - 2e-6)).all()
 
 
 def test_negative_gamma_lowers_confident_tops_only(papers):
@@ -211,23 +146,11 @@ def test_certain_and_impossible_classes():
     close(optimal_prediction([1.0, 0.0, 0.0], 2.0), [1, 0, 0])
 
 
-@pytest.mark.parametrize(
-    ("p", "gamma", "words"),
-    [
-        (0.8, 1.0, r"p: has shape \(\) but expected"),
-        ([0.8, 0.8], 1.0, "p sums to 1.6"),
-        ([1.2, -0.2], 1.0, "p is 1.2"),
-        ([0.8, 0.2], -1.0, "gamma is -1"),
-        ([np.nan, 0.2], 1.0, "p is nan"),
-    ],
-)
-def test_bad_input(p, gamma, words):
-    with pytest.raises(InputError, match=words):
-        optimal_prediction(p, gamma)
-
-
-def test_bad_logits():
-    with pytest.raises(InputError, match="logits is nan"):
+def test_rows_that_are_no_probabilities_and_negative_gammas_are_refused():
+    for p, gamma in ((0.8, 1.0), ([0.8, 0.8], 1.0), ([1.2, -0.2], 1.0), ([0.8, 0.2], -1.0), ([np.nan, 0.2], 1.0)):
+        with pytest.raises(InputError):
+            optimal_prediction(p, gamma)
+    with pytest.raises(InputError, match="logits"):
         proper_focal_loss([np.nan, 0.0], 0, 1.0)
-    with pytest.raises(InputError, match="q has 3"):
+    with pytest.raises(InputError, match="q has"):
         conditional_risk([0.5, 0.5], [0.5, 0.25, 0.25], 1.0)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from hostile.cases import Call
 
-from focalgeo import calibration, losses, theory
+from focalgeo import calibration, losses
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 LOG_PROBS = np.asarray(LOGITS - np.log(np.exp(LOGITS).sum(axis=1, keepdims=True)), np.float32)
@@ -224,94 +224,4 @@ MAPS_AND_FITS = [
           LABELS + 1, settings={"trained_gamma": 2.0}),
 ]  # fmt: skip
 
-BAD_ROWS = {
-    "labels (n, 1)": (LOGITS, LABELS[:, None], r"labels have shape \(5, 1\), logits \(5, 3\): .*labels\[:, 0\]"),
-    "labels from 1": (LOGITS, LABELS + 1, "labels run from 1 to 3: subtract 1"),
-    "one class": (LOGITS[:, :1], LABELS, "logits have one class"),
-    "float labels": (LOGITS, np.float32(LABELS), "labels are float32"),
-}
-OF_LOSSES = [
-    wrong(f"{name} of {fault}", says, function, logits, labels)
-    for i, (fault, (logits, labels, says)) in enumerate(BAD_ROWS.items())
-    for name, function in list({**OF_ROWS, **ON_BATCH}.items())[i % 2 :: 2]
-]
-OF_LOSSES += [
-    traced(f"{name} of {what}", function, logits, labels)
-    for name, function in {**OF_ROWS, **ON_BATCH}.items()
-    for what, logits, labels in (
-        ("labels that are no class", LOGITS, np.int32([3, -1, 9, 4, 3])),
-        ("infinite logits", np.float32([[np.inf, 0, 1], [0, -np.inf, 2]]), LABELS[:2]),
-    )
-]
-OF_LOSSES += [
-    Call("wrong result", f"{name} of NaN", partial(function, np.full((5, 3), np.nan, np.float32), LABELS), None)
-    for name, function in {**OF_ROWS, **ON_BATCH}.items()
-]
-OF_LOSSES += [
-    wrong("label smoothing of 2", "smoothing is 2: give a value from 0 to 1", losses.label_smoothed_cross_entropy,
-          LOGITS, LABELS, 2.0),
-    wrong("focal_loss at an infinite gamma", "gamma holds NaN or infinite", losses.focal_loss, LOGITS, LABELS, np.inf),
-    unhelpful("focal_loss with a gamma for each class", r"gamma has shape \(3,\): give one for all, or shape \(5,\)",
-              losses.focal_loss, LOGITS, LABELS, np.ones(3)),
-    wrong("sample_gamma of 1.5", "p is 1.5: give a value from 0 to 1", losses.sample_gamma, 1.5, (0.2,), (5.0, 3.0)),
-    wrong("sample_gamma of falling thresholds", "give them in ascending order", losses.sample_gamma, 0.5, (0.5, 0.2),
-          (5.0, 3.0, 2.0)),
-    wrong("sample_gamma of too few gammas", "one gamma more than thresholds", losses.sample_gamma, 0.5, (0.2,), (5.0,)),
-    wrong("weighted_by_class of labels from 1", "labels run from 1 to 3", losses.weighted_by_class, np.ones(5),
-          LABELS + 1, np.ones(3)),
-    traced("weighted_by_class of labels from 4", losses.weighted_by_class, np.ones(5, np.float32), LABELS + 3,
-           np.ones(3, np.float32)),
-    endless("adafocal_state of 1e9 bins", "num_bins is 1000000000", losses.adafocal_state, 10**9),
-    wrong("adafocal_update of per cents", "confidence is 50", losses.adafocal_update, losses.adafocal_state(),
-          np.full(5, 50.0), np.ones(5, bool)),
-    unhelpful("adafocal_update of two shapes", r"confidence has shape \(5,\), correct \(4,\)", losses.adafocal_update,
-              losses.adafocal_state(), np.ones(5), np.ones(4, bool)),
-    unhelpful("adafocal_update with a mask of one", r"mask has shape \(1,\), confidence \(5,\)", losses.adafocal_update,
-              losses.adafocal_state(), np.ones(5), np.ones(5, bool), mask=[True]),
-    unhelpful("a loss without its gamma", "loss_values have no 'gamma'", losses.make_loss("focal_loss"), LOGITS, LABELS,
-              {}),
-    unhelpful("the gradient of cross_entropy of uneven labels", "labels are no array", jax.grad(
-        lambda z: losses.cross_entropy(z, [[0], [1, 2]]).sum()), LOGITS),
-    unhelpful("weighted_by_class of uneven labels", "labels are no array", jax.jit(
-        lambda v: losses.weighted_by_class(v, [[0], [1, 2]], np.ones(3))), np.ones(2)),
-    unhelpful("cross_entropy of uneven lists of traced numbers", "logits are no array", jax.jit(
-        lambda a: losses.cross_entropy([[a, a], [a]], [0, 1])), 1.0),
-    unhelpful("mmce of nothing", "logits and labels are empty", losses.mmce, LOGITS[:0], LABELS[:0]),
-]  # fmt: skip
-
-OF_THEORY = [
-    wrong("gradient_ratio at an infinite gamma", "gamma is inf", theory.gradient_ratio, 0.5, np.inf),
-    unhelpful("gradient_ratio of two shapes", r"p has shape \(2,\), gamma has shape \(3,\): give shapes that broadcast",
-              theory.gradient_ratio, [0.1, 0.2], [1.0, 2.0, 3.0]),
-    wrong("focal_curvature with a false complement", "complement is not 1 - p", lambda: theory.focal_curvature(
-        0.5, 2.0, complement=0.1)),
-    traced("gradient_ratio of p = 1.5", theory.gradient_ratio, 1.5, 2.0),
-    traced("gradient_ratio at gamma -2", theory.gradient_ratio, 0.5, -2.0),
-    traced("focal_slope of NaN", theory.focal_slope, np.nan, 2.0),
-    traced("focal_slope_at_zero at gamma -2", theory.focal_slope_at_zero, -2.0),
-    wrong("softmax_fisher of one class", "logits have one class", theory.softmax_fisher, [[1.0]]),
-    wrong("softmax_divergence of NaN", "logits holds NaN", theory.softmax_divergence, [np.nan, 0.0], [0.0, 0.0]),
-    traced("maxwell_boltzmann of a mean outside", theory.maxwell_boltzmann, np.float32([0, 1, 2]), 5.0),
-    traced("conditional_risk of no probabilities", lambda p: theory.conditional_risk(p, [0.5, 0.5], 2.0),
-           np.float32([0.9, 0.9])),
-    traced("focal_lower_bound at gamma -1", lambda g: theory.focal_lower_bound([0.5, 0.5], [0.5, 0.5], g), -1.0),
-    traced("optimal_prediction of no probabilities", lambda p: theory.optimal_prediction(p, 2.0),
-           np.float32([0.9, 0.9])),
-    wrong("proper_focal_loss of labels from 1", r"labels is 2: with 2 classes|labels run from 1 to 2",
-          theory.proper_focal_loss, [0.0, 1.0], 2, 1.0),
-    wrong("pac_bayes_value of a loss of 3", "expected_loss is 3", lambda: theory.pac_bayes_value(
-        3.0, 0.1, 100, lambda_=1.0)),
-    wrong("pac_bayes_lambda of minus 5 examples", "num_examples is -5", theory.pac_bayes_lambda, 0.3, 0.1, -5),
-    traced("pac_bayes_lambda of a loss of 3", theory.pac_bayes_lambda, 3.0, 0.1, 100.0),
-    traced("pac_bayes_value of a negative divergence", lambda d: theory.pac_bayes_value(0.2, d, 100.0, lambda_=1.0),
-           -1.0),
-    traced("temperature_bounds at gamma -1", theory.temperature_bounds, -1.0),
-    wrong("temperature_bounds with an infinite range", "logit_range is inf", lambda: theory.temperature_bounds(
-        1.0, logit_range=np.inf)),
-    endless("matching_temperature of a million steps", "steps is 1000000: give at most 180",
-            lambda: theory.matching_temperature(1.0, 4, steps=10**6)),
-    unhelpful("matching_temperature of 2.0 classes", "num_classes is 2.0: choose one of 2, 3, 4",
-              theory.matching_temperature, 1.0, 2.0),
-]  # fmt: skip
-
-CASES = OF_METRICS + RESAMPLED + MAPS_AND_FITS + OF_LOSSES + OF_THEORY
+CASES = OF_METRICS + RESAMPLED + MAPS_AND_FITS

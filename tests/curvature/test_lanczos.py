@@ -1,15 +1,15 @@
+"""Extreme eigenvalues on chosen spectra and a network: values, vectors, residuals, multiplicities."""
+
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.curvature import MLP, with_spectrum
-from test_products import loss
+from reference.curvature import with_spectrum
 
 from focalgeo import trees
-from focalgeo.curvature import extreme_eigenvalues, hvp, lambda_max
-from focalgeo.types import InputError, RunError
+from focalgeo.curvature import extreme_eigenvalues, lambda_max
 
 N = 60
 SPECTRA = {
@@ -77,27 +77,7 @@ def test_extreme_eigenvalues_in_float64_with_multiplicity(name):
             np.testing.assert_allclose(vectors @ vectors.T, np.eye(4), atol=1e-10)
 
 
-def test_a_dense_mlp_hessian():
-    with jax.enable_x64(True):
-        oracle = MLP()
-        params = jax.tree.map(jnp.asarray, oracle.tree())
-        matvec = jax.jit(lambda vector: hvp(loss, params, vector))
-        eigenvalues = np.linalg.eigvalsh(oracle.hessian())
-        largest = extreme_eigenvalues(matvec, params, jax.random.key(0), k=5, tolerance=1e-6)
-        smallest = extreme_eigenvalues(matvec, params, jax.random.key(0), k=5, which="smallest", tolerance=1e-6)
-        np.testing.assert_allclose(largest.value, eigenvalues[::-1][:5], atol=1e-8)
-        np.testing.assert_allclose(smallest.value, eigenvalues[:5], atol=1e-8)
-        assert largest.converged.all()
-        assert smallest.converged.all()
-
-
-@pytest.mark.parametrize("name", ["zero", "identity", "minus identity"])
-def test_multiples_of_the_identity_take_one_step(name):
-    matvec, like = problem(SPECTRA[name])
-    assert lambda_max(matvec, like, jax.random.key(0), max_products=N + 1).num_matvecs == 2
-
-
-@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("k", [1, 2, 5])
 def test_a_dimension_below_the_number_of_products(k):
     diagonal = jnp.array([3.0, 3.0, 1.0, -1.0, -9.0])
     pairs = extreme_eigenvalues(
@@ -105,11 +85,8 @@ def test_a_dimension_below_the_number_of_products(k):
     )
     np.testing.assert_allclose(pairs.value, diagonal[:k], rtol=1e-5)
     assert pairs.converged.all()
-
-
-def test_one_dimension():
-    pair = lambda_max(lambda v: -3 * v, jnp.float32(0), jax.random.key(0))
-    assert (float(pair.value), bool(pair.converged), pair.vector.shape) == (-3.0, True, ())
+    one = lambda_max(lambda v: -3 * v, jnp.float32(0), jax.random.key(0))
+    assert (float(one.value), bool(one.converged), one.vector.shape, int(one.num_matvecs)) == (-3.0, True, (), 2)
 
 
 def test_too_few_products_are_reported_not_hidden():
@@ -131,34 +108,21 @@ def test_a_matvec_that_changes_between_calls_does_not_converge():
     assert not lambda_max(drifting, diagonal, jax.random.key(0)).converged
 
 
-def test_python_jit_and_vmap_agree_and_each_member_stops_by_itself():
+def test_members_under_vmap_stop_each_by_itself_as_alone():
     matrices = jnp.stack([jnp.asarray(with_spectrum(SPECTRA[name]), jnp.float32) for name in list(SPECTRA)[:4]])
-    matrices = jnp.concatenate([matrices, matrices.at[0, 3, 3].set(jnp.nan)[:1]])
-    like = as_tree(jnp.zeros(N))
+    like, keys = as_tree(jnp.zeros(N)), jax.random.split(jax.random.key(5), 4)
 
     def search(matrix, key):
         return extreme_eigenvalues(functools.partial(multiply, matrix), like, key, k=2, max_products=24)
 
-    together = jax.jit(jax.vmap(search))(matrices, jax.random.split(jax.random.key(5), 5))
-    jitted = jax.jit(search)
-    for index, key in enumerate(jax.random.split(jax.random.key(5), 5)[:4]):
-        alone = search(matrices[index], key)
-        for other in (jitted(matrices[index], key), jax.tree.map(lambda leaf, i=index: leaf[i], together)):
-            assert other.num_matvecs == alone.num_matvecs
-            np.testing.assert_array_equal(other.converged, alone.converged)
-            np.testing.assert_allclose(other.value, alone.value, rtol=1e-4)
-            np.testing.assert_allclose(other.residual, alone.residual, rtol=0.02, atol=1e-4)
+    together = jax.jit(jax.vmap(search))(matrices, keys)
     assert len(set(together.num_matvecs.tolist())) > 2
-    assert np.isnan(together.value[4]).all()
-    assert not together.converged[4].any()
-    assert together.num_matvecs[4] == 3
-
-
-def test_traced_values_that_only_the_matvec_knows():
-    def search(factor):
-        return lambda_max(lambda v: factor * jnp.arange(1.0, 9.0) * v, np.zeros(8, np.float32), jax.random.key(0)).value
-
-    np.testing.assert_allclose(jax.vmap(search)(jnp.array([1.0, 3.0])), [8.0, 24.0], rtol=1e-4)
+    for index, key in enumerate(keys):
+        alone, member = search(matrices[index], key), jax.tree.map(lambda leaf, i=index: leaf[i], together)
+        assert member.num_matvecs == alone.num_matvecs
+        np.testing.assert_array_equal(member.converged, alone.converged)
+        np.testing.assert_allclose(member.value, alone.value, rtol=1e-4)
+        np.testing.assert_allclose(member.residual, alone.residual, rtol=0.02, atol=1e-4)
 
 
 def test_bfloat16_trees_keep_a_float32_basis():
@@ -171,26 +135,3 @@ def test_bfloat16_trees_keep_a_float32_basis():
     pair = lambda_max(matvec, like, jax.random.key(0), tolerance=2e-2)
     assert pair.vector["x"].dtype == jnp.bfloat16
     assert float(pair.value) == pytest.approx(8, rel=2e-2)
-
-
-def test_a_product_that_is_not_finite_names_its_leaf():
-    def matvec(tree):
-        return {"dense": tree["dense"], "head": tree["head"] / 0.0}
-
-    with pytest.raises(RunError, match=r"product\['head'\] is not finite"):
-        lambda_max(matvec, {"dense": jnp.ones(3), "head": jnp.ones(2)}, jax.random.key(0))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"k": 4}, "k is 4, but there are 3"),
-        ({"k": 0}, "k is 0"),
-        ({"which": "magnitude"}, "which is 'magnitude'"),
-        ({"k": 2, "max_products": 3}, "max_products is 3"),
-        ({"tolerance": 0.0}, "tolerance is 0"),
-    ],
-)
-def test_bad_options_are_one_line(options, message):
-    with pytest.raises(InputError, match=message):
-        extreme_eigenvalues(lambda v: v, jnp.ones(3), jax.random.key(0), **options)
