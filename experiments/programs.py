@@ -123,7 +123,7 @@ def looped_steps(made: Training) -> Callable[[int], PyTree]:
 
 def repeated_steps(made: Training) -> Callable[[int], PyTree]:
     """Do so many steps on one batch spec that stays on the devices; nothing is read back."""
-    function = training_step(made, jax.devices()).function
+    function = parallel.pmapped(made.step, num_shared=len(made.pipeline.resident))
     state = parallel.replicated(preparation.initial_state(made.prepared, made.members))
     batch = parallel.spread(parallel.shard(next(made.pipeline.specs(0, 0)), axis=1))
     resident = parallel.replicated(made.pipeline.resident)
@@ -131,7 +131,7 @@ def repeated_steps(made: Training) -> Callable[[int], PyTree]:
     def steps(count: int) -> PyTree:
         nonlocal state
         for _ in range(count):
-            state = function(state, batch, *resident)[0]
+            state = parallel.in_turn(function(state, batch, *resident))[0]
         return state
 
     return steps

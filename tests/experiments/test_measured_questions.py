@@ -3,6 +3,7 @@
 import concurrent.futures.process
 import json
 import math
+import time
 
 import jax
 import jax.numpy as jnp
@@ -247,7 +248,7 @@ def test_what_does_not_compile_is_a_row(monkeypatch):
 @pytest.mark.long
 def test_a_quick_run_of_the_command_measures_every_part(monkeypatch, tmp_path):
     commands = []
-    monkeypatch.setattr(sweep.subprocess, "run", lambda command, **_: commands.append(command))
+    monkeypatch.setattr(sweep.subprocess, "run", lambda command, **_: commands.append(command) or time.sleep(0.02))
     monkeypatch.setattr(training, "STRETCH", 1)
     monkeypatch.setattr(benchmarks.products, "LEAST_SECONDS", 0.0)
     make = {
