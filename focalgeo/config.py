@@ -63,16 +63,12 @@ def _whole(least: int, most: int = _INT32, *, words: str = "") -> Range:
     return Range(int, lambda value: least <= value <= most, f"{words or f'be {least} or more'}, at most {last}")
 
 
-def _number(least: float, most: float, words: str = "") -> Range:
-    return Range(float, lambda value: least <= value <= most, words or f"be a number from {least:g} to {most:g}")
+def _number(least: float, most: float) -> Range:
+    return Range(float, lambda value: least <= value <= most, f"be from {least:g} to {most:g}")
 
 
 def _choice(*names: str) -> Range:
     return Range(str, lambda value: value in names, f"be {', '.join(names[:-1])} or {names[-1]}")
-
-
-def _or_none(range_: Range, instead: str) -> Range:
-    return range_._replace(words=f"{range_.words}, or None for {instead}", optional=True)
 
 
 def _ascend(values: Sequence[float]) -> bool:
@@ -83,27 +79,23 @@ def _all(holds: Callable[[float], bool], words: str, of_all: Callable[[Sequence]
     return Range(float, lambda values: all(map(holds, values)) and of_all(values), words, many=True)
 
 
-def _axis(kind: type, words: str) -> Range:
-    return _all(
-        lambda value: abs(value) <= _LARGEST, f"hold {words}, each once", lambda values: len(set(values)) == len(values)
-    )._replace(kind=kind)
+def _differ(values: Sequence) -> bool:
+    return len(set(values)) == len(values)
 
 
+_AXIS = _all(lambda value: abs(value) <= _LARGEST, "hold finite numbers, each once", _differ)
 _TEXT = Range(str)
 _COUNT = _whole(1)
-_SIZE = _or_none(_COUNT, "all there are")
-_PATH = _or_none(Range(str, words="be a path"), "random ones")
-_RUN = _or_none(Range(str, words="be a path"), "random weights")
-_NEWEST = _or_none(_COUNT, "the newest")
-_WORDS = _or_none(_COUNT, "the data set's own")
+_SIZE = _COUNT._replace(optional=True)
+_PATH = Range(str, words="be a path", optional=True)
 # all images stay in memory: a thousand of the largest take 3 GB
-_IMAGE_SIZE = _or_none(_whole(1, 1024), "the images' own")
-_SEED = Range(int, lambda value: 0 <= value <= _INT32, "be 0 or more and below 2^31")
-_FROM_0 = _number(0, _LARGEST, "be a finite number, 0 or more, at most 1e30")
-_RATE = _number(_SMALLEST, _LARGEST, "be a finite number greater than 0, from 1e-30 to 1e30")
-_PIXEL = _number(1e-6, 1e6, "be from 1e-6 to 1e6")
+_IMAGE_SIZE = _whole(1, 1024)._replace(optional=True)
+_FROM_0_WHOLE = _whole(0)
+_FROM_0 = _number(0, _LARGEST)
+_RATE = _number(_SMALLEST, _LARGEST)
+_PIXEL = _number(1e-6, 1e6)
 _SHARE = Range(float, lambda value: 0 <= value < 1, "be at least 0 and below 1")
-_FACTOR = _number(_SMALLEST, 1, "be above 0 (from 1e-30) and at most 1")
+_FACTOR = _number(_SMALLEST, 1)
 _STEP = Range(
     float,
     lambda value: 1e-3 <= value <= 1 and abs(round(1 / value) * value - 1) < 1e-6,
@@ -113,7 +105,7 @@ _MEAN = _all(lambda value: abs(value) <= 1e6, "hold finite numbers, at most 1e6"
 _STD = _all(lambda value: 1e-6 <= value <= 1e6, "hold finite numbers above 0, from 1e-6 to 1e6", len)
 _THRESHOLDS = _all(lambda value: 0 < value < 1, "ascend, above 0 and below 1", _ascend)
 _BOUNDARIES = _all(lambda value: 0 < value <= _INT32, "ascend, in epochs above 0, at most 2^31 - 1", _ascend)
-_GAMMA = _number(-100, 100, "be a finite number, from -100 to 100")
+_GAMMA = _number(-100, 100)
 _GAMMAS = _all(lambda value: 0 <= value <= 100, "hold finite numbers, 0 or more, at most 100")
 _ALPHA = _all(
     lambda weight: 0 <= weight <= _LARGEST,
@@ -126,12 +118,11 @@ _GRID = _all(
     "ascend, above -1, at most 100, and must hold 0, the plain temperature scaling to compare with",
     lambda gammas: 0 in gammas and _ascend(gammas),
 )
-_TEMPERATURE = _number(1, 1000, "be a finite number, from 1 to 1000: softer ones predict every class alike")
-_TOLERANCE = _number(_SMALLEST, 1, "be greater than 0 (from 1e-30) and at most 1")
+_TEMPERATURE = _number(1, 1000)  # softer ones predict every class alike
 _SPLITS = _all(
-    ("train", "val", "test").__contains__,
+    {"train", "val", "test"}.__contains__,
     "hold val, train or test, each once",
-    lambda splits: len(set(splits)) == len(splits) > 0,
+    lambda splits: splits and _differ(splits),
 )._replace(kind=str)
 _BINS = _whole(1, MOST_BINS)
 _RESAMPLES = _whole(2, MOST_RESAMPLES)
@@ -139,25 +130,27 @@ _PRODUCTS = _whole(2, _MOST_PRODUCTS)
 _PROBES = _whole(4, _MOST_PRODUCTS, words="be 4 or more, to have a standard error")
 _DENSITY = Range(int, lambda value: value in (0, *range(2, 1001)), "be 0 (no density), or 2 or more, at most 1,000")
 _KEEP = _whole(2, words="be 2 or more, so that one is left when the newest is corrupt")
-_EVERY = _whole(0, words="be 0 (only after training) or more, in epochs")
-_DIAGNOSED = _whole(0, words="be 0 (none) or more, in epochs")
-_AT_ONCE = _whole(0, words="be 0 (measured) or the number of members in one call of the step")
-_PROBED = _whole(0, words="be 0 (all) or more, in examples of a batch")
 _TRACE_FORMS = ("taylor", "forward_over_forward", "jvp_of_grad")
 _CALIBRATION_GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
 
 # The defaults are the job of configs/digits.py, which needs no download.
 FIELDS: dict[str, Field] = {
-    "seed": Field(0, _SEED, "seed of initial weights, order, augmentation, dropout, random vectors and bootstrap"),
+    "seed": Field(
+        0, _FROM_0_WHOLE, "seed of initial weights, order, augmentation, dropout, random vectors and bootstrap"
+    ),
     "data.name": Field("digits", _TEXT, "name of the data set, with its path after a colon (docs/reference.md)"),
-    "data.split_seed": Field(1, _SEED, "seed of subsets, and of the splits that the data set does not come with"),
-    "data.train_size": Field(None, _SIZE, "number of training examples"),
-    "data.val_size": Field(None, _SIZE, "number of validation examples, by which everything is chosen"),
-    "data.test_size": Field(None, _SIZE, "number of test examples, by which nothing is chosen"),
-    "data.image_size": Field(None, _IMAGE_SIZE, "height and width of the resized images"),
-    "data.max_words": Field(None, _WORDS, "size of the vocabulary, which is the most frequent words"),
-    "data.max_length": Field(None, _WORDS, "number of words read from the start of each document"),
-    "data.embeddings": Field(None, _PATH, "file of the word vectors that training begins with"),
+    "data.split_seed": Field(
+        1, _FROM_0_WHOLE, "seed of subsets, and of the splits that the data set does not come with"
+    ),
+    "data.train_size": Field(None, _SIZE, "number of training examples; None for all"),
+    "data.val_size": Field(None, _SIZE, "number of validation examples, by which everything is chosen; None for all"),
+    "data.test_size": Field(None, _SIZE, "number of test examples, by which nothing is chosen; None for all"),
+    "data.image_size": Field(None, _IMAGE_SIZE, "height and width of the resized images; None for their own"),
+    "data.max_words": Field(None, _SIZE, "size of the vocabulary, which is the most frequent words; None for all"),
+    "data.max_length": Field(
+        None, _SIZE, "number of words read from the start of each document; None for the data set's own"
+    ),
+    "data.embeddings": Field(None, _PATH, "file of the word vectors that training begins with; None for random ones"),
     "data.augment": Field("none", _TEXT, "random augmentation of the training images"),
     "data.scale": Field(16.0, _PIXEL, "largest pixel value; pixels are divided by it first"),
     "data.mean": Field((0.305,), _MEAN, "mean of each channel, subtracted after the division by scale"),
@@ -180,7 +173,9 @@ FIELDS: dict[str, Field] = {
     "loss.alpha": Field((), _ALPHA, "weight of each class; () for 1"),
     "loss.trace_penalty": Field(0.0, _FROM_0, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
     "loss.trace_of": Field("hessian", _choice("hessian", "gauss_newton"), "matrix whose trace is the penalty"),
-    "loss.trace_examples": Field(0, _PROBED, "examples of a batch, on all devices, that the trace is of; 0 for all"),
+    "loss.trace_examples": Field(
+        0, _FROM_0_WHOLE, "examples of a batch, on all devices, that the trace is of; 0 for all"
+    ),
     "loss.trace_form": Field("taylor", _choice(*_TRACE_FORMS), "automatic differentiation of the trace penalty"),
     "optimizer.name": Field("sgd", _TEXT, "name of the optimiser"),
     "optimizer.learning_rate": Field(0.1, _RATE, "highest learning rate of the schedule"),
@@ -188,9 +183,7 @@ FIELDS: dict[str, Field] = {
     "optimizer.nesterov": Field(False, Range(bool), "use Nesterov's form of momentum"),
     "optimizer.weight_decay": Field(5e-4, _FROM_0, "multiple of the parameters that is added to the gradient"),
     "optimizer.reduction": Field("mean", _choice("mean", "sum"), "reduction of a batch's losses, then minimised"),
-    "optimizer.clip_norm": Field(
-        0.0, _FROM_0._replace(words="be 0 (off) or more, at most 1e30"), "largest norm of the gradient"
-    ),
+    "optimizer.clip_norm": Field(0.0, _FROM_0, "largest norm of the gradient; 0 for any"),
     "optimizer.sam_radius": Field(0.0, _FROM_0, "radius of sharpness-aware minimisation; 0 for none"),
     "optimizer.sam_adaptive": Field(False, Range(bool), "measure that radius by each parameter's size, as ASAM does"),
     "optimizer.batch_size": Field(64, _COUNT, "training examples per step, on all devices of all processes together"),
@@ -201,13 +194,15 @@ FIELDS: dict[str, Field] = {
     ),
     "optimizer.decay_factor": Field(0.1, _FACTOR, "factor of the learning rate at each of decay_epochs"),
     "optimizer.warmup_epochs": Field(
-        0, _whole(0), "first epochs, in which the schedule cosine raises the learning rate"
+        0, _FROM_0_WHOLE, "first epochs, in which the schedule cosine raises the learning rate"
     ),
     "optimizer.select": Field(
         "last", _choice("last", "best_val"), "epoch whose parameters are kept: the last, or the most accurate on val"
     ),
-    "start.run": Field(None, _RUN, "workdir of the run from whose checkpoint training starts"),
-    "start.step": Field(None, _NEWEST, "step of that checkpoint"),
+    "start.run": Field(
+        None, _PATH, "workdir of the run from whose checkpoint training starts; None for random weights"
+    ),
+    "start.step": Field(None, _SIZE, "step of that checkpoint; None for the newest"),
     "start.modules": Field((), Range(str, many=True), "parts of the network that are taken from there; () for all"),
     "start.optimizer": Field(
         "fresh", _choice("fresh", "kept"), "state of the optimiser: fresh, or its momentum or moments kept from there"
@@ -227,28 +222,28 @@ FIELDS: dict[str, Field] = {
     "evaluation.max_temperature": Field(5.0, _TEMPERATURE, "last temperature of the calibration grid"),
     "evaluation.num_resamples": Field(1000, _RESAMPLES, "number of resamples of the bootstrap"),
     "curvature.splits": Field(("val",), _SPLITS, "splits on which curvature is measured"),
-    "curvature.examples": Field(
-        359, _whole(0, words="be 0 (no curvature) or more"), "examples from the start of each split"
-    ),
+    "curvature.examples": Field(359, _FROM_0_WHOLE, "examples from the start of each split; 0 for no curvature"),
     "curvature.batch_size": Field(359, _COUNT, "examples per batch of a Hessian product"),
     "curvature.max_products": Field(40, _PRODUCTS, "largest number of Hessian products for lambda_max"),
-    "curvature.tolerance": Field(1e-3, _TOLERANCE, "relative residual at which lambda_max is found"),
+    "curvature.tolerance": Field(1e-3, _FACTOR, "relative residual at which lambda_max is found"),
     "curvature.num_probes": Field(60, _PROBES, "Hessian products of a trace"),
     "curvature.trace_method": Field("hutch++", _choice("hutchinson", "hutch++", "xtrace"), "estimator of the trace"),
     "curvature.density_probes": Field(10, _DENSITY, "number of random vectors for the spectral density"),
     "curvature.density_steps": Field(
         40, _whole(1, _MOST_PRODUCTS), "Lanczos steps from each random vector of the spectral density"
     ),
-    "curvature.every": Field(0, _EVERY, "epochs between two measurements of lambda_max and trace in training"),
-    "diagnostics.every": Field(0, _DIAGNOSED, "epochs between diagnostics of training"),
+    "curvature.every": Field(
+        0, _FROM_0_WHOLE, "epochs between two measurements of lambda_max and trace in training; 0 for none"
+    ),
+    "diagnostics.every": Field(0, _FROM_0_WHOLE, "epochs between diagnostics of training; 0 for none"),
     "diagnostics.splits": Field(("train", "val"), _SPLITS, "splits on which training is diagnosed"),
-    "diagnostics.examples": Field(0, _whole(0, words="be 0 (all) or more"), "examples of each split, evenly spaced"),
+    "diagnostics.examples": Field(0, _FROM_0_WHOLE, "examples of each split, evenly spaced; 0 for all"),
     "diagnostics.num_bins": Field(25, _BINS, "number of bins of the diagnostics' reliability diagrams"),
-    "sweep.gamma": Field((), _axis(float, "finite numbers"), "values of loss.gamma to sweep"),
-    "sweep.trace_penalty": Field((), _axis(float, "finite numbers"), "values of loss.trace_penalty to sweep"),
-    "sweep.learning_rate": Field((), _axis(float, "finite numbers"), "values of optimizer.learning_rate to sweep"),
-    "sweep.seed": Field((), _axis(int, "whole numbers"), "values of seed to sweep"),
-    "sweep.at_once": Field(0, _AT_ONCE, "number of members of a sweep that train at once"),
+    "sweep.gamma": Field((), _AXIS, "values of loss.gamma to sweep"),
+    "sweep.trace_penalty": Field((), _AXIS, "values of loss.trace_penalty to sweep"),
+    "sweep.learning_rate": Field((), _AXIS, "values of optimizer.learning_rate to sweep"),
+    "sweep.seed": Field((), _AXIS._replace(kind=int), "values of seed to sweep"),
+    "sweep.at_once": Field(0, _FROM_0_WHOLE, "number of members of a sweep that train at once; 0 for the fastest"),
 }
 SECTIONS = (*dict.fromkeys(name.rpartition(".")[0] for name in FIELDS if "." in name), "model.options")
 OPTIONS = "model.options."  # names that begin so are options of the network

@@ -251,13 +251,12 @@ def _put(leaf: Array, sharding: NamedSharding) -> jax.Array:
 
 def to_host(tree: PyTree) -> PyTree:
     """NumPy arrays of leaves that may lie on devices of all processes."""
-    return jax.tree.map(lambda leaf: np.asarray(_complete(leaf)), tree)
 
+    def whole(leaf: Array) -> np.ndarray:
+        is_here = getattr(leaf, "is_fully_addressable", True) or leaf.is_fully_replicated
+        return np.asarray(leaf if is_here else multihost_utils.process_allgather(leaf, tiled=True))
 
-def _complete(leaf: Array) -> Array:
-    if getattr(leaf, "is_fully_addressable", True) or leaf.is_fully_replicated:
-        return leaf
-    return multihost_utils.process_allgather(leaf, tiled=True)
+    return jax.tree.map(whole, tree)
 
 
 def from_first(tree: PyTree) -> PyTree:

@@ -126,6 +126,15 @@ def test_a_run_that_is_stopped_and_killed_goes_on_to_the_bits_of_one_that_is_not
     assert differences(workdir, tmp_path / "whole" / "run") == []
 
 
+def test_a_signal_to_a_process_that_waits_for_another_stops_both(tmp_path):
+    flags = job("steps", optimizer__epochs=1, evaluation__num_resamples=20_000)
+    with cluster(tmp_path / "cwd", 2, 1, *flags) as running:
+        wait_for(lambda: "calibrating" in running[0].log.read_text())
+        running[1].send_signal(signal.SIGTERM)
+        lines = [process.ends(143, 60) for process in running]
+    assert lines == [["focalgeo: stopped; the same command goes on from what is saved"]] * 2
+
+
 def test_a_process_that_hangs_ends_the_other_within_the_heartbeat(tmp_path):
     with cluster(tmp_path / "cwd", 2, 1, *job("steps", optimizer__epochs=4000)) as running:
         wait_for(lambda: steps_done(tmp_path / "cwd" / "run") > 10)

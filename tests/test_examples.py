@@ -1,9 +1,9 @@
-"""The SLURM script and the lines of docs/several_machines.md, with a stand-in for srun."""
+"""The files of examples/ that a person copies, and the lines of docs/several_machines.md, with a stand-in for srun."""
 
 import os
 import re
 import shlex
-import signal
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from focalgeo import job, run
-from focalgeo.config import load_config, parse_arguments, with_values
+from focalgeo import config, job, run
 
 ROOT = Path(__file__).parent.parent
-SCRIPT = ROOT / "examples" / "slurm.sh"
-TASKS = 2
-# Starts the tasks as SLURM does, the second before the first; ends with the largest exit code.
+EXAMPLES = ROOT / "examples"
+SCRIPT = EXAMPLES / "slurm.sh"
+# Starts two tasks as SLURM does, the second before the first; ends with the largest exit code.
 SRUN = f"""#!{sys.executable}
 import os, shlex, subprocess, sys
 
@@ -26,95 +25,103 @@ while command[0].startswith("--"):
     print(command.pop(0), flush=True)
 if "ONLY_SHOW" in os.environ:
     sys.exit(print(shlex.join(command)))
-given = {{"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_ID": "0"}}
-given |= {{"SLURM_NTASKS": "{TASKS}", "SLURM_STEP_NUM_TASKS": "{TASKS}"}}
+step = {{"STEP_NODELIST": "localhost", "STEP_NUM_NODES": "1", "STEP_ID": "0", "NTASKS": "2", "STEP_NUM_TASKS": "2"}}
 tasks = []
-for i in reversed(range({TASKS})):
-    own = {{"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)}}
-    tasks.append(subprocess.Popen(command, env={{**os.environ, **given, **own}}))
+for i in "10":
+    own = {{f"SLURM_{{name}}": value for name, value in (step | {{"PROCID": i, "LOCALID": i}}).items()}}
+    tasks.append(subprocess.Popen(command, env={{**os.environ, **own}}))
 sys.exit(max(abs(task.wait()) for task in tasks))
+"""
+# Stands in for PyTorch where it is not installed: what examples/pytorch_outputs.py uses of it, on NumPy arrays.
+TORCH = """
+import contextlib, numpy, types
+
+class Tensor(numpy.ndarray):
+    def numpy(self): return numpy.asarray(self)
+
+class Module:
+    def __call__(self, *given): return self.forward(*given)
+    def eval(self): return self
+
+nn = types.SimpleNamespace(Module=Module)
+no_grad = contextlib.nullcontext
+from_numpy = lambda array: array.view(Tensor)
+cat = lambda arrays: numpy.concatenate(arrays).view(Tensor)
 """
 
 
-def directives():
-    """Option -> value of the script's #SBATCH lines, which SLURM reads up to the first command."""
-    lines = SCRIPT.read_text().splitlines()
-    first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
-    assert not any(line.startswith("#SBATCH") for line in lines[first:])
-    found = (line.removeprefix("#SBATCH ") for line in lines[:first] if line.startswith("#SBATCH"))
-    return dict(re.fullmatch(r"--([a-z-]+)=(\S+)", each).groups() for each in found)
+def python(*command, folder, **environment):
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | environment
+    return subprocess.run([sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True)
 
 
 def sbatch(folder, *arguments, **environment):
-    """Run the script as a job's first node does, with a stand-in for srun; returns the running process."""
+    """Run the script as a job's first node does, with a stand-in for srun."""
     (folder / "bin").mkdir()
     (folder / "bin" / "srun").write_text(SRUN)
     (folder / "bin" / "srun").chmod(0o755)
     path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment |= {"PATH": path, "SLURM_CPUS_PER_TASK": directives()["cpus-per-task"]}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-    return subprocess.Popen(
-        ["bash", str(SCRIPT), *map(str, arguments)], cwd=ROOT, env={**os.environ, **environment}, **pipes
-    )
+    env = {**os.environ, "PATH": path, "SLURM_CPUS_PER_TASK": "8", **environment}
+    return subprocess.run(["bash", SCRIPT, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
 
 
-def ended(process, seconds):
-    """The exit code and output; what still runs after so many seconds is killed, with all that it started."""
-    try:
-        out, err = process.communicate(timeout=seconds)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    return process.returncode, out, err
-
-
-def free_job_id():
-    """A SLURM job whose port, as jax computes it, is free."""
-    first = 65535 - 2**12 + 1
-    for port in range(first + os.getpid() % 2000, 65536):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return str(port - first)
-    raise AssertionError("no free port")
-
-
-def test_the_slurm_script_parses_and_asks_for_one_task_per_gpu():
-    subprocess.run(["bash", "-n", SCRIPT], check=True)
-    asked = directives()
-    assert asked["ntasks-per-node"] == asked["gpus-per-node"]
-    assert "gpus-per-task" not in asked
-    assert re.fullmatch(r"TERM@\d+", asked["signal"])
-
-
-def test_the_slurm_script_hands_its_arguments_on_as_they_are(tmp_path):
+def test_the_slurm_script_asks_for_one_task_per_gpu_and_hands_its_arguments_on(tmp_path):
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)", SCRIPT.read_text(), re.MULTILINE))
+    assert options["ntasks-per-node"] == options["gpus-per-node"]
+    assert "gpus-per-task" not in options
+    assert options["signal"].startswith("TERM@")
     arguments = ["--config=configs/digits.py", "--config.model.options.hidden=(64, 64)", "--workdir=a  b"]
-    code, out, err = ended(sbatch(tmp_path, *arguments, ONLY_SHOW="1"), 60)
-    assert (code, err) == (0, "")
-    asked, command = out.splitlines()
-    assert asked == f"--cpus-per-task={directives()['cpus-per-task']}"
-    assert shlex.split(command) == ["python", "-m", "focalgeo.run", *arguments]
-
-
-def commands():
-    """The arguments of every command of focalgeo.run in docs/several_machines.md, and of the script's own example."""
-    page = (ROOT / "docs" / "several_machines.md").read_text()
-    text = (page + SCRIPT.read_text()).replace("\\\n", " ")
-    return [shlex.split(each) for each in re.findall(r"(?:-m focalgeo\.run|slurm\.sh) (--[^`\"&\n]*)", text)]
+    done = sbatch(tmp_path, *arguments, ONLY_SHOW="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shlex.split(done.stdout) == ["--cpus-per-task=8", "python", "-m", "focalgeo.run", *arguments]
 
 
 def test_the_lines_for_several_machines_name_flags_configs_and_fields_that_exist():
-    assert len(commands()) == 6
-    for arguments in commands():
-        values, given = parse_arguments(arguments, run.FLAGS)
-        job.check_config(with_values(load_config(given["config"]), values))
-        assert {"coordinator", "processes", "process"} <= given.keys() or "coordinator" not in given
+    text = ((ROOT / "docs" / "several_machines.md").read_text() + SCRIPT.read_text()).replace("\\\n", " ")
+    commands = re.findall(r"(?:-m focalgeo\.run|slurm\.sh) (--[^`\"&\n]*)", text)
+    assert len(commands) == 6
+    for command in commands:
+        values, flags = config.parse_arguments(shlex.split(command), run.FLAGS)
+        job.check_config(config.with_values(config.load_config(flags["config"]), values))
+        assert {"coordinator", "processes", "process"} <= flags.keys() or "coordinator" not in flags
 
 
 @pytest.mark.long
 def test_the_slurm_script_runs_two_tasks_as_one_run(tmp_path):
-    arguments = [f"--config={ROOT / 'configs' / 'digits.py'}:quick", f"--workdir={tmp_path / 'run'}"]
-    process = sbatch(tmp_path, *arguments, "--heartbeat=10", JAX_PLATFORMS="cpu", SLURM_JOB_ID=free_job_id())
-    code, out, err = ended(process, 300)
-    assert code == 0, err
-    assert (tmp_path / "run" / "report.html").exists()
-    assert out.count("report: ") == 1  # process 0 alone says so
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = {"JAX_COORDINATOR_PORT": str(probe.getsockname()[1]), "JAX_PLATFORMS": "cpu", "SLURM_JOB_ID": "1"}
+    flags = [f"--config={ROOT / 'configs' / 'digits.py'}:quick", f"--workdir={tmp_path / 'run'}"]
+    done = sbatch(tmp_path, *flags, "--config.evaluation.methods=isotonic", "--config.curvature.examples=0", **port)
+    assert done.returncode == 0, done.stderr
+    assert "process 1 of 2" in done.stderr
+    assert done.stdout.count("report: ") == 1  # process 0 alone says so
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["training_step", "nnx_model"])
+def test_an_example_trains(name, tmp_path):
+    done = python(EXAMPLES / f"{name}.py", folder=tmp_path, PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert float(re.match(r"accuracy (0\.\d+), ECE 0\.", done.stdout)[1]) > 0.88
+    assert len(list(filter(str.strip, (EXAMPLES / "training_step.py").read_text().splitlines()))) <= 42
+
+
+@pytest.mark.slow
+def test_outputs_of_pytorch_are_calibrated(tmp_path):
+    (tmp_path / "torch.py").write_text(TORCH)
+    done = python(EXAMPLES / "pytorch_outputs.py", folder=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert (done.returncode, done.stderr) == (0, "")
+    before, after = map(float, re.search(r"ECE (0\.\d+) as trained, (0\.\d+) after", done.stdout).groups())
+    assert after < before / 5
+
+
+@pytest.mark.long
+def test_a_loss_a_method_a_metric_and_a_network_are_added_by_their_diffs(tmp_path):
+    shutil.copytree(ROOT / "focalgeo", tmp_path / "focalgeo", ignore=shutil.ignore_patterns("__pycache__"))
+    for path in sorted((EXAMPLES / "adding").glob("*.diff")):
+        subprocess.run(["git", "apply", str(path)], cwd=tmp_path, check=True)
+    done = python(ROOT / "tests" / "added_parts.py", folder=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    lint = [sys.executable, "-m", "ruff", "check", "--quiet", f"--config={ROOT / 'pyproject.toml'}", "focalgeo"]
+    assert subprocess.run(lint, cwd=tmp_path).returncode == 0

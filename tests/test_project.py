@@ -1,36 +1,50 @@
-"""What stands in two places is the same: versions of the package, of ruff, of Python."""
+"""What stands in two places is the same: versions, links and names of the pages, tables made from the code."""
 
 import re
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 import focalgeo
+from docs import tables
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_citation_is_of_this_version():
+def test_the_versions_are_those_of_the_package_and_of_the_tests():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == focalgeo.__version__
-    assert citation["license"] == PROJECT["license"]
-    assert len(citation["references"]) == 3
-
-
-def test_the_changes_of_this_version_are_listed():
+    assert (citation["version"], citation["license"]) == (focalgeo.__version__, PROJECT["license"])
     assert f"\n## {focalgeo.__version__}" in (ROOT / "CHANGELOG.md").read_text()
-
-
-def test_pre_commit_has_the_tests_ruff():
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    pins = (ROOT / "constraints.txt").read_text()
-    assert hook["rev"] == "v" + re.search(r"^ruff==(\S+)", pins, re.MULTILINE)[1]
+    assert f"\nruff=={hook['rev'].removeprefix('v')}\n" in (ROOT / "constraints.txt").read_text()
 
 
 def test_ci_calls_the_readme_s_command_on_every_python_that_is_supported():
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
-    job = workflow["jobs"]["test"]
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["test"]
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
-    assert PROJECT["requires-python"] == f">={min(job['strategy']['matrix']['python'], key=lambda each: int(each[2:]))}"
+    oldest = min(job["strategy"]["matrix"]["python"], key=lambda version: int(version[2:]))
+    assert PROJECT["requires-python"] == f">={oldest}"
+
+
+def test_the_front_page_is_short_and_the_tables_of_names_are_those_of_the_code():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8")) < 9_500
+    for path, text in tables.pages().items():
+        assert path.read_text(encoding="utf-8") == text, "python -m docs.tables writes them anew"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading_and_every_file_that_is_named_exists(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https://)([^)]+)\)", text):
+        file, _, heading = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.exists(), target
+        headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE) if heading else []
+        anchors = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+        assert not heading or heading in anchors, target
+    for name in re.findall(r"`((?:configs|docs|examples|colabs|experiments|tests)/[\w/]+(?:\.\w+)?)", text):
+        assert (ROOT / name).exists() or (ROOT / f"{name}.py").exists(), name

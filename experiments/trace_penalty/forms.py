@@ -74,8 +74,7 @@ def cost(workdirs: dict[str, Path]) -> dict[str, Any]:
     """Seconds of steps, and noise before and after training without penalty, of the first seed."""
     config = jobs.config_of(workdirs["hessian"])
     prepared, states, batch = jobs.ready(config)
-    manager = checkpoint.make_manager(workdirs["hessian"] / "checkpoints", keep=config.checkpoint.keep)
-    after = checkpoint.restore_latest(manager, states).state
+    after = checkpoint.restore_latest(workdirs["hessian"] / "checkpoints", states).state
     moments = {"initial": member_state(states, 0), "trained": member_state(after, 0)}
     plain = check_config(with_values(config.unlock_copy(), {"sweep.trace_penalty": ()}))
     objectives = {"none": preparation.make_objective(plain)}

@@ -72,8 +72,7 @@ def diagnose(
         numbers = forward((variables, loss_values), batch._replace(x=(batch.x, labels)))
         found.append(numbers[batch.mask])
         example = batch.x[:1]
-    _check_any(found)
-    columns = np.moveaxis(np.concatenate(found), (0, 1), (2, 1))
+    columns = np.moveaxis(_all_of(found), (0, 1), (2, 1))
     diagnosis = Diagnosis(*columns)._replace(correct=columns[Diagnosis._fields.index("correct")] > 0)
     return diagnosis, jax.device_get(_weight_norms(as_argument(apply), variables, example))
 
@@ -97,10 +96,11 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
     return parallel.pmapped_forward(jax.vmap(forward, in_axes=(0, None), out_axes=-2))
 
 
-def _check_any(found: list[np.ndarray]) -> None:
-    """Refuse batches without an example that counts; found: numbers of each batch's examples."""
+def _all_of(found: list[np.ndarray]) -> np.ndarray:
+    """The numbers of all batches' examples, one or more."""
     if not any(map(len, found)):
         raise InputError("batches hold no example that counts: give one or more")
+    return np.concatenate(found)
 
 
 def _judge(logits: Array, labels: Array, gradient_norm: Array) -> Diagnosis:
@@ -134,50 +134,26 @@ def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[R
     that are not empty: four a decade, the first from 0 to 1e-12, the last holding all above it, the same for every
     epoch; "true_class_probability_histogram" is that of p_y in 25 even bins, the last holding 1. "reliability" is as in
     `calibration_rows`, of no method, with the "share" of the examples in each bin.
-
-    Raises:
-        InputError: there is no example.
     """
-    if len(diagnosis.confidence) == 0:
-        raise InputError("diagnosis holds no example: give one or more")
-    rows = _mean_rows(diagnosis, split)
-    rows += _histogram_rows(diagnosis.gradient_norm, "gradient_norm_histogram", NORM_EDGES, split=split)
-    probability = diagnosis.true_class_probability
-    rows += _histogram_rows(probability, "true_class_probability_histogram", PROBABILITY_EDGES, split=split)
-    rows = [finite(row) for row in rows]
-    bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
-    return rows + reliability_rows(bins, split=split, total=len(diagnosis.confidence))
-
-
-def _mean_rows(diagnosis: Diagnosis, split: str) -> list[Row]:
-    outcomes = {None: np.ones_like(diagnosis.correct)}  # of all examples, then by outcome
-    outcomes |= zip(OUTCOMES, (diagnosis.correct, ~diagnosis.correct), strict=True)
-    rows = []
+    rows, total = [], len(diagnosis.confidence)
+    outcomes = zip(OUTCOMES, (diagnosis.correct, ~diagnosis.correct), strict=True)
+    masks = {None: np.ones(total, bool), **dict(outcomes)}  # of all examples, then by outcome
     for name in BY_OUTCOME:
         values = np.asarray(getattr(diagnosis, name), np.float64)
         rows += [
-            Diagnostic(name, values[chosen].mean(), n=int(chosen.sum()), split=split, outcome=outcome)
-            for outcome, chosen in outcomes.items()
-            if chosen.any()
+            Diagnostic(name, values[mask].mean(), n=int(mask.sum()), split=split, outcome=outcome)
+            for outcome, mask in masks.items()
+            if mask.any()
         ]
-    return rows
-
-
-def _histogram_rows(values: np.ndarray, name: str, edges: np.ndarray, *, split: str) -> list[Row]:
-    index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    counts = np.bincount(index, minlength=len(edges) - 1)
-    return [
-        HistogramBin(
-            name,
-            value=counts[number] / len(values),
-            bin=number,
-            lower=edges[number],
-            upper=edges[number + 1],
-            n=len(values),
-            split=split,
-        )
-        for number in np.flatnonzero(counts)
-    ]
+    for name, edges in (("gradient_norm", NORM_EDGES), ("true_class_probability", PROBABILITY_EDGES)):
+        index = np.searchsorted(edges, getattr(diagnosis, name), side="right") - 1
+        counts = np.bincount(np.clip(index, 0, len(edges) - 2), minlength=len(edges) - 1)
+        rows += [
+            HistogramBin(f"{name}_histogram", counts[k] / total, k, edges[k], edges[k + 1], n=total, split=split)
+            for k in np.flatnonzero(counts)
+        ]
+    bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
+    return [*map(finite, rows), *reliability_rows(bins, split=split, total=total)]
 
 
 @functools.partial(jax.jit, static_argnames="num_bins")
@@ -191,24 +167,16 @@ def find_last_layer(sown: Mapping) -> tuple[Float[Array, "*examples width"], Flo
     Raises:
         InputError: there is none, or more than one.
     """
-    found = [_sown_in(sown, name) for name in ("features", "kernel")]
-    if [len(each) for each in found] != [1, 1]:
-        counts = " and ".join(f"{len(each)} {name}" for each, name in zip(found, ("features", "kernel"), strict=True))
+    leaves = jax.tree_util.tree_flatten_with_path(sown, is_leaf=lambda part: isinstance(part, tuple))[0]
+    found = {name: [leaf for path, leaf in leaves if path[-1].key == name] for name in ("features", "kernel")}
+    counts = {name: sum(map(len, tuples)) for name, tuples in found.items()}
+    if set(counts.values()) != {1}:
+        listed = " and ".join(f"{count} {name}" for name, count in counts.items())
         raise InputError(
-            f"config.diagnostics: the network sows {counts} of a last layer, one of each is needed; "
+            f"config.diagnostics: the network sows {listed} of a last layer, one of each is needed; "
             "set diagnostics.every=0, or let its last layer sow them"
         )
-    return found[0][0], found[1][0]
-
-
-def _sown_in(tree: Mapping, name: str) -> list[Array]:
-    found = []
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            found += _sown_in(value, name)
-        elif key == name:
-            found += list(value)
-    return found
+    return found["features"][0][0], found["kernel"][0][0]
 
 
 def check_last_layer(apply: Callable, variables: PyTree, x: Array) -> None:
@@ -245,6 +213,5 @@ def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> P
         outputs = forward(variables, batch)
         logits.append(outputs[batch.mask])
         labels.append(batch.y[batch.mask])
-    _check_any(logits)
-    logits = np.concatenate(logits).astype(np.float32)
+    logits = _all_of(logits).astype(np.float32)
     return Predictions(logits, np.concatenate(labels), np.ones(len(logits), bool))

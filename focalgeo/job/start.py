@@ -11,7 +11,7 @@ import numpy as np
 from focalgeo import records
 from focalgeo.config import SWEPT_FIELDS, member_name
 from focalgeo.job import say
-from focalgeo.job.members import Extension, Member, read_extensions
+from focalgeo.job.members import Member, names_in
 from focalgeo.training import checkpoint, optimiser
 from focalgeo.training.step import member_state, stack
 from focalgeo.types import InputError, PyTree, TrainState
@@ -35,21 +35,16 @@ def places(config, members: Sequence[Member]) -> list[Place]:
     run = Path(config.start.run)
     if not (run / records.MANIFEST).is_file():
         raise InputError(f"{FIELD} is {run}: it holds no {records.MANIFEST}; name the workdir of a run")
-    swept = records.read_manifest(run).get("config", {}).get("sweep", {})
-    there = {
-        name: Place(run / Extension(number, [], 0).checkpoints, index)
-        for number, each in enumerate(read_extensions(run), 1)
-        for index, name in enumerate(each["members"])
-    }
-    find = functools.cache(functools.partial(checkpoint.find, step=config.start.step))
+    manifest = records.read_manifest(run)
+    swept = manifest.get("config", {}).get("sweep", {})
+    path = checkpoint.find(run / "checkpoints", config.start.step)
+    there = {name: Place(path, index) for index, name in enumerate(names_in(manifest))}
     found = []
     for member in members:
         name = member_name({axis: _value(member, field) for axis, field in SWEPT_FIELDS.items() if swept.get(axis)})
         if name not in there:
-            has = f"it has {', '.join(list(there)[:3])}" if any(there) else "it holds no trained network"
-            lacks = f"it has no member {name}; " if name else ""
-            raise InputError(f"{FIELD} is {run}: {lacks}{has}")
-        found.append(there[name]._replace(checkpoint=find(there[name].checkpoint)))
+            raise InputError(f"{FIELD} is {run}: it has no member {name}; it has {', '.join(list(there)[:3])}")
+        found.append(there[name])
     return found
 
 

@@ -1,313 +1,513 @@
-"""Figures of the measurements after training: reliability, the search of gamma and T, the spectrum of the Hessian.
+"""The figures of a run and of a calibration, drawn from rows; a notebook draws what the page draws.
 
-Each function takes rows and returns one matplotlib Figure, without pyplot and its global state.
+Each draws into `ax`, or into a new figure of the page's size, and returns the axes; `.figure` is what `to_svg` takes.
 """
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import patheffects
-from matplotlib.colors import LogNorm
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.transforms import blended_transform_factory
 from msgspec.structs import replace
 
+from focalgeo.report import primitives
 from focalgeo.report.selection import (
+    AS_TRAINED,
+    ECE,
     FOCAL,
+    HELD_OUT,
+    NLL,
     PLAIN,
     Column,
-    fits,
+    Run,
+    batches_of_row,
+    criterion_title,
+    in_training,
+    is_better,
+    is_worse,
     latest_by,
     loss_title,
     measured,
     measured_title,
+    signed,
+    splits_of,
 )
-from focalgeo.report.style import COLOURS, LEGEND, LIGHT, loss_colour, plain, power_of_ten, significant, styled
-from focalgeo.rows import DENSITY_LINEAR_WIDTH, DensityBin, Eigenvalue, ReliabilityBin, Row, Trace, select
+from focalgeo.report.style import (
+    COLOURS,
+    LIGHT,
+    LINESTYLES,
+    loss_colour,
+    plain,
+    power_of_ten,
+    significant,
+    styled,
+)
+from focalgeo.rows import (
+    DENSITY_LINEAR_WIDTH,
+    OUTCOMES,
+    DensityBin,
+    Diagnostic,
+    Difference,
+    Eigenvalue,
+    HistogramBin,
+    Metric,
+    ReliabilityBin,
+    Row,
+    Scalar,
+    Title,
+    Trace,
+    select,
+)
 
-_HALVES = (0, 0.5, 1)
-MOST_BARS = 200  # of one reliability diagram; more bins are drawn together
-_AXES = {"reliability": ("accuracy", "confidence"), "class1_reliability": ("share", "probability of class 1")}
+MOST_MARKS = 60  # of a course, up to which each of its points is marked
+MOST_CLASSES = 12  # of the figure of classes, the farthest off first
 ESTIMATES = {"lambda_max": (Eigenvalue, "largest eigenvalue (± residual)"), "trace": (Trace, "trace (95% interval)")}
+_TRUE = {"reliability": ("accuracy", "confidence"), "class1_reliability": ("share", "probability of class 1")}
+_LABELS = {"loss": "loss (nats, logarithmic)", "learning_rate": "learning rate"}
+MEANS = {
+    "nll": "mean NLL (nats)",
+    "entropy": "mean entropy (nats)",
+    "true_class_probability": "mean p of the true class",
+}
+_EPOCH_COLOURS = ("grey", "blue", "orange")  # of the first, a middle and the last epoch
+_HALVES = (0, 0.5, 1)
+_FAR = 6.0  # times the median reach: a difference farther out is an arrow, so that the others keep their detail
+_Z95 = NormalDist().inv_cdf(0.975)
 
 
-def reliability_figure(
-    rows: Sequence[Row], column: Column, *, colour: str = "grey", split: str = "test", name: str = "reliability"
-) -> Figure:
-    """Draw accuracy per bin of confidence, the gap between them, Wilson 95% intervals, and examples per bin beneath.
+def values_of(rows: Sequence[Row], *fields: str) -> list[np.ndarray]:
+    """Return an array of each of these fields of the rows."""
+    return [np.array([getattr(row, field) for row in rows], float) for field in fields]
 
-    With name "class1_reliability" the bins are of the probability of class 1, and its share replaces accuracy.
+
+def bins_of(
+    rows: Sequence[Row], column: Column = AS_TRAINED, *, split: str = "test", name: str = "reliability"
+) -> list[ReliabilityBin]:
+    """Return the bins of a method after training; "class1_reliability" are of the probability of class 1."""
+    return latest_by(select(rows, ReliabilityBin, name=name, split=split, epoch=None, **column._asdict()), "bin")
+
+
+def reliability(
+    rows: Sequence[Row],
+    column: Column = AS_TRAINED,
+    *,
+    split: str = "test",
+    colour: str = "grey",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the reliability diagram of a method after training: `diagram` of its bins."""
+    return diagram(bins_of(rows, column, split=split), colour=colour, ax=ax)
+
+
+@styled()
+def diagram(
+    bins: Sequence[ReliabilityBin],
+    *,
+    colour: str = "grey",
+    small: bool = False,
+    sizes: str = "n",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw what share came true in each bin, its Wilson 95% interval, and the gap to the bin's mean confidence.
+
+    Without `ax`, the examples per bin stand beneath, or with sizes="share" their share of all. small: without legend,
+    for many side by side.
     """
-    with styled():
-        figure = Figure(figsize=(4.1, 4.7))
-        top, bottom = _draw_diagram(figure, rows, column, colour, split, name)
-        _write_counts(bottom)
-        figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=2, **LEGEND)
-    return figure
+    lower, upper, share, confidence, low, high = values_of(bins, "lower", "upper", "value", "confidence", "low", "high")
+    true, predicted = _TRUE[bins[0].name]
+    top, beneath = ax, None
+    if ax is None:
+        figure = Figure(figsize=(3.2, 3.4) if small else (4.1, 4.7))
+        top, beneath = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
+    style = {"ax": top, "label": true, "error_label": f"95% interval of {true}"}
+    primitives.bars(lower, upper, share, low, high, colour=colour, **style)
+    style = {"ax": top, "label": "gap to confidence", "kind": "hatched", "bottom": np.minimum(share, confidence)}
+    primitives.bars(lower, upper, np.abs(share - confidence), colour="muted", **style)
+    inset = 0.04 * (upper - lower)
+    ends = (lower + inset, upper - inset)
+    top.hlines(confidence, *ends, color=COLOURS["ink"], linewidth=1.2, label="mean confidence", zorder=2)
+    top.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
+    top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
+    primitives.number_ticks(top.yaxis, scale=100, unit="%")
+    if beneath is not None:
+        (counts,) = values_of(bins, sizes)
+        primitives.bars(lower, upper, counts, ax=beneath, colour=colour)
+        least = 1 if sizes == "n" else min(0.01, *counts)
+        beneath.set(xlabel=predicted, ylabel={"n": "examples"}.get(sizes, sizes), yscale="log")
+        beneath.set_ylim(0.6 * least, max(6 * max(counts), 1.6) if sizes == "n" else 1.6)
+        beneath.yaxis.set_major_locator(LogLocator(numticks=4))
+        beneath.minorticks_off()
+        primitives.number_ticks(beneath.yaxis, **({} if sizes == "n" else {"scale": 100, "unit": "%"}))
+        primitives.number_ticks(beneath.xaxis, scale=100, unit="%")
+    if small:
+        top.set(xticks=_HALVES, yticks=_HALVES)
+    elif beneath is not None:
+        primitives.legend(top, loc="outside upper center")
+        for x, count in zip((lower + upper) / 2, counts, strict=True) if sizes == "n" else ():
+            text = (
+                f"{count:.0f}" if count < 1000 else f"{count / 1000:.1f}k" if count < 9950 else f"{count / 1000:.0f}k"
+            )
+            beneath.text(x, 1.15 * count, text, ha="center", va="bottom", fontsize=6.5, color=COLOURS["muted"])
+    return top
 
 
-def small_reliability_figure(
-    rows: Sequence[Row], column: Column, *, colour: str = "grey", split: str = "test", name: str = "reliability"
-) -> Figure:
-    """Draw what `reliability_figure` does, smaller, without its legend and numbers, for many side by side."""
-    with styled():
-        figure = Figure(figsize=(3.2, 3.4))
-        top, bottom = _draw_diagram(figure, rows, column, colour, split, name)
-        top.set_yticks(_HALVES)
-        bottom.set_xticks(_HALVES)
-    return figure
-
-
-def _draw_diagram(figure: Figure, rows: Sequence[Row], column: Column, colour: str, split: str, name: str) -> tuple:
-    bins = latest_by(select(rows, ReliabilityBin, name=name, split=split, epoch=None, **column._asdict()), "bin")
-    true, predicted = _AXES[name]
-    together = -(-len(bins) // MOST_BARS)
-    if together > 1:
-        bins, predicted = pooled(bins, together), f"{predicted} (a bar: {together} bins)"
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
-    draw_reliability(top, bins, COLOURS[colour], true)
-    _draw_counts(bottom, bins, COLOURS[colour])
-    bottom.set_xlabel(predicted)
-    return top, bottom
-
-
-def pooled(bins: Sequence[ReliabilityBin], together: int) -> list[ReliabilityBin]:
-    """Return neighbouring bins as one, so many at a time, with Wilson's 95% interval of their accuracy."""
-    found = []
-    for begin in range(0, len(bins), together):
-        own = bins[begin : begin + together]
-        counts = _values(own, "n")
-        value, confidence = (float(np.average(_values(own, each), weights=counts)) for each in ("value", "confidence"))
-        n = float(counts.sum())
-        centre, shrink = value + 1.96**2 / (2 * n), 1 + 1.96**2 / n
-        half = 1.96 * np.sqrt(max(value * (1 - value), 0) / n + 1.96**2 / (4 * n * n))
-        ends = {"low": (centre - half) / shrink, "high": (centre + half) / shrink, "upper": own[-1].upper}
-        share = None if own[0].share is None else sum(row.share or 0 for row in own)
-        found.append(replace(own[0], value=value, confidence=confidence, n=int(n), share=share, **ends))
-    return found
-
-
-def _values(rows: Sequence[Any], field: str) -> np.ndarray:
-    return np.array([getattr(row, field) for row in rows], float)
-
-
-def draw_reliability(axes: Any, bins: Sequence[ReliabilityBin], colour: str, true: str) -> None:
-    """Draw bins of confidence: the share that came true in each, its interval, and the gap to the mean confidence."""
-    lower, upper, accuracy, confidence = (_values(bins, each) for each in ("lower", "upper", "value", "confidence"))
-    centre, width = (lower + upper) / 2, upper - lower
-    axes.bar(centre, accuracy, 0.92 * width, color=colour, alpha=0.5, linewidth=0, label=true)
-    floor, gap = np.minimum(accuracy, confidence), np.abs(accuracy - confidence)
-    style = {"facecolor": "none", "edgecolor": COLOURS["muted"], "hatch": "////", "linewidth": 0, "alpha": 0.7}
-    axes.bar(centre, gap, 0.92 * width, bottom=floor, label="gap to confidence", **style)
-    ends = (centre - 0.46 * width, centre + 0.46 * width)
-    axes.hlines(confidence, *ends, color=COLOURS["ink"], linewidth=1.2, label="mean confidence")
-    reach = np.maximum([accuracy - _values(bins, "low"), _values(bins, "high") - accuracy], 0)
-    style = {"fmt": "none", "ecolor": COLOURS["ink"], "elinewidth": 1.8, "zorder": 3}
-    drawn = axes.errorbar(centre, accuracy, reach, label=f"95% interval of {true}", **style)
-    for lines in drawn[2]:
-        lines.set_path_effects([patheffects.withStroke(linewidth=4, foreground=COLOURS["paper"])])
-    axes.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
-    axes.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-
-
-def _draw_counts(axes: Any, bins: Sequence[ReliabilityBin], colour: str) -> None:
-    lower, upper, counts = (_values(bins, each) for each in ("lower", "upper", "n"))
-    centre, width = (lower + upper) / 2, upper - lower
-    axes.bar(centre, counts, 0.92 * width, color=colour, alpha=0.55, linewidth=0)
-    axes.set_yscale("log")
-    axes.set(ylim=(0.6, 6 * max(counts, default=1)), ylabel="examples")
-    axes.set_yticks(_decades(max(counts, default=1)))
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-
-
-def _write_counts(axes: Any) -> None:
-    for bar in axes.patches:
-        x, count = bar.get_x() + bar.get_width() / 2, bar.get_height()
-        text = f"{count:.0f}" if count < 1000 else f"{count / 1000:.1f}k" if count < 9950 else f"{count / 1000:.0f}k"
-        axes.text(x, 1.15 * count, text, ha="center", va="bottom", fontsize=6.5, color=COLOURS["muted"])
-
-
-def _decades(most: float) -> list[int]:
-    """Powers of ten up to `most`, three at the most: a low axis has room for no more."""
-    powers = range(int(np.log10(most)) + 1)
-    return [10**power for power in powers[:: 1 + (len(powers) - 1) // 3]]
-
-
-def estimate_figure(rows: Sequence[Row], name: str) -> Figure:
-    """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss on one axis."""
-    kind, label = ESTIMATES[name]
-    present = measured(rows, kind, name)
-    with styled():
-        figure = Figure(figsize=(4.3, 1.05 + 0.5 * len(present)))
-        axes = figure.subplots()
-        for level, row in enumerate(reversed(present)):
-            _draw_estimate(axes, level, row, COLOURS[loss_colour(row.loss)])
-        axes.set_yticks(range(len(present)), [measured_title(row) for row in reversed(present)])
-        axes.set(ylim=(-0.6, len(present) - 0.4), xlabel=label)
-        axes.tick_params(axis="y", length=0, labelsize=9, labelcolor=COLOURS["ink"])
-        axes.grid(visible=False, axis="y")
-        _include_zero(axes)
-    words = ((measured_title(row), significant(row.value), *map(significant, bounds(row))) for row in present)
-    figure.set_label("; ".join(f"{title} {value}, bar from {low} to {high}" for title, value, low, high in words))
-    return figure
+def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
+    """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
+    counts, *shares = values_of(bins, "n", "value", "confidence")
+    n, (value, confidence) = counts.sum(), (float(np.average(means, weights=counts)) for means in shares)
+    centre, shrink = value + _Z95**2 / (2 * n), 1 + _Z95**2 / n
+    half = _Z95 * math.sqrt(max(value * (1 - value), 0) / n + _Z95**2 / (4 * n * n))
+    ends = {"low": (centre - half) / shrink, "high": (centre + half) / shrink}
+    return replace(bins[0], value=value, confidence=confidence, n=int(n), **ends)
 
 
 def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
     """Return the ends of an estimate's error bar: a trace's interval, an eigenvalue -+ its residual."""
-    if isinstance(row, Trace):
-        return float(row.low), float(row.high)
-    return row.value - row.residual, row.value + row.residual
+    return (row.low, row.high) if isinstance(row, Trace) else (row.value - row.residual, row.value + row.residual)
 
 
-def _draw_estimate(axes: Any, level: int, row: Eigenvalue | Trace, colour: str) -> None:
-    low, high = bounds(row)
-    axes.hlines(level, low, high, color=colour, linewidth=2.4)
-    axes.plot([low, high], [level, level], "|", color=colour, markersize=10, markeredgewidth=1.6)
-    axes.plot(row.value, level, "o", color=colour, markersize=7)
-    text = {"textcoords": "offset points", "ha": "center", "fontsize": 8.5}
-    axes.annotate(significant(row.value), (row.value, level), (0, 8), **text)
+@styled()
+def estimates(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes:
+    """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss on one axis."""
+    kind, label = ESTIMATES[name]
+    present = measured(rows, kind, name)
+    (values,), ends = values_of(present, "value"), np.array([bounds(row) for row in present]).T
+    style = {"titles": [measured_title(row) for row in present], "colours": [loss_colour(row.loss) for row in present]}
+    ax = primitives.intervals(values, *ends, size=7, ax=ax, **style)
+    for level, value in enumerate(values):
+        text = {"textcoords": "offset points", "ha": "center", "fontsize": 8.5}
+        ax.annotate(significant(value), (value, -level), (0, 8), **text)
+    ax.set_xlabel(label)
+    primitives.number_ticks(ax.xaxis, 5)
+    return ax
 
 
-def _include_zero(axes: Any) -> None:
-    low, high = axes.get_xlim()
-    pad = 0.06 * (max(high, 0) - min(low, 0))
-    axes.set_xlim(min(low, 0.0) - (pad if low < 0 else 0), max(high, 0.0) + pad)
-    axes.axvline(0, color=COLOURS["muted"], linewidth=1)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(round(value, 10)) if value else "0"))
+@styled()
+def courses(
+    lines: Mapping[str, tuple[Sequence[Row], Any, str]],
+    across: str,
+    label: str,
+    *,
+    ax: Axes | None = None,
+    beside: str = "",
+) -> Axes:
+    """Draw rows' values with their errors against "step" or "epoch", a line for each title -> (rows, colour, style).
+
+    beside: the title of a legend to the right of the axes.
+    """
+    ax = ax or primitives.new_axes(*((4.6, 3.4) if beside else ()))
+    for title, (rows, colour, linestyle) in lines.items():
+        rows = latest_by(rows, across)
+        ends = np.array([bounds(row) for row in rows if isinstance(row, Eigenvalue | Trace)]).T
+        style = {"label": title, "colour": colour, "linestyle": linestyle, "error": "bars"}
+        primitives.bands(*values_of(rows, across, "value"), *ends, marker=marks(rows), ax=ax, **style)
+    _label_steps(ax, across)
+    values = [row.value for rows, *_ in lines.values() for row in rows]
+    ax.set_ylabel(label)
+    ax.set_ylim(min(0, *values), 1.06 * max(values) or 1.0)
+    if len(lines) > 1:
+        where = {"columns": 1, "loc": "outside right upper", "title": beside} if beside else {}
+        primitives.legend(ax, **where)
+    return ax
 
 
-def surface_figure(rows: Sequence[Row], search: Mapping[str, np.ndarray], criterion: str) -> Figure:
+@styled()
+def curvature_course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes:
+    """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split."""
+    kind, label = ESTIMATES[name]
+    rows, lines = in_training(select(rows, kind, name=name)), {}
+    styles = dict(zip(splits_of(rows), LINESTYLES, strict=False))
+    for row in rows:
+        own = select(rows, kind, loss=row.loss, split=row.split)
+        lines[measured_title(row)] = (own, loss_colour(row.loss), styles.get(row.split, "-"))
+    return courses(lines, "step", label, ax=ax)
+
+
+def marks(rows: Sequence[Row]) -> str | None:
+    """Return the mark of each point; None where there are too many to tell apart."""
+    return "o" if len(rows) <= MOST_MARKS else None
+
+
+def _label_steps(ax: Axes, what: str = "step") -> None:
+    ax.set_xlabel(what)
+    ax.set_xlim(left=0)
+    primitives.number_ticks(ax.xaxis, 5, whole=True)
+
+
+@styled()
+def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+    """Draw "loss", "accuracy" or "learning_rate" against the step, for training batches and validation; None of none.
+
+    Rows of a hundred steps or more stand faint behind their moving mean.
+    """
+    train, val = (latest_by(select(rows, Scalar, name=name, split=split), "step") for split in ("train", "val"))
+    if not train and not val:
+        return None
+    ax, values = ax or primitives.new_axes(), [row.value for row in (*train, *val)]
+    batches, width = batches_of_row(train), len(train) // 50 * 2 + 1
+    smooth = len(train) >= 100 and name != "learning_rate"
+    label = f"training, {f'mean of {batches} batches' if batches > 1 else 'single batches'}"
+    steps, means = values_of(train, "step", "value")
+    if train:
+        primitives.bands(steps, means, label=label, marker=marks(train), faint=smooth, ax=ax)
+    if smooth:
+        means = [np.convolve(numbers, np.full(width, 1 / width), mode="valid") for numbers in (steps, means)]
+        primitives.bands(*means, label=f"moving mean of {width} such rows", ax=ax)
+    if val:
+        primitives.bands(
+            *values_of(val, "step", "value"), colour="orange", marker=marks(val), label="validation", ax=ax
+        )
+    _label_steps(ax)
+    ax.set_ylabel(_LABELS.get(name, name))
+    if name == "accuracy":
+        primitives.number_ticks(ax.yaxis, scale=100, unit="%")
+    elif name == "learning_rate":
+        ax.set_ylim(0, 1.1 * max(values) or 1.0)
+        primitives.number_ticks(ax.yaxis)
+    elif min(values) > 0:  # no logarithm else
+        primitives.logarithmic_ticks(ax, "y", values)
+    else:
+        ax.set_ylabel("loss (nats)")
+    if name != "learning_rate":
+        primitives.legend(ax)
+    return ax
+
+
+@styled()
+def outcomes(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+    """Draw a mean over the examples predicted right and over those predicted wrong by epoch and split; None of none."""
+    rows = [row for row in select(rows, Diagnostic, name=name) if row.outcome and row.split]
+    if not rows:
+        return None
+    lines = {
+        f"{outcome}, {split}": (select(rows, Diagnostic, outcome=outcome, split=split), colour, linestyle)
+        for outcome, colour in zip(OUTCOMES, ("blue", "orange"), strict=True)
+        for split, linestyle in zip(splits_of(rows), LINESTYLES, strict=False)
+    }
+    ax, (values,) = courses(lines, "epoch", MEANS[name], ax=ax), values_of(rows, "value")
+    if name == "true_class_probability":
+        ax.set_ylim(0, 1.02)
+    elif min(values) > 0 and max(values) > 10 * min(values):
+        primitives.logarithmic_ticks(ax, "y", values)
+        ax.autoscale(axis="y")
+    return ax
+
+
+def _outline(rows: Sequence[Row], ax: Axes, colour: str, label: str) -> None:
+    """A histogram of rows of bins; bins that are empty have no row."""
+    bins = latest_by(rows, "bin")
+    lower, upper, shares = values_of(bins, "lower", "upper", "value")
+    errors = [getattr(row, "stderr", math.nan) for row in bins]
+    ends = (np.maximum(shares - errors, 0), shares + errors) if isinstance(bins[0], DensityBin) else ()
+    primitives.bars(lower, upper, shares, *ends, ax=ax, colour=colour, label=label, kind="outline")
+
+
+@styled()
+def gradient_norms(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
+    """Draw the share of examples per bin of gradient norm at the first, a middle and the last epoch measured."""
+    rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), ax or primitives.new_axes()
+    epochs = sorted({row.epoch for row in rows})
+    middle = min(epochs, key=lambda epoch: abs(epoch - (epochs[0] * epochs[-1]) ** 0.5))
+    drawn = sorted({epochs[0], middle, epochs[-1]})
+    for epoch, colour in zip(drawn, _EPOCH_COLOURS[-len(drawn) :], strict=True):
+        # The first of all bins begins at 0, which has no logarithm.
+        bins = [replace(row, lower=row.lower or row.upper / 2) for row in rows if row.epoch == epoch]
+        _outline(bins, ax, colour, f"epoch {plain(epoch)}")
+    primitives.logarithmic_ticks(ax, "x", (1, 10), power_of_ten)
+    primitives.number_ticks(ax.yaxis, scale=100, unit="%")
+    ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
+    ax.set_ylim(bottom=0)
+    primitives.legend(ax, columns=3)
+    return ax
+
+
+@styled()
+def density(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
+    """Draw the share of eigenvalues per bin for each loss, with one standard error, both axes logarithmic beyond 0."""
+    rows, ax = select(rows, DensityBin, split=split), ax or primitives.new_axes(6.4, 3.3)
+    largest = max(max(abs(row.lower), abs(row.upper)) for row in rows)
+    ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * largest)
+    for loss in dict.fromkeys(row.loss for row in rows):
+        _outline(select(rows, DensityBin, loss=loss), ax, loss_colour(loss), loss_title(loss))
+    met = [row.value for row in rows if row.value > 1e-7] or [1.0]  # rounding alone makes shares below that
+    primitives.logarithmic_ticks(ax, "y", met, power_of_ten)
+    ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues", ylim=(0.4 * min(met), min(2.5 * max(met), 1.6)))
+    low, high = ax.get_xlim()
+    powers = 10.0 ** (np.floor(np.log10(largest)) - np.arange(3))  # on both sides, from the linear part outwards
+    ticks = [tick for tick in (*-powers, 0.0, *powers) if low <= tick <= high]
+    primitives.fixed_ticks(ax.xaxis, ticks, lambda value: significant(value, 1))
+    primitives.legend(ax)
+    return ax
+
+
+@styled()
+def search_surface(
+    rows: Sequence[Row], search: Mapping[str, np.ndarray], criterion: str, *, ax: Axes | None = None
+) -> Axes | None:
     """Draw the criterion ("ece" or "nll") on validation over (gamma, T) as a heat map that marks both fitted optima.
 
     Gammas are categories, evenly spaced; T and colour are logarithmic. The axis starts at a quarter of the smallest
-    best T, to leave room for the valley.
+    best T, to leave room for the valley. None where all of the surface is 0: it has no logarithm.
     """
-    gammas, temperatures = np.asarray(search["gammas"], float), np.asarray(search["temperatures"], float)
-    surface = np.asarray(search[criterion], float)
+    gammas, temperatures, surface = (np.asarray(search[name], float) for name in ("gammas", "temperatures", criterion))
+    if not (np.isfinite(surface) & (surface > 0)).any():
+        return None
     best = temperatures[np.argmin(surface, axis=1)]
-    shown = temperatures >= best.min() / 4
-    with styled():
-        figure = Figure(figsize=(4.1, 4.3))
-        axes = figure.subplots()
-        mesh = _draw_surface(axes, gammas, temperatures[shown], surface[:, shown])
-        dots = {"markersize": 3.2, "markeredgecolor": COLOURS["ink"], "markeredgewidth": 0.5, "color": LIGHT}
-        axes.plot(best, np.arange(len(gammas)), "o", label="best T of each γ", **dots)
-        _mark_fits(axes, rows, gammas, criterion)
-        bar = figure.colorbar(mesh, ax=axes, pad=0.02, aspect=28)
-        _format_colour_bar(bar, criterion)
-        _draw_legend(figure, axes)
-    return figure
-
-
-def _draw_legend(figure: Figure, axes: Any) -> None:
-    handles = axes.get_legend_handles_labels()
-    legend = figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=8, columnspacing=1.4)
-    for mark in legend.legend_handles[1:]:
-        mark.set_markeredgecolor(mark.get_markerfacecolor())  # a light edge on light paper only shrinks the mark
-
-
-def _edges(values: np.ndarray) -> np.ndarray:
-    middle = np.sqrt(values[1:] * values[:-1])
-    return np.concatenate([values[:1], middle, values[-1:]])
-
-
-def _draw_surface(axes: Any, gammas: np.ndarray, temperatures: np.ndarray, surface: np.ndarray) -> Any:
-    finite = surface[np.isfinite(surface) & (surface > 0)]
-    norm = LogNorm(finite.min(), finite.max())
-    rows = np.arange(len(gammas) + 1) - 0.5
-    shown = np.clip(surface, norm.vmin, norm.vmax)  # an ECE of 0 has no logarithm, and an NLL may be infinite
-    mesh = axes.pcolormesh(_edges(temperatures), rows, shown, norm=norm, cmap="viridis", rasterized=True)
-    axes.grid(visible=False)
-    axes.set_xscale("log")
-    axes.set(
-        xlabel="temperature T",
-        ylabel="calibration γ (0: temperature scaling)",
-        xlim=(temperatures[0], temperatures[-1]),
-    )
-    every = -(-len(gammas) // 16)
-    axes.set_yticks(np.arange(len(gammas))[::every], [plain(gamma) for gamma in gammas[::every]])
-    ticks = [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if temperatures[0] <= t <= temperatures[-1]]
-    axes.set_xticks(ticks, [plain(t) for t in ticks])
-    axes.minorticks_off()
-    return mesh
-
-
-def _mark_fits(axes: Any, rows: Sequence[Row], gammas: np.ndarray, criterion: str) -> None:
-    """Mark the fits of focal temperature scaling, perhaps between rows, and of temperature scaling, the row γ = 0."""
-    marks = (
+    near = temperatures >= best.min() / 4
+    label, show = ("ECE on validation", lambda value: f"{100 * value:.2g}%")
+    if criterion == "nll":
+        label, show = "NLL on validation (nats)", lambda value: significant(value, 2)
+    ax = primitives.surface(temperatures[near], gammas, surface[:, near], label=label, show=show, ax=ax)
+    dots = {"markersize": 3.2, "markeredgecolor": COLOURS["ink"], "markeredgewidth": 0.5, "color": LIGHT}
+    ax.plot(best, np.arange(len(gammas)), "o", label="best T of each γ", **dots)
+    run = Run(rows, {})
+    for method, title, colour, marker, size in (  # a star in a circle
         (PLAIN, "temperature", "blue", "o", 14),
         (FOCAL, "focal temperature", "orange", "*", 12),
-    )  # a star in a circle
-    for method, title, colour, marker, size in marks:
-        fitted = fits(rows, Column(method, criterion))
-        if "temperature" in fitted:
-            level = float(np.interp(fitted.get("calibration_gamma", 0.0), gammas, np.arange(len(gammas))))
+    ):
+        fitted = run.fits(Column(method, criterion))
+        if "temperature" in fitted:  # perhaps between the rows of gammas
+            level = np.interp(fitted.get("calibration_gamma", 0.0), gammas, np.arange(len(gammas)))
             style = {"markersize": size, "markeredgecolor": LIGHT, "markeredgewidth": 1.3, "linestyle": "none"}
-            axes.plot(fitted["temperature"], level, marker, color=COLOURS[colour], label=f"{title} scaling", **style)
+            ax.plot(fitted["temperature"], level, marker, color=COLOURS[colour], label=f"{title} scaling", **style)
+    ax.set(xlabel="temperature T", ylabel="calibration γ (0: temperature scaling)")
+    primitives.legend(ax, loc="outside lower center")
+    return ax
 
 
-def _format_colour_bar(bar: Any, criterion: str) -> None:
-    bar.set_label("ECE on validation" if criterion == "ece" else "NLL on validation (nats)")
-    low, high = bar.norm.vmin, bar.norm.vmax
-    ticks = np.geomspace(low, high, 5)
-    show = (lambda value: f"{100 * value:.2g}%") if criterion == "ece" else (lambda value: significant(value, 2))
-    bar.set_ticks(ticks, labels=[show(tick) for tick in ticks])
-    bar.minorticks_off()
-    bar.outline.set_visible(False)
+def reference(run: Run, split: str, criterion: str) -> Column | None:
+    """Return the column that others are held against: temperature scaling, or else the plainest fitted method."""
+    columns = [column for column in run.column_of_each(split, criterion=criterion) if column.criterion]
+    return next((column for column in columns if column.method == PLAIN), next(iter(columns), None))
 
 
-def density_splits(rows: Sequence[Row]) -> list[str]:
-    """Return the splits that have rows "spectral_density", in the order written."""
-    return list(dict.fromkeys(row.split for row in select(rows, DensityBin)))
+def difference_rows(run: Run, split: str, criterion: str, name: str) -> dict[str, list[Difference | None]]:
+    """Return title -> difference of a metric to the `reference` on `split`, and on held-out parts of val.
+
+    Only fits that have a difference of NLL or ECE on `split` have a title.
+    """
+    against, titles = reference(run, split, criterion), {}
+    shown = run.column_of_each(split, criterion=criterion)
+    for column in run.columns(split) if against else ():
+        pairs = {metric: run.difference(metric, split, column, against) for metric in ("nll", "ece")}
+        if column != against and any(pairs.values()):
+            is_other = column.criterion not in (None, criterion) and column not in shown
+            by = f", by {criterion_title(column.criterion)}" if is_other else ""
+            held_out = None if split == HELD_OUT else run.difference(name, HELD_OUT, column, against)
+            titles[run.method_title(column.method) + by] = [pairs[name], held_out]
+    return titles
 
 
-def density_figure(rows: Sequence[Row], split: str) -> Figure:
-    """Draw the share of eigenvalues per bin for each loss, with one standard error, both axes logarithmic beyond 0."""
-    found = select(rows, DensityBin, split=split)
-    bins = {row.loss: latest_by(select(found, DensityBin, loss=row.loss), "bin") for row in found}
-    with styled():
-        figure = Figure(figsize=(6.4, 3.3))
-        axes = figure.subplots()
-        largest = max(max(abs(row.lower), abs(row.upper)) for row in found)
-        axes.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * largest)
-        axes.set_yscale("log")
-        for loss, own in bins.items():
-            _draw_density(axes, own, COLOURS[loss_colour(loss)], loss_title(loss))
-        axes.set_ylim(*_span([row.value for row in found]))
-        axes.set(xlabel="eigenvalue", ylabel="share of eigenvalues")
-        _mark_powers(axes, largest)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=8)
-    return figure
+@styled()
+def differences(run: Run, split: str = "test", *, criterion: str = "nll") -> Axes | None:
+    """Draw NLL and ECE of each method less temperature scaling's with 95% intervals; None without such rows.
+
+    Filled marks are of `split`, hollow ones of held-out parts of val. A row far beyond the others is an arrow.
+    """
+    found = {name: difference_rows(run, split, criterion, name) for name in ("nll", "ece")}
+    if not found["nll"]:
+        return None
+    figure = Figure(figsize=(4.3, 1.1 + 0.48 * len(found["nll"])))
+    both = figure.subplots(1, 2, sharey=True)
+    for ax, (name, rows) in zip(both, found.items(), strict=True):
+        title = {**{"nll": NLL, "ece": ECE}, **run.metrics}[name]
+        draw_differences(list(rows.values()), title, ax=ax)
+    where = blended_transform_factory(both[0].transAxes, both[0].transData)
+    box = {"facecolor": COLOURS["paper"], "edgecolor": "none", "pad": 1}
+    style = {"fontsize": 8.5, "va": "center", "fontweight": "bold", "clip_on": False, "in_layout": False, "zorder": 5}
+    for level, title in enumerate(found["nll"]):  # above its row, over both panels: the numbers keep the width
+        both[1].text(0, 0.36 - level, title, transform=where, bbox=box, **style)
+    both[0].set_ylim(0.7 - len(found["nll"]), 0.5)
+    return both[0]
 
 
-def _draw_density(axes: Any, bins: Sequence[DensityBin], colour: str, label: str) -> None:
-    edges = np.array([bins[0].lower, *(row.upper for row in bins)], float)
-    value, error = _values(bins, "value"), _values(bins, "stderr")
-    axes.stairs(value, edges, color=colour, linewidth=1.4, label=label)
-    low, high = (np.append(ends, ends[-1]) for ends in (np.maximum(value - error, 0), value + error))
-    axes.fill_between(edges, low, high, step="post", color=colour, alpha=0.2, linewidth=0)
+def draw_differences(rows: Sequence[Sequence[Difference | None]], title: Title, *, ax: Axes) -> Axes:
+    """Draw rows of differences, two a line: green leaves out 0 on the better side, orange on the worse."""
+    ends = [max(abs(row.low), abs(row.high)) for pair in rows for row in pair if row and (row.low or row.high)] or [1.0]
+    limit = _FAR * statistics.median_low(ends)
+    reach = 1.12 * max((end for end in ends if end <= limit), default=0.0) or 1e-6
+    for level, pair in enumerate(rows):
+        for row, height, size in zip(pair, (0.06, -0.2), (6, 4.5), strict=True):
+            if row is None:
+                continue
+            name = "green" if is_better(row, title.best) else "orange" if is_worse(row, title.best) else "grey"
+            if max(abs(row.low), abs(row.high)) > reach:
+                side = math.copysign(1, row.value)
+                text = f"{signed(row, title)} ▶" if side > 0 else f"◀ {signed(row, title)}"
+                style = {"ha": "right" if side > 0 else "left", "va": "center", "fontsize": 8}
+                ax.text(0.99 * side * reach, height - level, text, color=COLOURS[name], **style)
+            else:
+                ends, style = ([row.low], [row.high]), {"filled": size == 6, "size": size, "colours": name}
+                primitives.intervals([row.value], *ends, levels=[height - level], ax=ax, **style)
+    unit = {"%": "percentage points"}.get(title.unit, title.unit)
+    ax.set(xlim=(-reach, reach), xlabel=", ".join(filter(None, (title.title, unit))))
+    better = "← better" if title.best == "low" else "better →"
+    ax.set_title(better, fontsize=8.5, fontweight="normal", color=COLOURS["muted"])
+    ax.xaxis.set_major_locator(MaxNLocator(4, symmetric=True))
+    primitives.number_ticks(ax.xaxis, scale=title.scale)
+    ax.tick_params(axis="y", left=False, labelleft=False)
+    ax.spines["left"].set_visible(False)
+    return ax
 
 
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    """From below the smallest share that is met to above the largest; rounding alone makes shares below 1e-7."""
-    met = [value for value in values if value > 1e-7] or [1.0]
-    return 0.4 * min(met), min(2.5 * max(met), 1.6)
+class ClassGaps(NamedTuple):
+    """The gap of each class by method: rows "class_gap" as given, by the plainest fitted method, by the chosen one."""
+
+    rows: Mapping[Column, Mapping[str, Metric]]
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes by how far off they are with any of the methods, in standard errors, the farthest first."""
+        names = dict.fromkeys(name for gaps in self.rows.values() for name in gaps)
+        return sorted(
+            names, key=lambda name: -max(errors_off(gaps[name]) for gaps in self.rows.values() if name in gaps)
+        )
+
+    def off(self, column: Column) -> int:
+        """The number of classes whose interval leaves out 0."""
+        return sum(errors_off(row) > _Z95 for row in self.rows[column].values())
 
 
-def _mark_powers(axes: Any, largest: float) -> None:
-    """Ticks at 0 and at powers of ten on both sides, from the linear part outwards."""
-    low, high = axes.get_xlim()
-    top = int(np.floor(np.log10(largest)))
-    powers = [10.0**power for power in range(top - 2, top + 1)]
-    ticks = [0.0, *powers, *(-power for power in powers)]
-    axes.xaxis.set_major_locator(FixedLocator(sorted(tick for tick in ticks if low <= tick <= high)))
-    axes.xaxis.set_minor_locator(FixedLocator([]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value, 1)))
-    axes.yaxis.set_major_locator(LogLocator(numticks=6))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+def errors_off(row: Metric) -> float:
+    """Return how many standard errors a gap is from 0; 0 where its interval has no width."""
+    return 2 * _Z95 * abs(row.value) / (row.high - row.low) if row.high > row.low else 0.0
+
+
+def class_gaps(run: Run, split: str, chosen: Column, criterion: str) -> ClassGaps:
+    """Return the classes' gaps as given, by temperature scaling, and by the chosen method, as far as there are rows."""
+    columns = dict.fromkeys(filter(None, (AS_TRAINED, reference(run, split, criterion), chosen)))
+    rows = [row for row in select(run.rows, Metric, name="class_gap", split=split) if row.low is not None]
+    gaps = {column: latest_by(select(rows, Metric, **column._asdict()), "group") for column in columns}
+    return ClassGaps({column: {row.group: row for row in gaps[column]} for column in columns if gaps[column]})
+
+
+@styled()
+def class_differences(run: Run, gaps: ClassGaps, *, ax: Axes | None = None) -> Axes:
+    """Draw each class's mean probability less its share with 95% intervals; filled where Bonferroni leaves it off."""
+    classes = gaps.classes[:MOST_CLASSES]
+    threshold = NormalDist().inv_cdf(1 - 0.025 / len(gaps.classes))
+    ax = ax or primitives.new_axes(4.3, 1.3 + (0.12 + 0.14 * len(gaps.rows)) * len(classes))
+    for number, (column, rows) in enumerate(gaps.rows.items()):
+        height = 0.39 - 0.78 / len(gaps.rows) * (number + 0.5)
+        line = {height - place: rows[name] for place, name in enumerate(classes) if name in rows}
+        primitives.intervals(
+            *values_of(list(line.values()), "value", "low", "high"),
+            levels=list(line),
+            colours=run.method_colour(column.method),
+            filled=[errors_off(row) > threshold for row in line.values()],
+            size=4.5,
+            label=run.fitted_title(column),
+            ax=ax,
+        )
+    ax.set_yticks([-place for place in range(len(classes))], [f"class {name}" for name in classes])
+    ax.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
+    ax.set(ylim=(0.55 - len(classes), 0.55), xlabel="mean probability less share, percentage points")
+    primitives.number_ticks(ax.xaxis, 5, scale=100)
+    primitives.legend(ax, columns=1)
+    return ax

@@ -1,67 +1,78 @@
-"""The page: figures and tables of one workdir in one HTML file that opens without a network.
+"""The page of a workdir: figures and tables in one HTML file that opens without a network."""
 
-Names in rows and manifest may be anything: they are made short and printable here, escaped by the templates, and
-figures' file names are made of letters and digits by panels.py.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from msgspec.structs import asdict, replace
+from markupsafe import Markup
 
 from focalgeo import records
-from focalgeo.report.axes import is_sweep
-from focalgeo.report.calibration_page import calibration_panels, render_calibration
-from focalgeo.report.curves import diagnostic_panels, training_panels
-from focalgeo.report.hessian import (
-    attribution_tables,
-    attribution_words,
-    curvature_panels,
-    curvature_table,
-    curvature_words,
-    density_words,
-    trace_words,
-)
-from focalgeo.report.panels import (
-    Panel,
-    difference_panels,
-    draw_panels,
-    loss_implied_panels,
-    reliability_panels,
-    search_panels,
-    template,
-    tiles,
-    with_contents,
-    write_panels,
+from focalgeo.report import calibration, figures, style, sweep
+from focalgeo.report.sections import (
+    NOTHING,
+    Cell,
+    Line,
+    Section,
+    Table,
+    panels,
+    record,
+    say,
+    write_page,
 )
 from focalgeo.report.selection import (
+    AS_TRAINED,
     CRITERION,
-    LARGEST,
-    Manifest,
-    as_number,
-    column_of_each,
-    criterion_title,
-    read_manifest,
-    read_rows,
-    setting,
+    ECE,
+    FOCAL,
+    NLL,
+    PLAIN,
+    Column,
+    Run,
+    batches_of_row,
+    difference_text,
+    has_interval,
+    in_training,
+    is_better,
+    is_worse,
+    latest,
+    latest_by,
+    loss_title,
+    measured,
+    measured_title,
+    read_run,
+    read_search,
+    splits_of,
 )
-from focalgeo.report.style import short
-from focalgeo.report.sweep_page import render_sweep, sweep_panels
-from focalgeo.report.tables import command_words, config_settings, manifest_settings, metric_table, phases
-from focalgeo.report.words import (
-    accuracy_words,
-    data_title,
-    fitted_by,
-    interval_words,
-    loss_implied_words,
-    training_loss,
-    training_words,
-    verdict,
+from focalgeo.report.style import fixed, interval, percent, plain, significant
+from focalgeo.rows import (
+    LEAST_EXAMPLES,
+    TITLES,
+    AttributionPart,
+    DensityBin,
+    Diagnostic,
+    Eigenvalue,
+    HistogramBin,
+    ReliabilityBin,
+    Row,
+    Scalar,
+    Trace,
+    select,
 )
-from focalgeo.rows import Row
 from focalgeo.types import InputError
+
+_LEVEL = 0.05  # two-sided, of one difference alone
+_ROUNDING = 1e-4  # of the whole: float32 says nothing of a difference below
+_MOST_TILES = 4
+_MEANS = {"nll": "NLL", "entropy": "Entropy", "true_class_probability": "True class's probability"}
+_ESTIMATORS = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
+_PARTS = (
+    ("whole", "Whole", "sum of the two parts"),
+    ("gauss_newton", "Loss in the logits", "Gauss–Newton part"),
+    ("softmax_weighted", "– softmax × weight", "each example's weight held"),
+    ("rank_one", "– change of weight", "rank one, of either sign"),
+    ("residual", "Network in its parameters", "residual part"),
+)
 
 
 def write_report(workdir: records.Workdir) -> Path:
@@ -74,137 +85,282 @@ def write_report(workdir: records.Workdir) -> Path:
         InputError: manifest, rows or search are missing or corrupt, or the page cannot be written.
     """
     folder = Path(workdir)
-    (manifest, rows), search = read_run(folder), _read_search(folder)
-    if "calibration" in manifest:  # of python -m focalgeo.calibrate
-        panels, render = calibration_panels(rows, manifest, search), render_calibration
-    elif is_sweep(manifest):
-        panels, render = sweep_panels(rows, manifest), render_sweep
-    else:
-        panels, render = _panels(rows, manifest, search), _render
-    figures, sections = draw_panels(panels)
-    page = with_contents(render(rows, manifest, sections))
-    write_panels(folder, figures)
-    records.write_text(folder / "report.html", page)
-    return folder / "report.html"
+    run, search = read_run(folder), read_search(folder)
+    try:
+        write = {"calibration": calibration.write_calibration, "sweep": sweep.write_sweep, "run": write_run}
+        return write[kind_of(run)](folder / "report.html", run, search)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        what = f"{type(error).__name__}: {style.short(str(error), 200)}"
+        raise InputError(f"{folder} holds what no page can show ({what}); choose another workdir") from error
 
 
-def read_run(folder: Path, *, begun: bool = False) -> tuple[Manifest, list[Row]]:
-    """Return a workdir's manifest and rows, their names such as a page can show.
-
-    begun: a run that has no file of rows yet has none; else that is an error.
-
-    Raises:
-        InputError: they are missing or corrupt.
-    """
-    manifest = _readable_manifest(read_manifest(folder))
-    if begun and not (folder / records.METRICS_FILE).exists():
-        return manifest, []
-    return manifest, _readable_rows(read_rows(folder))
+def kind_of(run: Run) -> str:
+    """Return "calibration", "sweep" or "run": which page a workdir has."""
+    return "calibration" if "calibration" in run.manifest else "sweep" if sweep.axes_of(run) else "run"
 
 
-def _readable_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return rows whose names can be shown: short, and with escapes for what has no shape of its own."""
-    texts = {value for row in rows for value in asdict(row).values() if type(value) is str}
-    changed = {text: short(text) for text in texts if short(text) != text}
-    return [_renamed(row, changed) for row in rows] if changed else list(rows)
+def headline(run: Run) -> Markup:
+    """Return the first sentences of a workdir's page."""
+    return {"calibration": calibration.verdict, "sweep": sweep.headline, "run": verdict}[kind_of(run)](run)
 
 
-def _renamed(row: Row, changed: Mapping[str, str]) -> Row:
-    return replace(row, **{field: changed[text] for field, text in asdict(row).items() if _is_in(text, changed)})
+def write_run(path: Path, run: Run, search: Mapping[str, Any] | None) -> Path:
+    """Write the page of one run: what it reached, before and after calibration, how it trained, its curvature."""
+    sections = [
+        *_method_sections(run),
+        *_training_sections(run.rows),
+        calibration.search_section(run, search),
+        _curvature_section(run.rows),
+        record(run, "The run", files="manifest.json, metrics.jsonl and search.npz", folder="WORKDIR"),
+    ]
+    lead = say("paragraph", text=verdict(run), kind="lead")
+    return write_page(path, f"{run.data_title or 'A run'}: {run.loss}", sections, verdict=lead, tiles=_tiles(run))
 
 
-def _is_in(value: Any, texts: Mapping[str, str]) -> bool:
-    return type(value) is str and value in texts
-
-
-def _readable_manifest(manifest: Manifest) -> dict[str, Any]:
-    """Return a manifest whose names of methods, metrics and runs are shown as those of the rows."""
-    own = {
-        part: {short(name): _short_texts(entry) for name, entry in manifest[part].items()}
-        for part in ("methods", "metrics")
-        if part in manifest
-    }
-    if "runs" in manifest:
-        own["runs"] = [short(name) for name in manifest["runs"]]
-    if "calibration" in manifest:
-        found = _short_texts(manifest["calibration"])
-        own["calibration"] = {
-            **found,
-            **({"choice": _short_texts(found["choice"])} if "choice" in found else {}),
-            "warnings": [short(str(text), 1000) for text in found.get("warnings", ())[:100]],
-        }
-    return {**manifest, **own}
-
-
-def _short_texts(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: short(value) if isinstance(value, str) else value for name, value in entry.items()}
-
-
-def _read_search(folder: Path) -> dict[str, np.ndarray] | None:
-    """The search over (gamma, T), None where the workdir has none."""
-    if not (folder / "search.npz").exists():
-        return None
-    search = records.read_arrays(folder, "search")
-    if not _is_search(search):
-        raise InputError(
-            f"{folder / 'search.npz'} does not hold gammas, temperatures, ece and nll [gammas, temperatures];"
-            " restore it or choose another workdir"
-        )
-    return search
-
-
-def _is_search(search: Mapping[str, np.ndarray]) -> bool:
-    """Whether arrays are a search: numbers in the order of both axes, T above 0, and a number on each surface."""
-    found = [search.get(name) for name in ("gammas", "temperatures", "ece", "nll")]
-    if any(each is None or each.dtype.kind not in "fiu" for each in found):
-        return False
-    gammas, temperatures, *surfaces = found
-    if gammas.ndim != 1 or temperatures.ndim != 1 or any(s.shape != (gammas.size, temperatures.size) for s in surfaces):
-        return False
-    ordered = all(np.isfinite(axis).all() and (axis[1:] > axis[:-1]).all() for axis in (gammas, temperatures))
-    filled = all(((each >= 0) & (each < LARGEST)).any() for each in surfaces)
-    return ordered and filled and 0 < surfaces[0].size <= _MOST_PAIRS and bool(temperatures[0] > 0)
-
-
-_MOST_TILES = 4
-_MOST_PAIRS = 1_000_000  # of gamma and T in a surface that is drawn
-
-
-def _panels(rows: Sequence[Row], manifest: Manifest, search: Mapping[str, np.ndarray] | None) -> Iterator[Panel]:
-    yield from difference_panels(rows, manifest, "test", criterion=CRITERION)
-    yield from reliability_panels(rows, manifest, column_of_each(rows, manifest))
-    yield from loss_implied_panels(rows, manifest, "test")
-    yield from training_panels(rows)
-    yield from diagnostic_panels(rows)
-    yield from search_panels(rows, search)
-    yield from curvature_panels(rows)
-
-
-def _render(rows: Sequence[Row], manifest: Manifest, sections: Mapping[str, Any]) -> str:
-    columns = column_of_each(rows, manifest)
-    return template("report.html").render(
-        title=f"{data_title(manifest, 'A run')}: {training_loss(manifest)}",
-        verdict=" ".join(verdict(rows, manifest)),
-        tiles=tiles(rows, manifest, columns[:_MOST_TILES]),
-        test=metric_table(rows, manifest, "test"),
-        val=metric_table(rows, manifest, "val"),
-        criterion=criterion_title(CRITERION),
-        fitted_by=fitted_by(manifest, columns),
-        attribution=attribution_tables(rows),
-        attribution_words=" ".join(attribution_words(rows)),
-        curvature=curvature_table(rows),
-        curvature_words=curvature_words(rows),
-        density_words=density_words(rows),
-        interval_words=interval_words(manifest),
-        accuracy_words=accuracy_words(rows, manifest, "test"),
-        loss_implied_words=" ".join(loss_implied_words(rows, as_number(setting(manifest, "loss.gamma")), "test")),
-        trace_words=trace_words(rows),
-        training_words=training_words(rows),
-        num_bins=as_number(setting(manifest, "evaluation.num_bins")),
-        sections=sections,
-        config=config_settings(manifest),
-        about=manifest_settings(manifest, "data", "parameters", "created", "git"),
-        seconds=phases(rows),
-        machine=manifest_settings(manifest, "platform", "devices", "versions"),
-        command=command_words(manifest),
+def verdict(run: Run) -> Markup:
+    """Return the opening sentences: accuracy, ECE before and after, and which methods have a better NLL, if any."""
+    accuracy, before = (run.metric(AS_TRAINED, name) for name in ("accuracy", "ece"))
+    first, *others = [column for column in run.column_of_each() if column != AS_TRAINED] or [None]
+    return say(
+        "verdict",
+        loss=run.loss,
+        accuracy=accuracy,
+        before=before,
+        after=run.metric(first, "ece") if first else None,
+        first=run.in_words(first) if first else "",
+        compared=_compared(run, first, others),
     )
+
+
+def _compared(run: Run, first: Column | None, others: Sequence[Column]) -> Markup:
+    """Sentence on how many methods have a better NLL than the plainest on the same examples, and the best of them.
+
+    Many methods are many chances: a difference counts where its p-value is below 5% / their number (Bonferroni).
+    """
+    same = [
+        c
+        for c in others
+        if (c.method, first.method) == (FOCAL, PLAIN) and run.fitted_title(c) != run.method_title(FOCAL)
+    ]
+    rows = {column: run.difference("nll", "test", column, first) for column in others if column not in same}
+    rows = {column: row for column, row in rows.items() if row is not None}
+    if not rows:
+        return say("gamma_0", plain=run.fitted_title(first).lower()) if same else Markup()
+    n = next(iter(rows.values())).n
+    if n < LEAST_EXAMPLES:
+        return say("too_few", n=n)
+    counted = {c: row for c, row in rows.items() if has_interval(row) and row.p_value < _LEVEL / len(rows)}
+    better, worse = ([c for c, row in counted.items() if is_finding(row)] for is_finding in (is_better, is_worse))
+    best = min(better or rows, key=lambda column: rows[column].value)
+    pairs = ((rows[best], NLL), (run.difference("ece", "test", best, first), ECE))
+    return say(
+        "compared",
+        total=len(rows),
+        better=len(better),
+        worse=len(worse),
+        best=run.in_words(best),
+        plain=run.fitted_title(first).lower(),
+        numbers=", ".join(difference_text(row, title) for row, title in pairs if row is not None),
+        alike=rows[best].low == rows[best].high == 0,
+    )
+
+
+def _tiles(run: Run) -> list[dict[str, str]]:
+    """The ECE on test of the first methods, for the tiles at the top of the page."""
+    rows = {column: run.metric(column, "ece") for column in run.column_of_each()[:_MOST_TILES]}
+    return [
+        {
+            "title": run.method_title(column.method),
+            "value": percent(row.value),
+            "note": f"{fixed(100 * row.low, 2)} to {fixed(100 * row.high, 2)}" if has_interval(row) else "",
+            "colour": run.method_colour(column.method),
+        }
+        for column, row in rows.items()
+        if row is not None
+    ]
+
+
+def _method_sections(run: Run) -> list[Section]:
+    resamples, bins = (run.setting(f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
+    fold = "The same on the validation split, on which the methods were fitted (optimistic)"
+    test, val = (
+        calibration.metric_table(run, split, f"{name} split")
+        for split, name in (("test", "Test"), ("val", "Validation"))
+    )
+    table = Section(
+        "Before and after calibration",
+        tables=[test],
+        notes=calibration.bold_words(run, "test", CRITERION) + say("intervals_of_run", resamples=resamples, bins=bins),
+        parts=[Section(fold, tables=[val], folded=True)],
+    )
+    return [
+        calibration.reliability_section(run, run.column_of_each(), "test", "Test"),
+        *([table] if test else []),
+        calibration.difference_section(run, "test", CRITERION, "On the test split"),
+        calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
+    ]
+
+
+def _training_sections(rows: Sequence[Row]) -> list[Section]:
+    titles = {"loss": "Loss", "accuracy": "Accuracy", "learning_rate": "Learning rate"}
+    courses = [(f"training_{name}", title, figures.course(rows, name)) for name, title in titles.items()]
+    epoch = next((row.value for row in select(rows, Scalar, name="selected_epoch")), None)
+    batches = batches_of_row(select(rows, Scalar, name="loss", split="train"))
+    rows = in_training(rows)
+    means = [(f"diagnostics_{name}", title, figures.outcomes(rows, name)) for name, title in _MEANS.items()]
+    if norms := select(rows, Diagnostic, name="weight_norm"):
+        drawn = figures.courses({"": (norms, "ink", "-")}, "epoch", "‖W‖, Frobenius norm")
+        means.append(("diagnostics_weight_norm", "Norm of the last layer's weights", drawn))
+    for split in splits_of(select(rows, HistogramBin))[:1]:
+        title = f"Gradients of single examples, {split}"
+        means.append(("diagnostics_gradient_norm", title, figures.gradient_norms(rows, split)))
+    bins = [row for row in select(rows, ReliabilityBin, method=None) if row.share is not None]
+    for split in splits_of(bins):
+        last = max(row.epoch for row in bins if row.split == split)
+        drawn = figures.diagram(latest_by(select(bins, ReliabilityBin, split=split, epoch=last), "bin"), sizes="share")
+        means.append((f"diagnostics_reliability_{split}", f"Reliability on {split}, epoch {plain(last)}", drawn))
+    return [
+        Section("Training", figures=panels(*courses), notes=say("training", batches=batches, epoch=epoch)),
+        Section("Training, example by example", figures=panels(*means), notes=say("diagnostics")),
+    ]
+
+
+def _curvature_section(rows: Sequence[Row]) -> Section:
+    """Two losses side by side: largest eigenvalue and trace, the spectrum, and the parts of each."""
+    heads = [("Value", ""), ("Error", ""), ("Effort", ""), ("Examples", "")]
+    lines, drawn = [], []
+    for name, (kind, _) in figures.ESTIMATES.items():
+        present, title = measured(rows, kind, name), TITLES[name].title
+        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in present]
+        if present:
+            drawn.append((f"curvature_{name}", title, figures.estimates(rows, name)))
+        if select(in_training(rows), kind, name=name):
+            drawn.append((f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)))
+    if not lines:
+        return Section("")
+    density = latest(rows, DensityBin)
+    spectra = [
+        (f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
+        for split in splits_of(select(rows, DensityBin))
+    ]
+    final = [row for row in rows if row.epoch is None]
+    by_split = {
+        split: [row for row in final if getattr(row, "split", None) == split]
+        for split in splits_of(select(final, AttributionPart))
+    }
+    parts = Section(
+        "Where it comes from",
+        words=say("paragraph", text=_attribution_words(by_split)),
+        tables=[_attribution_table(own, f"Part, {split}") for split, own in by_split.items()],
+        notes=say("parts"),
+    )
+    words = say("density", probes=density.probes, products=density.products) if density else ""
+    return Section(
+        "Curvature of the loss",
+        words=_curvature_words(rows),
+        tables=[Table("Hessian of", heads, lines)],
+        figures=panels(*drawn),
+        notes=say("hessian", estimators=sorted({str(r.estimator) for r in select(rows, Trace, name="trace")})),
+        parts=[Section("All eigenvalues", figures=panels(*spectra), notes=words, layout="wide"), parts],
+        layout="wide",
+    )
+
+
+def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
+    value = Cell(significant(row.value), value=row.value)
+    if isinstance(row, Trace):
+        ends = f"[{significant(row.low)},\u00a0{significant(row.high)}]"
+        value = value._replace(note=ends, low=row.low, high=row.high)
+        by = f" ({_ESTIMATORS.get(row.estimator, row.estimator)})" if row.estimator else ""
+        error, of, effort, products = row.stderr, "standard error", row.probes, f"Hessian products{by}"
+    else:
+        value = value._replace(note="" if row.converged else "not converged")
+        error, of, effort, products = row.residual, "residual", row.products, "Hessian products"
+    cells = (Cell(f"± {significant(error, 2)}", of, value=error), Cell(f"{effort:,}", products, value=effort))
+    return [value, *cells, Cell(f"{row.n:,}", value=row.n)]
+
+
+def _curvature_words(rows: Sequence[Row]) -> Markup:
+    """One sentence that compares the training loss's trace on val with cross-entropy's; "" without both."""
+    on_val = {row.loss: row for row in measured(rows, Trace, "trace") if row.split == "val"}
+    cross = on_val.pop("cross_entropy", None)
+    own = next(iter(on_val.values()), None)
+    if own is None or cross is None or min(own.stderr, cross.stderr, own.value, cross.value) <= 0:
+        return Markup()
+    ratio = own.value / cross.value
+    half = 1.96 * ratio * math.hypot(own.stderr / own.value, cross.stderr / cross.value)
+    digits = max(2, 1 - math.floor(math.log10(half)))
+    ends = interval(ratio - half, ratio + half, digits=digits)
+    return say("curvature", loss=loss_title(own.loss), ratio=fixed(ratio, digits), ends=ends)
+
+
+def _attribution_table(rows: Sequence[Row], corner: str) -> Table:
+    parts = select(rows, AttributionPart)
+    losses = list(dict.fromkeys(row.loss for row in parts))
+    columns = [(of, loss) for of in ("trace", "lambda_max") for loss in losses]
+    weight, named = latest(rows, Diagnostic, name="mean_weight"), list(_PARTS)
+    if weight is not None:
+        note = f"cross-entropy × mean weight {significant(weight.value, 2)}"
+        named.append(("scale_only", "By scale alone", note))
+    lines = [
+        Line(
+            title,
+            note,
+            [_part_cell(latest(parts, AttributionPart, of=of, loss=loss, part=part)) for of, loss in columns],
+        )
+        for part, title, note in named
+    ]
+    free = [_part_cell(latest(rows, Trace, name="scale_free_trace", loss=loss)) for loss in losses]
+    note = "Σ θ² × diagonal of the Hessian"
+    lines.append(Line(TITLES["scale_free_trace"].title, note, [*free, *[NOTHING] * len(losses)]))
+    heads = [(TITLES[of].title, loss_title(loss)) for of, loss in columns]
+    return Table(corner, heads, [line for line in lines if set(line.cells) != {NOTHING}])
+
+
+def _part_cell(row: AttributionPart | Trace | None) -> Cell:
+    if row is None:
+        return NOTHING
+    error = "" if row.stderr is None else f"± {significant(row.stderr, 2)}"
+    if row.stderr is None or row.stderr < 1e-4:
+        return Cell(significant(row.value), error, value=row.value)
+    digits = max(1 - math.floor(math.log10(row.stderr)), 0)  # what lies below the error's second digit says nothing
+    return Cell(fixed(row.value, digits), error, value=row.value)
+
+
+def _attribution_words(by_split: dict[str, list[Row]]) -> Markup:
+    """Sentences on the parts on val, or else on the first split: scaled or not, and by which examples."""
+    rows = by_split.get("val") or next(iter(by_split.values()), [])
+    weight, sentences = next(iter(select(rows, Diagnostic, name="mean_weight")), None), []
+    loss = weight.loss if weight else None
+    parts = {row.part: row for row in select(rows, AttributionPart, of="trace", loss=loss)}
+    beyond = parts.get("beyond_scaling")
+    if beyond and beyond.low is not None and {"whole", "scale_only"} <= parts.keys():
+        whole, scaled = parts["whole"].value, parts["scale_only"].value
+        finding = "more" if beyond.low > 0 else "less" if beyond.high < 0 else ""
+        numbers = {"scaled": scaled, "whole": whole, "beyond": beyond.value}
+        sentences.append(
+            say(
+                "scaling",
+                loss=loss_title(loss),
+                weight=significant(weight.value, 2),
+                ends=f"[{significant(beyond.low, 3)},\u00a0{significant(beyond.high, 3)}]",
+                finding="rounding" if abs(beyond.value) < _ROUNDING * abs(whole) else finding,
+                **{name: significant(value, 3) for name, value in numbers.items()},
+            )
+        )
+    probabilities = {row.quantile: row for row in select(rows, Diagnostic, name="true_class_probability")}
+    if {0.05, 0.5, 0.95} <= probabilities.keys():
+        low, middle, high = (_probability(probabilities[level].value) for level in (0.05, 0.5, 0.95))
+        sentences.append(say("probabilities", low=low, middle=middle, high=high, n=probabilities[0.5].n))
+        raised, negative = (latest(rows, Diagnostic, name=f"share_{name}") for name in ("raised", "negative"))
+        if raised and negative:
+            shares = {"raised": percent(raised.value, 1), "negative": percent(negative.value, 1)}
+            sentences.append(say("second_derivative", loss=loss_title(raised.loss), **shares))
+    return Markup(" ").join(sentences)
+
+
+def _probability(value: float) -> str:
+    """Three decimals, or as many as leave two digits of what is missing to 1, up to six."""
+    return plain(round(value, max(3, 1 - math.floor(math.log10(max(1 - value, 1e-5))))))

@@ -80,14 +80,19 @@ def bars(
     ax, colour = ax or new_axes(), _colour(colour)
     lower, upper, heights = (np.asarray(values, float) for values in (lower, upper, heights))
     if kind == "outline":
-        gaps = np.flatnonzero(~np.isclose(lower[1:], upper[:-1], rtol=1e-6, atol=0)) + 1
-        edges = np.append(np.insert(lower, gaps, upper[gaps - 1]), upper[-1])
-        ax.stairs(np.insert(heights, gaps, 0.0), edges, color=colour, linewidth=1.4, label=label)
-        if low is None:
-            ax.stairs(np.insert(heights, gaps, 0.0), edges, color=colour, alpha=0.15, fill=True, linewidth=0)
-        else:
-            ends = (np.append(end := np.insert(values, gaps, 0.0), end[-1]) for values in (low, high))
-            ax.fill_between(edges, *ends, step="post", color=colour, alpha=0.2, linewidth=0)
+        edges = np.unique(np.append(lower, upper))
+        # Edges that differ by rounding alone are one, so that no bin of no width stands between two.
+        edges = edges[np.append(True, ~np.isclose(edges[1:], edges[:-1], rtol=1e-9, atol=0))]
+        places = np.abs(edges[:, None] - lower).argmin(0)
+
+        def spread(values: Sequence[float]) -> np.ndarray:
+            filled = np.zeros(len(edges) - 1)
+            filled[places] = values
+            return filled
+
+        ax.stairs(spread(heights), edges, color=colour, linewidth=1.4, label=label)
+        ends = (np.append(spread(end), 0) for end in ((0 * heights, heights) if low is None else (low, high)))
+        ax.fill_between(edges, *ends, step="post", color=colour, alpha=0.2, linewidth=0)
         return ax
     centre, width = (lower + upper) / 2, 0.92 * (upper - lower)
     style = {"color": colour, "alpha": 0.5}

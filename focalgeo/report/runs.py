@@ -1,37 +1,25 @@
-"""The page that lists the runs of a folder: newest first, with their verdicts and what their configs differ in."""
+"""Folders of runs: the page that lists them, newest first, and shards of a sweep merged into one workdir."""
 
-import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from focalgeo import records
-from focalgeo.report.axes import is_sweep, sweep_of, value_text
-from focalgeo.report.choice import verdict_words
-from focalgeo.report.page import read_run
-from focalgeo.report.panels import template
-from focalgeo.report.selection import AS_TRAINED, PLAIN, Column, Manifest, check_folder, metric, metric_entries
+from focalgeo.report import page, sweep
+from focalgeo.report.sections import NOTHING, Line, Section, Table, leaves, metric_cell, say, setting_text, write_page
+from focalgeo.report.selection import AS_TRAINED, PLAIN, Column, Run, read_run
 from focalgeo.report.style import short
-from focalgeo.report.tables import NOTHING, Line, Table, leaves, metric_cell, setting_text
-from focalgeo.report.words import data_title, training_loss, verdict
-from focalgeo.rows import Row
+from focalgeo.rows import Seconds, select
 from focalgeo.types import InputError
 
 PAGE = "index.html"
-MOST_RUNS, _MOST_DIFFERENCES, _DEEPEST = 500, 12, 4
+_MOST_DIFFERENCES, _DEEPEST = 12, 4
 _COLUMNS = (("accuracy", AS_TRAINED), ("ece", AS_TRAINED), ("ece", Column(PLAIN, "nll")), ("nll", Column(PLAIN, "nll")))
-
-
-class Run(NamedTuple):
-    """A workdir beneath the folder; without rows where they cannot be read, and `trouble` says why."""
-
-    name: str  # its path from the folder
-    manifest: Manifest
-    rows: Sequence[Row]
-    has_page: bool
-    trouble: str = ""
+_MERGED = "merged"  # in a manifest: the workdirs that it was made of, and the mark that it may be made anew
 
 
 def workdirs_in(folder: Path) -> Iterator[Path]:
@@ -50,121 +38,117 @@ def write_list(folder: records.Workdir) -> Path:
     A workdir that cannot be read is listed with the reason.
 
     Raises:
-        InputError: there is no run in the folder, there are too many, its index.html is another's, or the page cannot
-        be written.
+        InputError: the folder's index.html is another's, or the page cannot be written.
     """
     folder = Path(folder)
-    check_folder(folder)
-    workdirs = list(itertools.islice(workdirs_in(folder), MOST_RUNS + 1))
-    if len(workdirs) > MOST_RUNS:
-        raise InputError(f"{short(str(folder), 200)} holds more than {MOST_RUNS} runs; name a folder with fewer")
-    if not workdirs:
-        raise InputError(
-            f"{short(str(folder), 200)} is no workdir and holds none; give the folder of a run, or of runs"
-        )
-    _check_page(folder / PAGE)
-    runs = [_read(folder, workdir) for workdir in workdirs]
-    runs.sort(key=lambda run: str(run.manifest.get("created", "")), reverse=True)
-    records.write_text(folder / PAGE, _render(folder, runs))
-    return folder / PAGE
-
-
-def _check_page(path: Path) -> None:
-    """Refuse to write over a page that is none of this command's."""
+    path = folder / PAGE
     if path.exists() and b'content="focalgeo"' not in path.read_bytes()[:1000]:
-        raise InputError(f"{short(str(path), 200)} is another's page: move it away, or name a folder of runs alone")
+        raise InputError(f"{path} is another's page: move it away, or name a folder of runs alone")
+    runs: dict[Path, Run | InputError] = {}
+    for workdir in workdirs_in(folder):
+        try:
+            runs[workdir] = read_run(workdir, begun=True)
+        except InputError as error:
+            runs[workdir] = error
+    readable = {workdir: run for workdir, run in runs.items() if isinstance(run, Run)}
+    kinds = {workdir: page.kind_of(run) for workdir, run in readable.items()}
+    differing = {
+        kind: _differing([run for of, run in readable.items() if kinds[of] == kind]) for kind in kinds.values()
+    }
+
+    def section(workdir: Path, run: Run | InputError) -> Section:
+        name, has_page = workdir.relative_to(folder), (workdir / "report.html").exists()
+        link = f"{quote(os.fsencode(name))}/report.html" if has_page else ""
+        title = say("linked", name=short(name.as_posix(), 120), page=link)
+        if isinstance(run, InputError):
+            words = say("paragraph", text="cannot be read", kind="how") + say("paragraph", text=short(str(run), 500))
+            return Section(title, words)
+        created = str(run.manifest.get("created", ""))[:16].replace("T", " ")
+        what = f"{run.data_title or 'a run'}, {run.loss}"
+        what = f"calibration of {run.data_title or 'outputs'}" if kinds[workdir] == "calibration" else what
+        about = ", ".join(filter(None, [created, what, "" if has_page else "not finished"]))
+        words = say("paragraph", text=about, kind="how") + say("paragraph", text=page.headline(run))
+        own = {name: short(text, 200) for name, text in _settings(run).items() if name in differing[kinds[workdir]]}
+        pairs = list(own.items())[:_MOST_DIFFERENCES]
+        pairs += [("…", f"{len(own) - len(pairs)} more")] if len(own) > len(pairs) else []
+        return Section(title, words, lists=[("", pairs)] if pairs else [])
+
+    order = sorted(runs, key=lambda workdir: _created(runs[workdir]), reverse=True)
+    title = "Test split, as trained and after temperature scaling by NLL"
+    singles = {
+        workdir.relative_to(folder).as_posix(): readable[workdir]
+        for workdir in order
+        if kinds.get(workdir) in ("run", "calibration")
+    }
+    sections = [Section(title, tables=[_table(singles)]), *(section(workdir, runs[workdir]) for workdir in order)]
+    verdict = say("runs", count=len(runs), differ=any(differing.values()))
+    return write_page(path, f"Runs in {short(folder.resolve().name, 120)}", sections, verdict=verdict, contents=False)
 
 
-def _read(folder: Path, workdir: Path) -> Run:
-    name, has_page = workdir.relative_to(folder).as_posix(), (workdir / "report.html").exists()
-    try:
-        return Run(name, *read_run(workdir, begun=True), has_page)
-    except InputError as error:
-        return Run(name, {}, (), has_page, str(error))
+def _created(run: Run | InputError) -> str:
+    return str(run.manifest.get("created", "")) if isinstance(run, Run) else ""
 
 
-def _render(folder: Path, runs: Sequence[Run]) -> str:
-    readable = [run for run in runs if not run.trouble]
-    differing = {kind: _differing([run for run in readable if _kind(run) == kind]) for kind in map(_kind, readable)}
-    shown = [
-        {
-            "name": short(run.name, 120),
-            "page": f"{quote(os.fsencode(run.name))}/report.html" if run.has_page else "",
-            "what": _what(run),
-            "verdict": _verdict(run),
-            "differences": _differences(run, differing.get(_kind(run), ())),
-        }
-        for run in runs
-    ]
-    differ = any(differing.values())
-    return template("runs.html").render(
-        title=f"Runs in {short(folder.resolve().name, 120)}",
-        count=f"{len(runs)} run{'s' if len(runs) != 1 else ''}",
-        differ=differ,
-        table=_table(readable),
-        runs=shown,
-    )
-
-
-def _kind(run: Run) -> str:
-    """What a run's config is compared with: configs of its own command, sweeps with sweeps."""
-    return "calibration" if "calibration" in run.manifest else "sweep" if is_sweep(run.manifest) else "run"
-
-
-def _what(run: Run) -> str:
-    if run.trouble:
-        return "cannot be read"
-    created = short(str(run.manifest.get("created", ""))[:16].replace("T", " "))
-    if _kind(run) == "calibration":
-        what = f"calibration of {short(str(run.manifest.get('data', {}).get('name', 'outputs')), 120)}"
-    else:
-        what = f"{data_title(run.manifest, 'a run')}, {training_loss(run.manifest)}"
-    return ", ".join(filter(None, [created, what, "" if run.has_page else "not finished"]))
-
-
-def _verdict(run: Run) -> str:
-    if run.trouble:
-        return short(run.trouble, 500)
-    say = {"calibration": verdict_words, "sweep": _sweep_words, "run": lambda *run: " ".join(verdict(*run))}
-    return say[_kind(run)](run.rows, run.manifest)
-
-
-def _sweep_words(rows: Sequence[Row], manifest: Manifest) -> str:
-    sweep = sweep_of(manifest, rows)
-    values = [value_text(sweep, value) for value in sweep.values]
-    return f"A sweep of {len(values)} values of {sweep.axis.replace('_', ' ')}: {setting_text(values)}."
-
-
-def _table(runs: Sequence[Run]) -> Table | None:
+def _table(runs: Mapping[str, Run]) -> Table | None:
     """A line for each run of one network: the numbers by which runs are compared first."""
-    entries = metric_entries(runs[0].manifest) if runs else {}
-    columns = [(name, column) for name, column in _COLUMNS if name in entries]
-    heads = [
-        (entries[name].title, "as trained" if column == AS_TRAINED else "after temperature scaling")
-        for name, column in columns
+    titles = next(iter(runs.values())).metrics if runs else {}
+    columns = [(titles[name], name, column) for name, column in _COLUMNS if name in titles]
+    lines = [
+        Line(short(name, 60), "", [metric_cell(run.metric(column, metric), title) for title, metric, column in columns])
+        for name, run in runs.items()
     ]
-    lines = []
-    for run in (each for each in runs if _kind(each) != "sweep"):
-        found = [(entries[name], metric(run.rows, column, name, "test")) for name, column in columns]
-        cells = [NOTHING if row is None else metric_cell(row, entry, best=False) for entry, row in found]
-        if any(cell != NOTHING for cell in cells):
-            lines.append(Line(short(run.name, 60), "", cells))
-    return Table(heads, lines) if len(lines) > 1 else None
+    lines = [line for line in lines if set(line.cells) != {NOTHING}]
+    after = {True: "as trained", False: "after temperature scaling"}
+    heads = [(title.title, after[column == AS_TRAINED]) for title, _, column in columns]
+    return Table("Run", heads, lines) if len(lines) > 1 else None
 
 
-def _settings(run: Run) -> Mapping[str, str]:
+def _settings(run: Run) -> dict[str, str]:
     return {name: setting_text(value) for name, value in leaves(run.manifest.get("config", {}))}
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
     """The fields that not all configs have with the same value."""
-    each = [_settings(run) for run in runs]
-    names = dict.fromkeys(name for own in each for name in own)
-    return [name for name in names if len({own.get(name) for own in each}) > 1]
+    settings = [_settings(run) for run in runs]
+    return [name for name in {**settings[0], **settings[-1]} if len({own.get(name) for own in settings}) > 1]
 
 
-def _differences(run: Run, differing: Sequence[str]) -> list[tuple[str, str]]:
-    own = _settings(run)
-    pairs = [(short(name, 100), short(own[name], 200)) for name in differing if name in own]
-    left = len(pairs) - _MOST_DIFFERENCES
-    return pairs[:_MOST_DIFFERENCES] + ([("…", f"{left} more")] if left > 0 else [])
+def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> Path:
+    """Write the rows of workdirs that share a sweep's config to `out`, a new folder or an earlier merge; returns it.
+
+    Their axes may hold other values: the merged sweep has all of them. Only rows are copied: members' predictions stay
+    where they are.
+
+    Raises:
+        InputError: a workdir is missing or corrupt, is no part of the same sweep, two hold the same member, or `out` is
+            in use.
+    """
+    folders, out = [Path(folder) for folder in folders], Path(out)
+    manifests = [records.read_manifest(folder) for folder in folders]
+    if not records.is_empty(out) and _MERGED not in records.read_manifest(out):
+        raise InputError(f"--out={out} holds something else; name a new folder")
+    rows, members = [], {}
+    for folder, manifest in zip(folders, manifests, strict=True):
+        if _shared(manifest) != _shared(manifests[0]) or "calibration" in manifest:
+            raise InputError(f"{folder} is no part of the sweep of {folders[0]}: config or data differ; leave it out")
+        own = records.read_rows(folder)
+        for member in {sweep.axis_values(row) for row in select(own, Seconds, phase="evaluate")}:
+            if members.setdefault(member, folder) is not folder:
+                what = ", ".join(f"{name} {value}" for name, value in member)
+                raise InputError(f"{folder} and {members[member]} both hold the run with {what}; leave one of them out")
+        # Wall times of members together are no member's: they say of which workdir they are.
+        rows += [row if row.seed is not None else replace(row, run=folder.name) for row in own]
+    swept = [manifest["config"]["sweep"] for manifest in manifests]
+    axes = {name: list(dict.fromkeys(value for own in swept for value in own.get(name) or ())) for name in sweep.AXES}
+    config = {**manifests[0]["config"], "sweep": {**swept[0], **axes}}
+    merged = {name: value for name, value in manifests[0].items() if name != "shard"}
+    records.write_manifest(out, {**merged, "config": config, _MERGED: list(map(str, folders))})
+    records.replace_rows(out, rows, where=lambda row: True)
+    return out
+
+
+def _shared(manifest: Mapping[str, Any]) -> tuple:
+    """What the parts of one sweep have in common: the config but for the values of the axes swept, and the data."""
+    config, data = manifest.get("config", {}), manifest.get("data", {})
+    axes = {name: bool(values) for name, values in config.get("sweep", {}).items() if name in sweep.AXES}
+    return {**config, "sweep": axes}, data.get("checksum")

@@ -1,44 +1,32 @@
-"""Manifest and rows as a report reads them, and selection of rows by kind, method and metric.
+"""Rows and manifest of a workdir, and what a page asks of them by kind, method and metric.
 
-The methods and metrics, their titles, order, units and scales are read from the manifest. A workdir may be somebody
-else's: numbers that no measurement gives are refused here, and names lose what cannot be shown.
+The methods and metrics, their titles, order, units and scales are the manifest's. A workdir may be somebody else's:
+its names lose here what cannot be shown, and templates escape them.
 """
 
 import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
 
 from focalgeo import records
-from focalgeo.config import SWEPT_FIELDS
-from focalgeo.report.style import METHOD_COLOURS, short
-from focalgeo.rows import (
-    Difference,
-    Fit,
-    HistogramBin,
-    Metric,
-    ReliabilityBin,
-    Row,
-    Seconds,
-    Title,
-    Trace,
-    select,
-)
+from focalgeo.report.style import METHOD_COLOURS, fixed, interval, plain, rounded, short
+from focalgeo.rows import Difference, Fit, Metric, Row, Title, select
 from focalgeo.types import InputError
-
-Manifest = Mapping[str, Any]
 
 # The methods that sentences are about; any other is known by its entry in the manifest alone.
 UNCALIBRATED, PLAIN, FOCAL = "uncalibrated", "temperature_scaling", "focal_temperature_scaling"
 LOSS_IMPLIED = "loss_implied_map"
 HELD_OUT = "cross_fit"  # the split of rows of val by fits of the other folds
-OTHER_EXAMPLES = "other_examples"  # in a manifest: its runs differ in val or test, so that none of them is the best
 CRITERION = "nll"  # by which the methods shown are fitted where they can be: what it fits is steadier than by an ECE
 _CRITERIA = {"nll": "NLL", "ece": "ECE", "adaptive_ece": "adaptive ECE", "line_search": "line search"}
 _AT_GAMMA_0 = {FOCAL: PLAIN, "focal_vector_scaling": "vector_scaling"}  # what a method of the focal map is at gamma 0
+_PARAMETERS = {"calibration_gamma": ("Calibration γ", "γ"), "temperature": ("Temperature T", "T")}
+NLL, ECE = Title("NLL", "nats"), Title("ECE", "%", scale=100.0, digits=2)
+_LONGEST = 300  # letters of a name
 
 
 class Column(NamedTuple):
@@ -49,255 +37,176 @@ class Column(NamedTuple):
 
 
 AS_TRAINED = Column(UNCALIBRATED)
-_PARAMETERS = {"calibration_gamma": ("Calibration γ", "γ"), "temperature": ("Temperature T", "T")}
-# Each of these is a column, a line or a figure of its own, so more of them make no page that a person reads.
-_MOST_NAMES = {"split": 12, "method": 20, "criterion": 8, "against": 20, "loss": 40, "phase": 40, "run": 400}
-_MOST_ENTRIES = {"methods": 20, "metrics": 100, "runs": 400}
-_MEND = "restore it or choose another workdir"
-_MOST_MEMBERS = 2000  # combinations of the values of a sweep's axes
-LARGEST = 3.4028235e38  # of float32, in which everything is measured
-_COUNT, _SHARE, _FROM_0 = (0, 2**53), (-1e-3, 1 + 1e-3), (0, LARGEST)  # float32 rounds a share of all
-_RANGES = {
-    **dict.fromkeys(("n", "products", "probes", "bin", "step", "seed", "extension"), _COUNT),
-    **dict.fromkeys(("residual", "stderr", "epoch"), _FROM_0),
-    **dict.fromkeys(("p_value", "quantile", "confidence", "share"), _SHARE),
-}
-_RANGES_OF = {
-    ReliabilityBin: {**dict.fromkeys(("low", "high", "lower", "upper"), _SHARE), "n": (1, 2**53)},
-    HistogramBin: dict.fromkeys(("value", "lower", "upper"), _FROM_0),
-    Seconds: {"value": _FROM_0},
-}
-_ENDS = (("low", "high"), ("lower", "upper"))
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return a workdir's manifest.
+class Run(NamedTuple):
+    """The rows and the manifest of a workdir."""
+
+    rows: Sequence[Row]
+    manifest: Mapping[str, Any]
+
+    def setting(self, name: str) -> Any:
+        """Return a field of the config by its dotted name, such as "evaluation.num_bins"; None where there is none."""
+        value: Any = self.manifest.get("config", {})
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def after_training(self) -> "Run":
+        """Return the run with the rows measured after training alone."""
+        return self._replace(rows=[row for row in self.rows if row.epoch is None])
+
+    @property
+    def methods(self) -> Mapping[str, Any]:
+        """The manifest's methods by name, in the order of tables."""
+        return self.manifest.get("methods", {})
+
+    @property
+    def metrics(self) -> dict[str, Title]:
+        """The manifest's metrics by name, in the order of tables."""
+        metrics = self.manifest.get("metrics", {})
+        return {name: Title(**{"title": name.replace("_", " "), **entry}) for name, entry in metrics.items()}
+
+    @property
+    def data_title(self) -> str:
+        """The data set's name, of a path its last part alone: "newsgroups:/data/20news.tar.xz" is "20news"; or ""."""
+        kind, _, path = str(self.manifest.get("data", {}).get("name", "")).partition(":")
+        return short(PurePath(path).name.split(".")[0] if "/" in path else ":".join(filter(None, (kind, path))))
+
+    @property
+    def loss(self) -> str:
+        """The training loss in words, such as "focal loss, γ = 3" (with spaces that do not break)."""
+        name, gamma = self.setting("loss.name"), self.setting("loss.gamma")
+        if not name:
+            return "an unnamed loss"
+        numbers = {
+            "γ": gamma if "gamma" in self.manifest.get("loss_values", ()) else None,
+            "trace penalty": self.setting("loss.trace_penalty") or None,
+        }
+        values = [f"{name}\u00a0=\u00a0{plain(float(value))}" for name, value in numbers.items() if value is not None]
+        return ", ".join([loss_title(short(name)), *values])
+
+    def method_title(self, method: str) -> str:
+        """Return a method's title, such as "Temperature scaling"."""
+        return self.methods.get(method, {}).get("title") or method.replace("_", " ").capitalize()
+
+    def fitted_title(self, column: Column) -> str:
+        """Return the title of what was fitted: that of temperature scaling where a focal map came to gamma 0."""
+        is_plain = column.method in _AT_GAMMA_0 and self.fits(column).get("calibration_gamma") == 0
+        return self.method_title(_AT_GAMMA_0[column.method] if is_plain else column.method)
+
+    def in_words(self, column: Column) -> str:
+        """Return a method with what was fitted: "focal temperature scaling (γ = 1, T = 0.8)"."""
+        values = self.fitted_values(column)
+        return self.fitted_title(column).lower() + (f" ({', '.join(values)})" if values else "")
+
+    def method_colour(self, method: str) -> str:
+        """Return a method's colour: grey as trained, two that stay, and others by position in the manifest."""
+        known = {UNCALIBRATED: "grey", PLAIN: METHOD_COLOURS[0], FOCAL: METHOD_COLOURS[1]}
+        others = [name for name in self.methods if name not in (*known, LOSS_IMPLIED)]
+        colours = dict(zip(others, itertools.cycle(METHOD_COLOURS[2:])))
+        # The loss-implied map stands in no figure with the others.
+        return {**known, LOSS_IMPLIED: METHOD_COLOURS[1], **colours}.get(method, METHOD_COLOURS[-1])
+
+    def columns(self, split: str = "test") -> list[Column]:
+        """Return every method by every criterion that has metrics on the split, in the manifest's order."""
+        rows = select(self.rows, Metric, split=split, group=None)
+        columns = dict.fromkeys(Column(row.method, row.criterion) for row in rows if row.method)
+        order = list(dict.fromkeys([*self.methods, *(column.method for column in columns)]))
+        return sorted(columns, key=lambda column: order.index(column.method))
+
+    def column_of_each(self, split: str = "test", *, criterion: str = CRITERION) -> list[Column]:
+        """Return each method once, fitted by `criterion`, or by the first that has metrics where that one has none.
+
+        The loss-implied map is left out: it has a section of its own.
+        """
+        columns: dict[str, Column] = {}
+        for column in self.columns(split):
+            if column.method != LOSS_IMPLIED and (column.method not in columns or column.criterion == criterion):
+                columns[column.method] = column
+        return list(columns.values())
+
+    def metric(self, column: Column, name: str, split: str = "test") -> Metric | None:
+        """Return the last row of one metric of one column."""
+        return latest(self.rows, Metric, name=name, split=split, group=None, **column._asdict())
+
+    def difference(self, name: str, split: str, column: Column, against: Column) -> Difference | None:
+        """Return a metric with one method less that with another, whichever of them stands first in the rows."""
+        for row in reversed(select(self.rows, Difference, name=f"{name}_difference", split=split, epoch=None)):
+            for first, second in ((column, against), (against, column)):
+                same = row.criterion if second.criterion is not None else None  # where the row does not say
+                if (row.method, row.criterion, row.against) != (*first, second.method):
+                    continue
+                if (row.against_criterion or same) == second.criterion:
+                    return row if first == column else _swapped(row, column, against)
+        return None
+
+    def fits(self, column: Column) -> dict[str, float]:
+        """Return a column's fitted numbers by name; the γ of temperature scaling, 0 by definition, is none."""
+        fitted = {row.name: float(row.value) for row in select(self.rows, Fit, **column._asdict())}
+        return {name: fitted[name] for name in fitted if (column.method, name) != (PLAIN, "calibration_gamma")}
+
+    def fitted_values(self, column: Column) -> list[str]:
+        """Return the fitted numbers of a column with their symbols, four digits of each: "T = 0.8"."""
+        fitted = self.fits(column)
+        return [f"{symbol}\u00a0=\u00a0{rounded(fitted[name])}" for name, symbol in symbols_of(fitted).items()]
+
+
+def _swapped(row: Difference, column: Column, against: Column) -> Difference:
+    ends = {"value": -row.value, "low": -row.high, "high": -row.low}
+    return replace(row, **ends, **column._asdict(), against=against.method, against_criterion=against.criterion)
+
+
+def read_run(folder: Path, *, begun: bool = False) -> Run:
+    """Return a workdir's rows and manifest, their names such as a page can show.
+
+    begun: a run that has no file of rows yet has none; else that is an error.
 
     Raises:
-        InputError: it is missing, or a field that a report reads is of another kind or beyond use (names the field).
+        InputError: they are missing or corrupt.
     """
-    check_folder(folder)
     manifest = records.read_manifest(folder)
-    check_manifest(str(folder / records.MANIFEST), manifest)
-    return manifest
+    rows = [] if begun and not (folder / records.METRICS_FILE).exists() else records.read_rows(folder)
+    names = {part: _showable(manifest[part]) for part in ("methods", "metrics", "calibration") if part in manifest}
+    return Run([_showable_row(row) for row in rows], {**manifest, **names})
 
 
-def check_manifest(path: str, manifest: Manifest) -> None:
-    """Raise an InputError that names the field if a manifest holds more than a page can show, or numbers beyond use.
-
-    The types of its fields are those of `records.check_manifest`.
-    """
-    where = f"{path} is corrupt: "
-    for part, most in _MOST_ENTRIES.items():
-        if len(manifest.get(part, ())) > most:
-            raise InputError(f"{where}{part} has more than {most} entries; {_MEND}")
-    for name, entry in manifest.get("metrics", {}).items():
-        _check_metric(f"{where}metrics.{short(name)}.", entry)
-    gamma = manifest.get("calibration", {}).get("trained_gamma", 0)
-    if as_number(gamma) is None:
-        raise InputError(f"{where}calibration.trained_gamma is not a number within float32; {_MEND}")
-    _check_sweep(where, manifest)
+def _showable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {short(name, _LONGEST): _showable(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_showable(entry) for entry in value]
+    return short(value, _LONGEST) if isinstance(value, str) else value
 
 
-def check_folder(folder: Path) -> None:
-    """Raise an InputError if a workdir's name is none that can be read, or it is a file; one that is missing passes."""
-    name = short(str(folder), 200)
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{name} is a file, not a workdir; give the folder that holds {records.MANIFEST}")
-        (folder / records.MANIFEST).exists()
-    except OSError as error:
-        raise InputError(f"cannot read {name}: {error.strerror}; give a workdir") from error
-    except ValueError as error:
-        raise InputError(f"cannot read {name}: {error}; give a workdir") from error
+def _showable_row(row: Row) -> Row:
+    fields = asdict(row)
+    changed = {name: short(text, _LONGEST) for name, text in fields.items() if isinstance(text, str)}
+    changed = {name: text for name, text in changed.items() if text != fields[name]}
+    return replace(row, **changed) if changed else row
 
 
-def _check_metric(where: str, entry: Mapping[str, Any]) -> None:
-    if not 0 <= entry.get("digits", 0) <= 12:
-        raise InputError(f"{where}digits is not from 0 to 12; {_MEND}")
-    if not 1e-12 <= entry.get("scale", 1) <= 1e12:
-        raise InputError(f"{where}scale is not from 1e-12 to 1e12; {_MEND}")
-    if entry.get("best", "low") not in ("low", "high"):
-        raise InputError(f"{where}best is neither low nor high; {_MEND}")
-
-
-def _check_sweep(where: str, manifest: Manifest) -> None:
-    """Refuse axes of numbers beyond float32, or with too many combinations for one page."""
-    swept = setting(manifest, "sweep") or {}
-    members = max(len(manifest.get("runs", ())), 1)
-    for axis in (name for name in SWEPT_FIELDS if swept.get(name)):
-        if any(as_number(value) is None for value in swept[axis]):
-            raise InputError(f"{where}config.sweep.{axis} holds a number beyond float32; {_MEND}")
-        members *= len(swept[axis])
-    if members > _MOST_MEMBERS:
-        raise InputError(f"{where}config.sweep has more than {_MOST_MEMBERS:,} combinations; {_MEND}")
-
-
-def as_number(value: Any) -> float | None:
-    """Return a finite number within float32 as it is, None for anything else."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and -LARGEST <= value <= LARGEST else None
-
-
-def read_rows(folder: Path) -> list[Row]:
-    """Return a workdir's rows.
+def read_search(folder: Path) -> dict[str, Any] | None:
+    """Return the search over (gamma, T), None where the workdir has none.
 
     Raises:
-        InputError: the file is missing or corrupt, a number is none that a measurement gives (names the line), or
-            there are more methods, splits or losses than a page can hold.
+        InputError: its surfaces are not those of its axes.
     """
-    rows = records.read_rows(folder)
-    check_rows(str(folder / records.METRICS_FILE), rows)
-    return rows
-
-
-def check_rows(path: str, rows: Sequence[Row]) -> None:
-    """Raise an InputError that names the line if a number is none that is measured, or there are too many names."""
-    for line, row in enumerate(rows, 1):
-        _check_numbers(f"{path}, line {line}", row)
-    for field, most in _MOST_NAMES.items():
-        if len(_names(rows, field)) > most:
-            raise InputError(f"{path} has rows of more than {most} values of {field}; a report has no room for them")
-    if len({row.name for row in select(rows, Fit)}) > _MOST_NAMES["method"]:
-        raise InputError(f"{path} has more than {_MOST_NAMES['method']} fitted numbers; a report has no room for them")
-
-
-def _names(rows: Iterable[Row], field: str) -> set[str]:
-    found = {getattr(row, field, None) for row in rows}
-    return found - {None}
-
-
-def _check_numbers(where: str, row: Row) -> None:
-    own = _RANGES_OF.get(type(row), {})
-    for field, value in asdict(row).items():
-        if type(value) is int or type(value) is float:
-            low, high = own.get(field) or _RANGES.get(field) or (-LARGEST, LARGEST)
-            if not low <= value <= high:
-                words = f"{short(row.name)!r} has {field} {_shown(value)}, not from {low:.6g} to {high:.6g}"
-                raise InputError(f"{where}: row {words}; delete that line")
-    for first, last in _ENDS:
-        low, high = getattr(row, first, None), getattr(row, last, None)
-        if low is not None and high is not None and low > high and not isinstance(row, Trace):  # shown without them
-            raise InputError(f"{where}: row {short(row.name)!r} has {first} above {last}; delete that line")
-
-
-def _shown(value: float) -> str:
-    """A number in a message, also one with thousands of digits."""
-    return f"{value:.6g}" if isinstance(value, float) or abs(value) < 10**300 else "beyond 10^300"
-
-
-def setting(manifest: Manifest, name: str) -> Any:
-    """Return a field of the config by its dotted name, such as "evaluation.num_bins"; None where there is none."""
-    found: Any = manifest.get("config", {})
-    for key in name.split("."):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
-
-
-def metric_entries(manifest: Manifest) -> dict[str, Title]:
-    """Return the metrics in the order of tables."""
-    named = {}
-    for name, entry in manifest.get("metrics", {}).items():
-        known = {field: entry[field] for field in Title._fields if field in entry}
-        named[name] = Title(**{"title": name.replace("_", " "), **known})
-    return named
-
-
-def method_title(manifest: Manifest, method: str) -> str:
-    """Return a method's title, such as "Temperature scaling"."""
-    entry = manifest.get("methods", {}).get(method, {})
-    return entry.get("title") or method.replace("_", " ").capitalize()
+    if not (folder / "search.npz").exists():
+        return None
+    search = records.read_arrays(folder, "search")
+    shapes = [getattr(search.get(name), "shape", None) for name in ("gammas", "temperatures", "ece", "nll")]
+    if None in shapes or shapes[2:] != [shapes[0] + shapes[1]] * 2:
+        raise InputError(
+            f"{folder / 'search.npz'} does not hold gammas, temperatures, ece and nll [gammas, temperatures];"
+            " restore it or choose another workdir"
+        )
+    return search
 
 
 def criterion_title(criterion: str) -> str:
     """Return a criterion's name in words: "NLL", "adaptive ECE"."""
     return _CRITERIA.get(criterion) or criterion.replace("_", " ").upper()
-
-
-def fitted_title(rows: Sequence[Row], manifest: Manifest, column: Column) -> str:
-    """Return the title of what was fitted: that of temperature scaling where a focal map came to gamma 0."""
-    plainer = _AT_GAMMA_0.get(column.method)
-    is_plain = plainer is not None and fits(rows, column).get("calibration_gamma") == 0
-    return method_title(manifest, plainer if is_plain else column.method)
-
-
-def method_colour(manifest: Manifest, method: str) -> str:
-    """Return the name of a method's colour: grey as trained, two that stay, and others by position in the manifest."""
-    known = {UNCALIBRATED: "grey", PLAIN: METHOD_COLOURS[0], FOCAL: METHOD_COLOURS[1]}
-    names = [name for name in manifest.get("methods", {}) if name not in (*known, LOSS_IMPLIED)]
-    colours = METHOD_COLOURS[2:]
-    if method in names:
-        return colours[names.index(method) % len(colours)]
-    others = {LOSS_IMPLIED: METHOD_COLOURS[1]}  # in no figure with the others
-    return (known | others).get(method, METHOD_COLOURS[-1])
-
-
-def columns_of(rows: Sequence[Row], manifest: Manifest, split: str) -> list[Column]:
-    """Return every method by every criterion that has metrics on the split, in the manifest's order."""
-    found = dict.fromkeys(Column(row.method, row.criterion) for row in select(rows, Metric, split=split, group=None))
-    methods = manifest.get("methods", {})
-    order = {name: number for number, name in enumerate(dict.fromkeys([*methods, *(each.method for each in found)]))}
-    return sorted((each for each in found if each.method), key=lambda each: order[each.method])
-
-
-def column_of_each(
-    rows: Sequence[Row], manifest: Manifest, split: str = "test", *, criterion: str = CRITERION
-) -> list[Column]:
-    """Return each method once, fitted by `criterion`, or by the first that has metrics where that one has none.
-
-    The loss-implied map is left out: it has a section of its own.
-    """
-    chosen: dict[str, Column] = {}
-    for column in columns_of(rows, manifest, split):
-        if column.method != LOSS_IMPLIED and (column.method not in chosen or column.criterion == criterion):
-            chosen[column.method] = column
-    return list(chosen.values())
-
-
-def latest(rows: Iterable[Row], kind: type, **fields: Any) -> Any:
-    """Return the last row that `select` finds (a part of a job that ran twice writes twice); None if it finds none."""
-    found = select(rows, kind, **fields)
-    return found[-1] if found else None
-
-
-def latest_by(rows: Iterable[Row], field: str) -> list[Any]:
-    """Return the last row for each value of a field or tag, sorted by that value; rows without it are left out."""
-    found = {getattr(row, field): row for row in rows if getattr(row, field) is not None}
-    return [found[value] for value in sorted(found)]
-
-
-def metric(rows: Iterable[Row], column: Column, name: str, split: str = "test") -> Metric | None:
-    """Return the last row of one metric of one column."""
-    return latest(rows, Metric, name=name, split=split, group=None, **column._asdict())
-
-
-def differences(rows: Iterable[Row], name: str, split: str) -> list[Difference]:
-    """Return the rows of a metric's differences between methods on one split, measured after training."""
-    return select(rows, Difference, name=f"{name}_difference", split=split, epoch=None)
-
-
-def difference(found: Iterable[Difference], column: Column, against: Column) -> Difference | None:
-    """Return a metric with one method less that with another from the rows of `differences`, whichever stands first."""
-    for row in reversed(list(found)):
-        if _is_pair(row, column, against):
-            return row
-        if _is_pair(row, against, column):
-            swapped = {"value": -row.value, "low": -row.high, "high": -row.low, "against": row.method}
-            return replace(row, **swapped, **column._asdict(), against_criterion=against.criterion)
-    return None
-
-
-def _is_pair(row: Difference, column: Column, against: Column) -> bool:
-    if (row.method, row.criterion, row.against) != (*column, against.method):
-        return False
-    same = row.criterion if against.criterion is not None else None
-    return (row.against_criterion or same) == against.criterion
-
-
-def fits(rows: Iterable[Row], column: Column) -> dict[str, float]:
-    """Return a column's fitted numbers by name; the γ of temperature scaling, 0 by definition, is none."""
-    found = {row.name: float(row.value) for row in select(rows, Fit, **column._asdict())}
-    return {name: found[name] for name in found if (column.method, name) != (PLAIN, "calibration_gamma")}
 
 
 def parameter_title(name: str) -> str:
@@ -308,14 +217,25 @@ def parameter_title(name: str) -> str:
 
 def symbols_of(fitted: Iterable[str]) -> dict[str, str]:
     """Return name -> symbol of fitted numbers, γ and T first; the symbol of an unknown one is its name."""
-    fitted = list(fitted)
-    known = {name: symbol for name, (_, symbol) in _PARAMETERS.items() if name in fitted}
-    return known | {name: name.replace("_", " ") for name in fitted if name not in known}
+    names = list(fitted)
+    known = {name: symbol for name, (_, symbol) in _PARAMETERS.items() if name in names}
+    return known | {name: name.replace("_", " ") for name in names if name not in known}
 
 
-def final(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows measured after training."""
-    return [row for row in rows if row.epoch is None]
+def latest(rows: Iterable[Row], kind: type, **fields: Any) -> Any:
+    """Return the last row that `select` finds (a part of a job that ran twice writes twice); None if it finds none."""
+    return next(iter(select(rows, kind, **fields)[::-1]), None)
+
+
+def latest_by(rows: Iterable[Row], field: str) -> list[Any]:
+    """Return the last row for each value of a field, sorted by that value; rows without it are left out."""
+    last = {getattr(row, field): row for row in rows if getattr(row, field) is not None}
+    return [last[value] for value in sorted(last)]
+
+
+def splits_of(rows: Iterable[Any]) -> list[str]:
+    """Return the splits of rows, in the order written."""
+    return list(dict.fromkeys(row.split for row in rows if row.split))
 
 
 def in_training(rows: Iterable[Row]) -> list[Row]:
@@ -325,7 +245,7 @@ def in_training(rows: Iterable[Row]) -> list[Row]:
 
 def measured(rows: Iterable[Row], kind: type, name: str) -> list[Any]:
     """Return the last row of curvature `name` after training for each loss and split, in the order written."""
-    return list({(row.loss, row.split): row for row in select(final(rows), kind, name=name)}.values())
+    return list({(row.loss, row.split): row for row in select(rows, kind, name=name, epoch=None)}.values())
 
 
 def is_better(row: Difference | None, best: str = "low") -> bool:
@@ -345,7 +265,7 @@ def has_interval(row: Any) -> bool:
 
 def batches_of_row(rows: Iterable[Row]) -> int:
     """Return the number of batches over which a training row is the mean: the usual distance between rows' steps."""
-    steps = sorted({row.step for row in rows})
+    steps = sorted({row.step for row in rows if row.step is not None})
     apart = [later - earlier for earlier, later in itertools.pairwise([0, *steps])]
     return int(statistics.mode(apart)) if apart else 0
 
@@ -362,3 +282,17 @@ def loss_title(loss: str) -> str:
 def measured_title(row: Any) -> str:
     """Return the loss and the split of the Hessian that a row of curvature measures: "cross-entropy, val"."""
     return f"{loss_title(row.loss)}, {row.split}"
+
+
+def signed(row: Difference, title: Title) -> str:
+    """Return a metric's difference as it is printed, with its sign."""
+    text = fixed(title.scale * row.value, title.digits)
+    return f"+{text}" if row.value > 0 and text.strip("0.,") else text
+
+
+def difference_text(row: Difference, title: Title, *, named: bool = True) -> str:
+    """Return a metric's difference with its unit and interval: "NLL −0.0261 nats [−0.0303, −0.0219]"."""
+    unit = {"%": " percentage points", "": ""}.get(title.unit, f"\u00a0{title.unit}")
+    ends = interval(row.low, row.high, scale=title.scale, digits=title.digits) if row.low < row.high else ""
+    name = f"{title.title}\u00a0" if named else ""
+    return f"{name}{signed(row, title)}{unit} {ends}".strip()

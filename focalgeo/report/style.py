@@ -1,13 +1,10 @@
 """One look for all pages: colours, figures as text that is the same each time, and numbers as they are printed."""
 
-import contextlib
 import hashlib
 import io
 import math
-import re
 import unicodedata
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import matplotlib.style
@@ -33,7 +30,7 @@ COLOURS = {
 METHOD_COLOURS = ("blue", "orange", "green", "purple", "gold", "sky", "red", "olive")  # of methods; grey: as trained
 LIGHT = "#fdfdfd"  # marks on a heat map: light on dark in either theme
 LINESTYLES = ("-", "--", ":", "-.")
-LEGEND = {"fontsize": 8, "handlelength": 2.2, "columnspacing": 1.2, "borderaxespad": 0.2}
+FONT = "'DejaVu Sans', sans-serif"  # as an SVG names it; on the page it becomes the page's own
 
 _STYLE = {
     "axes.axisbelow": True,
@@ -51,15 +48,19 @@ _STYLE = {
     "axes.unicode_minus": True,
     "figure.constrained_layout.use": True,
     "figure.facecolor": COLOURS["paper"],
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.0,
     "grid.color": COLOURS["rule"],
     "grid.linewidth": 0.6,
+    "legend.borderaxespad": 0.2,
+    "legend.columnspacing": 1.2,
+    "legend.fontsize": 8,
     "legend.frameon": False,
+    "legend.handlelength": 2.2,
     "legend.labelcolor": COLOURS["ink"],
     "lines.linewidth": 1.6,
     "savefig.facecolor": "auto",
     "svg.fonttype": "none",  # text stays text: it can be selected, read aloud and follows the page's font and theme
-    "svg.hashsalt": "focalgeo",
     "text.color": COLOURS["ink"],
     "text.parse_math": False,  # a $ in a name is a dollar
     "xtick.color": COLOURS["muted"],
@@ -80,23 +81,18 @@ def loss_colour(loss: str) -> str:
 
 
 def styled() -> Any:
-    """Return a context in which matplotlib draws in the report's style, whatever the user's own settings are."""
+    """Return a context, or decorator, in which matplotlib draws in the report's style, whatever the user's own is."""
     return matplotlib.style.context(["default", _STYLE])
 
 
-@contextlib.contextmanager
-def drawing() -> Iterator[None]:
-    """Keep matplotlib's warnings from a person's screen: of glyphs that no font has, of names and values too large."""
-    with warnings.catch_warnings():
-        for category in (UserWarning, RuntimeWarning):
-            warnings.simplefilter("ignore", category)
-        yield
+def to_svg(figure: Figure, name: str = "focalgeo") -> str:
+    """Return the figure as SVG text, the same bytes for the same figure and name: no date, no version, no random ids.
 
-
-def to_svg(figure: Figure) -> str:
-    """Return the figure as SVG text, the same bytes for the same figure: no date, no version, no random ids."""
+    Two figures of different names share no id that anything refers to, so that one page can hold both.
+    """
     buffer = io.StringIO()
-    with styled(), drawing():
+    with styled(), matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of glyphs that no font has, and names too long for the layout
         canvas, dpi = FigureCanvasSVG(figure), figure.dpi
         if engine := figure.get_layout_engine():
             engine.execute(figure)  # measures letters on that canvas, which changes the dpi
@@ -104,26 +100,21 @@ def to_svg(figure: Figure) -> str:
             figure.dpi = dpi
         # savefig would draw all of it once for the layout before it draws it.
         canvas.print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return re.sub(r"[ \t]+\n", "\n", buffer.getvalue())
+    return "\n".join(printable(line.rstrip(" \t")) for line in buffer.getvalue().split("\n"))
 
 
 def printable(text: str) -> str:
     """Return a text in which each character that has no shape of its own is an escape, as in a Python text."""
     if text.isprintable():
         return text
-    return "".join(_escaped(each) if unicodedata.category(each) in _HIDDEN else each for each in text)
-
-
-def _escaped(character: str) -> str:
-    return character if character in _JOINERS else character.encode("unicode_escape").decode()
+    hidden = {letter for letter in text if unicodedata.category(letter) in _HIDDEN} - set(_JOINERS)
+    return "".join(letter.encode("unicode_escape").decode() if letter in hidden else letter for letter in text)
 
 
 def short(text: str, most: int = 64) -> str:
     """Return a text in printable characters, `most` at the most; two texts that differ do so when they are cut too."""
-    if len(text) <= most and text.isprintable():
-        return text
     shown = printable(text[: most + 1])
-    if len(text) <= most and len(shown) <= most:
+    if len(shown) <= most:
         return shown
     return f"{shown[: most - 10]}… {hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
@@ -166,12 +157,7 @@ def fixed(value: float, digits: int) -> str:
 
 def percent(value: float, digits: int = 2) -> str:
     """Return a fraction as a percentage: 0.0123 -> 1.23%."""
-    return f"{100 * value:.{digits}f}%" if abs(value) < _LARGE else f"{significant(100 * value)}%"
-
-
-def points(value: float, digits: int = 2) -> str:
-    """Return a difference of fractions in percentage points: -0.0123 -> −1.23."""
-    return fixed(100 * value, digits)
+    return f"{fixed(100 * value, digits)}%"
 
 
 def interval(low: float, high: float, *, scale: float = 1.0, digits: int = 2) -> str:
