@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.question import HERE, absolute, reported  # noqa: F401
+from experiments.question import HERE
 from focalgeo import parallel, records
 from focalgeo.config import default_config, load_config, with_values
 from focalgeo.job import check_config, preparation
@@ -18,7 +18,7 @@ from focalgeo.job.members import make_members
 from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
 from focalgeo.training import checkpoint
 from focalgeo.training.step import member_state
-from focalgeo.types import Batch, InputError, TrainState  # noqa: F401
+from focalgeo.types import Batch, TrainState
 
 ROOT = HERE.parent
 PARTS = ("gauss_newton", "residual", "rank_one", "scale_only")
@@ -28,15 +28,12 @@ T_ALONE = {"evaluation.methods": ("temperature_scaling",), "evaluation.num_resam
 def trained(config: str, workdir: Path, fields: Mapping[str, Any]) -> Path:
     """The workdir of `python -m focalgeo.run` with this config ("configs/cifar.py:small,ce") and fields, finished.
 
-    A job that was stopped goes on; what it would refuse is refused here. Its page is made last.
+    A job that was stopped goes on. Its page is made last.
 
     Raises:
-        InputError: the config or fields, with what, where and how to mend it.
-        CalledProcessError: the job failed; it has said why.
+        CalledProcessError: the job failed, or refused its config; it has said why.
     """
     if not (workdir / "report.html").exists():
-        path, _, words = config.partition(":")
-        with_values(load_config(ROOT / path, words), dict(fields))
         flags = [f"--config.{name}={value}" for name, value in fields.items()]
         command = [sys.executable, "-m", "focalgeo.run", f"--config={ROOT / config}", f"--workdir={workdir}", *flags]
         subprocess.run(command, check=True, cwd=ROOT)
@@ -162,24 +159,3 @@ def ready(config) -> tuple[preparation.Prepared, TrainState, Batch]:
     pipeline = preparation.make_pipeline(config, prepared.dataset, [members[0].config.seed])
     batch = pipeline.make_batch(jax.tree.map(lambda leaf: leaf[0], next(pipeline.specs(0, 0))), *pipeline.resident)
     return prepared, states, batch
-
-
-def run(config: str, workdir: Path, fields: Mapping[str, Any]) -> None:
-    """Run a job."""
-    trained(config, workdir, fields)
-
-
-def rows_of(workdir: Path) -> list:
-    """The rows of a workdir; none where nothing is finished."""
-    return records.read_rows(workdir) if (workdir / "metrics.jsonl").exists() else []
-
-
-def finished(workdir: Path) -> bool:
-    """Whether the job came to its end: its page is made last."""
-    return (workdir / "report.html").exists()
-
-
-def check(config: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a config or fields that a job would refuse."""
-    path, _, words = config.partition(":")
-    with_values(load_config(ROOT / path, words), dict(fields))

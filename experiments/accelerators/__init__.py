@@ -20,7 +20,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """Program by program, those that take longest last."""
     yield Job({}, (), lambda out: compiling.machine(), part="machine")
     for case in cases.every():
-        if flags.only in case.label:
+        if flags.programs in case.label:
             of = {"topology": case.topology, "kind": case.kind, "program": case.name, "dtype": case.dtype}
             yield Job(of, (), lambda out, case=case: [compiling.row_of_child(case)], part="rows")
 
@@ -121,5 +121,5 @@ QUESTION = Question(
     keys={"topology": TOPOLOGIES, "kind": (), "program": (), "dtype": ()},
     cost="hours of 2 cores, row by row; no TPU",
     seeds=None,
-    flags={"--only": {"default": "", "help": "programs with this text in 'kind: name, dtype, topology'"}},
+    flags={"--programs": {"default": "", "help": "programs with this text in 'kind: name, dtype, topology'"}},
 )
