@@ -1,4 +1,4 @@
-"""What examples/adding promises, in a copy with all its diffs: one job uses the parts that they add, a question runs."""
+"""What examples/adding promises, in a copy with all its diffs: a job uses the parts that they add, a question runs."""
 
 from pathlib import Path
 

@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 
 from focalgeo import trees
-<<<<<<< HEAD
 from focalgeo.types import Array, Batch, PyTree
-=======
-from focalgeo.data import batching
-from focalgeo.types import PyTree, Split
->>>>>>> main
 
 # Unset, a step of ResNet-18 took three times as long on cores that other work shared: an unfair rival. Read when
 # PyTorch loads OpenMP.
@@ -170,48 +165,6 @@ def training_steps(name: str, params: PyTree, batch: Batch, config: Any) -> dict
     return calls
 
 
-<<<<<<< HEAD
 def _examples(x: Any, y: Any) -> tuple[Any, Any]:
     """Tensors of examples, channels first but last in memory."""
     return torch.from_numpy(np.array(x)).permute(0, 3, 1, 2), torch.from_numpy(np.array(y)).long()
-=======
-class Objective(torch.nn.Module if torch else object):
-    """The mean cross-entropy of a draw; the examples are buffers, as CUDA graphs copy what else they are given."""
-
-    def __init__(self, model: Any, split: Split, pixels: Any, low_precision: bool):
-        super().__init__()
-        self.model, self.low_precision, self.shape = model, low_precision, split.x.shape[1:]
-        mean, std = torch.tensor(pixels.mean), torch.tensor(pixels.std)
-        # flat, or the memory format of the network's weights would be given to the images too
-        self.register_buffer("images", torch.from_numpy(split.x).flatten(1))
-        self.register_buffer("labels", torch.from_numpy(split.y).long())
-        self.register_buffer("factor", 1 / (pixels.scale * std))
-        self.register_buffer("shift", mean / std)
-
-    def forward(self, rows, offsets, mirrored):
-        """Cross-entropy in nats of the examples `rows`, cropped at their offsets, and mirrored where so drawn."""
-        x = self._cropped(self.images[rows].unflatten(1, self.shape), offsets, mirrored)
-        x = (x.float() * self.factor - self.shift).permute(0, 3, 1, 2)  # channels last in memory
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.low_precision):
-            logits = self.model(x)
-        return torch.nn.functional.cross_entropy(logits.float(), self.labels[rows])
-
-    def _cropped(self, pixels, offsets, mirrored):
-        height, width, place, edge = *self.shape[:2], pixels.device, batching.PADDING
-        padded = torch.nn.functional.pad(pixels, (0, 0, edge, edge, edge, edge))
-        rows = torch.arange(height, device=place) + offsets[:, :1]
-        columns = torch.arange(width, device=place)
-        columns = torch.where(mirrored[:, None], width - 1 - columns, columns) + offsets[:, 1:]
-        examples = torch.arange(len(pixels), device=place)[:, None, None]
-        return padded[examples, rows[:, :, None], columns[:, None, :]]
-
-
-def _draws(examples: int, batch: int) -> Iterator[Draw]:
-    """Every example once an epoch, in a random order, with random crops and flips; drawn on the device."""
-    place = device()
-    while True:
-        order = torch.randperm(examples, device=place)
-        for start in range(0, examples - batch + 1, batch):
-            offsets = torch.randint(0, 2 * batching.PADDING + 1, (batch, 2), device=place)
-            yield order[start : start + batch], offsets, torch.rand(batch, device=place) < 0.5
->>>>>>> main
