@@ -34,7 +34,6 @@ PAIRS = (  # method, less which, the paper that says so
     ("focal_vector_scaling", "vector_scaling", "focalgeo"),
     ("vector_scaling", PLAIN, "focalgeo"),
 )
-REACH = 32.0  # thousandths of a nat; what lies beyond is at the edge of the figure with its number
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
@@ -204,19 +203,15 @@ def forest(methods, peers):
     labels |= {name: f"{PEERS[name].package}: {PEERS[name].title}" for name in peers.method.unique()}
     figure, axes = figures.panels(1, len(networks), 3.2 + 2.6 * len(networks), 0.8 + 0.22 * len(labels), sharey=True)
     for axis, network in zip(axes[0], networks, strict=True):
-        axis.axvline(0, color="0.5", linewidth=1)
         for place, name in enumerate(labels):
             value = less(runs, network, {"method": name}, {"method": PLAIN}, "nll", 1000)
             colour = figures.RED if name in PEERS else figures.BLUE
-            if abs(value.mean) > REACH:
-                axis.text(
-                    np.sign(value.mean) * REACH, place, f"{value.mean:+.0f} ▸", color=colour, ha="right", va="center"
-                )
-            else:
-                figures.intervals(axis, [place], [value], along="x", color=colour, marker="o")
-        axis.set(xlim=(-REACH, REACH), title=TITLES[network].replace(", ", "\n"))
-    axes[0, 0].set_yticks(range(len(labels)), list(labels.values()))
-    axes[0, 0].set_ylim(len(labels) - 0.4, -0.6)
+            figures.intervals(axis, [-place], [value], along="x", color=colour, marker="o")
+        axis.axvline(0, color="0.5", linewidth=1)
+        axis.set_xscale("symlog", linthresh=30, linscale=2)
+        axis.set_xticks((-20, 0, 20, 100, 1000), ("-20", "0", "20", "100", "1000"))
+        axis.set(title=TITLES[network].replace(", ", "\n"))
+    axes[0, 0].set_yticks(range(0, -len(labels), -1), list(labels.values()))
     figure.supxlabel("NLL less temperature scaling's, thousandths of a nat (left is better)", fontsize=9)
     return figure
 
