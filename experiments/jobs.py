@@ -3,14 +3,14 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from experiments.question import HERE
+from experiments.question import HERE, Job
 from focalgeo import parallel, records
 from focalgeo.config import default_config, load_config, with_values
 from focalgeo.job import check_config, preparation
@@ -58,27 +58,48 @@ def record(workdir: Path, config: str, rows: list | None = None) -> dict[str, An
     }
 
 
+def folder(of: Mapping[str, Any], seeds: Sequence[int]) -> str:
+    """The name of a sweep's workdir."""
+    return ",".join([*map(str, of.values()), f"seeds={seeds[0]}-{seeds[-1]}"])
+
+
+def sweep(
+    of: Mapping[str, Any], seeds: Sequence[int], config: str, fields: Any, *, seconds: float = 0.0, **how: Any
+) -> Job:
+    """A job of a question: a sweep over these seeds with these fields beside, its runs as `measured`.
+
+    fields: or a function of the folder of runs. seconds: of a core, for one seed. how: keywords of `measured`.
+    """
+
+    def make(out: Path) -> list[dict[str, Any]]:
+        beside = fields(out) if callable(fields) else fields
+        workdir = trained(config, out / folder(of, seeds), {**beside, "sweep.seed": tuple(seeds)})
+        return measured(workdir, config, of, **how)
+
+    return Job(of, seeds, make, seconds)
+
+
 def measured(
     workdir: Path,
     config: str,
     of: Mapping[str, Any],
-    tags: Mapping[str, str],
     *,
+    tags: Mapping[str, str] = {"seed": "seed"},
     parts: bool = False,
-    more: Callable[[list], Mapping[str, Any]] = lambda rows: {},
+    more: Callable[[dict, list, Path], Mapping[str, Any]] = lambda run, rows, workdir: {},
 ) -> list[dict[str, Any]]:
     """The runs of a finished job: what they have in common, their tags, numbers after training, and the record.
 
-    tags: name in the run -> in the rows, as {"rate": "learning_rate", "seed": "seed"}. more: further numbers of a run's
-    rows. parts: those of the traces too.
+    tags: name in the run -> in the rows, as {"rate": "learning_rate", "seed": "seed"}. more: further numbers of a run,
+    of its rows and the workdir. parts: those of the traces too.
     """
     rows = records.read_rows(workdir)
     made, runs = record(workdir, config, rows), []
     for values, own in members(rows, tags):
         if select(own, Trace, name="trace"):
-            run = {**of, **values, "train accuracy": train_accuracy(own), **more(own)}
-            kept = {name: value for name, value in numbers(own) if parts or not name.startswith("trace,")}
-            runs.append(run | kept | {"record": made})
+            run = {**of, **values, "train accuracy": train_accuracy(own)}
+            run |= {name: value for name, value in numbers(own) if parts or not name.startswith("trace,")}
+            runs.append(run | more(run, own, workdir) | {"record": made})
     return runs
 
 

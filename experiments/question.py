@@ -10,9 +10,9 @@ whose runs are there is not done again. `parts` is what results.json holds besid
 dicts, and what jobs of another `part` made. `read(flags)` adds parts that are not stored there, as the cells' runs.
 
 Claims, tables, figures and `numbers` (parts that are made from others, kept in results.json) are functions that name
-the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `runs` is a DataFrame with a row a run
-(experiments/numbers.py says what can be asked of it). A table is written into README.md between
-<!-- name --> and <!-- end -->, a figure as figures/NAME.png; claims are the table "claims".
+the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `runs` is a DataFrame, a row a run, as are
+`cells` and `own` in questions (experiments/numbers.py says what can be asked of it). A table is written into README.md
+between <!-- name --> and <!-- end -->, a figure as figures/NAME.png; claims are the table "claims".
 
 `keys` are what tells runs of one seed apart, each with its values in the order of tables, or () for increasing ones.
 Two whole examples: text_transformer (jobs of seconds), calibration_of_losses (the stored runs of cells).

@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 
 from experiments import figures, numbers
 from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where, shown
@@ -98,12 +97,12 @@ def _numbers(path: np.ndarray, points: np.ndarray, labels: np.ndarray) -> dict[s
     }
 
 
-def less(runs: pd.DataFrame, deviation: float, name: str) -> numbers.Interval:
+def less(runs, deviation: float, name: str) -> numbers.Interval:
     """Focal loss less cross-entropy, paired by sample."""
     return numbers.paired(*(column(runs, name, deviation=deviation, loss=loss) for loss in ("fl1", "ce")))
 
 
-def claims(runs: pd.DataFrame) -> list[Claim]:
+def claims(runs):
     """Each statement for each deviation above 0, and the known limit."""
     told = [
         numbers.told(
@@ -119,7 +118,7 @@ def claims(runs: pd.DataFrame) -> list[Claim]:
     return told
 
 
-def norms_table(runs: pd.DataFrame) -> str:
+def norms_table(runs):
     """Means over samples for each deviation and loss, and the paired differences."""
     rows = []
     for deviation in DEVIATIONS:
@@ -139,7 +138,7 @@ COLOURS = {"ce": figures.BLUE, "fl1": figures.RED}
 DEVIATION = 0.5  # of the figures
 
 
-def norms(runs: pd.DataFrame):
+def norms(runs):
     """Fig. 5: norms over training, all samples; the confidences of misclassified test points."""
     figure, axes = figures.panels(1, 3, 11, 3.4)
     labels = {"norms": "‖w‖", "logits": "mean size of test logits"}
@@ -158,7 +157,7 @@ def norms(runs: pd.DataFrame):
     return figure
 
 
-def planes(runs: pd.DataFrame):
+def planes(runs):
     """Fig. 6: the probabilities of both losses over the plane, with the test points of the first sample."""
     points, labels = sample(DEVIATION, 0)["test"]
     figure, axes = figures.panels(1, 2, 8.4, 3.9, sharey=True)

@@ -46,7 +46,7 @@ def make_clusters(deviation: str, options: Options) -> RawDataset:
         InputError: a deviation that is no such number, or a size that is no multiple of 40.
 
     Accuracy:
-        counts are exact, means and deviations within their standard errors: tests/data/test_builtin.py.
+        counts are exact, means and deviations within their standard errors: tests/data/test_registry.py.
 
     Source:
         Mukhoti et al., arXiv 2002.09437, App. G, which states neither deviation nor number of points.

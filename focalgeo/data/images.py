@@ -5,6 +5,7 @@ import mimetypes
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -102,9 +103,10 @@ def decode_files(
         with sources.reading(f"{where}: {name}"):
             return decode_image((folder / name).read_bytes(), options.image_size)
 
-    with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:
+    # closing: an error ends the decoding of the files that are left
+    with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool, closing(pool.map(decode, names)) as decoded:
         warnings.simplefilter("ignore")  # of Pillow, about a file's metadata
-        for row, image in enumerate(pool.map(decode, names)):
+        for row, image in enumerate(decoded):
             if row == 0:
                 images = np.empty((len(names), *image.shape), np.uint8)
             if image.shape != images.shape[1:]:

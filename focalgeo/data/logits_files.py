@@ -277,6 +277,6 @@ FORMATS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
     ".pth": _read_torch,
     ".csv": partial(_read_text, mark=","),  # these also as .gz
     ".tsv": partial(_read_text, mark="\t"),
-    ".jsonl": partial(_read_table, kind="json", lines=True),
+    ".jsonl": partial(_read_table, kind="json", lines=True, dtype=False, precise_float=True),
     ".parquet": partial(_read_table, kind="parquet"),
 }

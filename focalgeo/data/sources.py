@@ -154,7 +154,7 @@ def _unpack(path: Path, folder: Path) -> None:
         archive.extractall(folder, filter=filtered)
         # tarfile takes an unreadable header, or the end of a file that is cut, for the end of the archive.
         archive.fileobj.seek(archive.offset)
-        rest = [any(block) for block in iter(lambda: archive.fileobj.read(1 << 20), b"")]
+        rest = archive.fileobj.read(1 << 20)
         if not rest or any(rest):
             raise ValueError("it is cut short, or has an unreadable header")
 
@@ -175,7 +175,7 @@ def decoded(source: Source, key: str, build: Callable[[], RawDataset]) -> RawDat
 
     path = _made(f"{key}-{source.checksum}-v{FORMAT}.npz", write, source.where)
     with reading(path, "remove it, and it is made again"), np.load(path) as arrays:
-        parts = [name.removesuffix("_x") for name in arrays if name.endswith("_x")]
+        parts = [part for part in ("train", "val", "test") if f"{part}_x" in arrays]
         splits = {part: Split(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in parts}
         return RawDataset(splits, tuple(arrays["class_names"].tolist()), source.checksum)
 

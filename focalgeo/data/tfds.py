@@ -22,7 +22,7 @@ def read_tfds(name: str, options: Options) -> RawDataset:
     Args:
         name: as tensorflow-datasets spells it, <name>, <name>/<config> or <name>:<version>; looked for under
             $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-        options: image_size and tell.
+        options: image_size.
 
     Raises:
         InputError: the extra is not installed, the set is not prepared (the message says how), or holds no images with
@@ -38,26 +38,24 @@ def read_tfds(name: str, options: Options) -> RawDataset:
         source = sources.Source(where, Path(builder.data_path), sources.checksum(Path(builder.data_path)))
 
     def build() -> RawDataset:
-        splits = {}
-        with sources.reading(
-            where, "prepare it again, choose a set of images with class labels, or set config.data.image_size"
-        ):
+        mend = "prepare it again, choose a set of images with class labels, or set config.data.image_size"
+        with sources.reading(where, mend):
             image_key, label_key = builder.info.supervised_keys or ("image", "label")
+            splits = {}
             for part, split in PARTS.items():
-                if split not in builder.info.splits:
-                    continue
-                rows, labels = [], []
-                for example in builder.as_data_source(split=split):
-                    image = example[image_key]
-                    if image.dtype != np.uint8:
-                        raise ValueError(f"{split} holds {image.dtype}, no images of 8 bits")
-                    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
-                    row = images.resized(picture, options.image_size)
-                    rows.append(row.reshape(*row.shape[:2], -1))
-                    labels.append(int(example[label_key]))
-                    if options.tell and len(rows) % images.TOLD == 0:
-                        options.tell(f"read {len(rows):,} images of {where}: {split}")
-                splits[part] = Split(np.stack(rows), np.array(labels, np.int32))
+                if split in builder.info.splits:
+                    examples = builder.as_data_source(split=split)
+                    pairs = [(_pixels(example[image_key], options), int(example[label_key])) for example in examples]
+                    x, y = zip(*pairs, strict=True)
+                    splits[part] = Split(np.stack(x), np.array(y, np.int32))
             return RawDataset(splits, tuple(builder.info.features[label_key].names), source.checksum)
 
     return sources.decoded(source, f"tfds-{options.image_size}", build)
+
+
+def _pixels(image: np.ndarray, options: Options) -> np.ndarray:
+    if image.dtype != np.uint8:
+        raise ValueError(f"it holds {image.dtype}, no images of 8 bits")
+    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+    row = images.resized(picture, options.image_size)
+    return row.reshape(*row.shape[:2], -1)

@@ -170,23 +170,19 @@ def test_logits_far_from_0_keep_their_differences(tmp_path):
 BAD = {
     "NaN": ({"logits": EXACT * np.where(LABELS[:, None] == LABELS[7], np.nan, 1)}, "are NaN, infinite or beyond 1e.30"),
     "beyond float32": ({"logits": EXACT * 1e42}, "beyond 1e.30"),
-    "text": ({"logits": LOGITS.astype(str)}, "give numbers"),
     "vector": ({"logits": LOGITS[:, 0]}, "give both, np.stack"),
     "labels of one class": ({"labels": 0 * LABELS + 1}, "all labels are 1, one class"),
     "float labels": ({"labels": LABELS + 0.5}, "no class number 0, 1, 2"),
-    "infinite labels": ({"labels": LABELS + np.inf}, "labels.0. is inf, no class number"),
     "no label": ({"labels": LABELS - (LABELS == 0)}, "if -1 stands for no label"),
     "labels from 1": (
         {"labels": LABELS + 1},
         "labels run from 1 to 12: with 12 classes give labels from 0 to 11; .*- 1",
     ),
     "one-hot": ({"labels": np.eye(CLASSES, dtype=int)[LABELS]}, "labels.argmax"),
-    "length": ({"labels": LABELS[:-1]}, "a class number for each row"),
     "group's length": ({"group": GROUP[:-1]}, "group is <U10 of shape .39,."),
     "group of two lines": ({"group": np.array(["a\nb"] * N)}, "no name on one line"),
     "group missing": ({"group": np.where(LABELS[9] == LABELS, np.nan, 1)}, "group of row [0-9] is ''"),
     "few": ({"logits": LOGITS[:29], "labels": LABELS[:29]}, "has 29 examples, too few"),
-    "none": ({"logits": LOGITS[:0], "labels": LABELS[:0]}, "has 0 examples"),
     "both": ({"probs": PROBS}, "has logits and probs: say which"),
 }
 
@@ -199,19 +195,15 @@ def test_bad_arrays_are_one_line(tmp_path, arrays, says):
 
 ROW = f"1,a{',1' * CLASSES}\n"
 TEXTS = {
-    "semicolons": CSV.replace(",", ";"),
     "no header": CSV.partition("\n")[2],
     "a word": CSV + ROW.replace(",1", ",x", 1),
     "an underscore": CSV + ROW.replace(",1", ",1_0", 1),
-    "a missing cell": CSV + ROW.replace(",1", ",", 1),
-    "longer rows": CSV.replace("\n", ",\n").replace(",", "", 0).replace("logits_11,", "logits_11", 1),
-    "a shorter row": CSV + ROW[:-3],
+    "longer rows": CSV.replace("\n", ",\n").replace("logits_11,", "logits_11", 1),
     "a column twice": CSV.replace("logits_3", "logits_2"),
     "a gap": CSV.replace("logits_11", "logits_12"),
     "an open quote": f'{CSV}"{ROW}',
     "a label with a fraction": f"{CSV}1.5{ROW[1:]}",
     "other bytes": "\xff\xfe\0labels",
-    "nothing": "",
 }
 
 

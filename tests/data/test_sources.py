@@ -159,16 +159,13 @@ def test_what_is_no_file_is_not_waited_for(folder, refused):
     assert "reached twice through links" in refused(f"folder:{folder}")
 
 
-@pytest.mark.parametrize("damage", [b"", b"no image at all", slice(None, 60), "16 bits", "animated"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "16 bits"])
 def test_broken_images_are_named(folder, refused, damage):
     path = folder / "train/cat/03.png"
     if damage == "16 bits":
         Image.fromarray(np.full((6, 5), 4000, np.uint16)).save(path)
-    elif damage == "animated":
-        frames = [Image.fromarray(np.full((6, 5, 3), value, np.uint8)) for value in (0, 255)]
-        frames[0].save(path, "PNG", save_all=True, append_images=frames[1:])
     else:
-        path.write_bytes(damage if isinstance(damage, bytes) else path.read_bytes()[damage])
+        path.write_bytes(path.read_bytes()[: {"empty": 0, "cut": 60}[damage]])
     assert "train/cat/03.png cannot be read" in refused(f"folder:{folder}")
 
 
@@ -287,20 +284,9 @@ def test_tiny_imagenet_with_something_missing(tmp_path, tiny, refused, removed, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "sizes", "side", "classes", "first"),
-    [
-        ("folder:cifar10-jpeg.tar.xz", (45_000, 5_000, 10_000), 32, 10, "airplane"),
-        ("tiny_imagenet:tiny-imagenet-200.tar.xz", (36_000, 4_000, 10_000), 64, 200, "goldfish"),
-    ],
-)
-def test_the_real_images(real_archive, name, sizes, side, classes, first):
-    kind, _, file = name.partition(":")
-    data = load_dataset(f"{kind}:{real_archive(file)}")
-    assert [split.x.shape for split in data[1:4]] == [(n, side, side, 3) for n in sizes]
-    assert {*np.bincount(np.concatenate([data.train.y, data.val.y]))} == {sum(sizes[:2]) // classes}
-    assert {*np.bincount(data.test.y)} == {sizes[2] // classes}
-    assert (len(data.class_names), data.class_names[0]) == (classes, first)
-    if classes == 10:  # sorted by class, 5000 each: the papers' first validation indices fall into these
-        assert data.val.y[:5].tolist() == [index // 5000 for index in (26247, 35067, 34590, 16668, 12196)]
-        np.testing.assert_allclose((data.train.x / 255).mean(axis=(0, 1, 2)), (0.4914, 0.4822, 0.4465), atol=0.005)
+def test_the_real_cifar10(real_archive):
+    data = load(real_archive("cifar10-jpeg.tar.xz"))
+    assert [split.x.shape for split in data[1:4]] == [(n, 32, 32, 3) for n in (45_000, 5_000, 10_000)]
+    assert np.bincount(data.test.y).tolist() == [1000] * 10
+    # sorted by class, 5000 each: the papers' first validation indices fall into these
+    assert data.val.y[:5].tolist() == [index // 5000 for index in (26247, 35067, 34590, 16668, 12196)]

@@ -226,7 +226,7 @@ def test_the_numbers_of_a_job_s_runs_are_those_of_its_rows(tmp_path):
     fields = jobs.T_ALONE | {"sweep.gamma": (0.0, 2.0), "sweep.seed": (0, 1), "optimizer.epochs": 2}
     fields |= {"model.options.hidden": (8,), "curvature.num_probes": 6, "curvature.density_probes": 0}
     workdir = jobs.trained("configs/digits_gamma.py", tmp_path / "w", fields)
-    runs = jobs.measured(workdir, "c", {"way": "here"}, {"gamma": "gamma", "seed": "seed"})
+    runs = jobs.measured(workdir, "c", {"way": "here"}, tags={"gamma": "gamma", "seed": "seed"})
     assert [(run["gamma"], run["seed"]) for run in runs] == [(0.0, 0), (0.0, 1), (2.0, 0), (2.0, 1)]
     assert json.loads(json.dumps(runs)) == runs
     rows = records.read_rows(workdir)

@@ -161,13 +161,20 @@ def test_a_step_of_a_penalty_costs_more_operations():
     assert penalised / plain == pytest.approx(stored["gauss_newton"] / stored["plain"], rel=0.05)
 
 
+def quick(monkeypatch, **fields):
+    """Jobs with these fields beside."""
+    trained = jobs.trained
+    fields = {name.replace("__", "."): value for name, value in fields.items()}
+    monkeypatch.setattr(jobs, "trained", lambda config, workdir, own: trained(config, workdir, {**own, **fields}))
+
+
 @pytest.mark.long
 def test_a_switched_network_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    quick(monkeypatch, model__options__hidden=(8,), curvature__num_probes=4, curvature__every=1, diagnostics__every=1)
+    quick(monkeypatch, optimizer__epochs=2)
     monkeypatch.setattr(switch, "HALF", 1)
-    first, then = switch.Way(0.0, 0, "fresh", 0.0), switch.Way(0.0, 1, "kept", 3.0)
-    quick = {"model.options.hidden": (8,), "curvature.num_probes": 4, "curvature.every": 1, "diagnostics.every": 1}
-    switch.train(tmp_path, first, 2, **quick, **{"optimizer.epochs": 2})
-    runs = switch.train(tmp_path, then, 2, **quick, **{"optimizer.epochs": 2})
+    monkeypatch.setattr(switch, "WAYS", [switch.Way(0.0, 0, "fresh", 0.0), switch.Way(0.0, 1, "kept", 3.0)])
+    _, runs = (each.make(tmp_path) for each in switch.plan(question.parse(switch.QUESTION, ["--seeds", "2"]), {}))
     assert [run["seed"] for run in runs] == [0, 1]
     for run in runs:
         assert run["path"]["epoch"] == [1, 2]
@@ -176,16 +183,13 @@ def test_a_switched_network_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_tiny_transformer_on_trees_gives_the_numbers(tmp_path, real_archive):
-    quick = {"optimizer.epochs": 1, "data.train_size": 60, "data.val_size": 60, "data.test_size": 60}
-    quick |= {
-        "model.options.width": 8,
-        "model.options.depth": 1,
-        "curvature.num_probes": 6,
-        "curvature.max_products": 2,
-    }
-    quick |= {"curvature.examples": 20, "curvature.batch_size": 20}
-    data = f"sst:{real_archive('sst-trees.tar.xz')}"
-    (run,) = text_transformer.train(tmp_path, "gauss_newton", 0, data, **quick)
+def test_a_tiny_transformer_on_trees_gives_the_numbers(tmp_path, real_archive, monkeypatch):
+    quick(monkeypatch, optimizer__epochs=1, data__train_size=60, data__val_size=60, data__test_size=60)
+    quick(monkeypatch, model__options__width=8, model__options__depth=1, curvature__num_probes=6)
+    quick(monkeypatch, curvature__examples=20, curvature__batch_size=20, curvature__max_products=2)
+    flags = question.parse(text_transformer.QUESTION, ["--data", f"sst:{real_archive('sst-trees.tar.xz')}"])
+    *_, last = (each for each in text_transformer.plan(flags, {}) if each.seeds == (0,))
+    (run,) = last.make(tmp_path)
+    assert run["training"] == "gauss_newton"
     assert set(text_transformer.NUMBERS) - {"trace own val"} <= run.keys()
     assert run["train seconds"] > 0
