@@ -209,7 +209,7 @@ def forest(methods, peers):
             figures.intervals(axis, [-place], [value], along="x", color=colour, marker="o")
         axis.axvline(0, color="0.5", linewidth=1)
         axis.set_xscale("symlog", linthresh=30, linscale=2)
-        axis.set_xticks((-20, 0, 20, 100, 1000), ("-20", "0", "20", "100", "1000"))
+        axis.set_xticks((-20, 0, 20, 300), ("-20", "0", "20", "300"))
         axis.set(title=TITLES[network].replace(", ", "\n"))
     axes[0, 0].set_yticks(range(0, -len(labels), -1), list(labels.values()))
     figure.supxlabel("NLL less temperature scaling's, thousandths of a nat (left is better)", fontsize=9)
