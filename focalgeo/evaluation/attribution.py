@@ -68,20 +68,21 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
         lambda vector: form(scaled(vector)), [lambda vector, m=matvec: scaled(m(scaled(vector))) for matvec in matvecs]
     )
     of_split = {"split": split, "n": n}
-    traced = {"probes": num_probes, **of_split}
+
+    def estimated(samples: Array) -> dict[str, Array]:
+        return {**curvature.sample_mean(samples)._asdict(), "probes": num_probes, **of_split}
+
     rows = [
         AttributionPart("attribution", of="lambda_max", part=part, value=value, loss=name, **of_split)
         for name, named in tops.items()
         for part, value in named.items()
     ]
     rows += [
-        AttributionPart("attribution", of="trace", part=part, loss=name, **_estimated(samples), **traced)
+        AttributionPart("attribution", of="trace", part=part, loss=name, **estimated(samples))
         for name, named in parts.items()
         for part, samples in named.items()
     ]
-    rows += [
-        Trace("scale_free_trace", loss=name, **_estimated(named["whole"]), **traced) for name, named in free.items()
-    ]
+    rows += [Trace("scale_free_trace", loss=name, **estimated(named["whole"])) for name, named in free.items()]
     quantiles = zip(QUANTILES, np.quantile(probability, QUANTILES), strict=True)
     rows += [Diagnostic("true_class_probability", value, quantile=level, **of_split) for level, value in quantiles]
     for name, found in examples.items():
@@ -155,11 +156,6 @@ def _samples(form: Callable, matvecs: list[Callable], *, params: PyTree, key: Ar
     basis_key, sample_key = jax.random.split(key)
     basis = curvature.dominant_basis(matvecs, params, basis_key, max(1, num_probes // 3 // len(matvecs)))
     return curvature.trace_samples(form, params, sample_key, max(2, num_probes - len(basis)), basis=basis)
-
-
-def _estimated(samples: Array) -> dict[str, Array]:
-    mean = curvature.sample_mean(samples)
-    return {"value": mean.value, "low": mean.low, "high": mean.high, "stderr": mean.stderr}
 
 
 class Examples(NamedTuple):

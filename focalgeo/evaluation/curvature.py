@@ -147,14 +147,10 @@ def measure_curvature(
         matvec = data_matvec(batch_loss, params, model_state, batches)
         top = curvature.lambda_max(matvec, params, key_lambda, max_products=max_products, tolerance=tolerance)
         total = curvature.trace(matvec, params, key_trace, num_probes, method=trace_method)
-        interval = {"low": total.low, "high": total.high, "stderr": total.stderr}
+        of_trace = {**total._asdict(), "probes": num_probes, "estimator": trace_method}
         measured.matvecs[name], measured.tops[name] = matvec, top
-        measured.rows.extend(
-            [
-                finite(Eigenvalue("lambda_max", top.value, top.residual, top.num_matvecs, top.converged, **of_loss)),
-                finite(Trace("trace", total.value, **interval, probes=num_probes, estimator=trace_method, **of_loss)),
-            ]
-        )
+        eigenvalue = Eigenvalue("lambda_max", top.value, top.residual, top.num_matvecs, top.converged, **of_loss)
+        measured.rows.extend(map(finite, (eigenvalue, Trace("trace", **{**of_trace, **of_loss}))))
     return measured
 
 

@@ -7,14 +7,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 from jaxtyping import Float
 
 from focalgeo import calibration, parallel
 from focalgeo.calibration.binning import equal_width
 from focalgeo.calibration.metric_rows import reliability_rows
-from focalgeo.evaluation.curvature import as_argument
-from focalgeo.precision import at_highest
 from focalgeo.rows import OUTCOMES, Diagnostic, HistogramBin, Row, finite
 from focalgeo.types import Array, Batch, InputError, Predictions, PyTree, TrainState
 
@@ -66,15 +63,14 @@ def diagnose(
     """
     variables = {"params": states.params, **states.model_state}
     variables, loss_values = parallel.replicated((variables, states.loss_values))
-    forward, found, example = _compiled(apply, loss), [], None
+    forward, found = _compiled(apply, loss), []
     for batch in batches:
         labels = np.where(batch.mask, batch.y, 0)
         numbers = forward((variables, loss_values), batch._replace(x=(batch.x, labels)))
         found.append(numbers[batch.mask])
-        example = batch.x[:1]
-    columns = np.moveaxis(_all_of(found), (0, 1), (2, 1))
-    diagnosis = Diagnosis(*columns)._replace(correct=columns[Diagnosis._fields.index("correct")] > 0)
-    return diagnosis, jax.device_get(_weight_norms(as_argument(apply), variables, example))
+    *columns, weight_norm = np.moveaxis(_all_of(found), (0, 1), (2, 1))
+    diagnosis = Diagnosis(*columns)
+    return diagnosis._replace(correct=diagnosis.correct > 0), weight_norm[:, 0]
 
 
 @functools.lru_cache(maxsize=8)
@@ -91,7 +87,9 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
         features, kernel = find_last_layer(sown)
         gradient = jax.grad(lambda point: jnp.sum(loss(point, labels, loss_values)))(logits)
         gradient_norm = _norm(gradient[..., -kernel.shape[-1] :]) * _norm(features.astype(gradient.dtype))
-        return jnp.stack([each.astype(jnp.float32) for each in _judge(logits, labels, gradient_norm)], axis=-1)
+        weight_norm = jnp.broadcast_to(jnp.linalg.norm(kernel), gradient_norm.shape)
+        numbers = (*_judge(logits, labels, gradient_norm), weight_norm)
+        return jnp.stack([number.astype(jnp.float32) for number in numbers], axis=-1)
 
     return parallel.pmapped_forward(jax.vmap(forward, in_axes=(0, None), out_axes=-2))
 
@@ -186,20 +184,6 @@ def check_last_layer(apply: Callable, variables: PyTree, x: Array) -> None:
         InputError: as `find_last_layer`.
     """
     jax.eval_shape(lambda variables, x: find_last_layer(apply(variables, x, mutable=[INTERMEDIATES])[1]), variables, x)
-
-
-@jax.jit
-@at_highest
-def _weight_norms(apply: Partial, variables: PyTree, x: Array) -> Array:
-    """Frobenius norms |W| [members] of the last layers' kernels, for variables with leaves [members, ...].
-
-    The compiler leaves out the part of the network that this does not need.
-    """
-
-    def of_member(variables: PyTree) -> Array:
-        return jnp.linalg.norm(find_last_layer(apply(variables, x, mutable=[INTERMEDIATES])[1])[1])
-
-    return jax.vmap(of_member)(variables)
 
 
 def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> Predictions:

@@ -1,5 +1,6 @@
 """The main job, for one run or for all members of a sweep."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,30 +39,36 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     preparation.check_memory(prepared, members)
     states = preparation.initial_state(prepared, members)
     measurement.check_network(config, prepared, states)
-    with records.locked(workdir):
-        beginning = (workdir, how, config, prepared.dataset, members, states, shard)
-        parallel.broadcast("begin", lambda: provenance.begin(*beginning))
+    rows: list[Row] = []
+
+    def begin() -> None:
+        stack.enter_context(records.locked(workdir))
+        provenance.begin(workdir, how, config, prepared.dataset, members, states, shard)
+
+    def finish() -> None:
+        say("drawing the report")
+        report.write_report(workdir)
+        rows.extend(records.read_rows(workdir))
+        stops = stopped(rows, members)
+        if len(stops) == len(members):
+            raise RunError(
+                f"every member stopped and has no results ({_listed(stops)}); lower config.optimizer.learning_rate "
+                "or set config.optimizer.clip_norm, in a new --workdir"
+            )
+
+    with contextlib.ExitStack() as stack:
+        parallel.broadcast("begin", begin)
         if _left(workdir, members):
             predict = training.make_prediction(config, prepared.model)
             seconds = {"prepare": time.perf_counter() - began}
             outcome, at_once = training.train(config, workdir, prepared, members, states, predict)
             seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
             if outcome.compile_seconds:  # else nothing was left to train: what it took then stays in the rows
-                rows = [Seconds("seconds", phase, value) for phase, value in seconds.items()]
+                took = [Seconds("seconds", phase, value) for phase, value in seconds.items()]
                 own = members[0].tags if len(members) == 1 else {}  # those of a sweep are of all its members together
-                records.append_rows(workdir, tagged(rows, step=prepared.plan.steps, **own))
+                records.append_rows(workdir, tagged(took, step=prepared.plan.steps, **own))
             _evaluate(workdir, prepared, members, outcome.state, at_once, predict)
-        if not files.is_first():  # what is left to do reads and writes files
-            return []
-        say("drawing the report")
-        report.write_report(workdir)
-    rows = records.read_rows(workdir)
-    stops = stopped(rows, members)
-    if len(stops) == len(members):
-        raise RunError(
-            f"every member stopped and has no results ({_listed(stops)}); lower config.optimizer.learning_rate "
-            "or set config.optimizer.clip_norm, in a new --workdir"
-        )
+        parallel.broadcast("report", finish)
     return [row for row in rows if row.epoch is None]
 
 

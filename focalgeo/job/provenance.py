@@ -41,8 +41,8 @@ def begin(
                 f"there, {dataset.checksum[:12]} now); restore the data or choose another --workdir"
             )
         return
-    began_from = start.described(config, members)
-    start.started(config, members[:1], states)  # refuses another network before anything is written
+    began_from = start.described(config)
+    start.started(config, members, states)  # refuses another network before anything is written
     splits = {name: len(getattr(dataset, name).y) for name in ("train", "val", "test")}
     words = [word.encode(errors="replace").decode() for word in sys.argv[1:]]
     manifest = {
