@@ -7,20 +7,20 @@ import re
 import tomllib
 from pathlib import Path
 
-from experiments.writing import filled, markdown
+from experiments.numbers import markdown
+from experiments.question import filled
 from focalgeo import losses, models
 from focalgeo.calibration import METHODS, METRICS
 from focalgeo.data import registry
 
-DATA = {  # form of config.data.name -> what it reads
+DATA = {  # kind of data set -> what it reads
     "digits": "scikit-learn's 1,797 images of 8x8, which need no download",
-    "newsgroups": "20 Newsgroups, which scikit-learn downloads",
-    "tfds:NAME": "an image set that TensorFlow Datasets has prepared",
-    "folder:PATH": "class folders of images",
-    "tiny_imagenet:PATH": "Tiny ImageNet in its own layout; the official val split is test",
-    "newsgroups:PATH": "20 Newsgroups as group folders, divided by date or not",
-    "sst:PATH": "the Stanford Sentiment Treebank, two classes: trees whose root is not neutral",
-    "clusters:DEVIATION": "points about (+-1, +-1) in two classes, a tenth of the labels flipped",
+    "tfds": "an image set that TensorFlow Datasets has prepared",
+    "folder": "class folders of images",
+    "tiny_imagenet": "Tiny ImageNet in its own layout; the official val split is test",
+    "newsgroups": "20 Newsgroups as group folders, divided by date or not; without a path scikit-learn downloads it",
+    "sst": "the Stanford Sentiment Treebank, two classes: trees whose root is not neutral",
+    "clusters": "points about (+-1, +-1) in two classes, a tenth of the labels flipped",
 }
 ROOT = Path(__file__).parent.parent
 
@@ -73,9 +73,10 @@ def networks() -> str:
 
 def data_sets() -> str:
     """Each form of `config.data.name` with its options."""
-    forms = dict(registry.PLAIN_NAMES)
-    forms |= {f"{kind}:{reader.argument[1:-1].upper()}": reader.options for kind, reader in registry.READERS.items()}
-    rows = [(f"`{form}`", DATA[form], ", ".join(f"`{each}`" for each in own)) for form, own in forms.items()]
+    rows = [
+        (f"`{kind}{reader.argument}`", DATA[kind], ", ".join(f"`{option}`" for option in reader.options))
+        for kind, reader in registry.READERS.items()
+    ]
     return markdown(("`config.data.name`", "what", "options in `config.data`"), rows)
 
 

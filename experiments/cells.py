@@ -6,7 +6,6 @@ trains what experiments/rows does not hold yet and adds a row for each run there
 """
 
 import argparse
-import contextlib
 import json
 import sys
 from collections import Counter
@@ -191,8 +190,7 @@ def train_outputs(workdir: Path, examples: int = EXAMPLES, *, split: str = "trai
     config = jobs.config_of(workdir)
     prepared = prepare(config)
     predict = training.make_prediction(config, prepared.model)
-    with contextlib.closing(checkpoint.make_manager(workdir / "checkpoints", keep=config.checkpoint.keep)) as manager:
-        newest = checkpoint.restore_latest(manager, initial_state(prepared, make_members(config)))
+    newest = checkpoint.restore_latest(workdir / "checkpoints", initial_state(prepared, make_members(config)))
     if newest is None:
         raise InputError(f"{workdir} holds no checkpoint: train it again")
     state = newest.state

@@ -3,14 +3,14 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from experiments.question import HERE, absolute, reported  # noqa: F401
+from experiments.question import HERE, Job
 from focalgeo import parallel, records
 from focalgeo.config import default_config, load_config, with_values
 from focalgeo.job import check_config, preparation
@@ -18,7 +18,7 @@ from focalgeo.job.members import make_members
 from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
 from focalgeo.training import checkpoint
 from focalgeo.training.step import member_state
-from focalgeo.types import Batch, InputError, TrainState  # noqa: F401
+from focalgeo.types import Batch, TrainState
 
 ROOT = HERE.parent
 PARTS = ("gauss_newton", "residual", "rank_one", "scale_only")
@@ -28,15 +28,12 @@ T_ALONE = {"evaluation.methods": ("temperature_scaling",), "evaluation.num_resam
 def trained(config: str, workdir: Path, fields: Mapping[str, Any]) -> Path:
     """The workdir of `python -m focalgeo.run` with this config ("configs/cifar.py:small,ce") and fields, finished.
 
-    A job that was stopped goes on; what it would refuse is refused here. Its page is made last.
+    A job that was stopped goes on. Its page is made last.
 
     Raises:
-        InputError: the config or fields, with what, where and how to mend it.
-        CalledProcessError: the job failed; it has said why.
+        CalledProcessError: the job failed, or refused its config; it has said why.
     """
     if not (workdir / "report.html").exists():
-        path, _, words = config.partition(":")
-        with_values(load_config(ROOT / path, words), dict(fields))
         flags = [f"--config.{name}={value}" for name, value in fields.items()]
         command = [sys.executable, "-m", "focalgeo.run", f"--config={ROOT / config}", f"--workdir={workdir}", *flags]
         subprocess.run(command, check=True, cwd=ROOT)
@@ -61,27 +58,48 @@ def record(workdir: Path, config: str, rows: list | None = None) -> dict[str, An
     }
 
 
+def folder(of: Mapping[str, Any], seeds: Sequence[int]) -> str:
+    """The name of a sweep's workdir."""
+    return ",".join([*map(str, of.values()), f"seeds={seeds[0]}-{seeds[-1]}"])
+
+
+def sweep(
+    of: Mapping[str, Any], seeds: Sequence[int], config: str, fields: Any, *, seconds: float = 0.0, **how: Any
+) -> Job:
+    """A job of a question: a sweep over these seeds with these fields beside, its runs as `measured`.
+
+    fields: or a function of the folder of runs. seconds: of a core, for one seed. how: keywords of `measured`.
+    """
+
+    def make(out: Path) -> list[dict[str, Any]]:
+        beside = fields(out) if callable(fields) else fields
+        workdir = trained(config, out / folder(of, seeds), {**beside, "sweep.seed": tuple(seeds)})
+        return measured(workdir, config, of, **how)
+
+    return Job(of, seeds, make, seconds)
+
+
 def measured(
     workdir: Path,
     config: str,
     of: Mapping[str, Any],
-    tags: Mapping[str, str],
     *,
+    tags: Mapping[str, str] = {"seed": "seed"},
     parts: bool = False,
-    more: Callable[[list], Mapping[str, Any]] = lambda rows: {},
+    more: Callable[[dict, list, Path], Mapping[str, Any]] = lambda run, rows, workdir: {},
 ) -> list[dict[str, Any]]:
     """The runs of a finished job: what they have in common, their tags, numbers after training, and the record.
 
-    tags: name in the run -> in the rows, as {"rate": "learning_rate", "seed": "seed"}. more: further numbers of a run's
-    rows. parts: those of the traces too.
+    tags: name in the run -> in the rows, as {"rate": "learning_rate", "seed": "seed"}. more: further numbers of a run,
+    of its rows and the workdir. parts: those of the traces too.
     """
     rows = records.read_rows(workdir)
     made, runs = record(workdir, config, rows), []
     for values, own in members(rows, tags):
         if select(own, Trace, name="trace"):
-            run = {**of, **values, "train accuracy": train_accuracy(own), **more(own)}
-            kept = {name: value for name, value in numbers(own) if parts or not name.startswith("trace,")}
-            runs.append(run | kept | {"record": made})
+            run = {**of, **values, "train accuracy": train_accuracy(own)}
+            run |= {name: value for name, value in numbers(own) if parts or not name.startswith("trace,")}
+            runs.append(run | more(run, own, workdir) | {"record": made})
     return runs
 
 
@@ -162,24 +180,3 @@ def ready(config) -> tuple[preparation.Prepared, TrainState, Batch]:
     pipeline = preparation.make_pipeline(config, prepared.dataset, [members[0].config.seed])
     batch = pipeline.make_batch(jax.tree.map(lambda leaf: leaf[0], next(pipeline.specs(0, 0))), *pipeline.resident)
     return prepared, states, batch
-
-
-def run(config: str, workdir: Path, fields: Mapping[str, Any]) -> None:
-    """Run a job."""
-    trained(config, workdir, fields)
-
-
-def rows_of(workdir: Path) -> list:
-    """The rows of a workdir; none where nothing is finished."""
-    return records.read_rows(workdir) if (workdir / "metrics.jsonl").exists() else []
-
-
-def finished(workdir: Path) -> bool:
-    """Whether the job came to its end: its page is made last."""
-    return (workdir / "report.html").exists()
-
-
-def check(config: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a config or fields that a job would refuse."""
-    path, _, words = config.partition(":")
-    with_values(load_config(ROOT / path, words), dict(fields))

@@ -1,16 +1,7 @@
-"""Every table and figure of the three papers: the experiment that answers it, and what no run here can."""
+"""Every table and figure of the three papers: the question that answers it, and what no run here can."""
 
-from typing import NamedTuple
-
-from experiments.writing import markdown
-
-
-class Part(NamedTuple):
-    """A table or figure: the question that answers it, and what of it is missing (a key of MISSING) or ""."""
-
-    question: str
-    missing: str = ""
-
+from experiments.numbers import markdown
+from experiments.question import HERE, QUESTIONS, stored
 
 MISSING = {
     "cifar100": (
@@ -34,41 +25,23 @@ MISSING = {
         "python -m experiments curvature_and_gamma --scale=paper",
     ),
 }
-_TABLE = Part("calibration_of_losses", "cifar100 networks glove")
-
-ANSWERS = {
-    "K Fig. 1": Part("theory"),
-    "K Fig. 2": Part("curvature_and_gamma", "recipe"),
-    "K Fig. 3": Part("curvature_and_gamma", "cifar100 recipe"),
-    "K Fig. 4": Part("trace_penalty", "recipe"),
-    "F Fig. 1": Part("theory"),
-    "F Fig. 2": Part("theory"),
-    "F Fig. 2, right": Part("focal_temperature"),
-    "F Fig. 3": Part("theory"),
-    "F Fig. 4": Part("theory"),
-    "F Fig. 5": Part("theory"),
-    "F Fig. 6": Part("theory"),
-    "F Fig. 7": Part("theory"),
-    "F Fig. 8": Part("focal_temperature", "cifar100 networks"),
-    "F Table 1": Part("focal_temperature", "cifar100 networks tiny"),
-    "M Fig. 1": Part("during_training", "networks"),
-    "M Fig. 2": Part("during_training", "networks"),
-    "M Fig. 3": Part("during_training", "networks"),
-    "M Fig. 4, a": Part("theory"),
-    "M Fig. 4, b to d": Part("during_training", "networks"),
-    "M Fig. 5": Part("two_parameters"),
-    "M Fig. 6": Part("two_parameters"),
-    "M Fig. 7": Part("theory"),
-    "M Fig. 8": Part("during_training", "networks"),
-    **{f"M Table {number}": _TABLE for number in (1, 2, 3, 4, 5)},
-    "M Table 6": Part("during_training", "networks"),
-    **{f"M Table {number}": _TABLE for number in (7, 8, 9, 10, 11, 12, 13)},
+LACKS = {  # question -> what some of its tables and figures lack
+    "calibration_of_losses": "cifar100, networks, glove",
+    "during_training": "networks",
+    "curvature_and_gamma": "cifar100, recipe",
+    "trace_penalty": "recipe",
+    "focal_temperature": "cifar100, networks, tiny",
 }
+
+
+def answers() -> dict[str, str]:
+    """Table or figure -> the question that answers it."""
+    return {name: asked for asked in QUESTIONS for name in stored(HERE / asked)["about"]["answers"]}
 
 
 def coverage() -> str:
     """What answers each table and figure, and what is missing with the command that would make it."""
-    rows = [[name, f"`{part.question}`", part.missing.replace(" ", ", ")] for name, part in ANSWERS.items()]
+    rows = [[name, f"`{asked}`", LACKS.get(asked, "")] for name, asked in sorted(answers().items())]
     reasons = [[name, why, f"`{command}`"] for name, (why, command) in MISSING.items()]
     return (
         "K: Kimura & Naganuma, F: Komisarenko & Kull, M: Mukhoti et al.\n\n"

@@ -5,13 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from experiments.counts import product_flops
-from focalgeo import data, losses, parallel
+from focalgeo import data, parallel
 from focalgeo.job import members, preparation, training
-from focalgeo.types import Batch, Dataset, PyTree, Split, TrainState
+from focalgeo.types import Dataset, PyTree, Split, TrainState
 
 LAYOUTS = ("at once", "one after another")
 _CIFAR = ((45_000, 5_000, 10_000), (32, 32, 3), np.uint8, ())
@@ -25,14 +23,10 @@ STAND_INS = {  # config.data.name -> examples of each split, shape and type of x
 
 
 class Program(NamedTuple):
-    """A function of jit or pmap with the shapes of its arguments, for some devices.
-
-    own: operations of the products that the computation asks for, of all devices together; None where it has none.
-    """
+    """A function of jit or pmap with the shapes of its arguments, for some devices."""
 
     function: Callable
     arguments: tuple
-    own: int | None = None
     options: Mapping[str, PyTree] = {}
 
     def lower(self) -> Any:
@@ -106,7 +100,7 @@ def training_step(made: Training, devices: Sequence[jax.Device]) -> Program:
     options = {"stop": jax.ShapeDtypeStruct((len(devices),), np.float32)} if several else {}
     compiled = parallel.pmapped_members if apart else parallel.pmapped
     function = compiled(made.step, num_shared=len(resident), devices=devices)
-    return Program(function, (*arguments, *shapes(resident)), at_once * _gradient_flops(made), options)
+    return Program(function, (*arguments, *shapes(resident)), options)
 
 
 def looped_steps(made: Training) -> Callable[[int], PyTree]:
@@ -129,7 +123,7 @@ def looped_steps(made: Training) -> Callable[[int], PyTree]:
 
 def repeated_steps(made: Training) -> Callable[[int], PyTree]:
     """Do so many steps on one batch spec that stays on the devices; nothing is read back."""
-    function = training_step(made, jax.devices()).function
+    function = parallel.pmapped(made.step, num_shared=len(made.pipeline.resident))
     state = parallel.replicated(preparation.initial_state(made.prepared, made.members))
     batch = parallel.spread(parallel.shard(next(made.pipeline.specs(0, 0)), axis=1))
     resident = parallel.replicated(made.pipeline.resident)
@@ -137,7 +131,7 @@ def repeated_steps(made: Training) -> Callable[[int], PyTree]:
     def steps(count: int) -> PyTree:
         nonlocal state
         for _ in range(count):
-            state = function(state, batch, *resident)[0]
+            state = parallel.in_turn(function(state, batch, *resident))[0]
         return state
 
     return steps
@@ -151,24 +145,7 @@ def prediction(config: Any, devices: Sequence[jax.Device]) -> Program:
     stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), variables)
     x = next(preparation.evaluation_batches(made.config, made.prepared.dataset.val)).x
     forward = jax.vmap(model.apply, in_axes=(0, None), out_axes=-2)
-    own = product_flops(model.apply, variables, shapes(x))
-    return Program(parallel.forward_program(forward, devices=devices), (stacked, parts(x, len(devices))), own)
-
-
-def _gradient_flops(made: Training) -> int:
-    """Operations of the products in one gradient of the network's cross-entropy at the config's batch."""
-    state, size = preparation.state_shapes(made.prepared, made.members[0]), made.config.optimizer.batch_size
-    batch = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype),
-        preparation.few_examples(made.prepared, made.config),
-    )
-
-    def loss(params: PyTree, variables: PyTree, batch: Batch, key: jax.Array) -> jax.Array:
-        options = {"train": True, "mask": batch.mask, "mutable": list(variables), "rngs": {"dropout": key}}
-        logits, _ = made.prepared.model.apply({"params": params, **variables}, batch.x, **options)
-        return jnp.sum(losses.cross_entropy(logits, batch.y))
-
-    return product_flops(jax.grad(loss), state.params, state.model_state, batch, state.key)
+    return Program(parallel.forward_program(forward, devices=devices), (stacked, parts(x, len(devices))))
 
 
 def shapes(tree: PyTree) -> PyTree:

@@ -10,9 +10,9 @@ whose runs are there is not done again. `parts` is what results.json holds besid
 dicts, and what jobs of another `part` made. `read(flags)` adds parts that are not stored there, as the cells' runs.
 
 Claims, tables, figures and `numbers` (parts that are made from others, kept in results.json) are functions that name
-the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `runs` is a DataFrame with a row a run
-(experiments/numbers.py says what can be asked of it). A table is written into README.md between
-<!-- name --> and <!-- end -->, a figure as figures/NAME.png; claims are the table "claims".
+the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `runs` is a DataFrame, a row a run, as are
+`cells` and `own` in questions (experiments/numbers.py says what can be asked of it). A table is written into README.md
+between <!-- name --> and <!-- end -->, a figure as figures/NAME.png; claims are the table "claims".
 
 `keys` are what tells runs of one seed apart, each with its values in the order of tables, or () for increasing ones.
 Two whole examples: text_transformer (jobs of seconds), calibration_of_losses (the stored runs of cells).
@@ -153,8 +153,11 @@ def frames(parts: Parts) -> Parts:
 
 
 def called(function: Callable, parts: Parts) -> Any:
-    """A function of the parts that it names."""
-    return function(**{name: parts[name] for name in inspect.signature(function).parameters if name in parts})
+    """A function of the parts that it names; None where one that it needs is not there yet."""
+    named = inspect.signature(function).parameters.values()
+    if any(part.default is part.empty and part.name not in parts for part in named):
+        return None
+    return function(**{part.name: parts[part.name] for part in named if part.name in parts})
 
 
 def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: Iterable[str] = ()) -> None:
@@ -166,7 +169,7 @@ def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: I
     if not {name for name, part in parts.items() if name != "about" and len(part)}:
         raise InputError(f"{folder} holds no results of {question.name}: leave --tables out to make some")
     own = frames(parts)
-    claims = called(question.claims, own)
+    claims = called(question.claims, own) or []
     numbers = {name: rounded(called(function, own), 4) for name, function in question.numbers.items()}
     results = {"about": head(question, parts), "claims": [claim._asdict() for claim in claims], **numbers}
     results |= {name: parts[name] for name in keep if name != "about"}
@@ -209,6 +212,7 @@ def head(question: Question, parts: Parts) -> dict[str, Any]:
 def texts_of(question: Question, parts: Parts) -> dict[str, str]:
     """Name -> table."""
     tables = {name: called(table, parts) for name, table in question.tables.items()}
+    tables = {name: table for name, table in tables.items() if table is not None}
     return tables | (called(question.texts, parts) if question.texts else {})
 
 

@@ -47,11 +47,10 @@ def interleaved(
 
 def machine() -> dict[str, str]:
     """Processor, cores, accelerator, and versions of what is installed of the libraries that are timed."""
-    cpuinfo = Path("/proc/cpuinfo")
-    named = re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
-    device = jax.devices()[0]
+    cpuinfo, device = Path("/proc/cpuinfo"), jax.devices()[0]
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
     return {
-        "processor": named[1].strip() if named else platform.machine(),
+        "processor": re.search(r"model name\s*: (.*)|$", text)[1] or platform.machine(),
         "cores": str(os.cpu_count()),
         "jax device": device.device_kind if device.platform != "cpu" else "cpu",
         "system": f"{platform.system()} {platform.machine()}",

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from focalgeo import files
-from focalgeo.job.inputs import Options, read_inputs
 from focalgeo.types import (
     CRITERIA,
     DEFAULT_CRITERIA,
@@ -114,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse(arguments: Sequence[str]) -> Options:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the flags and check their ranges.
 
     Raises:
@@ -132,7 +131,8 @@ def parse(arguments: Sequence[str]) -> Options:
             raise InputError(f"--{name} is missing: for example {EXAMPLE}")
     if flags.logits_key is not None and flags.probs_key is not None:
         raise InputError("--logits-key and --probs-key are both given: a file is read as logits or as probs, give one")
-    return Options(**vars(flags) | {"also": tuple(flags.also)})
+    flags.also = tuple(flags.also)
+    return flags
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -142,11 +142,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         options = parse(arguments)
-        inputs = read_inputs(options)
-        from focalgeo.job import calibrate, compilation  # jax after flags and files, so that errors come at once
+        from focalgeo.job import calibrate, compilation  # jax after the flags, so that their errors come at once
 
         compilation.keep_programs()
-        calibrate.run_and_print(options, inputs, command=["python", "-m", "focalgeo.calibrate", *arguments])
+        calibrate.run_and_print(options, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
         line, code = str(error), error.exit_code

@@ -327,9 +327,9 @@ def check_alike(name: str, tree: PyTree, other: str, like: PyTree) -> None:
         raise InputError(f"{name} is {first}, {other} {second}: give the same structure, shapes and dtypes")
 
 
-def _form(tree: PyTree) -> tuple[Any, list[str]]:
+def _form(tree: PyTree) -> tuple[Any, list[tuple]]:
     leaves, structure = jax.tree.flatten(tree)
-    return structure, [described(leaf) for leaf in leaves]
+    return structure, [(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
 
 
 def scalar(loss):

@@ -204,10 +204,8 @@ def differences(there: Any, here: Any) -> list[str]:
     return [*(f"{shown(name)}: {there} there, {here} here" for name, there, here in sides), *different[3:]]
 
 
-def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "") -> str:
+def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
     """Say whether a run with `config` starts "fresh" in `workdir` (missing or empty) or goes on there ("resume").
-
-    `but` names a part of the config that may differ.
 
     Raises:
         InputError: the folder holds something else, or a run of another config (names the first fields that differ).
@@ -218,7 +216,7 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any], *, but: str = "")
     if not (path / MANIFEST).exists():
         raise InputError(f"{named} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {_ELSEWHERE}")
     there, here = read_manifest(path).get("config", {}), json.loads(json.dumps(config, default=np.ndarray.tolist))
-    different = differences(*({k: v for k, v in side.items() if k != but} for side in (there, here)))
+    different = differences(there, here)
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
         what = f"{'; '.join(different[:3])}{more}"

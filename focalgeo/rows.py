@@ -208,10 +208,6 @@ class Seconds(Tagged, tag="seconds"):
     name: str  # "seconds"
     phase: str  # "prepare", "compile", "train", "evaluate", "fit"
     value: float
-    extension: Whole | None = (
-        None  # of a sweep's members that train together: 1 at first, more where axes gained values
-    )
-    rows: Whole | None = None  # of a member's evaluation: how many rows it has, this one among them
 
 
 Row = (

@@ -34,8 +34,8 @@ FLAGS = {  # with an example of each
 _CLUSTER = ("coordinator", "processes", "process")
 
 
-class Job(NamedTuple):
-    """A job as the command line asks for it."""
+class Command(NamedTuple):
+    """A job as the command line names it."""
 
     config: ConfigDict
     workdir: str
@@ -43,7 +43,7 @@ class Job(NamedTuple):
     cluster: dict[str, Any]  # arguments of parallel.join
 
 
-def parse(arguments: list[str]) -> Job:
+def parse(arguments: list[str]) -> Command:
     """Read the arguments behind the command's name; anything wrong is an InputError of one line."""
     values, flags = config.parse_arguments(arguments, FLAGS)
     for name in ("config", "workdir", *(_CLUSTER if any(name in flags for name in _CLUSTER) else ())):
@@ -54,7 +54,7 @@ def parse(arguments: list[str]) -> Job:
         if not (cluster[name].isascii() and cluster[name].isdigit() and len(cluster[name]) < 8):
             raise InputError(f"--{name} is {shown(cluster[name])}: it must be a whole number, as {FLAGS[name]}")
         cluster[name] = int(cluster[name])
-    return Job(
+    return Command(
         config.with_values(config.load_config(flags["config"]), values), flags["workdir"], flags.get("shard"), cluster
     )
 
@@ -64,23 +64,25 @@ def main(arguments: list[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
+    if "--fields" in arguments:
+        from focalgeo.job import describe_config
+
+        print(describe_config())
+        return 0
     several, code, line = False, 0, ""
     try:
-        asked = None if "--fields" in arguments else parse(arguments[1:])
+        command = parse(arguments[1:])
         from focalgeo import job, parallel  # jax after the flags, so that a typo is answered at once
         from focalgeo.job import compilation
 
-        if asked is None:
-            print(job.describe_config())
-            return 0
         with interruption.left_to_the_system():
-            parallel.join(**asked.cluster)
+            parallel.join(**command.cluster)
         several = parallel.count() > 1
         compilation.keep_programs()
         # of several processes one that ended at once would leave the others waiting
         with interruption.deferred_signals() if several else contextlib.nullcontext(lambda: None) as signalled:
             parallel.interrupted = signalled
-            job.run_and_print(asked.config, asked.workdir, shard=asked.shard)
+            job.run_and_print(command.config, command.workdir, shard=command.shard)
     except (InputError, RunError, Interrupted) as error:
         line, code = str(error), error.exit_code
     except MemoryError:

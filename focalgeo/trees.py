@@ -6,20 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.types import Array, InputError, PyTree
+from focalgeo.types import Array, PyTree
 
 
 def dot(left: PyTree, right: PyTree) -> Array:
     """Inner product, the sum over leaves of sum(left * right), in full float32 on accelerators too."""
-    return sum(jax.tree.leaves(_paired(lambda a, b: jnp.vdot(a, b, precision="highest"), left, right)))
-
-
-def _paired(function: Callable, left: PyTree, right: PyTree) -> PyTree:
-    """The function of each pair of leaves; shapes that differ are refused, they would broadcast."""
-    shapes = [(jax.tree.structure(tree), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]) for tree in (left, right)]
-    if shapes[0] != shapes[1]:
-        raise InputError("left and right are trees of different structures or shapes; they must be the same")
-    return jax.tree.map(function, left, right)
+    return sum(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.vdot(a, b, precision="highest"), left, right)))
 
 
 def norm(tree: PyTree) -> Array:
@@ -34,12 +26,12 @@ def scale(tree: PyTree, factor: Array) -> PyTree:
 
 def add(left: PyTree, right: PyTree) -> PyTree:
     """Leaf-wise sum."""
-    return _paired(jnp.add, left, right)
+    return jax.tree.map(jnp.add, left, right)
 
 
 def axpy(factor: Array, left: PyTree, right: PyTree) -> PyTree:
     """Return factor * left + right."""
-    return _paired(lambda a, b: jnp.asarray(factor, a.dtype) * a + b, left, right)
+    return jax.tree.map(lambda a, b: jnp.asarray(factor, a.dtype) * a + b, left, right)
 
 
 def size(tree: PyTree) -> int:

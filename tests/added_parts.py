@@ -1,4 +1,4 @@
-"""What examples/adding promises, in a copy of focalgeo that has its four diffs: one job uses all that they add."""
+"""What examples/adding promises, in a copy with all its diffs: a job uses the parts that they add, a question runs."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import question
 from focalgeo import job, losses
 from focalgeo.config import default_config
 from focalgeo.rows import Fit, Metric, select
@@ -16,6 +17,7 @@ found = losses.make_loss("poly_loss")(logits, labels, {"poly_weight": 2.0})
 np.testing.assert_allclose(found, 2 * (1 - p) - jnp.log(p), rtol=1e-5)
 
 config = default_config()
+config.data.name = "iris"
 config.loss.name, config.loss.poly_weight = "poly_loss", 2.0
 config.model.name, config.model.options.width = "wide_mlp", 48
 config.optimizer.epochs, config.optimizer.decay_epochs = 2, ()
@@ -33,3 +35,9 @@ for method, criterion in (("uncalibrated", None), ("temperature_scaling", "nll")
     np.testing.assert_allclose(root.value**2, brier.value, rtol=1e-5)
     assert root.low < root.value < root.high
 assert "Mixing with uniform" in Path("run/report.html").read_text()
+
+question.answer(question.load("longer_training"), ["--store", "--seeds=2"])
+folder = Path("experiments/longer_training")
+assert "| focalgeo | after longer training a higher temperature is fitted | " in (folder / "README.md").read_text()
+assert "| 10 epochs | 2 | " in (folder / "README.md").read_text()
+assert (folder / "figures" / "temperature.png").exists()

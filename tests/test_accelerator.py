@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from reference import networks as oracle
-from reference.calibration import ece
 from reference.curvature import MLP
 
-from focalgeo import calibration, curvature, data, evaluation, losses, models, parallel
+from focalgeo import curvature, data, evaluation, losses, models, parallel
 from focalgeo.training import optimiser
-from focalgeo.training.step import make_members_step, make_step, member_state, stack
+from focalgeo.training.step import make_step
 from focalgeo.types import Batch, Split, TrainState
 
 # Relative error of a vector in its norm, for one to a few layers. On a CPU it is 2e-7 (predictions) to 2e-6 (traces); a
@@ -26,10 +25,6 @@ from focalgeo.types import Batch, Split, TrainState
 PRODUCT = 2e-5
 # The same of a step, through batch norm and back: float32 is 7e-7 from float64 on a CPU, TF32 2e-4.
 UPDATE = 3e-5
-# Nats, of a mean of losses of size 1.
-NLL = 5e-6
-# In which a confidence at the edge of a bin may fall to either side.
-CONFIDENCE = 5e-6
 
 NETWORK = MLP(sizes=(32, 16, 10), examples=64)
 
@@ -122,40 +117,6 @@ def test_a_trace_is_that_of_the_float64_matrix_with_the_same_probes(hessian, met
     assert error(found.value, wanted.value) < PRODUCT
 
 
-def predictions():
-    random = np.random.default_rng(0)
-    logits = 2 * random.normal(size=(500, 10)).astype(np.float32)
-    return 1.7 * logits, (logits + random.gumbel(size=logits.shape)).argmax(1).astype(np.int32)
-
-
-def log_probs64(logits, gamma, temperature):
-    """`focal_temperature_scaling` in float64, of probabilities that do not saturate."""
-    z = np.float64(logits) / temperature
-    q = np.exp(z - z.max(1, keepdims=True))
-    q /= q.sum(1, keepdims=True)
-    weights = q / ((1 - q) ** gamma - gamma * q * (1 - q) ** (gamma - 1) * np.log(q))
-    return np.log(weights / weights.sum(1, keepdims=True))
-
-
-def nll64(logits, labels, gamma, temperature):
-    return -np.mean(log_probs64(logits, gamma, temperature)[np.arange(len(labels)), labels])
-
-
-@on_accelerator
-def test_the_grid_search_has_the_surfaces_of_float64():
-    logits, labels = predictions()
-    gammas, temperatures, bins = (0.0, 0.5, 2.0), (0.8, 1.0, 1.7, 3.0), 15
-    found = calibration.grid_search(logits, labels, gammas, temperatures, num_bins=bins)
-    for (i, gamma), (j, temperature) in ((a, b) for a in enumerate(gammas) for b in enumerate(temperatures)):
-        assert abs(found.nll[i, j] - nll64(logits, labels, gamma, temperature)) < NLL
-        log_probs = log_probs64(logits, gamma, temperature)
-        confidence, right = np.exp(log_probs.max(1)), log_probs.argmax(1) == labels
-        edge = np.round(confidence * bins)
-        at_edge = (np.abs(confidence * bins - edge) < CONFIDENCE * bins) & (edge < bins)
-        assert at_edge.sum() < 4
-        assert abs(found.ece[i, j] - ece(confidence, right, bins)[0]) < CONFIDENCE + at_edge.mean()
-
-
 def small_cnn(axis_name=None):
     return models.build("cnn", 4, widths=(8, 16), axis_name=axis_name)
 
@@ -204,19 +165,6 @@ def test_a_training_step_moves_parameters_and_statistics_as_on_the_cpu():
         after, _, fingerprints = parallel.pmapped(parallel_step(tx))(state, parallel.shard(images()))
     parallel.check_replicas(fingerprints)
     assert error(moved(after, state), moved_on_the_cpu(state, tx)) < UPDATE
-
-
-@on_accelerator
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_members_side_by_side_are_each_what_it_is_alone_on_the_cpu(at_once):
-    states, tx = [training(gamma)[0] for gamma in (0.0, 3.0)], training(0.0)[1]
-    with jax.default_matmul_precision("highest"):
-        program = parallel.make_program(make_members_step(parallel_step(tx)), at_once=at_once)
-        groups, _, _ = program.step(program.place(stack(states)), jax.tree.map(lambda leaf: leaf[None], images()))
-    together = program.gather(groups)
-    assert not together.frozen.any()
-    for index, state in enumerate(states):
-        assert error(moved(member_state(together, index), state), moved_on_the_cpu(state, tx)) < UPDATE
 
 
 def prediction_error(apply):

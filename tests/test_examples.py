@@ -117,11 +117,13 @@ def test_outputs_of_pytorch_are_calibrated(tmp_path):
 
 
 @pytest.mark.long
-def test_a_loss_a_method_a_metric_and_a_network_are_added_by_their_diffs(tmp_path):
-    shutil.copytree(ROOT / "focalgeo", tmp_path / "focalgeo", ignore=shutil.ignore_patterns("__pycache__"))
+def test_a_loss_a_method_a_metric_a_network_a_data_set_and_a_question_are_added_by_their_diffs(tmp_path):
+    for name in ("focalgeo", "experiments", "configs"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.png", "*.jsonl"))
     for path in sorted((EXAMPLES / "adding").glob("*.diff")):
         subprocess.run(["git", "apply", str(path)], cwd=tmp_path, check=True)
+        assert sum(line.startswith("+++") for line in path.read_text().splitlines()) <= 3, path
     done = python(ROOT / "tests" / "added_parts.py", folder=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    lint = [sys.executable, "-m", "ruff", "check", "--quiet", f"--config={ROOT / 'pyproject.toml'}", "focalgeo"]
+    lint = [sys.executable, "-m", "ruff", "check", "--quiet", f"--config={ROOT / 'pyproject.toml'}", "."]
     assert subprocess.run(lint, cwd=tmp_path).returncode == 0

@@ -111,29 +111,6 @@ def cnn():
     return model, model.init(jax.random.PRNGKey(0), x), x
 
 
-def test_padding_counts_for_nothing_in_batch_statistics(cnn):
-    model, variables, x = cnn
-    padded = jnp.concatenate([x, jnp.full((3, 8, 8, 2), 50.0)])
-    mask = jnp.arange(9) < 6
-    logits, state = model.apply(variables, x, train=True, mutable=["batch_stats"])
-    padded_logits, padded_state = model.apply(variables, padded, train=True, mask=mask, mutable=["batch_stats"])
-    np.testing.assert_allclose(padded_logits[:6], logits, rtol=1e-4, atol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), padded_state, state)
-
-
-def test_running_statistics_are_those_of_pytorch(cnn):
-    model, variables, x = cnn
-    _, state = model.apply(variables, x, train=True, mutable=["batch_stats"])
-    kernel = variables["params"]["Conv_0"]["kernel"]
-    features = jax.lax.conv_general_dilated(
-        x, kernel, (2, 2), ((1, 1), (1, 1)), dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    columns = np.asarray(features, np.float64).reshape(-1, 4)
-    running = state["batch_stats"]["BatchNorm_0"]
-    np.testing.assert_allclose(running["mean"], 0.1 * columns.mean(0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(running["var"], 0.9 + 0.1 * columns.var(0, ddof=1), rtol=1e-4)
-
-
 class OneConvolution(nn.Module):
     barrier: bool
 

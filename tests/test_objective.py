@@ -269,9 +269,8 @@ def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path
     config.curvature.examples = 0
     rows = job.run(config, tmp_path / "run")
     assert not any(row.gamma for row in records.read_rows(tmp_path / "run") if row.name == "accuracy")
-    manager = checkpoint.make_manager(tmp_path / "run" / "checkpoints", keep=3)
     state = preparation.initial_state(preparation.prepare(config), make_members(config))
-    kept = checkpoint.restore_latest(manager, state).state.loss_values["adafocal"]
+    kept = checkpoint.restore_latest(tmp_path / "run" / "checkpoints", state).state.loss_values["adafocal"]
     assert isinstance(kept, losses.AdaFocalState)
     assert np.ptp(kept.gammas) > 0.05  # the second epoch moved them
     assert select(rows, Metric, name="ece", method="uncalibrated")

@@ -110,7 +110,9 @@ def test_a_file_in_the_way_and_a_full_disk_are_one_line(tmp_path, capsys):
         assert str(workdir) in capsys.readouterr().err
     # a limit on the size of files is met by the same calls as a full disk
     words = shlex.join([sys.executable, "-m", "focalgeo.run", QUICK, f"--workdir={tmp_path / 'run'}"])
-    found = subprocess.run(["bash", "-c", f"ulimit -f 20; exec {words}"], capture_output=True, text=True, cwd=ROOT)
+    limited = ["bash", "-c", f"ulimit -f 20; exec {words}"]
+    env = {**os.environ, "GIT_DIR": str(tmp_path)}  # git would be killed while it holds the lock of its index
+    found = subprocess.run(limited, capture_output=True, text=True, cwd=ROOT, env=env)
     assert found.returncode == 2
     (line,) = [line for line in found.stderr.splitlines() if line.startswith("focalgeo: ")]
     assert "cannot write" in line

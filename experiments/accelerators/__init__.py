@@ -11,7 +11,7 @@ from experiments.question import Flags, Job, Parts, Question
 Row = Mapping[str, Any]
 TOPOLOGIES = (HOST, ONE, POD, NEWER)
 HEAD = (
-    *("program", "dtype", "compiled for", "compiles", "s to compile", "CPU s", "Gflop", "of its own", "Mcycles"),
+    *("program", "dtype", "compiled for", "compiles", "s to compile", "CPU s", "Gflop", "Mcycles"),
     *("MB of temporaries", "MB in all", "fits in 16 GB"),
 )
 
@@ -20,7 +20,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """Program by program, those that take longest last."""
     yield Job({}, (), lambda out: compiling.machine(), part="machine")
     for case in cases.every():
-        if flags.only in case.label:
+        if flags.programs in case.label:
             of = {"topology": case.topology, "kind": case.kind, "program": case.name, "dtype": case.dtype}
             yield Job(of, (), lambda out, case=case: [compiling.row_of_child(case)], part="rows")
 
@@ -65,11 +65,9 @@ def _cells(row: Row) -> list[str]:
     where = row["topology"] if row["topology"] == ONE else f"{row['topology']} ({row['devices']})"
     first = [row["program"], row["dtype"], where]
     if not row["compiles"]:
-        return [*first, f"no: {row['error'].replace('|', '/')}", *["-"] * 8]
-    own = f"{row['flops'] / row['own_flops']:.2f}" if row["own_flops"] else "-"
-    own = "(loop)" if row["own_flops"] and row["loops"] else own  # which hides how often its body runs
+        return [*first, f"no: {row['error'].replace('|', '/')}", *["-"] * 7]
     took = f"{row['seconds']:.0f}", f"{row['cpu_seconds']:.0f}"
-    cost = plain(row["flops"] / 1e9), own, plain(row["cycles"] / 1e6)
+    cost = plain(row["flops"] / 1e9), plain(row["cycles"] / 1e6)
     mega = f"{row['temporaries'] / 1e6:,.0f}", f"{_in_all(row) / 1e6:,.0f}"
     return [*first, "yes", *took, *cost, *mega, "yes" if row["fits"] else "no"]
 
@@ -123,5 +121,5 @@ QUESTION = Question(
     keys={"topology": TOPOLOGIES, "kind": (), "program": (), "dtype": ()},
     cost="hours of 2 cores, row by row; no TPU",
     seeds=None,
-    flags={"--only": {"default": "", "help": "programs with this text in 'kind: name, dtype, topology'"}},
+    flags={"--programs": {"default": "", "help": "programs with this text in 'kind: name, dtype, topology'"}},
 )

@@ -16,7 +16,6 @@ import jax
 from experiments import timing
 from experiments.accelerators import cases
 from experiments.accelerators.cases import HOST, ONE, Case
-from experiments.programs import Program
 from focalgeo.types import InputError
 
 MEMORY = 16e9  # bytes of a v5e
@@ -75,7 +74,7 @@ def compiled_row(case: Case) -> dict[str, Any]:
     finally:
         jax.config.update("jax_exec_time_optimization_effort", 0.0)
     row |= {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - used}
-    return row | {"compiles": True} | costs(compiled, program, len(devices))
+    return row | {"compiles": True} | costs(compiled, len(devices))
 
 
 def _first_fields(case: Case) -> dict[str, Any]:
@@ -83,8 +82,8 @@ def _first_fields(case: Case) -> dict[str, Any]:
     return row | {"devices": len(devices_of(case.topology)), "members": case.members, "load": os.getloadavg()[0]}
 
 
-def costs(compiled: Any, program: Program, devices: int) -> dict[str, Any]:
-    """Operations of all devices, those of the computation's own products; bytes and estimated cycles of one device.
+def costs(compiled: Any, devices: int) -> dict[str, Any]:
+    """Operations of all devices; bytes and estimated cycles of one device.
 
     The cycles are the sum of what the TPU compiler writes beside each of its kernels, its own forecast; the body of a
     loop counts once, in them as in the operations.
@@ -95,7 +94,7 @@ def costs(compiled: Any, program: Program, devices: int) -> dict[str, Any]:
         "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,  # what is donated is not there twice
         "temporaries": memory.temp_size_in_bytes,
     }
-    found = {"flops": devices * compiled.cost_analysis().get("flops", 0.0), "own_flops": program.own}
+    found = {"flops": devices * compiled.cost_analysis().get("flops", 0.0)}
     found |= held | {"fits": sum(held.values()) <= MEMORY, "loops": " while(" in text}
     entry = text.partition("\nENTRY ")[2].partition("\n}")[0]
     every, outside = (sum(map(int, _CYCLES.findall(part))) for part in (text, entry))

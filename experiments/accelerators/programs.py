@@ -9,7 +9,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments import programs
-from experiments.counts import product_flops
 from experiments.programs import Program
 from focalgeo import calibration, checks, curvature, parallel
 from focalgeo.calibration import search
@@ -23,9 +22,8 @@ Devices = Sequence[jax.Device]
 
 def hessian_product(config: Any, devices: Devices) -> Program:
     """The Hessian product of one batch, as lambda_max, trace and density call it; examples are spread over devices."""
-    *whole, batch = arguments = _product_arguments(config)
-    own = product_flops(jax.grad(arguments[2]), *arguments[3:])
-    return Program(add_product, (*_laid_out(tuple(whole), devices), _laid_out(batch, devices, spread=True)), own)
+    *whole, batch = _product_arguments(config)
+    return Program(add_product, (*_laid_out(tuple(whole), devices), _laid_out(batch, devices, spread=True)))
 
 
 def lanczos_step(config: Any, devices: Devices) -> Program:
@@ -33,8 +31,7 @@ def lanczos_step(config: Any, devices: Devices) -> Program:
     size = sum(leaf.size for leaf in jax.tree.leaves(_product_arguments(config)[0]))
     vector, block = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((size,), (1, size)))
     krylov = jax.eval_shape(lambda block: lanczos.krylov_start(block, steps=config.curvature.max_products), block)
-    own = product_flops(lanczos.expanded, krylov, vector)
-    return Program(jax.jit(lanczos.expanded, donate_argnums=0), _laid_out((krylov, vector), devices), own)
+    return Program(jax.jit(lanczos.expanded, donate_argnums=0), _laid_out((krylov, vector), devices))
 
 
 def whole_measurement(config: Any, devices: Devices, *, what: str) -> Program:

@@ -19,10 +19,7 @@ MAKE = {  # part -> rounds -> what is measured beside the machine
         "wall": sweeps.wall(),
         "rows": [row for name in sweeps.NETWORKS for row in sweeps.steps(name, rounds=rounds)],
     },
-    "training": lambda rounds: {
-        "rows": [steps.measure(name, rounds=rounds) for name in steps.WITH_PYTORCH],
-        "host": [steps.measure(name, rounds=rounds, host=True) for name in steps.WITH_HOST],
-    },
+    "training": lambda rounds: {"rows": [steps.measure(name, rounds=rounds) for name in steps.NETWORKS]},
 }
 
 
@@ -46,7 +43,6 @@ QUESTION = Question(
         "products": lambda curvature: _on(curvature, products.table(curvature["rows"])),
         "sweep": lambda sweep: _on(sweep, f"{sweeps.wall_words(sweep['wall'])}\n{sweeps.table(sweep['rows'])}"),
         "training": lambda training: _on(training, steps.table(training["rows"])),
-        "host": lambda training: steps.host_table(training["host"]),
     },
     jobs=plan,
     cost="minutes each on 2 cores",

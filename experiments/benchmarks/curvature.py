@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from experiments import timing
 from experiments.benchmarks import pytorch
@@ -42,7 +41,7 @@ def measure(name: str, *, rounds: int = 7) -> dict[str, Any]:
     calls = {name: lambda call=call: call(*arguments) for name, call in compiled.items()}
     matvec = jax.jit(curvature.linearized_hvp(lambda p: loss(p, x, y), params))
     calls["linearized_hvp, point kept"] = lambda: matvec(vector)
-    calls |= pytorch.curvature_calls(name, params, np.array(x), np.array(y))
+    calls |= pytorch.curvature_calls(name, params, x, y)
     times = timing.interleaved(calls, rounds=rounds, seconds=LEAST_SECONDS)
     megabytes = {name: _megabytes(call) for name, call in compiled.items()}
     return {"network": name, "parameters": trees.size(params), "batch": batch, **times, "megabytes": megabytes}

@@ -4,17 +4,15 @@ Each library is used where it is installed.
 """
 
 import importlib
-import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from focalgeo import trees
-from focalgeo.data import images
-from focalgeo.types import PyTree, Split
+from focalgeo.types import Array, Batch, PyTree
 
 # Unset, a step of ResNet-18 took three times as long on cores that other work shared: an unfair rival. Read when
 # PyTorch loads OpenMP.
@@ -32,7 +30,6 @@ def _optional(name: str) -> Any:
 
 torch, pyhessian, curvlinops = map(_optional, ("torch", "pyhessian", "curvlinops"))
 MISSING = [name for name in ("torch", "pyhessian", "curvlinops") if globals()[name] is None]
-EAGER = "eager"
 SHAPES = {  # name -> blocks and widths of the stages, width of the stem, whether blocks are bottlenecks
     "ResNet-18": ((2, 2, 2, 2), (64, 128, 256, 512), 64, False),
     "ResNet-20": ((3, 3, 3), (16, 32, 64), 16, False),
@@ -40,12 +37,6 @@ SHAPES = {  # name -> blocks and widths of the stages, width of the stem, whethe
     "WRN-26-10": ((4, 4, 4), (160, 320, 640), 16, False),
     "tiny ResNet": ((1, 2), (4, 8), 4, False),
 }
-Draw = tuple[Any, Any, Any]  # rows [examples], offsets [examples, 2], mirrored [examples]
-
-
-def device() -> Any:
-    """The first GPU where PyTorch sees one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def network(name: str, params: PyTree) -> Any:
@@ -102,12 +93,12 @@ def _resnet(blocks: Sequence[int], widths: Sequence[int], stem: int, bottleneck:
     return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(inputs, 10))
 
 
-def curvature_calls(name: str, params: PyTree, x: np.ndarray, y: np.ndarray) -> dict[str, Callable[[], Any]]:
+def curvature_calls(name: str, params: PyTree, x: Array, y: Array) -> dict[str, Callable[[], Any]]:
     """Gradient, products and trace-regularised gradient of the network on x and y, as calls without arguments."""
     if torch is None:
         return {}
     model, loss_of = network(name, params).eval(), torch.nn.CrossEntropyLoss()
-    data = torch.from_numpy(np.moveaxis(x, -1, 1).copy()), torch.from_numpy(y).long()
+    data = _examples(x, y)
     leaves = list(model.parameters())
     vector, signs = ([draw(leaf) for leaf in leaves] for draw in (torch.randn_like, _signs))
 
@@ -146,76 +137,34 @@ def _signs(leaf: Any) -> Any:
     return torch.randint_like(leaf, 2) * 2 - 1
 
 
-def modes() -> tuple[str, ...]:
-    """Ways to run a step: eager, and torch.compile's modes that suit the device."""
+def training_steps(name: str, params: PyTree, batch: Batch, config: Any) -> dict[str, Callable[[], Any]]:
+    """Training steps on one batch by the recipe of config.optimizer, eager and compiled; autocast as ours computes."""
     if torch is None:
-        return ()
-    return (EAGER, "default", "reduce-overhead") if device().type == "cuda" else (EAGER, "default")
-
-
-def training_steps(model: Any, split: Split, config: Any, *, low_precision: bool, mode: str) -> Callable[[int], None]:
-    """Do so many steps by the recipe of config.optimizer: examples on the device; crops, flips, normalisation inside.
-
-    mode: of `modes`. low_precision: autocast to bfloat16. Each step has a random draw of its own.
-    """
+        return {}
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True  # looks for the fastest convolutions
-    torch._dynamo.reset()  # what one network made it recompile would count against the next
-    settings = config.optimizer
-    objective = Objective(model, split, config.data, low_precision)
-    objective = objective.to(device(), memory_format=torch.channels_last).train()
-    rule = {"lr": settings.learning_rate, "momentum": settings.momentum, "weight_decay": settings.weight_decay}
-    optimiser = torch.optim.SGD(model.parameters(), fused=True, **rule)
-    loss_of = objective if mode == EAGER else torch.compile(objective, mode=mode)
-    draws = _draws(len(split.y), settings.batch_size)
+    settings, low = config.optimizer, config.model.dtype == "bfloat16"
+    x, y = (part.to(place) for part in _examples(batch.x, batch.y))
+    calls = {}
+    for mode in ("eager", "default", *["reduce-overhead"] * (place.type == "cuda")):
+        model = network(name, params).to(place, memory_format=torch.channels_last).train()
+        rule = {"lr": settings.learning_rate, "momentum": settings.momentum, "weight_decay": settings.weight_decay}
+        optimiser = torch.optim.SGD(model.parameters(), fused=True, **rule)
+        forward = model if mode == "eager" else torch.compile(model, mode=mode)
 
-    def steps(count: int) -> None:
-        for draw in itertools.islice(draws, count):
-            torch.compiler.cudagraph_mark_step_begin()
+        def step(forward=forward, optimiser=optimiser) -> None:
             optimiser.zero_grad(set_to_none=True)
-            loss_of(*draw).backward()
+            with torch.autocast(place.type, torch.bfloat16, enabled=low):
+                logits = forward(x)
+            torch.nn.functional.cross_entropy(logits.float(), y).backward()
             optimiser.step()
-        if device().type == "cuda":
-            torch.cuda.synchronize()
+            if place.type == "cuda":
+                torch.cuda.synchronize()
 
-    return steps
-
-
-class Objective(torch.nn.Module if torch else object):
-    """The mean cross-entropy of a draw; the examples are buffers, as CUDA graphs copy what else they are given."""
-
-    def __init__(self, model: Any, split: Split, pixels: Any, low_precision: bool):
-        super().__init__()
-        self.model, self.low_precision, self.shape = model, low_precision, split.x.shape[1:]
-        mean, std = torch.tensor(pixels.mean), torch.tensor(pixels.std)
-        # flat, or the memory format of the network's weights would be given to the images too
-        self.register_buffer("images", torch.from_numpy(split.x).flatten(1))
-        self.register_buffer("labels", torch.from_numpy(split.y).long())
-        self.register_buffer("factor", 1 / (pixels.scale * std))
-        self.register_buffer("shift", mean / std)
-
-    def forward(self, rows, offsets, mirrored):
-        """Cross-entropy in nats of the examples `rows`, cropped at their offsets, and mirrored where so drawn."""
-        x = self._cropped(self.images[rows].unflatten(1, self.shape), offsets, mirrored)
-        x = (x.float() * self.factor - self.shift).permute(0, 3, 1, 2)  # channels last in memory
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.low_precision):
-            logits = self.model(x)
-        return torch.nn.functional.cross_entropy(logits.float(), self.labels[rows])
-
-    def _cropped(self, pixels, offsets, mirrored):
-        height, width, place, edge = *self.shape[:2], pixels.device, images.PADDING
-        padded = torch.nn.functional.pad(pixels, (0, 0, edge, edge, edge, edge))
-        rows = torch.arange(height, device=place) + offsets[:, :1]
-        columns = torch.arange(width, device=place)
-        columns = torch.where(mirrored[:, None], width - 1 - columns, columns) + offsets[:, 1:]
-        examples = torch.arange(len(pixels), device=place)[:, None, None]
-        return padded[examples, rows[:, :, None], columns[:, None, :]]
+        calls[f"PyTorch, {mode}"] = step
+    return calls
 
 
-def _draws(examples: int, batch: int) -> Iterator[Draw]:
-    """Every example once an epoch, in a random order, with random crops and flips; drawn on the device."""
-    place = device()
-    while True:
-        order = torch.randperm(examples, device=place)
-        for start in range(0, examples - batch + 1, batch):
-            offsets = torch.randint(0, 2 * images.PADDING + 1, (batch, 2), device=place)
-            yield order[start : start + batch], offsets, torch.rand(batch, device=place) < 0.5
+def _examples(x: Any, y: Any) -> tuple[Any, Any]:
+    """Tensors of examples, channels first but last in memory."""
+    return torch.from_numpy(np.array(x)).permute(0, 3, 1, 2), torch.from_numpy(np.array(y)).long()

@@ -5,10 +5,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from configs import cifar10, digits
@@ -18,12 +18,8 @@ from experiments.numbers import markdown, plain
 ROOT = Path(__file__).parents[2]
 GAMMAS, SEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0), (0, 1)
 NETWORKS = {  # name -> config, fields, steps of a timed call
-    "digits MLP": (digits, {"optimizer.batch_size": 64}, 50),
-    "small CNN": (
-        cifar10,
-        {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}, "optimizer.batch_size": 128},
-        2,
-    ),
+    "digits MLP": (digits, {}, 50),
+    "small CNN": (cifar10, {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}}, 2),
 }
 
 
@@ -45,26 +41,28 @@ def wall(config: str = "configs/digits.py", gammas: Sequence[float] = GAMMAS, se
 
 
 def steps(name: str, counts: Sequence[int] = (1, 2, 4, 8, 16, 32), *, rounds: int = 5) -> list[dict[str, Any]]:
-    """A row for each number of members: least seconds of a step of all, at once and one by one; memory; throughput."""
+    """A row for each number of members: least seconds of a step of all, at once and one by one."""
     module, fields, repeat = NETWORKS[name]
-    made = {}
-    for count in counts:
-        config = programs.changed(module.get_config(), {**fields, "loss.name": "focal_loss"})
-        config.sweep.gamma, config.sweep.seed = tuple(np.linspace(0, 5, count).tolist()), (0,)
-        made[count] = programs.make_training(config)
-    calls = {str(count): programs.repeated_steps(training) for count, training in made.items()}
-    timed = {count: lambda step=step: step(repeat) for count, step in calls.items()}
-    alone = programs.repeated_steps(made[counts[0]])
-    seconds = timing.interleaved({"alone": lambda: alone(repeat), **timed}, rounds=rounds)["seconds"]
-    one, rows = seconds.pop("alone") / repeat / counts[0], []
-    for count, training in made.items():
-        took, batch = seconds[str(count)] / repeat, training.config.optimizer.batch_size
-        memory = programs.training_step(training, jax.devices()).lower().compile().memory_analysis()
-        held = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-        held -= sum(leaf.nbytes for leaf in jax.tree.leaves(training.pipeline.resident))
-        row = {"network": name, "batch": batch, "members": count, "seconds": took, "one_by_one": count * one}
-        rows.append(row | {"images_per_second": count * batch / took, "megabytes": held / 1e6})
-    return rows
+    calls, batch = {}, 0
+    for count in ("alone", *counts):
+        members = {
+            "sweep.gamma": tuple(np.linspace(0, 5, 1 if count == "alone" else count).tolist()),
+            "sweep.seed": (0,),
+        }
+        config = programs.changed(module.get_config(), {**fields, "loss.name": "focal_loss", **members})
+        batch = config.optimizer.batch_size
+        calls[count] = partial(programs.repeated_steps(programs.make_training(config)), repeat)
+    seconds = timing.interleaved(calls, rounds=rounds)["seconds"]
+    return [
+        {
+            "network": name,
+            "batch": batch,
+            "members": count,
+            "seconds": seconds[count] / repeat,
+            "one_by_one": count * seconds["alone"] / repeat,
+        }
+        for count in counts
+    ]
 
 
 def wall_words(found: dict[str, Any]) -> str:
@@ -78,12 +76,9 @@ def wall_words(found: dict[str, Any]) -> str:
 
 def table(rows: Sequence[dict]) -> str:
     """Steps of members at once against one by one."""
-    heads = ("network, batch", "members", "ms a step of all", "times one by one", "members' images/s", "MB")
     lines = []
     for row in rows:
-        took, times = plain(1e3 * row["seconds"]), f"{row['one_by_one'] / row['seconds']:.2f}"
-        rate = f"{row['images_per_second']:,.0f}"
-        lines.append(
-            [f"{row['network']}, {row['batch']}", str(row["members"]), took, times, rate, plain(row["megabytes"])]
-        )
-    return markdown(heads, lines)
+        times, rate = row["one_by_one"] / row["seconds"], row["members"] * row["batch"] / row["seconds"]
+        what = [f"{row['network']}, {row['batch']}", str(row["members"]), plain(1e3 * row["seconds"])]
+        lines.append([*what, f"{times:.2f}", f"{rate:,.0f}"])
+    return markdown(("network, batch", "members", "ms a step of all", "times one by one", "members' images/s"), lines)

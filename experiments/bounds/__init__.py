@@ -43,20 +43,20 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     yield Job({}, (), lambda out: measured.finite_bounds(out, flags.seeds), part="finite")
 
 
-def with_bounds(runs: pd.DataFrame) -> pd.DataFrame:
+def with_bounds(runs) -> pd.DataFrame:
     """The runs with the numbers of their Gaussian bound, of those that have one."""
     runs = runs[runs.gaussian.map(lambda bound: isinstance(bound, dict))].reset_index(drop=True)
     return runs[["loss", "gamma", "seed"]].join(pd.DataFrame(runs.gaussian.tolist()))
 
 
-def ratios(runs: pd.DataFrame, kind: str, distance: float, gammas: Iterable[float] = GAMMAS) -> Interval:
+def ratios(runs, kind: str, distance: float, gammas: Iterable[float] = GAMMAS) -> Interval:
     """Log of KL over d'Fd / 2 at a distance, over seeds; each seed the mean of these gammas."""
     runs = runs[(runs.loss == "focal") & runs.gamma.isin(gammas)]
     logs = np.log([distances[kind][DISTANCES.index(distance)] for distances in runs.distances])
     return interval(pd.Series(logs).groupby(runs.seed.to_numpy()).mean())
 
 
-def claims(runs: pd.DataFrame, constants: list[dict], finite: list[dict]) -> list[Claim]:
+def claims(runs, constants: list[dict], finite: list[dict]):
     """Of Definition 3, Theorem 2, Corollaries 1 and 2, and Conjecture 1."""
     told = []
     for name, words in (
@@ -98,7 +98,7 @@ def claims(runs: pd.DataFrame, constants: list[dict], finite: list[dict]) -> lis
     return told
 
 
-def _corollary_1(bounds: pd.DataFrame, finite: pd.DataFrame) -> list[Claim]:
+def _corollary_1(bounds, finite) -> list[Claim]:
     by_gamma = {gamma: numbers.level(bounds, "bound", gamma=gamma) for gamma in sorted(bounds.gamma.unique())}
     verdicts = [SHOWS if value.high < 1 else NOT if value.low >= 1 else UNTOLD for value in by_gamma.values()]
     said = numbers.joined(verdicts) if all(value.known for value in by_gamma.values()) else UNTOLD
@@ -113,7 +113,7 @@ def _corollary_1(bounds: pd.DataFrame, finite: pd.DataFrame) -> list[Claim]:
     ]
 
 
-def constants_table(constants: list[dict]) -> str:
+def constants_table(constants: list[dict]):
     """The computed constants by gamma."""
     heads = ["γ", "largest gradient in the logits", "largest second derivative"]
     return numbers.markdown(
@@ -121,7 +121,7 @@ def constants_table(constants: list[dict]) -> str:
     )
 
 
-def gradients_table(runs: pd.DataFrame) -> str:
+def gradients_table(runs):
     """Largest gradients of trained networks by gamma, means over seeds."""
     rows = [
         [f"{gamma:g}", *(shown(numbers.level(runs, name, loss="focal", gamma=gamma)) for name in GRADIENTS)]
@@ -130,7 +130,7 @@ def gradients_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["γ", *(f"largest {name}" for name in GRADIENTS)], rows)
 
 
-def distances_table(runs: pd.DataFrame) -> str:
+def distances_table(runs):
     """KL over half d'Fd by distance, geometric means over seeds: all gammas, and the first and the last."""
     rows = []
     for kind, words in KINDS.items():
@@ -140,7 +140,7 @@ def distances_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["", "γ", *(f"{100 * distance:g}% away" for distance in DISTANCES)], rows)
 
 
-def bounds_table(runs: pd.DataFrame, finite: list[dict]) -> str:
+def bounds_table(runs, finite: list[dict]):
     """The bounds by gamma beside the test errors, %, means over seeds, or over groups of networks."""
     bounds, finite, rows = with_bounds(runs), pd.DataFrame(finite), []
 
@@ -156,7 +156,7 @@ def bounds_table(runs: pd.DataFrame, finite: list[dict]) -> str:
     return numbers.markdown(heads, rows)
 
 
-def objectives_table(runs: pd.DataFrame) -> str:
+def objectives_table(runs):
     """Focal loss and the confidence penalty at every gamma, means over seeds."""
     groups = {
         (words, f"{gamma:g}"): rows_where(runs, loss=loss, gamma=gamma)
@@ -166,7 +166,7 @@ def objectives_table(runs: pd.DataFrame) -> str:
     return numbers.means_table(["loss", "γ"], groups, NUMBERS)
 
 
-def draw(runs: pd.DataFrame):
+def draw(runs):
     """Theorem 2 at growing distances, and T and the trace of both losses against gamma."""
     figure, axes = figures.panels(1, 3, 10.2, 3.4)
     first, *others = axes[0]

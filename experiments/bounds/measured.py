@@ -42,12 +42,12 @@ DELTA, DRAWN_DELTA = 0.04, 0.01  # with which the bound, and the mean over its d
 GROUP = 5  # networks of one finite set of hypotheses
 
 
-def train(out: Path, name: str, seeds: int, **more: Any) -> Path:
-    """The finished workdir of a job. more: fields of its job beside, as for a quick test."""
+def train(out: Path, name: str, seeds: int) -> Path:
+    """The finished workdir of a job."""
     gammas, fields = JOBS[name]
     fields = jobs.T_ALONE | {"sweep.gamma": gammas, "sweep.seed": tuple(range(seeds))} | fields
     start = {"start.run": str(out / f"prior,seeds={seeds}")} if name == "posterior" else {}
-    return jobs.trained(CONFIG, out / f"{name},seeds={seeds}", fields | start | more)
+    return jobs.trained(CONFIG, out / f"{name},seeds={seeds}", fields | start)
 
 
 def lipschitz() -> list[dict[str, float]]:
@@ -98,7 +98,9 @@ def measure(out: Path, seeds: int) -> list[dict[str, Any]]:
     tags = {"gamma": "gamma", "seed": "seed"}
     workdirs = {name: train(out, name, seeds) for name in JOBS}
     runs = [
-        run for name in ("focal", "penalised") for run in jobs.measured(workdirs[name], CONFIG, {"loss": name}, tags)
+        run
+        for name in ("focal", "penalised")
+        for run in jobs.measured(workdirs[name], CONFIG, {"loss": name}, tags=tags)
     ]
     everything, networks = dataset(), jobs.networks(workdirs["focal"])
     gradients, distances = make_gradients(everything), make_distances(everything.val)

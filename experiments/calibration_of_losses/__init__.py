@@ -9,7 +9,7 @@ import pandas as pd
 from experiments import cells as stored
 from experiments import figures, numbers
 from experiments.cells import LOSSES, SAME_ERROR, TASKS
-from experiments.numbers import Claim, Interval, column, paired, shown
+from experiments.numbers import Interval, column, paired, shown
 from experiments.question import HERE, Question
 
 PAPERS = json.loads((HERE / "calibration_of_losses" / "papers.json").read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ CRITERIA = {  # quantity that is least on val -> words
 }
 
 
-def tasks(cells: pd.DataFrame, split: str = "test") -> dict[str, pd.DataFrame]:
+def tasks(cells, split: str = "test") -> dict[str, pd.DataFrame]:
     """Task -> its runs with their quantities in their units; NaN as accuracy in S99 where S99 is empty."""
 
     def value(run: Any, quantity: Quantity) -> float:
@@ -112,12 +112,12 @@ def tasks(cells: pd.DataFrame, split: str = "test") -> dict[str, pd.DataFrame]:
     return {task: own for task in TASKS if len(own := numbers.rows_where(every, task=task))}
 
 
-def mean(runs: pd.DataFrame, loss: str, name: str) -> Interval:
+def mean(runs, loss: str, name: str) -> Interval:
     """The interval over the seeds of a loss, cut where the quantity's range ends: at 0, and of a share at 100%."""
     return numbers.level(runs, name, loss=loss).clipped(0, 100 if TITLES[name].endswith("%") else np.inf)
 
 
-def claims(cells: pd.DataFrame) -> list[Claim]:
+def claims(cells):
     """Each statement for each data set and loss."""
     told = []
     for task, runs in tasks(cells).items():
@@ -151,7 +151,7 @@ def claims(cells: pd.DataFrame) -> list[Claim]:
 # ---- tables
 
 
-def paper_table(cells: pd.DataFrame, name: str) -> str:
+def paper_table(cells, name: str):
     """A table of the paper: for each data set our means with intervals, and the paper's numbers of each network."""
     (title, losses, quantities), rows, ours = PAPER_TABLES[name], [], tasks(cells)
     for task in TASKS:
@@ -166,7 +166,7 @@ def paper_table(cells: pd.DataFrame, name: str) -> str:
     return f"## {name}: {title}\n\n" + numbers.markdown(["data", "network", *heads], rows)
 
 
-def all_losses(runs: pd.DataFrame, names: tuple[str, ...]) -> str:
+def all_losses(runs, names: tuple[str, ...]):
     """Of one data set: a row for each loss, a column for each quantity."""
     rows = [
         [LOSSES[loss], str(len(column(runs, names[0], loss=loss))), *(shown(mean(runs, loss, name)) for name in names)]
@@ -175,14 +175,14 @@ def all_losses(runs: pd.DataFrame, names: tuple[str, ...]) -> str:
     return numbers.markdown(["loss", "seeds", *(TITLES[name] for name in names)], rows)
 
 
-def differences(runs: pd.DataFrame) -> str:
+def differences(runs):
     """Of one data set: each loss less cross-entropy, paired by seed; bold where the interval leaves out 0."""
     groups = {LOSSES[loss]: numbers.rows_where(runs, loss=loss) for loss in runs.loss.unique()}
     base = groups.pop(LOSSES["ce"], runs[:0])
     return numbers.changes_table(["less CE"], groups, base, {name: numbers.Number(TITLES[name]) for name in SHORT})
 
 
-def of_tasks(cells: pd.DataFrame) -> dict[str, str]:
+def of_tasks(cells):
     """The tables of each data set, and the paper's."""
     found = {name: paper_table(cells, name) for name in PAPER_TABLES}
     for task, runs in tasks(cells).items():
@@ -191,7 +191,7 @@ def of_tasks(cells: pd.DataFrame) -> dict[str, str]:
     return found
 
 
-def ranks(cells: pd.DataFrame) -> str:
+def ranks(cells):
     """The rank correlation of the losses here and in the paper (means over its networks), where cells match."""
 
     def correlation(task: str, name: str) -> Interval:
@@ -204,7 +204,7 @@ def ranks(cells: pd.DataFrame) -> str:
     return numbers.markdown(["Spearman's correlation of ranks", *(TASKS[task].title for task in ours)], rows)
 
 
-def choice(cells: pd.DataFrame) -> str:
+def choice(cells):
     """For each data set and criterion: gamma and loss chosen on val, the best on test, and the cost of the choice.
 
     The choice is of the least mean over seeds, among losses of as many seeds as any; "gamma": 0, 1, 2, 3 or 7.
@@ -234,7 +234,7 @@ def choice(cells: pd.DataFrame) -> str:
 # ---- what results.json holds, and the figure
 
 
-def means(cells: pd.DataFrame) -> dict[str, Any]:
+def means(cells) -> dict[str, Any]:
     """Means over seeds by data set, loss and quantity."""
     return {
         task: {loss: {name: mean(runs, loss, name) for name in QUANTITIES} for loss in runs.loss.unique()}
@@ -242,13 +242,13 @@ def means(cells: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def brief(cells: pd.DataFrame) -> list[dict[str, Any]]:
+def brief(cells) -> list[dict[str, Any]]:
     """The runs with the quantities that they have."""
     every = pd.concat(tasks(cells).values()).drop(columns="error")
     return [{name: value for name, value in run.items() if value == value} for run in every.to_dict("records")]
 
 
-def ece(cells: pd.DataFrame):
+def ece(cells):
     """ECE before and after T by loss, a panel for each data set; the paper's as trained, a mean over its networks."""
     ours = tasks(cells)
     figure, axes = figures.panels(1, len(ours), 4.2 * len(ours) + 0.6, 4.4)

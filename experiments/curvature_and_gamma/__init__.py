@@ -1,7 +1,6 @@
 """Does focal loss flatten the loss surface, which surface, and is the flatter network better calibrated?"""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,28 +61,23 @@ PARTS = {
 }
 
 
-def train(out: Path, network: str, seeds: tuple[int, ...], data: str | None, scale: str, **more: Any) -> list:
-    """The runs of a network: a sweep over its config's gammas and these seeds. more: fields of its job beside."""
-    config = f"configs/cifar10_curvature.py:{network}{',paper' if scale == 'paper' else ''}"
-    config, data = ("configs/digits_gamma.py", None) if network == DIGITS else (config, data)
-    fields = {"sweep.seed": seeds} | ({"data.name": data} if data else {}) | more
-    workdir = jobs.trained(config, out / f"{network}-{scale}-seeds={seeds[0]}-{seeds[-1]}", fields)
-    return jobs.measured(workdir, config, {"network": network}, {"gamma": "gamma", "seed": "seed"}, parts=True)
-
-
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """Digits in one job, of the others all networks of a seed before the next."""
-    pieces = [(DIGITS, tuple(range(flags.seeds or 20)))]
-    pieces += [(network, (seed,)) for seed in range(flags.seeds or 3) for network in NETWORKS if network != DIGITS]
-    for network, seeds in pieces:
-        make = lambda out, network=network, seeds=seeds: train(out, network, seeds, flags.data, flags.scale)  # noqa: E731
-        yield Job({"network": network}, seeds, make, (7 if network == DIGITS else 5) * NETWORKS[network][1])
+    """Sweeps over the configs' gammas: digits in one job, of the others all networks of a seed before the next."""
+    tags = {"gamma": "gamma", "seed": "seed"}
+    seeds, seconds = range(flags.seeds or 20), 7 * NETWORKS[DIGITS][1]
+    how = {"tags": tags, "parts": True}
+    yield jobs.sweep({"network": DIGITS}, seeds, "configs/digits_gamma.py", {}, seconds=seconds, **how)
+    for seed in range(flags.seeds or 3):
+        for network, (_, seconds) in list(NETWORKS.items())[1:]:
+            config = f"configs/cifar10_curvature.py:{network}{',paper' if flags.scale == 'paper' else ''}"
+            fields = {"data.name": flags.data} if flags.data else {}
+            yield jobs.sweep({"network": network}, (seed,), config, fields, seconds=5 * seconds, **how)
 
 
 # ---- statistics
 
 
-def by_network(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def by_network(runs) -> dict[str, pd.DataFrame]:
     """Network -> its runs, with the numbers of their own loss, and each trace by other random vectors too."""
     runs = numbers.with_own(runs)
     for name in [name for name in runs if ", gauss_newton " in name]:
@@ -92,28 +86,28 @@ def by_network(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {network: own for network in NETWORKS if len(own := rows_where(runs, network=network))}
 
 
-def images(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def images(runs) -> dict[str, pd.DataFrame]:
     """Those of the networks on CIFAR-10."""
     return {network: own for network, own in by_network(runs).items() if network != DIGITS}
 
 
-def along(runs: pd.DataFrame, name: str) -> numbers.Interval:
+def along(runs, name: str) -> numbers.Interval:
     """The slope over gamma: of the logarithm where all runs have one, else of the number."""
     return slope(runs, name, log=has_log(runs, name))
 
 
-def of_gamma(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def of_gamma(runs) -> dict[str, pd.DataFrame]:
     """Gamma, as text -> runs."""
     return {f"{gamma:g}": own for gamma, own in runs.groupby("gamma")}
 
 
-def claims(runs: pd.DataFrame) -> list[Claim]:
+def claims(runs):
     """Each claim for each network, and of two networks or more of CIFAR-10 those on all of them."""
     told = [claim for network, own in by_network(runs).items() for claim in _of_network(NETWORKS[network][0], own)]
     return told + (_of_all(images(runs)) if len(images(runs)) > 1 else [])
 
 
-def _of_network(title: str, runs: pd.DataFrame) -> list[Claim]:
+def _of_network(title: str, runs) -> list[Claim]:
     told = []
     for name, words in SURFACES.items():
         what = f"change of {'log' if has_log(runs, name) else 'the number'} for a unit of γ"
@@ -126,7 +120,7 @@ def _of_network(title: str, runs: pd.DataFrame) -> list[Claim]:
     return told
 
 
-def _of_all(runs: dict[str, pd.DataFrame]) -> list[Claim]:
+def _of_all(runs: dict[str, pd.DataFrame]):
     """The paper's "for all architectures": shown where each shows it, not shown where one has the opposite."""
     told = []
     for name, words in SURFACES.items():
@@ -161,7 +155,7 @@ def _parabola(best: Any) -> str:
 # ---- tables
 
 
-def _slopes(runs: pd.DataFrame, names: Iterable[str]) -> Iterator[list[str]]:
+def _slopes(runs, names: Iterable[str]) -> Iterator[list[str]]:
     """A row of the changes of logarithms along gamma, and one of the numbers themselves, where there are any."""
     for words, logs in (("change of log by γ", True), ("change by γ", False)):
         cells = [shown(along(runs, name), signed=True) if has_log(runs, name) == logs else "" for name in names]
@@ -169,7 +163,7 @@ def _slopes(runs: pd.DataFrame, names: Iterable[str]) -> Iterator[list[str]]:
             yield [words, *cells]
 
 
-def of_networks(runs: pd.DataFrame) -> dict[str, str]:
+def of_networks(runs):
     """Of each network: curvature by gamma, its changes from gamma 0, and outputs."""
     found = {}
     for network, own in by_network(runs).items():
@@ -190,14 +184,14 @@ def of_networks(runs: pd.DataFrame) -> dict[str, str]:
     return found
 
 
-def _change(runs: pd.DataFrame, one: pd.DataFrame, base: pd.DataFrame, name: str) -> str:
+def _change(runs, one, base, name: str):
     """In % where all runs of the network have logarithms, paired by seed."""
     if has_log(runs, name):
         return shown(numbers.ratio(one, base, name), scale=100, signed=True)
     return shown(numbers.change(one, base, name), signed=True)
 
 
-def attribution(runs: pd.DataFrame) -> str:
+def attribution(runs):
     """Of each network and gamma: parts of the trained loss's trace on val, and the trace by the mean weight alone."""
     groups = {
         (NETWORKS[network][0], at): group
@@ -207,13 +201,13 @@ def attribution(runs: pd.DataFrame) -> str:
     return numbers.means_table(["network", "γ"], groups, PARTS, "")
 
 
-def other_vectors(runs: pd.DataFrame) -> str:
+def other_vectors(runs):
     """Of each network: the change of both traces along gamma, and of the sums of their parts, by other vectors."""
     rows = [[NETWORKS[name][0], *row] for name, own in by_network(runs).items() for row in _slopes(own, BY_PARTS)]
     return numbers.markdown(["network", "", *BY_PARTS.values()], rows)
 
 
-def minima_table(runs: pd.DataFrame) -> str:
+def minima_table(runs):
     """Shares in % of the resamples with an inner minimum of ECE over both traces and the sums of their parts.
 
     By one parabola for all networks on CIFAR-10, and without each of them; over logarithms where all traces have one.
@@ -238,11 +232,11 @@ LOOKS = {  # of a Hessian: colour, marker, words
 }
 
 
-def _title(network: str, runs: pd.DataFrame) -> str:
+def _title(network: str, runs) -> str:
     return f"{NETWORKS[network][0]}, n = {runs.seed.nunique()}"
 
 
-def curvature(runs: pd.DataFrame):
+def curvature(runs):
     """Curvature against gamma, two panels for each network: geometric means where all runs have logarithms."""
     networks = by_network(runs)
     columns, height = min(3, len(networks)), -(-len(networks) // 3)
@@ -273,7 +267,7 @@ def curvature(runs: pd.DataFrame):
     return figure
 
 
-def trace_and_ece(runs: pd.DataFrame):
+def trace_and_ece(runs):
     """ECE against the trace of both Hessians: each run faint, the means of a network joined in the order of gamma.
 
     A row of panels for CIFAR-10 and one for digits, where there are runs of both.

@@ -23,7 +23,7 @@ class Minimum(NamedTuple):
     share: float = float("nan")  # of resamples with c > 0 and a vertex within 0..1
 
 
-def inner_minimum(runs: pd.DataFrame, trace: str) -> Minimum:
+def inner_minimum(runs, trace: str) -> Minimum:
     """Whether ECE has a minimum inside the range of the trace, by a parabola for each seed of a network.
 
     It shows where the interval of c lies above 0 and that of the vertex within 0..1; it does not where that of c lies
@@ -76,7 +76,7 @@ def shared_minimum(runs: Mapping[str, pd.DataFrame], trace: str, *, within: bool
     return Minimum(curvature, vertex, sum(least), len(least), verdict, share)
 
 
-def points(runs: pd.DataFrame, trace: str, log: bool) -> np.ndarray:
+def points(runs, trace: str, log: bool) -> np.ndarray:
     """[seeds, gammas, 2]: u and ECE of the seeds that have all gammas."""
     tables = [runs.pivot(index="seed", columns="gamma", values=name) for name in (trace, "ece")]
     values = np.stack(tables, axis=-1)

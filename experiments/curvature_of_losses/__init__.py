@@ -59,24 +59,20 @@ MEASURED = OUTPUTS | {
 ORDER = ("train accuracy", "accuracy", "p_y", "ece", "ece after T", "nll", "nll after T", "temperature")
 
 
-def train(out: Path, way: str, seeds: int, **more: Any) -> list[dict[str, Any]]:
-    """The runs of a way; "p_y" is the mean probability of the label on test. more: fields of its job beside."""
-    fields = {"sweep.gamma": (), "sweep.seed": tuple(range(seeds)), "evaluation.methods": ("temperature_scaling",)}
-    workdir = jobs.trained(CONFIG, out / f"{way},seeds={seeds}", WAYS[way][1] | fields | more)
-    runs = jobs.measured(workdir, CONFIG, {"training": way}, {"seed": "seed"}, parts=True)
-    for run in runs:
-        test = records.read_predictions(workdir / "members" / f"seed={run['seed']}", "test")
-        run["p_y"] = float(special.softmax(test.logits, -1)[np.arange(len(test.labels)), test.labels].mean())
-    return runs
+def p_y(run: dict, rows: list, workdir: Path) -> dict[str, float]:
+    """The mean probability of the label on test."""
+    test = records.read_predictions(workdir / "members" / f"seed={run['seed']}", "test")
+    return {"p_y": float(special.softmax(test.logits, -1)[np.arange(len(test.labels)), test.labels].mean())}
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """A job for each way of training."""
-    for way in WAYS:
-        yield Job({"training": way}, range(flags.seeds), lambda out, way=way: train(out, way, flags.seeds), 5)
+    """A sweep over seeds for each way of training."""
+    for way, (_, fields) in WAYS.items():
+        fields = {"sweep.gamma": (), "evaluation.methods": ("temperature_scaling",)} | fields
+        yield jobs.sweep({"training": way}, range(flags.seeds), CONFIG, fields, seconds=5, parts=True, more=p_y)
 
 
-def groups(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def groups(runs) -> dict[str, pd.DataFrame]:
     """Title -> the runs of a way that have learned something, with the numbers of its own loss."""
     runs = numbers.with_own(runs[runs.accuracy >= numbers.LEARNED])
     every = {title: rows_where(runs, training=way) for way, (title, _) in WAYS.items()}
@@ -97,13 +93,13 @@ def partial_rank_correlation(points: np.ndarray) -> np.ndarray:
     return np.where(there, (left[..., 0] * left[..., 1]).sum(-1) / np.where(there, lengths.prod(-1), 1), np.nan)
 
 
-def between(runs: pd.DataFrame, *names: str) -> Interval:
+def between(runs, *names: str) -> Interval:
     """Over ways of training, each the mean of its seeds; 95% by the bootstrap over ways of training."""
     means = np.array([own[list(names)].mean() for own in groups(runs).values()])
     return numbers.bootstrapped(len(means), lambda ways: partial_rank_correlation(means[ways]))
 
 
-def within(runs: pd.DataFrame, *names: str) -> Interval:
+def within(runs, *names: str) -> Interval:
     """Over runs, each less the mean of its way of training; 95% by the bootstrap over seeds, of all ways at once."""
     ways = [own.set_index("seed")[list(names)] for own in groups(runs).values()]
     table = pd.concat(ways, axis=1, join="inner").sort_index().to_numpy()
@@ -115,7 +111,7 @@ def within(runs: pd.DataFrame, *names: str) -> Interval:
     return numbers.bootstrapped(len(table), statistic)
 
 
-def claims(runs: pd.DataFrame) -> list[Claim]:
+def claims(runs):
     """ECE as trained against each curvature, between and within ways of training, plain and held fixed."""
     told = []
     for words, correlation in (("between ways of training", between), ("within a way of training", within)):
@@ -127,7 +123,7 @@ def claims(runs: pd.DataFrame) -> list[Claim]:
     return told
 
 
-def correlations_table(runs: pd.DataFrame, correlation: Callable) -> str:
+def correlations_table(runs, correlation: Callable):
     """Each curvature against each measure of calibration, plain and with accuracy and p_y held fixed."""
     rows = []
     for name, (title, _) in CURVATURE.items():
@@ -137,7 +133,7 @@ def correlations_table(runs: pd.DataFrame, correlation: Callable) -> str:
     return numbers.markdown(["curvature", *(f"{title}{end}" for title in titles for end in ("", ", held fixed"))], rows)
 
 
-def changes_table(runs: pd.DataFrame) -> str:
+def changes_table(runs):
     """Each curvature less cross-entropy's, in % of it: geometric means of ratios, paired by seed."""
     base, *others = groups(runs).items()
     rows = [
@@ -147,7 +143,7 @@ def changes_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["trained with", *(f"{title}, %" for title, _ in CURVATURE.values())], rows)
 
 
-def outputs_table(runs: pd.DataFrame) -> str:
+def outputs_table(runs):
     """Accuracy and calibration by way of training, with the paired difference of ECE to cross-entropy."""
     ways, rows = groups(runs), []
     for title, own in ways.items():
@@ -158,7 +154,7 @@ def outputs_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["trained with", *titles, "ECE less cross-entropy's, %"], rows)
 
 
-def trace_and_ece(runs: pd.DataFrame):
+def trace_and_ece(runs):
     """ECE as trained against both traces on val: each run faint, the mean of each way, named in the legend."""
     words = {
         "trace CE val": "trace of cross-entropy's Hessian on val",

@@ -135,7 +135,7 @@ def bins(run: Any, name: str, when: int) -> np.ndarray:
     return np.array(stored_bins[name]["train"][f"{run.diagnostics['epochs'][when]:g}"])
 
 
-def measured(runs: pd.DataFrame) -> pd.DataFrame:
+def measured(runs) -> pd.DataFrame:
     """The runs with the numbers that claims are of: a curve's end, "NAME, midway", and "NAME, late", the change since.
 
     "train, surest bin": the share of examples in the highest of 25 bins of confidence, "train, p_y above p0" of those
@@ -163,7 +163,7 @@ def measured(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([s99_of(runs), pd.DataFrame(rows, index=runs.index)], axis=1)
 
 
-def s99_of(cells: pd.DataFrame) -> pd.DataFrame:
+def s99_of(cells) -> pd.DataFrame:
     """Loss, seed, error and Table 6's numbers of runs, in %; NaN where S99 is empty."""
     test = [metrics["test"] for metrics in cells.metrics]
     found = {
@@ -173,18 +173,18 @@ def s99_of(cells: pd.DataFrame) -> pd.DataFrame:
     return cells[["loss", "seed", "record"]].assign(error=error, **found)
 
 
-def band(runs: pd.DataFrame, loss: str, name: str) -> list[Interval]:
+def band(runs, loss: str, name: str) -> list[Interval]:
     """The interval over the seeds at each epoch, of those seeds that have a value."""
     values = np.array([curves(run)[name] for run in rows_where(runs, loss=loss).itertuples()])
     return [interval(at[np.isfinite(at)]) for at in values.T]
 
 
-def losses_of(runs: pd.DataFrame) -> list[str]:
+def losses_of(runs) -> list[str]:
     """The losses that have runs, in the order of the papers' tables."""
     return [loss for loss in LOSSES if (runs.loss == loss).any()]
 
 
-def network(runs: pd.DataFrame) -> str:
+def network(runs):
     """The network of the runs, by the words of their config."""
     return "small ResNet" if "small" in runs.record.iloc[0]["config"] else "ResNet-50"
 
@@ -192,7 +192,7 @@ def network(runs: pd.DataFrame) -> str:
 # ---- claims and tables
 
 
-def claims(runs: pd.DataFrame, cells: pd.DataFrame) -> list[Claim]:
+def claims(runs, cells):
     """Every statement with its verdict; those of several losses one by one."""
     own, every = measured(runs), s99_of(cells)
 
@@ -228,11 +228,11 @@ def claims(runs: pd.DataFrame, cells: pd.DataFrame) -> list[Claim]:
     return told
 
 
-def _percent(runs: pd.DataFrame, loss: str, names: Iterable[str]) -> list[str]:
+def _percent(runs, loss: str, names: Iterable[str]) -> list[str]:
     return [shown(numbers.level(runs, name, loss=loss).clipped(0, 100)) for name in names]
 
 
-def s99(cells: pd.DataFrame) -> str:
+def s99(cells):
     """Table 6: all losses that have runs, and the paper's two networks for its three."""
     every = s99_of(cells)
     rows = [[f"{network(cells)}, here", LOSSES[loss], *_percent(every, loss, S99)] for loss in losses_of(cells)]
@@ -244,7 +244,7 @@ def s99(cells: pd.DataFrame) -> str:
     return numbers.markdown(["network", "loss", *S99], rows)
 
 
-def end(runs: pd.DataFrame) -> str:
+def end(runs):
     """Means over seeds at the last epoch, one row a quantity; shares are cut at 100%."""
     own, losses = measured(runs), losses_of(runs)
     rows = []
@@ -255,7 +255,7 @@ def end(runs: pd.DataFrame) -> str:
     return numbers.markdown(["at the last epoch", *counts], rows)
 
 
-def images_table(runs: pd.DataFrame) -> str:
+def images_table(runs):
     """The stored test images that are predicted wrong: their mean confidence before and after T."""
     own, names = measured(runs), ("sureness of wrong", "sureness of wrong after T")
     rows = [[LOSSES[loss], *_percent(own, loss, names)] for loss in losses_of(runs)]
@@ -265,7 +265,7 @@ def images_table(runs: pd.DataFrame) -> str:
 # ---- what results.json holds
 
 
-def all_curves(runs: pd.DataFrame) -> dict[str, Any]:
+def all_curves(runs) -> dict[str, Any]:
     """Loss -> split and name -> mean, low and high over seeds at each epoch."""
     names = {name.replace("weight norm", "weight_norm"): name for name in curves(next(runs.itertuples()))}
     return {
@@ -277,13 +277,13 @@ def all_curves(runs: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def all_s99(cells: pd.DataFrame) -> dict[str, dict]:
+def all_s99(cells) -> dict[str, dict]:
     """Table 6's numbers of each loss over seeds."""
     every = s99_of(cells)
     return {loss: {title: numbers.level(every, title, loss=loss) for title in S99} for loss in losses_of(cells)}
 
 
-def brief(runs: pd.DataFrame) -> list[dict[str, Any]]:
+def brief(runs) -> list[dict[str, Any]]:
     """The numbers of each run at its end."""
     kept = ["loss", "seed", "record", *(f"{split} {name}" for split in SPLITS for name in NAMES)]
     kept += ["weight norm", "train, surest bin", "train, p_y above p0", *S99]
@@ -306,14 +306,14 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 EACH = 4  # right and wrong images, as in the paper
 
 
-def _finished(figure: Figure, runs: pd.DataFrame) -> Figure:
+def _finished(figure: Figure, runs) -> Figure:
     examples = runs.diagnostics.iloc[0]["examples"]["test"]
     title = f"CIFAR-10 (JPEG), {network(runs)}, {examples:,} images a split, n = {runs.seed.nunique()} seeds"
     figures.legend(figure, "upper center", title=title)
     return figure
 
 
-def _curves(runs: pd.DataFrame, names: Sequence[Sequence[str]], width: float, height: float, **shared: Any):
+def _curves(runs, names: Sequence[Sequence[str]], width: float, height: float, **shared: Any):
     """A panel for each curve: means with the bars of their intervals, each loss a little to the right of the last."""
     figure, axes = figures.panels(len(names), len(names[0]), width, height, sharex=True, **shared)
     epochs = np.array(runs.diagnostics.iloc[0]["epochs"])
@@ -331,7 +331,7 @@ def _curves(runs: pd.DataFrame, names: Sequence[Sequence[str]], width: float, he
     return figure, axes
 
 
-def by_outcome(runs: pd.DataFrame) -> Figure:
+def by_outcome(runs):
     """M Figs. 1 and 3: NLL and entropy of training examples, and of test examples predicted right and wrong."""
     names = [[f"train {name}", f"test {name} correct", f"test {name} wrong"] for name in ("nll", "entropy")]
     figure, axes = _curves(runs, names, 8.2, 5.1)
@@ -345,7 +345,7 @@ def by_outcome(runs: pd.DataFrame) -> Figure:
     return _finished(figure, runs)
 
 
-def error_and_ece(runs: pd.DataFrame) -> Figure:
+def error_and_ece(runs):
     """M Fig. 3: error and ECE on train and test."""
     names = [[f"{split} {name}" for split in SPLITS] for name in PERCENT]
     figure, axes = _curves(runs, names, 7.2, 5.8, sharey="row")
@@ -356,7 +356,7 @@ def error_and_ece(runs: pd.DataFrame) -> Figure:
     return _finished(figure, runs)
 
 
-def norms(runs: pd.DataFrame) -> Figure:
+def norms(runs):
     """M Figs. 3 and 4: the norm of the last layer's weights, and the mean gradient norm of examples."""
     figure, axes = _curves(runs, [["weight norm", "train gradient_norm", "test gradient_norm"]], 10.2, 3.8)
     titles = ("norm of the last layer's weights", "gradient norm, train", "gradient norm, test")
@@ -367,7 +367,7 @@ def norms(runs: pd.DataFrame) -> Figure:
     return _finished(figure, runs)
 
 
-def _shares(runs: pd.DataFrame, loss: str, name: str, when: str) -> pd.DataFrame:
+def _shares(runs, loss: str, name: str, when: str) -> pd.DataFrame:
     """By edges of a bin: the share of the training examples, and of those right, means over seeds."""
     own = rows_where(runs, loss=loss)
     tables = [pd.DataFrame(bins(run, name, whens(run)[when])) for run in own.itertuples()]
@@ -384,7 +384,7 @@ def _steps(axis: Axes, shares: pd.DataFrame, loss: str, scale: float = 1.0) -> N
         axis.stairs(heights, scale * np.array(edges), color=LINES[loss][0], **how)
 
 
-def _by_epoch(runs: pd.DataFrame, **shared: Any):
+def _by_epoch(runs, **shared: Any):
     """Two rows of panels, a column for each of the three epochs, with the losses that are overlaid."""
     figure, axes = figures.panels(2, 3, 9.6, 6, sharey="row", **shared)
     places = whens(next(runs.itertuples()))
@@ -395,7 +395,7 @@ def _by_epoch(runs: pd.DataFrame, **shared: Any):
     return figure, drawn
 
 
-def reliability(runs: pd.DataFrame) -> Figure:
+def reliability(runs):
     """M Fig. 2: accuracy against confidence of training examples and the bins' shares, at three epochs."""
     figure, panels = _by_epoch(runs, sharex=True)
     for above, below, loss, when in panels:
@@ -412,7 +412,7 @@ def reliability(runs: pd.DataFrame) -> Figure:
     return _finished(figure, runs)
 
 
-def histograms(runs: pd.DataFrame) -> Figure:
+def histograms(runs):
     """M Fig. 4, b to d: the gradient norms of training examples, and p_y, of two losses overlaid, at three epochs."""
     figure, panels = _by_epoch(runs, sharex="row")
     for above, below, loss, when in panels:
@@ -426,7 +426,7 @@ def histograms(runs: pd.DataFrame) -> Figure:
     return _finished(figure, runs)
 
 
-def images(runs: pd.DataFrame, split: Split | None = None) -> Figure | None:
+def images(runs, split: Split | None = None) -> Figure | None:
     """M Fig. 8: the first stored test images, one a class, that both networks of the first seed get right, and wrong.
 
     With confidences before and after T; only where the test images are given.

@@ -60,7 +60,7 @@ def measure(val: halves.Pair, test: halves.Pair) -> dict[str, Any]:
 # ---- statistics: a Series has a value a run; of others' outputs a loss is a file's name and a seed one random half
 
 
-def together(cells: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+def together(cells, others) -> pd.DataFrame:
     """All runs, with the title of their network."""
     runs = pd.concat([cells, others], ignore_index=True)
     titles = [
@@ -70,19 +70,19 @@ def together(cells: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(title=titles)
 
 
-def metric(runs: pd.DataFrame, method: str, name: str) -> pd.Series:
+def metric(runs, method: str, name: str) -> pd.Series:
     """A test metric by a method, 1/100."""
     values = [100 * metrics["test"].get(method, {}).get(name, np.nan) for metrics in runs.metrics]
     return pd.Series(values, runs.index, dtype=float)
 
 
-def gain(runs: pd.DataFrame, name: str) -> pd.Series:
+def gain(runs, name: str) -> pd.Series:
     """How much lower a metric is with focal temperature scaling, both fitted by it, in % of temperature scaling's."""
     plain, focal = (metric(runs, f"{method}/{name}", name) for method in (T, FOCAL_T))
     return 100 * (plain - focal) / plain.where(plain != 0)
 
 
-def slopes(runs: pd.DataFrame, criterion: str) -> pd.DataFrame:
+def slopes(runs, criterion: str) -> pd.DataFrame:
     """Slope of the best T on val over gamma_ev up to 1, and their correlation."""
     found = []
     for own in runs.temperatures:
@@ -93,18 +93,18 @@ def slopes(runs: pd.DataFrame, criterion: str) -> pd.DataFrame:
     return pd.DataFrame(found, runs.index, ["slope", "correlation"])
 
 
-def best_temperature(runs: pd.DataFrame, split: str) -> pd.Series:
+def best_temperature(runs, split: str) -> pd.Series:
     """The best plain temperature on a split, by NLL."""
     return pd.Series([own[split]["nll"][list(own["gammas"]).index(0.0)] for own in runs.temperatures], runs.index)
 
 
-def mean(runs: pd.DataFrame, values: pd.Series) -> Interval:
+def mean(runs, values: pd.Series) -> Interval:
     """Over the seeds of a network; halves of the same examples overlap, which widens their interval."""
     values = values[runs.index].dropna()
     return numbers.resampled_interval(values) if (runs.task == OTHERS).all() else interval(values)
 
 
-def over_losses(runs: pd.DataFrame, values: pd.Series) -> Interval:
+def over_losses(runs, values: pd.Series) -> Interval:
     """The mean over tasks and losses, by seed, over the seeds that all of them have; those of one seed are left out."""
     table = runs.assign(value=values).pivot(index="seed", columns="title", values="value").dropna(axis=1, how="all")
     counts = table.count()
@@ -112,7 +112,7 @@ def over_losses(runs: pd.DataFrame, values: pd.Series) -> Interval:
     return interval(table.dropna().mean(axis=1))
 
 
-def claims(cells: pd.DataFrame, others: pd.DataFrame) -> list[Claim]:
+def claims(cells, others):
     """Of each statement a claim over all trained networks, and for each file of others' outputs."""
     runs = together(cells, others)
     trained, files = runs[runs.task != OTHERS], dict(list(runs[runs.task == OTHERS].groupby("title", sort=False)))
@@ -146,7 +146,7 @@ def claims(cells: pd.DataFrame, others: pd.DataFrame) -> list[Claim]:
 # ---- tables
 
 
-def table_1(cells: pd.DataFrame, others: pd.DataFrame) -> str:
+def table_1(cells, others):
     """Laid out as the paper's Table 1: NLL by NLL and AdaECE by AdaECE, T and gamma, both methods, and the gains."""
     rows = []
     for title, own in together(cells, others).groupby("title", sort=False):
@@ -174,7 +174,7 @@ def _of_paper(plain: dict[str, float], focal: dict[str, float]) -> list[str]:
     return [*cells, f"{plain['T by ece']:g}", f"{focal['gamma']:g}, {focal['T by ece']:g}"]
 
 
-def lines_table(cells: pd.DataFrame, others: pd.DataFrame) -> str:
+def lines_table(cells, others):
     """Of each network: slope and correlation of the best T over gamma_ev, by each criterion."""
     criteria, rows = {"nll": "NLL", "ece": "ECE", "adaptive_ece": "AdaECE"}, []
     for title, own in together(cells, others).groupby("title", sort=False):
@@ -185,7 +185,7 @@ def lines_table(cells: pd.DataFrame, others: pd.DataFrame) -> str:
     return numbers.markdown(["outputs", *heads], rows)
 
 
-def train_table(cells: pd.DataFrame) -> str:
+def train_table(cells):
     """Of each trained network: the best T on train, on val, and val over train, which generalisation is left with."""
     rows, gammas = [], {"fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl7": 7.0}
     for title, own in together(cells, pd.DataFrame()).groupby("title", sort=False):
@@ -197,7 +197,7 @@ def train_table(cells: pd.DataFrame) -> str:
     return numbers.markdown(heads, rows)
 
 
-def methods_table(cells: pd.DataFrame, others: pd.DataFrame) -> str:
+def methods_table(cells, others):
     """Of each network: line search less grid, loss-implied map less T, focal vector scaling less plain."""
     pairs = {
         "ECE, line search less grid": ("ece", f"{FOCAL_T}/line_search", f"{FOCAL_T}/ece"),
@@ -212,7 +212,7 @@ def methods_table(cells: pd.DataFrame, others: pd.DataFrame) -> str:
     return numbers.markdown(["outputs", *pairs], rows)
 
 
-def temperatures_figure(cells: pd.DataFrame, others: pd.DataFrame):
+def temperatures_figure(cells, others):
     """Fig. 8: the best T against gamma_ev, for each training loss and file; a panel for each data set."""
     runs = together(cells, others)
     losses = sorted(runs.loss.unique(), key=lambda loss: list(LOSSES).index(loss) if loss in LOSSES else len(LOSSES))

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,32 +30,25 @@ CURVATURE = {
 }
 
 
-def train(out: Path, name: str, batch: int, seeds: int, **more: Any) -> list[dict[str, Any]]:
-    """The runs of an optimiser and batch size: a sweep over gamma, rate and seed. more: fields of its job beside."""
-    fields = {
-        "optimizer.name": name,
-        "optimizer.batch_size": batch,
-        "sweep.gamma": LEVELS["gamma"],
-        "sweep.learning_rate": RATES[name],
-        "sweep.seed": tuple(range(seeds)),
-    }
-    workdir = jobs.trained(CONFIG, out / f"{name},batch={batch},seeds={seeds}", jobs.T_ALONE | fields | more)
-    tags = {"gamma": "gamma", "rate": "learning_rate", "seed": "seed"}
-    runs = jobs.measured(workdir, CONFIG, {"optimiser": name, "batch": batch}, tags)
-    return [run | {"rate": int(np.abs(np.array(RATES[name]) - run["rate"]).argmin())} for run in runs]
-
-
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """A job for each optimiser and batch size."""
+    """A sweep over gamma, rate and seed for each optimiser and batch size."""
+    tags = {"gamma": "gamma", "rate": "learning_rate", "seed": "seed"}
     for name, batch in product(RATES, LEVELS["batch"]):
-        make = lambda out, name=name, batch=batch: train(out, name, batch, flags.seeds)  # noqa: E731
-        yield Job({"optimiser": name, "batch": batch}, range(flags.seeds), make, 45)
+        fields = jobs.T_ALONE | {
+            "optimizer.name": name,
+            "optimizer.batch_size": batch,
+            "sweep.gamma": LEVELS["gamma"],
+            "sweep.learning_rate": RATES[name],
+        }
+        of, rates = {"optimiser": name, "batch": batch}, np.array(RATES[name])
+        place = lambda run, *_, rates=rates: {"rate": int(np.abs(rates - run["rate"]).argmin())}  # noqa: E731
+        yield jobs.sweep(of, range(flags.seeds), CONFIG, fields, seconds=45, tags=tags, more=place)
 
 
 # ---- statistics
 
 
-def table_of(runs: pd.DataFrame, name: str) -> np.ndarray:
+def table_of(runs, name: str) -> np.ndarray:
     """log(number) of the seeds that all settings have: [seeds, gammas, rates, batches, optimisers].
 
     A number that is not above 0 stands as NaN, and so do all that rest on it.
@@ -89,7 +80,7 @@ def slopes(logs: np.ndarray) -> np.ndarray:
     return np.einsum("sg...,g->s...", logs, gammas) / (gammas**2).sum()
 
 
-def claims(runs: pd.DataFrame) -> list[Claim]:
+def claims(runs):
     """Of each curvature: gamma against each other factor, and whether gamma lowers it at every setting."""
     told = []
     for name, title in CURVATURE.items():
@@ -119,7 +110,7 @@ def _everywhere(title: str, found: np.ndarray) -> Claim:
     return Claim("focalgeo", claim, numbers.joined(verdicts), because)
 
 
-def effects_table(runs: pd.DataFrame) -> str:
+def effects_table(runs):
     """Of each curvature the spread of its log by each factor, and the factor's share of the variance, over seeds."""
     rows = []
     for name, title in CURVATURE.items():
@@ -131,7 +122,7 @@ def effects_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["curvature", *(f"{title}: spread of log; share, %" for title in FACTORS.values())], rows)
 
 
-def levels_table(runs: pd.DataFrame) -> str:
+def levels_table(runs):
     """Of each factor's levels the geometric mean of each curvature over all settings of the others, over seeds."""
     tables = [table_of(runs, name) for name in CURVATURE]
     outputs = {"train accuracy": "accuracy on train at the end, %", "accuracy": "accuracy on test, %"}
@@ -147,7 +138,7 @@ def levels_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["factor", "level", *CURVATURE.values(), *outputs.values()], rows)
 
 
-def lambda_max(runs: pd.DataFrame):
+def lambda_max(runs):
     """lambda_max of both Hessians on val against gamma at every setting: geometric means over seeds."""
     titles = {"lambda_max CE val": "λ_max, cross-entropy, val", "lambda_max own val": "λ_max, trained loss, val"}
     figure, axes = figures.panels(2, 2, 8.2, 5.6, sharex=True, sharey="row")

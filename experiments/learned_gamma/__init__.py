@@ -22,13 +22,13 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         yield Job({"task": task}, range(flags.seeds), lambda out, task=task: training.measure(task, flags.seeds), 10)
 
 
-def with_end(runs: pd.DataFrame) -> pd.DataFrame:
+def with_end(runs) -> pd.DataFrame:
     """The runs with "end", gamma after training; none of FLSD-53, which has its own for each example."""
     end = [path[-1] if isinstance(path, list) else gamma for path, gamma in zip(runs.path, runs.gamma, strict=True)]
     return runs.assign(end=np.where(runs.kind == "flsd", np.nan, end))
 
 
-def ways(runs: pd.DataFrame, task: str) -> dict[str, pd.DataFrame]:
+def ways(runs, task: str) -> dict[str, pd.DataFrame]:
     """Title -> the runs of a task trained so; the choice on val is of the least NLL as trained, by seed."""
     runs = rows_where(with_end(runs), task=task)
     fixed = rows_where(runs, kind="fixed")
@@ -40,7 +40,7 @@ def ways(runs: pd.DataFrame, task: str) -> dict[str, pd.DataFrame]:
     )
 
 
-def claims(runs: pd.DataFrame) -> list[Claim]:
+def claims(runs):
     """Of every task and start: test NLL and ECE as trained against each rival; and whether the starts end together."""
     rivals = {"γ = 0": "cross-entropy", "the sweep's choice on val, by NLL": "the sweep's choice on val"}
     rivals["FLSD-53"] = "FLSD-53"
@@ -61,7 +61,7 @@ def claims(runs: pd.DataFrame) -> list[Claim]:
     return told
 
 
-def table(runs: pd.DataFrame, task: str) -> str:
+def table(runs, task: str):
     """Of one task every way of training, means over seeds; for a learned gamma where it ends."""
     columns = {name: number for name, number in NUMBERS.items()} | {"end": numbers.Number("γ at the end")}
     rows = [
@@ -71,7 +71,7 @@ def table(runs: pd.DataFrame, task: str) -> str:
     return numbers.markdown(["trained with", *(number.title for number in columns.values())], rows)
 
 
-def gamma(runs: pd.DataFrame):
+def gamma(runs):
     """Above gamma over training by seed, below test NLL against gamma."""
     looks = dict(zip(STARTS, ((figures.BLUE, "s"), (figures.RED, "^")), strict=True))
     figure, axes = figures.panels(2, len(TASKS), 3.3 * len(TASKS), 5.6)

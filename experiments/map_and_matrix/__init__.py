@@ -94,7 +94,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 class Set:
     """The runs of a set of outputs."""
 
-    def __init__(self, runs: pd.DataFrame):
+    def __init__(self, runs):
         self.count, self.halves = len(runs), runs.kind.iloc[0] == "halves"
         self.parts = runs.parts.tolist()
 
@@ -115,7 +115,7 @@ class Set:
         return numbers.resampled_interval(values) if self.halves else interval(values)
 
 
-def sets(runs: pd.DataFrame) -> dict[str, Set]:
+def sets(runs) -> dict[str, Set]:
     """Set of outputs -> its runs."""
     return {name: Set(own) for name, own in runs.groupby("set", sort=False)}
 
@@ -125,7 +125,7 @@ def milli(value: Interval) -> str:
     return shown(value, scale=1000, signed=True)
 
 
-def claims(runs: pd.DataFrame, cells: pd.DataFrame) -> list[Claim]:
+def claims(runs, cells):
     """Of every set of outputs, and of the cells of every task by their training gamma."""
     mnat, told = {"scale": 1000, "unit": "mnat"}, []
     for name, own in sets(runs).items():
@@ -176,7 +176,7 @@ def _adds_up(name: str, own: Set) -> Claim:
     return Claim("focalgeo", claim, said, because)
 
 
-def gains_table(runs: pd.DataFrame) -> str:
+def gains_table(runs):
     """Gains over temperature scaling, in thousandths of a nat, in each part; of two classes there is one part."""
     rows = []
     for name, own in sets(runs).items():
@@ -186,7 +186,7 @@ def gains_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["outputs", "n", "part", "γ", "classes", "both", "both less each"], rows)
 
 
-def errors_table(runs: pd.DataFrame) -> str:
+def errors_table(runs):
     """Both errors after each method, in thousandths of a nat."""
     rows = []
     for name, own in sets(runs).items():
@@ -199,7 +199,7 @@ def errors_table(runs: pd.DataFrame) -> str:
 # ---- of cells, by the gamma of training
 
 
-def by_gamma(cells: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, pd.Series]]:
+def by_gamma(cells) -> dict[str, tuple[pd.DataFrame, pd.Series]]:
     """Task -> the fitted gamma by NLL, [seeds, gammas of training], and by seed what fitting it saves.
 
     That is the NLL with training's gamma and T less that with a fitted gamma and T, a mean over the gammas. Of
@@ -219,12 +219,12 @@ def by_gamma(cells: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, pd.Series]]:
     return found
 
 
-def line(fitted: pd.DataFrame) -> list[Interval]:
+def line(fitted) -> list[Interval]:
     """Slope and value at 0 of the fitted gamma against that of training, by seed."""
     return [interval(values) for values in np.polyfit(fitted.columns, fitted.T, 1)]
 
 
-def gamma_table(cells: pd.DataFrame) -> str:
+def gamma_table(cells):
     """The fitted gamma by that of training, with the line through them."""
     rows = []
     for title, (fitted, saved) in by_gamma(cells).items():
@@ -237,7 +237,7 @@ def gamma_table(cells: pd.DataFrame) -> str:
 # ---- figures
 
 
-def gains(runs: pd.DataFrame):
+def gains(runs):
     """Gains over temperature scaling: sets of outputs below each other, the two parts of the NLL beside each other."""
     looks = {MAP: (figures.BLUE, "o", "γ"), CLASSES: (figures.RED, "s", "class-wise scaling")}
     looks[BOTH] = ("#000000", "D", "both")
@@ -255,7 +255,7 @@ def gains(runs: pd.DataFrame):
     return figure
 
 
-def gamma(cells: pd.DataFrame):
+def gamma(cells):
     """Means over seeds with intervals, and the line on which the fitted gamma is that of training."""
     figure, axes = figures.panels(1, 1, 5.0, 4.0)
     axis = axes[0, 0]

@@ -1,8 +1,8 @@
 """Which post-hoc method, how often is the choice right, and how do other libraries do: on halves of predictions."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,6 @@ TITLES = {
 }
 CELLS = sorted(((classes, examples) for classes in measured.SPREAD for examples in (300, 1000, 5000)), key=np.prod)
 LONG = 15_000  # numbers in the logits, above which fewer repetitions are made
-FOLDS = ((10, 1000), (100, 1000))  # classes, examples
-KINDS = {"stratified": "held out, stratified folds", "unstratified": "held out, folds at random", "fresh": "fresh"}
 SCORES = {  # score -> scale, head
     "nll": (1000, "NLL, 1/1000 nat"),
     "ece": (1000, "ECE, 1/1000"),
@@ -36,11 +34,10 @@ PAIRS = (  # method, less which, the paper that says so
     ("focal_vector_scaling", "vector_scaling", "focalgeo"),
     ("vector_scaling", PLAIN, "focalgeo"),
 )
-REACH = 32.0  # thousandths of a nat; what lies beyond is at the edge of the figure with its number
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """What is measured on splits of each network, then folds and the simulation, least work first."""
+    """What is measured on splits of each network, then the simulation, least work first."""
     seeds = range(flags.seeds)
     installed = [name for name, peer in PEERS.items() if timing.version(peer.package)]
     for network, paths in measured.sources(flags.predictions).items():
@@ -51,9 +48,6 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         for part, make in (("choice", measured.choices), ("criterion", measured.by_criteria)):
             at = (paths, network, seeds)
             yield Job({"network": network}, seeds, lambda out, make=make, at=at: make(*at), part=part)
-    for at in FOLDS:
-        make = lambda out, at=at: [measured.folded(*at, seed) for seed in range(10)]  # noqa: E731
-        yield Job(dict(zip(("classes", "examples"), at, strict=True)), range(10), make, part="folds")
     for classes, examples in CELLS:
         repetitions = max(10, round(min(1.0, LONG / (classes * examples)) * flags.repetitions / 10) * 10)
         for truth in TRUTHS:
@@ -105,7 +99,7 @@ def choice_table(choice) -> str:
     lines = []
     for network in choice.network.unique():
         runs = rows_where(choice, network=network)
-        said = ", ".join(f"{title(name)} {count}" for name, count in _counts(runs.chosen).items())
+        said = ", ".join(f"{title(name)} {count}" for name, count in Counter(runs.chosen).items())
         for against in ("uncalibrated", PLAIN):
             compared = [row.get(against) for row in runs.against]
             cells = [_beyond(compared, metric) for metric in ("nll", "brier", "ece", "accuracy")]
@@ -116,42 +110,38 @@ def choice_table(choice) -> str:
     return markdown((*heads, "NLL worse / better", "Brier", "ECE", "accuracy"), lines)
 
 
+def _simulated(simulation: list[dict], heads: Sequence[str], cells: Callable[[dict, str], list[str]]) -> str:
+    """A line for each cell. cells: of a cell and its right method."""
+    lines = []
+    for cell in simulation:
+        size = [cell["truth"], str(cell["classes"]), f"{cell['examples']:,}", str(cell["repetitions"])]
+        lines.append([*size, *cells(cell, TRUTHS[cell["truth"]][0])])
+    return markdown(["truth", "classes", "examples", "repetitions", *heads], lines)
+
+
 def simulation_table(simulation) -> str:
     """What was chosen, in percent of the repetitions."""
-    order, lines = list(METHODS), []
-    for cell in simulation:
-        right, share = TRUTHS[cell["truth"]][0], 100 / cell["repetitions"]
-        sides = [np.sign(order.index(name) - order.index(right)) for name in cell["chosen"]]
-        counts = [
-            sum(n for at, n in zip(sides, cell["chosen"].values(), strict=True) if at == side) for side in (-1, 0, 1)
-        ]
+
+    def cells(cell: dict, right: str) -> list[str]:
+        order, share, sides = list(METHODS), 100 / cell["repetitions"], {-1: 0, 0: 0, 1: 0}
+        for name, count in cell["chosen"].items():
+            sides[np.sign(order.index(name) - order.index(right))] += count
         most = sorted(cell["chosen"].items(), key=lambda item: -item[1])
         said = ", ".join(f"{title(name)} {share * count:.0f}" for name, count in most)
-        lines.append([*_cell_heads(cell), title(right), *(f"{share * count:.0f}" for count in counts), said])
-    heads = ("truth", "classes", "examples", "repetitions", "right method", "plainer %", "right %")
-    return markdown((*heads, "more complex %", "chosen %"), lines)
+        return [title(right), *(f"{share * count:.0f}" for count in sides.values()), said]
+
+    return _simulated(simulation, ("right method", "plainer %", "right %", "more complex %", "chosen %"), cells)
 
 
 def excess_table(simulation) -> str:
     """The mean excess NLL over the truth, in thousandths of a nat."""
-    lines = []
-    for cell in simulation:
-        rules = ("uncalibrated", PLAIN, TRUTHS[cell["truth"]][0], "chosen", "at_least_temperature", "least")
-        lines.append([*_cell_heads(cell), *(f"{abs(1000 * cell['excess'][rule]):.1f}" for rule in rules)])
-    heads = ("truth", "classes", "examples", "repetitions", "as given", title(PLAIN), "right method", "chosen")
-    return markdown((*heads, "chosen or temperature", "least"), lines)
 
+    def cells(cell: dict, right: str) -> list[str]:
+        rules = ("uncalibrated", PLAIN, right, "chosen", "at_least_temperature", "least")
+        return [f"{abs(1000 * cell['excess'][rule]):.1f}" for rule in rules]
 
-def folds_table(folds) -> str:
-    """Held-out NLL less temperature scaling's by two kinds of folds, and on fresh examples: means and their errors."""
-    lines = []
-    for classes, examples in FOLDS:
-        runs = rows_where(folds, classes=classes, examples=examples)
-        for name in measured.FOLDED[1:]:
-            values = [1000 * (runs[kind].str[name] - runs[kind].str[PLAIN]) for kind in KINDS]
-            cells = [f"{value.mean():+.1f} ± {value.sem():.1f}" for value in values]
-            lines.append([f"{classes}", f"{examples:,}", f"{len(runs)}", title(name), *cells])
-    return markdown(("classes", "examples", "repetitions", "method", *KINDS.values()), lines)
+    heads = ("as given", title(PLAIN), "right method", "chosen", "chosen or temperature", "least")
+    return _simulated(simulation, heads, cells)
 
 
 def criterion_table(criterion) -> str:
@@ -196,11 +186,6 @@ def _cell(value: Interval) -> str:
     return f"{mean} ({low} to {high})"
 
 
-def _counts(values: pd.Series) -> dict[str, int]:
-    values = list(values)
-    return {value: values.count(value) for value in dict.fromkeys(values)}
-
-
 def _beyond(compared: list[dict | None], metric: str) -> str:
     sign = -1 if metric == "accuracy" else 1
     ends = [sorted(sign * end for end in row[metric][1:]) for row in compared if row]
@@ -211,10 +196,6 @@ def _seconds(runs: pd.DataFrame, network: str, method: str) -> str:
     return f"{column(runs, 'processor_seconds', network=network, method=method).median():.2g}"
 
 
-def _cell_heads(cell: dict[str, Any]) -> list[str]:
-    return [cell["truth"], f"{cell['classes']}", f"{cell['examples']:,}", f"{cell['repetitions']}"]
-
-
 def forest(methods, peers):
     """A panel for each network: each method's NLL less that of temperature scaling; other libraries in orange."""
     networks, runs = list(methods.network.unique()), pd.concat([methods, peers])
@@ -222,19 +203,15 @@ def forest(methods, peers):
     labels |= {name: f"{PEERS[name].package}: {PEERS[name].title}" for name in peers.method.unique()}
     figure, axes = figures.panels(1, len(networks), 3.2 + 2.6 * len(networks), 0.8 + 0.22 * len(labels), sharey=True)
     for axis, network in zip(axes[0], networks, strict=True):
-        axis.axvline(0, color="0.5", linewidth=1)
         for place, name in enumerate(labels):
             value = less(runs, network, {"method": name}, {"method": PLAIN}, "nll", 1000)
             colour = figures.RED if name in PEERS else figures.BLUE
-            if abs(value.mean) > REACH:
-                axis.text(
-                    np.sign(value.mean) * REACH, place, f"{value.mean:+.0f} ▸", color=colour, ha="right", va="center"
-                )
-            else:
-                figures.intervals(axis, [place], [value], along="x", color=colour, marker="o")
-        axis.set(xlim=(-REACH, REACH), title=TITLES[network].replace(", ", "\n"))
-    axes[0, 0].set_yticks(range(len(labels)), list(labels.values()))
-    axes[0, 0].set_ylim(len(labels) - 0.4, -0.6)
+            figures.intervals(axis, [-place], [value], along="x", color=colour, marker="o")
+        axis.axvline(0, color="0.5", linewidth=1)
+        axis.set_xscale("symlog", linthresh=30, linscale=2)
+        axis.set_xticks((-20, 0, 20, 300), ("-20", "0", "20", "300"))
+        axis.set(title=TITLES[network].replace(", ", "\n"))
+    axes[0, 0].set_yticks(range(0, -len(labels), -1), list(labels.values()))
     figure.supxlabel("NLL less temperature scaling's, thousandths of a nat (left is better)", fontsize=9)
     return figure
 
@@ -248,7 +225,6 @@ QUESTION = Question(
         "choice": choice_table,
         "simulation": simulation_table,
         "excess": excess_table,
-        "folds": folds_table,
         "criterion": criterion_table,
         "peers": peers_table,
     },

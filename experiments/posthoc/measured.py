@@ -6,6 +6,7 @@ other rows, so that it has no noise of labels: 0 is the truth itself.
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,14 +29,13 @@ PLAIN = peers.PLAIN
 CRITERIA = ("nll", "ece")
 COMPARED = ("nll", "brier", "accuracy", "ece")
 CLIP = float(np.finfo(np.float32).eps)  # below it scikit-learn's log_loss of float32 probabilities does not go
-NUM_RESAMPLES, NUM_FOLDS, FRESH = 1000, 5, 10_000
+NUM_RESAMPLES, FRESH = 1000, 10_000
 SPREAD = {
     3: 2.0,
     10: 4.0,
     100: 6.0,
 }  # of the logits, by classes: a calibrated model then is right 70 to 75 times in 100
 TEMPERATURE, GAMMA, SCALE_SPREAD, BIAS_SPREAD = 1.3, 2.0, 0.2, 0.5
-FOLDED = (PLAIN, "vector_scaling", "structured_matrix_scaling")
 Truth = Callable[[np.ndarray], np.ndarray]  # from logits [examples, classes] to true log-probabilities
 
 
@@ -199,13 +199,13 @@ TRUTHS: dict[str, tuple[str, Callable[[int, np.random.Generator], Truth]]] = {  
 }
 
 
-def drawn(truth: str, classes: int, examples: int, seed: int) -> tuple[Half, np.ndarray, np.ndarray, Any]:
-    """Examples, fresh logits with their true log-probabilities, and the generator that drew them."""
+def drawn(truth: str, classes: int, examples: int, seed: int) -> tuple[Half, np.ndarray, np.ndarray]:
+    """Examples, and fresh logits with their true log-probabilities."""
     generator = np.random.default_rng([seed, classes, examples])
     true = TRUTHS[truth][1](classes, generator)
     logits, fresh = (SPREAD[classes] * generator.standard_normal((count, classes)) for count in (examples, FRESH))
     labels = (true(logits) + generator.gumbel(size=logits.shape)).argmax(1).astype(np.int32)
-    return Half(np.float32(logits), labels), np.float32(fresh), true(fresh).astype(np.float64), generator
+    return Half(np.float32(logits), labels), np.float32(fresh), true(fresh).astype(np.float64)
 
 
 def repetition(truth: str, classes: int, examples: int, seed: int) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def repetition(truth: str, classes: int, examples: int, seed: int) -> dict[str, 
     "least" is the excess of the method of least NLL by fits of the other folds: the choice without a test.
     "at_least_temperature": of temperature scaling wherever the choice says to leave the outputs as they are.
     """
-    val, fresh, true, _ = drawn(truth, classes, examples, seed)
+    val, fresh, true = drawn(truth, classes, examples, seed)
     found = calibration.compare(val, criteria=("nll",), metrics=("nll",), seed=seed)
     excess = {}
     for fit in found.fits:
@@ -230,44 +230,6 @@ def repetition(truth: str, classes: int, examples: int, seed: int) -> dict[str, 
 def cell(of: dict[str, Any], repetitions: int) -> dict[str, Any]:
     """Of a truth, number of classes and of examples: how often each method was chosen, and the mean excess NLL."""
     rows = [repetition(**of, seed=seed) for seed in range(repetitions)]
-    chosen = [row["chosen"] for row in rows]
     excess = {name: float(np.mean([row["excess"][name] for row in rows])) for name in rows[0]["excess"]}
-    counts = {name: chosen.count(name) for name in dict.fromkeys(chosen)}
-    return {**of, "repetitions": repetitions, "chosen": counts, "excess": excess}
-
-
-def stratified(labels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Folds that differ by at most one example of any class."""
-    shuffled = generator.permutation(len(labels))
-    fold = np.empty(len(labels), np.int64)
-    fold[shuffled[np.argsort(labels[shuffled], kind="stable")]] = np.arange(len(labels)) % NUM_FOLDS
-    return fold
-
-
-def unstratified(labels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Folds at random, whatever the labels."""
-    return generator.permutation(len(labels)) % NUM_FOLDS
-
-
-def folded(classes: int, examples: int, seed: int) -> dict[str, Any]:
-    """Held-out NLL by both kinds of folds, and NLL of a fit of four fifths on fresh examples, of each method.
-
-    A fold that is stratified by label has the class shares of the examples that are fitted on, which fresh examples
-    have only by chance: methods that move classes come out too good.
-    """
-    (logits, labels), fresh, true, generator = drawn("temperature", classes, examples, seed)
-    folds = {kind.__name__: kind(labels, generator) for kind in (stratified, unstratified)}
-    found = {kind: {name: _held_out_nll(name, logits, labels, fold) for name in FOLDED} for kind, fold in folds.items()}
-    found["fresh"] = {}
-    for name in FOLDED:
-        fit = calibration.fit(name, logits, labels, mask=folds["unstratified"] != 0)
-        found["fresh"][name] = float(-(np.exp(true) * np.asarray(fit.predict_log_proba(fresh))).sum(1).mean())
-    return {"classes": classes, "examples": examples, "seed": seed, **found}
-
-
-def _held_out_nll(name: str, logits: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> float:
-    log_probs = np.empty_like(logits)
-    for index in range(NUM_FOLDS):
-        fit = calibration.fit(name, logits, labels, mask=fold != index)
-        log_probs[fold == index] = np.asarray(fit.predict_log_proba(logits))[fold == index]
-    return float(calibration.nll(log_probs, labels))
+    chosen = Counter(row["chosen"] for row in rows)
+    return {**of, "repetitions": repetitions, "chosen": dict(chosen), "excess": excess}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import combinations, pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,22 +66,14 @@ def fields_of(method: str, strength: float, times: float, rate: float | None) ->
     )
 
 
-def train(out: Path, method: str, strength: float, times: float, rate: float | None, seeds: int, **more: Any):
-    """The runs of a method at a strength; "val nll" is of the outputs as trained. more: fields of its job beside."""
-    fields = fields_of(method, strength, times, rate) | {"sweep.seed": tuple(range(seeds))} | more
-    workdir = jobs.trained(CONFIG, out / f"{method},{strength:g},{times:g},seeds={seeds}", fields)
-    of = {"method": method, "strength": strength, "times": times}
-    runs = jobs.measured(workdir, CONFIG, of, {"rate": "learning_rate", "seed": "seed"})
-    return [run | {"rate": rate or round(run["rate"], 6)} for run in runs]
-
-
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """Every method at every strength and rate, then each at its choice for as long as the costliest takes."""
 
     def job(method: str, strength: float, times: float = 1.0, rate: float | None = None) -> Job:
         of = {"method": method, "strength": strength, "times": times} | ({"rate": rate} if rate else {})
-        make = lambda out: train(out, method, strength, times, rate, flags.seeds)  # noqa: E731
-        return Job(of, range(flags.seeds), make, 4 * times * (1 if rate else len(RATES)))
+        how = {"tags": {"rate": "learning_rate", "seed": "seed"}, "seconds": 4 * times * (1 if rate else len(RATES))}
+        how["more"] = lambda run, *_: {"rate": rate or round(run["rate"], 6)}
+        return jobs.sweep(of, range(flags.seeds), CONFIG, fields_of(method, strength, times, rate), **how)
 
     first = [job(method, strength) for method in METHODS for strength in METHODS[method].strengths]
     fields = {method: fields_of(method, METHODS[method].strengths[-1], 1, RATES[0]) for method in METHODS}
@@ -101,7 +92,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 # ---- statistics
 
 
-def at_best_rate(runs: pd.DataFrame, method: str) -> dict[float, pd.DataFrame]:
+def at_best_rate(runs, method: str) -> dict[float, pd.DataFrame]:
     """Strength -> the runs that learned something, at the rate of the lower mean NLL on val.
 
     A seed that learned nothing rules a rate out.
@@ -115,14 +106,14 @@ def at_best_rate(runs: pd.DataFrame, method: str) -> dict[float, pd.DataFrame]:
     return best
 
 
-def chosen(runs: pd.DataFrame, method: str) -> tuple[float, float]:
+def chosen(runs, method: str) -> tuple[float, float]:
     """Strength and rate of the lowest mean NLL on val."""
     best = at_best_rate(runs, method)
     strength = min(best, key=lambda strength: best[strength]["val nll"].mean())
     return strength, best[strength].rate.iloc[0]
 
 
-def longest(runs: pd.DataFrame, method: str) -> pd.DataFrame:
+def longest(runs, method: str) -> pd.DataFrame:
     """The runs of equal cost: the method's longest, at the strength and rate chosen on val."""
     strength, rate = chosen(runs, method)
     times = rows_where(runs, method=method).times.max()
@@ -130,12 +121,12 @@ def longest(runs: pd.DataFrame, method: str) -> pd.DataFrame:
     return own[own.accuracy >= numbers.LEARNED]
 
 
-def plain(runs: pd.DataFrame) -> pd.DataFrame:
+def plain(runs) -> pd.DataFrame:
     """The runs of cross-entropy alone."""
     return at_best_rate(runs, "plain")[0.0]
 
 
-def mean_log(runs: pd.DataFrame) -> float:
+def mean_log(runs) -> float:
     """The mean of the log trace; NaN where one is not above 0."""
     return float(np.log(runs[TRACE].where(runs[TRACE] > 0)).mean(skipna=False))
 
@@ -147,7 +138,7 @@ class Level(NamedTuple):
     runs: pd.DataFrame
 
 
-def at_level(runs: pd.DataFrame, method: str) -> Level | None:
+def at_level(runs, method: str) -> Level | None:
     """Numbers at half of plain's trace, on the line between the first neighbours in strength that lie about it.
 
     Plain cross-entropy is the weakest strength of each. None where no strength reaches the level.
@@ -164,7 +155,7 @@ def at_level(runs: pd.DataFrame, method: str) -> Level | None:
     return None
 
 
-def claims(runs: pd.DataFrame) -> list[Claim]:
+def claims(runs):
     """At half the trace each method against plain and against each other; at equal cost each against plain."""
     levels = {method: at_level(runs, method) for method in FLATTENING}
     points, nats = {"scale": 100, "unit": "points", "what": ""}, {"unit": "nats", "what": ""}
@@ -204,11 +195,11 @@ def claims(runs: pd.DataFrame) -> list[Claim]:
     return told
 
 
-def _means(runs: pd.DataFrame, columns: dict[str, Number]) -> list[str]:
+def _means(runs, columns: dict[str, Number]) -> list[str]:
     return [shown(numbers.level(runs, name), scale=number.scale) for name, number in columns.items()]
 
 
-def level_table(runs: pd.DataFrame) -> str:
+def level_table(runs):
     """Of each method the numbers at half the trace, means over seeds, and the strengths between which it lies."""
     rows = [["cross-entropy, the whole trace", "", *_means(plain(runs), NUMBERS)]]
     for method in FLATTENING:
@@ -217,7 +208,7 @@ def level_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["at half the trace", "strength between", *(title for title, _ in NUMBERS.values())], rows)
 
 
-def strengths_table(runs: pd.DataFrame) -> str:
+def strengths_table(runs):
     """Every method and strength at the rate chosen on val, means over seeds."""
     rows, columns = [], NUMBERS | CURVATURE
     for method, (title, field, *_) in METHODS.items():
@@ -227,7 +218,7 @@ def strengths_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["method", "strength", "rate", "n", *(title for title, _ in columns.values())], rows)
 
 
-def cost_table(runs: pd.DataFrame, operations: dict[str, float]) -> str:
+def cost_table(runs, operations: dict[str, float]):
     """Operations of a step, epochs of equal cost, and the numbers then, means over seeds."""
     rows = []
     for method, (title, field, *_) in METHODS.items():
@@ -238,7 +229,7 @@ def cost_table(runs: pd.DataFrame, operations: dict[str, float]) -> str:
     return numbers.markdown([*heads, *(title for title, _ in NUMBERS.values())], rows)
 
 
-def trace(runs: pd.DataFrame):
+def trace(runs):
     """Calibration against the trace: means over seeds with intervals; each line begins at plain cross-entropy."""
     words = {
         "ece": ("test ECE as trained, %", 100),

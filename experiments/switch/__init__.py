@@ -1,6 +1,7 @@
 """A network that changes its loss on the way: how fast curvature and calibration follow."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,23 +59,18 @@ WAYS = [Way(gamma, 0, "fresh", gamma) for gamma in GAMMAS]
 WAYS += [Way(source, *point, gamma) for point in POINTS for source in GAMMAS for gamma in GAMMAS]
 
 
-def workdir_of(out: Path, way: Way, seeds: int) -> Path:
-    """The folder of a way's job."""
-    return out / f"{way.source:g}_to_{way.gamma:g},_{way.at},_{way.optimizer},_seeds={seeds}"
-
-
-def fields_of(out: Path, way: Way, seeds: int) -> dict[str, Any]:
+def fields_of(out: Path, way: Way, seeds: Sequence[int]) -> dict[str, Any]:
     """What the job of a way has beside the config.
 
     From half way the schedule is what was left of it; from the end the rate is a tenth, and a hundredth for the last
     ten epochs.
     """
-    fields = MEASURED | {"loss.gamma": way.gamma, "sweep.seed": tuple(range(seeds))}
+    fields = MEASURED | {"loss.gamma": way.gamma}
     if not way.at:
         return fields | {"checkpoint.every": HALF * STEPS_PER_EPOCH, "checkpoint.keep": 2}
     rate, decays = (0.1, (10, 20)) if way.at == HALF else (0.01, (20,))
     return fields | {
-        "start.run": str(workdir_of(out, Way(way.source, 0, "fresh", way.source), seeds)),
+        "start.run": str(out / jobs.folder(Way(way.source, 0, "fresh", way.source)._asdict(), seeds)),
         "start.step": way.at * STEPS_PER_EPOCH,
         "start.optimizer": way.optimizer,
         "optimizer.learning_rate": rate,
@@ -83,16 +79,10 @@ def fields_of(out: Path, way: Way, seeds: int) -> dict[str, Any]:
     }
 
 
-def train(out: Path, way: Way, seeds: int, **more: Any) -> list[dict[str, Any]]:
-    """The runs of a way: final numbers, and "path". more: what its job has beside, as for a quick test."""
-    workdir = jobs.trained(CONFIG, workdir_of(out, way, seeds), fields_of(out, way, seeds) | more)
-    return jobs.measured(workdir, CONFIG, way._asdict(), {"seed": "seed"}, more=lambda rows: {"path": path_of(rows)})
+def path_of(run: dict, rows: list, workdir: Path) -> dict[str, dict[str, list[float]]]:
+    """The run's "path", numbers on val: "epoch", "ece" (25 bins), "nll", "p_y", "lambda_max", "trace" by epoch.
 
-
-def path_of(rows: list) -> dict[str, list[float]]:
-    """Numbers on val by epoch: "epoch", "ece" (25 bins), "nll", "p_y", "lambda_max", "trace"; the last after training.
-
-    ECE and NLL in nats and shares, curvature of cross-entropy.
+    ECE and NLL in shares and nats, curvature of cross-entropy; the last is after training.
     """
     epochs = sorted({row.epoch for row in select(rows, Diagnostic, split="val") if row.epoch is not None})
     bins = select(rows, ReliabilityBin, name="reliability", split="val", method=None)
@@ -108,30 +98,31 @@ def path_of(rows: list) -> dict[str, list[float]]:
     }.items():
         of_epoch = {epochs[-1] if row.epoch is None else row.epoch: row.value for row in measurements}
         path[name] = [of_epoch[epoch] for epoch in epochs]
-    return path
+    return {"path": path}
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """A job for each way; later ones go on from the first two."""
     seeds = range(flags.seeds)
     for way in WAYS:
-        yield Job(way._asdict(), seeds, lambda out, way=way: train(out, way, len(seeds)), 14)
+        fields = functools.partial(fields_of, way=way, seeds=seeds)
+        yield jobs.sweep(way._asdict(), seeds, CONFIG, fields, seconds=14, more=path_of)
 
 
 # ---- statistics
 
 
-def of(runs: pd.DataFrame, *way: Any) -> pd.DataFrame:
+def of(runs, *way: Any) -> pd.DataFrame:
     """The runs of a way."""
     return rows_where(runs, **Way(*way)._asdict())
 
 
-def throughout(runs: pd.DataFrame, gamma: float) -> pd.DataFrame:
+def throughout(runs, gamma: float) -> pd.DataFrame:
     """The runs that were trained with one loss to the end."""
     return of(runs, gamma, 0, "fresh", gamma)
 
 
-def at_epoch(runs: pd.DataFrame, name: str, epoch: float) -> pd.Series:
+def at_epoch(runs, name: str, epoch: float) -> pd.Series:
     """Seed -> a number of its path; of curvature its logarithm, NaN where it is not above 0."""
     values = {}
     for seed, path in zip(runs.seed, runs.path, strict=True):
@@ -140,7 +131,7 @@ def at_epoch(runs: pd.DataFrame, name: str, epoch: float) -> pd.Series:
     return pd.Series(values, dtype=float)
 
 
-def gone(runs: pd.DataFrame, source: float, point: tuple[int, str], name: str, epoch: float) -> np.ndarray:
+def gone(runs, source: float, point: tuple[int, str], name: str, epoch: float) -> np.ndarray:
     """[seeds, 2]: of each seed, how far a switched network is from one that was not, and how far the losses' ends are.
 
     Both are differences of the other loss's network less the first's; the first is of networks that went on from the
@@ -163,7 +154,7 @@ def share_less(one: np.ndarray, *others: np.ndarray) -> Interval:
     return numbers.bootstrapped(min(map(len, (one, *others))), statistic)
 
 
-def claims(runs: pd.DataFrame) -> list[Claim]:
+def claims(runs):
     """Of each direction and point: where it ends, how fast ECE goes, whether curvature goes along."""
     told = []
     for point, when in POINTS.items():
@@ -175,7 +166,7 @@ def claims(runs: pd.DataFrame) -> list[Claim]:
     return told
 
 
-def _of_switch(runs: pd.DataFrame, source: float, point: tuple[int, str]) -> list[Claim]:
+def _of_switch(runs, source: float, point: tuple[int, str]):
     other = GAMMAS[1 - GAMMAS.index(source)]
     words = f"{LOSS[source]} to {LOSS[other]}, {POINTS[point]}"
     switched, whole = of(runs, source, *point, other), throughout(runs, other)
@@ -205,7 +196,7 @@ def _of_switch(runs: pd.DataFrame, source: float, point: tuple[int, str]) -> lis
     return [Claim("focalgeo", f"{words}: {claim}", *verdict) for claim, verdict in told.items()]
 
 
-def shares_table(runs: pd.DataFrame) -> str:
+def shares_table(runs):
     """The share of the way, %, some epochs after the switch."""
     epochs, rows = (2, 6, 10, 20, 30), []
     for point, when in POINTS.items():
@@ -217,20 +208,20 @@ def shares_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["switch", "of", *(f"{epoch} epochs, %" for epoch in epochs)], rows)
 
 
-def ends_table(runs: pd.DataFrame) -> str:
+def ends_table(runs):
     """Where each way ends: numbers on test, curvature of cross-entropy on val, means over seeds."""
     groups = {str(way): own for way in WAYS if len(own := of(runs, *way))}
     return numbers.means_table(["trained with"], groups, ENDS)
 
 
-def paths(runs: pd.DataFrame):
+def paths(runs):
     """ECE and the trace of cross-entropy's Hessian on val: means over seeds against the epochs of both trainings."""
     rows = {"ece": ("ECE on val, %", 100), "trace": ("trace of cross-entropy's\nHessian on val", 1)}
     styles = {(HALF, "kept"): ("--", "from half way"), (EPOCHS, "fresh"): (":", "after the end")}
     colours = dict(zip(GAMMAS, (figures.BLUE, figures.RED), strict=True))  # of the loss that is trained with
     figure, axes = figures.panels(2, 2, 8.6, 5.4, sharex=True, sharey="row")
 
-    def line(axis, own: pd.DataFrame, name: str, begin: int, **style: Any) -> None:
+    def line(axis, own, name: str, begin: int, **style: Any) -> None:
         if len(own):
             scale = rows[name][1]
             means = scale * np.mean([path[name] for path in own.path], 0)

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from experiments import figures, jobs, numbers
-from experiments.numbers import OUTPUTS, Claim, Number, column, rows_where
+from experiments.numbers import OUTPUTS, Number, column, rows_where
 from experiments.question import Flags, Job, Parts, Question
+from focalgeo import records
 from focalgeo.rows import Seconds, select
 
 CONFIG = "configs/sst.py:small"
@@ -59,32 +59,23 @@ CLAIMS = (  # training, number, words, source
 )
 
 
-def fields_of(way: str, data: str | None, **more: Any) -> dict[str, Any]:
-    """What a job has beside the config."""
-    return NETWORK | WAYS[way][2] | ({"data.name": data} if data else {}) | more
-
-
-def train(out: Path, way: str, seed: int, data: str | None, **more: Any) -> list[dict[str, Any]]:
-    """The run of a way and a seed. more: what its job has beside, as for a quick test."""
-    config, of = f"{CONFIG},{WAYS[way][1]}", {"training": way, "seed": seed}
-    workdir = jobs.trained(config, out / f"{way},seed={seed}", fields_of(way, data, seed=seed, **more))
-
-    def seconds(rows: list) -> dict[str, float]:
-        return {"train seconds": sum(row.value for row in select(rows, Seconds, phase="train"))}
-
-    return jobs.measured(workdir, config, of, {}, more=seconds)
+def train_seconds(run: dict, rows: list, workdir: Path) -> dict[str, float]:
+    """Of training alone."""
+    return {"train seconds": sum(row.value for row in select(records.read_rows(workdir), Seconds, phase="train"))}
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """Operations of a step, then seed by seed."""
-    costs = {
-        way: lambda way=way: jobs.operations(f"{CONFIG},{WAYS[way][1]}", fields_of(way, flags.data)) for way in WAYS
+    jobs_of = {
+        way: (f"{CONFIG},{word}", NETWORK | fields | ({"data.name": flags.data} if flags.data else {}))
+        for way, (_, word, fields) in WAYS.items()
     }
-    yield Job({}, (), lambda out: {way: cost() for way, cost in costs.items()}, part="operations")
+    cost = lambda out: {way: jobs.operations(*own) for way, own in jobs_of.items()}  # noqa: E731
+    yield Job({}, (), cost, part="operations")
     for seed in range(flags.seeds):
-        for way in WAYS:
-            make = lambda out, way=way, seed=seed: train(out, way, seed, flags.data)  # noqa: E731
-            yield Job({"training": way}, (seed,), make, 180 if way in ("ce", "fl3") else 540)
+        for way, own in jobs_of.items():
+            seconds = 180 if way in ("ce", "fl3") else 540
+            yield jobs.sweep({"training": way}, (seed,), *own, seconds=seconds, more=train_seconds)
 
 
 def groups(runs):
@@ -93,7 +84,7 @@ def groups(runs):
     return {title: rows_where(runs, training=way) for way, (title, *_) in WAYS.items()}
 
 
-def claims(runs) -> list[Claim]:
+def claims(runs):
     """Of each way of training beside cross-entropy."""
     runs, told = numbers.with_own(runs), []
     for way, number, words, source in CLAIMS:
@@ -103,13 +94,13 @@ def claims(runs) -> list[Claim]:
     return told
 
 
-def changes_table(runs) -> str:
+def changes_table(runs):
     """Differences to cross-entropy, paired by seed."""
     base, *others = groups(runs).items()
     return numbers.changes_table(["less cross-entropy's"], dict(others), base[1], NUMBERS)
 
 
-def cost_table(runs, operations) -> str:
+def cost_table(runs, operations):
     """Operations of a step and seconds of training, as multiples of cross-entropy's."""
     seconds = runs.groupby("training")["train seconds"].mean()
     rows = [

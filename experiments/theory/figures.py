@@ -19,14 +19,22 @@ P = np.linspace(0.001, 0.999, 999)
 TRUE = np.array([0.55, 0.3, 0.15], np.float32)
 PERCENTILES = (3, 12, 20)
 PAIRS = ((0.5, 0.8), (2.0, 0.46))  # gamma and T of Komisarenko & Kull, Fig. 7
-PROBABILITY = "probability p of the true class"
+TRUE_CLASS = "probability p of the true class"
 _CORNERS = np.array([[0.5, np.sqrt(0.75)], [0, 0], [1, 0]])
 
 
-def _curves(axis: Any, x: Any, curves: Mapping[float, Any], colours: Iterable[str] = CURVES, **style: Any) -> None:
-    """A curve for each gamma, named by it."""
-    for (gamma, y), colour in zip(curves.items(), colours, strict=False):
-        axis.plot(x, y, color=colour, label=f"γ = {gamma:g}", **style)
+def _curves(axis: Any, x: Any, curves: Mapping[Any, Any], colours: Iterable[str] = CURVES, **style: Any) -> None:
+    """A curve for each gamma, or word, named by it."""
+    for (name, y), colour in zip(curves.items(), colours, strict=False):
+        axis.plot(x, y, color=colour, label=name if isinstance(name, str) else f"γ = {name:g}", **style)
+
+
+def _dress(axes: Any, *titles: str, **options: Any) -> None:
+    """Titles, what all axes share, and legends."""
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set(title=title, **options)
+        if axis.get_legend_handles_labels()[1]:
+            axis.legend(fontsize=8)
 
 
 def kimura_1():
@@ -36,13 +44,13 @@ def kimura_1():
     slopes = {gamma: -np.asarray(theory.focal_slope(P, gamma)) for gamma in (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)}
     for axis in (whole, near):
         _curves(axis, P, slopes)
-    _curves(ratio, P, {gamma: theory.logit_curvature_ratio(P, gamma) for gamma in slopes if gamma}, CURVES[1:])
-    ratio.axhline(1, color=MUTED, linestyle=":")
-    ratio.text(1, 1.14, "cross-entropy", color=MUTED, ha="right", fontsize=8.5)
-    whole.set(title="Size of the gradient in p", xlabel=PROBABILITY, ylabel="|dl/dp|", yscale="log", ylim=(1e-6, 1e3))
-    whole.legend(loc="lower left", ncols=2)
-    near.set(title="The same near p = 1", xlabel=PROBABILITY, ylabel="|dl/dp|", xlim=(0.5, 1), ylim=(0, 2.6))
-    ratio.set(title="Curvature in the logit: ρ(p)", xlabel=PROBABILITY, ylabel="ρ, cross-entropy = 1", ylim=(-1.5, 4.6))
+    _curves(ratio, P, {gamma: theory.logit_curvature_ratio(P, gamma) for gamma in slopes}, CURVES)
+    whole.set(yscale="log", ylim=(1e-6, 1e3), ylabel="|dl/dp|")
+    near.set(xlim=(0.5, 1), ylim=(0, 2.6))
+    ratio.set(ylim=(-1.5, 4.6), ylabel="ρ, cross-entropy (γ = 0) is 1")
+    _dress(
+        axes[0], "Size of the gradient in p", "The same near p = 1", "Curvature in the logit: ρ(p)", xlabel=TRUE_CLASS
+    )
     return figure
 
 
@@ -52,24 +60,19 @@ def mukhoti_4a_7():
     ratio, star, optimum = axes[0]
     _curves(ratio, P, {gamma: theory.gradient_ratio(P, gamma) for gamma in (0.5, 1.0, 2.0, 3.0, 5.0, 7.0)})
     ratio.axhline(1, color=MUTED, linestyle=":")
-    ratio.set(title="Fig. 4(a): gradient ratio G(p, γ)", xlabel=PROBABILITY, ylabel="G", ylim=(0, 2))
+    ratio.set(ylim=(0, 2), ylabel="G")
     p0 = np.linspace(0.1, 0.6, 501)
     star.plot(p0, theory.gamma_star(p0), color=INK)
     for at, gamma in ((0.1968, 5.0), (0.2526, 3.0), (0.2976, 2.0)):
-        star.plot([at], [gamma], "o", color=CURVES[0], markersize=5)
-        star.text(at + 0.015, gamma, f"γ = {gamma:g} at p0 = {at:.3f}", fontsize=8.5)
-    star.text(0.5, 0.4, "0 from 1/2 on", fontsize=8.5)
-    star.set(title="γ*(p0): G = 1 there, below 1 beyond", xlabel="p0", ylabel="γ*", ylim=(-0.3, 15))
+        star.plot([at], [gamma], "o", color=CURVES[0], label=f"γ = {gamma:g} at p0 = {at:.3f}")
+    star.set(ylim=(-0.3, 15), ylabel="γ*, 0 from p0 = 1/2 on")
     true = np.linspace(0.005, 0.995, 199)
     rows = np.stack([true, 1 - true], axis=1)
-    optimum.plot([0, 1], [0, 1], color=MUTED, linestyle=":")
-    best = {gamma: theory.optimal_prediction(rows, gamma)[:, 0] for gamma in (1.0, 2.0, 3.0, 5.0)}
-    _curves(optimum, true, best, CURVES[1:])
-    optimum.plot([0.8], [0.6266], "o", color=INK, markersize=4)
-    optimum.text(0.68, 0.33, "0.8 → 0.627", fontsize=8.5)
-    optimum.set(title="Fig. 7: prediction of least risk", xlabel="true probability p", ylabel="q")
-    for axis in (ratio, optimum):
-        axis.legend(fontsize=8.5)
+    _curves(optimum, true, {gamma: theory.optimal_prediction(rows, gamma)[:, 0] for gamma in (0.0, 1.0, 2.0, 3.0, 5.0)})
+    optimum.plot([0.8], [0.6266], "o", color=INK, label="0.8 → 0.627")
+    optimum.set(ylabel="q")
+    titles = ("Fig. 4(a): gradient ratio G(p, γ)", "γ*(p0): G = 1 there", "Fig. 7: prediction of least risk")
+    _dress(axes[0], *titles, xlabel=TRUE_CLASS)
     return figure
 
 
@@ -81,48 +84,43 @@ def komisarenko_1():
     q, labels = jax.nn.sigmoid(log_odds), np.ones(len(log_odds), np.int32)
     logits = jnp.stack([jnp.zeros_like(log_odds), jnp.asarray(log_odds)], axis=1)
     for axis, gamma in zip(of_losses, (0.5, 3.0), strict=True):
-        axis.plot(q, -jnp.log(q), color=MUTED, linestyle="--", label="cross-entropy")
-        axis.plot(q, losses.focal_loss(logits, labels, gamma), color=CURVES[0], label="focal loss")
-        proper = jax.jit(theory.proper_focal_loss)(logits, labels, gamma)
-        axis.plot(q, proper, color=CURVES[1], label="its proper part")
-        axis.set(title=f"Loss of the true class, γ = {gamma:g}", ylabel="nats", ylim=(0, 3))
-    maps.plot([0, 1], [0, 1], color=MUTED, linestyle=":")
-    gammas = (-0.95, -0.5, 0.5, 1.0, 3.0)
+        focal, proper = (
+            losses.focal_loss(logits, labels, gamma),
+            jax.jit(theory.proper_focal_loss)(logits, labels, gamma),
+        )
+        _curves(axis, q, {"focal loss": focal, "its proper part": proper, "cross-entropy": -jnp.log(q)})
+        axis.set(ylabel="nats", ylim=(0, 3))
+    gammas = (-0.95, -0.5, 0.0, 0.5, 1.0, 3.0)
     _curves(maps, q, {gamma: jax.nn.sigmoid(calibration.binary_focal_calibration(log_odds, gamma)) for gamma in gammas})
-    maps.set(title="Focal calibration map", ylabel="calibrated probability")
-    for axis in axes[0]:
-        axis.set(xlabel="predicted probability q")
-        axis.legend(fontsize=8.5)
+    titles = ("Loss of the true class, γ = 0.5", "Loss of the true class, γ = 3", "Focal calibration map")
+    _dress(axes[0], *titles, xlabel="predicted probability q")
     return figure
 
 
 def komisarenko_2_6(matching_temperatures, printed_pairs):
     """Komisarenko & Kull, Figs. 2 and 6: best 1/T by gamma and its error, beside the printed lines and pairs."""
     figure, axes = figures.panels(2, 3, 10.5, 6.2)
-    titles = ("Two classes (Fig. 2)", "Three classes (Fig. 6)", "Four classes")
-    for (line, error), fit, title in zip(axes.T, matching_temperatures, titles, strict=True):
-        rows, classes = fit["rows"], fit["num_classes"]
-        gammas, temperatures, errors, of_line = (np.array([row[name] for row in rows]) for name in rows[0])
-        (slope, intercept), (ours, ours_0), end = fit["printed_line"], fit["our_line"], fit["our_line_up_to_gamma"]
-        line.plot(gammas, 1 / temperatures, "o", color=CURVES[0], markersize=4, label="best 1/T")
-        paper = f"paper: {slope:g} γ + {intercept:g}"
-        line.plot(gammas, slope * gammas + intercept, "--", color=CURVES[1], label=paper)
-        label = f"fit up to γ = {end:g}: {ours:.3f} γ + {ours_0:.3f}"
-        line.plot(gammas, ours * gammas + ours_0, color=CURVES[0], linewidth=1, label=label)
-        printed = [
-            (pair["gamma"], 1 / pair["printed_temperature"]) for pair in printed_pairs if pair["num_classes"] == classes
-        ]
-        line.plot(
-            *np.array(printed or [(np.nan, np.nan)]).T, "x", color=CURVES[1], label="printed pairs" if printed else None
+    for (line, error), fit in zip(axes.T, matching_temperatures, strict=True):
+        gammas, temperatures, errors, of_line = (
+            np.array([row[name] for row in fit["rows"]]) for name in fit["rows"][0]
         )
-        line.set(title=title, xlabel="γ", ylabel="1/T")
-        error.plot(gammas, errors, "o-", color=CURVES[0], markersize=4, label="best T")
-        error.plot(gammas, of_line, "--", color=CURVES[1], label="paper's line")
-        claim, ends = (1e-3, (1e-7, 1)) if classes == 2 else (0.08, (5e-3, 0.3))
-        error.axhline(claim, color=MUTED, linestyle=":", label=f"the paper's claim, {claim:g}")
-        error.set(xlabel="γ", ylabel="largest error in probability", yscale="log", ylim=ends)
-        for axis in (line, error):
-            axis.legend(fontsize=8)
+        (slope, intercept), (ours, ours_0) = fit["printed_line"], fit["our_line"]
+        lines = {
+            f"paper: {slope:g} γ + {intercept:g}": slope * gammas + intercept,
+            f"fit up to γ = {fit['our_line_up_to_gamma']:g}: {ours:.3f} γ + {ours_0:.3f}": ours * gammas + ours_0,
+        }
+        _curves(line, gammas, lines)
+        line.plot(gammas, 1 / temperatures, "o", color=INK, markersize=4, label="best 1/T")
+        for row in printed_pairs:
+            if row["num_classes"] == fit["num_classes"]:
+                line.plot(row["gamma"], 1 / row["printed_temperature"], "x", color=CURVES[0], markersize=8)
+        claim, ends = (1e-3, (1e-7, 1)) if fit["num_classes"] == 2 else (0.08, (5e-3, 0.3))
+        shown = {"paper's line": of_line, f"paper's claim, {claim:g}": np.full(len(gammas), claim), "best T": errors}
+        _curves(error, gammas, shown)
+        line.set(ylabel="1/T (crosses: printed pairs)")
+        error.set(yscale="log", ylim=ends, ylabel="largest error in probability")
+    _dress(axes[0], "Two classes (Fig. 2)", "Three classes (Fig. 6)", "Four classes", xlabel="γ")
+    _dress(axes[1], "", "", "", xlabel="γ")
     return figure
 
 
@@ -130,21 +128,23 @@ def komisarenko_3():
     """Komisarenko & Kull, Fig. 3: bounds of Proposition 3 for gamma = 4 and for all gamma."""
     figure, axes = figures.panels(1, 2, 9.5, 3.8)
     ratio, bounds = axes[0]
-    s, in_theory = np.linspace(0.02, 20, 800), theory.temperature_bounds(4.0)
+    s = np.linspace(0.02, 20, 800)
     ratio.plot(s, s / np.asarray(calibration.binary_focal_calibration(s, 4.0)), color=INK, label="s / map(s), γ = 4")
-    for bound, label in ((in_theory.low, "bounds in theory"), (in_theory.high, None)):
-        ratio.axhline(float(bound), color=CURVES[0], label=label)
     for reach, colour in ((10.0, CURVES[1]), (20.0, CURVES[2])):
-        low = float(theory.temperature_bounds(4.0, logit_range=reach).tight_low)
+        found = theory.temperature_bounds(4.0, logit_range=reach)
+        low = float(found.tight_low)
         ratio.plot([0, reach], [low, low], "--", color=colour, label=f"tight for |s| < {reach:g}: {low:.4f}")
-    ratio.set(title="The temperature that the map acts with", xlabel="log-odds s", ylabel="T", ylim=(0.195, 0.258))
+    for bound in (found.low, found.high):
+        ratio.axhline(float(bound), color=CURVES[0])
     gammas = np.linspace(0, 10, 81)
     rows = np.array([theory.temperature_bounds(gamma) for gamma in gammas.tolist()]).T * (gammas + 1)
-    bounds.fill_between(gammas, rows[0], rows[1], color=CURVES[0], alpha=0.18, linewidth=0, label="theory, every s")
-    bounds.fill_between(gammas, rows[2], rows[3], color=CURVES[1], alpha=0.45, linewidth=0, label="tight, |s| < 20")
-    bounds.set(title="Bounds, as multiples of 1/(γ + 1)", xlabel="γ", ylabel="T (γ + 1)", ylim=(0.98, 1.27))
-    for axis in axes[0]:
-        axis.legend(fontsize=8.5)
+    for (low, high), label, colour in zip(
+        (rows[:2], rows[2:]), ("theory, every s", "tight, |s| < 20"), CURVES, strict=False
+    ):
+        bounds.fill_between(gammas, low, high, color=colour, alpha=0.4, linewidth=0, label=label)
+    ratio.set(xlabel="log-odds s", ylabel="T", ylim=(0.195, 0.258))
+    bounds.set(xlabel="γ", ylabel="T (γ + 1)")
+    _dress(axes[0], "The temperature that the map acts with", "Bounds, as multiples of 1/(γ + 1)")
     return figure
 
 

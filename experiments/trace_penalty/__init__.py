@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import figures, jobs, numbers
-from experiments.numbers import Claim, Interval, Number, column, interval, rows_where, shown
+from experiments.numbers import Interval, Number, column, interval, rows_where, shown
 from experiments.question import Flags, Job, Parts, Question
 from experiments.trace_penalty import forms
 from focalgeo import records
@@ -79,10 +79,10 @@ PAPER = TASKS["cifar10"]._replace(  # the config's own network, recipe and weigh
 )
 
 
-def train(out: Path, name: str, task: Task, form: str, seeds: tuple[int, ...], data: str | None, **more: Any) -> list:
+def train(out: Path, name: str, task: Task, form: str, seeds: tuple[int, ...], data: str | None) -> list:
     """The runs of a form; one that stopped, its loss no longer finite, has None for each number.
 
-    Runs without penalty are part of the Hessian's job. more: fields of its job beside, as for a quick test.
+    Runs without penalty are part of the Hessian's job.
     """
     fields = jobs.T_ALONE | task.changes | ({"data.name": data} if data and name != "digits" else {})
     fields |= {
@@ -92,7 +92,7 @@ def train(out: Path, name: str, task: Task, form: str, seeds: tuple[int, ...], d
         "sweep.seed": seeds,
     }
     folder = out / f"weights-{task.config.replace('/', '-')}-{form}-seeds={seeds[0]}-{seeds[-1]}"
-    rows = records.read_rows(jobs.trained(task.config, folder, fields | more))
+    rows = records.read_rows(jobs.trained(task.config, folder, fields))
     made, runs = jobs.record(folder, task.config), []
     for tags, own in jobs.members(rows, {"penalty": "trace_penalty", "rate": "learning_rate", "seed": "seed"}):
         if None not in tags.values():
@@ -126,13 +126,13 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 Cells = dict[float, pd.DataFrame]  # penalty -> runs
 
 
-def criterion(runs: pd.DataFrame, form: str, penalty: float) -> pd.Series:
+def criterion(runs, form: str, penalty: float) -> pd.Series:
     """Rate -> mean NLL on val over the seeds that every rate has; infinite where a run stopped."""
     own = rows_where(runs, form=form if penalty else "none", penalty=penalty).fillna({CRITERION: np.inf})
     return own.pivot(index="seed", columns="rate", values=CRITERION).dropna().mean()
 
 
-def at_rate(runs: pd.DataFrame, form: str, rate: float | None) -> Cells:
+def at_rate(runs, form: str, rate: float | None) -> Cells:
     """The runs of each penalty at one rate, or at the rate of least mean NLL on val, where one has all its runs.
 
     Penalty 0 is the same for all forms.
@@ -147,7 +147,7 @@ def at_rate(runs: pd.DataFrame, form: str, rate: float | None) -> Cells:
     return cells
 
 
-def learned(runs: pd.DataFrame) -> pd.DataFrame:
+def learned(runs) -> pd.DataFrame:
     """The runs that came to their end and are not at chance: of one that is, ECE and trace say nothing."""
     return runs[runs.accuracy >= numbers.LEARNED]
 
@@ -185,12 +185,12 @@ def by_chance(mean: float, count: int, seeds: int, draws: int = 20_000) -> float
     return float((np.abs(means) >= mean - 1e-9).mean())
 
 
-def by_task(weights: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def by_task(weights) -> dict[str, pd.DataFrame]:
     """Task -> its runs."""
     return {task: own for task in TASKS if len(own := rows_where(weights, task=task))}
 
 
-def claims(weights: pd.DataFrame) -> list[Claim]:
+def claims(weights):
     """For each task and form: ECE and traces fall with the weight, and accuracy is kept."""
     told = []
     falls = {"ece": ("K Fig. 4", "ECE as trained"), "trace train": ("K 4.3", "the trace on train")}
@@ -218,7 +218,7 @@ def claims(weights: pd.DataFrame) -> list[Claim]:
 # ---- tables and figure
 
 
-def tables(weights: pd.DataFrame, digits: dict, cifar10: dict) -> dict[str, str]:
+def tables(weights, digits: dict, cifar10: dict):
     """Of every task a table for each form, one of the rates, one at one rate; and those of the forms."""
     found = forms.tables("digits", digits) | forms.tables("cifar10", cifar10)
     for task, runs in by_task(weights).items():
@@ -227,7 +227,7 @@ def tables(weights: pd.DataFrame, digits: dict, cifar10: dict) -> dict[str, str]
     return found
 
 
-def weights_table(runs: pd.DataFrame, form: str) -> str:
+def weights_table(runs, form: str):
     """Means over seeds for each penalty at the rate chosen on val, with differences of ECE and accuracy to none."""
     cells, rows = at_rate(runs, form, None), []
     for penalty, own in cells.items():
@@ -239,7 +239,7 @@ def weights_table(runs: pd.DataFrame, form: str) -> str:
     return numbers.markdown([*heads, "ECE less that of λ = 0", "accuracy less"], rows)
 
 
-def rates_table(runs: pd.DataFrame) -> str:
+def rates_table(runs):
     """Mean NLL on val by rate, the chosen one in bold, and how many of its runs are at chance or stopped."""
     rates, rows = sorted(runs.rate.unique()), []
     for form in FORMS:
@@ -255,7 +255,7 @@ def rates_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["form", "λ", *(f"rate {rate:g}" for rate in rates)], rows)
 
 
-def one_rate_table(runs: pd.DataFrame) -> str:
+def one_rate_table(runs):
     """Rank correlations with the penalty at one rate, over the seeds that learned with every penalty."""
     rows = []
     for form in FORMS:
@@ -267,7 +267,7 @@ def one_rate_table(runs: pd.DataFrame) -> str:
     return numbers.markdown(["form", "rate", "seeds", *titles], rows)
 
 
-def draw(weights: pd.DataFrame):
+def draw(weights):
     """ECE, accuracy and trace against the weight: a row for each task. Hollow: another rate than without penalty."""
     words = {"ece": "test ECE, %", "accuracy": "test accuracy, %", "trace train": "trace on train"}
     tasks = by_task(weights)

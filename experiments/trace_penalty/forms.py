@@ -59,11 +59,11 @@ def fields_of(task: str, form: str, seeds: int, data: str | None) -> dict[str, A
 
 def measure(out: Path, task: str, seeds: int, data: str | None) -> dict[str, Any]:
     """The runs of every form, and their cost."""
-    config, runs, workdirs = TASKS[task][0], [], {}
+    config, runs, workdirs, tags = TASKS[task][0], [], {}, {"penalty": "trace_penalty", "seed": "seed"}
     for form in FORMS:
         folder = out / f"{task}-{form.replace(', ', '-')}-seeds={seeds}"
         workdirs[form] = jobs.trained(config, folder, fields_of(task, form, seeds, data))
-        for run in jobs.measured(workdirs[form], config, {"form": form}, {"penalty": "trace_penalty", "seed": "seed"}):
+        for run in jobs.measured(workdirs[form], config, {"form": form}, tags=tags):
             short = {name.replace(" CE ", " "): value for name, value in run.items()}
             kept = {name: short[name] for name in ("form", "penalty", "seed", *COLUMNS)}
             runs.append(kept | ({} if run["penalty"] else {"form": "none"}))
@@ -74,8 +74,7 @@ def cost(workdirs: dict[str, Path]) -> dict[str, Any]:
     """Seconds of steps, and noise before and after training without penalty, of the first seed."""
     config = jobs.config_of(workdirs["hessian"])
     prepared, states, batch = jobs.ready(config)
-    manager = checkpoint.make_manager(workdirs["hessian"] / "checkpoints", keep=config.checkpoint.keep)
-    after = checkpoint.restore_latest(manager, states).state
+    after = checkpoint.restore_latest(workdirs["hessian"] / "checkpoints", states).state
     moments = {"initial": member_state(states, 0), "trained": member_state(after, 0)}
     plain = check_config(with_values(config.unlock_copy(), {"sweep.trace_penalty": ()}))
     objectives = {"none": preparation.make_objective(plain)}

@@ -5,14 +5,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 
 from experiments import figures, numbers
 from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where, shown
 from experiments.question import Job, Question
 from focalgeo import calibration, losses
 from focalgeo.data.builtin import make_clusters
-from focalgeo.data.splits import Sizes
+from focalgeo.data.splits import Options
 
 DEVIATIONS = (0.0, 0.25, 0.5, 1.0)  # of the clusters; 0 is the limit whose optimum is known
 GAMMAS = {"ce": 0.0, "fl1": 1.0}
@@ -40,7 +39,7 @@ STATEMENTS = (
 
 def sample(deviation: float, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Points and labels of the train and the test split, 1,000 each."""
-    splits = make_clusters(str(deviation), sizes=Sizes(None, None, None), seed=seed).splits
+    splits = make_clusters(str(deviation), Options(seed=seed)).splits
     return {name: (splits[name].x, splits[name].y) for name in ("train", "test")}
 
 
@@ -98,12 +97,12 @@ def _numbers(path: np.ndarray, points: np.ndarray, labels: np.ndarray) -> dict[s
     }
 
 
-def less(runs: pd.DataFrame, deviation: float, name: str) -> numbers.Interval:
+def less(runs, deviation: float, name: str) -> numbers.Interval:
     """Focal loss less cross-entropy, paired by sample."""
     return numbers.paired(*(column(runs, name, deviation=deviation, loss=loss) for loss in ("fl1", "ce")))
 
 
-def claims(runs: pd.DataFrame) -> list[Claim]:
+def claims(runs):
     """Each statement for each deviation above 0, and the known limit."""
     told = [
         numbers.told(
@@ -119,7 +118,7 @@ def claims(runs: pd.DataFrame) -> list[Claim]:
     return told
 
 
-def norms_table(runs: pd.DataFrame) -> str:
+def norms_table(runs):
     """Means over samples for each deviation and loss, and the paired differences."""
     rows = []
     for deviation in DEVIATIONS:
@@ -139,7 +138,7 @@ COLOURS = {"ce": figures.BLUE, "fl1": figures.RED}
 DEVIATION = 0.5  # of the figures
 
 
-def norms(runs: pd.DataFrame):
+def norms(runs):
     """Fig. 5: norms over training, all samples; the confidences of misclassified test points."""
     figure, axes = figures.panels(1, 3, 11, 3.4)
     labels = {"norms": "‖w‖", "logits": "mean size of test logits"}
@@ -158,7 +157,7 @@ def norms(runs: pd.DataFrame):
     return figure
 
 
-def planes(runs: pd.DataFrame):
+def planes(runs):
     """Fig. 6: the probabilities of both losses over the plane, with the test points of the first sample."""
     points, labels = sample(DEVIATION, 0)["test"]
     figure, axes = figures.panels(1, 2, 8.4, 3.9, sharey=True)

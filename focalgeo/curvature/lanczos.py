@@ -10,7 +10,16 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo import checks, trees
-from focalgeo.curvature.matvec import Layout, flat_matvec, iterate, orthonormal_rows, overwriting, stacked, unravel
+from focalgeo.curvature.matvec import (
+    Layout,
+    flat_matvec,
+    iterate,
+    orthonormal_rows,
+    overwriting,
+    row_of,
+    stacked,
+    unravel,
+)
 from focalgeo.precision import matmul
 from focalgeo.types import Array, InputError, PyTree
 
@@ -213,7 +222,7 @@ def extreme_eigenvalues(
     krylov, _, _ = iterate(lambda search: ~search[-1], body, start)
     check_symmetric(krylov)
     values, vectors = _ritz_pairs(krylov)
-    products = stacked(lambda index: sign * product(vectors[index]), k)
+    products = stacked(lambda index: sign * product(row_of(vectors, index)), k)
     pairs = _measured(krylov, values, vectors, products, tolerance, sign=sign, layout=layout)
     checks.check_finite_tree("the eigenvalue", pairs.value)
     return pairs

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from focalgeo import checks
@@ -104,13 +105,19 @@ def iterate(condition: Callable, body: Callable, state: PyTree) -> PyTree:
 
 def stacked(function: Callable, count: int) -> PyTree:
     """`function` of each index below count, its results along a new first axis; traced results by lax.map."""
-    first = function(jnp.int32(0))
+    first = function(np.int32(0))
     if checks.is_traced(first):
         return lax.map(function, jnp.arange(count, dtype=jnp.int32))
     rows = _with_room(first, count)
     for index in range(1, count):
-        rows = _placed(rows, index, function(jnp.int32(index)))
+        rows = _placed(rows, index, function(np.int32(index)))
     return rows
+
+
+@jax.jit
+def row_of(rows: Array, index: Array) -> Array:
+    """One row, by one program for all indices."""
+    return rows[index]
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -16,6 +16,7 @@ from focalgeo.curvature.matvec import (
     flat_matvec,
     layout_of,
     orthonormal_rows,
+    row_of,
     stacked,
     unravel,
 )
@@ -131,13 +132,8 @@ def sampled(form: Callable, key: Array, count: int, layout: Layout, basis: Array
     samples = stacked(lambda index: form(sign_probe(key, index, basis, layout=layout)), count)
     if basis is None:
         return samples, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), samples)
-    inside = stacked(lambda index: form(_row(basis, index)), len(basis))
+    inside = stacked(lambda index: form(row_of(basis, index)), len(basis))
     return samples, jax.tree.map(lambda leaf: leaf.sum(axis=0), inside)
-
-
-@jax.jit
-def _row(rows, index):
-    return rows[index]
 
 
 @functools.partial(jax.jit, static_argnames="layout")

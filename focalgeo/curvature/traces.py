@@ -13,7 +13,7 @@ import numpy as np
 
 from focalgeo import checks, trees
 from focalgeo.curvature.lanczos import orthogonalise
-from focalgeo.curvature.matvec import MOST_PRODUCTS, Layout, flat_matvec, orthonormal_rows, stacked
+from focalgeo.curvature.matvec import MOST_PRODUCTS, Layout, flat_matvec, orthonormal_rows, row_of, stacked
 from focalgeo.curvature.quadratic_forms import sample_mean, sampled
 from focalgeo.precision import matmul
 from focalgeo.types import Array, Estimate, InputError, PyTree
@@ -76,12 +76,7 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
 
 
 def _each(product: Callable, rows: Array) -> Array:
-    return stacked(lambda index: product(_row(rows, index)), len(rows))
-
-
-@jax.jit
-def _row(rows, index):
-    return rows[index]
+    return stacked(lambda index: product(row_of(rows, index)), len(rows))
 
 
 @jax.jit

@@ -1,17 +1,117 @@
-"""Batches of a split: shuffled for training, in order for evaluation, padded and masked.
+"""Batches of a split: shuffled for training, in order for evaluation, padded and masked, augmented and normalised.
 
 NumPy makes a `BatchSpec` of each training batch, a few numbers for each example. The examples themselves stay on the
-device where they fit, and `make_batch` gathers, augments and normalises them inside the compiled step.
+device where they fit, and `make_batch` gathers, augments and normalises them inside the compiled step: its functions
+take arrays of NumPy and of JAX alike, so that this package loads without JAX.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32
+from jaxtyping import Bool, Float32, Int32, Shaped
 
-from focalgeo.data.images import AUGMENTATIONS, Augmentation, Changes, Normalisation, normalise_images
 from focalgeo.types import Array, Batch, InputError, Split
+
+PADDING = 4  # pixels on every side, as the papers' published code has it
+Changes = dict[str, Array]  # the random numbers of each image, leaves [examples, ...]
+
+
+class Normalisation(NamedTuple):
+    """x -> (x / scale - mean) / std; mean and std hold one value per channel, or one for all, in units of x / scale."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale: float = 255.0
+
+
+# "digits": mean and deviation over all 1797 images; "unit" maps uint8 to 0..1.
+NORMALISATIONS = {
+    "cifar10": Normalisation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "digits": Normalisation((0.305,), (0.376,), 16.0),
+    "unit": Normalisation((0.0,), (1.0,)),
+}
+
+
+def normalise_images(
+    x: Shaped[Array, "*batch channels"], normalisation: Normalisation
+) -> Float32[Array, "*batch channels"]:
+    """(x / scale - mean) / std as float32.
+
+    Args:
+        x: [..., channels], of NumPy or, also under jit, of JAX.
+        normalisation: mean and std of 1 or `channels` values; std and scale positive.
+
+    Raises:
+        InputError: another number of values, or a std or scale that is not positive.
+
+    Accuracy:
+        2e-6 absolute for uint8 and the constants above, held against float64 by tests/data/test_batching.py.
+
+    Source:
+        the "cifar10" constants: published code of Mukhoti et al., arXiv 2002.09437.
+    """
+    mean, std, scale = (np.asarray(value, np.float64) for value in normalisation)
+    if not ({mean.size, std.size} <= {1, x.shape[-1]} and (std > 0).all() and scale > 0):
+        mend = f"give a mean and a positive std for each of {x.shape[-1]} channels or one for all, and a positive scale"
+        raise InputError(f"normalisation is {normalisation}: {mend}")
+    shape = (1,) * (x.ndim - 1) + (-1,)
+    factor, shift = (value.astype(np.float32).reshape(shape) for value in (1 / (scale * std), mean / std))
+    return x.astype(np.float32) * factor - shift
+
+
+class Augmentation(NamedTuple):
+    """sample(rng, n) -> the changes of n images; apply(x, changes) -> the changed images, also under jit."""
+
+    sample: Callable[[np.random.Generator, int], Changes]
+    apply: Callable[[Array, Changes], Array]
+
+
+def sample_crop_flip(rng: np.random.Generator, n: int, *, padding: int = PADDING) -> Changes:
+    """The changes that `crop_flip` makes: all offsets are sampled first, then all coins.
+
+    Returns:
+        offsets int32 [n, 2], uniform on 0..2*padding; mirrored bool [n], True with probability 1/2.
+    """
+    offsets = rng.integers(0, 2 * padding + 1, (n, 2))
+    return {"offsets": offsets.astype(np.int32), "mirrored": rng.random(n) < 0.5}
+
+
+def crop_flip(
+    x: Shaped[Array, "examples height width channels"], changes: Changes, *, padding: int = PADDING
+) -> Shaped[Array, "examples height width channels"]:
+    """Each image padded with zeros, cropped to its own size at its offset, and mirrored left-right if `changes` say so.
+
+    Args:
+        x: [examples, height, width, channels], any dtype, before normalisation (so the border is black).
+        changes: of `sample_crop_flip` with the same padding.
+        padding: pixels on every side, 0 or more.
+
+    Returns:
+        An array of the shape and dtype of x.
+
+    Accuracy:
+        exact, held against an image-by-image oracle by tests/data/test_batching.py.
+
+    Source:
+        Mukhoti et al., arXiv 2002.09437, App. D and its published code (padding 4).
+    """
+    n, height, width, _ = x.shape
+    across = np.arange(width, dtype=np.int32)[None]
+    mirrored = changes["mirrored"].astype(np.int32)[:, None]
+    across = across + mirrored * (np.int32(width - 1) - np.int32(2) * across)
+    rows = changes["offsets"][:, :1] + np.arange(-padding, height - padding, dtype=np.int32)[None]
+    columns = changes["offsets"][:, 1:] + across - np.int32(padding)
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+    images = np.arange(n, dtype=np.int32)[:, None, None]
+    pixels = x[images, rows.clip(0, height - 1)[:, :, None], columns.clip(0, width - 1)[:, None, :]]
+    return pixels * inside[..., None].astype(x.dtype)
+
+
+AUGMENTATIONS = {
+    "none": Augmentation(lambda rng, n: {}, lambda x, changes: x),
+    "crop_flip": Augmentation(sample_crop_flip, crop_flip),
+}
 
 
 class BatchSpec(NamedTuple):
@@ -23,13 +123,7 @@ class BatchSpec(NamedTuple):
 
 
 def num_batches(split: Split, batch_size: int) -> int:
-    """Batches in one pass over the split, ceil(examples / batch_size); the last may be short.
-
-    Raises:
-        InputError: batch_size below 1.
-    """
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}: give at least 1")
+    """Batches in one pass over the split, ceil(examples / batch_size); the last may be short."""
     return -(-len(split.y) // batch_size)
 
 
@@ -50,31 +144,23 @@ def batch_specs(
 
     Args:
         split: x [examples, ...], y [examples, ...]; only the number of examples is read.
-        batch_size: examples per batch; every batch has this many rows, the last is filled up with example 0 under a
-            mask that is False.
+        batch_size: examples per batch, 1 or more; every batch has this many rows, the last is filled up with example 0
+            under a mask that is False.
         seed: 0 or more.
         epoch: 0 or more.
         start: the number of the first batch, 0..num_batches; at num_batches the iterator is empty.
         augmentation: samples the changes of a batch.
         multiple_of: rows per batch are filled up to a multiple of it (the number of devices).
-
-    Raises:
-        InputError: an argument outside its range; raised here, not at the first batch.
     """
-    total = num_batches(split, batch_size)
-    if seed < 0 or epoch < 0:
-        raise InputError(f"seed is {seed} and epoch is {epoch}: give integers of at least 0")
-    if not 0 <= start <= total:
-        raise InputError(f"cannot start at batch {start}: the epoch has {total} batches, give 0 to {total}")
-    rows = _num_rows(batch_size, multiple_of)
+    total, rows = num_batches(split, batch_size), _num_rows(batch_size, multiple_of)
     order = np.random.default_rng([seed, epoch]).permutation(len(split.y)).astype(np.int32)
 
     def spec(index: int) -> BatchSpec:
-        chosen = order[index * batch_size : (index + 1) * batch_size]
+        indices = order[index * batch_size : (index + 1) * batch_size]
         # index + 1: to NumPy's seeding, (seed, epoch, 0) is the same seed as (seed, epoch).
-        changes = augmentation.sample(np.random.default_rng([seed, epoch, index + 1]), len(chosen))
+        changes = augmentation.sample(np.random.default_rng([seed, epoch, index + 1]), len(indices))
         changes = {name: _filled(leaf, rows) for name, leaf in changes.items()}
-        return BatchSpec(_filled(chosen, rows), np.arange(rows) < len(chosen), changes)
+        return BatchSpec(_filled(indices, rows), np.arange(rows) < len(indices), changes)
 
     return map(spec, range(start, total))
 
@@ -100,9 +186,7 @@ def make_batch(
     """
     x, y = (leaf if spec.indices is None else leaf[spec.indices] for leaf in split)
     x = x if shape is None else x.reshape(len(x), *shape)
-    x = augmentation.apply(x, spec.changes)
-    x = x if normalise is None else normalise_images(x, normalise)
-    return Batch(x, y.clip(0), _over_labels(spec.mask, y) & (y >= 0))
+    return _batch(augmentation.apply(x, spec.changes), y, spec.mask, normalise)
 
 
 def in_rows(split: Split) -> Split:
@@ -120,27 +204,25 @@ def evaluation_batches(
     """All examples of the split in its own order, none dropped or twice, made by NumPy and filled up with zeros.
 
     normalise and labels below 0: see `make_batch`.
-
-    Raises:
-        InputError: batch_size or multiple_of below 1.
     """
-    total = num_batches(split, batch_size)
     rows = _num_rows(batch_size, multiple_of)
 
     def batch(index: int) -> Batch:
         x, y = (leaf[index * batch_size : (index + 1) * batch_size] for leaf in split)
-        x = x if normalise is None else normalise_images(x, normalise)
-        mask = _over_labels(np.arange(rows) < len(y), y)
-        y = _filled(y, rows)
-        return Batch(_filled(x, rows), y.clip(0), mask & (y >= 0))
+        made = _batch(x, _filled(y, rows), np.arange(rows) < len(y), normalise)
+        return made._replace(x=_filled(made.x, rows))  # after normalisation, so that padding is zero
 
-    return map(batch, range(total))
+    return map(batch, range(num_batches(split, batch_size)))
 
 
 def _num_rows(batch_size: int, multiple_of: int) -> int:
-    if multiple_of < 1:
-        raise InputError(f"multiple_of is {multiple_of}: give at least 1")
     return -(-batch_size // multiple_of) * multiple_of
+
+
+def _batch(x: Array, y: Array, mask: Array, normalise: Normalisation | None) -> Batch:
+    """The batch of examples and labels; the examples' mask gets an axis of length 1 for every further axis of y."""
+    x = x if normalise is None else normalise_images(x, normalise)
+    return Batch(x, y.clip(0), mask.reshape((-1,) + (1,) * (y.ndim - 1)) & (y >= 0))
 
 
 def _filled(leaf: np.ndarray, rows: int) -> np.ndarray:
@@ -148,8 +230,3 @@ def _filled(leaf: np.ndarray, rows: int) -> np.ndarray:
     filled = np.zeros((rows, *leaf.shape[1:]), leaf.dtype)
     filled[: len(leaf)] = leaf
     return filled
-
-
-def _over_labels(mask: Array, y: Array) -> Array:
-    """The examples' mask [examples] with an axis of length 1 for every further axis of the labels."""
-    return mask.reshape((-1,) + (1,) * (y.ndim - 1))

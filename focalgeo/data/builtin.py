@@ -1,6 +1,5 @@
 """Data sets that need no file: scikit-learn's handwritten digits, and Gaussian clusters in the plane."""
 
-import gzip
 import hashlib
 import importlib.util
 import math
@@ -8,37 +7,28 @@ from pathlib import Path
 
 import numpy as np
 
-from focalgeo.data.splits import RawDataset, Sizes
-from focalgeo.files import free_memory
+from focalgeo.data.splits import Options, RawDataset
 from focalgeo.types import InputError, Split
 
 CENTRES = np.array([(-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, 1.0)])
 FLIPPED = 10  # one in
 EXAMPLES = 1000
 MOST_DEVIATION = 1e6
-BYTES_EACH = 100  # that making a point takes
 
 
-def read_digits() -> RawDataset:
+def read_digits(_: str, options: Options) -> RawDataset:
     """1797 images of 8x8, uint8 [1797, 8, 8, 1] with values 0..16, as one split: no test split was published.
-
-    Raises:
-        InputError: scikit-learn is not installed.
 
     Source: the test part of UCI's "Optical Recognition of Handwritten Digits", as scikit-learn ships it.
     """
-    found = importlib.util.find_spec("sklearn")
-    if found is None:
-        raise InputError("digits are read from scikit-learn, which is not installed: pip install scikit-learn")
-    package = Path(found.origin).parent  # not imported, which takes a second
-    with gzip.open(package / "datasets" / "data" / "digits.csv.gz") as file:
-        table = np.array([line.split(b",") for line in file], np.uint8)  # 64 pixels and the digit
+    package = Path(importlib.util.find_spec("sklearn").origin).parent  # not imported, which takes a second
+    table = np.loadtxt(package / "datasets/data/digits.csv.gz", np.uint8, delimiter=",")  # 64 pixels and the digit
     split = Split(table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int32))
     checksum = hashlib.sha256(split.x.tobytes() + split.y.astype("<i4").tobytes()).hexdigest()
     return RawDataset({"train": split}, tuple("0123456789"), checksum)
 
 
-def make_clusters(deviation: str, *, sizes: Sizes, seed: int) -> RawDataset:
+def make_clusters(deviation: str, options: Options) -> RawDataset:
     """Normal points about (+-1, +-1), float32 [examples, 2], as many in each cluster; a tenth of each flipped.
 
     The class is 1 where the first coordinate of the centre is positive, else 0, and the other one for exactly one in
@@ -46,28 +36,34 @@ def make_clusters(deviation: str, *, sizes: Sizes, seed: int) -> RawDataset:
 
     Args:
         deviation: the standard deviation in both coordinates, 0 to a million, as text.
-        sizes: examples of each split, multiples of 40; 1000 where None.
-        seed: of the random numbers, 0 or more; each split has its own.
+        options: sizes of the splits, multiples of 40, and 1000 where None; seed, 0 or more, of the random numbers, of
+            which each split has its own.
 
     Returns:
         The data set; its checksum is that of the recipe, which sizes and seed do not change.
 
     Raises:
-        InputError: a deviation that is no such number, a size that is no multiple of 40, or a negative seed.
+        InputError: a deviation that is no such number, or a size that is no multiple of 40.
 
     Accuracy:
-        counts are exact, means and deviations within their standard errors: tests/data/test_builtin.py.
+        counts are exact, means and deviations within their standard errors: tests/data/test_registry.py.
 
     Source:
         Mukhoti et al., arXiv 2002.09437, App. G, which states neither deviation nor number of points.
     """
-    scale = _number(deviation)
-    if seed < 0:
-        raise InputError(f"split seed {seed} is out of range: give an integer of at least 0")
-    splits = {
-        part: _sample(_size(part, size), scale, np.random.default_rng([seed, index]))
-        for index, (part, size) in enumerate(sizes._asdict().items())
-    }
+    try:
+        scale = float(deviation)
+    except ValueError:
+        scale = math.nan
+    if not 0 <= scale <= MOST_DEVIATION:
+        span = f"from 0 to at most {MOST_DEVIATION:,.0f}"
+        raise InputError(f"clusters:{deviation}: give the standard deviation of the clusters, {span}, as clusters:0.5")
+    unit, splits = len(CENTRES) * FLIPPED, {}
+    for index, (part, size) in enumerate(options.sizes._asdict().items()):
+        size = EXAMPLES if size is None else size
+        if size < 1 or size % unit:
+            raise InputError(f"clusters: {part}_size is {size}: give a multiple of {unit}, so that flips are exact")
+        splits[part] = _sample(size, scale, np.random.default_rng([options.seed, index]))
     checksum = hashlib.sha256(f"clusters {scale!r} {FLIPPED}".encode()).hexdigest()
     return RawDataset(splits, ("negative", "positive"), checksum)
 
@@ -79,27 +75,3 @@ def _sample(n: int, deviation: float, rng: np.random.Generator) -> Split:
     y = (CENTRES[cluster, 0] > 0) != flipped
     order = rng.permutation(n)
     return Split(x[order].astype(np.float32), y[order].astype(np.int32))
-
-
-def _size(part: str, size: int | None) -> int:
-    size = EXAMPLES if size is None else size
-    unit = len(CENTRES) * FLIPPED
-    if size < 1 or size % unit:
-        raise InputError(f"clusters: {part}_size is {size}: give a multiple of {unit}, so that flips are exact")
-    most = free_memory() / BYTES_EACH
-    if size > most:
-        raise InputError(
-            f"clusters: {part}_size is {size}, more than memory takes: give at most {int(most / unit) * unit}"
-        )
-    return size
-
-
-def _number(text: str) -> float:
-    try:
-        deviation = float(text)
-    except ValueError:
-        deviation = math.nan
-    if not 0 <= deviation <= MOST_DEVIATION:
-        span = f"from 0 to at most {MOST_DEVIATION:,.0f}"
-        raise InputError(f"clusters:{text[:80]}: give the standard deviation of the clusters, {span}, as clusters:0.5")
-    return deviation

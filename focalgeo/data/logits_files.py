@@ -1,18 +1,23 @@
-"""Classifier outputs with their labels, read from files of any framework: logits or probabilities, as the user says."""
+"""Classifier outputs with their labels, read from files of any framework: logits or probabilities, as the user says.
 
-import difflib
+Nothing in a file is ever executed.
+"""
+
+import io
 import os
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int32
+from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
+from safetensors.numpy import load_file
 
-from focalgeo.data.archives import checksum
-from focalgeo.data.logits_formats import Arrays, open_arrays
-from focalgeo.files import UNUSABLE
+from focalgeo.data import sources
 from focalgeo.types import InputError, expanded, floored_log, look_like_probabilities
 
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
@@ -22,7 +27,8 @@ _FEWEST_EXAMPLES = 30
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
 _NEGATIVE_ROUNDING = 1e-6  # a probability this far below 0 counts as 0
 _SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}  # by bytes of the type: what rounding leaves of a sum of 1
-_ROLES = ("logits", "probs", "labels", "group")
+_ROLES = "logits|probs|labels|group"
+_NUMBERED = re.compile(r"^(.+)_[0-9]+$")
 
 
 class Keys(NamedTuple):
@@ -51,7 +57,7 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
     """Read logits (or probabilities), labels and perhaps groups.
 
     Args:
-        source: A path (.npz, .csv, .safetensors, .pt), or "logits=z.npy,labels=y.npy[,group=g.npy]"; "probs=" likewise.
+        source: A path that ends as one of `FORMATS`, or "logits=z.npy,labels=y.npy[,group=g.npy]"; "probs=" likewise.
         keys: Names of the arrays in the file; "logits" or "probs", "labels" and "group" where None.
         where: The name of the split, for messages.
 
@@ -59,25 +65,28 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         Outputs. A probability below PROBABILITY_FLOOR, 0 too, counts as that floor.
 
     Raises:
-        InputError: a file that cannot be read, pickled objects, an array that is missing or said twice, a wrong shape
-        or type, numbers that are not finite, labels out of range, probabilities that are none, fewer than 30 examples.
+        InputError: a file that cannot be read, pickled objects, an array that is missing, a wrong shape or type,
+        numbers that are not finite, labels out of range, probabilities that are none, fewer than 30 examples.
     """
-    files, arrays = _open(source, where)
-    given, name = _scores_name(arrays, keys, where, of_columns=files[0].suffix.lower() == ".csv")
-    scores, labels = arrays[name](), arrays[_named(arrays, keys, "labels", where)]()
-    optional = keys.group is not None or "group" in arrays
-    group = arrays[_named(arrays, keys, "group", where)]() if optional else None
-    if scores.dtype.kind not in "fiu":
-        raise InputError(f"{where}: {given} are of type {_type(scores)}: give numbers")
-    _check_shapes(scores, labels, group, given, where)
-    labels = _whole_numbers(labels, where)
-    _check_values(scores, labels, given, where)
-    if given == "probs":
-        _check_probs(scores, where)
-    group = None if group is None else _group_names(group, where)
+    parts = re.findall(rf"(?:^|, *)({_ROLES})=(.+?)(?=, *(?:{_ROLES})=|$)", source)
+    if not parts or os.path.isfile(expanded(source)):  # whatever its name looks like
+        parts = [("", source)]
+    paths = [Path(expanded(text)) for _, text in parts]
+    with sources.reading(f"--{where}={source}"):
+        files = {role: _open(path, where) for (role, _), path in zip(parts, paths, strict=True)}
+        arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
+        roles = [role for role in ("logits", "probs") if getattr(keys, role)]
+        given, *more = roles or [role for role in ("logits", "probs") if role in arrays] or ["logits"]
+        if more:
+            raise InputError(f"{where} has logits and probs: say which by --logits-key or --probs-key alone")
+        scores, labels = (_array(arrays, getattr(keys, role) or role, role, where) for role in (given, "labels"))
+        has_group = keys.group or "group" in arrays
+        group = _array(arrays, keys.group or "group", "group", where) if has_group else None
+    for fault in _faults(scores, labels, group, given):
+        raise InputError(f"{where}: {fault}")
     return Outputs(
         source=source,
-        checksum=" ".join(f"sha256:{checksum(path)}" for path in files),
+        checksum=" ".join(f"sha256:{sources.checksum(path)}" for path in paths),
         given=given,
         logits=floored_log(scores) if given == "probs" else _as_float32(scores, where),
         labels=labels.astype(np.int32),
@@ -98,221 +107,77 @@ def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: 
     Raises:
         InputError: a file that cannot be read, an array that is missing, of another shape, or no probabilities.
     """
-    arrays = open_arrays(Path(expanded(path)))
-    found = {}
-    for split, shape in shapes.items():
-        if split not in arrays:
-            raise InputError(f"{where} has no array {split!r}, only {_names(arrays)}: give probabilities of {split}")
-        probs = arrays[split]()
-        if probs.dtype.kind not in "fiu" or probs.shape != shape:
-            what = f"{where}: {split} is {_type(probs)}{list(probs.shape)}"
-            raise InputError(f"{what}: give probabilities {list(shape)}, as --{split} has examples and classes")
-        if not np.isfinite(probs).all():
-            raise InputError(f"{where}: {split} holds NaN or infinite numbers: remove or mend them")
-        _check_probs(probs, f"{where}, {split}")
-        found[split] = floored_log(probs)
-    return found
+    with sources.reading(path):
+        arrays = _open(Path(expanded(path)), where)
+        probs = {split: _array(arrays, split, "probs", where) for split in shapes}
+    for split, array in probs.items():
+        if array.dtype.kind not in "fiu" or array.shape != shapes[split]:
+            mend = f"give probabilities {list(shapes[split])}, as --{split} has examples and classes"
+            raise InputError(f"{where}: {split} is {array.dtype}{list(array.shape)}: {mend}")
+        for fault in _faults_of_scores(array, "probs"):
+            raise InputError(f"{where}, {split}: {fault}")
+    return {split: floored_log(array) for split, array in probs.items()}
 
 
-def _open(source: str, where: str) -> tuple[list[Path], Arrays]:
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", source):
-        raise InputError(f"--{where}={source} is an address: fetch the file and give its path")
-    names = "|".join(_ROLES)
-    is_file = os.path.isfile(expanded(source))  # whatever its name looks like
-    found = [] if is_file else re.findall(rf"(?:^|, *)({names})=(.+?)(?=, *(?:{names})=|$)", source)
-    parts = dict(found)
-    if len(parts) < len(found):
-        raise InputError(f"--{where}={source} says the same array twice: give one file of each")
-    _check_roles(source, parts, where)
-    if not parts:
-        path = Path(expanded(source))
-        if path.suffix.lower() == ".npy":
-            raise InputError(f"--{where}={source}: an .npy file has no names; give --{where}=logits=z.npy,labels=y.npy")
-        return [path], open_arrays(path)
-    paths = {role: Path(expanded(text)) for role, text in parts.items()}
-    for role, path in paths.items():
-        if path.suffix.lower() != ".npy":
-            raise InputError(f"--{where}: {role}={path} is no .npy file; give other formats as --{where}=PATH")
-    return list(paths.values()), {role: open_arrays(path)[""] for role, path in paths.items()}
-
-
-def _check_roles(source: str, parts: dict[str, str], where: str) -> None:
-    """Refuses "logit=z.npy" and a list of .npy files without labels or without logits."""
-    for name in re.findall(r"(?:^|[,;] *)(\w+)=", source):
-        if name not in _ROLES and source.count(".npy") and not os.path.isfile(expanded(source)):
-            nearest = difflib.get_close_matches(name.lower(), _ROLES, n=1, cutoff=0.0)[0]
-            raise InputError(f"--{where}={source}: {name}= is not known; did you mean {nearest}=?")
-    if parts and re.search(rf"; *({'|'.join(_ROLES)})=", source):
-        raise InputError(f"--{where}={source}: put a comma between the files, as in logits=z.npy,labels=y.npy")
-    if parts and "labels" not in parts:
-        raise InputError(f"--{where}={source} has no labels: add ,labels=y.npy")
-    if parts and not {"logits", "probs"} & set(parts):
-        raise InputError(f"--{where}={source} has neither logits nor probs: begin with logits=z.npy or probs=p.npy")
-
-
-def _scores_name(arrays: Arrays, keys: Keys, where: str, *, of_columns: bool) -> tuple[str, str]:
-    """("logits" or "probs", name of the array)."""
-    said = [(role, name) for role, name in (("logits", keys.logits), ("probs", keys.probs)) if name is not None]
-    found = said or [(role, role) for role in ("logits", "probs") if role in arrays]
-    if len(found) > 1:
-        raise InputError(
-            f"{where} has logits and probs: say which by --logits-key={found[0][1]} or --probs-key={found[1][1]}"
-        )
-    if not found or found[0][1] not in arrays:
-        wanted = f"no array {found[0][1]!r}" if found else "neither logits nor probs"
-        mended = "name it by --logits-key or --probs-key"
-        if of_columns and not found:
-            mended = "call its columns labels and, one a class, probs_0, probs_1, ... (or logits_0, ...)"
-        raise InputError(f"{where} has {wanted}, only {_names(arrays)}: {mended}")
-    return found[0]
-
-
-def _named(arrays: Arrays, keys: Keys, role: str, where: str) -> str:
-    name = getattr(keys, role) or role
+def _array(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.ndarray:
+    """The array of a role as NumPy's: of labels whole numbers, also where they are floats or text, of groups text."""
     if name not in arrays:
-        raise InputError(f"{where} has no array {name!r}, only {_names(arrays)}: name the {role} by --{role}-key")
-    return name
+        names = ", ".join(map(repr, list(arrays)[:8])) or "none"
+        raise InputError(f"{where} has no array {name!r}, only {names}: name the {role} by --{role}-key")
+    values = arrays[name] if isinstance(arrays[name], np.ndarray) else _of_columns(arrays[name])
+    if values.dtype == bfloat16:
+        return values.astype(np.float32)
+    if role == "labels" and values.dtype.kind in "fU":
+        numbers = values.astype(np.float64)
+        wrong = np.argwhere(~(np.abs(numbers) < _LARGEST_LABEL) | (numbers != np.round(numbers)))
+        if wrong.size:
+            raise ValueError(f"labels{wrong[0]} is {values[tuple(wrong[0])]}, no class number 0, 1, 2 ...")
+        return numbers.astype(np.int64)
+    if role == "group" and values.dtype.kind in "USbiufM":
+        return np.where(values != values, "", values.astype(str))  # NaN, which differs from itself, is no name
+    return values
 
 
-def _names(arrays: Arrays) -> str:
-    names = [repr(name) for name in list(arrays)[:8]]
-    return ", ".join([*names, "..."] if len(arrays) > 8 else names) or "none at all"
-
-
-def _whole_numbers(labels: np.ndarray, where: str) -> np.ndarray:
-    """Labels as integers; text, as a csv file holds it, and floats are taken if they are whole, as 2 or 2.0."""
-    if labels.dtype.kind in "iu":
-        return labels
-    if labels.dtype.kind == "f":
-        labels = labels.astype(np.promote_types(labels.dtype, np.float64))
-        strange = np.flatnonzero(~(np.abs(labels) < _LARGEST_LABEL) | (labels != np.round(labels)))
-        if strange.size:
-            first = strange[0]
-            raise InputError(f"{where}: labels[{first}] is {labels[first]}, no class number: give 0, 1, 2 ...")
-        return labels.astype(np.int64)
-    if labels.dtype.kind == "U":
-        texts = _texts(labels, "labels", where)
-        wrong = next((i for i, text in enumerate(texts) if not re.fullmatch(r"[+-]?[0-9]{1,18}(\.0*)?", text)), None)
-        if wrong is None:
-            return np.array([int(text.partition(".")[0]) for text in texts], np.int64)
-        raise InputError(f"{where}: labels[{wrong}] is {texts[wrong][:40]!r}: give class numbers 0, 1, 2 ...")
-    raise InputError(f"{where}: labels are {_type(labels)}: give class numbers as integers, labels.astype(int)")
-
-
-def _type(array: np.ndarray) -> str:
-    return str(array.dtype)[:60]  # a structured type has any number of names
-
-
-def _as_float32(logits: np.ndarray, where: str) -> np.ndarray:
-    """Logits as float32; of wider types each row less its maximum, if they are large, lest differences round away.
-
-    Refuses those of which float32 does not hold what class is predicted, as tiny ones.
-    """
-    found = logits.astype(np.float32)
-    if logits.dtype.itemsize > 4 and np.abs(found).max() > _LARGE_LOGIT:
-        top = logits.max(axis=1, keepdims=True)
-        whole = logits.dtype.kind in "iu"  # differences modulo 2^64 are exact, with sign and without
-        below = top.astype(np.uint64) - logits.astype(np.uint64) if whole else top - logits
-        found = -below.astype(np.float32)
-    lost = np.flatnonzero(logits.argmax(axis=1) != found.argmax(axis=1))
-    if lost.size > _ROUNDED * len(logits):
-        what = f"{where}: float32 does not hold which of the logits of {lost.size} examples is the largest"
-        raise InputError(f"{what}, the first in row {lost[0]}: scale tiny ones up, subtract each row's largest")
-    return found
-
-
-def _check_shapes(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, given: str, where: str) -> None:
-    """Refuses what is not one row of two or more classes for each label, and fewer than 30 rows."""
-    zeros = "1 - p, p" if given == "probs" else "0 * z, z"
-    if scores.ndim != 2:
-        hint = f"; of two classes give both, np.stack([{zeros}], 1)" if scores.ndim == 1 else ""
-        raise InputError(f"{where}: {given} have shape {scores.shape}: give [examples, classes]{hint}")
-    if scores.shape[1] < 2:
-        hint = f"; of two classes give both, np.concatenate([{zeros}], 1)" if scores.shape[1] == 1 else ""
-        count = f"{scores.shape[1]} class{'es' if scores.shape[1] != 1 else ''}"
-        raise InputError(f"{where}: {given} have {count}: give two or more{hint}")
-    if labels.ndim == 2:
-        hint = "labels[:, 0]" if labels.shape[1] == 1 else "labels.argmax(1) of one-hot"
-        raise InputError(f"{where}: labels have shape {labels.shape}: give class numbers, {hint}")
-    if group is not None and group.shape == (len(scores), 1):
-        raise InputError(f"{where}: group has shape {group.shape}: give group[:, 0]")
-    for name, array, has in (("labels", labels, "have"), ("group", group, "has")):
-        if array is not None and array.shape != scores.shape[:1]:
-            shapes = f"{name} {has} shape {array.shape}, {given} {scores.shape}"
-            raise InputError(f"{where}: {shapes}: give one for each row of {given}")
+def _faults(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, given: str) -> Iterator[str]:
+    """What is wrong with the arrays, one line each; a line may be asked for only where those above it do not hold."""
+    if scores.dtype.kind not in "fiu" or scores.ndim != 2 or scores.shape[1] < 2:
+        both = "np.stack([1 - p, p], 1)" if given == "probs" else "np.stack([0 * z, z], 1)"
+        what = f"{given} are {str(scores.dtype)[:60]} of shape {scores.shape}"
+        yield f"{what}: give numbers [examples, classes]; of two classes give both, {both}"
+    if labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu":
+        hint = "labels[:, 0], or of one-hot rows labels.argmax(1)" if labels.ndim > 1 else "labels.astype(int)"
+        what = f"labels are {str(labels.dtype)[:60]} of shape {labels.shape}, {given} have shape {scores.shape}"
+        yield f"{what}: give a class number for each row, {hint}"
+    if group is not None and (group.shape != labels.shape or group.dtype.kind != "U"):
+        yield f"group is {str(group.dtype)[:60]} of shape {group.shape}: give a name or number for each row of {given}"
     if len(scores) < _FEWEST_EXAMPLES:
-        few = f"{where} has {len(scores)} examples, too few to fit or to measure calibration"
-        raise InputError(f"{few}: give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer")
+        mend = f"give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
+        yield f"it has {len(scores)} examples, too few to fit or to measure calibration: {mend}"
+    yield from _faults_of_scores(scores, given)
+    classes, least, most = scores.shape[1], labels.min(), labels.max()
+    if least < 0 or most >= classes:
+        hint = {1: "; if they count from 1, give labels - 1", -1: "; if -1 stands for no label, leave these out"}
+        what = f"labels run from {least} to {most}: with {classes} classes give labels from 0 to {classes - 1}"
+        yield what + hint.get(int(least), "")
+    if least == most:
+        yield f"all labels are {least}, one class: calibration needs examples of two or more"
+    for row, name in enumerate([] if group is None else group.tolist()):
+        if not (name.strip() and name.isprintable()):
+            yield f"group of row {row} is {name!a}, no name on one line: name them all"
 
 
-def _check_values(scores: np.ndarray, labels: np.ndarray, given: str, where: str) -> None:
-    """Refuses numbers that are not finite or too large, and labels out of range or of one class."""
-    bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
-    if bad.size:
-        what = f"{where}: {given} of {bad.size} examples are NaN or infinite"
-        raise InputError(f"{what}, the first in row {bad[0]}: remove or mend them")
-    largest = float(np.abs(scores).max())
-    if largest > _LARGEST_LOGIT:
-        raise InputError(
-            f"{where}: {given} run up to {largest:.3g}, beyond {_LARGEST_LOGIT:g}: look for what made them"
-        )
-    outside = np.flatnonzero((labels < 0) | (labels >= scores.shape[1]))
-    if outside.size:
-        first, last = outside[0], scores.shape[1] - 1
-        what = f"{where}: labels[{first}] is {labels[first]}"
-        raise InputError(f"{what}: with {last + 1} classes give labels from 0 to {last}{_off_by_one(labels, last + 1)}")
-    if labels.min() == labels.max():
-        raise InputError(f"{where}: all labels are {labels[0]}, one class: calibration needs examples of two or more")
-
-
-def _off_by_one(labels: np.ndarray, num_classes: int) -> str:
-    """The mend for labels that are counted from 1, or with the -1 that stands for no label."""
-    least, most = int(labels.min()), int(labels.max())
-    if (least, most) == (1, num_classes):
-        return f"; these run from 1 to {num_classes}: give labels - 1"
-    if least == -1 and most < num_classes:
-        return "; if -1 stands for no label, leave these examples out"
-    return ""
-
-
-def _check_probs(probs: np.ndarray, where: str) -> None:
-    """Refuses negative numbers (beyond rounding) and rows that do not sum to 1."""
-    negative = np.argwhere(probs < -_NEGATIVE_ROUNDING)
-    if negative.size:
-        row, column = negative[0]
-        what = f"{where}: probs[{row}, {column}] is {probs[row, column]:.6g}, no probability"
-        raise InputError(f"{what}: if these are logits, say --logits-key")
-    off = np.abs(probs.sum(axis=1, dtype=np.float64) - 1)
-    wrong = np.count_nonzero(off > _tolerance(probs))
-    if wrong:
-        worst = int(off.argmax())
-        total = probs[worst].sum(dtype=np.float64)
-        what = (
-            f"{where}: {wrong} of {len(probs)} rows of probs do not sum to 1, the worst is row {worst} with {total:.6g}"
-        )
-        raise InputError(f"{what}: give probabilities of all classes, or say --logits-key if these are logits")
-
-
-def _group_names(group: np.ndarray, where: str) -> np.ndarray:
-    """Groups as text; refuses those that are NaN, empty or no text of one line."""
-    if group.dtype.kind not in "USbiufM":
-        raise InputError(f"{where}: group is of type {_type(group)}: give names or numbers")
-    names = np.array(_texts(group, "group", where), str)
-    missing = group != group if group.dtype.kind in "fM" else np.char.strip(names) == ""
-    if missing.any():
-        first = int(np.flatnonzero(missing)[0])
-        raise InputError(f"{where}: group of {missing.sum()} examples is missing, the first in row {first}: name them")
-    wrong = next(filter(UNUSABLE.search, np.unique(names).tolist()), None)
-    if wrong is not None:
-        raise InputError(f"{where}: group {ascii(wrong)[:60]} is no text of one line: give plain names")
-    return names
-
-
-def _texts(array: np.ndarray, name: str, where: str) -> list[str]:
-    try:
-        return array.astype(str).tolist()
-    except (ValueError, SystemError) as error:  # bytes, or code points, that are no text
-        raise InputError(f"{where}: {name} hold bytes that are no text: give numbers or plain names") from error
+def _faults_of_scores(scores: np.ndarray, given: str) -> Iterator[str]:
+    wrong = ~(np.abs(scores.astype(np.promote_types(scores.dtype, np.float64))) <= _LARGEST_LOGIT).all(axis=1)
+    if wrong.any():
+        what = f"{given} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
+        yield f"{what}, the first in row {np.argmax(wrong)}: remove or mend them"
+    if given == "probs":
+        sums = scores.sum(axis=1, dtype=np.float64)
+        wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > _tolerance(scores))
+        if wrong.any():
+            row = np.argmax(wrong)
+            what = f"{wrong.sum()} rows of probs are negative or do not sum to 1, the first is row {row}"
+            yield f"{what} with {sums[row]:.6g}: if these are logits, say --logits-key"
 
 
 def _tolerance(probs: np.ndarray) -> float:
@@ -322,3 +187,96 @@ def _tolerance(probs: np.ndarray) -> float:
     if probs.dtype.itemsize == 4 and not np.any(np.ascontiguousarray(probs).view(np.uint32) & 0xFFFF):
         return _SUM_TOLERANCE[2]
     return _SUM_TOLERANCE.get(probs.dtype.itemsize, 1e-3)
+
+
+def _as_float32(logits: np.ndarray, where: str) -> np.ndarray:
+    """Logits as float32; of wider types each row less its maximum, if they are large, lest differences round away.
+
+    Refuses those of which float32 does not hold what class is predicted, as tiny ones.
+    """
+    narrow = logits.astype(np.float32)
+    if logits.dtype.itemsize > 4 and np.abs(narrow).max() > _LARGE_LOGIT:
+        top = logits.max(axis=1, keepdims=True)
+        whole = logits.dtype.kind in "iu"  # differences modulo 2^64 are exact, with sign and without
+        below = top.astype(np.uint64) - logits.astype(np.uint64) if whole else top - logits
+        narrow = -below.astype(np.float32)
+    lost = np.flatnonzero(logits.argmax(axis=1) != narrow.argmax(axis=1))
+    if lost.size > _ROUNDED * len(logits):
+        what = f"{where}: float32 does not hold which of the logits of {lost.size} examples is the largest"
+        raise InputError(f"{what}, the first in row {lost[0]}: scale tiny ones up, subtract each row's largest")
+    return narrow
+
+
+def _open(path: Path, where: str) -> Mapping[str, Any]:
+    """The arrays of a file by name, or the columns of a table; the end of its name says the format.
+
+    Columns `name_0`, `name_1`, ... are one array `name` [rows, columns]; any other is an array [rows]. The array of an
+    .npy file is named "".
+    """
+    read = FORMATS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+    if read is None or not os.path.isfile(path):  # a pipe would be waited for
+        mend = f"check the path, and give one of {', '.join(FORMATS)}, or logits=z.npy,labels=y.npy"
+        raise InputError(f"{where}: there is no file {path} of a known format: {mend}")
+    return read(path)
+
+
+def _read_torch(path: Path) -> dict[str, np.ndarray]:
+    import torch  # optional, and slow to import
+
+    tensors = torch.load(path, map_location="cpu", weights_only=True)
+    # NumPy has no bfloat16
+    exact = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in tensors.items()}
+    return {name: tensor.detach().numpy() for name, tensor in exact.items()}
+
+
+def _read_text(path: Path, *, mark: str) -> dict[str, Any]:
+    """Columns that are numbered hold numbers, all others text."""
+    import pandas  # slow to import
+
+    read = partial(pandas.read_csv, path, sep=mark, skipinitialspace=True, encoding="utf-8-sig", keep_default_na=False)
+    names = [name.strip() for name in read(header=None, nrows=1, dtype=str).iloc[0]]
+    texts = {name: str for name in names if not _NUMBERED.fullmatch(name)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the float_precision that newer versions have unasked
+        warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows longer than the header would lose their ends
+        options = {"index_col": False, "float_precision": "round_trip", "low_memory": False}
+        return _columns(read(header=0, names=names, dtype=texts, **options))
+
+
+def _read_table(path: Path, *, kind: str, **options: bool) -> dict[str, Any]:
+    import pandas
+
+    return _columns(getattr(pandas, f"read_{kind}")(path, **options))
+
+
+def _columns(table: Any) -> dict[str, Any]:
+    """Name of an array -> its columns of the pandas.DataFrame."""
+    stems = [_NUMBERED.sub(r"\1", name) for name in table.columns]
+    return {stem: table.loc[:, [other == stem for other in stems]] for stem in stems}
+
+
+def _of_columns(table: Any) -> np.ndarray:
+    import pandas
+
+    stem, *more = names = [*table.columns]
+    if not more and not _NUMBERED.fullmatch(stem):
+        values = np.array(table[stem].tolist())  # of text, of numbers, or of lists of them
+        return np.char.strip(values) if values.dtype.kind == "U" else values
+    table = table[[_NUMBERED.sub(rf"\1_{number}", names[0]) for number in range(len(names))]]  # in order, none missing
+    numbers = table.apply(pandas.to_numeric, errors="coerce").to_numpy(np.float64)
+    for row, column in np.argwhere(np.isnan(numbers)):
+        raise ValueError(f"row {row} of column {table.columns[column]} is {table.iat[row, column]!r}, no number")
+    return numbers
+
+
+FORMATS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    ".npz": lambda path: np.load(io.BytesIO(path.read_bytes()), allow_pickle=False),  # lazily, with nothing to close
+    ".npy": lambda path: {"": np.load(path, allow_pickle=False)},
+    ".safetensors": load_file,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".csv": partial(_read_text, mark=","),  # these also as .gz
+    ".tsv": partial(_read_text, mark="\t"),
+    ".jsonl": partial(_read_table, kind="json", lines=True, dtype=False, precise_float=True),
+    ".parquet": partial(_read_table, kind="parquet"),
+}

@@ -1,6 +1,6 @@
 """Attribution of a loss's trace and lambda_max to its parts, and the example probabilities that explain them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -10,8 +10,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Float, Int
 
-from focalgeo import curvature, parallel
-from focalgeo.checks import count
+from focalgeo import checks, curvature, parallel
 from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
 from focalgeo.precision import at_highest
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
@@ -53,33 +52,54 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
     """
     if REFERENCE not in problem.losses:
         raise InputError(f'losses lack "{REFERENCE}", to which the others are compared')
-    num_probes = count("num_probes", num_probes, 4)
-    of_split = {"split": split, "n": count_examples(problem)}
+    num_probes, n = checks.count("num_probes", num_probes, 4), count_examples(problem)
     problem = on_device(problem)
-    found = compare_examples(problem, REFERENCE)
-    weights = {
-        name: float(examples.weight.mean())
-        for name, examples in found.items()
-        if name != REFERENCE and examples.parallel.all()
-    }
-    form = make_form(problem, split=tuple(weights))
-    rows = _lambda_max_rows(form, measured, weights, of_split)
-    rows += _trace_rows(form, problem.params, measured, weights, key, num_probes=num_probes, of_split=of_split)
-    rows += _probability_rows(found[REFERENCE], of_split)
-    for name, examples in found.items():
-        rows += [] if name == REFERENCE else _share_rows(name, examples, weights.get(name), of_split)
+    examples = compare_examples(problem)
+    probability = examples.pop(REFERENCE).probability
+    weights = {name: float(found.weight.mean()) for name, found in examples.items() if found.parallel.all()}
+    form, matvecs = make_form(problem, weights), list(measured.matvecs.values())
+    of_trace = partial(_samples, params=problem.params, key=key, num_probes=num_probes)
+    # v' H v differs from lambda_max by at most the square of the residual over the gap.
+    tops = _beyond_scaling({name: form(top.vector)[name] for name, top in measured.tops.items()}, weights)
+    parts = _beyond_scaling(of_trace(form, matvecs), weights)
+    # D H D is the Hessian in the logarithms of |theta| (but for the gradient's share), which no rescaling moves.
+    scaled = partial(_multiplied, problem.params)
+    free = of_trace(
+        lambda vector: form(scaled(vector)), [lambda vector, m=matvec: scaled(m(scaled(vector))) for matvec in matvecs]
+    )
+    of_split = {"split": split, "n": n}
+
+    def estimated(samples: Array) -> dict[str, Array]:
+        return {**curvature.sample_mean(samples)._asdict(), "probes": num_probes, **of_split}
+
+    rows = [
+        AttributionPart("attribution", of="lambda_max", part=part, value=value, loss=name, **of_split)
+        for name, named in tops.items()
+        for part, value in named.items()
+    ]
+    rows += [
+        AttributionPart("attribution", of="trace", part=part, loss=name, **estimated(samples))
+        for name, named in parts.items()
+        for part, samples in named.items()
+    ]
+    rows += [Trace("scale_free_trace", loss=name, **estimated(named["whole"])) for name, named in free.items()]
+    quantiles = zip(QUANTILES, np.quantile(probability, QUANTILES), strict=True)
+    rows += [Diagnostic("true_class_probability", value, quantile=level, **of_split) for level, value in quantiles]
+    for name, found in examples.items():
+        means = {"share_raised": found.raised.mean(), "share_negative": found.negative.mean()}
+        means |= {"mean_weight": weights[name]} if name in weights else {}
+        rows += [Diagnostic(mean, value, loss=name, **of_split) for mean, value in means.items()]
     return [finite(row) for row in rows]
 
 
-def make_form(problem: Problem, *, split: tuple[str, ...]) -> Callable[[PyTree], dict[str, dict[str, Array]]]:
+def make_form(problem: Problem, split: Collection[str]) -> Callable[[PyTree], dict[str, dict[str, Array]]]:
     """The function v -> loss -> part -> value of the parts of v' H v, with one batch's activations in memory.
 
     split: names of the losses whose gauss_newton is split into softmax_weighted and rank_one.
     """
-    plain = problem.losses.get(REFERENCE)
+    plain, n = problem.losses.get(REFERENCE), count_examples(problem)
     weighted = {f"weighted {name}": with_constant_weight(problem.losses[name], plain) for name in split}
     losses = {name: as_argument(loss) for name, loss in {**problem.losses, **weighted}.items()}
-    n = count_examples(problem)
     network = (as_argument(problem.apply), problem.params, problem.model_state)
 
     @at_highest
@@ -87,7 +107,13 @@ def make_form(problem: Problem, *, split: tuple[str, ...]) -> Callable[[PyTree],
         # One after the other: devices of one CPU take independent programs in any order, and their sums never meet.
         shares = [jax.device_get(_parts_of(vector, losses, n, *network, batch)) for batch in problem.batches]
         total = jax.tree.map(lambda *each: np.sum(each, dtype=np.float64), *shares)
-        return {name: _named(total[name], total.get(f"weighted {name}")) for name in problem.losses}
+        named = {}
+        for name in problem.losses:
+            parts = total[name]
+            held = total[f"weighted {name}"].gauss_newton if name in split else None
+            own = {} if held is None else {"softmax_weighted": held, "rank_one": parts.gauss_newton - held}
+            named[name] = {**own, **parts._asdict(), "whole": parts.gauss_newton + parts.residual}
+        return named
 
     return form
 
@@ -113,61 +139,12 @@ def _parts_of(
     )
 
 
-def _named(parts: curvature.Parts, weighted: curvature.Parts | None) -> dict[str, Array]:
-    named = {**parts._asdict(), "whole": parts.gauss_newton + parts.residual}
-    if weighted is None:
-        return named
-    rank_one = parts.gauss_newton - weighted.gauss_newton
-    return {"softmax_weighted": weighted.gauss_newton, "rank_one": rank_one, **named}
-
-
 def _beyond_scaling(parts: dict[str, dict[str, Array]], weights: dict[str, float]) -> dict[str, dict[str, Array]]:
     """Adds scale_only, cross-entropy's whole times the mean weight, and beyond_scaling, the rest of the whole."""
-    scaled = {name: weight * parts[REFERENCE]["whole"] for name, weight in weights.items()}
-    more = {name: {"scale_only": only, "beyond_scaling": parts[name]["whole"] - only} for name, only in scaled.items()}
-    return {name: {**parts[name], **more.get(name, {})} for name in parts}
-
-
-def _lambda_max_rows(form: Callable, measured: Curvature, weights: dict[str, float], of_split: dict) -> list[Row]:
-    """Parts of each loss's lambda_max: those of v' H v at its top eigenvector v.
-
-    v' H v differs from lambda_max by at most the square of the residual over the gap.
-    """
-    parts = _beyond_scaling({name: form(top.vector)[name] for name, top in measured.tops.items()}, weights)
-    return [
-        AttributionPart("attribution", of="lambda_max", part=part, value=value, loss=name, **of_split)
-        for name, named in parts.items()
-        for part, value in named.items()
-    ]
-
-
-def _trace_rows(
-    form: Callable,
-    params: PyTree,
-    measured: Curvature,
-    weights: dict[str, float],
-    key: Array,
-    *,
-    num_probes: int,
-    of_split: dict,
-) -> list[Row]:
-    matvecs = list(measured.matvecs.values())
-    samples = _samples(form, matvecs, params, key, num_probes)
-    rows = [
-        AttributionPart(
-            "attribution", of="trace", part=part, loss=name, probes=num_probes, **_estimated(values), **of_split
-        )
-        for name, named in _beyond_scaling(samples, weights).items()
-        for part, values in named.items()
-    ]
-    # D H D is the Hessian in the logarithms of |theta| (but for the gradient's share), which no rescaling moves.
-    scaled = partial(_multiplied, params)
-    scaled_matvecs = [lambda vector, matvec=matvec: scaled(matvec(scaled(vector))) for matvec in matvecs]
-    samples = _samples(lambda vector: form(scaled(vector)), scaled_matvecs, params, key, num_probes)
-    return rows + [
-        Trace("scale_free_trace", loss=name, probes=num_probes, **_estimated(named["whole"]), **of_split)
-        for name, named in samples.items()
-    ]
+    for name, weight in weights.items():
+        scaled = weight * parts[REFERENCE]["whole"]
+        parts[name] |= {"scale_only": scaled, "beyond_scaling": parts[name]["whole"] - scaled}
+    return parts
 
 
 @jax.jit
@@ -175,17 +152,10 @@ def _multiplied(left: PyTree, right: PyTree) -> PyTree:
     return jax.tree.map(jnp.multiply, left, right)
 
 
-def _samples(form: Callable, matvecs: list[Callable], params: PyTree, key: Array, num_probes: int) -> PyTree:
+def _samples(form: Callable, matvecs: list[Callable], *, params: PyTree, key: Array, num_probes: int) -> PyTree:
     basis_key, sample_key = jax.random.split(key)
-    each = max(1, num_probes // 3 // len(matvecs))
-    basis = curvature.dominant_basis(matvecs, params, basis_key, each)
-    count = max(2, num_probes - len(basis))
-    return curvature.trace_samples(form, params, sample_key, count, basis=basis)
-
-
-def _estimated(samples: Array) -> dict[str, Array]:
-    found = curvature.sample_mean(samples)
-    return {"value": found.value, "low": found.low, "high": found.high, "stderr": found.stderr}
+    basis = curvature.dominant_basis(matvecs, params, basis_key, max(1, num_probes // 3 // len(matvecs)))
+    return curvature.trace_samples(form, params, sample_key, max(2, num_probes - len(basis)), basis=basis)
 
 
 class Examples(NamedTuple):
@@ -198,42 +168,21 @@ class Examples(NamedTuple):
     negative: Array  # bool [examples] that second derivative is negative
 
 
-def _probability_rows(examples: Examples, of_split: dict) -> list[Row]:
-    """Quantiles of the true class's probability."""
-    values = np.quantile(examples.probability, QUANTILES)
-    return [
-        Diagnostic("true_class_probability", value, quantile=quantile, **of_split)
-        for quantile, value in zip(QUANTILES, values, strict=True)
-    ]
-
-
-def _share_rows(loss: str, examples: Examples, weight: float | None, of_split: dict) -> list[Row]:
-    """Shares of examples whose curvature in the true logit the loss raises, or makes negative; the mean weight."""
-    numbers = {"share_raised": examples.raised.mean(), "share_negative": examples.negative.mean()}
-    numbers |= {} if weight is None else {"mean_weight": weight}
-    return [Diagnostic(name, value, loss=loss, **of_split) for name, value in numbers.items()]
-
-
-def compare_examples(problem: Problem, reference: str) -> dict[str, Examples]:
-    """`Examples` of every loss, unmasked, in the order of the batches, as NumPy arrays; `reference`: cross-entropy."""
+def compare_examples(problem: Problem) -> dict[str, Examples]:
+    """`Examples` of every loss, unmasked, in the order of the batches, as NumPy arrays."""
     network = (as_argument(problem.apply), problem.params, problem.model_state)
-    found = [
-        parallel.to_host(_compare_all(problem.losses, *network, batch, reference=reference))
-        for batch in problem.batches
-    ]
+    found = [parallel.to_host(_compare_all(problem.losses, *network, batch)) for batch in problem.batches]
     mask = np.concatenate([parallel.to_host(batch.mask) for batch in problem.batches])
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[mask], *found)
 
 
-@partial(jax.jit, static_argnames="reference")
+@jax.jit
 @at_highest
 def _compare_all(
-    losses: dict[str, Partial], apply: Partial, params: PyTree, model_state: PyTree, batch: Batch, *, reference: str
+    losses: dict[str, Partial], apply: Partial, params: PyTree, model_state: PyTree, batch: Batch
 ) -> dict[str, Examples]:
     logits = apply({"params": params, **model_state}, batch.x)
-    found = {name: _derivatives(loss, logits, batch.y) for name, loss in losses.items()}
-    probability = jnp.exp(-losses[reference](logits, batch.y))
-    return {name: _compared(own, found[reference], probability, batch.y) for name, own in found.items()}
+    return {name: compare(loss, losses[REFERENCE], logits, batch.y) for name, loss in losses.items()}
 
 
 def compare(
@@ -246,26 +195,19 @@ def compare(
 
     Source: Kimura & Naganuma, arXiv 2405.00442, section 3: the curvature that Eq. 28 gives for a constant weight.
     """
-    own, plain = (_derivatives(each, logits, labels) for each in (loss, reference))
-    return _compared(own, plain, jnp.exp(-reference(logits, labels)), labels)
-
-
-def _derivatives(loss: Callable, logits: Array, labels: Array) -> tuple[Array, Array]:
-    """The loss's gradient in the logits [examples, classes], and its second derivative in the true one [examples]."""
-    return _gradient(loss, logits, labels), _second_derivative(loss, logits, labels)
-
-
-def _compared(own: tuple[Array, Array], plain: tuple[Array, Array], probability: Array, labels: Array) -> Examples:
-    (own, second), (plain, reference_second) = own, plain
+    (own, second), (plain, plain_second) = (
+        (_gradient(function, logits, labels), _second_derivative(function, logits, labels))
+        for function in (loss, reference)
+    )
     weight = _ratio(own, plain, labels)
     apart = jnp.max(jnp.abs(own - weight[:, None] * plain), axis=-1)
     size = jnp.max(jnp.abs(own), axis=-1)
     return Examples(
-        probability=probability,
+        probability=jnp.exp(-reference(logits, labels)),
         weight=weight,
         parallel=apart <= PARALLEL * size + jnp.finfo(size.dtype).tiny,
-        raised=second > (1 + RAISED) * reference_second,
-        negative=second < -RAISED * reference_second,
+        raised=second > (1 + RAISED) * plain_second,
+        negative=second < -RAISED * plain_second,
     )
 
 

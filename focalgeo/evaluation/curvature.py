@@ -137,52 +137,21 @@ def measure_curvature(
     """
     n = count_examples(problem)
     problem = on_device(problem)
+    params, model_state, batches = problem.params, problem.model_state, problem.batches
     key_lambda, key_trace = jax.random.split(key)
     measured = Curvature([], {}, {})
     for name, loss in problem.losses.items():
-        matvec = _checked_matvec(problem, loss, n)
-        top = curvature.lambda_max(matvec, problem.params, key_lambda, max_products=max_products, tolerance=tolerance)
-        total = curvature.trace(matvec, problem.params, key_trace, num_probes, method=trace_method)
+        batch_loss, of_loss = make_batch_loss(problem.apply, loss, n), {"n": n, "split": split, "loss": name}
+        for batch in batches:  # one by one: gradients of all together would hold all their activations
+            curvature.check_deterministic(partial(batch_loss, model_state=model_state, batch=batch), params)
+        matvec = data_matvec(batch_loss, params, model_state, batches)
+        top = curvature.lambda_max(matvec, params, key_lambda, max_products=max_products, tolerance=tolerance)
+        total = curvature.trace(matvec, params, key_trace, num_probes, method=trace_method)
+        of_trace = {**total._asdict(), "probes": num_probes, "estimator": trace_method}
         measured.matvecs[name], measured.tops[name] = matvec, top
-        measured.rows.append(
-            finite(
-                Eigenvalue(
-                    "lambda_max",
-                    value=top.value,
-                    residual=top.residual,
-                    products=top.num_matvecs,
-                    converged=top.converged,
-                    n=n,
-                    split=split,
-                    loss=name,
-                )
-            )
-        )
-        measured.rows.append(
-            finite(
-                Trace(
-                    "trace",
-                    value=total.value,
-                    low=total.low,
-                    high=total.high,
-                    stderr=total.stderr,
-                    probes=num_probes,
-                    n=n,
-                    split=split,
-                    loss=name,
-                    estimator=trace_method,
-                )
-            )
-        )
+        eigenvalue = Eigenvalue("lambda_max", top.value, top.residual, top.num_matvecs, top.converged, **of_loss)
+        measured.rows.extend(map(finite, (eigenvalue, Trace("trace", **{**of_trace, **of_loss}))))
     return measured
-
-
-def _checked_matvec(problem: Problem, loss: Callable, n: int) -> Callable:
-    params, model_state, batches = problem.params, problem.model_state, problem.batches
-    batch_loss = make_batch_loss(problem.apply, loss, n)
-    for batch in batches:  # one by one: gradients of all together would hold all their activations
-        curvature.check_deterministic(partial(batch_loss, model_state=model_state, batch=batch), params)
-    return data_matvec(batch_loss, params, model_state, batches)
 
 
 def density_rows(
@@ -218,23 +187,10 @@ def density_rows(
     n, rows = count_examples(problem), []
     for name, density in found.items():
         shares = jax.device_get(curvature.share_in_bins(density, edges))
-        rows += [
-            DensityBin(
-                "spectral_density",
-                value=shares.value[index],
-                stderr=shares.stderr[index],
-                bin=index,
-                lower=edges[index],
-                upper=edges[index + 1],
-                probes=num_probes,
-                products=density.num_matvecs,
-                n=n,
-                split=split,
-                loss=name,
-            )
-            for index in range(NUM_BINS)
-        ]
-    return [finite(row) for row in rows]
+        of_loss = {"probes": num_probes, "products": density.num_matvecs, "n": n, "split": split, "loss": name}
+        bins = zip(shares.value, shares.stderr, range(NUM_BINS), edges[:-1], edges[1:], strict=True)
+        rows += [finite(DensityBin("spectral_density", *numbers, **of_loss)) for numbers in bins]
+    return rows
 
 
 def _edges(nodes: Array) -> Array:

@@ -7,14 +7,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 from jaxtyping import Float
 
 from focalgeo import calibration, parallel
 from focalgeo.calibration.binning import equal_width
 from focalgeo.calibration.metric_rows import reliability_rows
-from focalgeo.evaluation.curvature import as_argument
-from focalgeo.precision import at_highest
 from focalgeo.rows import OUTCOMES, Diagnostic, HistogramBin, Row, finite
 from focalgeo.types import Array, Batch, InputError, Predictions, PyTree, TrainState
 
@@ -66,16 +63,14 @@ def diagnose(
     """
     variables = {"params": states.params, **states.model_state}
     variables, loss_values = parallel.replicated((variables, states.loss_values))
-    forward, found, example = _compiled(apply, loss), [], None
+    forward, found = _compiled(apply, loss), []
     for batch in batches:
         labels = np.where(batch.mask, batch.y, 0)
         numbers = forward((variables, loss_values), batch._replace(x=(batch.x, labels)))
         found.append(numbers[batch.mask])
-        example = batch.x[:1]
-    _check_any(found)
-    columns = np.moveaxis(np.concatenate(found), (0, 1), (2, 1))
-    diagnosis = Diagnosis(*columns)._replace(correct=columns[Diagnosis._fields.index("correct")] > 0)
-    return diagnosis, jax.device_get(_weight_norms(as_argument(apply), variables, example))
+    *columns, weight_norm = np.moveaxis(_all_of(found), (0, 1), (2, 1))
+    diagnosis = Diagnosis(*columns)
+    return diagnosis._replace(correct=diagnosis.correct > 0), weight_norm[:, 0]
 
 
 @functools.lru_cache(maxsize=8)
@@ -92,15 +87,18 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
         features, kernel = find_last_layer(sown)
         gradient = jax.grad(lambda point: jnp.sum(loss(point, labels, loss_values)))(logits)
         gradient_norm = _norm(gradient[..., -kernel.shape[-1] :]) * _norm(features.astype(gradient.dtype))
-        return jnp.stack([each.astype(jnp.float32) for each in _judge(logits, labels, gradient_norm)], axis=-1)
+        weight_norm = jnp.broadcast_to(jnp.linalg.norm(kernel), gradient_norm.shape)
+        numbers = (*_judge(logits, labels, gradient_norm), weight_norm)
+        return jnp.stack([number.astype(jnp.float32) for number in numbers], axis=-1)
 
     return parallel.pmapped_forward(jax.vmap(forward, in_axes=(0, None), out_axes=-2))
 
 
-def _check_any(found: list[np.ndarray]) -> None:
-    """Refuse batches without an example that counts; found: numbers of each batch's examples."""
+def _all_of(found: list[np.ndarray]) -> np.ndarray:
+    """The numbers of all batches' examples, one or more."""
     if not any(map(len, found)):
         raise InputError("batches hold no example that counts: give one or more")
+    return np.concatenate(found)
 
 
 def _judge(logits: Array, labels: Array, gradient_norm: Array) -> Diagnosis:
@@ -134,50 +132,26 @@ def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[R
     that are not empty: four a decade, the first from 0 to 1e-12, the last holding all above it, the same for every
     epoch; "true_class_probability_histogram" is that of p_y in 25 even bins, the last holding 1. "reliability" is as in
     `calibration_rows`, of no method, with the "share" of the examples in each bin.
-
-    Raises:
-        InputError: there is no example.
     """
-    if len(diagnosis.confidence) == 0:
-        raise InputError("diagnosis holds no example: give one or more")
-    rows = _mean_rows(diagnosis, split)
-    rows += _histogram_rows(diagnosis.gradient_norm, "gradient_norm_histogram", NORM_EDGES, split=split)
-    probability = diagnosis.true_class_probability
-    rows += _histogram_rows(probability, "true_class_probability_histogram", PROBABILITY_EDGES, split=split)
-    rows = [finite(row) for row in rows]
-    bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
-    return rows + reliability_rows(bins, split=split, total=len(diagnosis.confidence))
-
-
-def _mean_rows(diagnosis: Diagnosis, split: str) -> list[Row]:
-    outcomes = {None: np.ones_like(diagnosis.correct)}  # of all examples, then by outcome
-    outcomes |= zip(OUTCOMES, (diagnosis.correct, ~diagnosis.correct), strict=True)
-    rows = []
+    rows, total = [], len(diagnosis.confidence)
+    outcomes = zip(OUTCOMES, (diagnosis.correct, ~diagnosis.correct), strict=True)
+    masks = {None: np.ones(total, bool), **dict(outcomes)}  # of all examples, then by outcome
     for name in BY_OUTCOME:
         values = np.asarray(getattr(diagnosis, name), np.float64)
         rows += [
-            Diagnostic(name, values[chosen].mean(), n=int(chosen.sum()), split=split, outcome=outcome)
-            for outcome, chosen in outcomes.items()
-            if chosen.any()
+            Diagnostic(name, values[mask].mean(), n=int(mask.sum()), split=split, outcome=outcome)
+            for outcome, mask in masks.items()
+            if mask.any()
         ]
-    return rows
-
-
-def _histogram_rows(values: np.ndarray, name: str, edges: np.ndarray, *, split: str) -> list[Row]:
-    index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    counts = np.bincount(index, minlength=len(edges) - 1)
-    return [
-        HistogramBin(
-            name,
-            value=counts[number] / len(values),
-            bin=number,
-            lower=edges[number],
-            upper=edges[number + 1],
-            n=len(values),
-            split=split,
-        )
-        for number in np.flatnonzero(counts)
-    ]
+    for name, edges in (("gradient_norm", NORM_EDGES), ("true_class_probability", PROBABILITY_EDGES)):
+        index = np.searchsorted(edges, getattr(diagnosis, name), side="right") - 1
+        counts = np.bincount(np.clip(index, 0, len(edges) - 2), minlength=len(edges) - 1)
+        rows += [
+            HistogramBin(f"{name}_histogram", counts[k] / total, k, edges[k], edges[k + 1], n=total, split=split)
+            for k in np.flatnonzero(counts)
+        ]
+    bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
+    return [*map(finite, rows), *reliability_rows(bins, split=split, total=total)]
 
 
 @functools.partial(jax.jit, static_argnames="num_bins")
@@ -191,24 +165,16 @@ def find_last_layer(sown: Mapping) -> tuple[Float[Array, "*examples width"], Flo
     Raises:
         InputError: there is none, or more than one.
     """
-    found = [_sown_in(sown, name) for name in ("features", "kernel")]
-    if [len(each) for each in found] != [1, 1]:
-        counts = " and ".join(f"{len(each)} {name}" for each, name in zip(found, ("features", "kernel"), strict=True))
+    leaves = jax.tree_util.tree_flatten_with_path(sown, is_leaf=lambda part: isinstance(part, tuple))[0]
+    found = {name: [leaf for path, leaf in leaves if path[-1].key == name] for name in ("features", "kernel")}
+    counts = {name: sum(map(len, tuples)) for name, tuples in found.items()}
+    if set(counts.values()) != {1}:
+        listed = " and ".join(f"{count} {name}" for name, count in counts.items())
         raise InputError(
-            f"config.diagnostics: the network sows {counts} of a last layer, one of each is needed; "
+            f"config.diagnostics: the network sows {listed} of a last layer, one of each is needed; "
             "set diagnostics.every=0, or let its last layer sow them"
         )
-    return found[0][0], found[1][0]
-
-
-def _sown_in(tree: Mapping, name: str) -> list[Array]:
-    found = []
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            found += _sown_in(value, name)
-        elif key == name:
-            found += list(value)
-    return found
+    return found["features"][0][0], found["kernel"][0][0]
 
 
 def check_last_layer(apply: Callable, variables: PyTree, x: Array) -> None:
@@ -218,20 +184,6 @@ def check_last_layer(apply: Callable, variables: PyTree, x: Array) -> None:
         InputError: as `find_last_layer`.
     """
     jax.eval_shape(lambda variables, x: find_last_layer(apply(variables, x, mutable=[INTERMEDIATES])[1]), variables, x)
-
-
-@jax.jit
-@at_highest
-def _weight_norms(apply: Partial, variables: PyTree, x: Array) -> Array:
-    """Frobenius norms |W| [members] of the last layers' kernels, for variables with leaves [members, ...].
-
-    The compiler leaves out the part of the network that this does not need.
-    """
-
-    def of_member(variables: PyTree) -> Array:
-        return jnp.linalg.norm(find_last_layer(apply(variables, x, mutable=[INTERMEDIATES])[1])[1])
-
-    return jax.vmap(of_member)(variables)
 
 
 def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> Predictions:
@@ -245,6 +197,5 @@ def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> P
         outputs = forward(variables, batch)
         logits.append(outputs[batch.mask])
         labels.append(batch.y[batch.mask])
-    _check_any(logits)
-    logits = np.concatenate(logits).astype(np.float32)
+    logits = _all_of(logits).astype(np.float32)
     return Predictions(logits, np.concatenate(labels), np.ones(len(logits), bool))

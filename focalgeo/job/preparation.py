@@ -12,15 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import FrozenConfigDict
 
-from focalgeo import calibration, curvature, data, evaluation, losses, models, parallel
+from focalgeo import calibration, curvature, data, losses, models, parallel, trees
 from focalgeo.config import Known, check, describe
 from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES
 from focalgeo.job import say
 from focalgeo.job.members import Member
 from focalgeo.precision import at_precision
 from focalgeo.training import best_epoch, loop, optimiser, penalties
-from focalgeo.training.sharpness import make_ascent
-from focalgeo.training.step import make_step, stack
+from focalgeo.training.step import make_ascent, make_step, stack
 from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Split, TrainState
 
 # names that config fields may hold; the table of fields itself imports no package that has them
@@ -92,12 +91,24 @@ def prepare(config, dataset: Dataset | None = None) -> Prepared:
         InputError: data, network or optimiser cannot be had as the config says.
     """
     dataset = _load(config) if dataset is None else dataset
-    model = _model(config, dataset)
-    plan = _plan(config, dataset)
-    schedule = _schedule(config, plan)
-    tx = _optimiser(config, schedule)
-    objective = make_objective(config)
-    _check_alpha(objective, dataset)
+    settings, classes = config.optimizer, len(dataset.class_names)
+    steps_per_epoch = data.num_batches(dataset.train, settings.batch_size)
+    plan = loop.Plan(settings.epochs, steps_per_epoch, config.log_every, config.checkpoint.every)
+    if plan.steps > loop.MOST_STEPS:
+        most = loop.MOST_STEPS // steps_per_epoch
+        raise InputError(f"config.optimizer.epochs is {plan.epochs}: lower it to {most} or less, 2^31 - 1 steps in all")
+    if settings.schedule == "cosine":
+        schedule = optimiser.cosine_schedule(plan.steps, settings.warmup_epochs * steps_per_epoch)
+    else:  # beyond the last step no boundary has an effect, and int32 would not hold it
+        boundaries = [min(epoch * steps_per_epoch, loop.MOST_STEPS) for epoch in settings.decay_epochs]
+        schedule = optimiser.step_schedule(boundaries, settings.decay_factor)
+    names = ("momentum", "nesterov", "weight_decay", "clip_norm")
+    tx = optimiser.make_optimiser(settings.name, schedule, **{name: settings[name] for name in names})
+    model, objective = _model(config, dataset), make_objective(config)
+    if len(config.loss.alpha) not in (0, classes):
+        raise InputError(
+            f"config.loss.alpha holds {len(config.loss.alpha)} weights, {dataset.name} has {classes} classes"
+        )
     return Prepared(dataset, model, plan, objective, schedule, tx, step_of(config, model, objective, tx))
 
 
@@ -105,8 +116,8 @@ def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
     """The step of one run, to be compiled by `parallel`; the only thing that config.model.precision is for."""
     mean = config.optimizer.reduction == "mean"
     ascent = make_ascent(config.optimizer.sam_radius, adaptive=config.optimizer.sam_adaptive)
-    own = {"outputs": objective.outputs, "mean": mean, "ascent": ascent}
-    step = make_step(model.apply, objective.loss, tx, parallel.reduce_sum, **own)
+    options = {"outputs": objective.outputs, "mean": mean, "ascent": ascent}
+    step = make_step(model.apply, objective.loss, tx, parallel.reduce_sum, **options)
     precision = config.model.precision
     return step if precision == "default" else at_precision(step, precision)  # jax's own default, as it may be set
 
@@ -117,47 +128,37 @@ def make_objective(config) -> Objective:
     Raises:
         InputError: config.loss.trace_examples does not divide by the devices.
     """
-    name = config.loss.name
-    function = losses.FUNCTIONS[name]
-    loss, penalty, trace = losses.make_loss(function), losses.PENALTIES.get(name), None
-    shown, needed = name, [*losses.hyperparameters(function)]
+    name, examples, devices = config.loss.name, config.loss.trace_examples, parallel.device_count()
+    if examples % devices:
+        raise InputError(f"config.loss.trace_examples is {examples}: it must be a multiple of the {devices} devices")
+    function, penalty, trace = losses.FUNCTIONS[name], losses.PENALTIES.get(name), None
+    loss, title, needed = losses.make_loss(function), name, [*losses.hyperparameters(function)]
     if penalty is not None:
-        shown = function
+        title = function
         needed.append("penalty_weight")
     if config.loss.trace_penalty or any(config.sweep.trace_penalty):
         options = {"of": config.loss.trace_of, "form": config.loss.trace_form}
         estimator = partial(curvature.outputs_and_trace, **options)
-        trace = penalties.make_trace(estimator, losses.cross_entropy, examples=_trace_examples(config))
+        trace = penalties.make_trace(estimator, losses.cross_entropy, examples=examples)
         needed.append("trace_penalty")
     if config.loss.alpha:
-        loss, shown = penalties.class_weighted(loss, losses.weighted_by_class), f"class_weighted_{shown}"
+        loss, title = penalties.class_weighted(loss, losses.weighted_by_class), f"class_weighted_{title}"
         needed.append("alpha")
     outputs = penalties.make_outputs(trace=trace, on_batch=penalty)
-    return Objective(shown, loss, outputs, initial_values(config, needed))
-
-
-def _trace_examples(config) -> int:
-    examples, devices = config.loss.trace_examples, parallel.device_count()
-    if examples % devices:
-        raise InputError(f"config.loss.trace_examples is {examples}: it must be a multiple of the {devices} devices")
-    return examples
+    return Objective(title, loss, outputs, initial_values(config, needed))
 
 
 def initial_values(config, names: Iterable[str]) -> dict[str, PyTree]:
     """The traced values of these names as training begins, as float32 arrays."""
-    name = config.loss.name
-    values = {**config.loss, "epoch": 0, "adafocal": losses.adafocal_state()}
+    with jax.ensure_compile_time_eval():
+        values = {**config.loss, "epoch": 0, "adafocal": losses.adafocal_state()}
     for table in (losses.POLICIES, losses.SCHEDULES):
-        values |= table[name]._asdict() if name in table else {}
-    return {each: jax.tree.map(_as_float32, values[each], is_leaf=_is_list) for each in names}
+        values |= table[config.loss.name]._asdict() if config.loss.name in table else {}
 
+    def is_list(value) -> bool:
+        return type(value) in (list, tuple)
 
-def _is_list(value) -> bool:
-    return type(value) in (list, tuple)
-
-
-def _as_float32(value) -> np.ndarray:
-    return np.asarray(value, np.float32)
+    return {name: jax.tree.map(lambda v: np.asarray(v, np.float32), values[name], is_leaf=is_list) for name in names}
 
 
 def trained_gamma(config) -> float | None:
@@ -170,10 +171,15 @@ def trained_gamma(config) -> float | None:
     return config.loss.gamma
 
 
+def temperatures(settings) -> np.ndarray:
+    """The temperatures that config.evaluation has searched."""
+    count = round(settings.max_temperature / settings.temperature_step)
+    return (np.arange(1, count + 1) * settings.temperature_step).astype(np.float32)
+
+
 def _load(config) -> Dataset:
-    names = ("train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
-    sizes = {name: config.data[name] for name in names}
-    dataset = data.load_dataset(config.data.name, split_seed=config.data.split_seed, tell=say, **sizes)
+    names = ("split_seed", "train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
+    dataset = data.load_dataset(config.data.name, tell=say, **{name: config.data[name] for name in names})
     for gap in data.gaps(dataset):
         say(f"{config.data.name}: {gap}")
     if config.data.augment != "none" and dataset.train.x.ndim != 4:
@@ -185,66 +191,21 @@ def _load(config) -> Dataset:
 
 def _model(config, dataset: Dataset) -> Model:
     options = {**config.model.options, "dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
-    options |= _word_vectors(config, dataset)
+    path, size = config.data.embeddings, options.get("embedding_size")
+    if path is not None:
+        if not dataset.vocabulary:
+            raise InputError(f"config.data.embeddings is {path}, {dataset.name} holds no words: leave it out")
+        vectors = data.read_embeddings(path, dataset.vocabulary)
+        width = vectors.shape[1]
+        if size not in (None, width):
+            raise InputError(
+                f"{path} holds vectors of {width} numbers: set config.model.options.embedding_size to that"
+            )
+        options["embedding_size"] = width
+        options["embedding_init"] = lambda key, shape, dtype: jnp.asarray(vectors, dtype)
     if dataset.vocabulary:
         options["vocabulary_size"] = len(dataset.vocabulary)
     return models.build(config.model.name, len(dataset.class_names), **options)
-
-
-def _word_vectors(config, dataset: Dataset) -> dict:
-    """The options of a network whose word vectors begin as those of a file; none without one.
-
-    Raises:
-        InputError: the file's vectors have another size than config.model.options.embedding_size asks for.
-    """
-    path, size = config.data.embeddings, config.model.options.get("embedding_size")
-    if path is None:
-        return {}
-    if not dataset.vocabulary:
-        raise InputError(f"config.data.embeddings is {path}, {dataset.name} holds no words: leave it out")
-    vectors = data.read_embeddings(path, dataset.vocabulary)
-    if size is not None and vectors.shape[1] != size:
-        raise InputError(
-            f"{path} holds vectors of {vectors.shape[1]} numbers: set config.model.options.embedding_size to that"
-        )
-    return {"embedding_size": vectors.shape[1], "embedding_init": lambda key, shape, dtype: jnp.asarray(vectors, dtype)}
-
-
-def _plan(config, dataset: Dataset) -> loop.Plan:
-    steps_per_epoch = data.num_batches(dataset.train, config.optimizer.batch_size)
-    plan = loop.Plan(config.optimizer.epochs, steps_per_epoch, config.log_every, config.checkpoint.every)
-    if plan.steps > loop.MOST_STEPS:
-        raise InputError(
-            f"config.optimizer.epochs is {plan.epochs}: of {steps_per_epoch} steps each, where steps are counted up to "
-            f"2^31 - 1; lower it to {loop.MOST_STEPS // steps_per_epoch} or less"
-        )
-    return plan
-
-
-def _schedule(config, plan: loop.Plan):
-    if config.optimizer.schedule == "cosine":
-        return optimiser.cosine_schedule(plan.steps, config.optimizer.warmup_epochs * plan.steps_per_epoch)
-    # beyond the last step none has an effect, and int32 would not hold it
-    boundaries = [min(epoch * plan.steps_per_epoch, loop.MOST_STEPS) for epoch in config.optimizer.decay_epochs]
-    return optimiser.step_schedule(boundaries, config.optimizer.decay_factor)
-
-
-def _optimiser(config, schedule):
-    settings = config.optimizer
-    return optimiser.make_optimiser(
-        settings.name,
-        schedule,
-        momentum=settings.momentum,
-        nesterov=settings.nesterov,
-        weight_decay=settings.weight_decay,
-        clip_norm=settings.clip_norm,
-    )
-
-
-def _check_alpha(objective: Objective, dataset: Dataset) -> None:
-    weights, classes = objective.loss_values.get("alpha"), len(dataset.class_names)
-    if weights is not None and weights.shape != (classes,):
-        raise InputError(f"config.loss.alpha holds {weights.size} weights, {dataset.name} has {classes} classes")
 
 
 def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
@@ -253,7 +214,7 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     Raises:
         InputError: the network does not fit the data.
     """
-    forecast(prepared, members[0])
+    state_shapes(prepared, members[0])
     x, seeds = few_examples(prepared, members[0].config).x, stream_seeds(members)
     init, keys = jax.jit(prepared.model.init), {member.config.seed: member.keys["init"] for member in members}
     variables = {seed: init(key, x) for seed, key in keys.items()}  # once a seed
@@ -270,44 +231,43 @@ def few_examples(prepared: Prepared, config) -> Batch:
     return next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(config, train)))
 
 
-class Shapes(NamedTuple):
-    """Shapes of what a run of one member holds, of which nothing is allocated."""
-
-    params: PyTree
-    state: PyTree  # params among it, and the leaves of a TrainState that are as large
-    forward: evaluation.Forward  # of `few_examples`
-
-
-def forecast(prepared: Prepared, member: Member) -> Shapes:
-    """The shapes of a member's network and its training; allocates nothing.
+def state_shapes(prepared: Prepared, member: Member) -> TrainState:
+    """The shapes of a member's state as training begins; allocates nothing.
 
     Raises:
         InputError: the network cannot read the data, or gives other logits; both are named.
     """
-    config, dataset, example = member.config, prepared.dataset, few_examples(prepared, member.config)
+    config, dataset, (x, y, _) = member.config, prepared.dataset, few_examples(prepared, member.config)
     misfit = f"config.model.name: {config.model.name} does not fit {dataset.name}"
+
+    def state(key: Array) -> tuple[TrainState, Array]:
+        variables = prepared.model.init(key, x)
+        return _state(prepared, member, dict(variables), stream=0), prepared.model.apply(variables, x)
+
     try:
-        variables = jax.jit(prepared.model.init).eval_shape(member.keys["init"], example.x)
-        forward = evaluation.forecast_forward(prepared.model.apply, variables, example.x)
+        shapes, logits = jax.eval_shape(state, member.keys["init"])
     except (ArithmeticError, IndexError, TypeError, ValueError) as error:  # InputError is a ValueError
-        said = str(error).splitlines() or [type(error).__name__]
-        raise InputError(f"{misfit}: {said[0]}") from error
-    found, wanted = [*forward.logits.shape], [*example.y.shape, len(dataset.class_names)]
-    if found != wanted:
-        raise InputError(f"{misfit}: two examples give logits of shape {found}, not {wanted}")
-    best = variables if config.optimizer.select == "best_val" else None
-    opt_state = jax.eval_shape(prepared.tx.init, variables["params"])
-    return Shapes(variables["params"], (variables, opt_state, best), forward)
+        raise InputError(f"{misfit}: {str(error).partition(chr(10))[0] or type(error).__name__}") from error
+    wanted = (*y.shape, len(dataset.class_names))
+    if logits.shape != wanted:
+        raise InputError(f"{misfit}: two examples give logits of shape {logits.shape}, not {wanted}")
+    return shapes
 
 
-def state_shapes(prepared: Prepared, member: Member) -> TrainState:
-    """The shapes of a member's state as training begins; allocates nothing."""
-    x = few_examples(prepared, member.config).x
+def check_memory(prepared: Prepared, members: Sequence[Member]) -> None:
+    """Refuses, before anything is allocated or written, states that memory will not hold twice, as a step does.
 
-    def state(key: Array) -> TrainState:
-        return _state(prepared, member, dict(prepared.model.init(key, x)), stream=0)
-
-    return jax.eval_shape(state, member.keys["init"])
+    Raises:
+        InputError: what is needed, what there is, and the field to lower.
+    """
+    shapes, free = state_shapes(prepared, members[0]), parallel.free_memory()
+    needed = 2 * len(members) * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+    if free is not None and needed > free:
+        raise InputError(
+            f"{len(members):,} networks of {trees.size(shapes.params):,} parameters with their optimisers' states need "
+            f"{needed / 1e9:,.2g} GB, {free / 1e9:,.2g} are free: sweep fewer values, or set smaller "
+            "config.model.options"
+        )
 
 
 def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) -> TrainState:
@@ -349,7 +309,7 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
 
     seeds: one for each batch stream.
     """
-    train, fits = dataset.train, resident_bytes(dataset) > 0
+    train, free = dataset.train, parallel.free_memory()
     augmentation = data.AUGMENTATIONS[config.data.augment]
     options = {"augmentation": augmentation, "normalise": normalisation(config, train)}
 
@@ -360,34 +320,20 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
         for of_streams in zip(*streams, strict=True):
             yield jax.tree.map(lambda *leaves: np.stack(leaves), *of_streams)
 
-    if fits:
+    if free is None or 2 * (train.x.nbytes + train.y.nbytes) <= free:
         make_batch = partial(data.make_batch, shape=train.x.shape[1:], **options)
         return Pipeline(specs, lambda spec: spec, lambda spec, split: make_batch(split, spec), (data.in_rows(train),))
     return Pipeline(specs, partial(data.fetch, train), lambda fetched: data.make_batch(*fetched, **options), ())
 
 
-def resident_bytes(dataset: Dataset) -> int:
-    """Bytes of each device's memory that training examples take while they stay there; 0 if they are sent instead."""
-    free, needed = parallel.free_memory(), dataset.train.x.nbytes + dataset.train.y.nbytes
-    return needed if free is None or 2 * needed <= free else 0
-
-
-def evaluation_batches(config, split: Split) -> Iterator[Batch]:
-    """All examples of a split in order, padded for all devices."""
+def evaluation_batches(config, split: Split, *, batch_size: int | None = None) -> Iterator[Batch]:
+    """All examples of a split in order, padded for all devices; batch_size: another than config.evaluation's."""
     return data.evaluation_batches(
         split,
-        batch_size=config.evaluation.batch_size,
+        batch_size=batch_size or config.evaluation.batch_size,
         normalise=normalisation(config, split),
         multiple_of=parallel.device_count(),
     )
-
-
-def curvature_batches(config, split: Split) -> list[Batch]:
-    """The first examples of a split, as many as curvature is measured on, in batches of one shape."""
-    few = Split(split.x[: config.curvature.examples], split.y[: config.curvature.examples])
-    size = config.curvature.batch_size
-    options = {"normalise": normalisation(config, split), "multiple_of": parallel.device_count()}
-    return list(data.evaluation_batches(few, batch_size=size, **options))
 
 
 def normalisation(config, split: Split) -> data.Normalisation | None:

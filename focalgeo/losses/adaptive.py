@@ -77,7 +77,7 @@ def _steps(name: str, steps: Array, gammas: Array) -> tuple[Array, Array]:
     steps, gammas = (jnp.asarray(values).astype(jnp.float32) for values in (steps, gammas))
     checks.check_array(name, steps, shape=(None,))
     checks.check_array(f"gammas for {name} {steps.shape}", gammas, shape=(steps.size + 1,))
-    if not (checks.is_traced(steps) or jnp.all(steps[1:] > steps[:-1])):
+    if not (checks.is_traced(steps) or np.all(np.diff(np.asarray(steps)) > 0)):
         raise InputError(f"{name} are {np.asarray(steps).tolist()}: give them in ascending order")
     return steps, gammas
 

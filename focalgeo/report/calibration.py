@@ -171,7 +171,7 @@ def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
         difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
         better=is_better(row),
         worse=is_worse(row),
-        sides=["overconfident" if gap > 0 else "underconfident" for gap in gaps] if gaps[0] * gaps[1] < 0 else [],
+        gaps=gaps,
     )
     return Section(title, words, figures=reliability_panels(run, columns, split, file="loss_implied"))
 
@@ -181,7 +181,7 @@ def _mean_gap(rows: Sequence[Row], column: Column, split: str) -> float:
     return sum(row.n * (row.confidence - row.value) for row in figures.bins_of(rows, column, split=split))
 
 
-def search_section(run: Run, search: Mapping[str, Any] | None) -> Section:
+def search_section(run: Run, search: Mapping[str, Any]) -> Section:
     """Return the surface of each criterion over (gamma, T)."""
     surfaces = [
         (f"search_{name}", f"{name.upper()} over γ and T", figures.search_surface(run.rows, search, name))
@@ -317,7 +317,7 @@ def _refused_words(run: Run, choice: _Choice) -> Markup:
     return say("paragraph", text=say("refused", reasons=reasons)) if reasons else Markup()
 
 
-def write_calibration(path: Path, run: Run, search: Mapping[str, Any] | None) -> Path:
+def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
     choice = _Choice(run)
     split, criterion, chosen = choice.split, choice.criterion, choice.column
@@ -345,7 +345,7 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any] | None) ->
         _two_classes(run, columns, split, run.method_title(chosen.method)),
         loss_implied_section(run, gamma, split),
         _group_section(run, chosen, split),
-        search_section(run, search if FOCAL in [column.method for column in columns] else None),
+        search_section(run, search if FOCAL in [column.method for column in columns] else {}),
         _apply_section(run, choice),
         record(
             run,
@@ -366,18 +366,20 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any] | None) ->
     )
 
 
+def _after(run: Run, column: Column) -> str:
+    return "as given" if column == AS_TRAINED else f"after {run.fitted_title(column).lower()}"
+
+
 def _class_section(run: Run, choice: _Choice) -> Section:
     gaps = figures.class_gaps(run, choice.split, choice.column, choice.criterion)
-    title, total = "Class by class", len(gaps.classes)
+    total = len({name for own in gaps.values() for name in own})
     if not total:
-        return Section(title)
-    parts = [
-        f"{gaps.off(column)} " + ("as given" if column == AS_TRAINED else f"after {run.fitted_title(column).lower()}")
-        for column in gaps.rows
-    ]
+        return Section("")
+    off = {column: sum(row.low > 0 or row.high < 0 for row in own.values()) for column, own in gaps.items()}
+    parts = [f"{count} {_after(run, column)}" for column, count in off.items()]
     words = say("class_gaps", total=total, parts=", ".join(parts), chance=plain(round(0.05 * total, 2)))
     return Section(
-        title,
+        "Class by class",
         figures=panels(("classes", "Probability less share", figures.class_differences(run, gaps))),
         notes=say("classes", gaps=words, total=total, most=figures.MOST_CLASSES),
         layout="beside",
@@ -428,8 +430,7 @@ def _group_section(run: Run, column: Column, split: str) -> Section:
         shares = [metric_cell(rows.get((name, row.group, *of)), ECE) for name, of in names]
         lines.append(Line(str(row.group), "", [size, *shares]))
     heads = ["Examples", "Accuracy", *(f"ECE, {run.method_title(of.method).lower()}" for of in columns)]
-    name = "as given" if column == AS_TRAINED else f"after {run.method_title(column.method).lower()}"
-    words = say("worst_group", name=name, row=groups[0], total=len(groups))
+    words = say("worst_group", name=_after(run, column), row=groups[0], total=len(groups))
     table = Table("Group", [(head, "") for head in heads], lines)
     return Section("Group by group", words, [table], notes=say("groups"))
 

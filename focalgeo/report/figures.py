@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -456,45 +456,35 @@ def draw_differences(rows: Sequence[Sequence[Difference | None]], title: Title, 
     return ax
 
 
-class ClassGaps(NamedTuple):
-    """The gap of each class by method: rows "class_gap" as given, by the plainest fitted method, by the chosen one."""
-
-    rows: Mapping[Column, Mapping[str, Metric]]
-
-    @property
-    def classes(self) -> list[str]:
-        """The classes by how far off they are with any of the methods, in standard errors, the farthest first."""
-        names = dict.fromkeys(name for gaps in self.rows.values() for name in gaps)
-        return sorted(
-            names, key=lambda name: -max(errors_off(gaps[name]) for gaps in self.rows.values() if name in gaps)
-        )
-
-    def off(self, column: Column) -> int:
-        """The number of classes whose interval leaves out 0."""
-        return sum(errors_off(row) > _Z95 for row in self.rows[column].values())
-
-
 def errors_off(row: Metric) -> float:
     """Return how many standard errors a gap is from 0; 0 where its interval has no width."""
     return 2 * _Z95 * abs(row.value) / (row.high - row.low) if row.high > row.low else 0.0
 
 
-def class_gaps(run: Run, split: str, chosen: Column, criterion: str) -> ClassGaps:
-    """Return the classes' gaps as given, by temperature scaling, and by the chosen method, as far as there are rows."""
+def class_gaps(run: Run, split: str, chosen: Column, criterion: str) -> dict[Column, dict[str, Metric]]:
+    """Return the rows "class_gap" by class: as given, by the plainest fitted method, and by the chosen one."""
     columns = dict.fromkeys(filter(None, (AS_TRAINED, reference(run, split, criterion), chosen)))
     rows = [row for row in select(run.rows, Metric, name="class_gap", split=split) if row.low is not None]
-    gaps = {column: latest_by(select(rows, Metric, **column._asdict()), "group") for column in columns}
-    return ClassGaps({column: {row.group: row for row in gaps[column]} for column in columns if gaps[column]})
+    gaps = {column: {row.group: row for row in select(rows, Metric, **column._asdict())} for column in columns}
+    return {column: own for column, own in gaps.items() if own}
 
 
 @styled()
-def class_differences(run: Run, gaps: ClassGaps, *, ax: Axes | None = None) -> Axes:
-    """Draw each class's mean probability less its share with 95% intervals; filled where Bonferroni leaves it off."""
-    classes = gaps.classes[:MOST_CLASSES]
-    threshold = NormalDist().inv_cdf(1 - 0.025 / len(gaps.classes))
-    ax = ax or primitives.new_axes(4.3, 1.3 + (0.12 + 0.14 * len(gaps.rows)) * len(classes))
-    for number, (column, rows) in enumerate(gaps.rows.items()):
-        height = 0.39 - 0.78 / len(gaps.rows) * (number + 0.5)
+def class_differences(run: Run, gaps: Mapping[Column, Mapping[str, Metric]], *, ax: Axes | None = None) -> Axes:
+    """Draw each class's mean probability less its share with 95% intervals, the farthest off in standard errors first.
+
+    A mark is filled where all classes counted as chances (Bonferroni) leave it off 0.
+    """
+    far = {
+        name: max(errors_off(own[name]) for own in gaps.values() if name in own)
+        for own in gaps.values()
+        for name in own
+    }
+    threshold = NormalDist().inv_cdf(1 - 0.025 / len(far))
+    classes = sorted(far, key=lambda name: -far[name])[:MOST_CLASSES]
+    ax = ax or primitives.new_axes(4.3, 1.3 + (0.12 + 0.14 * len(gaps)) * len(classes))
+    for number, (column, rows) in enumerate(gaps.items()):
+        height = 0.39 - 0.78 / len(gaps) * (number + 0.5)
         line = {height - place: rows[name] for place, name in enumerate(classes) if name in rows}
         primitives.intervals(
             *values_of(list(line.values()), "value", "low", "high"),

@@ -15,6 +15,7 @@ from focalgeo.report.sections import (
     Line,
     Section,
     Table,
+    metric_cell,
     panels,
     record,
     say,
@@ -44,7 +45,7 @@ from focalgeo.report.selection import (
     read_search,
     splits_of,
 )
-from focalgeo.report.style import fixed, interval, percent, plain, significant
+from focalgeo.report.style import fixed, interval, plain, significant
 from focalgeo.rows import (
     LEAST_EXAMPLES,
     TITLES,
@@ -106,7 +107,7 @@ def headline(run: Run) -> Markup:
     return {"calibration": calibration.verdict, "sweep": sweep.headline, "run": verdict}[kind_of(run)](run)
 
 
-def write_run(path: Path, run: Run, search: Mapping[str, Any] | None) -> Path:
+def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of one run: what it reached, before and after calibration, how it trained, its curvature."""
     sections = [
         *_method_sections(run),
@@ -167,18 +168,13 @@ def _compared(run: Run, first: Column | None, others: Sequence[Column]) -> Marku
     )
 
 
-def _tiles(run: Run) -> list[dict[str, str]]:
+def _tiles(run: Run) -> list[dict[str, Any]]:
     """The ECE on test of the first methods, for the tiles at the top of the page."""
-    rows = {column: run.metric(column, "ece") for column in run.column_of_each()[:_MOST_TILES]}
+    cells = {column: metric_cell(run.metric(column, "ece"), ECE) for column in run.column_of_each()[:_MOST_TILES]}
     return [
-        {
-            "title": run.method_title(column.method),
-            "value": percent(row.value),
-            "note": f"{fixed(100 * row.low, 2)} to {fixed(100 * row.high, 2)}" if has_interval(row) else "",
-            "colour": run.method_colour(column.method),
-        }
-        for column, row in rows.items()
-        if row is not None
+        {"title": run.method_title(column.method), "cell": cell, "colour": run.method_colour(column.method)}
+        for column, cell in cells.items()
+        if cell != NOTHING
     ]
 
 
@@ -333,31 +329,22 @@ def _attribution_words(by_split: dict[str, list[Row]]) -> Markup:
     """Sentences on the parts on val, or else on the first split: scaled or not, and by which examples."""
     rows = by_split.get("val") or next(iter(by_split.values()), [])
     weight, sentences = next(iter(select(rows, Diagnostic, name="mean_weight")), None), []
-    loss = weight.loss if weight else None
-    parts = {row.part: row for row in select(rows, AttributionPart, of="trace", loss=loss)}
+    parts = {row.part: row for row in select(rows, AttributionPart, of="trace", loss=weight.loss if weight else None)}
     beyond = parts.get("beyond_scaling")
     if beyond and beyond.low is not None and {"whole", "scale_only"} <= parts.keys():
-        whole, scaled = parts["whole"].value, parts["scale_only"].value
         finding = "more" if beyond.low > 0 else "less" if beyond.high < 0 else ""
-        numbers = {"scaled": scaled, "whole": whole, "beyond": beyond.value}
+        finding = "rounding" if abs(beyond.value) < _ROUNDING * abs(parts["whole"].value) else finding
         sentences.append(
-            say(
-                "scaling",
-                loss=loss_title(loss),
-                weight=significant(weight.value, 2),
-                ends=f"[{significant(beyond.low, 3)},\u00a0{significant(beyond.high, 3)}]",
-                finding="rounding" if abs(beyond.value) < _ROUNDING * abs(whole) else finding,
-                **{name: significant(value, 3) for name, value in numbers.items()},
-            )
+            say("scaling", loss=loss_title(weight.loss), weight=weight.value, parts=parts, finding=finding)
         )
-    probabilities = {row.quantile: row for row in select(rows, Diagnostic, name="true_class_probability")}
-    if {0.05, 0.5, 0.95} <= probabilities.keys():
-        low, middle, high = (_probability(probabilities[level].value) for level in (0.05, 0.5, 0.95))
-        sentences.append(say("probabilities", low=low, middle=middle, high=high, n=probabilities[0.5].n))
+    shares = {row.quantile: row for row in select(rows, Diagnostic, name="true_class_probability")}
+    if {0.05, 0.5, 0.95} <= shares.keys():
+        low, middle, high = (_probability(shares[level].value) for level in (0.05, 0.5, 0.95))
+        sentences.append(say("probabilities", low=low, middle=middle, high=high, n=shares[0.5].n))
         raised, negative = (latest(rows, Diagnostic, name=f"share_{name}") for name in ("raised", "negative"))
         if raised and negative:
-            shares = {"raised": percent(raised.value, 1), "negative": percent(negative.value, 1)}
-            sentences.append(say("second_derivative", loss=loss_title(raised.loss), **shares))
+            numbers = {"raised": raised.value, "negative": negative.value}
+            sentences.append(say("second_derivative", loss=loss_title(raised.loss), **numbers))
     return Markup(" ").join(sentences)
 
 

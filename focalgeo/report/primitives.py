@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from focalgeo.report.style import COLOURS, plain
 
-_MOST_ENTRIES, _LETTERS_OF_TWO = 24, 26  # of a legend; of an entry of which two stand beside each other
+_MOST_ENTRIES, _LETTERS_OF_TWO = 24, 30  # of a legend; of an entry of which two stand beside each other
 _SUBDIVISIONS = ((100, (1,)), (5, (1, 2, 5)), (0, range(1, 10)))  # of a decade, on axes over more than this ratio
 
 
@@ -81,9 +81,7 @@ def bars(
     lower, upper, heights = (np.asarray(values, float) for values in (lower, upper, heights))
     if kind == "outline":
         edges = np.unique(np.append(lower, upper))
-        # Edges that differ by rounding alone are one, so that no bin of no width stands between two.
-        edges = edges[np.append(True, ~np.isclose(edges[1:], edges[:-1], rtol=1e-9, atol=0))]
-        places = np.abs(edges[:, None] - lower).argmin(0)
+        places = np.searchsorted(edges, lower)
 
         def spread(values: Sequence[float]) -> np.ndarray:
             filled = np.zeros(len(edges) - 1)

@@ -10,7 +10,18 @@ from msgspec.structs import replace
 
 from focalgeo import records
 from focalgeo.report import page, sweep
-from focalgeo.report.sections import NOTHING, Line, Section, Table, leaves, metric_cell, say, setting_text, write_page
+from focalgeo.report.sections import (
+    NOTHING,
+    Line,
+    Section,
+    Table,
+    joined,
+    leaves,
+    metric_cell,
+    say,
+    setting_text,
+    write_page,
+)
 from focalgeo.report.selection import AS_TRAINED, PLAIN, Column, Run, read_run
 from focalgeo.report.style import short
 from focalgeo.rows import Seconds, select
@@ -44,49 +55,39 @@ def write_list(folder: records.Workdir) -> Path:
     path = folder / PAGE
     if path.exists() and b'content="focalgeo"' not in path.read_bytes()[:1000]:
         raise InputError(f"{path} is another's page: move it away, or name a folder of runs alone")
-    runs: dict[Path, Run | InputError] = {}
+    runs, troubles = {}, {}
     for workdir in workdirs_in(folder):
         try:
             runs[workdir] = read_run(workdir, begun=True)
         except InputError as error:
-            runs[workdir] = error
-    readable = {workdir: run for workdir, run in runs.items() if isinstance(run, Run)}
-    kinds = {workdir: page.kind_of(run) for workdir, run in readable.items()}
-    differing = {
-        kind: _differing([run for of, run in readable.items() if kinds[of] == kind]) for kind in kinds.values()
-    }
+            runs[workdir], troubles[workdir] = Run((), {}), short(str(error), 500)
+    kinds = {workdir: page.kind_of(run) for workdir, run in runs.items() if workdir not in troubles}
+    settings = {workdir: _settings(run) for workdir, run in runs.items()}
+    differing = {kind: _differing([settings[of] for of in kinds if kinds[of] == kind]) for kind in kinds.values()}
 
-    def section(workdir: Path, run: Run | InputError) -> Section:
+    def section(workdir: Path, run: Run) -> Section:
         name, has_page = workdir.relative_to(folder), (workdir / "report.html").exists()
         link = f"{quote(os.fsencode(name))}/report.html" if has_page else ""
-        title = say("linked", name=short(name.as_posix(), 120), page=link)
-        if isinstance(run, InputError):
-            words = say("paragraph", text="cannot be read", kind="how") + say("paragraph", text=short(str(run), 500))
-            return Section(title, words)
-        created = str(run.manifest.get("created", ""))[:16].replace("T", " ")
-        what = f"{run.data_title or 'a run'}, {run.loss}"
-        what = f"calibration of {run.data_title or 'outputs'}" if kinds[workdir] == "calibration" else what
-        about = ", ".join(filter(None, [created, what, "" if has_page else "not finished"]))
-        words = say("paragraph", text=about, kind="how") + say("paragraph", text=page.headline(run))
-        own = {name: short(text, 200) for name, text in _settings(run).items() if name in differing[kinds[workdir]]}
-        pairs = list(own.items())[:_MOST_DIFFERENCES]
-        pairs += [("…", f"{len(own) - len(pairs)} more")] if len(own) > len(pairs) else []
-        return Section(title, words, lists=[("", pairs)] if pairs else [])
+        what = f"calibration of {run.data_title}" if "calibration" in run.manifest else f"{run.data_title}, {run.loss}"
+        what = joined(_created(run)[:16].replace("T", " "), what, "" if has_page else "not finished")
+        own = settings[workdir]
+        pairs = [(field, own[field]) for field in differing.get(kinds.get(workdir), ()) if field in own]
+        lists = [("", pairs[:_MOST_DIFFERENCES])] if pairs else []
+        said = ("cannot be read", troubles[workdir]) if workdir in troubles else (what, page.headline(run))
+        words = say("paragraph", text=said[0], kind="how") + say("paragraph", text=said[1])
+        return Section(say("linked", name=short(name.as_posix(), 120), page=link), words, lists=lists)
 
     order = sorted(runs, key=lambda workdir: _created(runs[workdir]), reverse=True)
-    title = "Test split, as trained and after temperature scaling by NLL"
-    singles = {
-        workdir.relative_to(folder).as_posix(): readable[workdir]
-        for workdir in order
-        if kinds.get(workdir) in ("run", "calibration")
-    }
-    sections = [Section(title, tables=[_table(singles)]), *(section(workdir, runs[workdir]) for workdir in order)]
+    singles = {of.relative_to(folder).as_posix(): runs[of] for of in order if kinds.get(of) in ("run", "calibration")}
+    first = Section("Test split, as trained and after temperature scaling by NLL", tables=[_table(singles)])
     verdict = say("runs", count=len(runs), differ=any(differing.values()))
-    return write_page(path, f"Runs in {short(folder.resolve().name, 120)}", sections, verdict=verdict, contents=False)
+    title = f"Runs in {short(folder.resolve().name, 120)}"
+    sections = [first, *(section(workdir, runs[workdir]) for workdir in order)]
+    return write_page(path, title, sections, verdict=verdict, contents=False)
 
 
-def _created(run: Run | InputError) -> str:
-    return str(run.manifest.get("created", "")) if isinstance(run, Run) else ""
+def _created(run: Run) -> str:
+    return str(run.manifest.get("created", ""))
 
 
 def _table(runs: Mapping[str, Run]) -> Table | None:
@@ -107,10 +108,10 @@ def _settings(run: Run) -> dict[str, str]:
     return {name: setting_text(value) for name, value in leaves(run.manifest.get("config", {}))}
 
 
-def _differing(runs: Sequence[Run]) -> list[str]:
+def _differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
     """The fields that not all configs have with the same value."""
-    settings = [_settings(run) for run in runs]
-    return [name for name in {**settings[0], **settings[-1]} if len({own.get(name) for own in settings}) > 1]
+    names = dict.fromkeys(name for own in settings for name in own)
+    return [name for name in names if len({own.get(name) for own in settings}) > 1]
 
 
 def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> Path:

@@ -15,7 +15,6 @@ from msgspec.structs import asdict, replace
 from focalgeo import records
 from focalgeo.report.style import METHOD_COLOURS, fixed, interval, plain, rounded, short
 from focalgeo.rows import Difference, Fit, Metric, Row, Title, select
-from focalgeo.types import InputError
 
 # The methods that sentences are about; any other is known by its entry in the manifest alone.
 UNCALIBRATED, PLAIN, FOCAL = "uncalibrated", "temperature_scaling", "focal_temperature_scaling"
@@ -186,22 +185,9 @@ def _showable_row(row: Row) -> Row:
     return replace(row, **changed) if changed else row
 
 
-def read_search(folder: Path) -> dict[str, Any] | None:
-    """Return the search over (gamma, T), None where the workdir has none.
-
-    Raises:
-        InputError: its surfaces are not those of its axes.
-    """
-    if not (folder / "search.npz").exists():
-        return None
-    search = records.read_arrays(folder, "search")
-    shapes = [getattr(search.get(name), "shape", None) for name in ("gammas", "temperatures", "ece", "nll")]
-    if None in shapes or shapes[2:] != [shapes[0] + shapes[1]] * 2:
-        raise InputError(
-            f"{folder / 'search.npz'} does not hold gammas, temperatures, ece and nll [gammas, temperatures];"
-            " restore it or choose another workdir"
-        )
-    return search
+def read_search(folder: Path) -> dict[str, Any]:
+    """Return the search over (gamma, T), {} where the workdir has none."""
+    return records.read_arrays(folder, "search") if (folder / "search.npz").exists() else {}
 
 
 def criterion_title(criterion: str) -> str:

@@ -43,7 +43,7 @@ from focalgeo.report.selection import (
     symbols_of,
 )
 from focalgeo.report.style import LINESTYLES, ends, loss_colour, plain, short, significant, styled
-from focalgeo.rows import TITLES, Diagnostic, Eigenvalue, Fit, Metric, ReliabilityBin, Row, Scalar, Title, Trace, select
+from focalgeo.rows import TITLES, Diagnostic, Eigenvalue, Fit, Metric, ReliabilityBin, Row, Scalar, Trace, select
 from focalgeo.types import Estimate
 
 AXES = {  # title and symbol
@@ -57,7 +57,6 @@ _LABELS = {"accuracy": "accuracy", "nll": "NLL (nats)"}
 _BY_NLL = Column(PLAIN, CRITERION)
 _CHOOSING = (("nll", AS_TRAINED), ("nll", _BY_NLL), ("ece", AS_TRAINED), ("ece", _BY_NLL), ("accuracy", AS_TRAINED))
 _MOST_LINES, _MOST_DIAGRAMS, _MOST_TICKS = 12, 96, 24  # that figures show
-_MOST_PRINTED = 3  # methods in a terminal's table; of more, temperature scaling and the focal map alone
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
 
 Member = tuple[tuple, Any]  # the line of a run, and its value on the axis: runs of one differ in their seed alone
@@ -109,7 +108,6 @@ class Quantity(NamedTuple):
     title: str
     kind: type
     fields: Mapping[str, Any]
-    printed: bool = False  # in a terminal too
     scale: float = 1.0
     figure: Figure | None = None
     label: str = ""  # in the figure's legend
@@ -264,39 +262,37 @@ def _metric(name: str, column: Column, split: str = "test") -> dict[str, Any]:
 def quantities(run: Run) -> list[Quantity]:
     """Return the quantities of a sweep, as far as there are rows: metrics, ECE after each method, fits, curvature."""
     titles, fits, columns = run.metrics, _own_fits(run), [c for c in run.column_of_each() if c != AS_TRAINED]
-    after = {column: {PLAIN: "T", FOCAL: "γ and T"}.get(column.method) for column in columns}
-    after = {column: f"after {name or run.method_title(column.method).lower()}" for column, name in after.items()}
+    after = {AS_TRAINED: "as trained", Column(PLAIN, CRITERION): "after T", Column(FOCAL, CRITERION): "after γ and T"}
 
     def of_metric(name: str, column: Column = AS_TRAINED) -> Quantity:
-        title, words = titles[name], after.get(column, "as trained" if name == "ece" else "")
-        figure = Figure(
-            f"sweep_{name}", f"{title.title} on test", _LABELS.get(name, title.title), title.unit.strip("nats")
-        )
-        drawn = name in PRINTED if column == AS_TRAINED else name == "ece"
-        printed = drawn and (column == AS_TRAINED or column.method in (PLAIN, FOCAL) or len(columns) <= _MOST_PRINTED)
-        shown = (printed, title.scale, figure if drawn else None, words, run.method_colour(column.method))
-        return Quantity(joined(f"{title.title} {words}".strip(), title.unit), Metric, _metric(name, column), *shown)
+        title = titles[name]
+        words = after.get(column) or f"after {run.method_title(column.method).lower()}"
+        words = "" if column == AS_TRAINED and name != "ece" else words
+        drawn = name == "ece" or (name in PRINTED and column == AS_TRAINED)
+        label, unit = _LABELS.get(name, title.title), title.unit if title.unit == "%" else ""
+        figure = Figure(f"sweep_{name}", f"{title.title} on test", label, unit) if drawn else None
+        line, colour = joined(f"{title.title} {words}".strip(), title.unit), run.method_colour(column.method)
+        return Quantity(line, Metric, _metric(name, column), title.scale, figure, words, colour)
 
     lines = [of_metric(name) for name in PRINTED if name in titles]
     lines += [of_metric(name, column) for name in ("ece", "nll") if name in titles for column in columns]
     for column, names in fits.items():
-        method, of = run.method_title(column.method).lower(), "" if column.method == PLAIN else column.method
+        method, colour = run.method_title(column.method).lower(), run.method_colour(column.method)
         for name, symbol in symbols_of(names).items():
             is_alone = sum(name in others for others in fits.values()) == 1
             figure = Figure(
                 f"sweep_{name}", f"Best {symbol}{f' of {method}' if is_alone else ''}", parameter_title(name)
             )
-            shown = (not of, 1.0, figure, method, run.method_colour(column.method))
-            title = joined(f"Best {symbol}", of and method)
-            lines.append(Quantity(title, Fit, {"name": name, **column._asdict()}, *shown))
+            line, fields = joined(f"Best {symbol}", method if column.method != PLAIN else ""), {"name": name}
+            lines.append(Quantity(line, Fit, fields | column._asdict(), 1.0, figure, method, colour))
     lines += [of_metric(name) for name in titles if name not in PRINTED]
     traces = [(row.loss, row.split) for row in measured(run.rows, Trace, "trace")]
     for loss, split in sorted(traces, key=lambda pair: pair[0] != "cross_entropy"):
         for name, symbol in _CURVATURE.items():
-            figure = Figure(f"sweep_{name}_{split}", f"{TITLES[name].title} on {split}", TITLES[name].title.lower())
-            shown = (name != "scale_free_trace", 1.0, figure, loss_title(loss), loss_colour(loss))
             fields, kind = {"name": name, "loss": loss, "split": split}, Eigenvalue if name == "lambda_max" else Trace
-            lines.append(Quantity(joined(symbol, loss_title(loss), split), kind, fields, *shown))
+            figure = Figure(f"sweep_{name}_{split}", f"{TITLES[name].title} on {split}", TITLES[name].title.lower())
+            line, shown = joined(symbol, loss_title(loss), split), (loss_title(loss), loss_colour(loss))
+            lines.append(Quantity(line, kind, fields, 1.0, figure, *shown))
     return [line for line in lines if select(run.rows, line.kind, **line.fields)]
 
 
@@ -350,17 +346,12 @@ def _difference_cell(value: Estimate | None) -> Cell:
 
 
 class Choice(NamedTuple):
-    """The value with the best mean of a metric on val, and its cost on test."""
+    """The value with the best mean of a metric on val, and its cost on test: a line of a table."""
 
     by: str  # the metric, in words
-    title: Title
-    member: Member  # the best mean over seeds on val
-    votes: int  # seeds that choose it by themselves
+    unit: str
+    cells: list[Cell]  # what is chosen, its means on val and test, the best on test, the cost against that
     seeds: int
-    val: Estimate
-    test: Estimate
-    best: Member  # the best mean over seeds on test
-    cost: Estimate  # of choosing on val: how much worse it is on test than the best, paired over seeds
     left_out: int  # values that lack a seed which others have
 
 
@@ -372,61 +363,42 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
     """
     made = []
     for name, column in _CHOOSING if sweep.axis != "seed" else ():
-        val, test = (
-            Quantity("", Metric, _metric(name, column, split)).by_member(run.rows, sweep) for split in ("val", "test")
-        )
+        title, fields = run.metrics.get(name), [_metric(name, column, split) for split in ("val", "test")]
+        val, test = (Quantity("", Metric, of).by_member(run.rows, sweep) for of in fields)
         val = {member: seeds for member, seeds in val.items() if None not in (*member[0], member[1])}
         every = sorted(set().union(*val.values()))
         whole = [member for member in val if set(val[member]) == set(test.get(member, ())) == set(every)]
-        if name not in run.metrics or len(whole) < 2:
+        if title is None or len(whole) < 2:
             continue
-        title = run.metrics[name]
-        sign = 1 if title.best == "low" else -1
-
-        def best_of(of: Mapping[Member, Mapping[int, float]], seeds: Sequence[int], whole=whole, sign=sign) -> Member:
-            return min(whole, key=lambda each: sign * statistics.fmean(of[each][seed] for seed in seeds))
-
-        member, best = best_of(val, every), best_of(test, every)
-        cost = paired(*((test[member], test[best]) if sign > 0 else (test[best], test[member])))
-        votes = [best_of(val, [seed]) for seed in every].count(member)
-        means = (mean(list(of[member].values())) for of in (val, test))
+        # of seed -> value, with the sign that makes less better
+        signed = [
+            {m: {seed: (1 if title.best == "low" else -1) * of[m][seed] for seed in every} for m in whole}
+            for of in (val, test)
+        ]
+        chosen, best = (min(whole, key=lambda m: statistics.fmean(of[m].values())) for of in signed)
+        votes = [min(whole, key=lambda m: signed[0][m][seed]) for seed in every].count(chosen)
+        # How much worse the chosen is on test than the best, paired over seeds.
+        cost = _cell(paired(signed[1][chosen], signed[1][best]), scale=title.scale, digits=2, steps=50)
+        cells = [
+            Cell(sweep.in_words(chosen), f"by {votes} of {len(every)} seeds alone" if len(every) > 1 else ""),
+            *(_cell(mean(list(of[chosen].values())), scale=title.scale) for of in (val, test)),
+            Cell(sweep.in_words(best)),
+            Cell("0", value=0.0) if best == chosen else cost,
+        ]
         after = "as trained" if column == AS_TRAINED else f"after {run.method_title(column.method).lower()}"
-        numbers = (member, votes, len(every), *means, best, cost, len(val) - len(whole))
-        made.append(Choice(f"{title.title} {after}", title, *numbers))
+        made.append(Choice(f"{title.title} {after}", title.unit, cells, len(every), len(val) - len(whole)))
     return made
 
 
-def choice_table(found: Sequence[Choice], sweep: Sweep) -> Table | None:
-    """A line for each criterion: what it chooses on val, and what that costs on test; None without any."""
-    lines = []
-    for choice in found:
-        scale = choice.title.scale
-        note = f"by {choice.votes} of {choice.seeds} seeds alone" if choice.seeds > 1 else ""
-        cells = [Cell(sweep.in_words(choice.member), note), *(_cell(m, scale=scale) for m in (choice.val, choice.test))]
-        is_best = choice.best == choice.member
-        cost = Cell("0", value=0.0) if is_best else _cell(choice.cost, scale=scale, digits=2, steps=50)
-        line = joined(choice.by, choice.title.unit)
-        lines.append(Line(line, "", [*cells, Cell(sweep.in_words(choice.best)), cost]))
-    heads = ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")
-    return Table("Chosen by", [(head, "") for head in heads], lines) if lines else None
-
-
-def choice_words(found: Sequence[Choice], sweep: Sweep) -> Markup:
+def choice_words(found: Sequence[Choice]) -> Markup:
     """A sentence on the choice by NLL after temperature scaling, else by the first there is; "" without any."""
     if not found:
         return Markup()
     choice = next((choice for choice in found if choice.by.startswith("NLL after")), found[0])
-    cost = _cell(choice.cost, scale=choice.title.scale, digits=2, steps=50)
-    return say(
-        "choice",
-        by=choice.by,
-        value=sweep.in_words(choice.member),
-        is_best=choice.best == choice.member,
-        cost=" ".join(filter(None, (cost.text, choice.title.unit, cost.note))),
-        best=sweep.in_words(choice.best),
-        seeds=choice.seeds,
-        left_out=choice.left_out,
-    )
+    chosen, _, _, best, cost = choice.cells
+    costs = "" if chosen.text == best.text else " ".join(filter(None, (cost.text, choice.unit, cost.note)))
+    numbers = {"value": chosen.text, "best": best.text, "cost": costs}
+    return say("choice", by=choice.by, seeds=choice.seeds, left_out=choice.left_out, **numbers)
 
 
 def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
@@ -438,6 +410,9 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         say("has_numbers", method=title.lower() if place else title, symbols=list(symbols.values()))
         for place, (title, symbols) in enumerate(methods.items())
     ]
+    heads = ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")
+    costs = [Line(joined(choice.by, choice.unit), "", choice.cells) for choice in found]
+    chosen = Table("Chosen by", [(head, "") for head in heads], costs) if costs else None
     grids = [
         Section(sweep.line_title(line), figures=_diagrams(final.rows, drawn, line), layout="small")
         for line in drawn.lines
@@ -460,13 +435,13 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
             tables=[sweep_table(final, sweep, line, lines) for line in sweep.lines],
             notes=say("sweep_numbers"),
         ),
-        Section("Which would be chosen on val?", tables=[choice_table(found, sweep)], notes=say("choices")),
+        Section("Which would be chosen on val?", tables=[chosen], notes=say("choices")),
         Section("When it says 80%, is it right 80% of the time?", parts=grids, notes=say("sweep_reliability")),
         record(run, "The sweep", files="manifest.json and metrics.jsonl", folder="WORKDIR", members=True),
     ]
     lead = say(
         "sweep",
-        choice=choice_words(found, sweep),
+        choice=choice_words(found),
         members=len({axis_values(row) for row in select(final.rows, Metric, method=UNCALIBRATED)}),
         axis=AXES[sweep.axis][0],
         values=sweep.texts,
@@ -522,9 +497,9 @@ def _epoch_panels(rows: Sequence[Row], sweep: Sweep) -> list[Panel]:
 
 
 def sweep_text(rows: Sequence[Row], manifest: Mapping[str, Any]) -> str:
-    """Return the table's main numbers as plain text, and beneath, what would be chosen on val."""
+    """Return the numbers that figures draw as plain text, and beneath, what would be chosen on val."""
     run = Run(rows, manifest).after_training()
     sweep = sweep_of(run)
-    printed = [line for line in quantities(run) if line.printed]
+    printed = [line for line in quantities(run) if line.figure]
     tables = [as_text(sweep_table(run, sweep, line, printed, differences=False)) for line in sweep.lines]
-    return "\n\n".join(filter(None, [*tables, choice_words(choices(run, sweep), sweep).unescape()]))
+    return "\n\n".join(filter(None, [*tables, choice_words(choices(run, sweep)).unescape()]))

@@ -12,7 +12,13 @@ from focalgeo.types import Array
 
 _MOST_STEPS = 500
 _TOLERANCE = 1e-6
-_LEAST_DIVERGENCE = -1e-5  # of a divergence of 0, by rounding
+_RANGES = {
+    "losses": (0, 1),
+    "expected_loss": (0, 1),
+    "divergence": (-1e-5,),  # of a divergence of 0, by rounding
+    "num_examples": (1,),
+    "delta": (np.finfo(np.float32).tiny, 1 - 1e-7),
+}
 
 
 class PacBayes(NamedTuple):
@@ -58,9 +64,8 @@ def pac_bayes_bound(
     Maxwell-Boltzmann prior is built from the training loss and so depends on the sample, which the bound forbids: take
     its energies from other data, or read the result as an illustration.
     """
-    checks.check_interval("losses", losses, 0, 1)
+    _check(losses=losses, num_examples=num_examples, delta=delta)
     checks.check_distribution("prior", prior)
-    _check_numbers(0, 0, checks.number_array("num_examples", num_examples, ()), checks.number_array("delta", delta, ()))
     losses, prior, count, delta = checks.floats(losses, prior, num_examples, delta)
     checks.check_array(f"losses for prior {prior.shape}", losses, shape=(prior.size,))
 
@@ -104,9 +109,10 @@ def pac_bayes_value(
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 18 (lambda's range is not stated there).
     """
-    _check_numbers(expected_loss, divergence, num_examples, delta)
-    numbers = {"expected_loss": expected_loss, "divergence": divergence, "num_examples": num_examples}
-    expected_loss, divergence, count, lambda_, delta = checks.broadcast(**numbers, lambda_=lambda_, delta=delta)
+    expected_loss, divergence, count, delta, lambda_ = checks.broadcast(
+        **_check(expected_loss=expected_loss, divergence=divergence, num_examples=num_examples, delta=delta),
+        lambda_=lambda_,
+    )
     room = jnp.where((lambda_ > 0) & (lambda_ < 2), 1 - lambda_ / 2, jnp.nan)
     return expected_loss / room + _complexity(divergence, count, delta) / (count * lambda_ * room)
 
@@ -130,20 +136,19 @@ def pac_bayes_lambda(
 
     Source: Thiemann et al. 2017; Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 19.
     """
-    _check_numbers(expected_loss, divergence, num_examples, delta)
-    numbers = {"expected_loss": expected_loss, "divergence": divergence, "num_examples": num_examples}
-    return _best_lambda(*checks.broadcast(**numbers, delta=delta))
+    numbers = _check(expected_loss=expected_loss, divergence=divergence, num_examples=num_examples, delta=delta)
+    return _best_lambda(*checks.broadcast(**numbers))
 
 
 def _best_lambda(expected_loss: Array, divergence: Array, count: Array, delta: Array) -> Array:
     return 2 / (jnp.sqrt(2 * count * expected_loss / _complexity(divergence, count, delta) + 1) + 1)
 
 
-def _check_numbers(expected_loss: Array, divergence: Array, num_examples: Array, delta: Array) -> None:
-    checks.check_interval("expected_loss", expected_loss, 0, 1)
-    checks.check_interval("divergence", divergence, _LEAST_DIVERGENCE)
-    checks.check_interval("num_examples", num_examples, 1)
-    checks.check_interval("delta", delta, np.finfo(np.float32).tiny, 1 - 1e-7)
+def _check(**numbers: Array) -> dict[str, Array]:
+    """The numbers, each within its range."""
+    for name, value in numbers.items():
+        checks.check_interval(name, value, *_RANGES[name])
+    return numbers
 
 
 def _complexity(divergence: Array, count: Array, delta: Array) -> Array:

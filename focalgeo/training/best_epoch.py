@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.types import Array, BestEpoch, InputError, Predictions, PyTree, TrainState
+from focalgeo.types import Array, BestEpoch, Predictions, PyTree, TrainState
 
 
 def before_training(params: PyTree, model_state: PyTree) -> BestEpoch:
@@ -20,30 +20,18 @@ def after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> BestE
         epoch: 1 or more.
         predicted: of val with these states; logits [examples, members, classes]. An example with NaN among its logits
             is not right.
-
-    Raises:
-        InputError: there is no example.
     """
-    if len(predicted.labels) == 0:
-        raise InputError("predicted holds no example of val, by which the best epoch is chosen")
-    return _better(
-        states.best, states.params, states.model_state, np.float32(epoch), predicted.logits, predicted.labels
-    )
+    known = ~np.isnan(predicted.logits).any(-1)
+    right = known & (predicted.logits.argmax(-1) == predicted.labels.reshape(-1, 1))  # [examples, members]
+    accuracy = right.mean(0, dtype=np.float32)
+    now = BestEpoch(accuracy, np.full_like(accuracy, epoch), states.params, states.model_state)
+    return _where(accuracy > jax.device_get(states.best.accuracy), now, states.best)
 
 
 @jax.jit
-def _better(
-    best: BestEpoch, params: PyTree, model_state: PyTree, epoch: Array, logits: Array, labels: Array
-) -> BestEpoch:
-    known = ~jnp.isnan(logits).any(axis=-1)
-    right = known & (jnp.argmax(logits, axis=-1) == labels.reshape(-1, 1))  # [examples, members]
-    accuracy = jnp.mean(right.astype(jnp.float32), axis=0)
-    now = BestEpoch(accuracy, jnp.full_like(accuracy, epoch), params, model_state)
-
-    def better(new: Array, old: Array) -> Array:
-        return jnp.where((accuracy > best.accuracy).reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
-
-    return jax.tree.map(better, now, best)
+def _where(chosen: Array, new: PyTree, old: PyTree) -> PyTree:
+    """Leaves [members, ...] of the new where a member is chosen."""
+    return jax.tree.map(lambda a, b: jnp.where(chosen.reshape(-1, *(1,) * (a.ndim - 1)), a, b), new, old)
 
 
 def selected(states: TrainState) -> TrainState:

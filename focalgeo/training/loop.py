@@ -113,7 +113,7 @@ def run(
             if stop and not last:
                 break
     finally:
-        progress.close()
+        progress.bar.close()
     signum = -parallel.all_min("signal", -(signum or interrupted() or 0))
     if signum:
         where = f"stopped at step {done} of {plan.steps} and saved"

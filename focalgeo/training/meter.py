@@ -25,10 +25,9 @@ class Meter:
 
         sweep: whether a member that stops leaves others that go on. A run alone ends there.
         """
-        self._sweep = sweep
         zeros = np.zeros(len(tags))
         self._sums = {name: np.asarray(sums.get(name, zeros)) for name in (*SUMMED, "seen")}
-        self._tags, self._frozen = tags, np.array(frozen, bool)
+        self._tags, self._frozen, self._sweep = tags, np.array(frozen, bool), sweep
         self._pending, self._stops = None, []
         self.stop = False  # whether a process was asked to stop, as of the last step that was read
         self.restart_clock()
@@ -63,31 +62,28 @@ class Meter:
         """
         if self._pending is None:
             return
-        step, on_device = self._pending
-        groups = jax.device_get(on_device)
+        (step, groups), self._pending = jax.device_get(self._pending), None
         metrics = {name: np.concatenate([np.ravel(group[name]) for group in groups]) for name in groups[0]}
         metrics = {name: values.astype(float) for name, values in metrics.items()}
         self.stop = bool(np.any(metrics.get("stop", 0)))
-        self._pending = None
-        self._stop(step, metrics)
+        self._freeze(int(step), metrics)
         running = ~self._frozen
-        for name in SUMMED:
-            self._sums[name] = self._sums[name] + np.where(running, metrics[name], 0)
-        self._sums["seen"] = self._sums["seen"] + np.where(running, metrics["count"], 0)
+        for name, values in self._sums.items():
+            self._sums[name] = values + np.where(running, metrics["count" if name == "seen" else name], 0)
         self._timed += float(np.sum(metrics["count"], where=running))
 
-    def _stop(self, step: int, metrics: dict[str, np.ndarray]) -> None:
+    def _freeze(self, step: int, metrics: dict[str, np.ndarray]) -> None:
         """Note the members of a sweep that stop at this step; end a run alone."""
         finite = np.all([np.isfinite(metrics[name]) for name in FINITE], axis=0)
         for index in np.flatnonzero(~finite & ~self._frozen):
             name = next(name for name in FINITE if not np.isfinite(metrics[name][index]))
             what = f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}"
-            self._frozen[index] = True
             if not self._sweep:
                 raise RunError(
                     f"{what}; what was saved before is kept. Lower config.optimizer.learning_rate or set "
                     "config.optimizer.clip_norm, in a new --workdir"
                 )
+            self._frozen[index] = True
             who = ", ".join(f"{key} {value}" for key, value in self._tags[index].items())
             files.say(f"member {who} stops, the others go on: {what}")
             self._stops.append((step, self._tags[index]))
@@ -97,31 +93,29 @@ class Meter:
         running = ~self._frozen
         if not running.any():
             return "all members have stopped"
-        sums = {name: float(np.sum(values, where=running)) for name, values in self._sums.items()}
-        count = max(sums["count"], 1.0)
-        return f"loss {sums['loss'] / count:.4f}, accuracy {sums['correct'] / count:.3f}, {self._rate():.0f} examples/s"
+        loss, correct, count = (np.sum(self._sums[name], where=running) for name in ("loss", "correct", "count"))
+        count = max(count, 1.0)
+        return f"loss {loss / count:.4f}, accuracy {correct / count:.3f}, {self._rate():.0f} examples/s"
 
     def rows(self, step: int, epoch: float, learning_rate: np.ndarray) -> list[Scalar]:
         """The rows of the training split since the last ones, after which the sums start anew.
 
         learning_rate: of each member at this step.
         """
-        rows = []
-        for index, own in enumerate(self._tags):
-            count = self._sums["count"][index]
-            if count == 0:
-                continue
-            tags, n = {**own, "step": step, "epoch": epoch}, int(count)
-            values = {name: self._sums[name][index] for name in self._sums}
-            rows += [
-                Scalar("loss", values["loss"] / count, n, "train", **tags),
-                Scalar("accuracy", values["correct"] / count, n, "train", **tags),
-                Scalar("learning_rate", float(learning_rate[index]), None, "train", **tags),
-                Scalar("examples_per_second", self._rate() / max(np.sum(~self._frozen), 1), None, "train", **tags),
-                Scalar("examples_seen", values["seen"], None, "train", **tags),
-            ]
-            if values["penalty"]:
-                rows.append(Scalar("penalty", values["penalty"] / count, n, "train", **tags))
+        rows, rate = [], self._rate() / max(np.sum(~self._frozen), 1)
+        for index in np.flatnonzero(self._sums["count"]):
+            tags = {**self._tags[index], "step": step, "epoch": epoch}
+            sums = {name: values[index] for name, values in self._sums.items()}
+            count, penalty = sums["count"], sums["penalty"]
+            means = {"loss": sums["loss"] / count, "accuracy": sums["correct"] / count}
+            now = {
+                "learning_rate": float(learning_rate[index]),
+                "examples_per_second": rate,
+                "examples_seen": sums["seen"],
+            }
+            rows += [Scalar(name, value, int(count), "train", **tags) for name, value in means.items()]
+            rows += [Scalar(name, value, None, "train", **tags) for name, value in now.items()]
+            rows += [Scalar("penalty", penalty / count, int(count), "train", **tags)] if penalty else []
         self._sums |= {name: np.zeros(len(self._tags)) for name in SUMMED}
         self.restart_clock()
         return rows
@@ -140,28 +134,19 @@ class Progress:
 
     def __init__(self, total: int, first: int):
         """A display of the progress from step `first` to step `total`."""
-        self._total = total
-        self._tenth = first * 10 // max(total, 1)
-        terminal = files.is_first() and sys.stderr.isatty()
-        self._bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True) if terminal else None
-        self._text = ""
+        self._total, self._tenth, self._text = total, first * 10 // max(total, 1), ""
+        hidden = not (files.is_first() and sys.stderr.isatty())
+        self.bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True, disable=hidden)
 
     def describe(self, text: str) -> None:
         """Set the text beside the bar."""
         self._text = text
-        if self._bar is not None:
-            self._bar.set_postfix_str(text, refresh=False)
+        self.bar.set_postfix_str(text, refresh=False)
 
     def advance(self, step: int) -> None:
         """Show that `step` steps are done."""
-        if self._bar is not None:
-            self._bar.update(step - self._bar.n)
-        elif step * 10 // self._total > self._tenth and self._text:
+        self.bar.update(step - self.bar.n)
+        if self.bar.disable and self._text and step * 10 // self._total > self._tenth:
             self._tenth = step * 10 // self._total
             files.say(f"step {step}/{self._total}: {self._text}")
             self._text = ""
-
-    def close(self) -> None:
-        """End the display."""
-        if self._bar is not None:
-            self._bar.close()

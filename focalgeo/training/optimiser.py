@@ -1,30 +1,25 @@
 """Optimisers and learning-rate schedules, built from optax."""
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral, Real
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from focalgeo.types import InputError, PyTree, shown
+from focalgeo import checks
+from focalgeo.types import PyTree
 
 
-def step_schedule(boundaries: Sequence[int], factor: float) -> Callable:
+def step_schedule(boundaries: Sequence[float], factor: float) -> Callable:
     """Relative learning rate 1, factor, factor^2, ... that drops at each boundary (in steps).
 
     Raises:
         InputError: a boundary or the factor is no finite number, or below 0.
     """
-    if not isinstance(boundaries, Iterable) or isinstance(boundaries, str):
-        raise InputError(f"boundaries is {shown(boundaries)}: it must hold numbers of steps")
-    boundaries = list(boundaries)
-    for boundary in boundaries:
-        _check("boundaries", boundary, _is_number(boundary), "hold finite numbers of steps, 0 or more")
-    _check("factor", factor, _is_number(factor), "be a finite number, 0 or more")
+    for name, numbers in (("boundaries", list(boundaries)), ("factor", factor)):
+        checks.check_interval(name, numbers, 0)
     drops = Counter(map(int, boundaries))  # two within one step drop twice
     scales = {at: float(factor) ** times for at, times in drops.items()}
     return _of_float_count(optax.piecewise_constant_schedule(1.0, scales))
@@ -36,10 +31,9 @@ def cosine_schedule(steps: int, warmup_steps: int) -> Callable:
     Raises:
         InputError: `steps` is no whole number of 1 or more, or `warmup_steps` none from 0 and below it.
     """
-    _check("steps", steps, _is_whole(steps) and steps >= 1, "be a whole number of 1 or more")
-    fits = _is_whole(warmup_steps) and 0 <= warmup_steps < steps
-    _check("warmup_steps", warmup_steps, fits, f"be a whole number from 0, below the {steps} steps")
-    return _of_float_count(optax.warmup_cosine_decay_schedule(0.0, 1.0, int(warmup_steps), int(steps)))
+    steps = checks.count("steps", steps, 1)
+    warmup_steps = checks.count("warmup_steps", warmup_steps, 0, steps - 1)
+    return _of_float_count(optax.warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps, steps))
 
 
 def make_optimiser(
@@ -56,14 +50,9 @@ def make_optimiser(
 
     Source: the papers' recipes (Mukhoti et al., App. D; Komisarenko & Kull, 5.1).
     """
-    if not isinstance(name, str) or name not in OPTIMISERS:
-        raise InputError.of_choice("config.optimizer.name", str(name), OPTIMISERS)
-    _check("schedule", schedule, callable(schedule), "be a function of the number of steps")
-    is_share = _is_number(momentum) and momentum < 1
-    _check("config.optimizer.momentum", momentum, is_share, "be at least 0 and below 1")
-    _check("config.optimizer.nesterov", nesterov, isinstance(nesterov, bool), "be true or false")
-    _check("config.optimizer.weight_decay", weight_decay, _is_number(weight_decay), "be a finite number, 0 or more")
-    _check("config.optimizer.clip_norm", clip_norm, _is_number(clip_norm), "be 0 (off) or a finite number above it")
+    checks.check_choice("name", name, OPTIMISERS)
+    for what, number in (("momentum", momentum), ("weight_decay", weight_decay), ("clip_norm", clip_norm)):
+        checks.check_interval(what, number, 0, 1 if what == "momentum" else np.inf)
     return optax.chain(  # `moments` knows this order
         optax.clip_by_global_norm(float(clip_norm)) if clip_norm else optax.identity(),
         optax.add_decayed_weights(float(weight_decay), _but_word_vectors) if weight_decay else optax.identity(),
@@ -82,51 +71,27 @@ def with_moments(opt_state: tuple, own: PyTree) -> tuple:
     return (*opt_state[:2], own, *opt_state[3:])
 
 
-def _check(name: str, value: Any, holds: bool, words: str) -> None:
-    if not holds:
-        raise InputError(f"{name} is {shown(value)}: it must {words}")
+def _adam() -> optax.GradientTransformation:
+    adam = optax.scale_by_adam(0.9, 0.999)
 
+    # optax raises a float to its integer count, which strict dtype promotion refuses
+    def update(*arguments):
+        with jax.numpy_dtype_promotion("standard"):
+            return adam.update(*arguments)
 
-def _is_number(value: Any) -> bool:
-    """Whether it is a finite number of 0 or more."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _sgd(momentum: float, nesterov: bool) -> optax.GradientTransformation:
-    return optax.trace(momentum, nesterov=nesterov) if momentum else optax.identity()
-
-
-def _adam(momentum: float, nesterov: bool) -> optax.GradientTransformation:
-    return _with_standard_promotion(optax.scale_by_adam(0.9, 0.999))
-
-
-def _adagrad(momentum: float, nesterov: bool) -> optax.GradientTransformation:
-    return optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10)
+    return optax.GradientTransformation(adam.init, update)
 
 
 # name -> the optimiser's own scaling of gradients, of (momentum, nesterov)
 OPTIMISERS: dict[str, Callable[[float, bool], optax.GradientTransformation]] = {
-    "sgd": _sgd,
-    "adam": _adam,
-    "adagrad": _adagrad,
+    "sgd": lambda momentum, nesterov: optax.trace(momentum, nesterov=nesterov) if momentum else optax.identity(),
+    "adam": lambda momentum, nesterov: _adam(),
+    "adagrad": lambda momentum, nesterov: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),
 }
 
 
 def _but_word_vectors(params: PyTree) -> PyTree:
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1:] != (jax.tree_util.DictKey("embedding"),), params)
-
-
-def _with_standard_promotion(tx: optax.GradientTransformation) -> optax.GradientTransformation:
-    # optax raises a float to its integer count, which strict dtype promotion refuses
-    def update(*arguments):
-        with jax.numpy_dtype_promotion("standard"):
-            return tx.update(*arguments)
-
-    return optax.GradientTransformation(tx.init, update)
 
 
 def _of_float_count(schedule: Callable) -> Callable:

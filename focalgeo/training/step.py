@@ -38,7 +38,7 @@ def make_step(
         outputs: the network's outputs and their penalties, see `penalties.make_outputs`.
         mean: False leaves out the division by n, as the published code of Mukhoti et al. does.
         ascent: (gradient, params) -> the step uphill, from whose end the gradient is taken a second time, with the same
-            batch and random numbers, see `sharpness.make_ascent`; sums and batch statistics are of the first.
+            batch and random numbers, see `make_ascent`; sums and batch statistics are of the first.
 
     Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the
     gradient that is applied and of the new parameters and batch statistics; "stop" is the sum of what the devices give
@@ -119,3 +119,25 @@ def stack(states: Iterable[TrainState]) -> TrainState:
 def member_state(states: TrainState, index: int) -> TrainState:
     """The state of one member, as a run of its own has it."""
     return jax.tree.map(lambda leaf: leaf[index], states)
+
+
+def make_ascent(radius: float, *, adaptive: bool = False) -> Callable | None:
+    """(gradient g, params w) -> radius g / |g|, or of adaptive steps radius w^2 g / |w g|, entry by entry; None for 0.
+
+    The loss at its end is, to first order, the largest within a ball about the parameters: of that radius, or of that
+    radius once each parameter is measured by its own size. A gradient of 0 has no way up, and gives 0.
+
+    Source: Foret et al., Sharpness-aware minimization (2021), Eq. 2; Kwon et al., ASAM (2021), Eq. 10, without its
+    constant added to |w|.
+    """
+    if not radius:
+        return None
+
+    def ascent(gradient: PyTree, params: PyTree) -> PyTree:
+        sizes = jax.tree.map(jnp.abs if adaptive else jnp.ones_like, params)
+        measured = jax.tree.map(jnp.multiply, sizes, gradient)
+        length = trees.norm(measured)
+        factor = jnp.where(length > 0, radius / jnp.where(length > 0, length, 1.0), 0.0)
+        return trees.scale(jax.tree.map(jnp.multiply, sizes, measured), factor)
+
+    return ascent

@@ -1,12 +1,15 @@
-"""Small image folders, archives and caches of their own for the data tests."""
+"""Small image folders, archives and a cache of their own for the data tests."""
 
 import io
-import subprocess
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from focalgeo.data import load_dataset
+from focalgeo.types import InputError
 
 
 def encoded(image, image_format="PNG"):
@@ -15,10 +18,50 @@ def encoded(image, image_format="PNG"):
     return stream.getvalue()
 
 
+def write_folder(path, files):
+    for name, data in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
+    return path
+
+
+def write_archive(path, files, **changes):
+    """A tar or zip archive by its ending; the first member of a tar gets other header fields."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+        return path
+    mode = {".gz": "w:gz", ".bz2": "w:bz2", ".xz": "w:xz"}.get(path.suffix, "w")
+    with tarfile.open(path, mode) as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            for field, value in changes.items():
+                setattr(member, field, value)
+            archive.addfile(member, None if changes else io.BytesIO(data))
+            changes = {}
+    return path
+
+
 @pytest.fixture(autouse=True)
-def private_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "focalgeo"
+def private_cache(tmp_path_factory, monkeypatch):
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    return cache / "focalgeo"
+
+
+@pytest.fixture
+def refused():
+    """The one line that answers a data set."""
+
+    def message(name, **options):
+        with pytest.raises(InputError) as caught:
+            load_dataset(name, **options)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return message
 
 
 @pytest.fixture
@@ -35,42 +78,19 @@ def pixels():
 
 
 @pytest.fixture
-def folder(tmp_path, pixels):
+def files(pixels):
+    return {name: encoded(image) for name, image in pixels.items()}
+
+
+@pytest.fixture
+def folder(tmp_path, files):
     """The images of `pixels` as a folder."""
-    return write_folder(tmp_path / "images", {name: encoded(image) for name, image in pixels.items()})
+    return write_folder(tmp_path / "images", files)
 
 
-@pytest.fixture
-def archive(tmp_path, folder):
-    """The same as an .tar.xz, packed by tar in an order of its own."""
-    path = tmp_path / "images.tar.xz"
-    subprocess.run(["tar", "-cJf", path, "-C", folder, "train", "test"], check=True)
-    return path
-
-
-def write_folder(path, files):
-    for name, data in files.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(data)
-    return path
-
-
-def write_tar(path, files, mode="w"):
-    with tarfile.open(path, mode) as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
-
-
-@pytest.fixture
-def images_on_disk():
-    """write(path, {name: bytes}) for folders, tar(path, {name: bytes}, mode) for archives, encoded(image, format)."""
-
-    class Writers:
-        write = staticmethod(write_folder)
-        tar = staticmethod(write_tar)
-        encoded = staticmethod(encoded)
-
-    return Writers
+def assert_same(left, right):
+    for one, other in zip(left[1:4], right[1:4], strict=True):
+        np.testing.assert_array_equal(one.x, other.x)
+        np.testing.assert_array_equal(one.y, other.y)
+    assert left.class_names == right.class_names
+    assert left.vocabulary == right.vocabulary

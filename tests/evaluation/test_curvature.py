@@ -1,4 +1,6 @@
-"""Curvature rows, products and batch losses against a dense Hessian on small data, on two devices."""
+"""Predictions, batch losses, products and curvature rows against dense matrices on small data, on two devices."""
+
+import functools
 
 import chex
 import jax
@@ -6,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
 
-from focalgeo import curvature, data, evaluation, losses
+from focalgeo import curvature, data, evaluation, losses, parallel
 from focalgeo.evaluation.curvature import add_product, on_device
 from focalgeo.rows import Eigenvalue, Trace
 from focalgeo.types import Batch, InputError, Split
@@ -54,6 +57,19 @@ def hessian(net):
     )
 
 
+def test_predictions_are_all_examples_once_and_in_order(net):
+    params, state, split = net
+    forward = parallel.pmapped_forward(apply)
+    padded = data.evaluation_batches(split, batch_size=5, multiple_of=parallel.device_count())
+    predicted = evaluation.predict(forward, {"params": params, **state}, padded)
+    expected = apply({"params": params, **state}, split.x)
+    np.testing.assert_allclose(predicted.logits, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(predicted.labels, split.y)
+    assert (predicted.logits.dtype, predicted.mask.all(), len(predicted.mask)) == (np.float32, True, EXAMPLES)
+    with pytest.raises(InputError, match="batches hold no example"):
+        evaluation.predict(forward, {}, [])
+
+
 def test_shares_of_the_batches_add_up_to_the_mean_loss_of_what_is_not_padding(net, batches):
     params, state, (x, y) = net
     batch_loss = evaluation.make_batch_loss(apply, loss, EXAMPLES)
@@ -65,15 +81,19 @@ def test_shares_of_the_batches_add_up_to_the_mean_loss_of_what_is_not_padding(ne
 def test_products_over_uneven_batches_are_the_dense_hessian_of_the_mean_loss(net, batches, hessian):
     params, state, _ = net
     batch_loss = evaluation.make_batch_loss(apply, loss, EXAMPLES)
-    matvec = evaluation.data_matvec(batch_loss, params, state, batches)
+
+    class Anew:
+        """Batches that are made again at every product, and kept nowhere."""
+
+        def __iter__(self):
+            return iter(batches)
+
+    matvec = evaluation.data_matvec(batch_loss, params, state, Anew())
     flat, unravel = ravel_pytree(params)
     columns = [ravel_pytree(matvec(unravel(unit)))[0] for unit in jnp.eye(flat.size)]
     np.testing.assert_allclose(columns, hessian, rtol=1e-4, atol=1e-5 * np.abs(hessian).max())
-    np.testing.assert_allclose(
-        jax.jit(matvec)(unravel(jnp.eye(flat.size)[3]))["head"],
-        matvec(unravel(jnp.eye(flat.size)[3]))["head"],
-        rtol=1e-5,
-    )
+    fourth = jax.jit(matvec)(unravel(jnp.eye(flat.size)[3]))
+    np.testing.assert_allclose(ravel_pytree(fourth)[0], columns[3], rtol=1e-5, atol=1e-6)
 
 
 def test_a_product_is_computed_by_all_devices_and_equals_that_of_one(net, batches):
@@ -93,11 +113,14 @@ def test_a_product_is_computed_by_all_devices_and_equals_that_of_one(net, batche
     assert "all-reduce" in add_product.lower(products[1], products[1], *arguments).compile().as_text()
 
 
+def measured(problem, num_probes):
+    options = {"split": "val", "max_products": 40, "tolerance": 1e-4, "trace_method": "hutch++"}
+    return evaluation.measure_curvature(problem, jax.random.key(3), num_probes=num_probes, **options)
+
+
 def rows_of_curvature(net, batches, *, apply=apply, num_probes=69):
     params, state, _ = net
-    options = {"split": "val", "max_products": 40, "tolerance": 1e-4, "trace_method": "hutch++"}
-    problem = evaluation.Problem(apply, {"focal_loss": loss}, params, state, batches)
-    return evaluation.measure_curvature(problem, jax.random.key(3), num_probes=num_probes, **options).rows
+    return measured(evaluation.Problem(apply, {"focal_loss": loss}, params, state, batches), num_probes).rows
 
 
 def test_curvature_rows_are_the_spectrum_of_the_dense_hessian(net, batches, hessian):
@@ -116,6 +139,28 @@ def test_the_determinism_check_and_the_products_share_one_trace_of_the_network(n
     rows_of_curvature(net, batches, apply=chex.assert_max_traces(apply, n=1), num_probes=4)
 
 
+def test_one_program_serves_other_parameters_and_other_values_of_the_loss(net, batches):
+    traced = []
+
+    def counted(gamma, logits, labels):
+        traced.append(logits.shape)
+        return losses.focal_loss(logits, labels, gamma)
+
+    def values(gamma, scale):
+        named = {"cross_entropy": losses.cross_entropy, "focal_loss": Partial(counted, np.float32(gamma))}
+        params = jax.tree.map(lambda leaf: scale * leaf, net[0])
+        problem = evaluation.Problem(apply, named, params, net[1], batches)
+        found = measured(problem, 4)
+        parts = evaluation.attribution_rows(problem, found, jax.random.key(1), split="val", num_probes=4)
+        return [row.value for row in (*found.rows, *parts)]
+
+    first, count = values(2.0, 1.0), len(traced)
+    assert count > 0
+    second = values(3.0, 1.5)
+    assert len(traced) == count
+    assert not np.allclose(first, second, rtol=1e-3)
+
+
 def test_noise_that_only_the_second_batch_meets_is_refused(net, batches):
     random = np.random.default_rng(0)
 
@@ -129,23 +174,24 @@ def test_noise_that_only_the_second_batch_meets_is_refused(net, batches):
     assert len(rows_of_curvature(net, quiet, apply=noisy, num_probes=4)) == 2
 
 
-def test_density_bins_serve_the_spectra_of_all_losses(batches):
+SPECTRA = {
+    "narrow": jnp.array([-1.0, 0.5, 1.0]),
+    "wide": jnp.array([-100.0, 20.0, 60.0]),
+    "high": jnp.array([0.0, 1.0, 300.0]),
+}
+
+
+@pytest.mark.parametrize("names", [("narrow", "wide"), ("wide", "narrow"), ("narrow", "high"), ("high", "wide")])
+def test_density_bins_serve_the_spectra_of_all_losses(batches, names):
     """Of a narrow spectrum and of one a hundred times as wide, on both sides of it, no eigenvalue is outside."""
-    spectra = {
-        "narrow": jnp.array([-1.0, 0.5, 1.0]),
-        "wide": jnp.array([-100.0, 20.0, 60.0]),
-        "high": jnp.array([0.0, 1.0, 300.0]),
-    }
-    params = jnp.zeros(3)
-    for names in (("narrow", "wide"), ("wide", "narrow"), ("narrow", "high"), ("high", "wide")):
-        matvecs = {name: lambda vector, values=spectra[name]: values * vector for name in names}
-        problem = evaluation.Problem(apply, dict.fromkeys(names, loss), params, {}, batches)
-        measured = evaluation.Curvature([], matvecs, {})
-        rows = evaluation.density_rows(problem, measured, jax.random.key(0), split="val", num_probes=2, steps=3)
-        by_loss = {name: [row for row in rows if row.loss == name] for name in names}
-        assert len({tuple((row.lower, row.upper) for row in own) for own in by_loss.values()}) == 1
-        for name, own in by_loss.items():
-            assert sum(row.value for row in own) == pytest.approx(1, abs=1e-5)
-            assert own[0].lower <= spectra[name].min()
-            assert own[-1].upper >= spectra[name].max()
-            assert {row.n for row in own} == {EXAMPLES}
+    matvecs = {name: functools.partial(jnp.multiply, SPECTRA[name]) for name in names}
+    problem = evaluation.Problem(apply, dict.fromkeys(names, loss), jnp.zeros(3), {}, batches)
+    found = evaluation.Curvature([], matvecs, {})
+    rows = evaluation.density_rows(problem, found, jax.random.key(0), split="val", num_probes=2, steps=3)
+    by_loss = {name: [row for row in rows if row.loss == name] for name in names}
+    assert len({tuple((row.lower, row.upper) for row in own) for own in by_loss.values()}) == 1
+    for name, own in by_loss.items():
+        assert sum(row.value for row in own) == pytest.approx(1, abs=1e-5)
+        assert own[0].lower <= SPECTRA[name].min()
+        assert own[-1].upper >= SPECTRA[name].max()
+        assert {row.n for row in own} == {EXAMPLES}

@@ -173,7 +173,7 @@ def test_an_outcome_of_no_example_has_no_row(found, correct, left):
     own = member(found, 0)._replace(correct=np.full(EXAMPLES, correct))
     rows = evaluation.diagnosis_rows(own, split="val", num_bins=25)
     assert {row.outcome for row in rows if row.name in BY_OUTCOME} == {None, left}
-    assert all(np.isfinite(value) for row in rows for value in row if isinstance(value, float))
+    assert all(np.isfinite(row.value) for row in rows)
 
 
 def test_the_histogram_has_the_same_bins_always_and_drops_no_norm(found):

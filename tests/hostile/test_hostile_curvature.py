@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focalgeo import curvature as c
-from focalgeo import models
 from focalgeo.curvature.lanczos import ROUNDING
 from focalgeo.training import optimiser
 from focalgeo.types import InputError, RunError
@@ -79,21 +78,6 @@ def test_traces_of_all_vectors_are_exact_and_none_claims_more_than_it_has(matrix
     assert one.stderr <= off_diagonal.sum() * 2 + 1e-4 * size
 
 
-@settings(max_examples=15, deadline=None)
-@given(matrices(), KEYS)
-def test_densities_have_the_spectrum_and_the_moments(matrix, key):
-    density = c.spectral_density(
-        lambda vector: multiply(matrix, vector), jnp.zeros(SIZE), key, num_probes=2, steps=SIZE
-    )
-    ends = np.linalg.eigvalsh(matrix.astype(np.float64))
-    norm = np.abs(ends).max()
-    nodes, weights = np.asarray(density.nodes, np.float64), np.asarray(density.weights, np.float64)
-    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
-    assert (np.abs(nodes[..., None] - ends).min(axis=-1) * (weights > 1e-3)).max() <= 1e-3 * norm
-    shares = c.share_in_bins(density, [-np.inf, 0.0, np.inf])
-    assert abs(float(np.sum(shares.value)) - 1) < 1e-5
-
-
 ARGUMENTS = {
     "lambda_max": (c.lambda_max, ("max_products", "tolerance")),
     "extreme_eigenvalues": (c.extreme_eigenvalues, ("k", "which", "max_products", "tolerance")),
@@ -128,22 +112,6 @@ def test_numbers_of_any_kind_are_taken_or_refused_by_name(name, data):
     if found is not None:
         assert not isinstance(value, bool | str | list | tuple | dict | complex | None)
         assert np.isfinite(jax.tree.leaves(found)[0]).all()
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.sampled_from(sorted(models.MODELS)), st.data())
-def test_networks_of_any_options_are_built_or_refused(name, data):
-    chosen = st.sampled_from([*models.options(name), "num_classes", "dtype", "axis_name", "vocabulary_size", "widht"])
-    options = data.draw(st.dictionaries(chosen, numbers, max_size=2))
-    options = {"num_classes": 3, **options}
-    classes = options.pop("num_classes")
-    model = one_line(lambda: models.build(name, classes, **options))
-    if model is None or any(isinstance(value, int) and value > 100 for value in options.values()):
-        return
-    shape = tuple(data.draw(st.lists(st.sampled_from([0, 1, 3, 8]), max_size=4)))
-    dtype = data.draw(st.sampled_from([np.float32, np.int32, np.uint8]))
-    found = one_line(lambda: jax.eval_shape(model.init, jax.random.key(0), np.zeros(shape, dtype)))
-    assert found is None or "params" in found
 
 
 @settings(max_examples=30, deadline=None)

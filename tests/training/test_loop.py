@@ -1,6 +1,7 @@
 """The loop and its checkpoints: stop anywhere, go on, end with the same bits; damage is said in one line."""
 
 import functools
+import os
 import signal
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -32,9 +33,8 @@ class Workshop(NamedTuple):
 @pytest.fixture(scope="module")
 def workshop():
     model = models.build("mlp", 3, hidden=(8,), axis_name=parallel.AXIS)
-    tx = optimiser.make_optimiser(
-        "sgd", optimiser.step_schedule([8], 0.1), momentum=0.9, nesterov=True, weight_decay=1e-3, clip_norm=1.0
-    )
+    schedule = optimiser.step_schedule([8], 0.1)
+    tx = optimiser.make_optimiser("sgd", schedule, momentum=0.9, nesterov=True, weight_decay=1e-3, clip_norm=1.0)
     rng = np.random.default_rng(0)
     split = Split(rng.integers(0, 255, (29, 6, 6, 1), np.uint8), rng.integers(0, 3, 29).astype(np.int32))
     params = dict(model.init(jax.random.PRNGKey(0), jnp.zeros((1, 6, 6, 1))))["params"]
@@ -47,25 +47,13 @@ def workshop():
     def step_of_spec(state, spec, split):
         return step(state, data.make_batch(split, spec, **options))
 
-    program = parallel.make_program(make_members_step(step_of_spec), at_once=1, shared=(split,))
-
     def batches(epoch: int, start: int):
-        made = data.batch_specs(
-            split,
-            batch_size=8,
-            seed=3,
-            epoch=epoch,
-            start=start,
-            augmentation=augmentation,
-            multiple_of=parallel.device_count(),
-        )
+        size = {"batch_size": 8, "multiple_of": parallel.device_count()}
+        made = data.batch_specs(split, seed=3, epoch=epoch, start=start, augmentation=augmentation, **size)
         return (jax.tree.map(lambda leaf: leaf[None], spec) for spec in made)
 
+    program = parallel.make_program(make_members_step(step_of_spec), at_once=1, shared=(split,))
     return Workshop(checkpoint.Checkpoint(stack([state]), {}), program, batches)
-
-
-def unchanged(groups, epoch):
-    return groups
 
 
 def train(
@@ -73,7 +61,7 @@ def train(
     *,
     start=None,
     tags=({},),
-    adapt=unchanged,
+    adapt=lambda groups, epoch: groups,
     rows=None,
     save=lambda saved: None,
     interrupted=lambda: None,
@@ -100,6 +88,22 @@ def without_times(rows):
     return [row for row in rows if row.name != "examples_per_second"]
 
 
+def stopped_and_resumed(workshop, folder, stop_after, **options):
+    """The state and rows of a run that is stopped after a step and goes on from what it has saved."""
+    calls, rows = iter(range(1, 100)), []
+    with pytest.raises(Interrupted, match=f"stopped at step {stop_after} of 12 and saved"):
+        train(
+            workshop,
+            rows=rows,
+            save=functools.partial(checkpoint.save, folder, keep=2),
+            interrupted=lambda: signal.SIGTERM if next(calls) == stop_after else None,
+            **options,
+        )
+    restored = checkpoint.restore_latest(folder, workshop.start.state)
+    assert int(restored.state.step[0]) == stop_after
+    return train(workshop, start=restored, rows=rows, **options), rows
+
+
 @pytest.fixture(scope="module")
 def whole(workshop):
     rows = []
@@ -108,20 +112,10 @@ def whole(workshop):
 
 @pytest.mark.parametrize("stop_after", [1, 3, 4, 7, 11])
 def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path, stop_after):
-    manager = checkpoint.make_manager(tmp_path, keep=2)
-    calls, rows = iter(range(1, 100)), []
-    with pytest.raises(Interrupted, match=f"stopped at step {stop_after} of 12 and saved"):
-        train(
-            workshop,
-            rows=rows,
-            save=functools.partial(checkpoint.save, manager),
-            interrupted=lambda: signal.SIGTERM if next(calls) == stop_after else None,
-        )
-    restored = checkpoint.restore_latest(manager, workshop.start.state)
-    assert int(restored.state.step[0]) == stop_after
-    final = train(workshop, start=restored, rows=rows)
+    final, rows = stopped_and_resumed(workshop, tmp_path, stop_after)
     chex.assert_trees_all_equal(final, whole[0])
     assert without_times(rows) == without_times(whole[1])
+    assert [row.value for row in rows if row.name == "examples_seen"][-1] == 3 * 29  # each once an epoch
 
 
 def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
@@ -138,23 +132,14 @@ def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
     assert epochs == [0, 1, 2]
     assert 1 < float(expected.loss_values["gamma"][0]) < 3
     for stop_after in (2, 4, 9):  # 4 is the end of an epoch, whose update belongs to the next
-        manager = checkpoint.make_manager(tmp_path / str(stop_after), keep=2)
-        calls = iter(range(1, 100))
-        with pytest.raises(Interrupted):
-            train(
-                workshop,
-                adapt=halved,
-                save=functools.partial(checkpoint.save, manager),
-                interrupted=lambda calls=calls, last=stop_after: signal.SIGTERM if next(calls) == last else None,
-            )
-        restored = checkpoint.restore_latest(manager, workshop.start.state)
-        chex.assert_trees_all_equal(train(workshop, start=restored, adapt=halved), expected)
+        final, _ = stopped_and_resumed(workshop, tmp_path / str(stop_after), stop_after, adapt=halved)
+        chex.assert_trees_all_equal(final, expected)
 
 
 def test_a_signal_during_the_last_step_is_not_lost(workshop):
     asked, saved = iter([None] * PLAN.steps + [signal.SIGINT] * 2), []
     with pytest.raises(Interrupted, match="stopped at step 12 of 12 and saved") as caught:
-        train(workshop, save=lambda each: saved.append(int(each.state.step[0])), interrupted=lambda: next(asked))
+        train(workshop, save=lambda made: saved.append(int(made.state.step[0])), interrupted=lambda: next(asked))
     assert caught.value.exit_code == 130
     assert saved[-1] == 12
 
@@ -171,21 +156,19 @@ def test_the_step_is_compiled_for_all_calls_at_the_first(workshop, whole):
     assert [event for event in compiled if "backend_compile" in event]
 
 
-def test_every_example_is_seen_once_an_epoch(whole):
-    seen = [row.value for row in whole[1] if row.name == "examples_seen"]
-    assert seen[-1] == 3 * 29
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(workshop):
+def test_a_loss_that_is_not_finite_stops_the_run_at_its_step_and_parameters_are_never_saved(workshop):
     saved = []
 
     def poisoned(groups, epoch):
-        if epoch < 2:
-            return groups
-        return [states._replace(loss_values={"gamma": states.loss_values["gamma"] * np.nan}) for states in groups]
+        factor = np.nan if epoch == 2 else 1
+        return [state._replace(loss_values={"gamma": state.loss_values["gamma"] * factor}) for state in groups]
 
     with pytest.raises(RunError, match="loss is nan at step 9; what was saved before is kept"):
-        train(workshop, save=lambda each: saved.append(int(each.state.step[0])), adapt=poisoned)
+        train(workshop, save=lambda made: saved.append(int(made.state.step[0])), adapt=poisoned)
+    assert saved == [5]
+    infinite = workshop.start.state._replace(learning_rate=np.array([np.inf], np.float32))
+    with pytest.raises(RunError, match=r"parameter norm is (nan|inf) at step 1"):
+        train(workshop, start=workshop.start._replace(state=infinite), save=saved.append)
     assert saved == [5]
 
 
@@ -212,8 +195,8 @@ def test_a_member_that_stopped_stays_so_and_is_noted_before_the_checkpoint(works
     (stopped,) = [row for row in happened if getattr(row, "name", "") == "stopped"]
     assert (stopped.value, stopped.seed, stopped.epoch) == (5, 1, 1.25)
     assert happened.index(stopped) < happened.index("saved")
-    later = [row for row in happened if row != "saved" and row.split == "train" and row.step > 5]
-    assert {row.seed for row in later if row.step > 6} == {0}
+    later = [row for row in happened if row != "saved" and row.split == "train" and row.step > 6]
+    assert {row.seed for row in later} == {0}
     assert saved[12].sums["seen"] == [3 * 29, 29]
 
 
@@ -230,13 +213,15 @@ def test_devices_that_part_after_the_first_step_are_found(workshop):
     assert len(saved) <= 1
 
 
+FINITE = {"loss": 6.0, "penalty": 0.0, "correct": 5, "count": 10, "gradient_norm": 1.0, "parameter_norm": 1.0}
+
+
 def test_the_rate_of_all_members_is_shared_among_them(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(meter.time, "perf_counter", lambda: clock[0])
     counted = Meter({"seen": [100.0, 100.0]}, [{"seed": 0}, {"seed": 1}], [False, False], sweep=True)
-    values = {"loss": 6.0, "penalty": 0.0, "correct": 5, "count": 10, "gradient_norm": 1, "parameter_norm": 1}
     for step in (1, 2):
-        counted.add(step, [{name: np.array([value, value]) for name, value in values.items()}])
+        counted.add(step, [{name: np.array([value, value]) for name, value in FINITE.items()}])
     counted.settle()
     clock[0] = 4.0
     assert counted.text() == "loss 0.6000, accuracy 0.500, 10 examples/s"
@@ -245,95 +230,93 @@ def test_the_rate_of_all_members_is_shared_among_them(monkeypatch):
     assert rows == pytest.approx(shown)
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run():
-    meter = Meter({}, [{}], [False], sweep=False)
-    values = {"loss": 1.0, "penalty": 0.0, "correct": 1, "count": 1, "gradient_norm": np.inf, "parameter_norm": 1}
-    meter.add(4, [{name: np.array([value]) for name, value in values.items()}])
-    with pytest.raises(RunError, match="gradient norm is inf at step 4"):
-        meter.settle()
-
-
-def test_a_member_that_stopped_counts_no_examples_from_then_on(capsys):
-    meter = Meter({}, [{"seed": 0}, {"seed": 1}], [False, False], sweep=True)
-    finite = {"loss": 1.0, "penalty": 0.0, "correct": 1, "count": 4, "gradient_norm": 1.0, "parameter_norm": 1.0}
+def test_a_member_that_stopped_counts_no_examples_and_a_run_alone_ends(capsys):
+    sweep = Meter({}, [{"seed": 0}, {"seed": 1}], [False, False], sweep=True)
     for step, loss in enumerate((1.0, np.nan, 1.0, 1.0), 1):
-        values = {name: np.full(2, value, float) for name, value in finite.items()}
+        values = {name: np.full(2, value, float) for name, value in FINITE.items()}
         values["loss"][0] = loss
-        meter.add(step, [values])
-    meter.settle()
-    assert meter.sums["seen"] == [4, 16]
-    assert meter.sums["loss"] == [1, 4]
-    rows = meter.rows(4, 1.0, np.array([0.1, 0.1]))
-    assert [(row.seed, row.value) for row in rows if row.name == "examples_seen"] == [(0, 4), (1, 16)]
-    assert [(row.seed, row.value) for row in meter.stops(4)] == [(0, 2)]
+        sweep.add(step, [values])
+    sweep.settle()
+    assert sweep.sums["seen"] == [10, 40]
+    assert sweep.sums["loss"] == [1, 4 * 6 - 0]
+    rows = sweep.rows(4, 1.0, np.array([0.1, 0.1]))
+    assert [(row.seed, row.value) for row in rows if row.name == "examples_seen"] == [(0, 10), (1, 40)]
+    assert [(row.seed, row.value) for row in sweep.stops(4)] == [(0, 2)]
     assert capsys.readouterr().err.count("stops, the others go on") == 1
+    alone = Meter({}, [{}], [False], sweep=False)
+    alone.add(4, [{name: np.array([np.inf if name == "gradient_norm" else value]) for name, value in FINITE.items()}])
+    with pytest.raises(RunError, match="gradient norm is inf at step 4"):
+        alone.settle()
 
 
-def test_parameters_that_are_not_finite_are_never_saved(workshop):
-    saved = []
-    state = workshop.start.state._replace(learning_rate=np.array([np.inf], np.float32))
-    start = workshop.start._replace(state=state)
-    with pytest.raises(RunError, match=r"parameter norm is (nan|inf) at step 1"):
-        train(workshop, start=start, save=lambda each: saved.append(int(each.state.step[0])))
-    assert saved == []
+@pytest.fixture
+def saved(workshop, tmp_path):
+    """The folder of a run's checkpoints."""
+    folder = tmp_path / "checkpoints"
+    train(workshop, save=functools.partial(checkpoint.save, folder, keep=3))
+    return folder
 
 
-def saved_run(workshop, folder):
-    manager = checkpoint.make_manager(folder, keep=3)
-    train(workshop, save=functools.partial(checkpoint.save, manager))
-    return manager
-
-
-def flip_a_byte(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0x40
-    path.write_bytes(bytes(content))
-
-
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing digest", "no digest's fields"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(workshop, tmp_path, capfd, damage):
-    manager = saved_run(workshop, tmp_path)
-    assert sorted(manager.all_steps()) == [5, 10, 12]
-    capfd.readouterr()
-    newest = tmp_path / "12"
+def damage_at(newest, kind):
     largest = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-    if damage == "flipped":
-        flip_a_byte(largest)
-    elif damage == "truncated":
+    if kind == "flipped":
+        content = bytearray(largest.read_bytes())
+        content[len(content) // 2] ^= 0x40
+        largest.write_bytes(bytes(content))
+    elif kind == "truncated":
         largest.write_bytes(largest.read_bytes()[:-7])
-    elif damage == "missing digest":
+    elif kind == "pipe":
+        largest.unlink()
+        os.mkfifo(largest)
+    elif kind == "no digest":
         (newest / checkpoint.DIGEST).unlink()
-    else:
+    elif kind == "no digest's fields":
         (newest / checkpoint.DIGEST).write_text("[]")
-    restored = checkpoint.restore_latest(checkpoint.make_manager(tmp_path, keep=3), workshop.start.state)
-    assert int(restored.state.step[0]) == 10
+    elif kind == "another step's":
+        (newest.parent / "10").rename(newest.parent / "13")
+    else:
+        newest.rename(newest.parent.parent / "outside")
+        newest.symlink_to("../outside") if kind == "link" else newest.write_text("")
+
+
+KINDS = ("flipped", "truncated", "pipe", "no digest", "no digest's fields", "another step's", "link", "file")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_can_be_saved_again(workshop, saved, capfd, kind):
+    assert sorted(int(path.name) for path in saved.iterdir()) == [5, 10, 12]
+    capfd.readouterr()
+    damage_at(saved / "12", kind)
+    restored = checkpoint.restore_latest(saved, workshop.start.state)
+    expected = 12 if kind == "another step's" else 10
+    assert int(restored.state.step[0]) == expected
     error = capfd.readouterr().err
     assert error.count("\n") == 1
-    assert "12 is corrupt or incomplete; falling back to the one before" in error
+    assert "is corrupt or incomplete; falling back to the one before" in error
+    again = restored._replace(state=restored.state._replace(step=np.int32([12])), at_once=1)
+    checkpoint.save(saved, again, keep=3)
+    found = checkpoint.restore_latest(saved, workshop.start.state)
+    chex.assert_trees_all_equal(found, again)
+    outside = saved.parent / "outside"
+    assert not outside.exists() or any(outside.iterdir())
 
 
-def test_without_a_whole_checkpoint_there_is_none(workshop, tmp_path):
-    assert checkpoint.restore_latest(checkpoint.make_manager(tmp_path, keep=3), workshop.start.state) is None
+def test_checkpoints_are_found_by_their_step_and_the_newest_stay(workshop, saved):
+    assert checkpoint.find(saved).name == "12"
+    assert checkpoint.find(saved, 5) == saved / "5"
+    with pytest.raises(InputError, match=r"holds no valid checkpoint of step 7 \(steps there: 5, 10, 12\)"):
+        checkpoint.find(saved, 7)
+    later = workshop.start._replace(state=workshop.start.state._replace(step=np.int32([20])))
+    checkpoint.save(saved, later, keep=2)
+    assert sorted(int(path.name) for path in saved.iterdir()) == [12, 20]
+    assert checkpoint.restore_latest(saved / "nowhere", workshop.start.state) is None
 
 
-def test_a_checkpoint_of_another_network_is_one_line(workshop, tmp_path):
-    manager = saved_run(workshop, tmp_path)
+def test_a_checkpoint_of_another_network_or_that_cannot_be_written_is_one_line(workshop, saved, tmp_path):
     other = workshop.start.state._replace(params={"Dense_7": {"bias": np.zeros(3, np.float32)}})
     with pytest.raises(InputError, match="does not fit this network"):
-        checkpoint.restore_latest(manager, other)
-
-
-def test_a_checkpoint_under_the_number_of_another_step_is_refused(workshop, tmp_path):
-    saved_run(workshop, tmp_path)
-    (tmp_path / "12").rename(tmp_path / "99")
-    with pytest.raises(InputError, match="does not fit this network"):
-        checkpoint.restore_latest(checkpoint.make_manager(tmp_path, keep=3), workshop.start.state)
-
-
-def test_a_checkpoint_that_cannot_be_written_is_one_line(workshop, tmp_path):
-    manager = checkpoint.make_manager(tmp_path / "checkpoints", keep=3)
-    (tmp_path / "checkpoints").rmdir()
-    (tmp_path / "checkpoints").write_text("in the way")
-    with pytest.raises(InputError, match=r"cannot write checkpoint .*; free some space or choose") as caught:
-        checkpoint.save(manager, workshop.start)
+        checkpoint.restore_latest(saved, other)
+    (tmp_path / "in the way").write_text("")
+    with pytest.raises(InputError, match=r"cannot write checkpoint .*: Not a directory; free some space or") as caught:
+        checkpoint.save(tmp_path / "in the way", workshop.start, keep=3)
     assert "\n" not in str(caught.value)

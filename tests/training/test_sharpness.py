@@ -10,8 +10,7 @@ from optax import contrib
 
 from focalgeo import losses, models, parallel
 from focalgeo.training import optimiser
-from focalgeo.training.sharpness import make_ascent
-from focalgeo.training.step import make_step
+from focalgeo.training.step import make_ascent, make_step
 from focalgeo.types import Batch, TrainState
 
 LOSS = losses.make_loss("focal_loss")

@@ -1,0 +1,199 @@
+"""Where data sets lie: a folder, or an archive that is unpacked once into the cache; and the images decoded from them.
+
+The cache is `platformdirs`' folder of the user, $XDG_CACHE_HOME/focalgeo or ~/.cache/focalgeo on Linux.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import filelock
+import numpy as np
+import platformdirs
+
+from focalgeo.data.splits import RawDataset
+from focalgeo.types import InputError, Split, shown
+
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz", ".zip")
+FORMAT = 3  # of the arrays in the cache: raise it when what is stored, or how images are decoded, changes
+LARGEST_FILE = 1 << 30  # bytes of one image or text
+# An archive may unpack to LEAST + RATIO times its size: images hardly shrink, texts at most twentyfold.
+UNPACKED_LEAST, UNPACKED_RATIO = 1 << 30, 200
+
+
+class Source(NamedTuple):
+    """A folder or an archive."""
+
+    where: str  # as messages call it: kind:location
+    path: Path
+    checksum: str  # see `checksum`
+
+
+@contextlib.contextmanager
+def reading(where: object, mend: str = "check the path and the disk, or write it again") -> Iterator[None]:
+    """Turn whatever a reader raises into one line: what is damaged or beyond memory raises some thirty types.
+
+    Raises:
+        InputError: it says what cannot be read and why; one that is raised inside stays as it is.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        if "pickle" in why.lower() or "weights_only" in why:  # whose advice is to let the file run its code
+            why = "it holds more than arrays, which could run code"
+        raise InputError(f"{where} cannot be read or written ({shown(why, most=200)}): {mend}") from error
+
+
+def find(kind: str, location: str) -> Source:
+    """The folder or archive at a location; ~ is the home folder.
+
+    Raises:
+        InputError: nothing is there, or it cannot be read.
+    """
+    where, path = shown(f"{kind}:{location}", most=200), Path(os.path.expanduser(location))
+    if not location or not (os.path.isdir(path) or os.path.isfile(path)):
+        raise InputError(f"{where}: there is no such folder or archive: check the path, relative to {Path.cwd()}")
+    with reading(where):
+        return Source(where, path, checksum(path))
+
+
+def checksum(path: Path) -> str:
+    """SHA-256, in hex, of a file's bytes, or of a folder's sorted relative paths, sizes and contents."""
+    if not path.is_dir():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    for name in list_files(path):
+        content = (path / name).read_bytes()
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def list_files(folder: Path) -> list[str]:
+    """Sorted relative POSIX paths of all files below the folder but hidden ones; links are followed.
+
+    Raises:
+        InputError: a folder that is reached twice through links, something that is no file, such as a pipe, or one of
+            more than LARGEST_FILE bytes.
+        OSError: a folder that cannot be listed.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    names, met = [], set()
+    for parent, folders, inside in os.walk(folder, onerror=refuse, followlinks=True):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        real = os.path.realpath(parent)
+        if real in met:
+            raise InputError(f"{parent} is reached twice through links: remove one")
+        met.add(real)
+        for path in (Path(parent, name) for name in inside if not is_hidden(name)):
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE:
+                raise InputError(f"{path} is no file of at most {LARGEST_FILE >> 30} GiB: remove it")
+            names.append(path.relative_to(folder).as_posix())
+    return sorted(names)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a part of the path begins with a dot, or is the folder that macOS adds to archives."""
+    return any(part == "__MACOSX" or (part[:1] == "." and part != ".") for part in name.split("/"))
+
+
+def unpacked(source: Source) -> Path:
+    """The folder itself, or the one in the cache that an archive has been unpacked to, by its checksum.
+
+    Raises:
+        InputError: no archive by its name, a corrupt one, one with links or names that lead out of it, or one that
+            declares far more than its own size.
+    """
+    if source.path.is_dir():
+        return source.path
+    if not source.path.name.lower().endswith(ARCHIVES):
+        choices = ", ".join(ARCHIVES)
+        raise InputError(f"{source.where} is neither a folder nor an archive: give a folder or one of {choices}")
+    return _made(f"unpacked-{source.checksum}", partial(_unpack, source.path), source.where)
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    left = UNPACKED_LEAST + UNPACKED_RATIO * path.stat().st_size
+
+    def wanted(name: str, size: int) -> bool:
+        nonlocal left
+        left -= size
+        if left < 0 or size < 0:
+            raise ValueError(f"it unpacks to more than {UNPACKED_RATIO} times its own size")
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"{name} leads out of the archive")
+        return not is_hidden(name)
+
+    def filtered(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo | None:
+        if not wanted(member.name, member.size):
+            return None
+        if not (member.isreg() or member.isdir()):
+            raise ValueError(f"{member.name} is a link or a device; tar --dereference packs files")
+        return tarfile.data_filter(member, target)
+
+    if path.suffix.lower() == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(folder, [file for file in archive.infolist() if wanted(file.filename, file.file_size)])
+        return
+    with tarfile.open(path) as archive:
+        archive.extractall(folder, filter=filtered)
+        # tarfile takes an unreadable header, or the end of a file that is cut, for the end of the archive.
+        archive.fileobj.seek(archive.offset)
+        rest = archive.fileobj.read(1 << 20)
+        if not rest or any(rest):
+            raise ValueError("it is cut short, or has an unreadable header")
+
+
+def decoded(source: Source, key: str, build: Callable[[], RawDataset]) -> RawDataset:
+    """The data set that `build` makes of a source: made once, then read from the cache.
+
+    Args:
+        source: its checksum names the content.
+        key: names everything else that changes what is decoded.
+        build: makes the data set, images with labels.
+    """
+
+    def write(path: Path) -> None:
+        splits, class_names, *_ = build()
+        arrays = {f"{part}_{axis}": array for part, split in splits.items() for axis, array in split._asdict().items()}
+        np.savez(path, class_names=class_names, **arrays)
+
+    path = _made(f"{key}-{source.checksum}-v{FORMAT}.npz", write, source.where)
+    with reading(path, "remove it, and it is made again"), np.load(path) as arrays:
+        parts = [part for part in ("train", "val", "test") if f"{part}_x" in arrays]
+        splits = {part: Split(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in parts}
+        return RawDataset(splits, tuple(arrays["class_names"].tolist()), source.checksum)
+
+
+def _made(name: str, make: Callable[[Path], None], where: str) -> Path:
+    """A file or folder of the cache, made at another path and then moved; of several processes one makes it."""
+    path = platformdirs.user_cache_path("focalgeo") / name
+    if path.exists():
+        return path
+    temporary = path.with_name(f".{name}")
+    with reading(where, "write it again if it is damaged, else name another folder for the cache in XDG_CACHE_HOME"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(path.with_name(f".{name}.lock")):
+            if not path.exists():
+                temporary.mkdir(exist_ok=True)  # a process that was killed may have left it
+                try:
+                    make(temporary / name)
+                    os.replace(temporary / name, path)
+                finally:
+                    shutil.rmtree(temporary)
+    return path
