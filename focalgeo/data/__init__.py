@@ -1,6 +1,5 @@
 """Data sets by name, and their batches: NumPy in, `focalgeo.types.Batch` out, deterministic in (seed, epoch)."""
 
-# ruff: noqa: F401
 from focalgeo.data.batching import (
     AUGMENTATIONS,
     NORMALISATIONS,
