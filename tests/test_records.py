@@ -165,5 +165,5 @@ def test_one_run_alone_may_write_to_a_workdir_and_sweeps_up_what_killed_ones_lef
 
 def test_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
-    with pytest.raises(InputError, match=r"metrics\.jsonl is a pipe"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl is no regular file"):
         records.read_rows(tmp_path)
