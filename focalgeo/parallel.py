@@ -196,30 +196,28 @@ def free_memory() -> int | None:
     return None if least == _UNKNOWN else int(least)
 
 
+def _layout(devices: Sequence[jax.Device], *axes: str) -> NamedSharding:
+    return NamedSharding(Mesh(np.asarray(devices), (AXIS,)), PartitionSpec(*axes))
+
+
+def replicated(tree: PyTree) -> PyTree:
+    """The tree on each device of this process, laid out as compiled steps return it: no call compiles again."""
+    return jax.device_put(tree, _layout(jax.local_devices()))
+
+
+def _cut(tree: PyTree) -> PyTree:
+    """Leaves [devices of this process, ...], one part on each."""
+    return jax.device_put(tree, _layout(jax.local_devices(), AXIS))
+
+
 def _devices() -> list[jax.Device]:
     """All devices in the order of pmap: those of one process are a block."""
     return [device for index in range(count()) for device in jax.local_devices(process_index=index)]
 
 
-def _own() -> Mesh:
-    """The devices of this process."""
-    return Mesh(np.asarray(jax.local_devices()), (AXIS,))
-
-
-def replicated(tree: PyTree) -> PyTree:
-    """The tree on each device of this process, laid out as compiled steps return it: no call compiles again."""
-    return jax.device_put(tree, NamedSharding(_own(), PartitionSpec()))
-
-
-def _cut(tree: PyTree) -> PyTree:
-    """Leaves [devices of this process, ...], one part on each."""
-    return jax.device_put(tree, NamedSharding(_own(), PartitionSpec(AXIS)))
-
-
 def everywhere(tree: PyTree) -> PyTree:
     """The tree on each device of all processes, for functions under jax.jit that read what `spread` gives."""
-    sharding = NamedSharding(Mesh(np.asarray(_devices()), (AXIS,)), PartitionSpec())
-    return jax.tree.map(lambda leaf: _put(leaf, sharding), tree)
+    return jax.tree.map(lambda leaf: _put(leaf, _layout(_devices())), tree)
 
 
 def spread(tree: PyTree) -> PyTree:
@@ -227,11 +225,10 @@ def spread(tree: PyTree) -> PyTree:
 
     A function under jax.jit then computes with all devices and gives the result that one device gives.
     """
-    mesh = Mesh(np.asarray(_devices()), (AXIS,))
 
     def laid_out(leaf):
-        divides = np.ndim(leaf) > 0 and np.shape(leaf)[0] % mesh.size == 0
-        return _put(leaf, NamedSharding(mesh, PartitionSpec(AXIS) if divides else PartitionSpec()))
+        divides = np.ndim(leaf) > 0 and np.shape(leaf)[0] % device_count() == 0
+        return _put(leaf, _layout(_devices(), *[AXIS] * divides))
 
     return jax.tree.map(laid_out, tree)
 
