@@ -36,7 +36,7 @@ def write_line(line: str) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is no file that can be read to its end: a folder, a device, a pipe, whose opening waits for a writer."""
+    """Refuse what cannot be read to its end: a folder, a device, a pipe, whose opening waits for a writer."""
     name = shown(path, most=200)
     try:
         is_regular = path.is_file() or not path.exists()

@@ -18,4 +18,4 @@ from focalgeo.data.batching import (
 )
 from focalgeo.data.registry import load_dataset
 from focalgeo.data.splits import gaps, split_indices
-from focalgeo.data.vocabulary import read_embeddings
+from focalgeo.data.texts import read_embeddings

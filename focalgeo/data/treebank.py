@@ -10,7 +10,7 @@ from jaxtyping import Int32
 
 from focalgeo.data import sources
 from focalgeo.data.splits import Options, RawDataset
-from focalgeo.data.vocabulary import number_words
+from focalgeo.data.texts import number_words
 from focalgeo.types import InputError, Split
 
 FILES = {"train.txt": "train", "dev.txt": "val", "test.txt": "test"}
