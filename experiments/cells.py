@@ -22,8 +22,7 @@ from experiments.numbers import rounded
 from experiments.question import HERE, Parser, absolute, at_least, replaced, reported
 from focalgeo import calibration, records
 from focalgeo.job import training
-from focalgeo.job.members import make_members
-from focalgeo.job.preparation import initial_state, prepare
+from focalgeo.job.preparation import initial_state, make_members, prepare
 from focalgeo.rows import Diagnostic, Fit, HistogramBin, Metric, ReliabilityBin, select
 from focalgeo.training import best_epoch, checkpoint
 from focalgeo.types import InputError, Split

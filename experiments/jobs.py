@@ -14,7 +14,7 @@ from experiments.question import HERE, Job
 from focalgeo import parallel, records
 from focalgeo.config import default_config, load_config, with_values
 from focalgeo.job import check_config, preparation
-from focalgeo.job.members import make_members
+from focalgeo.job.preparation import make_members
 from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
 from focalgeo.training import checkpoint
 from focalgeo.training.step import member_state

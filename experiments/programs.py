@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from focalgeo import data, parallel
-from focalgeo.job import members, preparation, training
+from focalgeo.job import preparation, training
 from focalgeo.types import Dataset, PyTree, Split, TrainState
 
 LAYOUTS = ("at once", "one after another")
@@ -39,7 +39,7 @@ class Training(NamedTuple):
 
     config: Any
     prepared: preparation.Prepared
-    members: list[members.Member]
+    members: list[preparation.Member]
     pipeline: preparation.Pipeline
     step: Callable
 
@@ -74,7 +74,7 @@ def make_training(config: Any, *, layout: str = "at once") -> Training:
     another" is a loop over them inside the program.
     """
     config = preparation.check_config(config)
-    prepared, of_sweep = preparation.prepare(config, stand_in(config.data.name)), members.make_members(config)
+    prepared, of_sweep = preparation.prepare(config, stand_in(config.data.name)), preparation.make_members(config)
     pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(of_sweep))
     step = training.members_step(prepared, pipeline)
     return Training(config, prepared, of_sweep, pipeline, step if layout == "at once" else _in_a_loop(step))

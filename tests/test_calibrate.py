@@ -17,9 +17,8 @@ from focalgeo import calibration, job, records, report, run
 from focalgeo.calibrate import main, parse
 from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrator
 from focalgeo.data.logits_files import Outputs
-from focalgeo.job import calibrate
-from focalgeo.job import calibration as job_calibration
-from focalgeo.job.members import make_members
+from focalgeo.job import calibrate, measurement
+from focalgeo.job.preparation import make_members
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
 from focalgeo.types import Predictions
 
@@ -212,7 +211,7 @@ def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_p
         for split in ("val", "test"):
             with np.load(tmp_path / f"{split}.npz") as held:
                 predictions[split] = Predictions(held["logits"][:, None], np.int32(held["labels"]), np.ones(500, bool))
-        (made,) = job_calibration.calibrate_members(make_members(config), predictions)
+        (made,) = measurement.calibrate_members(make_members(config), predictions)
         rows = made.rows
         assert set(made.search) == {"gammas", "temperatures", "ece", "nll"}
     for against in (NAMES[0], "uncalibrated"):

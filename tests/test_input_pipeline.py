@@ -9,7 +9,7 @@ import pytest
 
 from focalgeo import parallel
 from focalgeo.config import load_config as config_file
-from focalgeo.job import members, preparation, training
+from focalgeo.job import preparation, training
 
 CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
 
@@ -21,7 +21,7 @@ def test_examples_that_do_not_fit_are_sent_and_change_nothing(monkeypatch, seeds
     config.data.augment = "crop_flip"
     config.data.train_size = 140  # the last of three batches is short
     config.sweep.seed = seeds
-    run_members = members.make_members(config)
+    run_members = preparation.make_members(config)
     prepared = preparation.prepare(config)
     state = preparation.initial_state(prepared, run_members)
     needed = prepared.dataset.train.x.nbytes + prepared.dataset.train.y.nbytes

@@ -10,8 +10,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from focalgeo import calibration, losses
 from focalgeo.job import measurement, preparation
-from focalgeo.job.members import make_members
-from focalgeo.job.preparation import evaluation_batches
+from focalgeo.job.preparation import evaluation_batches, make_members
 from focalgeo.rows import Diagnostic, ReliabilityBin, Row, select, to_json
 from focalgeo.types import InputError, Split
 

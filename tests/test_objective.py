@@ -12,7 +12,7 @@ import pytest
 from focalgeo import curvature, job, losses, models, parallel, records, trees
 from focalgeo.config import load_config as config_file
 from focalgeo.job import preparation, training
-from focalgeo.job.members import make_members
+from focalgeo.job.preparation import make_members
 from focalgeo.rows import Metric, select
 from focalgeo.training import checkpoint
 from focalgeo.training.step import make_step, member_state

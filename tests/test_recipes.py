@@ -221,7 +221,7 @@ def test_word_vectors_of_a_file_are_where_the_network_begins(small_files, tmp_pa
         job.run(config, tmp_path / "run")
     config.model.options.embedding_size = 3
     prepared = job.preparation.prepare(config)
-    state = job.preparation.initial_state(prepared, job.members.make_members(config))
+    state = job.preparation.initial_state(prepared, job.preparation.make_members(config))
     table = np.asarray(state.params["Embed_0"]["embedding"])[0]
     np.testing.assert_array_equal(table[prepared.dataset.vocabulary.index("beta")], [4, 5, 6])
 
@@ -237,7 +237,7 @@ def test_what_does_not_fit_the_data_is_named(small_files):
     config.data.embeddings, config.model.name = None, "cnn"
     prepared = job.preparation.prepare(config)
     with pytest.raises(InputError, match=r"cnn does not fit clusters:0\.5: x has 2 axes: cnn reads images"):
-        job.preparation.initial_state(prepared, job.members.make_members(config))
+        job.preparation.initial_state(prepared, job.preparation.make_members(config))
     config = load_config("newsgroups", "quick")
     config.data.name = f"newsgroups:{small_files / 'newsgroups'}"
     config.model.name, config.model.options.embedding_size = "mlp", None

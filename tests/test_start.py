@@ -11,7 +11,7 @@ import pytest
 from focalgeo import job, records
 from focalgeo.config import load_config, with_values
 from focalgeo.job import preparation, start
-from focalgeo.job.members import make_members
+from focalgeo.job.preparation import make_members
 from focalgeo.training import checkpoint
 from focalgeo.types import InputError
 

@@ -15,7 +15,7 @@ import pytest
 
 from focalgeo import job, parallel, records
 from focalgeo.config import load_config as config_file
-from focalgeo.job import calibration, measurement, members, preparation, training
+from focalgeo.job import measurement, preparation, training
 from focalgeo.report.__main__ import main as report_main
 from focalgeo.rows import Scalar, tagged, to_json
 from focalgeo.training.step import member_state
@@ -45,7 +45,7 @@ def tiny(**axes):
 
 def ready(config, count=None):
     """What `choose_program` takes, and the members."""
-    run_members = members.make_members(config)[:count]
+    run_members = preparation.make_members(config)[:count]
     prepared = preparation.prepare(config)
     state = preparation.initial_state(prepared, run_members)
     pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(run_members))
@@ -80,7 +80,7 @@ AXES = [
 @pytest.mark.parametrize("axes", AXES, ids=lambda axes: next(iter(axes)))
 def test_a_member_equals_its_run_alone(axes):
     config = load_config(**axes)
-    run_members = members.make_members(config)
+    run_members = preparation.make_members(config)
     alone = [member_state(trained(member.config, at_once=1), 0) for member in run_members]
     assert largest_difference(alone[0], alone[-1]) > 1e-3
     for at_once in (len(run_members), 1):
@@ -93,7 +93,7 @@ def test_members_take_the_trace_of_the_rows_that_a_run_alone_takes_on_any_number
     config = load_config(trace_penalty=(0.01,), seed=(0, 1))
     config.loss.trace_examples = 16
     whole = trained(config, at_once=2)  # one on each device
-    alone = member_state(trained(members.make_members(config)[1].config, at_once=1), 0)  # each batch over both
+    alone = member_state(trained(preparation.make_members(config)[1].config, at_once=1), 0)  # each batch over both
     assert largest_difference(member_state(whole, 1), alone) < 1e-5
 
 
@@ -110,7 +110,7 @@ def test_a_member_equals_its_run_alone_with_batch_norm_and_augmentation(tmp_path
     config.optimizer.update({"batch_size": 16, "learning_rate": 0.02})
     assert config.data.augment == "crop_flip"
     together = trained(config, at_once=4)
-    alone = member_state(trained(members.make_members(config)[3].config, at_once=1), 0)
+    alone = member_state(trained(preparation.make_members(config)[3].config, at_once=1), 0)
     assert largest_difference(member_state(together, 3), alone) < 1e-5
     assert alone.model_state  # batch statistics are part of what agrees
 
@@ -153,14 +153,14 @@ def whole(tmp_path_factory):
 
 
 def test_every_member_has_its_rows_its_files_and_a_place_on_the_page(whole):
-    rows, run_members = records.read_rows(whole), members.make_members(swept())
-    assert members.names_in(records.read_manifest(whole)) == [member.name for member in run_members]
+    rows, run_members = records.read_rows(whole), preparation.make_members(swept())
+    assert preparation.names_in(records.read_manifest(whole)) == [member.name for member in run_members]
     for member in run_members:
-        names = {row.name for row in rows if members.belongs(row, member)}
+        names = {row.name for row in rows if preparation.belongs(row, member)}
         assert {"loss", "accuracy", "ece", "temperature", "lambda_max", "trace", "seconds"} <= names
         assert (whole / "members" / member.name / "predictions" / "test.npz").exists()
         (row,) = tagged([Scalar("loss", 0.5)], **member.tags, step=3)
-        assert [other.name for other in run_members if members.belongs(row, other)] == [member.name]
+        assert [other.name for other in run_members if preparation.belongs(row, other)] == [member.name]
     assert not (whole / "predictions").exists()
     assert "4 runs trained side by side" in (whole / "report.html").read_text()
 
@@ -246,7 +246,7 @@ def test_a_member_that_diverges_stands_still_and_the_others_go_on(tmp_path, caps
     assert {row.learning_rate for row in rows if row.name == "ece"} == {0.1}
     later = [row for row in written if row.name == "loss" and row.step > stopped.value]
     assert {row.learning_rate for row in later} == {0.1}
-    alone = member_state(trained(members.make_members(config)[0].config, at_once=1), 0)
+    alone = member_state(trained(preparation.make_members(config)[0].config, at_once=1), 0)
     beside = member_state(trained(config, at_once=2), 0)
     assert largest_difference(beside, alone) < 1e-5
 
@@ -278,7 +278,7 @@ def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path
 
 
 def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():
-    run_members = members.make_members(tiny(gamma=(0.0, 3.0), seed=(0, 1)))
+    run_members = preparation.make_members(tiny(gamma=(0.0, 3.0), seed=(0, 1)))
     rng = np.random.default_rng(0)
     predictions = {}
     for split in ("val", "test"):
@@ -286,21 +286,21 @@ def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():
         predictions[split] = Predictions(logits, rng.integers(0, 10, 150).astype(np.int32), np.ones(150, bool))
     predictions["test"].logits[7, 1] = np.inf
     predictions["test"].logits[:, 2] *= np.float32(1e37)
-    first, infinite, unbounded, last = calibration.calibrate_members(run_members, predictions)
+    first, infinite, unbounded, last = measurement.calibrate_members(run_members, predictions)
     assert infinite.error == "logits on test are not finite"
     assert "name nll" in unbounded.error
     for index, together in ((0, first), (3, last)):
         own = {split: each._replace(logits=each.logits[:, [index]]) for split, each in predictions.items()}
-        (alone,) = calibration.calibrate_members(run_members[index : index + 1], own)
+        (alone,) = measurement.calibrate_members(run_members[index : index + 1], own)
         assert together.rows == alone.rows
     implied = {"loss_implied_map", "loss_implied_temperature_scaling"}
     assert {row.method for row in last.rows} - {row.method for row in first.rows} == implied
 
 
 def test_shards_are_parts_of_the_members_and_a_wrong_one_is_one_line(tmp_path):
-    names = [member.name for member in members.make_members(load_config(gamma=(0.0, 1e-05), seed=(1, 20240102)))]
+    names = [member.name for member in preparation.make_members(load_config(gamma=(0.0, 1e-05), seed=(1, 20240102)))]
     assert names[1:3] == ["gamma=0,seed=20240102", "gamma=1e-05,seed=1"]
-    parts = [members.of_shard(names, f"{index}/3") for index in range(3)]
+    parts = [preparation.of_shard(names, f"{index}/3") for index in range(3)]
     assert sorted(name for part in parts for name in part) == sorted(names)
     for shard in ("2/2", "0", "a/b", "0/9", "-1/2"):
         with pytest.raises(InputError, match=r"^--shard=.*: give i/n with i from 0 to n - 1, and n at most 4"):

@@ -19,7 +19,7 @@ from scipy.special import gammaincc  # scipy.stats takes a second to import
 from focalgeo import calibration, records, report
 from focalgeo.calibration import Comparison, Fitted
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
-from focalgeo.job import program, say
+from focalgeo.job import provenance, say
 from focalgeo.rows import LEAST_EXAMPLES, Row, Seconds
 from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, ProbabilityWarning, shown
 
@@ -86,7 +86,7 @@ def run(options: Namespace, *, command: list[str]) -> tuple[list[Row], Fitted]:
             "config": config,
             "data": {"name": inputs.val.source.rpartition("/")[2]},
             "calibration": _summary(options, inputs, found, saved),
-            **program.of_program(command),
+            **provenance.of_program(command),
         }
         for warning in manifest["calibration"]["warnings"]:
             say(f"warning: {warning}")

@@ -9,11 +9,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from focalgeo import files, parallel, records, report
-from focalgeo.job import measurement, preparation, provenance, say, training
-from focalgeo.job.calibration import Calibration, calibrate_members
-from focalgeo.job.members import Member, make_members, of_shard, stopped, unfinished
-from focalgeo.job.preparation import Prepared
+from focalgeo import files, parallel, records, report, trees
+from focalgeo.job import measurement, preparation, provenance, say, start, training
+from focalgeo.job.measurement import Calibration
+from focalgeo.job.preparation import Member, Prepared, make_members, of_shard, stopped
 from focalgeo.rows import Row, Scalar, Seconds, select, tagged
 from focalgeo.training.step import member_state
 from focalgeo.types import Predictions, RunError, Split, TrainState
@@ -43,7 +42,11 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
 
     def begin() -> None:
         stack.enter_context(records.locked(workdir))
-        provenance.begin(workdir, how, config, prepared.dataset, members, states, shard)
+        began_from = start.described(config) if how == "fresh" else {}
+        if began_from:
+            start.started(config, members, states)  # refuses another network before anything is written
+        parameters = trees.size(states.params) // len(members)
+        provenance.begin(workdir, how, config, prepared.dataset, parameters, began_from, shard)
 
     def finish() -> None:
         say("drawing the report")
@@ -77,7 +80,7 @@ def _left(workdir: Path, members: list[Member]) -> list[int]:
 
     def numbers() -> list[int]:
         rows = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
-        names = {member.name for member in unfinished(rows, members)}
+        names = {member.name for member in preparation.unfinished(rows, members)}
         return [index for index, member in enumerate(members) if member.name in names]
 
     return parallel.broadcast("members left", numbers)
@@ -124,7 +127,7 @@ def _evaluate(
 
 def _calibrate(members: list[Member], predictions: dict[str, Predictions]) -> list[Calibration]:
     """Calibration of the members by process 0, which writes it; the others learn of which members there is none."""
-    by_first = calibrate_members(members, predictions) if files.is_first() and members else []
+    by_first = measurement.calibrate_members(members, predictions) if files.is_first() and members else []
     errors = parallel.broadcast("calibrated", lambda: [calibration.error for calibration in by_first])
     return by_first or [Calibration([], {}, error) for error in errors]
 

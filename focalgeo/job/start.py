@@ -10,7 +10,7 @@ import numpy as np
 from focalgeo import records
 from focalgeo.config import SWEPT_FIELDS, member_name
 from focalgeo.job import say
-from focalgeo.job.members import Member, names_in
+from focalgeo.job.preparation import Member, names_in
 from focalgeo.training import checkpoint, optimiser
 from focalgeo.types import InputError, PyTree, TrainState
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from focalgeo import evaluation, losses, parallel, records
 from focalgeo.job import interruption, measurement, preparation, say, start
-from focalgeo.job.members import Member
-from focalgeo.job.preparation import Pipeline, Prepared
+from focalgeo.job.preparation import Member, Pipeline, Prepared
 from focalgeo.rows import Row, Scalar, tagged
 from focalgeo.training import best_epoch, checkpoint, loop
 from focalgeo.training.step import make_members_step

@@ -14,8 +14,8 @@ import pytest
 
 from focalgeo import data, losses, models, parallel
 from focalgeo.rows import Scalar
-from focalgeo.training import checkpoint, loop, meter, optimiser
-from focalgeo.training.meter import Meter
+from focalgeo.training import checkpoint, loop, optimiser
+from focalgeo.training.loop import Meter
 from focalgeo.training.step import make_members_step, make_step, stack
 from focalgeo.types import InputError, Interrupted, RunError, Split, TrainState
 
@@ -218,7 +218,7 @@ FINITE = {"loss": 6.0, "penalty": 0.0, "correct": 5, "count": 10, "gradient_norm
 
 def test_the_rate_of_all_members_is_shared_among_them(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(meter.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
     counted = Meter({"seen": [100.0, 100.0]}, [{"seed": 0}, {"seed": 1}], [False, False], sweep=True)
     for step in (1, 2):
         counted.add(step, [{name: np.array([value, value]) for name, value in FINITE.items()}])
