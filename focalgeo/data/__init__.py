@@ -3,8 +3,6 @@
 from focalgeo.data.batching import (
     AUGMENTATIONS,
     NORMALISATIONS,
-    Augmentation,
-    BatchSpec,
     Normalisation,
     batch_specs,
     crop_flip,

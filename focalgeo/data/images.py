@@ -47,20 +47,18 @@ def read_folder(location: str, options: Options) -> RawDataset:
 
     def build() -> RawDataset:
         folder = sources.unpacked(source)
-        names = [name for name in sources.list_files(folder) if _is_image(name, source.where)]
+        names = []
+        for name in sources.list_files(folder):
+            if PurePosixPath(name).suffix.lower() in SUFFIXES:
+                names.append(name)
+            elif (mimetypes.guess_type(name)[0] or "").startswith("image/"):  # passed over it would be lost in silence
+                raise InputError(f"{source.where}: {name} is of a format that is not read: convert it to .png")
         class_names, members = layout(names, where=source.where)
         images = decode_files(folder, names, options, where=source.where)
         splits = {part: Split(images[rows], labels) for part, (rows, labels) in members.items()}
         return RawDataset(splits, class_names, source.checksum)
 
     return sources.decoded(source, f"folder-{options.image_size}", build)
-
-
-def _is_image(name: str, where: str) -> bool:
-    known, guess = PurePosixPath(name).suffix.lower() in SUFFIXES, mimetypes.guess_type(name)[0] or ""
-    if not known and guess.startswith("image/"):  # to pass it over would lose examples in silence
-        raise InputError(f"{where}: {name} is of a format that is not read: convert it to .png")
-    return known
 
 
 def layout(names: Sequence[str], *, where: str) -> tuple[tuple[str, ...], Members]:

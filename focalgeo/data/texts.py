@@ -10,7 +10,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Float32, Int32
@@ -32,15 +32,10 @@ MAX_WORDS, MAX_LENGTH = 20_000, 1000
 POSTS, TEST_POSTS, VAL_POSTS, BYDATE_POSTS = 19_997, 3_999, 900, 11_314
 
 
-class NumberedTexts(NamedTuple):
-    """All words of some texts, the special ones first, then in alphabetical order; each text as positions in them."""
+def number_words(texts: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], list[Int32[np.ndarray, " words"]]]:
+    """The vocabulary, all words of the texts behind the special ones, in alphabetical order; each text as positions.
 
-    vocabulary: tuple[str, ...]
-    ids: list[Int32[np.ndarray, " words"]]
-
-
-def number_words(texts: Iterable[Sequence[str]]) -> NumberedTexts:
-    """Each text as int32 positions in the vocabulary of all words; a text without words is one unknown word.
+    A text without words is one unknown word.
 
     Args:
         texts: the words of each text; "<unk>" among them is the unknown word. Read once, so a generator will do.
@@ -50,7 +45,7 @@ def number_words(texts: Iterable[Sequence[str]]) -> NumberedTexts:
     vocabulary = (*SPECIAL, *sorted(met.keys() - {*SPECIAL}))
     rank = {word: position for position, word in enumerate(vocabulary)}
     positions = np.array([rank[word] for word in met], np.int32)
-    return NumberedTexts(vocabulary, [positions[text] for text in ids])
+    return vocabulary, [positions[text] for text in ids]
 
 
 def pad_texts(ids: Sequence[Int32[np.ndarray, " _"]]) -> Int32[np.ndarray, "texts length"]:
