@@ -35,7 +35,6 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     how = parallel.broadcast("workdir", lambda: provenance.check_workdir(workdir, config, shard))
     prepared = preparation.prepare(config)
     parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
-    preparation.check_memory(prepared, members)
     states = preparation.initial_state(prepared, members)
     measurement.check_network(config, prepared, states)
     rows: list[Row] = []

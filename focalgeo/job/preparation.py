@@ -276,9 +276,9 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     """The states of all members [members, ...] as training begins; each seed has a batch stream of its own.
 
     Raises:
-        InputError: the network does not fit the data.
+        InputError: the network does not fit the data, or the states memory.
     """
-    state_shapes(prepared, members[0])
+    check_memory(prepared, members)
     x, seeds = few_examples(prepared, members[0].config).x, stream_seeds(members)
     init, keys = jax.jit(prepared.model.init), {member.config.seed: member.keys["init"] for member in members}
     variables = {seed: init(key, x) for seed, key in keys.items()}  # once a seed
