@@ -199,9 +199,10 @@ def calibrate_members(members: Sequence[Member], predictions: Mapping[str, Predi
 def _calibrate(members: Sequence[Member], predictions: Mapping[str, Predictions]) -> list[Calibration]:
     """Calibration of members whose numbers are finite: one call makes the searches of all."""
     options, val = members[0].config.evaluation, predictions["val"]
+    count = round(options.max_temperature / options.temperature_step)
     settings = {
         "gammas": np.asarray(options.gammas, np.float32),
-        "temperatures": preparation.temperatures(options),
+        "temperatures": (np.arange(1, count + 1) * options.temperature_step).astype(np.float32),
         "criteria": options.criteria,
         "num_bins": options.num_bins,
     }

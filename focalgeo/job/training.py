@@ -14,7 +14,7 @@ from focalgeo import evaluation, losses, parallel, records
 from focalgeo.job import interruption, measurement, preparation, say, start
 from focalgeo.job.preparation import Member, Pipeline, Prepared
 from focalgeo.rows import Row, Scalar
-from focalgeo.training import best_epoch, checkpoint, loop
+from focalgeo.training import checkpoint, loop
 from focalgeo.training.step import make_members_step
 from focalgeo.types import Array, Model, Predictions, PyTree, Split, TrainState
 
@@ -72,8 +72,8 @@ def _best_states(program: parallel.Program, states: TrainState, epoch: int, pred
     """The states of all members at their best epoch, of which the last is one."""
     selected = []
     for group in program.states(program.place(states)):
-        best = best_epoch.after_epoch(group, epoch, predict(group))
-        selected.append(best_epoch.selected(group._replace(best=best)))
+        best = loop.best_after_epoch(group, epoch, predict(group))
+        selected.append(loop.with_best(group._replace(best=best)))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(selected))
 
 
@@ -179,7 +179,7 @@ def make_adapt(
             if "adafocal" in values:
                 before = jax.device_get(values["adafocal"])
                 values = {**values, "adafocal": moved(before, predicted.logits, predicted.labels)}
-            best = best and best_epoch.after_epoch(states, epoch, predicted)
+            best = best and loop.best_after_epoch(states, epoch, predicted)
         return states._replace(loss_values=values, best=best)
 
     return lambda groups, epoch: [adapted(states, epoch) for states in groups]

@@ -1,4 +1,8 @@
-"""The training loop: dispatches step n + 1 before it looks at the metrics of step n."""
+"""The training loop: dispatches step n + 1 before it looks at the metrics of step n.
+
+The epoch with the highest accuracy on val is kept, and a run ends with its parameters, if config.optimizer.select is
+best_val.
+"""
 
 import sys
 import time
@@ -7,6 +11,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -14,7 +19,7 @@ from focalgeo import files, parallel
 from focalgeo.rows import Row, Scalar, tagged
 from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.step import FINITE
-from focalgeo.types import Interrupted, PyTree, RunError, TrainState
+from focalgeo.types import Array, BestEpoch, Interrupted, Predictions, PyTree, RunError, TrainState
 
 MOST_STEPS = 2**31 - 1  # TrainState.step is int32
 SUMMED = ("loss", "penalty", "correct", "count")
@@ -242,3 +247,35 @@ class Meter:
 
     def _rate(self) -> float:
         return self._timed / max(time.perf_counter() - self._began, 1e-9)
+
+
+def best_before_training(params: PyTree, model_state: PyTree) -> BestEpoch:
+    """The start value of one member: accuracy -1, which any epoch exceeds."""
+    return BestEpoch(np.float32(-1), np.float32(0), params, model_state)
+
+
+def best_after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> BestEpoch:
+    """The states with each member's best of the first `epoch` epochs, the earliest on ties, in `best`.
+
+    Args:
+        states: after that epoch, leaves [members, ...]; `states.best` is that of the epochs before.
+        epoch: 1 or more.
+        predicted: of val with these states; logits [examples, members, classes]. An example with NaN among its logits
+            is not right.
+    """
+    known = ~np.isnan(predicted.logits).any(-1)
+    right = known & (predicted.logits.argmax(-1) == predicted.labels.reshape(-1, 1))  # [examples, members]
+    accuracy = right.mean(0, dtype=np.float32)
+    now = BestEpoch(accuracy, np.full_like(accuracy, epoch), states.params, states.model_state)
+    return _where(accuracy > jax.device_get(states.best.accuracy), now, states.best)
+
+
+@jax.jit
+def _where(chosen: Array, new: PyTree, old: PyTree) -> PyTree:
+    """Leaves [members, ...] of the new where a member is chosen."""
+    return jax.tree.map(lambda a, b: jnp.where(chosen.reshape(-1, *(1,) * (a.ndim - 1)), a, b), new, old)
+
+
+def with_best(states: TrainState) -> TrainState:
+    """The states with the parameters and the batch statistics of their best epochs."""
+    return states._replace(params=states.best.params, model_state=states.best.model_state)
