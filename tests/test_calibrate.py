@@ -129,7 +129,7 @@ def test_the_folder_holds_the_probabilities_of_the_calibrator_and_of_the_snippet
     for split in ("val", "test"):
         given = records.read_predictions(trained, split)
         held = records.read_arrays(finished / "probabilities", split)
-        np.testing.assert_allclose(held["log_probs"], calibrator.log_probs(given.logits), atol=1e-5)
+        np.testing.assert_allclose(held["log_probs"], calibrator.predict_log_proba(given.logits), atol=1e-5)
         np.testing.assert_allclose(held["probs"], np.exp(held["log_probs"]), rtol=1e-6)
         np.testing.assert_allclose(apply_snippet(finished, given.logits), held["probs"], atol=2e-6)
         np.testing.assert_array_equal(held["labels"], given.labels)

@@ -70,11 +70,11 @@ def train(
 
 def _best_states(program: parallel.Program, states: TrainState, epoch: int, predict: Callable) -> TrainState:
     """The states of all members at their best epoch, of which the last is one."""
-    selected = []
-    for group in program.states(program.place(states)):
-        best = loop.best_after_epoch(group, epoch, predict(group))
-        selected.append(loop.with_best(group._replace(best=best)))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(selected))
+    groups = [
+        loop.with_best(group._replace(best=loop.best_after_epoch(group, epoch, predict(group))))
+        for group in program.states(program.place(states))
+    ]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(groups))
 
 
 def choose_program(
