@@ -79,8 +79,8 @@ def make_members(config) -> list[Member]:
 def _member(config, values: dict[str, Any]) -> Member:
     own, names = fields.member_config(config, values), ("init", "noise", "probe", "bootstrap")
     keys = dict(zip(names, jax.random.split(jax.random.PRNGKey(own.seed), len(names)), strict=True))
-    has_gamma = "gamma" in losses.hyperparameters(losses.FUNCTIONS[own.loss.name])
-    tags = {**({"gamma": own.loss.gamma} if has_gamma else {}), **values, "seed": own.seed}
+    gamma = {"gamma": own.loss.gamma} if own.loss.name in KNOWN.losses_with_gamma else {}
+    tags = gamma | values | {"seed": own.seed}
     return Member(fields.member_name(values), tags, FrozenConfigDict(own), keys)
 
 
