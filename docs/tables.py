@@ -99,10 +99,10 @@ def metrics() -> str:
     rows = [
         (
             f"`{name}`",
-            _cell(entry.title),
-            entry.unit or "1",
-            {"high": "higher", "low": "lower"}[entry.best],
-            "" if "better" in entry.note else entry.note,
+            _cell(entry.shown.title),
+            entry.shown.unit or "1",
+            {"high": "higher", "low": "lower"}[entry.shown.best],
+            "" if "better" in entry.shown.note else entry.shown.note,
         )
         for name, entry in METRICS.items()
     ]

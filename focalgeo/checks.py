@@ -170,7 +170,7 @@ def examples(log_probs: object, labels: object, mask: object = None, *, num_bins
     check_bins(num_bins)
     table, labels, mask = _table("log_probs", log_probs, labels, mask)
     if not is_traced(table, mask):
-        total = np.asarray(_total_probability(table))
+        total = np.exp(np.asarray(table).astype(np.float32)).sum(axis=-1)
         tolerance = _OFF_ONE + 4 * float(jnp.finfo(table.dtype).eps) * np.log(table.shape[-1])
         wrong = ~(np.abs(total - 1) <= tolerance)
         if mask is not None:
@@ -179,11 +179,6 @@ def examples(log_probs: object, labels: object, mask: object = None, *, num_bins
             first = wrong.argmax()
             raise InputError(f"log_probs[{first}] are logs of numbers that sum to {total[first]:.4g}, not 1: {_MEND}")
     return _weighted(table, labels, mask)
-
-
-@jax.jit
-def _total_probability(log_probs: Array) -> Array:
-    return jnp.sum(jnp.exp(widened(log_probs)), axis=-1)
 
 
 def predicted_logits(logits: object, labels: object, mask: object = None, *, stacklevel: int = 3) -> Examples:

@@ -187,7 +187,7 @@ def _works(fitted):
     """Whether it gives log-probabilities, and keeps the predicted class where the method promises that."""
     logits = np.zeros((2, fitted.num_classes), np.float32)
     logits[1, 0] = 100
-    log_probs = np.asarray(fitted.predict_log_proba(logits))
+    log_probs = np.concatenate([fitted.predict_log_proba(row[None]) for row in logits])
     if log_probs.shape != logits.shape or not np.isfinite(log_probs).all():
         return False
     kept = not fitted.method.keeps_class or log_probs[1].max() == log_probs[1, 0]

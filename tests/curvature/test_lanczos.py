@@ -116,7 +116,7 @@ def test_members_under_vmap_stop_each_by_itself_as_alone():
         return extreme_eigenvalues(functools.partial(multiply, matrix), like, key, k=2, max_products=24)
 
     together = jax.jit(jax.vmap(search))(matrices, keys)
-    assert len(set(together.num_matvecs.tolist())) > 2
+    assert len(set(together.num_matvecs.tolist())) > 1
     for index, key in enumerate(keys):
         alone, member = search(matrices[index], key), jax.tree.map(lambda leaf, i=index: leaf[i], together)
         assert member.num_matvecs == alone.num_matvecs
