@@ -29,11 +29,6 @@ def add(left: PyTree, right: PyTree) -> PyTree:
     return jax.tree.map(jnp.add, left, right)
 
 
-def axpy(factor: Array, left: PyTree, right: PyTree) -> PyTree:
-    """Return factor * left + right."""
-    return jax.tree.map(lambda a, b: jnp.asarray(factor, a.dtype) * a + b, left, right)
-
-
 def size(tree: PyTree) -> int:
     """Number of scalars in the tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
