@@ -309,12 +309,12 @@ def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
 
     Of several processes each takes the parts of its own devices.
     """
-    own = slice(jax.process_index() * jax.local_device_count(), (jax.process_index() + 1) * jax.local_device_count())
+    first = jax.process_index() * jax.local_device_count()
+    here = (slice(None),) * axis + (slice(first, first + jax.local_device_count()),)
 
     def cut(leaf: Array) -> Array:
         parts = leaf.reshape(*leaf.shape[:axis], device_count(), -1, *leaf.shape[axis + 1 :])
-        chosen = parts[(slice(None),) * axis + (own,)]
-        return np.moveaxis(chosen, axis, 0) if axis else chosen
+        return np.moveaxis(parts[here], axis, 0) if axis else parts[here]
 
     return jax.tree.map(cut, tree)
 
@@ -366,20 +366,20 @@ def make_program(
     def on_devices(batch: PyTree) -> PyTree:
         return replicated(fetch(batch)) if apart else _cut(fetch(shard(batch, axis=1)))
 
-    def of_process(stop: bool) -> dict[str, np.ndarray]:
+    def stopping(stop: bool) -> dict[str, np.ndarray]:
         return {"stop": np.full(jax.local_device_count(), stop, np.float32)} if count() > 1 else {}
 
     def step_all(groups: list, batch: PyTree, *, stop: bool = False) -> tuple[list, list, list]:
-        batch, asked = on_devices(batch), of_process(stop)
-        results = (in_turn(compiled(group, batch, *shared, **asked)) for group in groups)
+        arguments, signal = (on_devices(batch), *shared), stopping(stop)
+        results = (in_turn(compiled(group, *arguments, **signal)) for group in groups)
         return tuple(map(list, zip(*results, strict=True)))
 
     def put(group: TrainState) -> TrainState:
         return _cut(shard(group)) if apart else replicated(group)
 
     def place(states: TrainState) -> list:
-        chosen = (slice(start, start + at_once) for start in range(0, len(states.step), at_once))
-        return [put(jax.tree.map(operator.itemgetter(some), states)) for some in chosen]
+        starts = range(0, len(states.step), at_once)
+        return [put(jax.tree.map(operator.itemgetter(slice(start, start + at_once)), states)) for start in starts]
 
     def states(groups: list) -> list[TrainState]:
         return [of_all_processes(_one_axis(group)) for group in groups] if apart else groups
@@ -388,7 +388,7 @@ def make_program(
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(states(groups)))
 
     def temporary(states: TrainState, batch: PyTree) -> int:
-        lowered = compiled.lower(place(states)[0], on_devices(batch), *shared, **of_process(False))
+        lowered = compiled.lower(place(states)[0], on_devices(batch), *shared, **stopping(False))
         memory = lowered.compile().memory_analysis()
         return 0 if memory is None else memory.temp_size_in_bytes  # not every backend says
 
@@ -462,8 +462,8 @@ def _of_all_members(metrics: dict[str, Array]) -> dict[str, Array]:
 def _one_step(step: Callable, index: Array | int, state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
     """The step with the noise key of device number `index`, and a fingerprint of the new state beside the metrics."""
     keys = state.key.reshape(-1, state.key.shape[-1])  # one, or one for each member of a sweep
-    own = jax.vmap(jax.random.fold_in, (0, None))(keys, index).reshape(state.key.shape)
-    new_state, metrics = step(state._replace(key=own), batch, *shared)
+    noise = jax.vmap(jax.random.fold_in, (0, None))(keys, index).reshape(state.key.shape)
+    new_state, metrics = step(state._replace(key=noise), batch, *shared)
     new_state = new_state._replace(key=state.key)
     return new_state, metrics, _fingerprint(new_state)
 
@@ -476,8 +476,8 @@ def pmapped_forward(forward: Callable) -> Callable:
     compiled = forward_program(forward)
 
     def outputs(variables: PyTree, batch: Batch) -> np.ndarray:
-        own = compiled(replicated(variables), _cut(shard(batch.x)))
-        sharded = np.asarray(jax.device_get(of_all_processes(own)))
+        here = compiled(replicated(variables), _cut(shard(batch.x)))
+        sharded = np.asarray(jax.device_get(of_all_processes(here)))
         return sharded.reshape(-1, *sharded.shape[2:])
 
     return outputs

@@ -47,7 +47,7 @@ def gaussian(key: Array, like: PyTree) -> PyTree:
 def _random(draw: Callable, key: Array, like: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
-    return treedef.unflatten([draw(own, leaf.shape, leaf.dtype) for own, leaf in zip(keys, leaves, strict=True)])
+    return treedef.unflatten([draw(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)])
 
 
 def power_of_two(values: Array) -> Array:

@@ -123,10 +123,10 @@ def read_embeddings(
         raise InputError(
             f"{path} has none of the {len(wanted)} words of the vocabulary: give vectors of their language"
         )
-    found = np.stack(list(vectors.values()))
-    sampled = np.random.default_rng(seed).normal(0, found.std(dtype=np.float64), (len(vocabulary), found.shape[1]))
+    known = np.stack(list(vectors.values()))
+    sampled = np.random.default_rng(seed).normal(0, known.std(dtype=np.float64), (len(vocabulary), known.shape[1]))
     table = sampled.astype(np.float32)
-    table[list(vectors)] = found
+    table[list(vectors)] = known
     table[0] = 0
     return table
 

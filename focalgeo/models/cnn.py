@@ -139,7 +139,7 @@ class MobileNetV2(ImageNetwork):
         """Logits float32 [examples, classes] of x."""
         layer = conv_norms(self, train=train, mask=mask)
         x = nn.relu6(layer(x.astype(self.dtype), 32, stride=self.stem_stride))
-        for (expansion, width, first_stride), blocks in zip(STAGES[: len(self.blocks)], self.blocks, strict=True):
+        for (expansion, width, first_stride), blocks in zip(STAGES, self.blocks, strict=False):
             for stride in (first_stride, *[1] * (blocks - 1)):
                 block = InvertedResidual(width, stride, self.axis_name, self.dtype, expansion)
                 x = block(x, train=train, mask=mask)
