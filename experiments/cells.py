@@ -24,7 +24,7 @@ from focalgeo import calibration, records
 from focalgeo.job import training
 from focalgeo.job.preparation import initial_state, make_members, prepare
 from focalgeo.rows import Diagnostic, Fit, HistogramBin, Metric, ReliabilityBin, select
-from focalgeo.training import best_epoch, checkpoint
+from focalgeo.training import checkpoint, loop
 from focalgeo.types import InputError, Split
 
 ROWS = HERE / "rows"
@@ -194,8 +194,8 @@ def train_outputs(workdir: Path, examples: int = EXAMPLES, *, split: str = "trai
         raise InputError(f"{workdir} holds no checkpoint: train it again")
     state = newest.state
     if state.best is not None:
-        best = best_epoch.after_epoch(state, config.optimizer.epochs, predict(prepared.dataset.val, state))
-        state = best_epoch.selected(state._replace(best=best))
+        best = loop.best_after_epoch(state, config.optimizer.epochs, predict(prepared.dataset.val, state))
+        state = loop.with_best(state._replace(best=best))
     every = getattr(prepared.dataset, split)
     count = examples if np.ndim(every.y) == 1 else examples // 20
     predicted = predict(Split(jax.tree.map(lambda leaf: leaf[:count], every.x), every.y[:count]), state)

@@ -484,76 +484,44 @@ def _parsed(name: str, text: str) -> Any:
     return _typed(name, value)
 
 
-def _limits(c: ConfigDict, known: Known) -> Sequence[float]:
-    """The epochs at which the loss changes gamma."""
-    return c.loss.boundaries if c.loss.name == "scheduled_focal_loss" else known.boundaries.get(c.loss.name, ())
-
-
-def _steps(loss: ConfigDict) -> Sequence[float]:
-    """The numbers between which loss.gammas lie, one fewer than those."""
+def _contradictions(c: ConfigDict, known: Known) -> Iterator[str]:
+    """What does not hold between fields, one line each."""
+    loss, optimizer, start = c.loss, c.optimizer, c.start
+    # the numbers between which loss.gammas lie, and the epochs at which the loss changes gamma
     steps = {"sample_dependent_focal_loss": loss.thresholds, "scheduled_focal_loss": loss.boundaries}
-    return steps.get(loss.name, loss.gammas[1:])
-
-
-def _pairs(evaluation: ConfigDict) -> int:
-    return len(evaluation.gammas) * round(evaluation.max_temperature / evaluation.temperature_step)
-
-
-# What holds between fields, (config, known) -> bool, and the line where it does not.
-_RULES: tuple[tuple[Callable[[ConfigDict, Known], bool], str], ...] = (
-    (
-        lambda c, known: _pairs(c.evaluation) <= MOST_PAIRS,
-        f"config.evaluation asks for a grid of more than {MOST_PAIRS:,} pairs of gamma and temperature: raise "
-        "temperature_step, or lower max_temperature",
-    ),
-    (
-        lambda c, known: c.optimizer.schedule != "cosine" or c.optimizer.warmup_epochs < c.optimizer.epochs,
-        "config.optimizer.warmup_epochs leaves no epoch to train: it must be below optimizer.epochs",
-    ),
-    (
-        lambda c, known: c.loss.trace_examples <= c.optimizer.batch_size,
-        "config.loss.trace_examples is {c.loss.trace_examples}: it must be at most optimizer.batch_size",
-    ),
-    (
-        lambda c, known: c.loss.gamma >= 0 or c.loss.name == "signed_focal_loss",
-        "config.loss.gamma is {c.loss.gamma}: it must be 0 or more (only signed_focal_loss goes below)",
-    ),
-    (
-        lambda c, known: c.optimizer.sam_radius > 0 or not c.optimizer.sam_adaptive,
-        "config.optimizer.sam_adaptive is true, sam_radius is 0: set a radius, as 0.5",
-    ),
-    (
-        lambda c, known: (
-            c.start.run is not None or (c.start.step is None and not c.start.modules and c.start.optimizer != "kept")
-        ),
-        "config.start.run is None: name the workdir that training starts from, or leave start out",
-    ),
-    (
-        lambda c, known: not c.start.modules or c.start.optimizer != "kept",
-        "config.start.optimizer is kept: with start.modules set it must be fresh",
-    ),
-    (
-        lambda c, known: len(c.loss.gammas) == len(_steps(c.loss)) + 1,
-        "config.loss.gammas must hold one value more than the thresholds or boundaries of {c.loss.name}",
-    ),
-    (
-        lambda c, known: all(epoch < c.optimizer.epochs for epoch in _limits(c, known)[:1]),
-        "config.loss.name {c.loss.name} changes gamma after the last of {c.optimizer.epochs} epochs: train longer, or "
-        "set loss.name=scheduled_focal_loss with boundaries and gammas of your own",
-    ),
-    (
-        lambda c, known: not c.sweep.gamma or c.loss.name in known.losses_with_gamma,
-        "config.sweep.gamma is given, but config.loss.name {c.loss.name} has no gamma: choose focal_loss",
-    ),
-    (
-        lambda c, known: _members(c) <= MOST_MEMBERS,
-        f"config.sweep has more than {MOST_MEMBERS:,} members, each measured on its own: run several sweeps",
-    ),
-    (
-        lambda c, known: not axes(c) or not c.sweep.at_once or _members(c) % c.sweep.at_once == 0,
-        "config.sweep.at_once is {c.sweep.at_once}: it must divide the number of members",
-    ),
-)
+    limits = {**known.boundaries, "scheduled_focal_loss": loss.boundaries}.get(loss.name, ())
+    members = math.prod(map(len, axes(c).values()))
+    pairs = len(c.evaluation.gammas) * round(c.evaluation.max_temperature / c.evaluation.temperature_step)
+    if pairs > MOST_PAIRS:
+        yield (
+            f"evaluation asks for a grid of more than {MOST_PAIRS:,} pairs of gamma and temperature: raise "
+            "temperature_step, or lower max_temperature"
+        )
+    if optimizer.schedule == "cosine" and optimizer.warmup_epochs >= optimizer.epochs:
+        yield "optimizer.warmup_epochs leaves no epoch to train: it must be below optimizer.epochs"
+    if loss.trace_examples > optimizer.batch_size:
+        yield f"loss.trace_examples is {loss.trace_examples}: it must be at most optimizer.batch_size"
+    if loss.gamma < 0 and loss.name != "signed_focal_loss":
+        yield f"loss.gamma is {loss.gamma}: it must be 0 or more (only signed_focal_loss goes below)"
+    if optimizer.sam_adaptive and not optimizer.sam_radius:
+        yield "optimizer.sam_adaptive is true, sam_radius is 0: set a radius, as 0.5"
+    if start.run is None and (start.step is not None or start.modules or start.optimizer == "kept"):
+        yield "start.run is None: name the workdir that training starts from, or leave start out"
+    if start.modules and start.optimizer == "kept":
+        yield "start.optimizer is kept: with start.modules set it must be fresh"
+    if len(loss.gammas) != len(steps.get(loss.name, loss.gammas[1:])) + 1:
+        yield f"loss.gammas must hold one value more than the thresholds or boundaries of {loss.name}"
+    if limits and limits[0] >= optimizer.epochs:
+        yield (
+            f"loss.name {loss.name} changes gamma after the last of {optimizer.epochs} epochs: train longer, or "
+            "set loss.name=scheduled_focal_loss with boundaries and gammas of your own"
+        )
+    if c.sweep.gamma and loss.name not in known.losses_with_gamma:
+        yield f"sweep.gamma is given, but config.loss.name {loss.name} has no gamma: choose focal_loss"
+    if members > MOST_MEMBERS:
+        yield f"sweep has more than {MOST_MEMBERS:,} members, each measured on its own: run several sweeps"
+    if axes(c) and c.sweep.at_once and members % c.sweep.at_once:
+        yield f"sweep.at_once is {c.sweep.at_once}: it must divide the number of members"
 
 
 def check(config: ConfigDict, known: Known) -> FrozenConfigDict:
@@ -588,19 +556,14 @@ def _check_values(config: ConfigDict, known: Known) -> None:
         for word in () if name not in known.names else value if range_.many else (value,):
             if word not in known.names[name]:
                 raise InputError.of_choice(f"config.{name}", word, known.names[name])
-    for holds, words in _RULES:
-        if not holds(config, known):
-            raise InputError(words.format(c=config))
+    for contradiction in _contradictions(config, known):
+        raise InputError(f"config.{contradiction}")
 
 
 def axes(config) -> dict[str, tuple]:
     """The axes that config.sweep names, in the order of SWEPT_FIELDS, with their values."""
     kinds = {name: int if name == "seed" else float for name in SWEPT_FIELDS}
     return {name: tuple(map(kinds[name], config.sweep[name])) for name in SWEPT_FIELDS if len(config.sweep[name])}
-
-
-def _members(config) -> int:
-    return math.prod(map(len, axes(config).values()))
 
 
 def combinations(config) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ partitions by the layout of the examples over all devices; code that names no de
 """
 
 import json
+import math
 import operator
 import platform
 import time
@@ -38,7 +39,6 @@ from focalgeo.types import Array, Batch, InputError, Interrupted, PyTree, RunErr
 AXIS = "devices"
 _MEMBERS = "members"
 _LONG = 86_400  # seconds that processes which have ended wait for process 0, which draws the report
-_UNKNOWN = 2**62  # bytes
 
 
 def interrupted() -> int | None:
@@ -93,16 +93,15 @@ def connect() -> None:
     files.process = jax.process_index()
     if count() == 1:
         return
-    own, host = jax.local_devices(), shown(platform.node())
-    files.write_line(
-        f"process {files.process} of {count()} on {host}: {len(own)} of {device_count()} {own[0].platform} devices"
-    )
-    if device_count() != count() * len(own):
+    devices = jax.local_devices()
+    here = f"process {files.process} of {count()} on {shown(platform.node())}"
+    files.write_line(f"{here}: {len(devices)} of {device_count()} {devices[0].platform} devices")
+    if device_count() != count() * len(devices):
         raise InputError(f"{count()} processes have {device_count()} devices: give every process equally many")
-    jax.block_until_ready(jax.pmap(partial(jax.lax.psum, axis_name=AXIS), AXIS)(np.zeros(len(own))))
+    jax.block_until_ready(jax.pmap(partial(jax.lax.psum, axis_name=AXIS), AXIS)(np.zeros(len(devices))))
     versions = {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy", "focalgeo")}
     check_equal("versions", versions, "install the same on every host")
-    check_equal("devices", own[0].device_kind, "give every process devices of one kind")
+    check_equal("devices", devices[0].device_kind, "give every process devices of one kind")
 
 
 def leave(code: int) -> None:
@@ -171,7 +170,7 @@ def check_equal(name: str, value: Any, mend: str) -> None:
     values = exchange(name, value)
     for number, other in enumerate(values):
         if other != values[0]:
-            first, other = (shown(each, most=120) for each in (values[0], other))
+            first, other = (shown(text, most=120) for text in (values[0], other))
             raise InputError(
                 f"the processes differ in {name}: {first} of process 0, {other} of process {number}: {mend}"
             )
@@ -192,8 +191,22 @@ def free_memory() -> int | None:
         free = stats["bytes_limit"] - stats["bytes_in_use"]
     else:
         free = files.free_memory() / exchange("host", platform.node()).count(platform.node())
-    least = all_min("free memory", min(free, _UNKNOWN))
-    return None if least == _UNKNOWN else int(least)
+    least = all_min("free memory", free)
+    return None if least == math.inf else int(least)
+
+
+def _layout(devices: Sequence[jax.Device], *axes: str) -> NamedSharding:
+    return NamedSharding(Mesh(np.asarray(devices), (AXIS,)), PartitionSpec(*axes))
+
+
+def replicated(tree: PyTree) -> PyTree:
+    """The tree on each device of this process, laid out as compiled steps return it: no call compiles again."""
+    return jax.device_put(tree, _layout(jax.local_devices()))
+
+
+def _cut(tree: PyTree) -> PyTree:
+    """Leaves [devices of this process, ...], one part on each."""
+    return jax.device_put(tree, _layout(jax.local_devices(), AXIS))
 
 
 def _devices() -> list[jax.Device]:
@@ -201,25 +214,9 @@ def _devices() -> list[jax.Device]:
     return [device for index in range(count()) for device in jax.local_devices(process_index=index)]
 
 
-def _own() -> Mesh:
-    """The devices of this process."""
-    return Mesh(np.asarray(jax.local_devices()), (AXIS,))
-
-
-def replicated(tree: PyTree) -> PyTree:
-    """The tree on each device of this process, laid out as compiled steps return it: no call compiles again."""
-    return jax.device_put(tree, NamedSharding(_own(), PartitionSpec()))
-
-
-def _cut(tree: PyTree) -> PyTree:
-    """Leaves [devices of this process, ...], one part on each."""
-    return jax.device_put(tree, NamedSharding(_own(), PartitionSpec(AXIS)))
-
-
 def everywhere(tree: PyTree) -> PyTree:
     """The tree on each device of all processes, for functions under jax.jit that read what `spread` gives."""
-    sharding = NamedSharding(Mesh(np.asarray(_devices()), (AXIS,)), PartitionSpec())
-    return jax.tree.map(lambda leaf: _put(leaf, sharding), tree)
+    return jax.tree.map(lambda leaf: _put(leaf, _layout(_devices())), tree)
 
 
 def spread(tree: PyTree) -> PyTree:
@@ -227,11 +224,10 @@ def spread(tree: PyTree) -> PyTree:
 
     A function under jax.jit then computes with all devices and gives the result that one device gives.
     """
-    mesh = Mesh(np.asarray(_devices()), (AXIS,))
 
     def laid_out(leaf):
-        divides = np.ndim(leaf) > 0 and np.shape(leaf)[0] % mesh.size == 0
-        return _put(leaf, NamedSharding(mesh, PartitionSpec(AXIS) if divides else PartitionSpec()))
+        divides = np.ndim(leaf) > 0 and np.shape(leaf)[0] % device_count() == 0
+        return _put(leaf, _layout(_devices(), *[AXIS] * divides))
 
     return jax.tree.map(laid_out, tree)
 
@@ -286,9 +282,9 @@ def reduce_sum(tree: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(jax.tree.map(jnp.asarray, tree))
     summed = list(leaves)
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):  # in the same order in all processes
-        chosen = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        flat, unravel = ravel_pytree([leaves[index] for index in chosen])
-        for index, leaf in zip(chosen, unravel(jax.lax.psum(flat, AXIS)), strict=True):
+        alike = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        flat, unravel = ravel_pytree([leaves[index] for index in alike])
+        for index, leaf in zip(alike, unravel(jax.lax.psum(flat, AXIS)), strict=True):
             summed[index] = leaf
     return jax.tree.unflatten(treedef, summed)
 
@@ -313,12 +309,12 @@ def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
 
     Of several processes each takes the parts of its own devices.
     """
-    own = slice(jax.process_index() * jax.local_device_count(), (jax.process_index() + 1) * jax.local_device_count())
+    first = jax.process_index() * jax.local_device_count()
+    here = (slice(None),) * axis + (slice(first, first + jax.local_device_count()),)
 
     def cut(leaf: Array) -> Array:
         parts = leaf.reshape(*leaf.shape[:axis], device_count(), -1, *leaf.shape[axis + 1 :])
-        chosen = parts[(slice(None),) * axis + (own,)]
-        return np.moveaxis(chosen, axis, 0) if axis else chosen
+        return np.moveaxis(parts[here], axis, 0) if axis else parts[here]
 
     return jax.tree.map(cut, tree)
 
@@ -370,20 +366,20 @@ def make_program(
     def on_devices(batch: PyTree) -> PyTree:
         return replicated(fetch(batch)) if apart else _cut(fetch(shard(batch, axis=1)))
 
-    def of_process(stop: bool) -> dict[str, np.ndarray]:
+    def stopping(stop: bool) -> dict[str, np.ndarray]:
         return {"stop": np.full(jax.local_device_count(), stop, np.float32)} if count() > 1 else {}
 
     def step_all(groups: list, batch: PyTree, *, stop: bool = False) -> tuple[list, list, list]:
-        batch, asked = on_devices(batch), of_process(stop)
-        results = (in_turn(compiled(group, batch, *shared, **asked)) for group in groups)
+        arguments, signal = (on_devices(batch), *shared), stopping(stop)
+        results = (in_turn(compiled(group, *arguments, **signal)) for group in groups)
         return tuple(map(list, zip(*results, strict=True)))
 
     def put(group: TrainState) -> TrainState:
         return _cut(shard(group)) if apart else replicated(group)
 
     def place(states: TrainState) -> list:
-        chosen = (slice(start, start + at_once) for start in range(0, len(states.step), at_once))
-        return [put(jax.tree.map(operator.itemgetter(some), states)) for some in chosen]
+        starts = range(0, len(states.step), at_once)
+        return [put(jax.tree.map(operator.itemgetter(slice(start, start + at_once)), states)) for start in starts]
 
     def states(groups: list) -> list[TrainState]:
         return [of_all_processes(_one_axis(group)) for group in groups] if apart else groups
@@ -392,9 +388,9 @@ def make_program(
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(states(groups)))
 
     def temporary(states: TrainState, batch: PyTree) -> int:
-        lowered = compiled.lower(place(states)[0], on_devices(batch), *shared, **of_process(False))
-        found = lowered.compile().memory_analysis()
-        return 0 if found is None else found.temp_size_in_bytes  # not every backend says
+        lowered = compiled.lower(place(states)[0], on_devices(batch), *shared, **stopping(False))
+        memory = lowered.compile().memory_analysis()
+        return 0 if memory is None else memory.temp_size_in_bytes  # not every backend says
 
     return Program(step_all, place, put, states, gather, temporary)
 
@@ -447,7 +443,7 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
         states, metrics, fingerprint = _one_step(on_one_device, 0, states, batch, *shared)
         return states, _of_all_members(metrics) if several else metrics, fingerprint[None]
 
-    several = (len({each.process_index for each in devices}) if devices else count()) > 1
+    several = (len({device.process_index for device in devices}) if devices else count()) > 1
     axes = {"in_axes": (0, None) + (None,) * num_shared, "out_axes": (0, None if several else 0, 0)}
     return jax.pmap(replica, axis_name=_MEMBERS, donate_argnums=0, devices=devices, **axes)
 
@@ -458,16 +454,16 @@ def _with_stop(step: Callable, stop: Array | None) -> Callable:
 
 def _of_all_members(metrics: dict[str, Array]) -> dict[str, Array]:
     """Every member's metrics on each device, as float32 in one message; "stop" is summed over devices."""
-    gathered = jax.lax.all_gather(jnp.stack([each.astype(jnp.float32) for each in metrics.values()]), _MEMBERS)
-    found = dict(zip(metrics, jnp.moveaxis(gathered, 1, 0).reshape(len(metrics), -1), strict=True))
-    return found | {"stop": jnp.full_like(found["stop"], jnp.sum(found["stop"]))} if "stop" in found else found
+    gathered = jax.lax.all_gather(jnp.stack([metric.astype(jnp.float32) for metric in metrics.values()]), _MEMBERS)
+    of_all = dict(zip(metrics, jnp.moveaxis(gathered, 1, 0).reshape(len(metrics), -1), strict=True))
+    return of_all | {"stop": jnp.full_like(of_all["stop"], jnp.sum(of_all["stop"]))} if "stop" in of_all else of_all
 
 
 def _one_step(step: Callable, index: Array | int, state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
     """The step with the noise key of device number `index`, and a fingerprint of the new state beside the metrics."""
     keys = state.key.reshape(-1, state.key.shape[-1])  # one, or one for each member of a sweep
-    own = jax.vmap(jax.random.fold_in, (0, None))(keys, index).reshape(state.key.shape)
-    new_state, metrics = step(state._replace(key=own), batch, *shared)
+    noise = jax.vmap(jax.random.fold_in, (0, None))(keys, index).reshape(state.key.shape)
+    new_state, metrics = step(state._replace(key=noise), batch, *shared)
     new_state = new_state._replace(key=state.key)
     return new_state, metrics, _fingerprint(new_state)
 
@@ -480,8 +476,8 @@ def pmapped_forward(forward: Callable) -> Callable:
     compiled = forward_program(forward)
 
     def outputs(variables: PyTree, batch: Batch) -> np.ndarray:
-        own = compiled(replicated(variables), _cut(shard(batch.x)))
-        sharded = np.asarray(jax.device_get(of_all_processes(own)))
+        here = compiled(replicated(variables), _cut(shard(batch.x)))
+        sharded = np.asarray(jax.device_get(of_all_processes(here)))
         return sharded.reshape(-1, *sharded.shape[2:])
 
     return outputs
@@ -507,11 +503,10 @@ def check_replicas(fingerprints: Array) -> None:
 
 def _fingerprint(tree: PyTree) -> Array:
     """Sum of all leaves' bits modulo 2^32: cheap beside a training step, and different where states differ."""
-    return sum(jnp.sum(_bits(leaf), dtype=jnp.uint32) for leaf in jax.tree.leaves(tree))
 
+    def bits(leaf: Array) -> Array:
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            leaf = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
+        return jnp.sum(leaf.astype(jnp.uint32), dtype=jnp.uint32)
 
-def _bits(leaf: Array) -> Array:
-    leaf = jnp.asarray(leaf)
-    if jnp.issubdtype(leaf.dtype, jnp.floating):
-        return jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
-    return leaf.astype(jnp.uint32)
+    return sum(bits(jnp.asarray(leaf)) for leaf in jax.tree.leaves(tree))

@@ -78,12 +78,6 @@ def write_json(path: Workdir, value: Any) -> None:
     write_text(path, _LIST_OF_NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n")
 
 
-def read_json(path: Workdir) -> Any:
-    """Read one JSON value: UTF-8, all numbers finite."""
-    with _reading(Path(path)) as file:
-        return msgspec.json.decode(file.read())
-
-
 def write_manifest(workdir: Workdir, manifest: Mapping[str, Any]) -> None:
     """Write manifest.json; job/provenance.py makes the manifest."""
     write_json(Path(workdir) / MANIFEST, manifest)
@@ -196,14 +190,6 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     return {name: leaf for part in parts for name, leaf in part.items()}
 
 
-def differences(there: Any, here: Any) -> list[str]:
-    """The fields in which two JSON objects differ, the first three with their values."""
-    left, right = _flat(there), _flat(here)
-    different = [name for name in left | right if left.get(name, "absent") != right.get(name, "absent")]
-    sides = ((name, *(shown(side.get(name, "absent"), most=24) for side in (left, right))) for name in different[:3])
-    return [*(f"{shown(name)}: {there} there, {here} here" for name, there, here in sides), *different[3:]]
-
-
 def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
     """Say whether a run with `config` starts "fresh" in `workdir` (missing or empty) or goes on there ("resume").
 
@@ -216,11 +202,15 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
     if not (path / MANIFEST).exists():
         raise InputError(f"{named} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {_ELSEWHERE}")
     there, here = read_manifest(path).get("config", {}), json.loads(json.dumps(config, default=np.ndarray.tolist))
-    different = differences(there, here)
+    there, here = _flat(there), _flat(here)
+    different = [name for name in there | here if there.get(name, "absent") != here.get(name, "absent")]
     if different:
+        values = ([shown(side.get(name, "absent"), most=24) for side in (there, here)] for name in different[:3])
+        first = (f"{shown(name)}: {old} there, {new} here" for name, (old, new) in zip(different, values, strict=False))
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
-        what = f"{'; '.join(different[:3])}{more}"
-        raise InputError(f"{named} belongs to another config ({what}); {_ELSEWHERE}, or delete this one")
+        raise InputError(
+            f"{named} belongs to another config ({'; '.join(first)}{more}); {_ELSEWHERE}, or delete this one"
+        )
     return "resume"
 
 

@@ -29,11 +29,6 @@ def add(left: PyTree, right: PyTree) -> PyTree:
     return jax.tree.map(jnp.add, left, right)
 
 
-def axpy(factor: Array, left: PyTree, right: PyTree) -> PyTree:
-    """Return factor * left + right."""
-    return jax.tree.map(lambda a, b: jnp.asarray(factor, a.dtype) * a + b, left, right)
-
-
 def size(tree: PyTree) -> int:
     """Number of scalars in the tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
@@ -52,7 +47,7 @@ def gaussian(key: Array, like: PyTree) -> PyTree:
 def _random(draw: Callable, key: Array, like: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
-    return treedef.unflatten([draw(own, leaf.shape, leaf.dtype) for own, leaf in zip(keys, leaves, strict=True)])
+    return treedef.unflatten([draw(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)])
 
 
 def power_of_two(values: Array) -> Array:

@@ -40,7 +40,7 @@ def shown(value: object, *, most: int = 60) -> str:
     except Exception:  # of a class that cannot be shown, or of a whole number of too many digits
         text = f"a value of type {type(value).__name__}"
     text = text if len(text) <= most else f"{text[: most - 3]}..."
-    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def expanded(path: str) -> str:
@@ -49,27 +49,24 @@ def expanded(path: str) -> str:
     Raises:
         InputError: there is no such home folder; a folder called ~ is never made.
     """
-    found = os.path.expanduser(path)
-    if found.startswith("~"):
+    whole = os.path.expanduser(path)
+    if whole.startswith("~"):
         name = shown(path)
         raise InputError(f"{name} begins with ~, and no home folder is known for it: give the whole path, or ./{name}")
-    return found
+    return whole
 
 
-def _line(message: str) -> str:
-    """The message on one line of bounded length, whatever names it holds; its middle goes first."""
-    text = shown(message, most=10 * _LONGEST)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+class _OneLine(Exception):
+    def __init__(self, message: str):
+        """The message on one line of bounded length, whatever names it holds; its middle goes first."""
+        text = shown(message, most=10 * _LONGEST)
+        super().__init__(text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}")
 
 
-class InputError(ValueError):
+class InputError(_OneLine, ValueError):
     """The user's input is wrong; the message is one line: what, where, how to correct it."""
 
     exit_code = 2
-
-    def __init__(self, message: str):
-        """An error of one line, whatever the names in it hold."""
-        super().__init__(_line(message))
 
     @classmethod
     def of_choice(cls, field: str, name: str, choices: Iterable[str]) -> "InputError":
@@ -80,14 +77,10 @@ class InputError(ValueError):
         return cls(f"{field} is {name!r}: {hint}")
 
 
-class RunError(RuntimeError):
+class RunError(_OneLine, RuntimeError):
     """A run cannot go on (a loss that is not finite, say); the message is one line."""
 
     exit_code = 3
-
-    def __init__(self, message: str):
-        """An error of one line, whatever the names in it hold."""
-        super().__init__(_line(message))
 
 
 STOPPED = "stopped; the same command goes on from what is saved"

@@ -110,13 +110,9 @@ def test_free_memory_of_a_cpu_is_the_machine_s(monkeypatch, machine, free):
 
 
 @pytest.mark.parametrize(
-    ("machine", "limit", "free"), [(1000, 500, 280), (200, 500, 200), (math.inf, 500, 280), (1000, math.inf, 1000)]
+    ("machine", "limit", "free"), [(1000, 500, 280), (200, 500, 200), (0, 500, 280), (1000, 0, 1000), (0, 0, math.inf)]
 )
 def test_free_memory_is_the_machine_s_or_the_container_s_whichever_is_less(monkeypatch, machine, limit, free):
-    numbers = {"meminfo": machine, "memory.max": limit, "memory.current": 300, "memory.stat": 80}
-
-    def number_in(path, pattern="", *, unit=1, absent=math.inf):
-        return numbers.get(path.rpartition("/")[2], absent)
-
-    monkeypatch.setattr(files, "_number_in", number_in)
+    numbers = {"meminfo": machine / 1024, "memory.max": limit, "memory.current": 300, "memory.stat": 80}
+    monkeypatch.setattr(files, "_number_in", lambda path, pattern="": numbers[path.rpartition("/")[2]])
     assert files.free_memory() == free

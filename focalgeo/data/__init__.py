@@ -3,8 +3,6 @@
 from focalgeo.data.batching import (
     AUGMENTATIONS,
     NORMALISATIONS,
-    Augmentation,
-    BatchSpec,
     Normalisation,
     batch_specs,
     crop_flip,
@@ -18,4 +16,4 @@ from focalgeo.data.batching import (
 )
 from focalgeo.data.registry import load_dataset
 from focalgeo.data.splits import gaps, split_indices
-from focalgeo.data.vocabulary import read_embeddings
+from focalgeo.data.texts import read_embeddings

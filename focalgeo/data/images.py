@@ -1,7 +1,8 @@
-"""Images as uint8 arrays of one size: class folders of them, and Tiny ImageNet in its own layout."""
+"""Images as uint8 arrays of one size: class folders, Tiny ImageNet, and prepared TensorFlow Datasets."""
 
-import io
+import importlib
 import mimetypes
+import os
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 TOLD = 5000  # images between two lines of progress
 SPLITS = ("train", "val", "test")
 ANNOTATIONS = "val/val_annotations.txt"
+TFDS_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 Members = dict[str, tuple[np.ndarray, np.ndarray]]  # by split: positions of its files in a list, and int32 labels
@@ -45,20 +47,18 @@ def read_folder(location: str, options: Options) -> RawDataset:
 
     def build() -> RawDataset:
         folder = sources.unpacked(source)
-        names = [name for name in sources.list_files(folder) if _is_image(name, source.where)]
+        names = []
+        for name in sources.list_files(folder):
+            if PurePosixPath(name).suffix.lower() in SUFFIXES:
+                names.append(name)
+            elif (mimetypes.guess_type(name)[0] or "").startswith("image/"):  # passed over it would be lost in silence
+                raise InputError(f"{source.where}: {name} is of a format that is not read: convert it to .png")
         class_names, members = layout(names, where=source.where)
         images = decode_files(folder, names, options, where=source.where)
         splits = {part: Split(images[rows], labels) for part, (rows, labels) in members.items()}
         return RawDataset(splits, class_names, source.checksum)
 
     return sources.decoded(source, f"folder-{options.image_size}", build)
-
-
-def _is_image(name: str, where: str) -> bool:
-    known, guess = PurePosixPath(name).suffix.lower() in SUFFIXES, mimetypes.guess_type(name)[0] or ""
-    if not known and guess.startswith("image/"):  # to pass it over would lose examples in silence
-        raise InputError(f"{where}: {name} is of a format that is not read: convert it to .png")
-    return known
 
 
 def layout(names: Sequence[str], *, where: str) -> tuple[tuple[str, ...], Members]:
@@ -95,13 +95,19 @@ def decode_files(
 ) -> UInt8[np.ndarray, "files height width 3"]:
     """The images of a folder's files, one or more, in their order; two threads decode.
 
+    Greyscale becomes RGB, transparency is dropped. Pixels are taken as they are stored: a camera's note of how it was
+    held (EXIF) turns nothing.
+
     Raises:
         InputError: a broken image, or images of different sizes where options.image_size is None.
     """
 
     def decode(name: str) -> np.ndarray:
-        with sources.reading(f"{where}: {name}"):
-            return decode_image((folder / name).read_bytes(), options.image_size)
+        with sources.reading(f"{where}: {name}"), Image.open(folder / name, formats=FORMATS) as image:
+            # a camera's MPO holds a photo and smaller copies of it
+            if image.mode not in EIGHT_BIT_MODES or (image.format != "MPO" and getattr(image, "is_animated", False)):
+                raise ValueError(f"mode {image.mode} or holds several images, not one of 8 bits per channel")
+            return resized(image.convert("RGB"), options.image_size)
 
     # closing: an error ends the decoding of the files that are left
     with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool, closing(pool.map(decode, names)) as decoded:
@@ -116,25 +122,6 @@ def decode_files(
             if options.tell and row % TOLD == TOLD - 1:
                 options.tell(f"read {row + 1:,} images of {where}")
     return images
-
-
-def decode_image(data: bytes, image_size: int | None = None) -> UInt8[np.ndarray, "height width 3"]:
-    """One encoded image as uint8 [height, width, 3]; greyscale becomes RGB, transparency is dropped.
-
-    Pixels are taken as they are stored: a camera's note of how it was held (EXIF) turns nothing.
-
-    Args:
-        data: the bytes of the file, in one of `FORMATS`.
-        image_size: resize to this height and width (bilinear, aspect not kept); None keeps the size.
-
-    Raises:
-        ValueError: several images, or more than 8 bits per channel; and what Pillow raises.
-    """
-    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-        # a camera's MPO holds a photo and smaller copies of it
-        if image.mode not in EIGHT_BIT_MODES or (image.format != "MPO" and getattr(image, "is_animated", False)):
-            raise ValueError(f"it is of mode {image.mode} or holds several images, not one of 8 bits per channel")
-        return resized(image.convert("RGB"), image_size)
 
 
 def resized(image: Image.Image, image_size: int | None) -> UInt8[np.ndarray, "height width *channels"]:
@@ -196,3 +183,50 @@ def _pairs(path: Path) -> list[list[str]]:
     """What stands before and behind the first tab of each line; none where there is no such file."""
     lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
     return [line.split("\t", 1) for line in lines if "\t" in line]
+
+
+def read_tfds(name: str, options: Options) -> RawDataset:
+    """A data set that `tfds build` has prepared as array_record: its splits train, validation and test, as stored.
+
+    Nothing is downloaded: preparing needs TensorFlow and a network, reading needs neither.
+
+    Args:
+        name: as tensorflow-datasets spells it, <name>, <name>/<config> or <name>:<version>; looked for under
+            $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+        options: image_size.
+
+    Raises:
+        InputError: the extra is not installed, the set is not prepared (the message says how), or holds no images with
+            class labels.
+    """
+    where = f"tfds:{name}"
+    data_dir = Path(os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
+    prepare = f"pip install 'focalgeo[tfds]' tensorflow && tfds build {name} --file_format=array_record"
+    with sources.reading(where, f"run `{prepare}` once, or name another folder than {data_dir} in TFDS_DATA_DIR"):
+        importlib.import_module("array_record")
+        builders = importlib.import_module("tensorflow_datasets").core.read_only_builder
+        builder = builders.builder_from_files(name, data_dir=data_dir, file_format="array_record")
+        source = sources.Source(where, Path(builder.data_path), sources.checksum(Path(builder.data_path)))
+
+    def build() -> RawDataset:
+        mend = "prepare it again, choose a set of images with class labels, or set config.data.image_size"
+        with sources.reading(where, mend):
+            image_key, label_key = builder.info.supervised_keys or ("image", "label")
+            splits = {}
+            for part, split in TFDS_SPLITS.items():
+                if split in builder.info.splits:
+                    examples = builder.as_data_source(split=split)
+                    pairs = [(_pixels(example[image_key], options), int(example[label_key])) for example in examples]
+                    x, y = zip(*pairs, strict=True)
+                    splits[part] = Split(np.stack(x), np.array(y, np.int32))
+            return RawDataset(splits, tuple(builder.info.features[label_key].names), source.checksum)
+
+    return sources.decoded(source, f"tfds-{options.image_size}", build)
+
+
+def _pixels(image: np.ndarray, options: Options) -> np.ndarray:
+    if image.dtype != np.uint8:
+        raise ValueError(f"it holds {image.dtype}, no images of 8 bits")
+    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+    row = resized(picture, options.image_size)
+    return row.reshape(*row.shape[:2], -1)

@@ -224,9 +224,10 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
     import torch  # optional, and slow to import
 
     tensors = torch.load(path, map_location="cpu", weights_only=True)
-    # NumPy has no bfloat16
-    exact = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in tensors.items()}
-    return {name: tensor.detach().numpy() for name, tensor in exact.items()}
+    for name, tensor in tensors.items():
+        exact = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # NumPy has no bfloat16
+        tensors[name] = exact.detach().numpy()
+    return tensors
 
 
 def _read_text(path: Path, *, mark: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from focalgeo.data import builtin, images, newsgroups, tfds, treebank, vocabulary
+from focalgeo.data import builtin, images, texts, treebank
 from focalgeo.data.splits import Options, RawDataset, Sizes, check_labels, divide
 from focalgeo.types import Dataset, InputError
 
@@ -19,10 +19,10 @@ class Reader(NamedTuple):
 # By the kind, which stands in front of the colon.
 READERS = {
     "digits": Reader(builtin.read_digits, "", ()),
-    "tfds": Reader(tfds.read_tfds, ":NAME", ("image_size",)),
+    "tfds": Reader(images.read_tfds, ":NAME", ("image_size",)),
     "folder": Reader(images.read_folder, ":PATH", ("image_size",)),
     "tiny_imagenet": Reader(images.read_tiny_imagenet, ":PATH", ("image_size",)),
-    "newsgroups": Reader(newsgroups.read_newsgroups, "[:PATH]", ("max_words", "max_length")),
+    "newsgroups": Reader(texts.read_newsgroups, "[:PATH]", ("max_words", "max_length")),
     "sst": Reader(treebank.read_treebank, ":PATH", ("max_words",)),
     "clusters": Reader(builtin.make_clusters, ":DEVIATION", ()),
 }
@@ -56,7 +56,7 @@ def load_dataset(
             the cache, see focalgeo.data.sources.
         split_seed: of the papers' rule, focalgeo.data.split_indices, for whatever is split off or chosen.
         val_size: examples split off from train, by default a tenth (of 50,000: 5,000), or a fifth where a test split
-            has to be made too, and of newsgroups the paper's share (see focalgeo.data.newsgroups); where the data set
+            has to be made too, and of newsgroups the paper's share (see focalgeo.data.texts); where the data set
             has a val split of its own, how many of it to use.
         test_size: how many of the published test examples to use, by default all; where it has none, how many to split
             off, by default a fifth, or the paper's share.
@@ -92,4 +92,4 @@ def load_dataset(
     raw = reader.read(argument, options)
     check_labels(raw, name=name)
     data = divide(raw, sizes, name=name, seed=split_seed)
-    return vocabulary.encode_dataset(data, max_words=max_words or raw.max_words) if data.vocabulary else data
+    return texts.encode_dataset(data, max_words=max_words or raw.max_words) if data.vocabulary else data

@@ -33,7 +33,7 @@ class Options(NamedTuple):
 class RawDataset(NamedTuple):
     """A data set as published; `splits` holds "train" and, where they exist, "val" and "test".
 
-    Texts hold positions in `vocabulary`, which has all words: see focalgeo.data.vocabulary.
+    Texts hold positions in `vocabulary`, which has all words: see focalgeo.data.texts.
     `split_off` holds the sizes of splits that are missing, where the data set has a rule of its own.
     """
 

@@ -10,7 +10,7 @@ from jaxtyping import Int32
 
 from focalgeo.data import sources
 from focalgeo.data.splits import Options, RawDataset
-from focalgeo.data.vocabulary import number_words
+from focalgeo.data.texts import number_words
 from focalgeo.types import InputError, Split
 
 FILES = {"train.txt": "train", "dev.txt": "val", "test.txt": "test"}
@@ -34,11 +34,6 @@ class Tree(NamedTuple):
     leaf_sentiments: list[int]
     children: list[tuple[int, int]]
     inner_sentiments: list[int]
-
-    @property
-    def sentiment(self) -> int:
-        """Sentiment of the root, the whole sentence."""
-        return (self.inner_sentiments or self.leaf_sentiments)[-1]
 
 
 def read_treebank(location: str, options: Options) -> RawDataset:
@@ -87,7 +82,7 @@ def _read_trees(path: Path, where: str) -> Iterator[Tree]:
         if line.strip():
             with sources.reading(f"{where}, line {number},", "mend or remove the line"):
                 tree = parse_tree(line.decode())
-            if tree.sentiment != NEUTRAL:
+            if (tree.inner_sentiments or tree.leaf_sentiments)[-1] != NEUTRAL:  # that of the whole sentence
                 yield tree
 
 
@@ -97,10 +92,8 @@ def parse_tree(line: str) -> Tree:
     Raises:
         ValueError: it is none, or one of more than `MOST_LEAVES` words.
     """
-    tree, stack = (
-        Tree([], [], [], []),
-        [],
-    )  # of sentiments of nodes that are not closed, as text, and numbers of children
+    tree = Tree([], [], [], [])
+    stack: list[str | int] = []  # sentiments of nodes that are not closed, as text, and numbers of children
     for leaf, word, inner, _, stray in TOKEN.findall(line):
         if word:
             stack.append(len(tree.words))

@@ -147,9 +147,7 @@ def _beyond_scaling(parts: dict[str, dict[str, Array]], weights: dict[str, float
     return parts
 
 
-@jax.jit
-def _multiplied(left: PyTree, right: PyTree) -> PyTree:
-    return jax.tree.map(jnp.multiply, left, right)
+_multiplied = jax.jit(partial(jax.tree.map, jnp.multiply))
 
 
 def _samples(form: Callable, matvecs: list[Callable], *, params: PyTree, key: Array, num_probes: int) -> PyTree:

@@ -171,21 +171,19 @@ def density_rows(
         steps: products from each of them, 1 or more.
 
     Raises:
-        InputError: num_probes or steps out of range, or nothing measured.
+        InputError: num_probes or steps out of range.
 
     Accuracy: shares of a known spectrum within errors; tests/curvature/test_density.py. Eigenvalues closer together
     than Lanczos steps tell apart share a bin or its neighbour.
     """
-    if not measured.matvecs:
-        raise InputError("measured holds no loss: it is what measure_curvature gives for this problem")
     options = {"num_probes": num_probes, "steps": steps}
-    found = {
+    densities = {
         name: curvature.spectral_density(matvec, problem.params, key, **options)
         for name, matvec in measured.matvecs.items()
     }
-    edges = _edges(np.concatenate([np.ravel(density.nodes) for density in found.values()]))
+    edges = _edges(np.concatenate([np.ravel(density.nodes) for density in densities.values()]))
     n, rows = count_examples(problem), []
-    for name, density in found.items():
+    for name, density in densities.items():
         shares = jax.device_get(curvature.share_in_bins(density, edges))
         of_loss = {"probes": num_probes, "products": density.num_matvecs, "n": n, "split": split, "loss": name}
         bins = zip(shares.value, shares.stderr, range(NUM_BINS), edges[:-1], edges[1:], strict=True)

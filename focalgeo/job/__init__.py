@@ -8,8 +8,6 @@ from focalgeo.files import say
 # they import jax: on first use, so that bad input is answered without
 _MODULES = {"run": "main", "run_and_print": "main", "check_config": "preparation", "describe_config": "preparation"}
 
-__all__ = ["check_config", "describe_config", "run", "run_and_print", "say"]
-
 
 def __getattr__(name: str) -> Any:
     """Import a function of the main job on first use."""

@@ -42,9 +42,9 @@ class Inputs(NamedTuple):
     also: dict[str, tuple[np.ndarray, np.ndarray | None]]  # name -> log-probabilities of val and of test
 
     @property
-    def measured(self) -> tuple[str, Outputs]:
-        """The outputs on which methods are measured, with the name of their split."""
-        return ("val", self.val) if self.test is None else ("test", self.test)
+    def splits(self) -> dict[str, Outputs]:
+        """The outputs by the name of their split; methods are measured on the last."""
+        return {"val": self.val} if self.test is None else {"val": self.val, "test": self.test}
 
 
 def run_and_print(options: Namespace, *, command: list[str]) -> None:
@@ -71,7 +71,7 @@ def run(options: Namespace, *, command: list[str]) -> tuple[list[Row], Fitted]:
     inputs, out = read_inputs(options), Path(options.out)
     config, settings = make_config(options, inputs), {name: getattr(options, name) for name in COMPARED}
     records.check_workdir(out, config)
-    asked = {name: settings[name] for name in ("criterion", "criteria", "metrics", "trained_gamma")}
+    asked = {name: settings[name] for name in COMPARED[:4]}
     classes, methods = inputs.val.logits.shape[1], options.methods or None
     calibration.checked_methods(methods, num_classes=classes, also=inputs.also, **asked)
     with records.locked(out):
@@ -112,11 +112,11 @@ def read_inputs(options: Namespace) -> Inputs:
     keys = Keys(options.logits_key, options.probs_key, options.labels_key, options.group_key)
     val = read_outputs(options.val, keys, where="val")
     test = read_outputs(options.test, keys, where="test") if options.test else None
-    splits = {"val": val} if test is None else {"val": val, "test": test}
-    if test is not None and test.logits.shape[1] != val.logits.shape[1]:
-        classes = f"val has {val.logits.shape[1]} classes and test {test.logits.shape[1]}"
-        raise InputError(f"{classes}: give two files of one classifier")
-    shapes, also = {name: outputs.logits.shape for name, outputs in splits.items()}, {}
+    inputs = Inputs(val, test, {})
+    shapes, also = {name: outputs.logits.shape for name, outputs in inputs.splits.items()}, inputs.also
+    if len({classes for _, classes in shapes.values()}) > 1:
+        counts = f"val has {shapes['val'][1]} classes and test {shapes['test'][1]}"
+        raise InputError(f"{counts}: give two files of one classifier")
     for text in options.also:
         name, _, path = text.partition("=")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) or not path or name in (*also, "val", "test"):
@@ -124,21 +124,14 @@ def read_inputs(options: Namespace) -> Inputs:
             raise InputError(f"--also={shown(text)}: {says}")
         arrays = read_calibrated(path, shapes, where=f"--also={name}")
         also[name] = (arrays["val"], arrays.get("test"))
-    inputs = Inputs(val, test, also)
-    where, measured = inputs.measured
-    groups = 0 if measured.group is None else len(np.unique(measured.group))
-    limits = (
+    where, measured = [*inputs.splits.items()][-1]
+    groups, n = 0 if measured.group is None else len(np.unique(measured.group)), len(val.labels)
+    limits = [
         (f"group of {where} has {groups} different values", groups, MOST_GROUPS),
-        (f"--folds is {options.num_folds} for {len(val.labels)} examples of val", options.num_folds, len(val.labels)),
-        *(
-            (
-                f"--num-bins is {options.num_bins} for {len(outputs.labels)} examples of {name}",
-                options.num_bins,
-                len(outputs.labels),
-            )
-            for name, outputs in splits.items()
-        ),
-    )
+        (f"--folds is {options.num_folds} for {n} examples of val", options.num_folds, n),
+    ]
+    for name, (n, _) in shapes.items():
+        limits.append((f"--num-bins is {options.num_bins} for {n} examples of {name}", options.num_bins, n))
     for what, number, most in limits:
         if number > most:
             raise InputError(f"{what}: give at most {most}")
@@ -154,8 +147,7 @@ def make_config(options: Namespace, inputs: Inputs) -> dict[str, Any]:
             "examples": len(outputs.labels),
             "classes": outputs.logits.shape[1],
         }
-        for name, outputs in (("val", inputs.val), ("test", inputs.test))
-        if outputs is not None
+        for name, outputs in inputs.splits.items()
     }
     for name, arrays in inputs.also.items():
         held = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays if array is not None)
@@ -208,20 +200,23 @@ def _write_probabilities(out: Path, inputs: Inputs, found: Comparison) -> None:
 
 def input_warnings(options: Namespace, inputs: Inputs, fits: Sequence[Fitted]) -> list[str]:
     """All warnings about the files and the fits; an empty list where there are none."""
-    splits = {name: outputs for name, outputs in zip(("val", "test"), inputs[:2], strict=True) if outputs}
+    splits = inputs.splits
+    name, measured = [*splits.items()][-1]
     warnings = [text for split in splits.items() for text in _of_file(*split)]
-    warnings += [*_of_bins(options, inputs, fits), *_of_labels(options, inputs.val, fits)]
+    warnings += [*_of_bins(options, name, measured, fits), *_of_labels(options, inputs.val, fits)]
     warnings += [text for split in splits.items() for text in _of_copies(*split)]
     warnings += [text for place, split in enumerate(splits.items()) for text in _of_order(inputs.also, place, *split)]
     warnings += [] if inputs.test is None else _of_shift(inputs.val, inputs.test)
-    group = inputs.measured[1].group
+    group = measured.group
     names, counts = np.unique([] if group is None else group, return_counts=True)
     if (counts < LEAST_EXAMPLES).any():
         small = _listed(names[counts < LEAST_EXAMPLES])
         warnings.append(
             f"Groups with fewer than {LEAST_EXAMPLES} examples are left out of the table of groups: {small}."
         )
-    for fitted in (each for each in fits if not each.converged):
+    for fitted in fits:
+        if fitted.converged:
+            continue
         where = " and ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
         which = f"{fitted.method.title} by {fitted.criterion.replace('_', ' ').upper()}"
         why = f"ended at {where}, an end of the range searched" if fitted.at_end else "did not converge"
@@ -250,9 +245,8 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
         )
 
 
-def _of_bins(options: Namespace, inputs: Inputs, fits: Sequence[Fitted]) -> Iterator[str]:
-    (name, measured), num_bins = inputs.measured, options.num_bins
-    n = len(measured.labels)
+def _of_bins(options: Namespace, name: str, measured: Outputs, fits: Sequence[Fitted]) -> Iterator[str]:
+    n, num_bins = len(measured.labels), options.num_bins
     if n < PER_BIN * num_bins:
         plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
         floor = noise_floor(plainest.predict_log_proba(measured.logits), num_bins)

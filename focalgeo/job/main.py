@@ -35,7 +35,6 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     how = parallel.broadcast("workdir", lambda: provenance.check_workdir(workdir, config, shard))
     prepared = preparation.prepare(config)
     parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
-    preparation.check_memory(prepared, members)
     states = preparation.initial_state(prepared, members)
     measurement.check_network(config, prepared, states)
     rows: list[Row] = []
@@ -80,8 +79,8 @@ def _left(workdir: Path, members: list[Member]) -> list[int]:
 
     def numbers() -> list[int]:
         rows = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
-        names = {member.name for member in preparation.unfinished(rows, members)}
-        return [index for index, member in enumerate(members) if member.name in names]
+        evaluated = select(rows, Seconds, phase="evaluate")  # a part of the evaluation's one write
+        return [i for i, member in enumerate(members) if not any(preparation.belongs(row, member) for row in evaluated)]
 
     return parallel.broadcast("members left", numbers)
 
@@ -111,8 +110,9 @@ def _evaluate(
         if index in calibrated:
             place = trained.index(index)
             own = {name: outputs._replace(logits=outputs.logits[:, place]) for name, outputs in predictions.items()}
+            folder = workdir / "members" / member.name if member.name else workdir
             try:
-                rows = measurement.evaluate(member, folder_of(workdir, member), prepared, state, own, calibrated[index])
+                rows = measurement.evaluate(member, folder, prepared, state, own, calibrated[index])
             except RunError as error:
                 if not member.name:
                     raise
@@ -144,11 +144,6 @@ def _predict(split: Split, states: TrainState, predict: Callable, indices: list[
         inside = [index - begin for index in indices if begin <= index < begin + at_once]
         parts.append(predicted.logits[:, inside])
     return predicted._replace(logits=np.concatenate(parts, axis=1))
-
-
-def folder_of(workdir: Path, member: Member) -> Path:
-    """The folder of a member's own files: the workdir itself for a run without sweep."""
-    return workdir / "members" / member.name if member.name else workdir
 
 
 def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> None:

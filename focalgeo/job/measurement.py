@@ -79,7 +79,7 @@ def curvature_of_epoch(
     The last epoch's are left to the measurement after training.
     """
     settings, rows = config.curvature, []
-    if not settings.examples or _is_last(prepared.plan, groups) or not _is_due(settings.every, prepared.plan, groups):
+    if not settings.examples or not _is_due(settings.every, prepared.plan, groups, at_end=False):
         return rows
     groups = jax.device_get([group._replace(opt_state=(), best=None) for group in groups])
     states = [member_state(group, index) for group in groups for index in range(len(group.step))]
@@ -90,12 +90,9 @@ def curvature_of_epoch(
     return rows
 
 
-def _is_last(plan: loop.Plan, groups: Sequence[TrainState]) -> bool:
-    return int(np.max(groups[0].step)) == plan.steps
-
-
-def _is_due(every: int, plan: loop.Plan, groups: Sequence[TrainState]) -> bool:
-    return every > 0 and int(np.max(groups[0].step)) // plan.steps_per_epoch % every == 0
+def _is_due(every: int, plan: loop.Plan, groups: Sequence[TrainState], *, at_end: bool) -> bool:
+    step = int(np.max(groups[0].step))
+    return every > 0 and (at_end if step == plan.steps else step // plan.steps_per_epoch % every == 0)
 
 
 def make_problem(member: Member, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
@@ -152,9 +149,8 @@ def diagnostics_of_epoch(
     layer's kernel, is of the network and so of no split. A member has no rows of a split on which its numbers are not
     finite.
     """
-    settings, plan, rest, rows = config.diagnostics, prepared.plan, list(members), []
-    is_due = settings.every and (_is_last(plan, groups) or _is_due(settings.every, plan, groups))
-    for group in groups if is_due else ():
+    settings, rest, rows = config.diagnostics, list(members), []
+    for group in groups if _is_due(settings.every, prepared.plan, groups, at_end=True) else ():
         own, rest = rest[: len(group.step)], rest[len(group.step) :]
         training = np.flatnonzero(~np.asarray(group.frozen))
         for split in settings.splits if len(training) else ():
@@ -190,8 +186,10 @@ def calibrate_members(members: Sequence[Member], predictions: Mapping[str, Predi
         members: Of one sweep.
         predictions: Of each split, logits [examples, members, classes].
     """
-    finite = {split: np.isfinite(outputs.logits).all(axis=(0, 2)) for split, outputs in predictions.items()}
-    wrong = [next((split for split in finite if not finite[split][index]), None) for index in range(len(members))]
+    wrong = [None] * len(members)
+    for split, outputs in reversed(predictions.items()):  # the first split is the one that is named
+        for index in np.flatnonzero(~np.isfinite(outputs.logits).all(axis=(0, 2))):
+            wrong[index] = split
     kept = [index for index, split in enumerate(wrong) if split is None]
     own = {split: outputs._replace(logits=outputs.logits[:, kept]) for split, outputs in predictions.items()}
     calibrated = iter(_calibrate([members[index] for index in kept], own) if kept else ())
@@ -201,9 +199,10 @@ def calibrate_members(members: Sequence[Member], predictions: Mapping[str, Predi
 def _calibrate(members: Sequence[Member], predictions: Mapping[str, Predictions]) -> list[Calibration]:
     """Calibration of members whose numbers are finite: one call makes the searches of all."""
     options, val = members[0].config.evaluation, predictions["val"]
+    count = round(options.max_temperature / options.temperature_step)
     settings = {
         "gammas": np.asarray(options.gammas, np.float32),
-        "temperatures": preparation.temperatures(options),
+        "temperatures": (np.arange(1, count + 1) * options.temperature_step).astype(np.float32),
         "criteria": options.criteria,
         "num_bins": options.num_bins,
     }
@@ -212,13 +211,13 @@ def _calibrate(members: Sequence[Member], predictions: Mapping[str, Predictions]
     names = ("uncalibrated", *(options.methods or calibration.DEFAULT_METHODS))
     methods = {n: method for n, method in calibration.METHODS.items() if n in names and method.takes(logits.shape[-1])}
     searches = calibration.searched_members(methods, logits, val.labels, settings=settings, mask=mask)
-    fits, surfaces, makers = [], [], []
+    fits, calibrated = [], []
     for member, of_member, search in zip(members, logits, searches, strict=True):
         own = {**settings, "trained_gamma": preparation.trained_gamma(member.config), "searches": search}
         usable = calibration.usable(methods, own)
         fits.append(calibration.fit_methods(usable, of_member, val.labels, settings=own, mask=mask))
-        surfaces.append(calibration.surfaces(search, own))
-        makers.append([partial(calibration.fit_rows, fits[-1], n=len(val.labels))])
+        rows = partial(calibration.fit_rows, fits[-1], n=len(val.labels))
+        calibrated.append(_with_rows(Calibration([], calibration.surfaces(search, own)), rows))
     for split, outputs in predictions.items():
         samples = (
             calibration.Sample(
@@ -232,14 +231,15 @@ def _calibrate(members: Sequence[Member], predictions: Mapping[str, Predictions]
             for index, member in enumerate(members)
         )
         measured = calibration.measure_members(samples, options.metrics)
-        for (sample, numbers), of_member in zip(measured, makers, strict=True):
+        for index, (sample, numbers) in enumerate(measured):
             pairs = calibration.comparisons(sample.calibrated, "nll") if split == "test" else ()
-            of_member.append(partial(calibration.calibration_rows, sample, pairs, options.metrics, measured=numbers))
-    return [_made(of_member, search) for of_member, search in zip(makers, surfaces, strict=True)]
+            rows = partial(calibration.calibration_rows, sample, pairs, options.metrics, measured=numbers)
+            calibrated[index] = _with_rows(calibrated[index], rows)
+    return calibrated
 
 
-def _made(makers: Sequence[Callable[[], list[Row]]], search: dict[str, np.ndarray]) -> Calibration:
+def _with_rows(calibrated: Calibration, rows: Callable[[], list[Row]]) -> Calibration:
     try:
-        return Calibration([row for make in makers for row in make()], search)
+        return calibrated if calibrated.error else calibrated._replace(rows=calibrated.rows + rows())
     except RunError as error:
         return Calibration([], {}, str(error))

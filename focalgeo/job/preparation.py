@@ -19,8 +19,8 @@ from focalgeo import config as fields
 from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES
 from focalgeo.job import say
 from focalgeo.precision import at_precision
-from focalgeo.rows import Row, Scalar, Seconds, select
-from focalgeo.training import best_epoch, loop, optimiser, penalties
+from focalgeo.rows import Row, Scalar, select
+from focalgeo.training import loop, optimiser, penalties
 from focalgeo.training.step import make_ascent, make_step, stack
 from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Split, TrainState, shown
 
@@ -79,8 +79,8 @@ def make_members(config) -> list[Member]:
 def _member(config, values: dict[str, Any]) -> Member:
     own, names = fields.member_config(config, values), ("init", "noise", "probe", "bootstrap")
     keys = dict(zip(names, jax.random.split(jax.random.PRNGKey(own.seed), len(names)), strict=True))
-    has_gamma = "gamma" in losses.hyperparameters(losses.FUNCTIONS[own.loss.name])
-    tags = {**({"gamma": own.loss.gamma} if has_gamma else {}), **values, "seed": own.seed}
+    gamma = {"gamma": own.loss.gamma} if own.loss.name in KNOWN.losses_with_gamma else {}
+    tags = gamma | values | {"seed": own.seed}
     return Member(fields.member_name(values), tags, FrozenConfigDict(own), keys)
 
 
@@ -110,12 +110,6 @@ def names_in(manifest: Mapping[str, Any]) -> list[str]:
 def belongs(row: Row, member: Member) -> bool:
     """Whether a row has all tags of the member."""
     return all(getattr(row, name) == value for name, value in member.tags.items())
-
-
-def unfinished(rows: Iterable[Row], members: Sequence[Member]) -> list[Member]:
-    """The members that have no rows of their evaluation, of which the seconds are a part."""
-    evaluated = select(rows, Seconds, phase="evaluate")
-    return [member for member in members if not any(belongs(row, member) for row in evaluated)]
 
 
 def stopped(rows: Iterable[Row], members: Sequence[Member]) -> dict[str, int]:
@@ -235,12 +229,6 @@ def trained_gamma(config) -> float | None:
     return config.loss.gamma
 
 
-def temperatures(settings) -> np.ndarray:
-    """The temperatures that config.evaluation has searched."""
-    count = round(settings.max_temperature / settings.temperature_step)
-    return (np.arange(1, count + 1) * settings.temperature_step).astype(np.float32)
-
-
 def _load(config) -> Dataset:
     names = ("split_seed", "train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
     dataset = data.load_dataset(config.data.name, tell=say, **{name: config.data[name] for name in names})
@@ -276,9 +264,9 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     """The states of all members [members, ...] as training begins; each seed has a batch stream of its own.
 
     Raises:
-        InputError: the network does not fit the data.
+        InputError: the network does not fit the data, or the states memory.
     """
-    state_shapes(prepared, members[0])
+    check_memory(prepared, members)
     x, seeds = few_examples(prepared, members[0].config).x, stream_seeds(members)
     init, keys = jax.jit(prepared.model.init), {member.config.seed: member.keys["init"] for member in members}
     variables = {seed: init(key, x) for seed, key in keys.items()}  # once a seed
@@ -344,7 +332,7 @@ def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) 
         key=member.keys["noise"],
         loss_values=initial_values(member.config, names=tuple(prepared.objective.loss_values)),
         learning_rate=np.float32(settings.learning_rate),
-        best=best_epoch.before_training(params, variables) if settings.select == "best_val" else None,
+        best=loop.best_before_training(params, variables) if settings.select == "best_val" else None,
         stream=np.int32(stream),
     )
 

@@ -13,8 +13,8 @@ import numpy as np
 from focalgeo import evaluation, losses, parallel, records
 from focalgeo.job import interruption, measurement, preparation, say, start
 from focalgeo.job.preparation import Member, Pipeline, Prepared
-from focalgeo.rows import Row, Scalar, tagged
-from focalgeo.training import best_epoch, checkpoint, loop
+from focalgeo.rows import Row, Scalar
+from focalgeo.training import checkpoint, loop
 from focalgeo.training.step import make_members_step
 from focalgeo.types import Array, Model, Predictions, PyTree, Split, TrainState
 
@@ -70,11 +70,11 @@ def train(
 
 def _best_states(program: parallel.Program, states: TrainState, epoch: int, predict: Callable) -> TrainState:
     """The states of all members at their best epoch, of which the last is one."""
-    selected = []
-    for group in program.states(program.place(states)):
-        best = best_epoch.after_epoch(group, epoch, predict(group))
-        selected.append(best_epoch.selected(group._replace(best=best)))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(selected))
+    groups = [
+        loop.with_best(group._replace(best=loop.best_after_epoch(group, epoch, predict(group))))
+        for group in program.states(program.place(states))
+    ]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(groups))
 
 
 def choose_program(
@@ -179,7 +179,7 @@ def make_adapt(
             if "adafocal" in values:
                 before = jax.device_get(values["adafocal"])
                 values = {**values, "adafocal": moved(before, predicted.logits, predicted.labels)}
-            best = best and best_epoch.after_epoch(states, epoch, predicted)
+            best = best and loop.best_after_epoch(states, epoch, predicted)
         return states._replace(loss_values=values, best=best)
 
     return lambda groups, epoch: [adapted(states, epoch) for states in groups]
@@ -197,11 +197,11 @@ def make_validation(
             predicted = predict(states)
             per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(states.loss_values)))
             right = predicted.logits.argmax(-1) == predicted.labels[:, None]
-            for frozen, own_loss, own_right in zip(np.asarray(states.frozen), per_example, right.T, strict=True):
-                means = {"loss": float(own_loss.mean()), "accuracy": float(own_right.mean())}
-                own = [Scalar(name, mean, len(right), "val") for name, mean in means.items()]
+            for frozen, *means in zip(np.asarray(states.frozen), per_example.mean(1), right.mean(0), strict=True):
                 tags = next(rest).tags
-                rows += tagged(own, **tags) if np.isfinite(means["loss"]) and not frozen else []
+                if np.isfinite(means[0]) and not frozen:
+                    named = zip(("loss", "accuracy"), map(float, means), strict=True)
+                    rows += [Scalar(name, mean, len(right), "val", **tags) for name, mean in named]
         rows += measurement.diagnostics_of_epoch(config, prepared, members, groups)
         return rows + measurement.curvature_of_epoch(config, prepared, members, groups)
 

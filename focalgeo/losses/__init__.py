@@ -1,7 +1,7 @@
 """Losses per example, in nats (Brier: a pure number), without means or masks; penalties on a batch, which take a mask.
 
 A loss is a function of (logits, labels, ...) and a line in LOSSES. Each further parameter has the name of a field of
-config.loss (config/fields.py), or is `epoch` or `adafocal`. `make_loss` gives every loss the form loss(logits, labels,
+config.loss (config.py), or is `epoch` or `adafocal`. `make_loss` gives every loss the form loss(logits, labels,
 loss_values).
 """
 

@@ -1,25 +1,21 @@
 """Plain and compact convolutional networks for small images: a small one for quick runs, VGG, DenseNet, MobileNet."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import BatchNorm, Classifier, check_stages, conv, conv_norms
+from focalgeo.models.layers import BatchNorm, Block, Classifier, ImageNetwork, check_stages, conv, conv_norms
 from focalgeo.types import InputError
 
 
-class CNN(nn.Module):
+class CNN(ImageNetwork):
     """One block per width of 3x3 convolution with stride 2, batch norm and ReLU; global average pooling; a dense layer.
 
     Strides, not max pooling: on a CPU the gradient of pooling takes several times the rest of the step.
     """
 
-    num_classes: int
     widths: Sequence[int] = (32, 64, 128)
-    axis_name: str | None = None
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
@@ -31,7 +27,7 @@ class CNN(nn.Module):
         return Classifier(self.num_classes)(x)
 
 
-class VGG(nn.Module):
+class VGG(ImageNetwork):
     """Stages of `blocks[i]` 3x3 convolutions with batch norm and ReLU, each followed by 2x2 max pooling.
 
     One dense layer to the classes, as is usual for 32x32 images.
@@ -39,11 +35,8 @@ class VGG(nn.Module):
     Source: Simonyan & Zisserman (2015), configuration E for the default; no bias before batch norm.
     """
 
-    num_classes: int
     blocks: Sequence[int] = (2, 2, 4, 4, 4)
     widths: Sequence[int] = (64, 128, 256, 512, 512)
-    axis_name: str | None = None
-    dtype: Any = jnp.float32
 
     def __post_init__(self):
         check_stages(self.blocks, self.widths)
@@ -61,7 +54,7 @@ class VGG(nn.Module):
         return Classifier(self.num_classes)(x)
 
 
-class DenseNet(nn.Module):
+class DenseNet(ImageNetwork):
     """Dense blocks of `blocks[i]` layers, between them 1x1 convolutions to half the channels and 2x2 mean pooling.
 
     A layer is batch norm, ReLU, 1x1 convolution to four times the growth, batch norm, ReLU, 3x3 convolution.
@@ -69,12 +62,9 @@ class DenseNet(nn.Module):
     Source: Huang et al., Densely connected convolutional networks (2017), DenseNet-BC with compression 0.5; 3x3 stem.
     """
 
-    num_classes: int
     blocks: Sequence[int] = (6, 12, 24, 16)
     growth: int = 32
     stem_stride: int = 1
-    axis_name: str | None = None
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
@@ -108,14 +98,10 @@ def _halved(x):
 STAGES = ((1, 16, 1), (6, 24, 1), (6, 32, 2), (6, 64, 2), (6, 96, 1), (6, 160, 2), (6, 320, 1))
 
 
-class InvertedResidual(nn.Module):
+class InvertedResidual(Block):
     """1x1 convolution to more channels, 3x3 for each channel by itself, 1x1 to `width` without activation."""
 
-    expansion: int
-    width: int
-    stride: int = 1
-    axis_name: str | None = None
-    dtype: Any = jnp.float32
+    expansion: int = 6
 
     @nn.compact
     def __call__(self, x, *, train, mask):
@@ -129,7 +115,7 @@ class InvertedResidual(nn.Module):
         return y + (x if x.shape == y.shape else layer(x, self.width, 1))
 
 
-class MobileNetV2(nn.Module):
+class MobileNetV2(ImageNetwork):
     """The published stages with a stem and a second stage of stride 1, which 32x32 images need.
 
     Stage i has `blocks[i]` blocks; fewer numbers leave the last stages out. Blocks of stride 1 that change the width
@@ -138,11 +124,8 @@ class MobileNetV2(nn.Module):
     Source: Sandler et al., MobileNetV2 (2018).
     """
 
-    num_classes: int
     blocks: Sequence[int] = (1, 2, 3, 4, 3, 3, 1)
     stem_stride: int = 1
-    axis_name: str | None = None
-    dtype: Any = jnp.float32
 
     def __post_init__(self):
         if len(self.blocks) > len(STAGES):
@@ -156,8 +139,8 @@ class MobileNetV2(nn.Module):
         """Logits float32 [examples, classes] of x."""
         layer = conv_norms(self, train=train, mask=mask)
         x = nn.relu6(layer(x.astype(self.dtype), 32, stride=self.stem_stride))
-        for (expansion, width, first_stride), blocks in zip(STAGES[: len(self.blocks)], self.blocks, strict=True):
+        for (expansion, width, first_stride), blocks in zip(STAGES, self.blocks, strict=False):
             for stride in (first_stride, *[1] * (blocks - 1)):
-                block = InvertedResidual(expansion, width, stride, self.axis_name, self.dtype)
+                block = InvertedResidual(width, stride, self.axis_name, self.dtype, expansion)
                 x = block(x, train=train, mask=mask)
         return Classifier(self.num_classes)(nn.relu6(layer(x, 1280, 1)))

@@ -12,18 +12,45 @@ from focalgeo.types import Array, InputError
 CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
+class ImageNetwork(nn.Module):
+    """What networks of images share; batch statistics are summed over `axis_name`, see `BatchNorm`."""
+
+    num_classes: int
+    axis_name: str | None = None
+    dtype: Any = jnp.float32
+
+
+class Block(nn.Module):
+    """What blocks of convolutions share."""
+
+    width: int
+    stride: int = 1
+    axis_name: str | None = None
+    dtype: Any = jnp.float32
+
+
 def word_init(key: Array, shape: tuple[int, int], dtype: Any) -> Array:
     """Word vectors uniform on -0.05 to 0.05, as Keras does, and Tai et al. (2015) where none are given."""
     return jax.random.uniform(key, shape, dtype, -0.05, 0.05)
 
 
-def embed(words: Array, vocabulary_size: int, size: int, *, init: Callable | None, dtype: Any) -> Array:
-    """The vectors [..., size] of words int32 [...], zeros where the word is 0, which is padding.
+class WordNetwork(nn.Module):
+    """What networks of words share; embedding_init: flax's (key, shape, dtype) -> [vocabulary_size, embedding_size]."""
 
-    init: flax's (key, shape, dtype) -> [vocabulary_size, size]; None is `word_init`. A word that is not below
-    vocabulary_size gives NaN.
+    num_classes: int
+    vocabulary_size: int
+    embedding_init: Callable = word_init
+    dtype: Any = jnp.float32
+
+
+def embed(module: WordNetwork, words: Array) -> Array:
+    """The vectors [..., embedding_size] of words int32 [...], zeros where the word is 0, which is padding.
+
+    A word that is not below vocabulary_size gives NaN.
     """
-    vectors = nn.Embed(vocabulary_size, size, dtype=dtype, embedding_init=init or word_init)(words)
+    size = module.embedding_size
+    layer = nn.Embed(module.vocabulary_size, size, dtype=module.dtype, embedding_init=module.embedding_init)
+    vectors = layer(words)
     return jnp.where((words != 0)[..., None], vectors, jnp.zeros_like(vectors))
 
 

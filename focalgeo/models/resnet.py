@@ -1,21 +1,14 @@
 """Residual networks for small images: He's CIFAR nets, ResNet-18 and -50, wide ones; a 3x3 stem and no max pooling."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import flax.linen as nn
-import jax.numpy as jnp
 
-from focalgeo.models.layers import Classifier, check_stages, conv_norms
+from focalgeo.models.layers import Block, Classifier, ImageNetwork, check_stages, conv_norms
 
 
-class BasicBlock(nn.Module):
+class BasicBlock(Block):
     """Two 3x3 convolutions with batch norm around a shortcut; where the shape changes, it is a 1x1 convolution."""
-
-    width: int
-    stride: int = 1
-    axis_name: str | None = None
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train, mask):
@@ -25,13 +18,8 @@ class BasicBlock(nn.Module):
         return _added(x, layer(y, self.width), layer, self.stride)
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(Block):
     """1x1, 3x3 and 1x1 convolutions with batch norm around a shortcut; the last is four times as wide."""
-
-    width: int
-    stride: int = 1
-    axis_name: str | None = None
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train, mask):
@@ -45,21 +33,18 @@ def _added(x, y, layer, stride):
     return nn.relu(y + (x if x.shape == y.shape else layer(x, y.shape[-1], 1, stride)))
 
 
-class ResNet(nn.Module):
+class ResNet(ImageNetwork):
     """Stages of `blocks[i]` residual blocks with `widths[i]` channels; every stage but the first halves the image.
 
     Source: He et al. (2016); Zagoruyko & Komodakis (2016) for wide ones, here with activations after the sum and no
     dropout, as the papers' published code has them. Shortcuts that change shape are 1x1 convolutions throughout.
     """
 
-    num_classes: int
     blocks: Sequence[int] = (2, 2, 2, 2)
     widths: Sequence[int] = (64, 128, 256, 512)
     stem_width: int | None = None  # None: that of the first stage
     stem_stride: int = 1  # 2 for 64x64 images, which then cost as much as 32x32 ones
     block: type = BasicBlock
-    axis_name: str | None = None
-    dtype: Any = jnp.float32
 
     def __post_init__(self):
         check_stages(self.blocks, self.widths)

@@ -1,19 +1,18 @@
 """Networks for text: the global-pooling convolutional network for documents, the binary Tree-LSTM for sentences."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from focalgeo.models.layers import check_dropout, embed, last_layer
+from focalgeo.models.layers import WordNetwork, check_dropout, embed, last_layer
 from focalgeo.types import Array, InputError
 
 POOL = 5
 
 
-class GPCNN(nn.Module):
+class GPCNN(WordNetwork):
     """Word vectors, convolutions of 5 words with ReLU, between them the maximum of every 5, the maximum over all.
 
     Then dense layers of the `hidden` widths with ReLU, and one to the classes. Positions where x is 0 are padding and
@@ -27,13 +26,9 @@ class GPCNN(nn.Module):
     one word has features.
     """
 
-    num_classes: int
-    vocabulary_size: int
     embedding_size: int = 100
     widths: Sequence[int] = (128, 128, 128)
     hidden: Sequence[int] = (128,)
-    embedding_init: Callable | None = None
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
@@ -41,7 +36,7 @@ class GPCNN(nn.Module):
         if x.ndim != 2:
             raise InputError("config.model.name: gp_cnn reads documents, no trees; choose tree_lstm or transformer")
         words = x != 0
-        x = embed(x, self.vocabulary_size, self.embedding_size, init=self.embedding_init, dtype=self.dtype)
+        x = embed(self, x)
         for layer, width in enumerate(self.widths):
             if layer > 0:
                 # not nn.max_pool, whose gradient makes the whole step a quarter slower on a CPU
@@ -64,7 +59,7 @@ def _windows(x: Array) -> Array:
 BLOCK = 14  # inner slots that are left out together: a condition for each one costs more than it saves
 
 
-class TreeLSTM(nn.Module):
+class TreeLSTM(WordNetwork):
     """An LSTM that reads a binary tree from its leaves up and classifies every node by its hidden state.
 
     With (h, c) the states of both children, `width` numbers each, 0 at leaves, and x the word's vector, 0 elsewhere:
@@ -85,13 +80,9 @@ class TreeLSTM(nn.Module):
     here 360,600.
     """
 
-    num_classes: int
-    vocabulary_size: int
     embedding_size: int = 300
     width: int = 150
     dropout: float = 0.5
-    embedding_init: Callable | None = None
-    dtype: Any = jnp.float32
 
     def __post_init__(self):
         check_dropout(self.dropout)
@@ -112,7 +103,7 @@ class TreeLSTM(nn.Module):
 
         leaves = (x.shape[1] + 1) // 2
         words = x[:, :leaves, 0].T
-        vectors = embed(words, self.vocabulary_size, self.embedding_size, init=self.embedding_init, dtype=self.dtype)
+        vectors = embed(self, words)
         children = x[:, leaves:, 1:].transpose(1, 2, 0)
         states = _compose(_leaf_states(vectors, word_kernel, bias), children, child_kernel, bias)
         features = jnp.swapaxes(states[..., : self.width], 0, 1)

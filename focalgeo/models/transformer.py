@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.models.layers import Classifier, check_dropout, embed, last_layer
+from focalgeo.models.layers import Classifier, WordNetwork, check_dropout, embed, last_layer
 from focalgeo.types import Array, InputError
 
 
-class Transformer(nn.Module):
+class Transformer(WordNetwork):
     """Word vectors with sinusoidal positions, pre-norm transformer blocks, the mean over words, a dense layer.
 
     Of a document x int32 [examples, length] the mean is over all its words; of a tree x int32 [examples, 2L - 1, 3], as
@@ -28,15 +28,11 @@ class Transformer(nn.Module):
     place of a class token. Tested in tests/test_text_models.py.
     """
 
-    num_classes: int
-    vocabulary_size: int
     embedding_size: int = 128
     depth: int = 2
     width: int = 128
     heads: int = 4
     dropout: float = 0.1
-    embedding_init: Callable | None = None
-    dtype: Any = jnp.float32
 
     def __post_init__(self):
         check_dropout(self.dropout)
@@ -50,7 +46,7 @@ class Transformer(nn.Module):
         words, phrases = (x, None) if x.ndim == 2 else (x[:, : (x.shape[1] + 1) // 2, 0], _phrases(x))
         there = words != 0
         drop = nn.Dropout(self.dropout, deterministic=not train)
-        vectors = embed(words, self.vocabulary_size, self.embedding_size, init=self.embedding_init, dtype=self.dtype)
+        vectors = embed(self, words)
         positions = _positions(words.shape[1], self.width).astype(self.dtype)
         y = drop(nn.Dense(self.width, dtype=self.dtype)(vectors) + positions[None])
 

@@ -65,7 +65,7 @@ def restore_latest(directory: Path, like: TrainState) -> Checkpoint | None:
     for path in paths:
         if _is_whole(path):
             template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)._asdict()
-            state = TrainState(**_read(path, "does not fit this network", template))
+            state = TrainState(**read(path, template, refusal="does not fit this network"))
             return Checkpoint(state, **json.loads((path / _SUMS).read_text()))
         instead = "starting anew" if path == paths[-1] else "falling back to the one before"
         print(f"checkpoint {path} is corrupt or incomplete; {instead}", file=sys.stderr)
@@ -88,16 +88,12 @@ def find(directory: Path, step: int | None = None) -> Path:
     raise InputError(f"{directory} holds no {what} (steps there: {there})")
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, template: dict[str, Any] | None = None, *, refusal: str = "cannot be read") -> dict[str, Any]:
     """The state that a checkpoint holds: the fields of a TrainState, NumPy leaves [members, ...], as dicts.
 
     Raises:
-        InputError: orbax cannot read it.
+        InputError: orbax cannot read it, as what the template holds.
     """
-    return _read(path, "cannot be read")
-
-
-def _read(path: Path, refusal: str, template: dict[str, Any] | None = None) -> dict[str, Any]:
     mend = "it was written by another version of the code; choose another --workdir"
     with _orbax(f"checkpoint {path} {refusal}", mend):
         return _checkpointer().restore(path.absolute() / "state", args=ocp.args.StandardRestore(template))

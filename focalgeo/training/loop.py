@@ -1,4 +1,8 @@
-"""The training loop: dispatches step n + 1 before it looks at the metrics of step n."""
+"""The training loop: dispatches step n + 1 before it looks at the metrics of step n.
+
+The epoch with the highest accuracy on val is kept, and a run ends with its parameters, if config.optimizer.select is
+best_val.
+"""
 
 import sys
 import time
@@ -7,6 +11,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -14,7 +19,7 @@ from focalgeo import files, parallel
 from focalgeo.rows import Row, Scalar, tagged
 from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.step import FINITE
-from focalgeo.types import Interrupted, PyTree, RunError, TrainState
+from focalgeo.types import Array, BestEpoch, Interrupted, Predictions, PyTree, RunError, TrainState
 
 MOST_STEPS = 2**31 - 1  # TrainState.step is int32
 SUMMED = ("loss", "penalty", "correct", "count")
@@ -83,7 +88,8 @@ def run(
     first = int(np.max(start.state.step))
     meter = Meter(start.sums, tags, start.state.frozen, sweep=sweep)
     groups = program.place(start.state)
-    progress = Progress(plan.steps, first)
+    hidden, tenth = not (files.is_first() and sys.stderr.isatty()), first * 10 // max(plan.steps, 1)
+    bar = tqdm(total=plan.steps, initial=first, unit="step", dynamic_ncols=True, disable=hidden)
     began, compile_seconds, signum, done = time.perf_counter(), 0.0, None, first
     several = parallel.count() > 1
     try:
@@ -104,7 +110,10 @@ def run(
             if done % plan.log_every == 0 or last:
                 meter.settle()
                 parallel.check_replicas(np.stack(jax.device_get(fingerprints)))
-                progress.describe(meter.text())
+                bar.set_postfix_str(text := meter.text(), refresh=False)
+                if hidden and done * 10 // plan.steps > tenth:  # one line per tenth of the steps
+                    tenth = done * 10 // plan.steps
+                    files.say(f"step {done}/{plan.steps}: {text}")
                 write(meter.stops(plan.steps_per_epoch) + meter.rows(done, epoch, learning_rate(index)))
             if done % plan.steps_per_epoch == 0:
                 with meter.paused():
@@ -113,11 +122,11 @@ def run(
                 with meter.paused():
                     write(meter.stops(plan.steps_per_epoch))
                     save(Checkpoint(program.gather(groups), meter.sums))
-            progress.advance(done)
+            bar.update()
             if stop and not last:
                 break
     finally:
-        progress.bar.close()
+        bar.close()
     signum = -parallel.all_min("signal", -(signum or interrupted() or 0))
     if signum:
         where = f"stopped at step {done} of {plan.steps} and saved"
@@ -221,14 +230,9 @@ class Meter:
         rows, rate = [], self._rate() / max(np.sum(~self._frozen), 1)
         for index in np.flatnonzero(self._sums["count"]):
             tags = {**self._tags[index], "step": step, "epoch": epoch}
-            sums = {name: values[index] for name, values in self._sums.items()}
-            count, penalty = sums["count"], sums["penalty"]
-            means = {"loss": sums["loss"] / count, "accuracy": sums["correct"] / count}
-            now = {
-                "learning_rate": float(learning_rate[index]),
-                "examples_per_second": rate,
-                "examples_seen": sums["seen"],
-            }
+            loss, penalty, correct, count, seen = (values[index] for values in self._sums.values())
+            means = {"loss": loss / count, "accuracy": correct / count}
+            now = {"learning_rate": float(learning_rate[index]), "examples_per_second": rate, "examples_seen": seen}
             rows += [Scalar(name, value, int(count), "train", **tags) for name, value in means.items()]
             rows += [Scalar(name, value, None, "train", **tags) for name, value in now.items()]
             rows += [Scalar("penalty", penalty / count, int(count), "train", **tags)] if penalty else []
@@ -245,24 +249,33 @@ class Meter:
         return self._timed / max(time.perf_counter() - self._began, 1e-9)
 
 
-class Progress:
-    """A bar on a terminal (loss, accuracy, images per second, time left); elsewhere one line per tenth of the steps."""
+def best_before_training(params: PyTree, model_state: PyTree) -> BestEpoch:
+    """The start value of one member: accuracy -1, which any epoch exceeds."""
+    return BestEpoch(np.float32(-1), np.float32(0), params, model_state)
 
-    def __init__(self, total: int, first: int):
-        """A display of the progress from step `first` to step `total`."""
-        self._total, self._tenth, self._text = total, first * 10 // max(total, 1), ""
-        hidden = not (files.is_first() and sys.stderr.isatty())
-        self.bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True, disable=hidden)
 
-    def describe(self, text: str) -> None:
-        """Set the text beside the bar."""
-        self._text = text
-        self.bar.set_postfix_str(text, refresh=False)
+def best_after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> BestEpoch:
+    """The states with each member's best of the first `epoch` epochs, the earliest on ties, in `best`.
 
-    def advance(self, step: int) -> None:
-        """Show that `step` steps are done."""
-        self.bar.update(step - self.bar.n)
-        if self.bar.disable and self._text and step * 10 // self._total > self._tenth:
-            self._tenth = step * 10 // self._total
-            files.say(f"step {step}/{self._total}: {self._text}")
-            self._text = ""
+    Args:
+        states: after that epoch, leaves [members, ...]; `states.best` is that of the epochs before.
+        epoch: 1 or more.
+        predicted: of val with these states; logits [examples, members, classes]. An example with NaN among its logits
+            is not right.
+    """
+    known = ~np.isnan(predicted.logits).any(-1)
+    right = known & (predicted.logits.argmax(-1) == predicted.labels.reshape(-1, 1))  # [examples, members]
+    accuracy = right.mean(0, dtype=np.float32)
+    now = BestEpoch(accuracy, np.full_like(accuracy, epoch), states.params, states.model_state)
+    return _where(accuracy > jax.device_get(states.best.accuracy), now, states.best)
+
+
+@jax.jit
+def _where(chosen: Array, new: PyTree, old: PyTree) -> PyTree:
+    """Leaves [members, ...] of the new where a member is chosen."""
+    return jax.tree.map(lambda a, b: jnp.where(chosen.reshape(-1, *(1,) * (a.ndim - 1)), a, b), new, old)
+
+
+def with_best(states: TrainState) -> TrainState:
+    """The states with the parameters and the batch statistics of their best epochs."""
+    return states._replace(params=states.best.params, model_state=states.best.model_state)

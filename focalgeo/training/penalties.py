@@ -21,13 +21,8 @@ from focalgeo.types import Array, Batch, PyTree
 Outputs = tuple[Array, PyTree, Array]  # logits, new model state, penalty summed over this device's examples
 
 
-def plain_outputs(network: Callable, params: PyTree, batch: Batch, key: Array, loss_values: dict) -> Outputs:
-    """The network's outputs, and no penalty."""
-    return *network(params), jnp.float32(0)
-
-
 def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = None) -> Callable:
-    """Make a function with the signature of `plain_outputs` that adds the penalties.
+    """Make the function (network, params, batch, key, loss_values) -> `Outputs`, the network's with the penalties.
 
     Args:
         trace: (network, params, batch, key) -> (logits, new model state, estimate of Tr H for this device's examples),
@@ -50,6 +45,9 @@ def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = N
         return logits, model_state, penalty
 
     return outputs
+
+
+plain_outputs = make_outputs()  # no penalty
 
 
 def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0) -> Callable:

@@ -11,9 +11,8 @@ import pytest
 from data.conftest import assert_same, write_archive, write_folder
 
 from focalgeo.data import load_dataset, read_embeddings
-from focalgeo.data.newsgroups import _split_off, tokenise
+from focalgeo.data.texts import _split_off, encode_dataset, number_words, pad_texts, tokenise
 from focalgeo.data.treebank import MOST_LEAVES, parse_tree
-from focalgeo.data.vocabulary import encode_dataset, number_words, pad_texts
 from focalgeo.types import Dataset, InputError, Split
 
 HEADER = "From: someone@somewhere\nSubject: nothing\n\n"

@@ -125,7 +125,7 @@ def test_calibrators_of_random_values(changed, parameters):
     value = {**CALIBRATOR, "parameters": {**CALIBRATOR["parameters"], **parameters}, **changed}
     found = attempted("calibrator.json", json.dumps(value).encode(), read_calibrator)
     if found is not None:
-        log_probs = np.asarray(found.log_probs(np.zeros((4, found.num_classes))))
+        log_probs = np.asarray(found.predict_log_proba(np.zeros((4, found.num_classes))))
         assert not np.isnan(log_probs).any()
         if "gamma" not in parameters:  # a large one leaves float32 few digits
             np.testing.assert_allclose(np.exp(log_probs).sum(1), 1, atol=1e-4)

@@ -9,7 +9,7 @@ import pytest
 from focalgeo import job, records
 from focalgeo.config import load_config as config_file
 from focalgeo.rows import Metric, Scalar, select
-from focalgeo.training import best_epoch
+from focalgeo.training import loop
 from focalgeo.types import Predictions, TrainState
 
 CONFIG = Path(__file__).parents[2] / "configs" / "digits.py"
@@ -19,7 +19,7 @@ def make_state(value, members=2):
     params = {"w": jnp.full((members, 3), value, jnp.float32)}
     scalar = jnp.zeros(members, jnp.int32)
     state = TrainState(scalar, params, {"mean": jnp.full((members,), value, jnp.float32)}, {}, None, {}, None)
-    best = best_epoch.before_training(state.params, state.model_state)
+    best = loop.best_before_training(state.params, state.model_state)
     return state._replace(best=best._replace(accuracy=jnp.full(members, best.accuracy), epoch=jnp.zeros(members)))
 
 
@@ -36,8 +36,8 @@ def test_the_best_epoch_of_each_member_and_of_equals_the_earliest():
     best = make_state(0.0).best
     for epoch, right in ((1, (1, 0)), (2, (2, 0)), (3, (2, 1))):
         now = make_state(float(epoch))._replace(best=best)
-        best = best_epoch.after_epoch(now, epoch, predictions(*right))
-    chosen = best_epoch.selected(now._replace(best=best))
+        best = loop.best_after_epoch(now, epoch, predictions(*right))
+    chosen = loop.with_best(now._replace(best=best))
     np.testing.assert_array_equal(chosen.best.epoch, [2, 3])
     np.testing.assert_array_equal(chosen.params["w"], [[2] * 3, [3] * 3])
     np.testing.assert_array_equal(chosen.model_state["mean"], [2, 3])
@@ -46,7 +46,7 @@ def test_the_best_epoch_of_each_member_and_of_equals_the_earliest():
 def test_logits_that_are_not_numbers_are_right_of_no_class():
     predicted = predictions(0, 2)
     predicted.logits[:, 0] = np.nan  # whose first largest is class 0
-    best = best_epoch.after_epoch(make_state(0.0), 1, predicted._replace(labels=np.array([0, 0])))
+    best = loop.best_after_epoch(make_state(0.0), 1, predicted._replace(labels=np.array([0, 0])))
     np.testing.assert_array_equal(best.accuracy, [0, 0])
 
 

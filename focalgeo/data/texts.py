@@ -1,31 +1,41 @@
-"""Vocabularies and word vectors: token id 0 is padding, 1 an unknown word, from 2 on the words of the vocabulary."""
+"""Texts as token ids: vocabularies, word vectors, and the posts of 20 Newsgroups.
+
+Token id 0 is padding, 1 an unknown word, from 2 on come the words of the vocabulary.
+"""
 
 import gzip
+import hashlib
 import os
+import re
 import zipfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
-from focalgeo.data import sources
+from focalgeo.data import images, sources
+from focalgeo.data.splits import Options, RawDataset, Sizes
 from focalgeo.types import Dataset, InputError, Split
 
 PADDING, UNKNOWN = "", "<unk>"
 SPECIAL = (PADDING, UNKNOWN)
+SUFFIXES = frozenset({"", ".txt"})
+# A folder such as 20news-bydate-train above a group folder, and all before it.
+PART = re.compile(r".*(train|test)(?=/[^/]+/[^/]+\Z)", re.IGNORECASE | re.DOTALL)
+# A word: letters and digits of any alphabet, with apostrophes inside it. All else parts words.
+WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+# Both as in Keras's example of a convolutional network on these posts.
+MAX_WORDS, MAX_LENGTH = 20_000, 1000
+# Mukhoti et al. split 19,997 posts into 15,098, 900 and 3,999; "bydate" has 11,314 posts for train and val.
+POSTS, TEST_POSTS, VAL_POSTS, BYDATE_POSTS = 19_997, 3_999, 900, 11_314
 
 
-class NumberedTexts(NamedTuple):
-    """All words of some texts, the special ones first, then in alphabetical order; each text as positions in them."""
+def number_words(texts: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], list[Int32[np.ndarray, " words"]]]:
+    """The vocabulary, all words of the texts behind the special ones, in alphabetical order; each text as positions.
 
-    vocabulary: tuple[str, ...]
-    ids: list[Int32[np.ndarray, " words"]]
-
-
-def number_words(texts: Iterable[Sequence[str]]) -> NumberedTexts:
-    """Each text as int32 positions in the vocabulary of all words; a text without words is one unknown word.
+    A text without words is one unknown word.
 
     Args:
         texts: the words of each text; "<unk>" among them is the unknown word. Read once, so a generator will do.
@@ -35,7 +45,7 @@ def number_words(texts: Iterable[Sequence[str]]) -> NumberedTexts:
     vocabulary = (*SPECIAL, *sorted(met.keys() - {*SPECIAL}))
     rank = {word: position for position, word in enumerate(vocabulary)}
     positions = np.array([rank[word] for word in met], np.int32)
-    return NumberedTexts(vocabulary, [positions[text] for text in ids])
+    return vocabulary, [positions[text] for text in ids]
 
 
 def pad_texts(ids: Sequence[Int32[np.ndarray, " _"]]) -> Int32[np.ndarray, "texts length"]:
@@ -113,10 +123,10 @@ def read_embeddings(
         raise InputError(
             f"{path} has none of the {len(wanted)} words of the vocabulary: give vectors of their language"
         )
-    found = np.stack(list(vectors.values()))
-    sampled = np.random.default_rng(seed).normal(0, found.std(dtype=np.float64), (len(vocabulary), found.shape[1]))
+    known = np.stack(list(vectors.values()))
+    sampled = np.random.default_rng(seed).normal(0, known.std(dtype=np.float64), (len(vocabulary), known.shape[1]))
     table = sampled.astype(np.float32)
-    table[list(vectors)] = found
+    table[list(vectors)] = known
     table[0] = 0
     return table
 
@@ -152,3 +162,78 @@ def _open(path: Path) -> BinaryIO:
     if len(names) != 1:
         raise InputError(f"{path} holds {len(names)} files: name one, as {archive}/{names[0] if names else 'FILE'}")
     return members.open(names[0])
+
+
+def read_newsgroups(location: str, options: Options) -> RawDataset:
+    """Posts as int32 [posts, length] of word numbers, labels by alphabetical order of the groups.
+
+    Args:
+        location: a folder or archive of "bydate" kind, with a folder whose name ends in "train" and one whose name ends
+            in "test", each with group folders; or of group folders alone, then test and val are split off. The posts
+            are files without suffix or .txt, in latin-1. "" has scikit-learn download "bydate" and keep it.
+        options: max_length words, by default 1000, are kept from the start of each post. Length is that of the longest
+            post left.
+
+    Raises:
+        InputError: nothing there, no posts, one group, a corrupt archive, an unusable layout.
+
+    Source:
+        Mukhoti et al., arXiv 2002.09437, App. C: 15,098 posts for training, 900 for validation, 3,999 for test. Where
+        there are more or fewer posts, the same shares; of "bydate", with its own test split, 900 of 11,314 for
+        validation.
+    """
+    if not location:
+        return _fetched(options)
+    source = sources.find("newsgroups", location)
+    folder = sources.unpacked(source)
+    names = [name for name in sources.list_files(folder) if PurePosixPath(name).suffix.lower() in SUFFIXES]
+    texts = ((folder / name).read_bytes().decode("latin-1") for name in names)
+    return _dataset(
+        [PART.sub(lambda part: part[1].lower(), name) for name in names], texts, source.checksum, source.where, options
+    )
+
+
+def _fetched(options: Options) -> RawDataset:
+    from sklearn.datasets import fetch_20newsgroups  # heavy, and only this data set needs it
+
+    names, texts, digest = [], [], hashlib.sha256()
+    mend = "fetch 20news-bydate.tar.gz by hand and give newsgroups:<path of the folder or archive>"
+    for part in ("train", "test"):
+        with sources.reading("newsgroups", mend):
+            bunch = fetch_20newsgroups(subset=part, shuffle=False)
+        for file, label, text in zip(bunch.filenames, bunch.target, bunch.data, strict=True):
+            names.append(f"{part}/{bunch.target_names[label]}/{PurePosixPath(str(file)).name}")
+            texts.append(text)
+            digest.update(f"{names[-1]}\0{len(text)}\0{text}".encode())
+    return _dataset(names, texts, digest.hexdigest(), "newsgroups", options)
+
+
+def tokenise(post: str) -> list[str]:
+    """The words of a post in lower case, without its header, the lines up to the first empty one.
+
+    A word is a run of letters and digits of any alphabet, with apostrophes inside it: `WORD`. A post without an empty
+    line is all header and has no words. In a post on one line, tabs stand for its line breaks: some copies are so.
+    """
+    post = post.replace("\r\n", "\n").rstrip("\n")
+    if "\n" not in post:
+        post = post.replace("\t", "\n")
+    _, _, body = post.partition("\n\n")
+    return WORD.findall(body.lower())
+
+
+def _dataset(names: Sequence[str], texts: Iterable[str], checksum: str, where: str, options: Options) -> RawDataset:
+    class_names, members = images.layout(names, where=where)
+    vocabulary, ids = number_words(tokenise(text)[: options.max_length or MAX_LENGTH] for text in texts)
+    x, splits = pad_texts(ids), {}
+    for part, (rows, labels) in members.items():
+        splits[part] = split = Split(x[rows], labels)
+        if np.mean(split.x[:, 0] == 1) > 0.5:
+            raise InputError(f"{where}: most posts of {part} have no words behind an empty line: fetch the posts again")
+    return RawDataset(splits, class_names, checksum, vocabulary, _split_off(splits), MAX_WORDS)
+
+
+def _split_off(splits: dict) -> Sizes:
+    n = len(splits["train"].y)
+    if "test" in splits:
+        return Sizes(val=max(1, n * VAL_POSTS // BYDATE_POSTS))
+    return Sizes(val=max(1, n * VAL_POSTS // POSTS), test=max(1, n * TEST_POSTS // POSTS))
