@@ -173,7 +173,8 @@ def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
     files.check_regular(Path(path))
     try:
         stored = msgspec.json.decode(Path(path).read_bytes(), type=_Stored)
-        params = {name: np.asarray(value, np.float32) for name, value in stored.parameters.items()}
+        with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused below
+            params = {name: np.asarray(value, np.float32) for name, value in stored.parameters.items()}
         fitted = Fitted(METHODS[stored.method], stored.criterion, params, stored.num_classes)
         works = fitted.method.takes(stored.num_classes) and _works(fitted)
     except (OSError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:

@@ -213,6 +213,7 @@ def extreme_eigenvalues(
     max_products = checks.count("max_products", max_products, 2 * k)
     checks.check_choice("which", which, ("largest", "smallest"))
     checks.check_above("tolerance", tolerance, 0)
+    tolerance = jnp.asarray(tolerance, float)  # no integer, which may be more than int32 holds
     sign = 1 if which == "largest" else -1
 
     def body(search: tuple) -> tuple:

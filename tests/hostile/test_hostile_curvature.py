@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from focalgeo import curvature as c
 from focalgeo.curvature.lanczos import ROUNDING
-from focalgeo.training import optimiser
 from focalgeo.types import InputError, RunError
 
 pytestmark = pytest.mark.long
@@ -112,21 +111,3 @@ def test_numbers_of_any_kind_are_taken_or_refused_by_name(name, data):
     if found is not None:
         assert not isinstance(value, bool | str | list | tuple | dict | complex | None)
         assert np.isfinite(jax.tree.leaves(found)[0]).all()
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.sampled_from(["sgd", "adam", "adagrad", "sgdd", 3]), st.data())
-def test_optimisers_of_any_numbers_are_made_or_refused(name, data):
-    settings_of = {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0, "clip_norm": 0.0}
-    settings_of[data.draw(st.sampled_from(sorted(settings_of)))] = data.draw(numbers)
-    boundaries = data.draw(st.one_of(numbers, st.lists(numbers, max_size=2)))
-    schedule = one_line(lambda: optimiser.step_schedule(boundaries, data.draw(numbers)))
-    other = one_line(lambda: optimiser.cosine_schedule(data.draw(numbers), data.draw(numbers)))
-    for each in (schedule, other):
-        if each is not None:
-            assert np.isfinite(each(np.int32(3)))
-    tx = one_line(lambda: optimiser.make_optimiser(name, schedule or other, **settings_of))
-    if tx is not None:
-        gradient = {"w": jnp.ones(2)}
-        updates, _ = tx.update(gradient, tx.init(gradient), gradient)
-        assert np.isfinite(updates["w"]).all()

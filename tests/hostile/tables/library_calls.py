@@ -51,7 +51,7 @@ CASES = [
         "num_folds is 1", calibration.cross_fit, calibration.METHODS, *BOTH, settings={"trained_gamma": 1}, num_folds=1
     ),
     refused(
-        "structured matrix scaling takes 200", calibration.fit, "structured_matrix_scaling", np.eye(5, 300), LABELS
+        "structured matrix scaling takes 200", calibration.fit, "structured_matrix_scaling", 2 * np.eye(5, 300), LABELS
     ),
     refused("the method is 'platt'", calibration.fit, "platt", *BOTH),
     refused("criterion of temperature_scaling", calibration.fit, "temperature_scaling", *BOTH, criterion="line_search"),

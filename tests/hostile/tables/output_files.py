@@ -90,9 +90,14 @@ CASES = [
     FLAG("--out in /proc", calibrate("--out=/proc/out"), "/proc/out"),
     Case("wrong result", "results damaged, the same command again", finished(damage), "to use: ", 0, 180),
     FILE("a manifest damaged", finished(lambda out: (out / "manifest.json").write_text("{x\n")), "manifest.json"),
-    Call("hostile file", "calibrator nested deep", calibrator("[" * 10**5), "is no JSON"),
-    Call("hostile file", "calibrator with NaN", calibrator(parameters={"gamma": np.nan}), "is no JSON"),
-    Call("hostile file", "calibrator of another method", calibrator(method="x"), "method"),
-    Call("hostile file", "calibrator out of range", calibrator(parameters={"gamma": 1, "temperature": -1}), "range"),
+    Call("hostile file", "calibrator nested deep", calibrator("[" * 10**5), "as a calibrator"),
+    Call("hostile file", "calibrator with NaN", calibrator(parameters={"gamma": np.nan}), "as a calibrator"),
+    Call("hostile file", "calibrator of another method", calibrator(method="x"), "as a calibrator"),
+    Call(
+        "hostile file",
+        "calibrator out of range",
+        calibrator(parameters={"gamma": 1, "temperature": -1}),
+        "cannot be applied",
+    ),
     Call("hostile file", "calibrator of 10^12 classes", calibrator(num_classes=10**12), "num_classes"),
 ]

@@ -129,7 +129,7 @@ CASES = [
         "no end",
         "rows are a pipe",
         changed(gone("metrics.jsonl"), lambda w: os.mkfifo(w / "metrics.jsonl"), command="report"),
-        "metrics.jsonl is a pipe",
+        "metrics.jsonl is no regular file",
     ),
     Case("unhelpful line", "the root", lambda folder: run_in("/"), "/ is not a focalgeo workdir: .*; choose another"),
     Case(
