@@ -98,7 +98,12 @@ CALLS = {
         name: functools.partial(getattr(calibration, name), LOG_PROBS, LABELS)
         for name in ("ece", "classwise_ece", "debiased_ece", "smooth_ece", "nll")
     },
-    **{name: functools.partial(calibration.fit, name, LOGITS, LABELS) for name in calibration.METHODS},
+    **{
+        name: functools.partial(
+            calibration.fit, name, LOGITS, LABELS, trained_gamma=1.0 if "trained_gamma" in method.options else None
+        )
+        for name, method in calibration.METHODS.items()
+    },
     "measure_curvature": measured,
     "attribution_rows": lambda: evaluation.attribution_rows(problem(), measured(), KEY, split="val", num_probes=4),
 }
