@@ -190,7 +190,7 @@ def test_a_tar_cut_between_two_members_or_with_a_broken_header_is_refused(tmp_pa
 @pytest.mark.parametrize(
     ("name", "changes", "says"),
     [
-        ("/tmp/escaped/train/cat/0.png", {}, "leads out of the archive"),
+        ("/escaped/train/cat/0.png", {}, "leads out of the archive"),
         ("train/../../cat/0.png", {}, "leads out of the archive"),
         ("train/cat/0.png", {"type": b"2", "linkname": "/etc/passwd", "size": 0}, "is a link or a device"),
         ("train/cat/0.png", {"type": b"1", "linkname": "../x", "size": 0}, "is a link or a device"),

@@ -67,8 +67,9 @@ def differences(a: dict[str, list[dict]], b: dict[str, list[dict]]) -> list[str]
     return lines
 
 
-def close(a: float | None, b: float | None) -> bool:
-    return a == b or (None not in (a, b) and abs(a - b) <= TOLERANCE * max(1, abs(a)))
+def close(a: float | str | None, b: float | str | None) -> bool:
+    both = isinstance(a, int | float) and isinstance(b, int | float)
+    return a == b or (both and abs(a - b) <= TOLERANCE * max(1, abs(a)))
 
 
 def numbers_in(value, path: str = "") -> dict[str, float]:
@@ -99,11 +100,8 @@ def compare(a: Path, b: Path) -> int:
         lines = differences(rows_of(a / folder), rows_of(b / folder))
         if (a / folder / "calibrator.json").exists():
             one, other = (numbers_in(json.loads((side / folder / "calibrator.json").read_text())) for side in (a, b))
-            lines += [f"calibrator.json: {name}" for name in one.keys() ^ other.keys()]
-            same = (name for name in one.keys() & other.keys() if not isinstance(one[name], float))
-            lines += [f"calibrator.json: {name}" for name in same if one[name] != other[name]]
-            floats = (name for name in one.keys() & other.keys() if isinstance(one[name], float))
-            lines += [f"calibrator.json: {name}" for name in floats if not close(one[name], other[name])]
+            different = (name for name in one.keys() | other.keys() if not close(one.get(name), other.get(name)))
+            lines += [f"calibrator.json: {name}" for name in different]
         one, other = (visible_text(side / folder / "report.html") for side in (a, b))
         print(f"{folder}: {len(lines)} differences of numbers, {len(set(one) ^ set(other))} lines of the page")
         print("".join(f"    {line}\n" for line in sorted(lines)[:10]), end="")
