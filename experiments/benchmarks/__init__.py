@@ -1,6 +1,6 @@
 """How fast the search, curvature, sweeps and training are, beside loops and other libraries."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments import timing
@@ -11,15 +11,13 @@ from experiments.benchmarks import training as steps
 from experiments.question import Flags, Job, Parts, Question, at_least
 
 MAKE = {  # part -> rounds -> what is measured beside the machine
-    "grid_search": lambda rounds: {
-        "rows": [search.measure(*size, rounds=rounds) for size in ((5_000, 100), (10_000, 200))]
-    },
-    "curvature": lambda rounds: {"rows": [products.measure(name, rounds=rounds) for name in products.NETWORKS]},
+    "grid_search": lambda rounds: {"rows": [search.measure(*size, rounds) for size in ((5_000, 100), (10_000, 200))]},
+    "curvature": lambda rounds: {"rows": [products.measure(name, rounds) for name in products.NETWORKS]},
     "sweep": lambda rounds: {
         "wall": sweeps.wall(),
-        "rows": [row for name in sweeps.NETWORKS for row in sweeps.steps(name, rounds=rounds)],
+        "rows": [row for name in sweeps.NETWORKS for row in sweeps.steps(name, rounds)],
     },
-    "training": lambda rounds: {"rows": [steps.measure(name, rounds=rounds) for name in steps.NETWORKS]},
+    "training": lambda rounds: {"rows": [steps.measure(name, rounds) for name in steps.NETWORKS]},
 }
 
 
@@ -30,19 +28,20 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         yield Job({}, (), make, part=part)
 
 
-def _on(part: dict[str, Any], text: str) -> str:
-    return ", ".join(f"{name} {value}" for name, value in part["machine"].items()) + f"\n\n{text}"
+def _on(part: dict[str, Any], table: Callable[..., str]) -> str:
+    machine = ", ".join(f"{name} {value}" for name, value in part["machine"].items())
+    return f"{machine}\n\n{table(part)}"
 
 
 QUESTION = Question(
     "benchmarks",
     "How fast are the search, curvature, sweeps and training, beside loops and other libraries?",
-    lambda grid_search: search.claims(grid_search["rows"]),
+    search.claims,
     tables={
-        "search": lambda grid_search: _on(grid_search, search.table(grid_search["rows"])),
-        "products": lambda curvature: _on(curvature, products.table(curvature["rows"])),
-        "sweep": lambda sweep: _on(sweep, f"{sweeps.wall_words(sweep['wall'])}\n{sweeps.table(sweep['rows'])}"),
-        "training": lambda training: _on(training, steps.table(training["rows"])),
+        "search": lambda grid_search: _on(grid_search, search.table),
+        "products": lambda curvature: _on(curvature, products.table),
+        "sweep": lambda sweep: _on(sweep, sweeps.table),
+        "training": lambda training: _on(training, steps.table),
     },
     jobs=plan,
     cost="minutes each on 2 cores",

@@ -1,84 +1,63 @@
 """A sweep in one program against separate runs: wall time from command to report, and steps of its members."""
 
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from configs import cifar10, digits
-from experiments import programs, timing
+from experiments import jobs, programs, timing
 from experiments.numbers import markdown, plain
 
-ROOT = Path(__file__).parents[2]
-GAMMAS, SEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0), (0, 1)
+CONFIG, GAMMAS, SEEDS = "configs/digits.py", (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0), (0, 1)
 NETWORKS = {  # name -> config, fields, steps of a timed call
     "digits MLP": (digits, {}, 50),
     "small CNN": (cifar10, {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}}, 2),
 }
 
 
-def wall(config: str = "configs/digits.py", gammas: Sequence[float] = GAMMAS, seeds: Sequence[int] = SEEDS) -> dict:
+def wall() -> dict[str, Any]:
     """Seconds from command to report: one sweep, and each of its members as a run of the main job, one by one."""
-    with tempfile.TemporaryDirectory() as folder:
 
-        def run(**fields: Any) -> float:
-            flags = [f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items()]
-            workdir = f"--workdir={folder}/{len(list(Path(folder).iterdir()))}"
-            command = [sys.executable, "-m", "focalgeo.run", f"--config={config}", workdir, *flags]
-            began = time.perf_counter()
-            subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
-            return round(time.perf_counter() - began, 2)
+    def seconds(**fields: Any) -> float:
+        named = {name.replace("__", "."): value for name, value in fields.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            return round(timing.timed(lambda: jobs.trained(CONFIG, Path(folder) / "run", named))[0], 2)
 
-        together = run(sweep__gamma=tuple(gammas), sweep__seed=tuple(seeds))
-        apart = [run(loss__gamma=gamma, seed=seed) for gamma in gammas for seed in seeds]
-    return {"config": config, "members": len(apart), "sweep": together, "separate": apart}
+    together = seconds(sweep__gamma=GAMMAS, sweep__seed=SEEDS)
+    apart = [seconds(loss__gamma=gamma, seed=seed) for gamma, seed in product(GAMMAS, SEEDS)]
+    return {"config": CONFIG, "members": len(apart), "sweep": together, "separate": apart}
 
 
-def steps(name: str, counts: Sequence[int] = (1, 2, 4, 8, 16, 32), *, rounds: int = 5) -> list[dict[str, Any]]:
+def steps(name: str, rounds: int, counts: Sequence[int] = (1, 2, 4, 8, 16, 32)) -> list[dict[str, Any]]:
     """A row for each number of members: least seconds of a step of all, at once and one by one."""
     module, fields, repeat = NETWORKS[name]
-    calls, batch = {}, 0
-    for count in ("alone", *counts):
-        members = {
-            "sweep.gamma": tuple(np.linspace(0, 5, 1 if count == "alone" else count).tolist()),
-            "sweep.seed": (0,),
-        }
-        config = programs.changed(module.get_config(), {**fields, "loss.name": "focal_loss", **members})
-        batch = config.optimizer.batch_size
+    calls = {}
+    for count in counts:
+        sweep = {"sweep.gamma": tuple(np.linspace(0, 5, count).tolist()), "sweep.seed": (0,)}
+        config = programs.changed(module.get_config(), {**fields, "loss.name": "focal_loss", **sweep})
         calls[count] = partial(programs.repeated_steps(programs.make_training(config)), repeat)
-    seconds = timing.interleaved(calls, rounds=rounds)["seconds"]
-    return [
-        {
-            "network": name,
-            "batch": batch,
-            "members": count,
-            "seconds": seconds[count] / repeat,
-            "one_by_one": count * seconds["alone"] / repeat,
-        }
-        for count in counts
-    ]
+    seconds = {count: time / repeat for count, time in timing.interleaved(calls, rounds=rounds).items()}
+    of = {"network": name, "batch": config.optimizer.batch_size}
+    return [of | {"members": n, "seconds": seconds[n], "one_by_one": n * seconds[1]} for n in counts]
 
 
-def wall_words(found: dict[str, Any]) -> str:
-    """The wall times in a line."""
-    total, separate = sum(found["separate"]), np.mean(found["separate"])
-    return (
-        f"{found['members']} members of {found['config']}, from command to report: one sweep {found['sweep']:.1f} s, "
-        f"separate runs {total:.0f} s ({separate:.1f} s each): {total / found['sweep']:.1f} times\n"
+def table(part: dict[str, Any]) -> str:
+    """The wall times in a line; steps of members at once against one by one."""
+    wall, lines = part["wall"], []
+    total = sum(wall["separate"])
+    words = (
+        f"{wall['members']} members of {wall['config']}, from command to report: one sweep {wall['sweep']:.1f} s, "
+        f"separate runs {total:.0f} s ({total / wall['members']:.1f} s each): {total / wall['sweep']:.1f} times\n\n"
     )
-
-
-def table(rows: Sequence[dict]) -> str:
-    """Steps of members at once against one by one."""
-    lines = []
-    for row in rows:
+    for row in part["rows"]:
         times, rate = row["one_by_one"] / row["seconds"], row["members"] * row["batch"] / row["seconds"]
-        what = [f"{row['network']}, {row['batch']}", str(row["members"]), plain(1e3 * row["seconds"])]
-        lines.append([*what, f"{times:.2f}", f"{rate:,.0f}"])
-    return markdown(("network, batch", "members", "ms a step of all", "times one by one", "members' images/s"), lines)
+        what = f"{row['network']}, {row['batch']}"
+        lines.append([what, row["members"], plain(1e3 * row["seconds"]), f"{times:.2f}", f"{rate:,.0f}"])
+    return words + markdown(
+        ("network, batch", "members", "ms a step of all", "times one by one", "members' images/s"), lines
+    )

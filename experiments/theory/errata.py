@@ -165,7 +165,7 @@ def _gradients() -> Iterator[Erratum]:
         {"γ* at 0.6": confident},
         confident == 0,
     )
-    ratio, low = theory.logit_curvature_ratio([0.5, 0.03], 2.0)
+    ratio, low = theory.logit_curvature_ratio(np.array([0.5, 0.03]), 2.0)
     yield Erratum(
         KIMURA,
         "Eq. 28",
