@@ -63,6 +63,11 @@ class Case(NamedTuple):
     effort: float = 0.0
 
     @property
+    def of(self) -> dict[str, str]:
+        """What tells its row from others."""
+        return {"topology": self.topology, "kind": self.kind, "program": self.name, "dtype": self.dtype}
+
+    @property
     def label(self) -> str:
         """The program in words, of which a part chooses it on the command line."""
         return f"{self.kind}: {self.name}, {self.dtype}, {self.topology}"

@@ -46,40 +46,29 @@ def devices_of(topology: str) -> Sequence[jax.Device]:
 
 def row_of_child(case: Case) -> dict[str, Any]:
     """The row of a program compiled in a process of its own, so that a compiler that crashes takes nothing with it."""
-    context, first = multiprocessing.get_context("spawn"), _first_fields(case)
-    try:
-        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-            return pool.submit(_row_of_label, case.label).result()
-    except BrokenProcessPool:
-        return first | {"compiles": False, "error": "crash"}
+    devices = len(devices_of(case.topology))
+    row = case.of | {"devices": devices, "members": case.members}
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return row | pool.submit(compiled, case.label).result()
+        except BrokenProcessPool:
+            return row | {"compiles": False, "error": "crash"}
 
 
-def _row_of_label(label: str) -> dict[str, Any]:
+def compiled(label: str) -> dict[str, Any]:
+    """What compiling the program of that label costs; where it does not compile, the compiler's words."""
     jax.config.update("jax_platforms", "cpu")
     [case] = [case for case in cases.every() if case.label == label]
-    return compiled_row(case)
-
-
-def compiled_row(case: Case) -> dict[str, Any]:
-    """The row of a program compiled for its topology; where it does not compile, with the compiler's words."""
     devices = devices_of(case.topology)
-    row, program = _first_fields(case), case.make(devices)
-    lowered = program.lower()
+    lowered = case.make(devices).lower()
     jax.config.update("jax_exec_time_optimization_effort", case.effort)
     began, used = time.perf_counter(), time.process_time()
     try:
-        compiled = lowered.compile()
+        program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        return row | {"compiles": False, "error": str(error).splitlines()[0][:300]}
-    finally:
-        jax.config.update("jax_exec_time_optimization_effort", 0.0)
-    row |= {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - used}
-    return row | {"compiles": True} | costs(compiled, len(devices))
-
-
-def _first_fields(case: Case) -> dict[str, Any]:
-    row = {"program": case.name, "kind": case.kind, "dtype": case.dtype, "topology": case.topology}
-    return row | {"devices": len(devices_of(case.topology)), "members": case.members, "load": os.getloadavg()[0]}
+        return {"compiles": False, "error": str(error).splitlines()[0][:300]}
+    seconds = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - used}
+    return seconds | {"compiles": True} | costs(program, len(devices))
 
 
 def costs(compiled: Any, devices: int) -> dict[str, Any]:
@@ -94,11 +83,15 @@ def costs(compiled: Any, devices: int) -> dict[str, Any]:
         "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,  # what is donated is not there twice
         "temporaries": memory.temp_size_in_bytes,
     }
-    found = {"flops": devices * compiled.cost_analysis().get("flops", 0.0)}
-    found |= held | {"fits": sum(held.values()) <= MEMORY, "loops": " while(" in text}
     entry = text.partition("\nENTRY ")[2].partition("\n}")[0]
     every, outside = (sum(map(int, _CYCLES.findall(part))) for part in (text, entry))
-    return found | ({"cycles": every, "cycles_outside_loops": outside} if every else {})
+    return held | {
+        "flops": devices * compiled.cost_analysis().get("flops", 0.0),
+        "fits": sum(held.values()) <= MEMORY,
+        "loops": " while(" in text,
+        "cycles": every,
+        "cycles_outside_loops": outside,
+    }
 
 
 def machine() -> dict[str, Any]:

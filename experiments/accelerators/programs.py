@@ -1,6 +1,7 @@
 """Programs of a measurement for some devices: Hessian products, Lanczos, the search and the bootstrap."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -37,48 +38,45 @@ def lanczos_step(config: Any, devices: Devices) -> Program:
 def whole_measurement(config: Any, devices: Devices, *, what: str) -> Program:
     """lambda_max or the spectral density of one batch's Hessian as a single program, its loop and products inside."""
     settings = config.curvature
-    density = {"num_probes": settings.density_probes, "steps": settings.density_steps}
-    top = {"max_products": settings.max_products, "tolerance": settings.tolerance}
+    estimate = {
+        "density": partial(
+            curvature.spectral_density, num_probes=settings.density_probes, steps=settings.density_steps
+        ),
+        "lambda_max": partial(curvature.lambda_max, max_products=settings.max_products, tolerance=settings.tolerance),
+    }[what]
 
-    def measured(key: jax.Array, arguments: tuple) -> PyTree:
-        zeros, _, *rest = arguments
+    def measured(key: jax.Array, zeros: PyTree, *rest: PyTree) -> PyTree:
+        point = jax.tree.map(jnp.zeros_like, zeros)
+        return estimate(lambda vector: add_product(point, vector, *rest), zeros, key)
 
-        def matvec(vector: PyTree) -> PyTree:
-            return add_product(jax.tree.map(jnp.zeros_like, zeros), vector, *rest)
-
-        if what == "density":
-            return curvature.spectral_density(matvec, zeros, key, **density)
-        return curvature.lambda_max(matvec, zeros, key, **top)
-
-    *whole, batch = _product_arguments(config)
-    key, whole = _laid_out((jax.random.PRNGKey(0), tuple(whole)), devices)
-    return Program(jax.jit(measured), (key, (*whole, _laid_out(batch, devices, spread=True))))
+    params, _, *whole, batch = _product_arguments(config)
+    arguments = _laid_out((jax.random.PRNGKey(0), params, *whole), devices)
+    return Program(jax.jit(measured), (*arguments, _laid_out(batch, devices, spread=True)))
 
 
 def grid_search(examples: int, classes: int, devices: Devices) -> Program:
     """The plain search: ECE and NLL at 10 gammas times 500 temperatures, on one device."""
     grid = np.float32(search.GAMMAS), np.float32(search.TEMPERATURES)
-    return _on_examples(
-        examples,
-        classes,
-        devices,
-        lambda logits, labels: search.plain_surfaces(checks.predicted_logits(logits, labels), *grid),
-    )
+
+    def surfaces(logits: jax.Array, labels: jax.Array) -> PyTree:
+        return search.plain_surfaces(checks.predicted_logits(logits, labels), *grid)
+
+    return Program(jax.jit(surfaces), _examples(examples, classes, devices))
 
 
 def bootstrap(examples: int, classes: int, devices: Devices) -> Program:
     """The bootstrap of the ECE by 1,000 resamples, on one device."""
-    key = jax.random.PRNGKey(0)
 
     def resampled(logits: jax.Array, labels: jax.Array) -> PyTree:
-        return calibration.bootstrap(calibration.ece, jax.nn.log_softmax(logits), labels, key, 1000)
+        log_probs = jax.nn.log_softmax(logits)
+        return calibration.bootstrap(calibration.ece, log_probs, labels, jax.random.PRNGKey(0), 1000)
 
-    return _on_examples(examples, classes, devices, resampled)
+    return Program(jax.jit(resampled), _examples(examples, classes, devices))
 
 
-def _on_examples(examples: int, classes: int, devices: Devices, function: Callable) -> Program:
-    arguments = np.zeros((examples, classes), np.float32), np.zeros(examples, np.int32)
-    return Program(jax.jit(function), _laid_out(arguments, devices[:1]))
+def _examples(count: int, classes: int, devices: Devices) -> PyTree:
+    """Logits and labels on the first device."""
+    return _laid_out((np.zeros((count, classes), np.float32), np.zeros(count, np.int32)), devices[:1])
 
 
 def _product_arguments(config: Any) -> tuple:

@@ -212,7 +212,9 @@ def test_programs_are_lowered_for_accelerators(name):
 def test_every_case_has_a_name_of_its_own_and_every_network_a_step_of_either_dtype():
     labels = {case.label for case in cases.every()}
     assert len(labels) == len(cases.every())
-    assert labels == {accelerators.label(row) for row in question.stored(accelerators.QUESTION.folder)["rows"]}
+    stored = question.stored(accelerators.QUESTION.folder)["rows"]
+    assert all(any(case.of.items() <= row.items() for row in stored) for case in cases.every())
+    assert len(stored) == len(labels)
     trained = {cases.config_of(*how).model.name for how in {**cases.NETWORKS, **cases.SLOW}.values()}
     assert set(models.MODELS) - {"linear"} <= trained | {"logistic"}
 
@@ -227,9 +229,9 @@ def test_what_does_not_compile_is_a_row(monkeypatch):
         raise concurrent.futures.process.BrokenProcessPool
 
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", crash)
-    row = compiling.row_of_child(cases.every()[0])
-    assert "| linear | float32 | v5e:2x2 (4) | no: crash |" in accelerators.table([row], "training step")
-    assert accelerators.claims([row])[0].verdict == NOT
+    rows = [compiling.row_of_child(cases.every()[0]), *question.stored(accelerators.QUESTION.folder)["rows"]]
+    assert "| linear | float32 | v5e:2x2 (4) | no: crash |" in accelerators.table(rows, "training step")
+    assert accelerators.claims(rows)[0].verdict == NOT
 
 
 # ---- benchmarks
