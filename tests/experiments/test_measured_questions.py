@@ -129,29 +129,27 @@ def files(tmp_path_factory):
 
 def test_halves_share_no_example_and_scores_are_those_of_the_metrics(files):
     val, test = measured.halves(files, 0)
-    assert len(np.unique(np.concatenate([val.logits, test.logits]), axis=0)) == 400
-    np.testing.assert_array_equal(measured.halves(files, 0)[1].labels, test.labels)
-    assert (measured.halves(files, 1)[1].labels != test.labels).any()
-    found = measured.scores(*test)
+    assert len(np.unique(np.concatenate([val[0], test[0]]), axis=0)) == 400
+    np.testing.assert_array_equal(measured.halves(files, 0)[1][1], test[1])
+    assert (measured.halves(files, 1)[1][1] != test[1]).any()
+    scores = measured.scores(*test)
     for name in ("nll", "ece", "brier", "accuracy"):
-        assert found[name] == pytest.approx(float(getattr(calibration, name)(*test)), rel=1e-5)
+        assert scores[name] == pytest.approx(float(getattr(calibration, name)(*test)), rel=1e-5)
     with np.errstate(divide="ignore"):
-        found = measured.scores(np.log([[1.0, 0.0], [0.5, 0.5]]), np.array([1, 0]))
-    assert (found["zeros"], found["brier"]) == (0.5, pytest.approx((2 + 0.5) / 2))
-    assert found["nll"] == pytest.approx((23 * np.log(2) + np.log(2)) / 2)
+        scores = measured.scores(np.log([[1.0, 0.0], [0.5, 0.5]]), np.array([1, 0]))
+    assert (scores["zeros"], scores["brier"]) == (0.5, pytest.approx((2 + 0.5) / 2))
+    assert scores["nll"] == pytest.approx((23 * np.log(2) + np.log(2)) / 2)
 
 
 def test_methods_and_peers_are_fitted_on_the_same_halves(files, monkeypatch):
-    of = {"network": "own"}
-    [ours] = measured.fits(files, of | {"method": measured.PLAIN}, [0])
-    [theirs] = measured.fits(files, of | {"method": "scikit-learn temperature"}, [0])
-    assert theirs["nll"] == pytest.approx(ours["nll"], abs=1e-4)
-    [pooled] = measured.fits(files, of | {"method": "scikit-learn pooled isotonic"}, [0])
-    assert pooled["nll"] < measured.scores(*measured.halves(files, 0)[1])["nll"]
+    halves = measured.halves(files, 0)
     monkeypatch.setitem(peers.PEERS, "refusing", peers.Peer("scipy", "", lambda *_: 1 / 0, None))
-    [row] = measured.fits(files, of | {"method": "refusing"}, [0])
-    assert row["error"] == "ZeroDivisionError: division by zero"
-    rows = measured.by_criteria(files, "own", [0])
+    names = (measured.PLAIN, "scikit-learn temperature", "scikit-learn pooled isotonic", "refusing")
+    ours, theirs, isotonic, refused = (measured.of_method(name, *halves, 0)[0] for name in names)
+    assert theirs["nll"] == pytest.approx(ours["nll"], abs=1e-4)
+    assert isotonic["nll"] < measured.scores(*halves[1])["nll"]
+    assert refused["error"] == "ZeroDivisionError: division by zero"
+    rows = measured.of_splits(files, [0], {"network": "own"}, measured.by_criteria)
     assert rows[0]["nll"] == pytest.approx(ours["nll"])
     assert rows[0]["nll_difference"] == [0, 0, 0]
 
