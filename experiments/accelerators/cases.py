@@ -94,7 +94,7 @@ def config_of(module: Any, words: str, fields: Mapping[str, Any]) -> Any:
 
 
 def _training(module: Any, words: str, fields: Mapping[str, Any], layout: str = AT_ONCE) -> Callable:
-    def make(devices: Sequence[jax.Device]) -> Program:
+    def make(devices):
         made = programs.make_training(config_of(module, words, fields), layout=layout)
         return programs.training_step(made, devices)
 

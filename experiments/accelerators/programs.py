@@ -45,7 +45,7 @@ def whole_measurement(config: Any, devices: Devices, *, what: str) -> Program:
         "lambda_max": partial(curvature.lambda_max, max_products=settings.max_products, tolerance=settings.tolerance),
     }[what]
 
-    def measured(key: jax.Array, zeros: PyTree, *rest: PyTree) -> PyTree:
+    def measured(key, zeros, *rest):
         point = jax.tree.map(jnp.zeros_like, zeros)
         return estimate(lambda vector: add_product(point, vector, *rest), zeros, key)
 
@@ -58,7 +58,7 @@ def grid_search(examples: int, classes: int, devices: Devices) -> Program:
     """The plain search: ECE and NLL at 10 gammas times 500 temperatures, on one device."""
     grid = np.float32(search.GAMMAS), np.float32(search.TEMPERATURES)
 
-    def surfaces(logits: jax.Array, labels: jax.Array) -> PyTree:
+    def surfaces(logits, labels):
         return search.plain_surfaces(checks.predicted_logits(logits, labels), *grid)
 
     return Program(jax.jit(surfaces), _examples(examples, classes, devices))
@@ -67,7 +67,7 @@ def grid_search(examples: int, classes: int, devices: Devices) -> Program:
 def bootstrap(examples: int, classes: int, devices: Devices) -> Program:
     """The bootstrap of the ECE by 1,000 resamples, on one device."""
 
-    def resampled(logits: jax.Array, labels: jax.Array) -> PyTree:
+    def resampled(logits, labels):
         log_probs = jax.nn.log_softmax(logits)
         return calibration.bootstrap(calibration.ece, log_probs, labels, jax.random.PRNGKey(0), 1000)
 
@@ -93,7 +93,7 @@ def _laid_out(tree: PyTree, devices: Devices, *, spread: bool = False) -> PyTree
     """Shapes with the layout of `parallel.spread`, examples filled up to a multiple of the devices, or `everywhere`."""
     layout = NamedSharding(Mesh(np.asarray(devices), (parallel.AXIS,)), PartitionSpec(*[parallel.AXIS] * spread))
 
-    def of_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
+    def of_leaf(leaf):
         rows = (-(-leaf.shape[0] // len(devices)) * len(devices), *leaf.shape[1:]) if spread else leaf.shape
         return leaf.update(shape=rows, sharding=layout)
 

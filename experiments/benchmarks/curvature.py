@@ -8,7 +8,6 @@ from experiments import timing
 from experiments.benchmarks import pytorch
 from experiments.numbers import markdown
 from focalgeo import curvature, losses, models, trees
-from focalgeo.types import Array, PyTree
 
 NETWORKS = {  # name -> model, options, image shape, batch: that of the papers' image recipes
     "digits MLP": ("mlp", {"hidden": (32, 32)}, (8, 8, 1), 359),
@@ -31,13 +30,13 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     variables = dict(jax.jit(model.init)(keys[2], x[:2]))
     params = variables.pop("params")
 
-    def loss(params: PyTree, vector: PyTree, key: Array, x: Array, y: Array) -> Array:
+    def loss(params, vector, key, x, y):
         return losses.cross_entropy(model.apply({"params": params, **variables}, x), y).mean()
 
-    def product(params: PyTree, vector: PyTree, *rest: Array) -> PyTree:
+    def product(params, vector, *rest):
         return curvature.hvp(lambda at: loss(at, vector, *rest), params, vector)
 
-    def regularised(params: PyTree, vector: PyTree, key: Array, *examples: Array) -> Array:
+    def regularised(params, vector, key, *examples):
         value, trace = curvature.value_and_trace(lambda at: loss(at, vector, key, *examples), params, key)
         return value + WEIGHT * trace
 

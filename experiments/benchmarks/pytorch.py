@@ -41,7 +41,7 @@ def papers_way(logits: np.ndarray, labels: np.ndarray) -> Point:
     """The published search's steps at one point, written anew: edges from the sorted confidences, a mask per bin."""
     logits, labels = torch.from_numpy(logits), torch.from_numpy(labels).long()
 
-    def point(gamma: float, temperature: float) -> tuple[float, float]:
+    def point(gamma, temperature):
         q = torch.softmax(logits / temperature, dim=1).clip(1e-12, 1 - 1e-12)
         h = q / ((1 - q) ** gamma - gamma * q * (1 - q) ** (gamma - 1) * torch.log(q))
         p = h / h.sum(dim=1, keepdim=True)
@@ -64,7 +64,7 @@ def lean_loop(logits: np.ndarray, labels: np.ndarray) -> Point:
     logits, labels = torch.from_numpy(logits), torch.from_numpy(labels).long()[:, None]
     hits = (logits.argmax(dim=1) == labels[:, 0]).float()
 
-    def point(gamma: float, temperature: float) -> tuple[float, float]:
+    def point(gamma, temperature):
         log_q = torch.log_softmax(logits / temperature, dim=1)
         q = log_q.exp()
         rest = (1 - q).clamp_(min=1e-7)
@@ -134,10 +134,10 @@ def curvature_calls(name: str, params: PyTree, x: Array, y: Array) -> dict[str, 
     vector = [torch.randn_like(leaf) for leaf in leaves]
     signs = [torch.randint_like(leaf, 2) * 2 - 1 for leaf in leaves]
 
-    def gradient(create_graph: bool = False) -> Any:
+    def gradient(create_graph=False):
         return torch.autograd.grad(loss_of(model(data[0]), data[1]), leaves, create_graph=create_graph)
 
-    def regularised() -> None:
+    def regularised():
         value = loss_of(model(data[0]), data[1])
         slopes = torch.autograd.grad(value, leaves, create_graph=True)
         product = torch.autograd.grad(slopes, leaves, signs, create_graph=True)
@@ -171,7 +171,7 @@ def training_steps(name: str, params: PyTree, x: Array, y: Array, config: Any) -
         optimiser = torch.optim.SGD(model.parameters(), fused=True, **rule)
         forward = model if mode == "eager" else torch.compile(model, mode=mode)
 
-        def steps(count: int, forward=forward, optimiser=optimiser) -> None:
+        def steps(count, forward=forward, optimiser=optimiser):
             for _ in range(count):
                 optimiser.zero_grad()
                 with torch.autocast(device.type, torch.bfloat16, enabled=low):

@@ -23,7 +23,7 @@ NETWORKS = {  # name -> config, fields, steps of a timed call
 def wall() -> dict[str, Any]:
     """Seconds from command to report: one sweep, and each of its members as a run of the main job, one by one."""
 
-    def seconds(**fields: Any) -> float:
+    def seconds(**fields):
         named = {name.replace("__", "."): value for name, value in fields.items()}
         with tempfile.TemporaryDirectory() as folder:
             return round(timing.timed(lambda: jobs.trained(CONFIG, Path(folder) / "run", named))[0], 2)

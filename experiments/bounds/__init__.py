@@ -125,7 +125,7 @@ def distances_table(runs):
 def bounds_table(runs, finite: list[dict]):
     """The bounds by gamma beside the test errors, %, means over seeds, or over groups of networks."""
 
-    def shares(runs: pd.DataFrame, *names: str) -> list[str]:
+    def shares(runs, *names):
         return [shown(interval(runs[name]).clipped(0, 1), scale=100) for name in names]
 
     rows = []

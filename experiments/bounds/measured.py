@@ -117,7 +117,7 @@ def measure(out: Path, seeds: int) -> list[dict[str, Any]]:
 def largest_gradients(params: PyTree, gamma: float, x: Array, y: Array) -> tuple[Array, Array]:
     """Largest norm over examples of the focal loss's gradient, in logits and in parameters."""
 
-    def of_example(x: Array, y: Array) -> tuple[Array, Array]:
+    def of_example(x, y):
         in_logits = jax.grad(losses.focal_loss)(apply(params, x[None])[0], y, gamma)
         in_params = jax.grad(lambda at: losses.focal_loss(apply(at, x[None])[0], y, gamma))(params)
         return jnp.linalg.norm(in_logits), trees.norm(in_params)
@@ -145,7 +145,7 @@ def distances(params: PyTree, key: Array, x: Array, y: Array) -> dict[str, list[
     random = [trees.gaussian(drawn, params) for drawn in jax.random.split(key, DIRECTIONS)]
     kinds = {"random": random, "uphill": [jax.grad(mean_loss)(params, x, y)]}
 
-    def mean(directions: list[PyTree], distance: float) -> float:
+    def mean(directions, distance):
         return float(np.exp(np.mean([np.log(ratio(params, direction, distance, x)) for direction in directions])))
 
     return {kind: [mean(directions, distance) for distance in DISTANCES] for kind, directions in kinds.items()}
@@ -155,7 +155,7 @@ def distances(params: PyTree, key: Array, x: Array, y: Array) -> dict[str, list[
 def drawn_error(params: PyTree, sigma: float, key: Array, x: Array, y: Array) -> Array:
     """The mean error of DRAWS networks of a Gaussian about this one."""
 
-    def of_draw(key: Array) -> Array:
+    def of_draw(key):
         noise = trees.gaussian(key, params)
         return error(jax.tree.map(lambda leaf, more: leaf + sigma * more, params, noise), x, y)
 
@@ -200,7 +200,7 @@ def binomial_upper(mean: float, draws: int, delta: float) -> float:
     By kl(mean || expectation) <= log(1 / delta) / draws, Chernoff's bound.
     """
 
-    def excess(expected: float) -> float:
+    def excess(expected):
         divergence = special.rel_entr(mean, expected) + special.rel_entr(1 - mean, 1 - expected)
         return min(divergence, 1e9) - np.log(1 / delta) / draws
 

@@ -36,7 +36,7 @@ FITTED = (
 def measure(val: halves.Pair, test: halves.Pair) -> dict[str, Any]:
     """A run of the same form as the cells', of fits on val; a fit that ends at the grid's end gamma -0.5 may."""
 
-    def metrics(log_probs: Any) -> dict[str, float]:
+    def metrics(log_probs):
         return {
             name: float(value) for name, value in calibration.all_metrics(log_probs, test[1], names=METRICS).items()
         }
@@ -200,7 +200,7 @@ def methods_table(cells, others):
         "NLL, focal vector scaling less focal T": ("nll", "focal_vector_scaling/nll", f"{FOCAL_T}/nll"),
     }
 
-    def less(own: pd.DataFrame, name: str, one: str, other: str) -> str:
+    def less(own, name, one, other):
         return shown(mean(metric(own, one, name) - metric(own, other, name), own), signed=True)
 
     columns = {head: lambda own, pair=pair: less(own, *pair) for head, pair in pairs.items()}

@@ -57,13 +57,13 @@ def measure(surface: Surface, draws: int) -> list[dict[str, Any]]:
     below = (eigenvalues[:, None] <= points).mean(0)
     of = (curvature.linearized_hvp(surface.loss, surface.params), surface.params)
 
-    def distribution(key: jax.Array, probes: int, steps: int) -> Any:
+    def distribution(key, probes, steps):
         density = curvature.spectral_density(*of, key, num_probes=probes, steps=steps)
         return curvature.cumulative_distribution(density, jnp.asarray(points, jnp.float32))
 
     rows, errors = [], {}
 
-    def add(name: str, estimate: Callable, products: int, truth: Any, scale: float, **more: Any) -> None:
+    def add(name, estimate, products, truth, scale, **more):
         found = _of_keys(estimate, keys)
         away = np.maximum(found.low - truth, truth - found.high) <= ROUNDING * scale  # as near as float32 tells apart
         errors[name, products] = found.value - truth

@@ -81,7 +81,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         workdir = cell.workdir(flags.cells)
         name = f"{TASKS[cell.task].title}, {stored.LOSSES[cell.loss]}"
 
-        def make(out: Path, workdir: Path = workdir, name: str = name, seed: int = cell.seed) -> list[dict[str, Any]]:
+        def make(out, workdir=workdir, name=name, seed=cell.seed):
             predicted = [records.read_predictions(workdir, split) for split in ("val", "test")]
             pairs = [(outputs.logits, outputs.labels) for outputs in predicted]
             return [{"set": name, "kind": "seeds", "seed": seed, "parts": measured(*pairs)}]

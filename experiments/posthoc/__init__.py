@@ -124,7 +124,7 @@ def _simulated(simulation: list[dict], heads: Sequence[str], cells: Callable[[di
 def simulation_table(simulation) -> str:
     """What was chosen, in percent of the repetitions."""
 
-    def cells(cell: dict, right: str) -> list[str]:
+    def cells(cell, right):
         order, shares = list(METHODS), 100 * pd.Series(cell["chosen"]) / cell["repetitions"]
         sides = shares.groupby([np.sign(order.index(name) - order.index(right)) for name in shares.index]).sum()
         most = shares.sort_values(ascending=False, kind="stable")
@@ -137,7 +137,7 @@ def simulation_table(simulation) -> str:
 def excess_table(simulation) -> str:
     """The mean excess NLL over the truth, in thousandths of a nat."""
 
-    def cells(cell: dict, right: str) -> list[str]:
+    def cells(cell, right):
         rules = ("uncalibrated", PLAIN, right, "chosen", "at_least_temperature", "least")
         return [f"{abs(1000 * cell['excess'][rule]):.1f}" for rule in rules]
 

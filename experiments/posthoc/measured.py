@@ -131,7 +131,7 @@ def of_method(method: str, val: Half, test: Half, seed: int) -> list[dict[str, A
 def less(log_probs: Any, against: Any, labels: np.ndarray, seed: int) -> dict[str, list[float]]:
     """Metrics of one method less those of another, with their 95% intervals by the bootstrap."""
 
-    def metrics(log_probs: Any, labels: Any, mask: Any = None) -> dict[str, Any]:
+    def metrics(log_probs, labels, mask=None):
         return {name: calibration.METRICS[name].function(log_probs, labels, mask=mask) for name in COMPARED}
 
     pairs = calibration.paired_bootstrap(metrics, log_probs, against, labels, jax.random.key(seed), NUM_RESAMPLES)
@@ -171,7 +171,7 @@ def drawn(truth: str, classes: int, examples: int, seed: int) -> tuple[Half, np.
         scales = np.exp(SCALE_SPREAD * generator.standard_normal(classes))
         biases = BIAS_SPREAD * generator.standard_normal(classes)
 
-    def true(logits: np.ndarray) -> np.ndarray:
+    def true(logits):
         log_probs = log_softmax(logits, axis=1)
         if truth == "focal map":  # what a model minimises the focal loss to is q; its truth is the focal map of q
             return np.asarray(calibration.focal_calibration(log_probs, GAMMA), np.float64)

@@ -24,7 +24,7 @@ class Peer(NamedTuple):
 
 
 def _probmetrics(name: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
-    def fit(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
+    def fit(log_probs, labels):
         from probmetrics.calibrators import get_calibrator
 
         fitted = get_calibrator(name).fit(np.exp(log_probs), labels.astype(np.int64))
@@ -36,7 +36,7 @@ def _probmetrics(name: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
 def _sklearn(method: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
     """CalibratedClassifierCV around a frozen classifier whose decision function is its input."""
 
-    def fit(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
+    def fit(log_probs, labels):
         classes = log_probs.shape[1]
         given = linear_model.LogisticRegression()
         given.classes_, given.coef_, given.intercept_ = np.arange(classes), np.eye(classes), np.zeros(classes)
@@ -52,7 +52,7 @@ def _pooled_isotonic(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
     fitted = isotonic.IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
     fitted.fit(np.exp(log_probs).ravel(), came_true.ravel())
 
-    def predict(test: np.ndarray) -> np.ndarray:
+    def predict(test):
         probs = fitted.predict(np.exp(test).ravel()).reshape(test.shape).astype(np.float64)
         return probs / probs.sum(1, keepdims=True)
 
@@ -60,7 +60,7 @@ def _pooled_isotonic(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
 
 
 def _netcal(name: str, dtype: type, **options: int) -> Callable[[np.ndarray, np.ndarray], Predict]:
-    def fit(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
+    def fit(log_probs, labels):
         import netcal.binning
         import netcal.scaling
 
@@ -100,7 +100,7 @@ def fitted(name: str, log_probs: np.ndarray, labels: np.ndarray) -> Predict:
         warnings.simplefilter("ignore")  # deprecations inside other libraries
         predict = PEERS[name].fit(log_probs, labels)
 
-    def predict_log(test: np.ndarray) -> np.ndarray:
+    def predict_log(test):
         with np.errstate(divide="ignore"):  # isotonic regression and histograms say 0
             return np.log(np.asarray(predict(test), np.float64))
 
