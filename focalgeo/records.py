@@ -79,7 +79,7 @@ def write_json(path: Workdir, value: Any) -> None:
 
 
 def write_manifest(workdir: Workdir, manifest: Mapping[str, Any]) -> None:
-    """Write manifest.json; job/provenance.py makes the manifest."""
+    """Write manifest.json; job/start.py and job/calibrate.py make the manifest."""
     write_json(Path(workdir) / MANIFEST, manifest)
 
 

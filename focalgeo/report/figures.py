@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 from msgspec.structs import replace
 
-from focalgeo.report import primitives
+from focalgeo.report import style
 from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
@@ -125,30 +125,30 @@ def diagram(
     if ax is None:
         figure = Figure(figsize=(3.2, 3.4) if small else (4.1, 4.7))
         top, beneath = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
-    style = {"ax": top, "label": true, "error_label": f"95% interval of {true}"}
-    primitives.bars(lower, upper, share, low, high, colour=colour, **style)
-    style = {"ax": top, "label": "gap to confidence", "kind": "hatched", "bottom": np.minimum(share, confidence)}
-    primitives.bars(lower, upper, np.abs(share - confidence), colour="muted", **style)
+    look = {"ax": top, "label": true, "error_label": f"95% interval of {true}"}
+    style.bars(lower, upper, share, low, high, colour=colour, **look)
+    look = {"ax": top, "label": "gap to confidence", "kind": "hatched", "bottom": np.minimum(share, confidence)}
+    style.bars(lower, upper, np.abs(share - confidence), colour="muted", **look)
     inset = 0.04 * (upper - lower)
     ends = (lower + inset, upper - inset)
     top.hlines(confidence, *ends, color=COLOURS["ink"], linewidth=1.2, label="mean confidence", zorder=2)
     top.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
     top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
-    primitives.number_ticks(top.yaxis, scale=100, unit="%")
+    style.number_ticks(top.yaxis, scale=100, unit="%")
     if beneath is not None:
         (counts,) = values_of(bins, sizes)
-        primitives.bars(lower, upper, counts, ax=beneath, colour=colour)
+        style.bars(lower, upper, counts, ax=beneath, colour=colour)
         least = 1 if sizes == "n" else min(0.01, *counts)
         beneath.set(xlabel=predicted, ylabel={"n": "examples"}.get(sizes, sizes), yscale="log")
         beneath.set_ylim(0.6 * least, max(6 * max(counts), 1.6) if sizes == "n" else 1.6)
         beneath.yaxis.set_major_locator(LogLocator(numticks=4))
         beneath.minorticks_off()
-        primitives.number_ticks(beneath.yaxis, **({} if sizes == "n" else {"scale": 100, "unit": "%"}))
-        primitives.number_ticks(beneath.xaxis, scale=100, unit="%")
+        style.number_ticks(beneath.yaxis, **({} if sizes == "n" else {"scale": 100, "unit": "%"}))
+        style.number_ticks(beneath.xaxis, scale=100, unit="%")
     if small:
         top.set(xticks=_HALVES, yticks=_HALVES)
     elif beneath is not None:
-        primitives.legend(top, loc="outside upper center")
+        style.legend(top, loc="outside upper center")
         for x, count in zip((lower + upper) / 2, counts, strict=True) if sizes == "n" else ():
             text = (
                 f"{count:.0f}" if count < 1000 else f"{count / 1000:.1f}k" if count < 9950 else f"{count / 1000:.0f}k"
@@ -178,13 +178,13 @@ def estimates(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes
     kind, label = ESTIMATES[name]
     present = measured(rows, kind, name)
     (values,), ends = values_of(present, "value"), np.array([bounds(row) for row in present]).T
-    style = {"titles": [measured_title(row) for row in present], "colours": [loss_colour(row.loss) for row in present]}
-    ax = primitives.intervals(values, *ends, size=7, ax=ax, **style)
+    look = {"titles": [measured_title(row) for row in present], "colours": [loss_colour(row.loss) for row in present]}
+    ax = style.intervals(values, *ends, size=7, ax=ax, **look)
     for level, value in enumerate(values):
         text = {"textcoords": "offset points", "ha": "center", "fontsize": 8.5}
         ax.annotate(significant(value), (value, -level), (0, 8), **text)
     ax.set_xlabel(label)
-    primitives.number_ticks(ax.xaxis, 5)
+    style.number_ticks(ax.xaxis, 5)
     return ax
 
 
@@ -201,19 +201,19 @@ def courses(
 
     beside: the title of a legend to the right of the axes.
     """
-    ax = ax or primitives.new_axes(*((4.6, 3.4) if beside else ()))
+    ax = ax or style.new_axes(*((4.6, 3.4) if beside else ()))
     for title, (rows, colour, linestyle) in lines.items():
         rows = latest_by(rows, across)
         ends = np.array([bounds(row) for row in rows if isinstance(row, Eigenvalue | Trace)]).T
-        style = {"label": title, "colour": colour, "linestyle": linestyle, "error": "bars"}
-        primitives.bands(*values_of(rows, across, "value"), *ends, marker=marks(rows), ax=ax, **style)
+        look = {"label": title, "colour": colour, "linestyle": linestyle, "error": "bars"}
+        style.bands(*values_of(rows, across, "value"), *ends, marker=marks(rows), ax=ax, **look)
     _label_steps(ax, across)
     values = [row.value for rows, *_ in lines.values() for row in rows]
     ax.set_ylabel(label)
     ax.set_ylim(min(0, *values), 1.06 * max(values) or 1.0)
     if len(lines) > 1:
         where = {"columns": 1, "loc": "outside right upper", "title": beside} if beside else {}
-        primitives.legend(ax, **where)
+        style.legend(ax, **where)
     return ax
 
 
@@ -237,7 +237,7 @@ def marks(rows: Sequence[Row]) -> str | None:
 def _label_steps(ax: Axes, what: str = "step") -> None:
     ax.set_xlabel(what)
     ax.set_xlim(left=0)
-    primitives.number_ticks(ax.xaxis, 5, whole=True)
+    style.number_ticks(ax.xaxis, 5, whole=True)
 
 
 @styled()
@@ -249,33 +249,31 @@ def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | 
     train, val = (latest_by(select(rows, Scalar, name=name, split=split), "step") for split in ("train", "val"))
     if not train and not val:
         return None
-    ax, values = ax or primitives.new_axes(), [row.value for row in (*train, *val)]
+    ax, values = ax or style.new_axes(), [row.value for row in (*train, *val)]
     batches, width = batches_of_row(train), len(train) // 50 * 2 + 1
     smooth = len(train) >= 100 and name != "learning_rate"
     label = f"training, {f'mean of {batches} batches' if batches > 1 else 'single batches'}"
     steps, means = values_of(train, "step", "value")
     if train:
-        primitives.bands(steps, means, label=label, marker=marks(train), faint=smooth, ax=ax)
+        style.bands(steps, means, label=label, marker=marks(train), faint=smooth, ax=ax)
     if smooth:
         means = [np.convolve(numbers, np.full(width, 1 / width), mode="valid") for numbers in (steps, means)]
-        primitives.bands(*means, label=f"moving mean of {width} such rows", ax=ax)
+        style.bands(*means, label=f"moving mean of {width} such rows", ax=ax)
     if val:
-        primitives.bands(
-            *values_of(val, "step", "value"), colour="orange", marker=marks(val), label="validation", ax=ax
-        )
+        style.bands(*values_of(val, "step", "value"), colour="orange", marker=marks(val), label="validation", ax=ax)
     _label_steps(ax)
     ax.set_ylabel(_LABELS.get(name, name))
     if name == "accuracy":
-        primitives.number_ticks(ax.yaxis, scale=100, unit="%")
+        style.number_ticks(ax.yaxis, scale=100, unit="%")
     elif name == "learning_rate":
         ax.set_ylim(0, 1.1 * max(values) or 1.0)
-        primitives.number_ticks(ax.yaxis)
+        style.number_ticks(ax.yaxis)
     elif min(values) > 0:  # no logarithm else
-        primitives.logarithmic_ticks(ax, "y", values)
+        style.logarithmic_ticks(ax, "y", values)
     else:
         ax.set_ylabel("loss (nats)")
     if name != "learning_rate":
-        primitives.legend(ax)
+        style.legend(ax)
     return ax
 
 
@@ -294,7 +292,7 @@ def outcomes(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes 
     if name == "true_class_probability":
         ax.set_ylim(0, 1.02)
     elif min(values) > 0 and max(values) > 10 * min(values):
-        primitives.logarithmic_ticks(ax, "y", values)
+        style.logarithmic_ticks(ax, "y", values)
         ax.autoscale(axis="y")
     return ax
 
@@ -305,13 +303,13 @@ def _outline(rows: Sequence[Row], ax: Axes, colour: str, label: str) -> None:
     lower, upper, shares = values_of(bins, "lower", "upper", "value")
     errors = [getattr(row, "stderr", math.nan) for row in bins]
     ends = (np.maximum(shares - errors, 0), shares + errors) if isinstance(bins[0], DensityBin) else ()
-    primitives.bars(lower, upper, shares, *ends, ax=ax, colour=colour, label=label, kind="outline")
+    style.bars(lower, upper, shares, *ends, ax=ax, colour=colour, label=label, kind="outline")
 
 
 @styled()
 def gradient_norms(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
     """Draw the share of examples per bin of gradient norm at the first, a middle and the last epoch measured."""
-    rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), ax or primitives.new_axes()
+    rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), ax or style.new_axes()
     epochs = sorted({row.epoch for row in rows})
     middle = min(epochs, key=lambda epoch: abs(epoch - (epochs[0] * epochs[-1]) ** 0.5))
     drawn = sorted({epochs[0], middle, epochs[-1]})
@@ -319,30 +317,30 @@ def gradient_norms(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -
         # The first of all bins begins at 0, which has no logarithm.
         bins = [replace(row, lower=row.lower or row.upper / 2) for row in rows if row.epoch == epoch]
         _outline(bins, ax, colour, f"epoch {plain(epoch)}")
-    primitives.logarithmic_ticks(ax, "x", (1, 10), power_of_ten)
-    primitives.number_ticks(ax.yaxis, scale=100, unit="%")
+    style.logarithmic_ticks(ax, "x", (1, 10), power_of_ten)
+    style.number_ticks(ax.yaxis, scale=100, unit="%")
     ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
     ax.set_ylim(bottom=0)
-    primitives.legend(ax, columns=3)
+    style.legend(ax, columns=3)
     return ax
 
 
 @styled()
 def density(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
     """Draw the share of eigenvalues per bin for each loss, with one standard error, both axes logarithmic beyond 0."""
-    rows, ax = select(rows, DensityBin, split=split), ax or primitives.new_axes(6.4, 3.3)
+    rows, ax = select(rows, DensityBin, split=split), ax or style.new_axes(6.4, 3.3)
     largest = max(max(abs(row.lower), abs(row.upper)) for row in rows)
     ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * largest)
     for loss in dict.fromkeys(row.loss for row in rows):
         _outline(select(rows, DensityBin, loss=loss), ax, loss_colour(loss), loss_title(loss))
     met = [row.value for row in rows if row.value > 1e-7] or [1.0]  # rounding alone makes shares below that
-    primitives.logarithmic_ticks(ax, "y", met, power_of_ten)
+    style.logarithmic_ticks(ax, "y", met, power_of_ten)
     ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues", ylim=(0.4 * min(met), min(2.5 * max(met), 1.6)))
     low, high = ax.get_xlim()
     powers = 10.0 ** (np.floor(np.log10(largest)) - np.arange(3))  # on both sides, from the linear part outwards
     ticks = [tick for tick in (*-powers, 0.0, *powers) if low <= tick <= high]
-    primitives.fixed_ticks(ax.xaxis, ticks, lambda value: significant(value, 1))
-    primitives.legend(ax)
+    style.fixed_ticks(ax.xaxis, ticks, lambda value: significant(value, 1))
+    style.legend(ax)
     return ax
 
 
@@ -363,7 +361,7 @@ def search_surface(
     label, show = ("ECE on validation", lambda value: f"{100 * value:.2g}%")
     if criterion == "nll":
         label, show = "NLL on validation (nats)", lambda value: significant(value, 2)
-    ax = primitives.surface(temperatures[near], gammas, surface[:, near], label=label, show=show, ax=ax)
+    ax = style.surface(temperatures[near], gammas, surface[:, near], label=label, show=show, ax=ax)
     dots = {"markersize": 3.2, "markeredgecolor": COLOURS["ink"], "markeredgewidth": 0.5, "color": LIGHT}
     ax.plot(best, np.arange(len(gammas)), "o", label="best T of each γ", **dots)
     run = Run(rows, {})
@@ -374,10 +372,10 @@ def search_surface(
         fitted = run.fits(Column(method, criterion))
         if "temperature" in fitted:  # perhaps between the rows of gammas
             level = np.interp(fitted.get("calibration_gamma", 0.0), gammas, np.arange(len(gammas)))
-            style = {"markersize": size, "markeredgecolor": LIGHT, "markeredgewidth": 1.3, "linestyle": "none"}
-            ax.plot(fitted["temperature"], level, marker, color=COLOURS[colour], label=f"{title} scaling", **style)
+            look = {"markersize": size, "markeredgecolor": LIGHT, "markeredgewidth": 1.3, "linestyle": "none"}
+            ax.plot(fitted["temperature"], level, marker, color=COLOURS[colour], label=f"{title} scaling", **look)
     ax.set(xlabel="temperature T", ylabel="calibration γ (0: temperature scaling)")
-    primitives.legend(ax, loc="outside lower center")
+    style.legend(ax, loc="outside lower center")
     return ax
 
 
@@ -420,9 +418,9 @@ def differences(run: Run, split: str = "test", *, criterion: str = "nll") -> Axe
         draw_differences(list(rows.values()), title, ax=ax)
     where = blended_transform_factory(both[0].transAxes, both[0].transData)
     box = {"facecolor": COLOURS["paper"], "edgecolor": "none", "pad": 1}
-    style = {"fontsize": 8.5, "va": "center", "fontweight": "bold", "clip_on": False, "in_layout": False, "zorder": 5}
+    look = {"fontsize": 8.5, "va": "center", "fontweight": "bold", "clip_on": False, "in_layout": False, "zorder": 5}
     for level, title in enumerate(found["nll"]):  # above its row, over both panels: the numbers keep the width
-        both[1].text(0, 0.36 - level, title, transform=where, bbox=box, **style)
+        both[1].text(0, 0.36 - level, title, transform=where, bbox=box, **look)
     both[0].set_ylim(0.7 - len(found["nll"]), 0.5)
     return both[0]
 
@@ -440,17 +438,17 @@ def draw_differences(rows: Sequence[Sequence[Difference | None]], title: Title, 
             if max(abs(row.low), abs(row.high)) > reach:
                 side = math.copysign(1, row.value)
                 text = f"{signed(row, title)} ▶" if side > 0 else f"◀ {signed(row, title)}"
-                style = {"ha": "right" if side > 0 else "left", "va": "center", "fontsize": 8}
-                ax.text(0.99 * side * reach, height - level, text, color=COLOURS[name], **style)
+                look = {"ha": "right" if side > 0 else "left", "va": "center", "fontsize": 8}
+                ax.text(0.99 * side * reach, height - level, text, color=COLOURS[name], **look)
             else:
-                ends, style = ([row.low], [row.high]), {"filled": size == 6, "size": size, "colours": name}
-                primitives.intervals([row.value], *ends, levels=[height - level], ax=ax, **style)
+                ends, look = ([row.low], [row.high]), {"filled": size == 6, "size": size, "colours": name}
+                style.intervals([row.value], *ends, levels=[height - level], ax=ax, **look)
     unit = {"%": "percentage points"}.get(title.unit, title.unit)
     ax.set(xlim=(-reach, reach), xlabel=", ".join(filter(None, (title.title, unit))))
     better = "← better" if title.best == "low" else "better →"
     ax.set_title(better, fontsize=8.5, fontweight="normal", color=COLOURS["muted"])
     ax.xaxis.set_major_locator(MaxNLocator(4, symmetric=True))
-    primitives.number_ticks(ax.xaxis, scale=title.scale)
+    style.number_ticks(ax.xaxis, scale=title.scale)
     ax.tick_params(axis="y", left=False, labelleft=False)
     ax.spines["left"].set_visible(False)
     return ax
@@ -482,11 +480,11 @@ def class_differences(run: Run, gaps: Mapping[Column, Mapping[str, Metric]], *, 
     }
     threshold = NormalDist().inv_cdf(1 - 0.025 / len(far))
     classes = sorted(far, key=lambda name: -far[name])[:MOST_CLASSES]
-    ax = ax or primitives.new_axes(4.3, 1.3 + (0.12 + 0.14 * len(gaps)) * len(classes))
+    ax = ax or style.new_axes(4.3, 1.3 + (0.12 + 0.14 * len(gaps)) * len(classes))
     for number, (column, rows) in enumerate(gaps.items()):
         height = 0.39 - 0.78 / len(gaps) * (number + 0.5)
         line = {height - place: rows[name] for place, name in enumerate(classes) if name in rows}
-        primitives.intervals(
+        style.intervals(
             *values_of(list(line.values()), "value", "low", "high"),
             levels=list(line),
             colours=run.method_colour(column.method),
@@ -498,6 +496,6 @@ def class_differences(run: Run, gaps: Mapping[Column, Mapping[str, Metric]], *, 
     ax.set_yticks([-place for place in range(len(classes))], [f"class {name}" for name in classes])
     ax.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
     ax.set(ylim=(0.55 - len(classes), 0.55), xlabel="mean probability less share, percentage points")
-    primitives.number_ticks(ax.xaxis, 5, scale=100)
-    primitives.legend(ax, columns=1)
+    style.number_ticks(ax.xaxis, 5, scale=100)
+    style.legend(ax, columns=1)
     return ax

@@ -12,7 +12,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from msgspec.structs import replace
 
-from focalgeo.report import figures, primitives
+from focalgeo.report import figures, style
 from focalgeo.report.calibration import PRINTED
 from focalgeo.report.sections import (
     NOTHING,
@@ -168,7 +168,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate 
 @styled()
 def along_axis(rows: Sequence[Row], sweep: Sweep, quantities: Sequence[Quantity], *, ax: Axes | None = None) -> Axes:
     """Draw quantities of one figure against the axis: mean, interval, every seed."""
-    ax, (_, _, label, unit) = ax or primitives.new_axes(), quantities[0].figure
+    ax, (_, _, label, unit) = ax or style.new_axes(), quantities[0].figure
     for quantity in quantities:
         members = quantity.by_member(rows, sweep)
         for line, linestyle in zip(sweep.lines, LINESTYLES * len(sweep.lines), strict=False):
@@ -176,19 +176,19 @@ def along_axis(rows: Sequence[Row], sweep: Sweep, quantities: Sequence[Quantity]
             places = [place for place, values in enumerate(seeds) if values]
             means = [mean(seeds[place]) for place in places]
             low, high = ([np.nan if m.low is None else m[end] for m in means] for end in (2, 3))
-            style = {"colour": quantity.colour, "linestyle": linestyle, "marker": "o", "error": "bars", "ax": ax}
+            look = {"colour": quantity.colour, "linestyle": linestyle, "marker": "o", "error": "bars", "ax": ax}
             title = joined(quantity.label, sweep.line_title(line))
-            primitives.bands(places, [m.value for m in means], low, high, label=title, **style)
-            style = {"color": ax.lines[-1].get_color(), "alpha": 0.45, "markersize": 7}
+            style.bands(places, [m.value for m in means], low, high, label=title, **look)
+            look = {"color": ax.lines[-1].get_color(), "alpha": 0.45, "markersize": 7}
             for place in places:
-                ax.plot([place] * len(seeds[place]), seeds[place], "_", **style)
+                ax.plot([place] * len(seeds[place]), seeds[place], "_", **look)
     every = -(-len(sweep.values) // _MOST_TICKS)
     ax.set_xticks(range(0, len(sweep.values), every), sweep.texts[::every])
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=label)
-    primitives.number_ticks(ax.yaxis, 6, scale=100 if unit else 1, unit=unit)
+    style.number_ticks(ax.yaxis, 6, scale=100 if unit else 1, unit=unit)
     ax.grid(visible=False, axis="x")
     if len(quantities) * len(sweep.lines) > 1:
-        primitives.legend(ax)
+        style.legend(ax)
     return ax
 
 
@@ -200,7 +200,7 @@ def _shades(sweep: Sweep) -> dict[Any, tuple]:
 @styled()
 def scatter(rows: Sequence[Row], sweep: Sweep, across: Quantity, up: Quantity, *, ax: Axes | None = None) -> Axes:
     """Draw a share against a trace, a point for each member and seed, one colour for each value of the axis."""
-    ax, drawn = ax or primitives.new_axes(4.6, 3.4), []
+    ax, drawn = ax or style.new_axes(4.6, 3.4), []
     x, y = (quantity.by_member(rows, sweep) for quantity in (across, up))
     for value, shade in _shades(sweep).items():
         members = [(line, value) for line in sweep.lines if (line, value) in x and (line, value) in y]
@@ -210,9 +210,9 @@ def scatter(rows: Sequence[Row], sweep: Sweep, across: Quantity, up: Quantity, *
         drawn += [point[0] for point in points]
     ax.set(xlabel=f"trace of cross-entropy's Hessian on {across.fields['split']}", ylabel="ECE on test, as trained")
     if drawn and min(drawn) > 0:
-        primitives.logarithmic_ticks(ax, "x", drawn)
-    primitives.number_ticks(ax.yaxis, scale=100, unit="%")
-    primitives.legend(ax, columns=1, loc="outside right upper", title=AXES[sweep.axis][0].partition(" of ")[0])
+        style.logarithmic_ticks(ax, "x", drawn)
+    style.number_ticks(ax.yaxis, scale=100, unit="%")
+    style.legend(ax, columns=1, loc="outside right upper", title=AXES[sweep.axis][0].partition(" of ")[0])
     return ax
 
 
