@@ -1,7 +1,6 @@
 """A sweep in one program against separate runs: wall time from command to report, and steps of its members."""
 
 import tempfile
-from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -14,6 +13,7 @@ from experiments import jobs, programs, timing
 from experiments.numbers import markdown, plain
 
 CONFIG, GAMMAS, SEEDS = "configs/digits.py", (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0), (0, 1)
+COUNTS = (1, 2, 4, 8, 16, 32)  # members
 NETWORKS = {  # name -> config, fields, steps of a timed call
     "digits MLP": (digits, {}, 50),
     "small CNN": (cifar10, {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}}, 2),
@@ -33,17 +33,17 @@ def wall() -> dict[str, Any]:
     return {"config": CONFIG, "members": len(apart), "sweep": together, "separate": apart}
 
 
-def steps(name: str, rounds: int, counts: Sequence[int] = (1, 2, 4, 8, 16, 32)) -> list[dict[str, Any]]:
+def steps(name: str, rounds: int) -> list[dict[str, Any]]:
     """A row for each number of members: least seconds of a step of all, at once and one by one."""
     module, fields, repeat = NETWORKS[name]
     calls = {}
-    for count in counts:
+    for count in COUNTS:
         sweep = {"sweep.gamma": tuple(np.linspace(0, 5, count).tolist()), "sweep.seed": (0,)}
         config = programs.changed(module.get_config(), {**fields, "loss.name": "focal_loss", **sweep})
         calls[count] = partial(programs.repeated_steps(programs.make_training(config)), repeat)
     seconds = {count: time / repeat for count, time in timing.interleaved(calls, rounds=rounds).items()}
     of = {"network": name, "batch": config.optimizer.batch_size}
-    return [of | {"members": n, "seconds": seconds[n], "one_by_one": n * seconds[1]} for n in counts]
+    return [of | {"members": n, "seconds": seconds[n], "one_by_one": n * seconds[1]} for n in COUNTS]
 
 
 def table(part: dict[str, Any]) -> str:

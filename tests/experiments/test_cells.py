@@ -32,15 +32,6 @@ def test_all_losses_of_a_seed_come_before_the_next_and_wait_for_each_other(monke
     assert [run["seed"] for run in cells.compared("sst")] == [0, 0]
 
 
-@pytest.mark.parametrize("data", ["cifar10", "mnist=folder:x", "cifar10=folder:/nowhere/x.tar"])
-def test_data_that_is_not_there_is_one_line(data, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["cells", "--tasks", "sst", "--data", data])
-    with pytest.raises(SystemExit) as stopped:
-        cells.main()
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_the_temperatures_are_those_of_the_fits():
     rng = np.random.default_rng(0)
     logits = (3 * rng.standard_normal((600, 5))).astype(np.float32)

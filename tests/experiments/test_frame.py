@@ -1,6 +1,7 @@
 """The frame of questions: laws of its statistics, what is drawn, and the command on a question made here."""
 
 import json
+import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from experiments import __main__ as command
-from experiments import figures, jobs, numbers, question
+from experiments import cells, figures, jobs, numbers, question
 from experiments.numbers import NOT, SHOWS, UNKNOWN, UNTOLD, Interval
 from experiments.question import Job, Question
 from focalgeo import records
@@ -207,15 +208,16 @@ def test_a_question_is_made_once_written_and_remade_from_what_is_stored(tmp_path
         question.answer(asked, ["--store", "--tables"])
 
 
-@pytest.mark.parametrize(
-    "arguments", [["switch", "--seeds", "x"], ["switch", "--seeds", "1"], ["switch", "--data", "sst:/nowhere"], ["no"]]
-)
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, capsys):
-    try:
-        code = command.main(arguments)
-    except SystemExit as stopped:
-        code = stopped.code
-    assert code == 2
+MISTAKES = ("switch --seeds x", "switch --seeds 1", "switch --data sst:/nowhere", "no")
+MISTAKEN_CELLS = ("--data cifar10", "--data cifar10=folder:/nowhere/x.tar")
+
+
+@pytest.mark.parametrize("words", MISTAKES + MISTAKEN_CELLS)
+def test_a_mistake_is_one_line_and_exit_code_2(words, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["cells", *words.split()])
+    with pytest.raises(SystemExit) as stopped:
+        sys.exit(cells.main() if words in MISTAKEN_CELLS else command.main(words.split()))
+    assert stopped.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
