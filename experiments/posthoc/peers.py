@@ -39,7 +39,8 @@ def _sklearn(method: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
     def fit(log_probs, labels):
         classes = log_probs.shape[1]
         given = linear_model.LogisticRegression()
-        given.classes_, given.coef_, given.intercept_ = np.arange(classes), np.eye(classes), np.zeros(classes)
+        given.classes_, given.intercept_ = np.arange(classes), np.zeros(classes, np.float32)
+        given.coef_ = np.eye(classes, dtype=np.float32)
         fitted = calibration.CalibratedClassifierCV(frozen.FrozenEstimator(given), method=method)
         return fitted.fit(log_probs, labels).predict_proba
 

@@ -13,9 +13,8 @@ from jax import export
 
 from configs import cifar, digits, digits_gamma
 from experiments import accelerators, benchmarks, known_surfaces, programs, question, theory, which_ece
-from experiments.accelerators import cases, compiling
-from experiments.accelerators import programs as measurements
-from experiments.benchmarks import grid_search, pytorch, sweep, training
+from experiments.accelerators import cases
+from experiments.benchmarks import pytorch
 from experiments.known_surfaces import surfaces
 from experiments.numbers import NOT, SHOWS, UNTOLD, rounded
 from experiments.posthoc import measured, peers
@@ -167,7 +166,7 @@ def test_members_in_a_loop_take_the_steps_that_they_take_at_once():
     states = []
     for layout in programs.LAYOUTS:
         made = programs.make_training(small_sweep(), layout=layout)
-        row = compiling.costs(programs.training_step(made, jax.devices()).lower().compile(), len(jax.devices()))
+        row = accelerators.costs(programs.training_step(made, jax.devices()).lower().compile(), len(jax.devices()))
         assert row["fits"]
         assert row["loops"] == (layout == "one after another")
         states.append(programs.repeated_steps(made)(2).params)
@@ -181,11 +180,11 @@ PROGRAMS = {
         for name, get in TRAINED.items()
     },
     "prediction": lambda on: programs.prediction(digits.get_config(), on),
-    "hvp": lambda on: measurements.hessian_product(digits.get_config(), on),
-    "Lanczos": lambda on: measurements.lanczos_step(digits.get_config(), on),
-    "density": lambda on: measurements.whole_measurement(digits.get_config(), on, what="density"),
-    "search": lambda on: measurements.grid_search(500, 10, on),
-    "bootstrap": lambda on: measurements.bootstrap(500, 10, on),
+    "hvp": lambda on: cases.hessian_product(digits.get_config(), on),
+    "Lanczos": lambda on: cases.lanczos_step(digits.get_config(), on),
+    "density": lambda on: cases.whole_measurement(digits.get_config(), on, what="density"),
+    "search": lambda on: cases.grid_search(500, 10, on),
+    "bootstrap": lambda on: cases.bootstrap(500, 10, on),
 }
 
 
@@ -207,16 +206,16 @@ def test_every_case_has_a_name_of_its_own_and_every_network_a_step_of_either_dty
 
 
 def test_what_does_not_compile_is_a_row(monkeypatch):
-    if not compiling.timing.version("libtpu"):
+    if not accelerators.timing.version("libtpu"):
         with pytest.raises(InputError, match="pip install"):
-            compiling.row_of_child(cases.every()[0])
-    monkeypatch.setattr(compiling, "devices_of", lambda topology: range(4))
+            accelerators.row_of_child(cases.every()[0])
+    monkeypatch.setattr(accelerators, "devices_of", lambda topology: range(4))
 
     def crash(*_, **__):
         raise concurrent.futures.process.BrokenProcessPool
 
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", crash)
-    rows = [compiling.row_of_child(cases.every()[0]), *question.stored(accelerators.QUESTION.folder)["rows"]]
+    rows = [accelerators.row_of_child(cases.every()[0]), *question.stored(accelerators.QUESTION.folder)["rows"]]
     assert "| linear | float32 | v5e:2x2 (4) | no: crash |" in accelerators.table(rows, "training step")
     assert accelerators.claims(rows)[0].verdict == NOT
 
@@ -227,18 +226,16 @@ def test_what_does_not_compile_is_a_row(monkeypatch):
 @pytest.mark.long
 def test_a_quick_run_of_the_command_measures_every_part(monkeypatch, tmp_path):
     trained = []
-    monkeypatch.setattr(sweep.jobs, "trained", lambda *job: trained.append(job) or time.sleep(0.02))
-    monkeypatch.setattr(sweep, "NETWORKS", {"digits MLP": sweep.NETWORKS["digits MLP"]})
-    monkeypatch.setattr(sweep, "COUNTS", (1, 2))
-    monkeypatch.setattr(training, "STRETCH", 1)
-    monkeypatch.setattr(training, "NETWORKS", {"ResNet-20": ("resnet20", 2)})
-    monkeypatch.setattr(benchmarks.products, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(benchmarks.products, "NETWORKS", {"digits MLP": benchmarks.products.NETWORKS["digits MLP"]})
-    search = lambda rounds: {"rows": [grid_search.measure(200, 5, rounds, temperatures=(1.0, 2.0))]}  # noqa: E731
-    monkeypatch.setitem(benchmarks.MAKE, "grid_search", search)
+    monkeypatch.setattr(benchmarks.jobs, "trained", lambda *job: trained.append(job) or time.sleep(0.02))
+    quick = {"SIZES": ((200, 5),), "COUNTS": (1, 2), "TRAINED": {"ResNet-20": ("resnet20", 2)}}
+    for name, values in (quick | {"STRETCH": 1, "LEAST_SECONDS": 0.0}).items():
+        monkeypatch.setattr(benchmarks, name, values)
+    for table in (benchmarks.NETWORKS, benchmarks.SWEPT):
+        for name in set(table) - {"digits MLP"}:
+            monkeypatch.delitem(table, name)
     question.answer(benchmarks.QUESTION, [f"--out={tmp_path}", "--rounds=1"])
     told = json.loads((tmp_path / "results.json").read_text())
-    assert told["grid_search"]["rows"][0]["points"] == 20
+    assert told["grid_search"]["rows"][0]["points"] == 5000
     megabytes = told["curvature"]["rows"][0]["megabytes"]
     assert megabytes["hvp"] > megabytes["gradient"]
     assert [row["members"] for row in told["sweep"]["rows"]] == [1, 2]
@@ -254,14 +251,14 @@ def test_repeated_steps_do_what_the_loop_does():
 
 @pytest.mark.skipif(pytorch.torch is None, reason="pip install -e '.[benchmarks]'")
 def test_the_rivals_compute_what_we_compute():
-    logits, labels = grid_search.predictions(1500, 20)
+    logits, labels = benchmarks.predictions(1500, 20)
     found = calibration.grid_search(logits, labels, (0.0, 0.5, 5.0), (2.0, 4.0), criterion="adaptive_ece")
     for make in pytorch.SEARCHES.values():
         point = make(logits, labels)
         values = np.array([[point(gamma, temperature) for temperature in (2.0, 4.0)] for gamma in (0.0, 0.5, 5.0)])
         np.testing.assert_allclose(values[..., 1], found.nll, rtol=1e-4)
         np.testing.assert_allclose(values[..., 0], found.ece, atol=3e-3)  # the published edges drop the least confident
-    for name, (model, _) in training.NETWORKS.items():
+    for name, (model, _) in benchmarks.TRAINED.items():
         shapes = jax.eval_shape(models.build(model).init, jax.random.key(0), shape(2, 32, 32, 3))["params"]
         rival = pytorch.network(name, shapes)
         assert sum(leaf.numel() for leaf in rival.parameters()) == trees.size(shapes)
