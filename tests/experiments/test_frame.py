@@ -136,24 +136,16 @@ def test_what_is_drawn_leaves_out_bars_that_are_unknown():
 def declared(folder, made):
     """A question with two ways, of which each job leaves its name in `made`."""
 
+    def make(way):
+        made.append(way)
+        return [{"way": way, "seed": seed, "ece": 0.1 * (way == "plain") + 0.01 * seed} for seed in range(3)]
+
     def jobs_of(flags, parts):
-        for way in ("plain", "flat"):
-
-            def make(out, way=way):
-                made.append(way)
-                return [
-                    {"way": way, "seed": seed, "ece": 0.1 * (way == "plain") + 0.01 * seed}
-                    for seed in range(flags.seeds)
-                ]
-
-            yield Job({"way": way}, range(flags.seeds), make, 60)
+        return [Job({"way": way}, range(flags.seeds), lambda out, way=way: make(way), 60) for way in ("plain", "flat")]
 
     def claims(runs):
         less = numbers.paired(*(numbers.column(runs, "ece", way=way) for way in ("flat", "plain")))
         return [numbers.told("here", "flat is calibrated", less)]
-
-    def draw(runs):
-        return figures.panels(1, 1, 2, 2)[0]
 
     class Here(Question):
         folder = property(lambda self: folder)
@@ -162,10 +154,8 @@ def declared(folder, made):
         "here",
         "Which?",
         claims,
-        tables={
-            "means": lambda runs: numbers.markdown(["way", "ECE"], runs.groupby("way").ece.mean().map(str).items())
-        },
-        figures={"ece": draw},
+        tables={"means": lambda runs: numbers.markdown(["way", "ECE"], runs.groupby("way").ece.mean().items())},
+        figures={"ece": lambda runs: figures.panels(1, 1, 2, 2)[0]},
         numbers={"best": lambda runs: runs.ece.min()},
         jobs=jobs_of,
         keys={"way": ("plain", "flat")},
