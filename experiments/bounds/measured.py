@@ -58,13 +58,13 @@ def lipschitz() -> list[dict[str, float]]:
     """
     log_odds = jnp.linspace(-40.0, 40.0, 80_001)
     p, rest = jax.nn.sigmoid(log_odds), jax.nn.sigmoid(-log_odds)
-    found = []
+    p, rest = p[(p > 0) & (p < 1)], rest[(p > 0) & (p < 1)]
+    rows = []
     for gamma in GAMMAS:
-        slope = jax.vmap(jax.grad(lambda s, g=gamma: losses.focal_loss(jnp.stack([s, 0.0 * s]), 0, g)))(log_odds)
-        curved = jnp.where((p > 0) & (rest > 0), theory.logit_curvature_ratio(p, gamma) * p * rest, 0)
-        gradient, second = float(jnp.sqrt(2.0) * jnp.max(jnp.abs(slope))), float(2 * jnp.max(jnp.abs(curved)))
-        found.append({"gamma": gamma, "gradient": gradient, "second derivative": second})
-    return found
+        slope, curved = rest * theory.gradient_ratio(p, gamma), theory.logit_curvature_ratio(p, gamma) * p * rest
+        gradient, second = float(2**0.5 * jnp.abs(slope).max()), float(2 * jnp.abs(curved).max())
+        rows.append({"gamma": gamma, "gradient": gradient, "second derivative": second})
+    return rows
 
 
 def arrays_of(split: Split) -> tuple[Array, Array]:
@@ -168,23 +168,21 @@ def gaussian_bounds(before: dict, after: dict, everything: Dataset) -> dict[tupl
     The prior is the same Gaussian about that half's network, the bound is of the other half, whose images the prior has
     not seen. "error": test error of the posterior's centre; "drawn": mean error over draws on the other half.
     """
-    seen = {image.tobytes() for image in dataset(**{"data.train_size": HALF}).train.x}
-    other = np.array([image.tobytes() not in seen for image in everything.train.x])
-    x, y = arrays_of(Split(everything.train.x[other], everything.train.y[other]))
-    found = {}
+    seen, train = {image.tobytes() for image in dataset(**{"data.train_size": HALF}).train.x}, everything.train
+    other = np.array([image.tobytes() not in seen for image in train.x])
+    x, y = arrays_of(Split(train.x[other], train.y[other]))
+    bounds = {}
     for (gamma, seed), params in after.items():
         squared = float(trees.norm(jax.tree.map(jnp.subtract, params, before[gamma, seed])) ** 2)
-        bounds = []
+        rows = []
         for number, sigma in enumerate(SIGMAS):
             drawn = float(drawn_error(params, sigma, jax.random.fold_in(jax.random.PRNGKey(seed), number), x, y))
             divergence = squared / (2 * sigma**2)
-            least = binomial_upper(drawn, DRAWS, DRAWN_DELTA / len(SIGMAS))
-            row = {"bound": bound(least, divergence, len(y)), "sigma": sigma, "divergence": divergence, "drawn": drawn}
-            bounds.append(row)
-        test_error = float(error(params, *arrays_of(everything.test)))
-        least = min(bounds, key=lambda row: row["bound"])
-        found[gamma, seed] = least | {"error": test_error, "examples": len(y)}
-    return found
+            value = bound(binomial_upper(drawn, DRAWS, DRAWN_DELTA / len(SIGMAS)), divergence, len(y))
+            rows.append({"bound": value, "sigma": sigma, "divergence": divergence, "drawn": drawn})
+        least = min(rows, key=lambda row: row["bound"])
+        bounds[gamma, seed] = least | {"error": float(error(params, *arrays_of(everything.test))), "examples": len(y)}
+    return bounds
 
 
 def bound(expected: float, divergence: float, count: int) -> float:
