@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
 from scipy.special import softmax
 
 from experiments import jobs
@@ -132,6 +133,12 @@ def compared(*tasks: str, scale: str = "small") -> list[dict[str, Any]]:
         losses, seeds = len({run["loss"] for run in runs}), Counter(run["seed"] for run in runs)
         compared += [run for run in runs if seeds[run["seed"]] == losses]
     return compared
+
+
+def metric(runs: pd.DataFrame, method: str, name: str, *, split: str = "test") -> pd.Series:
+    """A metric of each run by a method, "uncalibrated" or "temperature_scaling/ece", or a parameter it has fitted."""
+    of_runs = runs.fits if name in ("temperature", "calibration_gamma") else runs.metrics.str[split]
+    return pd.Series([of_run.get(method, {}).get(name, np.nan) for of_run in of_runs], runs.index, dtype=float)
 
 
 def store(run: dict[str, Any], task: str, scale: str = "small") -> None:
