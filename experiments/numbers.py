@@ -117,8 +117,8 @@ def level(runs: pd.DataFrame, number: str, **tags: Any) -> Interval:
 
 
 def levels(runs: pd.DataFrame, by: str, number: str, **tags: Any) -> dict[Any, Interval]:
-    """Value of `by`, increasing -> the interval of a number over the seeds."""
-    return {at: level(own, number) for at, own in rows_where(runs, **tags).groupby(by)}
+    """Value of `by`, in the order of the runs -> the interval of a number over the seeds."""
+    return {at: level(own, number) for at, own in rows_where(runs, **tags).groupby(by, sort=False)}
 
 
 def change(one: pd.DataFrame, other: pd.DataFrame, number: str) -> Interval:
@@ -273,14 +273,17 @@ def table(heads: Sequence[str], groups: Mapping[Any, pd.DataFrame], columns: Col
 
 
 def means(numbers: Mapping[str, Number]) -> Columns:
-    """Means over seeds; a share, in %, is cut at 0 and 100%."""
+    """Means over seeds, as they are cut."""
 
     def cell(runs: pd.DataFrame, name: str, number: Number) -> str:
-        value = level(runs, name)
-        value = value.clipped(0, 100 / number.scale) if number.title.endswith("%") else value
-        return shown(value, scale=number.scale)
+        return shown(cut(level(runs, name), number), scale=number.scale)
 
     return {number.title: partial(cell, name=name, number=number) for name, number in numbers.items()}
+
+
+def cut(value: Interval, number: Number) -> Interval:
+    """A share, in %, is cut at 0 and 100%."""
+    return value.clipped(0, 100 / number.scale) if number.title.endswith("%") else value
 
 
 def changes(numbers: Mapping[str, Number], base: pd.DataFrame) -> Columns:
