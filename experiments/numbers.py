@@ -78,6 +78,11 @@ def rows_where(runs: pd.DataFrame, **tags: Any) -> pd.DataFrame:
     return runs
 
 
+def learned(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that came to their end and are not at chance: of one that is, ECE and curvature say nothing."""
+    return runs[runs.accuracy >= LEARNED]
+
+
 def column(runs: pd.DataFrame, number: str, **tags: Any) -> pd.Series:
     """Seed -> a number, of the runs with these values that have one."""
     return rows_where(runs, **tags).set_index("seed").get(number, pd.Series(dtype=float)).astype(float).dropna()
@@ -205,9 +210,16 @@ def alike(difference: Interval, room: float) -> str:
     return inside(difference, -room, room)
 
 
-def joined(verdicts: Sequence[str]) -> str:
+def joined(verdicts: Iterable[str]) -> str:
     """The verdict of a claim that several verdicts must all bear: NOT if one does not show, SHOWS if all do."""
-    return NOT if NOT in verdicts else SHOWS if verdicts and set(verdicts) == {SHOWS} else UNTOLD
+    verdicts = set(verdicts)
+    return NOT if NOT in verdicts else SHOWS if verdicts == {SHOWS} else UNTOLD
+
+
+def by_verdict(verdicts: Mapping[str, str]) -> str:
+    """Which titles have which verdict, as a sentence for each."""
+    titles = {said: [title for title, of in verdicts.items() if of == said] for said in (SHOWS, NOT, UNTOLD)}
+    return ". ".join(f"{said}: {'; '.join(own)}" for said, own in titles.items() if own)
 
 
 def told(
