@@ -85,7 +85,7 @@ def seconds_of(configs: dict[str, Any]) -> dict[str, dict[str, float]]:
     weights = {"none": ("hessian", 0.0)} | {form: (form, 1e-4) for form in configs}
     steps = {}
     for title, (form, weight) in weights.items():
-        config = with_values(configs[form].unlock_copy(), alone | {"loss.trace_penalty": weight})
+        config = with_values(configs[form], alone | {"loss.trace_penalty": weight})
         steps[title] = partial(programs.repeated_steps(programs.make_training(config)), 1)
     times = pd.DataFrame(timing.interleaved(steps, rounds=ROUNDS, seconds=0.1))
     times = times[["seconds", "processor seconds"]].set_axis(["wall", "processor"], axis=1)
