@@ -179,7 +179,8 @@ def differences(runs):
     """Of one data set: each loss less cross-entropy, paired by seed; bold where the interval leaves out 0."""
     groups = {LOSSES[loss]: numbers.rows_where(runs, loss=loss) for loss in runs.loss.unique()}
     base = groups.pop(LOSSES["ce"], runs[:0])
-    return numbers.changes_table(["less CE"], groups, base, {name: numbers.Number(TITLES[name]) for name in SHORT})
+    columns = numbers.changes({name: numbers.Number(TITLES[name]) for name in SHORT}, base)
+    return numbers.table(["less CE"], groups, columns)
 
 
 def of_tasks(cells):

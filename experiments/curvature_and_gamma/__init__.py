@@ -174,7 +174,7 @@ def of_networks(runs):
         changes, outputs = [], []
         heads = [f"{title}, %" if has_log(own, name) else title for name, title in CURVATURE.items()]
         for at, group in gammas.items():
-            cells = [numbers.mean_cell(numbers.level(group, name), number) for name, number in ENDS.items()]
+            cells = [cell(group) for cell in numbers.means(ENDS).values()]
             less = numbers.change(group, base, "ece")
             outputs.append([at, *cells, "" if at == "0" else shown(less, scale=100, signed=True)])
             changes.append([at, *(_change(own, group, base, name) for name in CURVATURE)])
@@ -198,7 +198,7 @@ def attribution(runs):
         for network, own in by_network(runs).items()
         for at, group in of_gamma(own[own.gamma > 0]).items()
     }
-    return numbers.means_table(["network", "γ"], groups, PARTS, "")
+    return numbers.table(["network", "γ"], groups, numbers.means(PARTS))
 
 
 def other_vectors(runs):

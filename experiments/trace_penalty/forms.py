@@ -191,7 +191,7 @@ def tables(task: str, measured: dict[str, Any]) -> dict[str, str]:
     ]
     titles = [number.title for number in COLUMNS.values()]
     return {
-        f"{task} forms": numbers.means_table(["penalty", "form", "seeds", "at chance"], means, COLUMNS, ""),
+        f"{task} forms": numbers.table(["penalty", "form", "seeds", "at chance"], means, numbers.means(COLUMNS)),
         f"{task} forms differences": numbers.markdown(["penalty", "form less other", "seeds", *titles], rows),
         f"{task} forms cost": cost_table(measured["cost"]),
     }

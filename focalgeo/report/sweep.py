@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 from msgspec.structs import replace
 
 from focalgeo.report import figures, sections, style
@@ -139,21 +140,22 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity], *, ax: Axes | None 
         linestyles = itertools.cycle(style.LINESTYLES)
         for title, linestyle, numbers in zip(sweep.lines.values(), linestyles, quantity.numbers, strict=False):
             value, _, low, high, _ = np.transpose([mean(seeds) for seeds in numbers])
-            look = {"colour": quantity.colour, "linestyle": linestyle, "marker": "o", "error": "bars"}
-            style.bands(range(len(value)), value, low, high, label=joined(quantity.legend, title), ax=ax, **look)
+            look = {"colour": quantity.colour, "linestyle": linestyle}
+            style.bands(ax, range(len(value)), value, low, high, label=joined(quantity.legend, title), **look)
             ax.plot(numbers, "_", color=style.COLOURS[quantity.colour], alpha=0.45, markersize=7)
     ax.set_xticks(range(len(sweep.values)), sweep.values.values())
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=quantity.figure[3])
-    style.number_ticks(ax.yaxis, 6, scale=quantity.scale, unit="%" if quantity.scale == 100 else "")
+    if quantity.scale == 100:
+        ax.yaxis.set_major_formatter(PercentFormatter(1))
     ax.grid(visible=False, axis="x")
     if len(quantities) * len(sweep.lines) > 1:
         style.legend(ax)
     return ax
 
 
-def _shades(sweep: Sweep) -> np.ndarray:
+def _shades(sweep: Sweep) -> list[tuple[float, ...]]:
     """A colour for each value."""
-    return colormaps["viridis"](np.linspace(*_VISIBLE, len(sweep.values)))
+    return list(map(tuple, colormaps["viridis"](np.linspace(*_VISIBLE, len(sweep.values)))))
 
 
 @style.styled()
@@ -165,8 +167,8 @@ def scatter(sweep: Sweep, trace: np.ndarray, ece: np.ndarray, split: str, *, ax:
             ax.scatter(trace[:, place], ece[:, place], color=shade, s=26, label=text)
     ax.set(xlabel=f"trace of cross-entropy's Hessian on {split}", ylabel="ECE on test, as trained")
     if known.any() and trace[known].min() > 0:
-        style.logarithmic_ticks(ax, "x", trace[known])
-    style.number_ticks(ax.yaxis, scale=100, unit="%")
+        style.logarithmic_ticks(ax, "x")
+    ax.yaxis.set_major_formatter(PercentFormatter(1))
     style.legend(ax, columns=1, loc="outside right upper", title=AXES[sweep.axis][1])
     return ax
 
