@@ -11,7 +11,7 @@ from scipy import optimize, special
 
 from experiments import jobs
 from focalgeo import data, losses, models, theory, trees
-from focalgeo.config import load_config, with_values
+from focalgeo.config import with_values
 from focalgeo.job import check_config, preparation
 from focalgeo.types import Array, Dataset, PyTree, Split
 
@@ -74,12 +74,12 @@ def arrays_of(split: Split) -> tuple[Array, Array]:
 
 def dataset(**fields: Any) -> Dataset:
     """The data of the config with these fields."""
-    return preparation.prepare(check_config(with_values(load_config(jobs.ROOT / CONFIG, ""), fields))).dataset
+    return preparation.prepare(check_config(with_values(jobs.load(CONFIG), fields))).dataset
 
 
 def apply(params: PyTree, x: Array) -> Array:
     """Logits of the config's network."""
-    model = models.build(load_config(jobs.ROOT / CONFIG, "").model.name, 10)
+    model = models.build(jobs.load(CONFIG).model.name, 10)
     return model.apply({"params": params}, x, train=False)
 
 

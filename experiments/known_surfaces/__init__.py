@@ -17,6 +17,7 @@ from experiments.numbers import (
     UNTOLD,
     Claim,
     Interval,
+    by_verdict,
     inside,
     interval,
     joined,
@@ -156,11 +157,9 @@ def _converged(rows: pd.DataFrame) -> Claim:
 
 def _nearer(rows: pd.DataFrame, name: str) -> Claim:
     rows = rows_where(rows, estimator=name, products=COST)
-    verdicts = rows.more.map(lambda more: verdict(Interval(*more)))
-    named = {said: "; ".join(rows.surface[verdicts == said].map(TITLES)) for said in (SHOWS, NOT, UNTOLD)}
-    because = ". ".join(f"{said}: {titles}" for said, titles in named.items() if titles)
+    verdicts = {TITLES[row.surface]: verdict(Interval(*row.more)) for row in rows.itertuples()}
     words = f"{TRACES[name]} is nearer to the trace than Hutchinson with {COST} products, on every surface"
-    return Claim("focalgeo", words, joined(verdicts.tolist()), because)
+    return Claim("focalgeo", words, joined(verdicts.values()), by_verdict(verdicts))
 
 
 def _table(rows: list[dict], columns: Sequence[tuple[str, str, int, Callable[[pd.Series], str]]]) -> str:
