@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from configs import cifar, cifar10, cifar10_gamma, digits, linear, newsgroups, sst, tiny_imagenet
-from experiments import programs
+from experiments import jobs, programs
 from experiments.programs import Program
 from focalgeo import calibration, checks, curvature, parallel
 from focalgeo.calibration import search
@@ -24,23 +23,23 @@ ONE = "one v5e"  # a single device of HOST
 Devices = Sequence[jax.Device]
 DTYPES = ("float32", "bfloat16")
 
-# name -> config, its words and other fields; in the order of the seconds that they take to compile
-NETWORKS = {
-    "linear": (linear, "", {"sweep.gamma": ()}),
-    "mlp": (digits, "", {}),
-    "cnn": (cifar10, "quick", {}),
-    "gp_cnn": (newsgroups, "", {}),
-    "vit": (cifar, "vit", {}),
-    "transformer": (newsgroups, "", {"model.name": "transformer"}),
-    "vgg19": (cifar, "vgg19", {}),
-    "resnet18": (cifar, "resnet18", {}),
-    "tree_lstm": (sst, "", {}),
-    "resnet20": (cifar, "", {"model.name": "resnet20"}),
+NETWORKS = {  # name -> config, other fields; in the order of the seconds that they take to compile
+    "linear": ("configs/linear.py", {"sweep.gamma": ()}),
+    "mlp": ("configs/digits.py", {}),
+    "cnn": ("configs/cifar10.py:quick", {}),
+    "gp_cnn": ("configs/newsgroups.py", {}),
+    "vit": ("configs/cifar.py:vit", {}),
+    "transformer": ("configs/newsgroups.py", {"model.name": "transformer"}),
+    "vgg19": ("configs/cifar.py:vgg19", {}),
+    "resnet18": ("configs/cifar.py:resnet18", {}),
+    "tree_lstm": ("configs/sst.py", {}),
+    "resnet20": ("configs/cifar.py", {"model.name": "resnet20"}),
 }
 SLOW = {
-    **{name: (cifar, name, {}) for name in ("resnet18_2w", "mobilenet_v2", "wide_resnet26_10", "resnet50")},
-    **{name: (cifar, name, {}) for name in ("densenet121", "resnet110", "resnet110_bottleneck")},
-    "resnet50, 64x64": (tiny_imagenet, "", {"data.name": "tiny_imagenet"}),
+    **{name: (f"configs/cifar.py:{name}", {}) for name in ("resnet18_2w", "mobilenet_v2", "wide_resnet26_10")},
+    **{name: (f"configs/cifar.py:{name}", {}) for name in ("resnet50", "densenet121", "resnet110")},
+    "resnet110_bottleneck": ("configs/cifar.py:resnet110_bottleneck", {}),
+    "resnet50, 64x64": ("configs/tiny_imagenet.py", {"data.name": "tiny_imagenet"}),
 }
 TRACES = {
     "hessian, taylor": {},
@@ -93,39 +92,39 @@ def every() -> list[Case]:
         *measured,
         *(case._replace(name=f"{case.name}, little effort", effort=-1.0) for case in little),
         *(_step(name, dtype, HOST) for name in SLOW for dtype in DTYPES),
-        *(_step(name, "bfloat16", topology) for name in {**NETWORKS, **SLOW} for topology in (POD, NEWER)),
+        *(_step(name, "bfloat16", topology) for name in NETWORKS | SLOW for topology in (POD, NEWER)),
     ]
 
 
-def config_of(module: Any, words: str, fields: Mapping[str, Any]) -> Any:
-    """The config with these words, with other values of some fields."""
-    return programs.changed(module.get_config(words), fields)
+def config_of(config: str, fields: Mapping[str, Any]) -> Any:
+    """A config of the main job with other values of some fields."""
+    return programs.changed(jobs.load(config), fields)
 
 
-def training(module: Any, words: str, fields: Mapping[str, Any], devices: Devices, layout: str = AT_ONCE) -> Program:
+def training(config: str, fields: Mapping[str, Any], devices: Devices, layout: str = AT_ONCE) -> Program:
     """The training step of a config."""
-    return programs.training_step(programs.make_training(config_of(module, words, fields), layout=layout), devices)
+    return programs.training_step(programs.make_training(config_of(config, fields), layout=layout), devices)
 
 
 def _step(name: str, dtype: str, topology: str) -> Case:
-    module, words, fields = {**NETWORKS, **SLOW}[name]
-    fields = {**fields, "model.dtype": dtype}
-    return Case(name, "training step", dtype, topology, partial(training, module, words, fields))
+    config, fields = (NETWORKS | SLOW)[name]
+    make = partial(training, config, {**fields, "model.dtype": dtype})
+    return Case(name, "training step", dtype, topology, make)
 
 
 def _sweep(members: int, layout: str, topology: str) -> Case:
     name = f"{members} members, {layout}" if members > 1 else "1 member"
-    make = partial(training, cifar10_gamma, "", MEMBERS[members], layout=layout)
+    make = partial(training, "configs/cifar10_gamma.py", MEMBERS[members], layout=layout)
     return Case(name, "sweep step", "bfloat16", topology, make, members)
 
 
 def _trace(name: str) -> Case:
-    make = partial(training, cifar, "trace", {"model.name": "resnet20", **TRACES[name]})
+    make = partial(training, "configs/cifar.py:trace", {"model.name": "resnet20", **TRACES[name]})
     return Case(name, "trace penalty", "float32", HOST, make)
 
 
 def _measurements() -> list[Case]:
-    small, large = (config_of(cifar10, words, {}) for words in ("quick", ""))
+    small, large = (jobs.load(f"configs/cifar10.py:{words}") for words in ("quick", ""))
     on_one = {
         "search, 5,000 x 10": partial(grid_search, 5_000, 10),
         "search, 5,000 x 100": partial(grid_search, 5_000, 100),

@@ -10,14 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs import cifar10, digits
 from experiments import jobs, programs, timing
 from experiments.benchmarks import pytorch
 from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
 from experiments.question import Flags, Job, Parts, Question, at_least
 from focalgeo import calibration, curvature, losses, models, trees
 from focalgeo.job import preparation
-from focalgeo.types import Array, PyTree
 
 # ---- the whole (gamma, temperature) search against loops over its points
 
@@ -101,13 +99,13 @@ def products(name: str, rounds: int) -> dict[str, Any]:
     variables = dict(jax.jit(model.init)(keys[2], x[:2]))
     params = variables.pop("params")
 
-    def loss(params: PyTree, vector: PyTree, key: Array, x: Array, y: Array) -> Array:
+    def loss(params, vector, key, x, y):
         return losses.cross_entropy(model.apply({"params": params, **variables}, x), y).mean()
 
-    def hvp(params: PyTree, vector: PyTree, *rest: Array) -> PyTree:
+    def hvp(params, vector, *rest):
         return curvature.hvp(lambda at: loss(at, vector, *rest), params, vector)
 
-    def regularised(params: PyTree, vector: PyTree, key: Array, *examples: Array) -> Array:
+    def regularised(params, vector, key, *examples):
         value, trace = curvature.value_and_trace(lambda at: loss(at, vector, key, *examples), params, key)
         return value + WEIGHT * trace
 
@@ -142,31 +140,30 @@ def products_table(curvature) -> str:
 CONFIG, GAMMAS, SEEDS = "configs/digits.py", (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0), (0, 1)
 COUNTS = (1, 2, 4, 8, 16, 32)  # members
 SWEPT = {  # name -> config, fields, steps of a timed call
-    "digits MLP": (digits, {}, 50),
-    "small CNN": (cifar10, {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}}, 2),
+    "digits MLP": (CONFIG, {}, 50),
+    "small CNN": ("configs/cifar10.py", {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}}, 2),
 }
 
 
 def wall() -> dict[str, Any]:
     """Seconds from command to report: one sweep, and each of its members as a run of the main job, one by one."""
 
-    def seconds(**fields: Any) -> float:
-        named = {name.replace("__", "."): value for name, value in fields.items()}
+    def seconds(fields):
         with tempfile.TemporaryDirectory() as folder:
-            return round(timing.timed(lambda: jobs.trained(CONFIG, Path(folder) / "run", named))[0], 2)
+            return round(timing.timed(lambda: jobs.trained(CONFIG, Path(folder) / "run", fields))[0], 2)
 
-    together = seconds(sweep__gamma=GAMMAS, sweep__seed=SEEDS)
-    apart = [seconds(loss__gamma=gamma, seed=seed) for gamma, seed in product(GAMMAS, SEEDS)]
+    together = seconds({"sweep.gamma": GAMMAS, "sweep.seed": SEEDS})
+    apart = [seconds({"loss.gamma": gamma, "seed": seed}) for gamma, seed in product(GAMMAS, SEEDS)]
     return {"config": CONFIG, "members": len(apart), "sweep": together, "separate": apart}
 
 
 def member_steps(name: str, rounds: int) -> list[dict[str, Any]]:
     """A row for each number of members: least seconds of a step of all, at once and one by one."""
-    module, fields, repeat = SWEPT[name]
+    file, fields, repeat = SWEPT[name]
     calls = {}
     for count in COUNTS:
         sweep = {"sweep.gamma": tuple(np.linspace(0, 5, count).tolist()), "sweep.seed": (0,)}
-        config = programs.changed(module.get_config(), {**fields, "loss.name": "focal_loss", **sweep})
+        config = programs.changed(jobs.load(file), {**fields, "loss.name": "focal_loss", **sweep})
         calls[count] = partial(programs.repeated_steps(programs.make_training(config)), repeat)
     seconds = {count: time / repeat for count, time in timing.interleaved(calls, rounds=rounds).items()}
     of = {"network": name, "batch": config.optimizer.batch_size}
@@ -210,7 +207,7 @@ def steps(name: str, rounds: int) -> dict[str, Any]:
     batch, dtype = (batch, "float32") if jax.default_backend() == "cpu" else (GPU_BATCH, "bfloat16")
     fields = {"loss.name": "cross_entropy", "optimizer.batch_size": batch, "optimizer.learning_rate": 0.01}
     fields |= {"model.name": model, "model.dtype": dtype}
-    made = programs.make_training(programs.changed(cifar10.get_config(), fields))
+    made = programs.make_training(programs.changed(jobs.load("configs/cifar10.py"), fields))
     params = preparation.state_shapes(made.prepared, made.members[0]).params
     ready = next(preparation.evaluation_batches(made.config, made.prepared.dataset.train))
     rivals = pytorch.training_steps(name, params, ready.x[:batch], ready.y[:batch], made.config)
