@@ -84,7 +84,7 @@ def claims(runs, constants: list[dict], finite: list[dict]):
     return told
 
 
-def _corollary_1(bounds, finite) -> list[Claim]:
+def _corollary_1(bounds, finite):
     by_gamma = numbers.levels(bounds, "gamma", "bound")
     verdicts = [SHOWS if value.high < 1 else NOT if value.low >= 1 else UNTOLD for value in by_gamma.values()]
     said = numbers.joined(verdicts) if all(value.known for value in by_gamma.values()) else UNTOLD

@@ -161,7 +161,7 @@ def table_1(cells, others):
     return numbers.markdown([*heads, "gain, %", "T by AdaECE", "gamma, T by AdaECE"], rows)
 
 
-def _of_paper(plain: dict[str, float], focal: dict[str, float]) -> list[str]:
+def _of_paper(plain, focal):
     cells = [f"{plain['accuracy']:g}"]
     for name, scale in (("nll", 100), ("ece", 1)):
         lower = 100 * (plain[name] - focal[name]) / plain[name]

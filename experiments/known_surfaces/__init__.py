@@ -1,6 +1,6 @@
 """Surfaces whose Hessian is known in closed form: which estimator of its curvature to take, and when its error lies."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -107,13 +107,13 @@ def search_row(found: Any, products: int, truth: float, scale: float) -> dict[st
     }
 
 
-def _of_keys(estimate: Callable, keys: jax.Array) -> Any:
+def _of_keys(estimate, keys):
     """The estimates of all keys, in float64."""
     found = jax.jit(lambda keys: jax.lax.map(estimate, keys, batch_size=50))(keys)
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
 
 
-def _rms(values: np.ndarray) -> float:
+def _rms(values):
     return float(np.sqrt(np.mean(np.square(values))))
 
 
@@ -134,7 +134,7 @@ def claims(rows) -> list[Claim]:
     return told + [_nearer(rows, name) for name in list(TRACES)[1:]]
 
 
-def _holds(rows: pd.DataFrame, name: str, words: str, fails: str) -> Claim:
+def _holds(rows, name, words, fails):
     rows = rows_where(rows, estimator=name)
     verdicts = [inside(Interval(*held), LEAST, 1.0) for held in rows.held]
     worst = rows.loc[rows.held.str[0].idxmin()]
@@ -142,7 +142,7 @@ def _holds(rows: pd.DataFrame, name: str, words: str, fails: str) -> Claim:
     return Claim("focalgeo", words, joined(verdicts), because + fails.format(verdicts.count(NOT), len(verdicts)))
 
 
-def _converged(rows: pd.DataFrame) -> Claim:
+def _converged(rows):
     """Of the searches with most products, surface by surface."""
     rows = rows_where(rows, estimator="lambda_max", products=SEARCHES[-1])
     rows = rows.assign(ended=(rows.converged * rows.draws).round().astype(int))
@@ -155,14 +155,14 @@ def _converged(rows: pd.DataFrame) -> Claim:
     return Claim("focalgeo", words, joined(verdicts), because)
 
 
-def _nearer(rows: pd.DataFrame, name: str) -> Claim:
+def _nearer(rows, name):
     rows = rows_where(rows, estimator=name, products=COST)
     verdicts = {TITLES[row.surface]: verdict(Interval(*row.more)) for row in rows.itertuples()}
     words = f"{TRACES[name]} is nearer to the trace than Hutchinson with {COST} products, on every surface"
     return Claim("focalgeo", words, joined(verdicts.values()), by_verdict(verdicts))
 
 
-def _table(rows: list[dict], columns: Sequence[tuple[str, str, int, Callable[[pd.Series], str]]]) -> str:
+def _table(rows, columns):
     """A line for each surface; a column has a head, an estimator, its products, and what is said of their row."""
     lines = []
     for name, own in pd.DataFrame(rows).groupby("surface", sort=False):
@@ -171,7 +171,7 @@ def _table(rows: list[dict], columns: Sequence[tuple[str, str, int, Callable[[pd
     return markdown(["surface", *(head for head, *_ in columns)], lines)
 
 
-def _error(row: pd.Series) -> str:
+def _error(row):
     return f"{plain(100 * row.error, 2)} ({plain(100 * row.claimed, 2)})"
 
 

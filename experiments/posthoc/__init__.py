@@ -1,7 +1,7 @@
 """Which post-hoc method, how often is the choice right, and how do other libraries do: on halves of predictions."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -112,7 +112,7 @@ def choice_table(choice) -> str:
     return markdown((*heads, "NLL worse / better", "Brier", "ECE", "accuracy"), lines)
 
 
-def _simulated(simulation: list[dict], heads: Sequence[str], cells: Callable[[dict, str], list[str]]) -> str:
+def _simulated(simulation, heads, cells):
     """A line for each cell. cells: of a cell and its right method."""
     lines = []
     for cell in simulation:
@@ -175,24 +175,24 @@ def peers_table(methods, peers) -> str:
     return markdown((*heads, "labels given 0", "processor s", "here"), lines)
 
 
-def _less(one: pd.DataFrame, other: pd.DataFrame, score: str) -> str:
+def _less(one, other, score):
     return _cell(less(one, other, score, SCORES[score][0]))
 
 
-def _cell(value: Interval) -> str:
+def _cell(value):
     if value.low == value.high == 0:
         return "0"
     mean, low, high = ("0.0" if abs(number) < 0.05 else f"{number:+.1f}" for number in value)
     return f"{mean} ({low} to {high})"
 
 
-def _beyond(intervals: np.ndarray) -> str:
+def _beyond(intervals):
     """How many of the differences [splits, 3] lie above 0 / below."""
     ends = intervals.reshape(-1, 3)[:, 1:]
     return f"{(ends > 0).all(1).sum()} / {(ends < 0).all(1).sum()}"
 
 
-def _seconds(runs: pd.DataFrame) -> str:
+def _seconds(runs):
     return f"{runs.processor_seconds.median():.2g}"
 
 
