@@ -64,24 +64,22 @@ def measure(surface: Surface, draws: int) -> list[dict[str, Any]]:
 
     rows, errors = [], {}
 
-    def add(name, estimate, products, truth, scale, **more):
+    def add(name, estimate, products, truth, scale):
         found = _of_keys(estimate, keys)
+        error = errors[name, products] = (found.value - truth) / scale
         away = np.maximum(found.low - truth, truth - found.high) <= ROUNDING * scale  # as near as float32 tells apart
-        errors[name, products] = found.value - truth
-        row = {"error": _rms(found.value - truth) / scale, "claimed": _rms(found.stderr) / scale}
-        row["held"] = list(interval(away.reshape(draws, -1).mean(1)).clipped(0, 1))
+        held = interval(away.reshape(draws, -1).mean(1)).clipped(0, 1)
+        row = {"error": _rms(error), "claimed": _rms(found.stderr) / scale, "held": list(held)}
         if name in ("hutch++", "xtrace"):
-            less = np.abs(errors[name, products]) - np.abs(errors["hutchinson", products])
-            row["more"] = list(interval(less / scale))
-        rows.append({"estimator": name, "products": products, **row, **more})
+            row["more"] = list(interval(np.abs(error) - np.abs(errors["hutchinson", products])))
+        rows.append({"estimator": name, "products": products, **row})
 
     for cost in PRODUCTS:
         for name in TRACES:
             add(name, partial(curvature.trace, *of, num_probes=cost, method=name), cost, eigenvalues.sum(), spread)
         add("diagonal", partial(curvature.diagonal, *of, num_probes=cost), cost, diagonal, _rms(diagonal))
     for probes, steps in DENSITY:
-        more = {"probes": probes, "steps": steps}
-        add("density", partial(distribution, **more), probes * steps, below, 1.0, **more)
+        add("density", partial(distribution, probes=probes, steps=steps), probes * steps, below, 1.0)
     for cost in SEARCHES:
         search = partial(curvature.lambda_max, *of, max_products=cost, tolerance=TOLERANCE)
         rows.append(search_row(_of_keys(search, keys), cost, eigenvalues[-1], np.abs(eigenvalues).max()))
