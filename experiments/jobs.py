@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from experiments.question import HERE, Job
 from focalgeo import parallel, records
-from focalgeo.config import default_config, load_config, with_values
+from focalgeo.config import load_config, with_values
 from focalgeo.job import check_config, preparation
 from focalgeo.job.preparation import make_members
 from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
@@ -111,23 +112,15 @@ def members(rows: list, tags: Mapping[str, str]) -> Iterator[tuple[dict[str, Any
     return ((dict(zip(tags, values, strict=True)), own) for values, own in every.items())
 
 
-def load(config: str):
+def load(config: str) -> ConfigDict:
     """A config by its file and words, "configs/cifar.py:small,ce"."""
     path, _, words = config.partition(":")
     return load_config(ROOT / path, words)
 
 
-def config_of(workdir: Path):
+def config_of(workdir: Path) -> FrozenConfigDict:
     """The checked config of a job, from its manifest."""
-
-    def fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-        for name, value in config.items():
-            if isinstance(value, Mapping):
-                yield from fields(value, f"{prefix}{name}.")
-            else:
-                yield f"{prefix}{name}", tuple(value) if isinstance(value, list) else value
-
-    return check_config(with_values(default_config(), dict(fields(records.read_manifest(workdir)["config"]))))
+    return check_config(ConfigDict(records.read_manifest(workdir)["config"]))
 
 
 def networks(workdir: Path) -> dict[tuple[float, int], Any]:
