@@ -168,7 +168,12 @@ def operations(config: str, fields: Mapping[str, Any]) -> float:
     """Floating-point operations of a training step of one run on one device, as XLA counts them."""
     prepared, states, batch = ready(check_config(with_values(load(config), dict(fields))))
     alone = jax.vmap(prepared.step, in_axes=None, axis_name=parallel.AXIS, axis_size=1)
-    return float(jax.jit(alone).lower(member_state(states, 0), batch).compile().cost_analysis()["flops"])
+    return flops(alone, member_state(states, 0), batch)
+
+
+def flops(function: Callable, *arguments: Any) -> float:
+    """Floating-point operations of a call, as XLA counts them."""
+    return float(jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"])
 
 
 def ready(config) -> tuple[preparation.Prepared, TrainState, Batch]:

@@ -88,7 +88,7 @@ class Question(NamedTuple):
     within: Sequence[str] = ("seed",)  # the keys that one job has several values of
     numbers: Mapping[str, Callable[..., Any]] = {}
     read: Callable[[Flags], Parts] = lambda flags: {}
-    texts: Callable[..., dict[str, str]] | None = None  # more tables by name, where their names depend on the runs
+    texts: Callable[..., dict[str, str]] = lambda: {}  # more tables by name, where their names depend on the runs
     options: str = ""  # of the command as results.json has it, before --store
     before: str = ""  # the command that trains what is read
     answers: Sequence[str] = ()  # the papers' tables and figures, as "M Table 1"
@@ -217,7 +217,7 @@ def texts_of(question: Question, parts: Parts) -> dict[str, str]:
     """Name -> table."""
     tables = {name: called(table, parts) for name, table in question.tables.items()}
     tables = {name: table for name, table in tables.items() if table is not None}
-    return tables | (called(question.texts, parts) if question.texts else {})
+    return tables | called(question.texts, parts)
 
 
 class Parser(argparse.ArgumentParser):
@@ -271,20 +271,14 @@ def absolute(data: str) -> str:
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """End the command with one line and its exit code where a job, an input or the user stops it."""
+    """End the command with one line, or those of the job that failed, and its exit code."""
     try:
         yield
-    except (InputError, RunError) as error:
+    except (InputError, RunError, OSError) as error:
         print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-    except subprocess.CalledProcessError as failed:  # a job, which has said why
+        sys.exit(getattr(error, "exit_code", 2))
+    except subprocess.CalledProcessError as failed:
         sys.exit(failed.returncode)
-    except KeyboardInterrupt:
-        print("stopped; what is trained is kept, and the same command goes on", file=sys.stderr)
-        sys.exit(130)
-    except OSError as error:
-        print(f"{error.filename}: {error.strerror}: name another file or folder", file=sys.stderr)
-        sys.exit(2)
 
 
 # ---- files

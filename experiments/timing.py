@@ -37,12 +37,9 @@ def interleaved(
     for number in range(rounds):
         for name in list(calls)[:: -1 if number % 2 else 1]:
             times[name].append(min(timed(calls[name]) for _ in range(repeats[name])))
-    columns = {name: np.array(values) for name, values in times.items()}
-    return {
-        "seconds": {name: float(values[:, 0].min()) for name, values in columns.items()},
-        "median seconds": {name: float(np.median(values[:, 0])) for name, values in columns.items()},
-        "processor seconds": {name: float(values[:, 1].min()) for name, values in columns.items()},
-    }
+    walls, processors = np.moveaxis(np.array(list(times.values())), -1, 0)  # [calls, rounds]
+    columns = {"seconds": walls.min(1), "median seconds": np.median(walls, 1), "processor seconds": processors.min(1)}
+    return {title: dict(zip(calls, column.tolist(), strict=True)) for title, column in columns.items()}
 
 
 def machine() -> dict[str, str]:

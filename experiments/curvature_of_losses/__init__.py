@@ -50,14 +50,17 @@ CURVATURE = {
 }
 CALIBRATION = ("ece", "ece after T", "nll after T")
 FIXED = ("accuracy", "p_y")
-MEASURED = OUTPUTS | {
+MEASURED = {
+    "train accuracy": OUTPUTS["train accuracy"],
     "accuracy": Number("accuracy on test, %", 100),
     "p_y": Number("mean p of the label, %", 100),
+    "ece": OUTPUTS["ece"],
+    "ece after T": OUTPUTS["ece after T"],
     "nll": Number("NLL as trained, nats"),
     "nll after T": Number("NLL after T, nats"),
+    "temperature": OUTPUTS["temperature"],
 }
 MARKERS = "osD^v<>PXph*dH"
-ORDER = ("train accuracy", "accuracy", "p_y", "ece", "ece after T", "nll", "nll after T", "temperature")
 
 
 def p_y(run: dict, rows: list, workdir: Path) -> dict[str, float]:
@@ -130,7 +133,7 @@ def outputs_table(runs):
     """Accuracy and calibration by way of training, with the paired difference of ECE to cross-entropy."""
     ways = groups(runs)
     less = {"ece": Number("ECE less cross-entropy's, %", 100)}
-    columns = numbers.means({name: MEASURED[name] for name in ORDER})
+    columns = numbers.means(MEASURED)
     return numbers.table(["trained with"], ways, columns | numbers.changes(less, ways[WAYS["ce"][0]]))
 
 

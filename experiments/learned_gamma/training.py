@@ -158,8 +158,5 @@ def cost() -> dict[str, float]:
     def update(params, gamma):
         return hypergradient(loss, recipe.val_loss, params, gamma, params, jnp.float32(0.1))
 
-    step, once = (
-        jax.jit(call).lower(params, jnp.float32(1.0)).compile().cost_analysis()["flops"]
-        for call in (jax.grad(loss), update)
-    )
+    step, once = (jobs.flops(call, params, jnp.float32(1.0)) for call in (jax.grad(loss), update))
     return {"step": step, "update": once, "run": 1 + once / step / EVERY}

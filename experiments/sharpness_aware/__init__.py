@@ -65,14 +65,19 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 
     def job(method: str, strength: float, times: float = 1.0, rate: float | None = None) -> Job:
         of = {"method": method, "strength": strength, "times": times} | ({"rate": rate} if rate else {})
-        fields, seconds = fields_of(method, strength, times, rate), 4 * times * (1 if rate else len(RATES))
-        how = {"tags": {"rate": "learning_rate", "seed": "seed"}, "seconds": seconds}
-        more = lambda run, *_: {"rate": rate or round(run["rate"], 6)}  # noqa: E731
-        return jobs.sweep(of, range(flags.seeds), CONFIG, fields, more=more, **how)
+        return jobs.sweep(
+            of,
+            range(flags.seeds),
+            CONFIG,
+            fields_of(method, strength, times, rate),
+            seconds=4 * times * (1 if rate else len(RATES)),
+            tags={"rate": "learning_rate", "seed": "seed"},
+            more=lambda run, *_: {"rate": rate or round(run["rate"], 6)},
+        )
 
     first = [job(method, strength) for method in METHODS for strength in METHODS[method].strengths]
     fields = {method: fields_of(method, METHODS[method].strengths[-1], 1, RATES[0]) for method in METHODS}
-    make = lambda out: {method: jobs.operations(CONFIG, fields[method]) for method in METHODS}  # noqa: E731
+    make = lambda out: {method: jobs.operations(CONFIG, own) for method, own in fields.items()}  # noqa: E731
     yield Job({}, (), make, part="operations")
     yield from first
     if all(each.is_stored(parts) for each in first) and "operations" in parts:

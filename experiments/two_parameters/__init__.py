@@ -85,7 +85,6 @@ def _numbers(path: np.ndarray, points: np.ndarray, labels: np.ndarray) -> dict[s
     return {
         "weights": path[-1].tolist(),
         "weight norm": float(np.linalg.norm(path[-1])),
-        "last change": float(np.linalg.norm(path[-1] - path[-2])),
         "logit norm": float(np.abs(points @ path[-1]).mean()),
         "error": float(wrong.mean()),
         "ece": float(calibration.ece(log_probs, labels)),
