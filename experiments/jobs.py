@@ -112,10 +112,10 @@ def members(rows: list, tags: Mapping[str, str]) -> Iterator[tuple[dict[str, Any
     return ((dict(zip(tags, values, strict=True)), own) for values, own in every.items())
 
 
-def load(config: str) -> ConfigDict:
-    """A config by its file and words, "configs/cifar.py:small,ce"."""
+def load(config: str, fields: Mapping[str, Any] = {}) -> ConfigDict:
+    """A config by its file and words, "configs/cifar.py:small,ce", with other values of some fields."""
     path, _, words = config.partition(":")
-    return load_config(ROOT / path, words)
+    return with_values(load_config(ROOT / path, words), fields)
 
 
 def config_of(workdir: Path) -> FrozenConfigDict:
@@ -166,7 +166,7 @@ def numbers(rows: list) -> Iterator[tuple[str, float]]:
 
 def operations(config: str, fields: Mapping[str, Any]) -> float:
     """Floating-point operations of a training step of one run on one device, as XLA counts them."""
-    prepared, states, batch = ready(check_config(with_values(load(config), dict(fields))))
+    prepared, states, batch = ready(check_config(load(config, fields)))
     alone = jax.vmap(prepared.step, in_axes=None, axis_name=parallel.AXIS, axis_size=1)
     return flops(alone, member_state(states, 0), batch)
 

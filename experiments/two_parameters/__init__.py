@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from experiments import figures, numbers
 from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where
@@ -161,13 +162,11 @@ def planes(runs):
     plane = np.stack(np.meshgrid(across, across), axis=-1)
     for axis, (loss, title) in zip(axes[0], TITLES.items(), strict=True):
         weights = np.array(rows_where(runs, deviation=DEVIATION, loss=loss, seed=0).weights.iloc[0])
-        probability = 1 / (1 + np.exp(-plane @ weights))
-        shades = axis.contourf(across, across, probability, np.linspace(0, 1, 11), cmap="RdBu_r", alpha=0.75)
-        wrong = (points @ weights > 0) != (labels > 0)
-        sizes = np.where(wrong, 24, 7)
+        shades = axis.contourf(across, across, special.expit(plane @ weights), np.linspace(0, 1, 11), cmap="RdBu_r")
+        sizes = np.where((points @ weights > 0) != (labels > 0), 24, 7)  # the wrong ones are larger
         axis.scatter(*points.T, sizes, labels, cmap="RdBu_r", edgecolors="black", linewidths=0.3)
-        axis.set(title=f"{title}: ‖w‖ = {np.linalg.norm(weights):.2f}", xlabel="x1", xlim=(-2.8, 2.8), ylim=(-2.8, 2.8))
-        axis.grid(False)
+        limits = across[[0, -1]]
+        axis.set(title=f"{title}: ‖w‖ = {np.linalg.norm(weights):.2f}", xlabel="x1", xlim=limits, ylim=limits)
     axes[0, 0].set_ylabel("x2")
     figure.colorbar(shades, ax=axes, label="probability of class 1", shrink=0.9)
     return figure
