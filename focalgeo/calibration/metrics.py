@@ -12,7 +12,6 @@ The functions `binary_...` take log_probs [examples, 2].
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -70,7 +69,8 @@ def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, ma
     A class that no label has still counts, and so does p_k = 0 (the published code drops both).
     """
     examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
-    return jnp.mean(_of_classes(partial(binning.ece_of, num_bins=num_bins), examples))
+    sums = _of_classes(lambda events: jnp.sum(jnp.abs(binning.residual_sums(*events, num_bins))), examples)
+    return jnp.mean(sums) / jnp.sum(examples.weight)
 
 
 def _of_classes(statistic, examples):
@@ -88,7 +88,8 @@ def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 def brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2."""
     rows, labels, weight = checks.examples(log_probs, labels, mask)
-    error = jnp.exp(rows) - jax.nn.one_hot(labels, rows.shape[-1], dtype=rows.dtype)
+    p, true = jnp.exp(rows), jax.nn.one_hot(labels, rows.shape[-1], dtype=bool)
+    error = jnp.where(true, p - 1, p)  # p less the one-hot label; as a difference XLA's CPU rounds exp otherwise
     return binning.weighted_mean(jnp.sum(error**2, axis=-1), weight)
 
 
@@ -348,12 +349,12 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
     def split(events):
         p, event, weight = events
         bins, index = binning.equal_width(*events, num_bins), binning.bin_index(p, num_bins)
-        full = bins.count > 0
+        full, share = bins.count > 0, bins.count / jnp.sum(bins.count)
         calibration = jnp.where(full, (bins.confidence - bins.accuracy) ** 2, 0)
         refinement = jnp.where(full, bins.accuracy * (1 - bins.accuracy), 0)
         inside, outcome = p - bins.confidence[index], event.astype(p.dtype) - bins.accuracy[index]
         within = binning.weighted_mean(inside**2 - 2 * inside * outcome, weight)
-        return BrierSplit(binning.bin_mean(bins, calibration), binning.bin_mean(bins, refinement), within)
+        return BrierSplit(jnp.sum(share * calibration), jnp.sum(share * refinement), within)
 
     return jax.tree.map(jnp.sum, _of_classes(split, examples))
 
