@@ -1,6 +1,7 @@
 """The frame of questions: laws of its statistics, what is drawn, and the command on a question made here."""
 
 import json
+import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from experiments import __main__ as command
-from experiments import figures, jobs, numbers, question
+from experiments import cells, figures, jobs, numbers, question
 from experiments.numbers import NOT, SHOWS, UNKNOWN, UNTOLD, Interval
 from experiments.question import Job, Question
 from focalgeo import records
@@ -61,6 +62,10 @@ def test_pairs_are_by_seed_over_those_that_both_have():
     np.testing.assert_allclose(numbers.change(one, other, "ece").mean, (0.1 + 0.4) / 2)
     assert not len(numbers.column(one, "absent"))
     assert list(numbers.column(one, "ece", seed=0)) == [0.1]
+    levels = numbers.levels(pd.concat([one, other]), "seed", "ece")
+    assert levels == {
+        seed: numbers.interval(values) for seed, values in enumerate(([0.1, 0.0], [0.3], [0.5, 0.1], [9.0]))
+    }
 
 
 def test_slopes_and_ratios_are_those_of_a_known_curve():
@@ -108,8 +113,9 @@ def test_tables_have_means_and_changes():
     columns = {"ece": numbers.Number("ECE, %", 100)}
     means = numbers.means_table(["loss"], {"a": one, "b": other}, columns)
     assert means.splitlines()[2:] == ["| a | 3 | 20 (0 to 44.8) |", "| b | 3 | 0 (0 to 0) |"]
-    changes = numbers.changes_table(["loss", "T"], {("a", "1"): one}, other, columns)
-    assert changes.splitlines()[-1] == "| a | 1 | +20 (-4.84 to +44.8) |"
+    groups = {("a", "1"): one, ("b", "2"): other}
+    changes = numbers.table(["loss", "T"], groups, {"seeds": len} | numbers.changes(columns, other))
+    assert changes.splitlines()[2:] == ["| a | 1 | 3 | +20 (-4.84 to +44.8) |", "| b | 2 | 3 |  |"]
 
 
 def test_what_is_drawn_leaves_out_bars_that_are_unknown():
@@ -130,24 +136,16 @@ def test_what_is_drawn_leaves_out_bars_that_are_unknown():
 def declared(folder, made):
     """A question with two ways, of which each job leaves its name in `made`."""
 
+    def make(way):
+        made.append(way)
+        return [{"way": way, "seed": seed, "ece": 0.1 * (way == "plain") + 0.01 * seed} for seed in range(3)]
+
     def jobs_of(flags, parts):
-        for way in ("plain", "flat"):
-
-            def make(out, way=way):
-                made.append(way)
-                return [
-                    {"way": way, "seed": seed, "ece": 0.1 * (way == "plain") + 0.01 * seed}
-                    for seed in range(flags.seeds)
-                ]
-
-            yield Job({"way": way}, range(flags.seeds), make, 60)
+        return [Job({"way": way}, range(flags.seeds), lambda out, way=way: make(way), 60) for way in ("plain", "flat")]
 
     def claims(runs):
         less = numbers.paired(*(numbers.column(runs, "ece", way=way) for way in ("flat", "plain")))
         return [numbers.told("here", "flat is calibrated", less)]
-
-    def draw(runs):
-        return figures.panels(1, 1, 2, 2)[0]
 
     class Here(Question):
         folder = property(lambda self: folder)
@@ -156,10 +154,8 @@ def declared(folder, made):
         "here",
         "Which?",
         claims,
-        tables={
-            "means": lambda runs: numbers.markdown(["way", "ECE"], runs.groupby("way").ece.mean().map(str).items())
-        },
-        figures={"ece": draw},
+        tables={"means": lambda runs: numbers.markdown(["way", "ECE"], runs.groupby("way").ece.mean().items())},
+        figures={"ece": lambda runs: figures.panels(1, 1, 2, 2)[0]},
         numbers={"best": lambda runs: runs.ece.min()},
         jobs=jobs_of,
         keys={"way": ("plain", "flat")},
@@ -202,15 +198,16 @@ def test_a_question_is_made_once_written_and_remade_from_what_is_stored(tmp_path
         question.answer(asked, ["--store", "--tables"])
 
 
-@pytest.mark.parametrize(
-    "arguments", [["switch", "--seeds", "x"], ["switch", "--seeds", "1"], ["switch", "--data", "sst:/nowhere"], ["no"]]
-)
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, capsys):
-    try:
-        code = command.main(arguments)
-    except SystemExit as stopped:
-        code = stopped.code
-    assert code == 2
+MISTAKES = ("switch --seeds x", "switch --seeds 1", "switch --data sst:/nowhere", "no")
+MISTAKEN_CELLS = ("--data cifar10", "--data cifar10=folder:/nowhere/x.tar")
+
+
+@pytest.mark.parametrize("words", MISTAKES + MISTAKEN_CELLS)
+def test_a_mistake_is_one_line_and_exit_code_2(words, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["cells", *words.split()])
+    with pytest.raises(SystemExit) as stopped:
+        sys.exit(cells.main() if words in MISTAKEN_CELLS else command.main(words.split()))
+    assert stopped.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
