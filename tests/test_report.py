@@ -188,7 +188,6 @@ VERDICTS = {
     "two of two": of_run((FOCAL, BETTER), (ECE, ends(-0.02))),
     "by chance": of_run((FOCAL, BETTER), (ECE, HOLDS_0), p_value=0.03),
     "none, one worse": of_run((FOCAL, WORSE), (ECE, HOLDS_0)),
-    "no choice": ([], {**MANIFEST, "calibration": {}}),
     "chosen": of_calibration("temperature_scaling", (*TO_NONE, BETTER, "nll"), test=[(*TO_NONE, BETTER, "nll")]),
     "one-sided": of_calibration(
         "focal_temperature_scaling",

@@ -22,7 +22,7 @@ from focalgeo.report.sections import (
     setting_text,
     write_page,
 )
-from focalgeo.report.selection import AS_TRAINED, PLAIN, Column, Run, read_run
+from focalgeo.report.selection import AS_TRAINED, PLAIN, Column, Run
 from focalgeo.report.style import short
 from focalgeo.rows import Seconds, select
 from focalgeo.types import InputError
@@ -58,7 +58,9 @@ def write_list(folder: records.Workdir) -> Path:
     runs, troubles = {}, {}
     for workdir in workdirs_in(folder):
         try:
-            runs[workdir] = read_run(workdir, begun=True)
+            manifest = records.read_manifest(workdir)
+            has_rows = (workdir / records.METRICS_FILE).exists()
+            runs[workdir] = Run(records.read_rows(workdir) if has_rows else [], manifest)
         except InputError as error:
             runs[workdir], troubles[workdir] = Run((), {}), short(str(error), 500)
     kinds = {workdir: page.kind_of(run) for workdir, run in runs.items() if workdir not in troubles}

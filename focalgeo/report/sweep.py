@@ -29,7 +29,6 @@ from focalgeo.report.selection import (
     in_training,
     loss_title,
     measured,
-    parameter_title,
     splits_of,
     symbols_of,
 )
@@ -43,6 +42,7 @@ AXES = {  # title and symbol
     "seed": ("seed", "seed"),
 }
 _CURVATURE = {"lambda_max": "λmax", "trace": "Trace", "scale_free_trace": "Scale-free trace"}
+_FITTED = {"calibration_gamma": "Calibration γ", "temperature": "Temperature T"}
 _LABELS = {"accuracy": "accuracy", "nll": "NLL (nats)"}
 _BY_NLL = Column(PLAIN, CRITERION)
 _CHOOSING = (("nll", AS_TRAINED), ("nll", _BY_NLL), ("ece", AS_TRAINED), ("ece", _BY_NLL), ("accuracy", AS_TRAINED))
@@ -225,7 +225,7 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
         for name, symbol in symbols_of(names).items():
             is_alone = sum(name in others for others in fits.values()) == 1
             heading = f"Best {symbol} of {method}" if is_alone else f"Best {symbol}"
-            figure = "Calibration", f"sweep_{name}", heading, parameter_title(name)
+            figure = "Calibration", f"sweep_{name}", heading, _FITTED.get(name, name.replace("_", " ").capitalize())
             line = joined(f"Best {symbol}", method if column.method != PLAIN else "")
             lines.append(Quantity(line, sweep.numbers(Fit, name=name, **column._asdict()), figure, method, colour))
     lines += [of_metric(name) for name in metrics if name not in PRINTED]
