@@ -468,7 +468,7 @@ def test_shards_merge_into_one_sweep(tmp_path, figures):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"data": {"checksum": "x"}}, {"config": {**sweep_manifest()["config"], "seed": 9}}, {"calibration": {}}]
+    "changes", [{"data": {"checksum": "x"}}, {"config": {**sweep_manifest()["config"], "seed": 9}}]
 )
 def test_workdirs_of_other_sweeps_are_refused(changes, tmp_path, capsys):
     assert main([*map(str, shards(tmp_path, **changes)), f"--out={tmp_path / 'm'}"]) == 2

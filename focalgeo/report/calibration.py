@@ -116,28 +116,30 @@ def metric_table(
     """
     columns, competing, cells = run.columns(split), run.column_of_each(split, criterion=criterion), []
     wanted = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"]
-    present = {row.name for row in select(run.rows, Metric, split=split, group=None)}.intersection(wanted)
-    titles = {name: title for name, title in run.metrics.items() if name in present}
-    for name, title in titles.items():
+    titles = []
+    for name, title in run.metrics.items():
         rows = {column: run.metric(column, name, split) for column in columns}
         values = {column: row.value for column, row in rows.items() if row}
+        if name not in wanted or not values:
+            continue
         best = (min if title.best == "low" else max)(values, key=values.get)
         pairs = [run.difference(name, split, best, other) for other in competing if other in values and other != best]
         is_finding = bool(pairs) and all(is_better(pair, title.best) for pair in pairs)
+        titles.append((title.title, title.note or title.unit))
         cells.append([metric_cell(rows[column], title, best=is_finding and column == best) for column in columns])
     lines = [
         Line(run.method_title(column.method), _fit_note(run, column), line, "chosen" if column == chosen else "")
         for column, line in zip(columns, zip(*cells, strict=True), strict=False)
     ]
-    return (
-        Table(corner, [(title.title, title.note or title.unit) for title in titles.values()], lines) if lines else None
-    )
+    return Table(corner, titles, lines) if lines else None
 
 
 def _fit_note(run: Run, column: Column) -> str:
     """By what a method was fitted, and the numbers found."""
-    by = "nothing fitted" if column.method in run.methods else "from elsewhere"
-    by = "as trained" if column == AS_TRAINED else f"by {criterion_title(column.criterion)}" if column.criterion else by
+    by = (
+        "as trained" if column == AS_TRAINED else "nothing fitted" if column.method in run.methods else "from elsewhere"
+    )
+    by = f"by {criterion_title(column.criterion)}" if column.criterion else by
     title = run.fitted_title(column)
     same = f"that is {title.lower()}" if title != run.method_title(column.method) else ""
     return joined(by, *run.fitted_values(column), same)
@@ -263,14 +265,12 @@ def verdict(run: Run) -> Markup:
     )
     p_value = test["p_value"] if by_score else 1.0
     score = f"p\u00a0=\u00a0{rounded(p_value, 2)}" if p_value >= _LEAST_P else f"p\u00a0<\u00a0{_LEAST_P}"
-    all_refused = leave and fitted and {column.method for column in fitted} <= refused.keys()
     on_val = say(
         "on_val",
         use=run.in_words(chosen),
         leave=leave,
         n=n,
         few=n < LEAST_EXAMPLES,
-        reasons="; ".join(dict.fromkeys(refused.values())) if all_refused else "",
         other="no calibration" if against == AS_TRAINED else run.fitted_title(against).lower(),
         numbers=", ".join(differences(HELD_OUT, metric, "nll")),
         admitted=" to choose from" if refused else "",
@@ -373,11 +373,11 @@ def _class_section(run: Run, split: str, chosen: Column, criterion: str) -> Sect
         return Section("")
     off = {column: sum(row.low > 0 or row.high < 0 for row in rows.values()) for column, rows in gaps.items()}
     counts = ", ".join(f"{count} {_after(run, column)}" for column, count in off.items())
-    words = say("class_gaps", total=total, parts=counts, chance=plain(round(0.05 * total, 2)))
+    chance, most = plain(round(0.05 * total, 2)), figures.MOST_CLASSES
     return Section(
         "Class by class",
         figures=panels(("classes", "Probability less share", figures.class_differences(run, gaps))),
-        notes=say("classes", gaps=words, total=total, most=figures.MOST_CLASSES),
+        notes=say("classes", total=total, parts=counts, chance=chance, most=most),
         layout="beside",
     )
 
