@@ -97,7 +97,7 @@ def every() -> list[Case]:
 
 def config_of(config: str, fields: Mapping[str, Any]) -> Any:
     """A config of the main job with other values of some fields."""
-    return programs.changed(jobs.load(config), fields)
+    return jobs.load(config, fields)
 
 
 def training(config: str, fields: Mapping[str, Any], devices: Devices, layout: str = AT_ONCE) -> Program:

@@ -163,7 +163,7 @@ def member_steps(name: str, rounds: int) -> list[dict[str, Any]]:
     calls = {}
     for count in COUNTS:
         sweep = {"sweep.gamma": tuple(np.linspace(0, 5, count).tolist()), "sweep.seed": (0,)}
-        config = programs.changed(jobs.load(file), {**fields, "loss.name": "focal_loss", **sweep})
+        config = jobs.load(file, {**fields, "loss.name": "focal_loss", **sweep})
         calls[count] = partial(programs.repeated_steps(programs.make_training(config)), repeat)
     seconds = {count: time / repeat for count, time in timing.interleaved(calls, rounds=rounds).items()}
     of = {"network": name, "batch": config.optimizer.batch_size}
@@ -207,7 +207,7 @@ def steps(name: str, rounds: int) -> dict[str, Any]:
     batch, dtype = (batch, "float32") if jax.default_backend() == "cpu" else (GPU_BATCH, "bfloat16")
     fields = {"loss.name": "cross_entropy", "optimizer.batch_size": batch, "optimizer.learning_rate": 0.01}
     fields |= {"model.name": model, "model.dtype": dtype}
-    made = programs.make_training(programs.changed(jobs.load("configs/cifar10.py"), fields))
+    made = programs.make_training(jobs.load("configs/cifar10.py", fields))
     params = preparation.state_shapes(made.prepared, made.members[0]).params
     ready = next(preparation.evaluation_batches(made.config, made.prepared.dataset.train))
     rivals = pytorch.training_steps(name, params, ready.x[:batch], ready.y[:batch], made.config)
