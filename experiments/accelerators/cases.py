@@ -170,8 +170,10 @@ def whole_measurement(config: Any, devices: Devices, *, what: str) -> Program:
     }[what]
 
     def measured(key, zeros, *rest):
-        point = jax.tree.map(jnp.zeros_like, zeros)
-        return estimate(lambda vector: add_product(point, vector, *rest), zeros, key)
+        def matvec(vector):
+            return add_product(jax.tree.map(jnp.zeros_like, zeros), vector, *rest)
+
+        return estimate(matvec, zeros, key)
 
     params, _, *whole, batch = _product_arguments(config)
     arguments = _laid_out((jax.random.PRNGKey(0), params, *whole), devices)
@@ -190,10 +192,10 @@ def grid_search(examples: int, classes: int, devices: Devices) -> Program:
 
 def bootstrap(examples: int, classes: int, devices: Devices) -> Program:
     """The bootstrap of the ECE by 1,000 resamples, on one device."""
+    key = jax.random.PRNGKey(0)
 
     def resampled(logits, labels):
-        log_probs = jax.nn.log_softmax(logits)
-        return calibration.bootstrap(calibration.ece, log_probs, labels, jax.random.PRNGKey(0), 1000)
+        return calibration.bootstrap(calibration.ece, jax.nn.log_softmax(logits), labels, key, 1000)
 
     return Program(jax.jit(resampled), _examples(examples, classes, devices))
 
