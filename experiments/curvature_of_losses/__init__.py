@@ -95,7 +95,7 @@ def within(runs, *names: str) -> Interval:
     table = pd.concat(ways, axis=1, join="inner").sort_index().to_numpy()
     table = (table - table.mean(0)).reshape(len(table), len(ways), len(names))
 
-    def statistic(seeds: np.ndarray) -> np.ndarray:
+    def statistic(seeds):
         return numbers.partial_rank_correlation(table[seeds].reshape(*seeds.shape[:-1], -1, len(names)))
 
     return numbers.bootstrapped(len(table), statistic)
