@@ -321,6 +321,17 @@ def means_table(
     return table(heads, groups, {count: len} | means(numbers))
 
 
+def changes_table(
+    heads: Sequence[str],
+    groups: Mapping[Any, pd.DataFrame],
+    numbers: Mapping[str, Number],
+    columns: Callable[..., Columns] = changes,
+) -> str:
+    """Each group but the first beside the first, by changes or ratios."""
+    base, *others = groups.items()
+    return table(heads, dict(others), columns(numbers, base[1]))
+
+
 def rounded(value: Any, digits: int = 5) -> Any:
     """Data for JSON: floats to so many digits, an interval by its names with null for no number, runs with theirs."""
     if isinstance(value, pd.DataFrame):

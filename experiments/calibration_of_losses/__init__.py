@@ -159,9 +159,8 @@ def of_tasks(cells):
         for title, names in ((task, SHORT), (f"{task} more", LONG)):
             columns = {TITLES[name]: MEANS[TITLES[name]] for name in names}
             found[title] = numbers.table(["loss"], losses, {"seeds": len} | columns)
-        base = losses.pop(LOSSES["ce"])
-        changes = numbers.changes({name: Number(TITLES[name]) for name in SHORT}, base)
-        found[f"{task} differences"] = numbers.table(["less CE"], losses, changes)
+        short = {name: Number(TITLES[name]) for name in SHORT}
+        found[f"{task} differences"] = numbers.changes_table(["less CE"], losses, short)
     return found
 
 

@@ -123,12 +123,6 @@ def correlations_table(runs, correlation: Callable):
     return numbers.markdown(["curvature", *(f"{title}{end}" for title in titles for end in ("", ", held fixed"))], rows)
 
 
-def changes_table(runs):
-    """Each curvature less cross-entropy's, in % of it: geometric means of ratios, paired by seed."""
-    base, *others = groups(runs).items()
-    return numbers.table(["trained with"], dict(others), numbers.ratios(CURVATURE, base[1]))
-
-
 def outputs_table(runs):
     """Accuracy and calibration by way of training, with the paired difference of ECE to cross-entropy."""
     ways = groups(runs)
@@ -164,7 +158,7 @@ QUESTION = Question(
         "between": lambda runs: correlations_table(runs, between),
         "within": lambda runs: correlations_table(runs, within),
         "curvature": lambda runs: numbers.means_table(["trained with"], groups(runs), CURVATURE, "seeds"),
-        "changes": changes_table,
+        "changes": lambda runs: numbers.changes_table(["trained with"], groups(runs), CURVATURE, numbers.ratios),
         "outputs": outputs_table,
     },
     figures={"trace_and_ece": trace_and_ece},
