@@ -65,8 +65,3 @@ def legend(figure: Figure, where: str = "lower center", columns: int = 4, title:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     figure.legend(named.values(), named, loc=f"outside {where}", ncols=columns, title=title)
-
-
-def shades(count: int) -> np.ndarray:
-    """So many colours from dark to light."""
-    return plt.get_cmap("viridis")(np.linspace(0, 0.9, count))

@@ -60,7 +60,6 @@ MEASURED = {
     "nll after T": Number("NLL after T, nats"),
     "temperature": OUTPUTS["temperature"],
 }
-MARKERS = "osD^v<>PXph*dH"
 
 
 def p_y(run: dict, rows: list, workdir: Path) -> dict[str, float]:
@@ -139,8 +138,8 @@ def trace_and_ece(runs):
     }
     figure, axes = figures.panels(1, 2, 9.4, 4.6, sharey=True)
     for axis, (name, label) in zip(axes[0], names.items(), strict=True):
-        for colour, marker, (title, own) in zip(figures.shades(len(WAYS)), MARKERS, groups(runs).items(), strict=False):
-            look = {"color": colour, "marker": marker}
+        for place, (title, own) in enumerate(groups(runs).items()):
+            look = figures.look(place)
             axis.scatter(own[name], 100 * own.ece, s=8, alpha=0.25, linewidths=0, **look)
             axis.scatter(own[name].mean(), 100 * own.ece.mean(), s=46, edgecolor="white", label=title, **look)
         figures.logarithmic(axis, "x", "y")
