@@ -80,9 +80,8 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 def by_network(runs) -> dict[str, pd.DataFrame]:
     """Network -> its runs, with the numbers of their own loss, and each trace by other random vectors too."""
     runs = numbers.with_own(runs)
-    for name in [name for name in runs if ", gauss_newton " in name]:
-        where = name.partition(", gauss_newton ")[2]
-        runs[f"trace by parts {where}"] = runs[name] + runs[f"trace, residual {where}"]
+    for of in ("CE val", "own val"):
+        runs[f"trace by parts {of}"] = runs[f"trace, gauss_newton {of}"] + runs[f"trace, residual {of}"]
     return {network: own for network in NETWORKS if len(own := rows_where(runs, network=network))}
 
 
