@@ -36,7 +36,7 @@ from synthetic_workdir import (
 )
 
 from focalgeo import records
-from focalgeo.report import merge_workdirs, results_text, sections, sweep_text, write_list, write_report
+from focalgeo.report import merge_workdirs, results_text, style, sweep_text, write_list, write_report
 from focalgeo.report.__main__ import main
 from focalgeo.rows import Metric, ReliabilityBin, Scalar, encode, select, tagged
 from focalgeo.types import InputError
@@ -121,7 +121,7 @@ def figures(monkeypatch):
         made[name] = figure
         return '<svg viewBox="0 0 1 1"/>'
 
-    monkeypatch.setattr(sections, "to_svg", to_svg)
+    monkeypatch.setattr(style, "to_svg", to_svg)
     return made
 
 

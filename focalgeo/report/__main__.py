@@ -24,13 +24,11 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0
     try:
-        flags = [argument for argument in arguments if argument.startswith("-")]
-        folders = [expanded(argument) for argument in arguments if argument not in flags]
-        if unknown := [flag for flag in flags if not flag.startswith("--out=")]:
-            raise InputError(f"{short(unknown[0])} is no argument: {_USAGE}")
-        outs = [expanded(flag.removeprefix("--out=")) for flag in flags]
-        if not all([*folders, *outs]) or not folders or (len(folders) > 1 and not outs) or len(outs) > 1:
-            raise InputError(_USAGE)
+        outs = [expanded(text.removeprefix("--out=")) for text in arguments if text.startswith("--out=")]
+        folders = [expanded(text) for text in arguments if not text.startswith("--out=")]
+        is_clear = all([*folders, *outs]) and not any(folder.startswith("-") for folder in folders)
+        if not (is_clear and folders and len(outs) in ((1,) if len(folders) > 1 else (0, 1))):
+            raise InputError(f"{short(' '.join(arguments))} is not clear: {_USAGE}")
         if outs:
             folders = [merge_workdirs(folders, outs[0])]
         folder = Path(folders[0])

@@ -24,15 +24,11 @@ from focalgeo.report.selection import (
     PLAIN,
     Column,
     Run,
-    is_better,
-    is_worse,
     latest_by,
-    splits_of,
 )
 from focalgeo.report.style import COLOURS, LINESTYLES, loss_colour, new_axes, plain, styled
 from focalgeo.rows import (
     DENSITY_LINEAR_WIDTH,
-    OUTCOMES,
     DensityBin,
     Diagnostic,
     Difference,
@@ -59,6 +55,7 @@ MEANS = {
     "nll": ("NLL", "mean NLL (nats)"),
     "entropy": ("Entropy", "mean entropy (nats)"),
     "true_class_probability": ("True class's probability", "mean p of the true class"),
+    "weight_norm": ("Norm of the last layer's weights", "‖W‖, Frobenius norm"),
 }
 _EPOCH_COLOURS = ("grey", "blue", "orange")  # of the first, a middle and the last epoch
 _FAR = 6.0  # times the median reach: a difference farther out is an arrow, so that the others keep their detail
@@ -128,11 +125,11 @@ def diagram(
 def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
     """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
     counts, *shares = values_of(bins, "n", "value", "confidence")
-    n, (value, confidence) = counts.sum(), (float(np.average(means, weights=counts)) for means in shares)
-    centre, shrink = value + _Z95**2 / (2 * n), 1 + _Z95**2 / n
-    half = _Z95 * math.sqrt(max(value * (1 - value), 0) / n + _Z95**2 / (4 * n * n))
-    ends = {"low": (centre - half) / shrink, "high": (centre + half) / shrink}
-    return replace(bins[0], value=value, confidence=confidence, n=int(n), **ends)
+    value, confidence = (float(np.average(means, weights=counts)) for means in shares)
+    shrink = _Z95**2 / counts.sum()
+    centre, half = value + shrink / 2, math.sqrt(shrink * value * (1 - value) + shrink**2 / 4)
+    low, high = ((centre + side) / (1 + shrink) for side in (-half, half))
+    return replace(bins[0], value=value, confidence=confidence, n=int(counts.sum()), low=low, high=high)
 
 
 def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
@@ -141,10 +138,12 @@ def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
 
 
 @styled()
-def estimates(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes:
-    """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss on one axis."""
+def estimates(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+    """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
     kind, label = ESTIMATES[name]
     rows = selection.measured(rows, kind, name)
+    if not rows:
+        return None
     ax, places = ax or new_axes(4.3, 1.05 + 0.5 * len(rows)), -np.arange(len(rows))
     for place, row in zip(places, rows, strict=True):
         style.intervals(ax, place, row.value, *bounds(row), colour=loss_colour(row.loss))
@@ -181,20 +180,10 @@ def courses(
     return ax
 
 
-def curvature_course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes:
-    """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split."""
+def curvature_course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+    """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split; None of none."""
     kind, label = ESTIMATES[name]
-    rows = selection.in_training(select(rows, kind, name=name))
-    styles = dict(zip(splits_of(rows), itertools.cycle(LINESTYLES)))
-    lines = {
-        f"{selection.loss_title(loss)}, {split}": (
-            select(rows, kind, loss=loss, split=split),
-            loss_colour(loss),
-            styles[split],
-        )
-        for loss, split in dict.fromkeys((row.loss, row.split) for row in rows)
-    }
-    return courses(lines, "step", label, ax=ax)
+    return _by_split(selection.in_training(select(rows, kind, name=name)), "loss", "step", label, ax)
 
 
 def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
@@ -204,14 +193,14 @@ def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | 
     """
     train, val = (latest_by(select(rows, Scalar, name=name, split=split), "step") for split in ("train", "val"))
     batches, width = selection.batches_of_row(train), len(train) // 50 * 2 + 1
-    smooth = len(train) >= 100 and name != "learning_rate"
     title = f"training, {f'mean of {batches} batches' if batches > 1 else 'single batches'}"
-    lines = {title: (train, (COLOURS["blue"], 0.35) if smooth else "blue", "-")}
-    if smooth:
-        means = np.convolve(*values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
-        rows = [replace(row, value=mean) for row, mean in zip(train[width // 2 :], means, strict=False)]
-        lines[f"moving mean of {width} such rows"] = rows, "blue", "-"
-    lines = {title: line for title, line in (lines | {"validation": (val, "orange", "-")}).items() if line[0]}
+    lines = {title: (train, "blue", "-"), "validation": (val, "orange", "-")}
+    if len(train) >= 100 and name != "learning_rate":
+        values = np.convolve(*values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
+        smooth = [replace(row, value=value) for row, value in zip(train[width // 2 :], values, strict=False)]
+        lines[title] = train, (COLOURS["blue"], 0.35), "-"
+        lines[f"moving mean of {width} such rows"] = smooth, "blue", "-"
+    lines = {title: line for title, line in lines.items() if line[0]}
     if not lines:
         return None
     ax = courses(lines, "step", COURSES[name][1], ax=ax)
@@ -222,20 +211,22 @@ def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | 
     return ax
 
 
-def outcomes(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
-    """Draw a mean over the examples predicted right and over those predicted wrong by epoch and split; None of none."""
-    rows = [row for row in select(rows, Diagnostic, name=name) if row.outcome and row.split]
-    lines = {
-        f"{outcome}, {split}": (select(rows, Diagnostic, outcome=outcome, split=split), colour, linestyle)
-        for outcome, colour in zip(OUTCOMES, ("blue", "orange"), strict=True)
-        for split, linestyle in zip(splits_of(rows), LINESTYLES, strict=False)
-    }
-    if not rows:
-        return None
-    ax = courses(lines, "epoch", MEANS[name][1], ax=ax)
-    if name != "true_class_probability" and 0 < 10 * ax.dataLim.y0 < ax.dataLim.y1:
+def means(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+    """Draw a diagnostic by epoch, for examples predicted right and those predicted wrong, by split; None of none."""
+    ax = _by_split(select(rows, Diagnostic, name=name), "outcome", "epoch", MEANS[name][1], ax)
+    if ax and name in ("nll", "entropy") and 0 < 10 * ax.dataLim.y0 < ax.dataLim.y1:
         style.logarithmic_ticks(ax, "y")
     return ax
+
+
+def _by_split(rows: Sequence[Any], field: str, across: str, label: str, ax: Axes | None) -> Axes | None:
+    """Draw a line for each value of a field and each split."""
+    styles, lines = dict(zip(selection.splits_of(rows), itertools.cycle(LINESTYLES))), {}
+    for row in rows:
+        value = getattr(row, field)
+        line = [], loss_colour(value), styles.get(row.split, "-")
+        lines.setdefault(f"{selection.loss_title(str(value))}, {row.split}", line)[0].append(row)
+    return courses(lines, across, label, ax=ax) if lines else None
 
 
 @styled()
@@ -331,18 +322,17 @@ def differences(run: Run, split: str = "test", *, criterion: str = "nll") -> Axe
     competing = run.column_of_each(split, criterion=criterion)
     for column in run.columns(split) if against else ():
         if column != against and any(run.difference(name, split, column, against) for name in ("nll", "ece")):
-            is_other = column.criterion not in (None, criterion) and column not in competing
+            is_other = column.criterion and column not in competing
             by = f", by {selection.criterion_title(column.criterion)}" if is_other else ""
             titles[run.method_title(column.method) + by] = column
     if not titles:
         return None
     both = Figure(figsize=(4.3, 1.1 + 0.48 * len(titles))).subplots(1, 2, sharey=True)
     for ax, name, title in zip(both, ("nll", "ece"), (selection.NLL, selection.ECE), strict=True):
-        title = run.metrics.get(name, title)
         rows = {
             height - level: row
             for level, column in enumerate(titles.values())
-            for height, part in ((0.06, split), *([] if split == HELD_OUT else [(-0.2, HELD_OUT)]))
+            for height, part in {0.06: split, -0.2: HELD_OUT}.items()
             if (row := run.difference(name, part, column, against))
         }
         _draw_differences(ax, rows, title)
@@ -359,7 +349,7 @@ def _draw_differences(ax: Axes, rows: Mapping[float, Difference], title: Title) 
     ends = sorted(max(-row.low, row.high) for row in rows.values() if row.low or row.high) or [1.0]
     reach = 1.12 * max(end for end in ends if end <= _FAR * ends[(len(ends) - 1) // 2])
     for place, row in rows.items():
-        colour = "green" if is_better(row, title.best) else "orange" if is_worse(row, title.best) else "grey"
+        colour = "green" if row.high < 0 else "orange" if row.low > 0 else "grey"
         if max(-row.low, row.high) <= reach:
             numbers = (title.scale * number for number in (row.value, row.low, row.high))
             style.intervals(ax, place, *numbers, colour=colour, filled=row.split != HELD_OUT)
@@ -368,10 +358,8 @@ def _draw_differences(ax: Axes, rows: Mapping[float, Difference], title: Title) 
             x, text, side = (0.98, f"{text} ▶", "right") if row.value > 0 else (0.02, f"◀ {text}", "left")
             ax.text(x, place, text, ha=side, va="center", color=COLOURS[colour], transform=ax.get_yaxis_transform())
     style.zero_line(ax)
-    reach *= title.scale
-    unit = {"%": "percentage points"}.get(title.unit, title.unit)
-    ax.set(xlim=(-reach, reach), xlabel=", ".join(filter(None, (title.title, unit))))
-    ax.set_title("← better" if title.best == "low" else "better →", fontweight="normal", color=COLOURS["muted"])
+    unit = title.unit.replace("%", "percentage points")
+    ax.set(xlim=(-title.scale * reach, title.scale * reach), xlabel=f"{title.title}, {unit}", title="← better")
     ax.locator_params("x", nbins=4)
     ax.yaxis.set_visible(False)
     ax.spines.left.set_visible(False)

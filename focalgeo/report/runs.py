@@ -16,10 +16,9 @@ from focalgeo.report.sections import (
     Section,
     Table,
     joined,
-    leaves,
     metric_cell,
     say,
-    setting_text,
+    settings,
     write_page,
 )
 from focalgeo.report.selection import AS_TRAINED, PLAIN, Column, Run, read_run
@@ -62,17 +61,17 @@ def write_list(folder: records.Workdir) -> Path:
         except InputError as error:
             runs[workdir], troubles[workdir] = Run((), {}), short(str(error), 500)
     kinds = {workdir: page.kind_of(run) for workdir, run in runs.items() if workdir not in troubles}
-    settings = {workdir: _settings(run) for workdir, run in runs.items()}
-    differing = {kind: _differing([settings[of] for of in kinds if kinds[of] == kind]) for kind in kinds.values()}
+    configs = {workdir: settings(run.manifest.get("config", {})) for workdir, run in runs.items()}
+    differing = {kind: _differing([configs[of] for of in kinds if kinds[of] == kind]) for kind in kinds.values()}
 
     def section(workdir: Path, run: Run) -> Section:
         name, has_page = workdir.relative_to(folder), (workdir / "report.html").exists()
         link = f"{quote(os.fsencode(name))}/report.html" if has_page else ""
         what = f"calibration of {run.data_title}" if "calibration" in run.manifest else f"{run.data_title}, {run.loss}"
         what = joined(_created(run)[:16].replace("T", " "), what, "" if has_page else "not finished")
-        own = settings[workdir]
-        pairs = [(field, own[field]) for field in differing.get(kinds.get(workdir), ()) if field in own]
-        lists = [("", pairs[:_MOST_DIFFERENCES])] if pairs else []
+        config = configs[workdir]
+        fields = [field for field in differing.get(kinds.get(workdir), ()) if field in config]
+        lists = {"": {field: config[field] for field in fields[:_MOST_DIFFERENCES]}} if fields else {}
         said = ("cannot be read", troubles[workdir]) if workdir in troubles else (what, page.headline(run))
         words = say("paragraph", text=said[0], kind="how") + say("paragraph", text=said[1])
         return Section(say("linked", name=short(name.as_posix(), 120), page=link), words, lists=lists)
@@ -102,10 +101,6 @@ def _table(runs: Mapping[str, Run]) -> Table | None:
     after = {True: "as trained", False: "after temperature scaling"}
     heads = [(title.title, after[column == AS_TRAINED]) for title, _, column in columns]
     return Table("Run", heads, lines) if len(lines) > 1 else None
-
-
-def _settings(run: Run) -> dict[str, str]:
-    return {name: setting_text(value) for name, value in leaves(run.manifest.get("config", {}))}
 
 
 def _differing(settings: Sequence[Mapping[str, str]]) -> list[str]:

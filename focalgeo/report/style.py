@@ -8,7 +8,6 @@ import hashlib
 import io
 import unicodedata
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.style
@@ -16,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
+from numpy.typing import ArrayLike
 
 # Okabe and Ito's palette, safe for colour-blind readers. On the page each colour becomes a CSS variable of its name.
 COLOURS = {
@@ -45,34 +45,25 @@ _STYLE = {
     "axes.formatter.useoffset": False,
     "axes.grid": True,
     "axes.labelcolor": COLOURS["ink"],
-    "axes.linewidth": 0.8,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlecolor": COLOURS["ink"],
+    "axes.titlecolor": COLOURS["muted"],
     "axes.titlelocation": "left",
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
+    "axes.titlesize": 8.5,
     "figure.constrained_layout.use": True,
     "figure.facecolor": COLOURS["paper"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.0,
     "grid.color": COLOURS["rule"],
     "grid.linewidth": 0.6,
-    "legend.borderaxespad": 0.2,
-    "legend.columnspacing": 1.2,
     "legend.fontsize": 8,
     "legend.frameon": False,
-    "legend.handlelength": 2.2,
     "legend.labelcolor": COLOURS["ink"],
-    "lines.linewidth": 1.6,
-    "savefig.facecolor": "auto",
     "svg.fonttype": "none",  # text stays text: it can be selected, read aloud and follows the page's font and theme
     "text.color": COLOURS["ink"],
     "text.parse_math": False,  # a $ in a name is a dollar
     "xtick.color": COLOURS["muted"],
     "ytick.color": COLOURS["muted"],
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
 }
 _MOST_ENTRIES, _LETTERS_OF_TWO = 24, 30  # of a legend; of an entry of which two stand beside each other
 _MOST_MARKS = 60  # of a course, up to which each of its points is marked
@@ -83,9 +74,9 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"}  # control characters, halves of 
 _JOINERS = "\u200c\u200d"  # which scripts and emoji need
 
 
-def loss_colour(loss: str) -> str:
-    """Return the name of a loss's colour: cross-entropy has one, the loss trained with the other."""
-    return "blue" if loss == "cross_entropy" else "orange"
+def loss_colour(loss: str | None) -> str:
+    """Return the colour of a loss, or of an outcome: one of cross-entropy and what is right, another of the others."""
+    return {"cross_entropy": "blue", "correct": "blue", None: "ink"}.get(loss, "orange")
 
 
 def styled() -> Any:
@@ -178,10 +169,10 @@ def _colour(name: Any) -> Any:
 
 def bands(
     ax: Axes,
-    x: Sequence[float],
-    y: Sequence[float],
-    low: Sequence[float] | None = None,
-    high: Sequence[float] | None = None,
+    x: ArrayLike,
+    y: ArrayLike,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
     *,
     colour: Any = "blue",
     label: str | None = None,
@@ -196,10 +187,10 @@ def bands(
 
 def bars(
     ax: Axes,
-    edges: Sequence[Sequence[float]],
-    heights: Sequence[float],
-    low: Sequence[float] | None = None,
-    high: Sequence[float] | None = None,
+    edges: ArrayLike,
+    heights: ArrayLike,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
     *,
     colour: Any = "blue",
     label: str | None = None,
@@ -214,9 +205,9 @@ def bars(
 
 def histogram(
     ax: Axes,
-    edges: Sequence[Sequence[float]],
-    heights: Sequence[float],
-    errors: Sequence[float] | None = None,
+    edges: ArrayLike,
+    heights: ArrayLike,
+    errors: ArrayLike | None = None,
     *,
     colour: Any = "blue",
     label: str | None = None,
@@ -230,13 +221,13 @@ def histogram(
 
 def intervals(
     ax: Axes,
-    places: Any,
-    values: Any,
-    low: Any,
-    high: Any,
+    places: ArrayLike,
+    values: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
     *,
-    colour: Any = "blue",
-    filled: Any = True,
+    colour: str = "blue",
+    filled: ArrayLike = True,
     label: str | None = None,
 ) -> None:
     """Draw estimates as points, filled or hollow, on horizontal intervals at these heights; numbers or arrays."""
