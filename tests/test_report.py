@@ -95,7 +95,7 @@ def drawn(figure):
             yield f"    {style}: {short(line.get_xdata())}; {short(line.get_ydata())}"
         for part in ax.collections:
             if isinstance(part, LineCollection):
-                segments = np.concatenate([*part.get_segments(), np.zeros((0, 2))])
+                segments = np.concatenate([np.zeros((0, 2)), *(ends for ends in part.get_segments() if len(ends))])
                 yield f"    {part.get_label()} intervals: {short(segments[:, 0])}; {short(segments[:, 1])}"
             elif isinstance(part, QuadMesh | PathCollection):
                 values = part.get_array() if isinstance(part, QuadMesh) else part.get_offsets()
