@@ -86,9 +86,8 @@ class Section(NamedTuple):
     @property
     def has_content(self) -> bool:
         """Whether there is anything to show."""
-        return bool(
-            self.words or any(self.tables) or self.figures or self.lists or any(p.has_content for p in self.parts)
-        )
+        parts = (part.has_content for part in self.parts)
+        return bool(self.words or any([*self.tables, *self.figures, *self.lists.values(), *parts]))
 
 
 def panels(*parts: tuple[str, str, Axes | None]) -> list[Panel]:
