@@ -5,6 +5,7 @@ Each draws into `ax`, or into a new figure of the page's size, and returns the a
 
 import itertools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
@@ -26,7 +27,7 @@ from focalgeo.report.selection import (
     Run,
     latest_by,
 )
-from focalgeo.report.style import COLOURS, LINESTYLES, loss_colour, new_axes, plain, styled
+from focalgeo.report.style import COLOURS, LINESTYLES, Mark, loss_colour, new_axes, plain, styled
 from focalgeo.rows import (
     DENSITY_LINEAR_WIDTH,
     DensityBin,
@@ -38,7 +39,6 @@ from focalgeo.rows import (
     ReliabilityBin,
     Row,
     Scalar,
-    Title,
     Trace,
     select,
 )
@@ -59,6 +59,7 @@ MEANS = {
 }
 _EPOCH_COLOURS = ("grey", "blue", "orange")  # of the first, a middle and the last epoch
 _FAR = 6.0  # times the median reach: a difference farther out is an arrow, so that the others keep their detail
+_LEAST_SHARE = 1e-7  # of eigenvalues: rounding alone makes shares below that
 _Z95 = NormalDist().inv_cdf(0.975)
 
 
@@ -87,38 +88,27 @@ def reliability(
 
 
 @styled()
-def diagram(
-    bins: Sequence[ReliabilityBin],
-    *,
-    colour: str = "grey",
-    small: bool = False,
-    sizes: str = "n",
-    ax: Axes | None = None,
-) -> Axes:
-    """Draw what share came true in each bin, its Wilson 95% interval, and the gap to the bin's mean confidence.
+def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str = "n", ax: Axes | None = None) -> Axes:
+    """Draw what share came true in each bin, its Wilson 95% interval, and hatched the gap to its mean confidence.
 
-    Without `ax`, the examples per bin stand beneath, or with sizes="share" their share of all. small: without legend,
-    for many side by side.
+    Without `ax`, the examples per bin stand beneath, or with sizes="share" their share of all.
     """
     lower, upper, share, confidence, *ends = values_of(bins, "lower", "upper", "value", "confidence", "low", "high")
     true, predicted = _TRUE[bins[0].name]
     if ax is None:
-        figure = Figure(figsize=(3.2, 3.4) if small else (4.1, 4.7))
-        ax, beneath = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
+        ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
         (counts,) = values_of(bins, sizes)
         style.bars(beneath, (lower, upper), counts, colour=colour)
         style.logarithmic_ticks(beneath, "y")
         beneath.set(xlabel=predicted, ylabel={"n": "examples"}.get(sizes, sizes), ylim=(counts.min() / 2, None))
-    style.bars(ax, (lower, upper), share, *ends, colour=colour, label=true)
+    style.bars(ax, (lower, upper), share, *ends, colour=colour)
     look = {"facecolor": "none", "edgecolor": COLOURS["muted"], "hatch": "////", "linewidth": 0, "alpha": 0.7}
-    ax.bar(lower, share - confidence, upper - lower, confidence, align="edge", label="gap to confidence", **look)
-    ax.hlines(confidence, lower, upper, color=COLOURS["ink"], linewidth=1.2, label="mean confidence")
-    ax.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, linestyle="--")
+    ax.bar(lower, share - confidence, upper - lower, confidence, align="edge", **look)
+    ax.hlines(confidence, lower, upper, color=COLOURS["ink"], linewidth=1.2)
+    ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"])
     ax.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(PercentFormatter(1))
-    if len(ax.figure.axes) == 2 and not small:
-        style.legend(ax, loc="outside upper center")
     return ax
 
 
@@ -141,15 +131,14 @@ def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
 def estimates(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
     kind, label = ESTIMATES[name]
-    rows = selection.measured(rows, kind, name)
-    if not rows:
+    lines = {
+        selection.measured_title(row): [Mark(row.value, *bounds(row), loss_colour(row.loss))]
+        for row in selection.measured(rows, kind, name)
+    }
+    if not lines:
         return None
-    ax, places = ax or new_axes(4.3, 1.05 + 0.5 * len(rows)), -np.arange(len(rows))
-    for place, row in zip(places, rows, strict=True):
-        style.intervals(ax, place, row.value, *bounds(row), colour=loss_colour(row.loss))
-    style.zero_line(ax)
-    ax.set_yticks(places, map(selection.measured_title, rows))
-    ax.set(xlabel=label, ylim=(0.4 - len(rows), 0.6))
+    ax = ax or new_axes(4.3, 1.05 + 0.5 * len(lines))
+    style.intervals(ax, lines, label)
     return ax
 
 
@@ -251,7 +240,8 @@ def gradient_norms(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -
 @styled()
 def density(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
     """Draw the share of eigenvalues per bin for each loss, with one standard error, both axes logarithmic beyond 0."""
-    rows, ax = select(rows, DensityBin, split=split), ax or new_axes(6.4, 3.3)
+    rows = [row for row in select(rows, DensityBin, split=split) if row.value > _LEAST_SHARE]
+    ax = ax or new_axes(6.4, 3.3)
     for loss in dict.fromkeys(row.loss for row in rows):
         bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
         lower, upper, *shares = values_of(bins, "lower", "upper", "value", "stderr")
@@ -260,8 +250,7 @@ def density(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
     largest = np.abs(values_of(rows, "lower", "upper")).max()
     ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * largest)
     ax.xaxis.set_major_formatter(lambda value, _: plain(value))
-    least = min([row.value for row in rows if row.value > 1e-7], default=1.0)  # rounding alone makes shares below that
-    ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues", ylim=(0.4 * least, 1.6))
+    ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues")
     style.legend(ax)
     return ax
 
@@ -318,51 +307,35 @@ def differences(run: Run, split: str = "test", *, criterion: str = "nll") -> Axe
     Filled marks are of `split`, hollow ones of held-out parts of val. Green leaves out 0 on the better side, orange on
     the worse. A row far beyond the others is an arrow.
     """
-    against, titles = reference(run, split, criterion), {}
-    competing = run.column_of_each(split, criterion=criterion)
+    against, competing = reference(run, split, criterion), run.column_of_each(split, criterion=criterion)
+    pairs: dict[str, dict[str, list[Difference]]] = {"nll": {}, "ece": {}}
     for column in run.columns(split) if against else ():
-        if column != against and any(run.difference(name, split, column, against) for name in ("nll", "ece")):
-            is_other = column.criterion and column not in competing
-            by = f", by {selection.criterion_title(column.criterion)}" if is_other else ""
-            titles[run.method_title(column.method) + by] = column
-    if not titles:
+        is_other = column.criterion and column not in competing
+        title = run.method_title(column.method)
+        title += f", by {selection.criterion_title(column.criterion)}" if is_other else ""
+        for name, rows in pairs.items():
+            pair = [run.difference(name, part, column, against) for part in dict.fromkeys((split, HELD_OUT))]
+            rows |= {title: list(filter(None, pair))} if any(pair) else {}
+    drawn = [(title, rows) for title, rows in zip((selection.NLL, selection.ECE), pairs.values(), strict=True) if rows]
+    if not drawn:
         return None
-    both = Figure(figsize=(4.3, 1.1 + 0.48 * len(titles))).subplots(1, 2, sharey=True)
-    for ax, name, title in zip(both, ("nll", "ece"), (selection.NLL, selection.ECE), strict=True):
-        rows = {
-            height - level: row
-            for level, column in enumerate(titles.values())
-            for height, part in {0.06: split, -0.2: HELD_OUT}.items()
-            if (row := run.difference(name, part, column, against))
-        }
-        _draw_differences(ax, rows, title)
-    where = {"xycoords": (both[0].transAxes, both[0].transData), "annotation_clip": False, "in_layout": False}
-    look = {"va": "center", "fontweight": "bold", "backgroundcolor": COLOURS["paper"]}
-    for level, text in enumerate(titles):  # above its row, over both panels: the numbers keep the width
-        both[1].annotate(text, (0, 0.36 - level), **where, **look)
-    both[0].set_ylim(0.7 - len(titles), 0.5)
-    return both[0]
+    figure = Figure(figsize=(4.3, len(drawn) * (0.7 + 0.35 * len(drawn[0][1]))))
+    for ax, (title, rows) in zip(figure.subplots(len(drawn), squeeze=False).flat, drawn, strict=True):
+        ends = [max(-row.low, row.high) for pair in rows.values() for row in pair]
+        reach = 1.12 * min(max(ends, default=0), _FAR * statistics.median(ends or [0])) or 1.0
+        lines = {name: [_difference_mark(row, reach) for row in pair] for name, pair in rows.items()}
+        label = f"{title.title}, {title.unit.replace('%', 'percentage points')}"
+        style.intervals(ax, lines, label, scale=title.scale)
+        ax.set(xlim=(-title.scale * reach, title.scale * reach), title="← better")
+    return figure.axes[0]
 
 
-def _draw_differences(ax: Axes, rows: Mapping[float, Difference], title: Title) -> None:
-    """Differences in the unit of the metric, by their heights."""
-    ends = sorted(max(-row.low, row.high) for row in rows.values() if row.low or row.high) or [1.0]
-    reach = 1.12 * max(end for end in ends if end <= _FAR * ends[(len(ends) - 1) // 2])
-    for place, row in rows.items():
-        colour = "green" if row.high < 0 else "orange" if row.low > 0 else "grey"
-        if max(-row.low, row.high) <= reach:
-            numbers = (title.scale * number for number in (row.value, row.low, row.high))
-            style.intervals(ax, place, *numbers, colour=colour, filled=row.split != HELD_OUT)
-        else:
-            text = selection.signed(row, title)
-            x, text, side = (0.98, f"{text} ▶", "right") if row.value > 0 else (0.02, f"◀ {text}", "left")
-            ax.text(x, place, text, ha=side, va="center", color=COLOURS[colour], transform=ax.get_yaxis_transform())
-    style.zero_line(ax)
-    unit = title.unit.replace("%", "percentage points")
-    ax.set(xlim=(-title.scale * reach, title.scale * reach), xlabel=f"{title.title}, {unit}", title="← better")
-    ax.locator_params("x", nbins=4)
-    ax.yaxis.set_visible(False)
-    ax.spines.left.set_visible(False)
+def _difference_mark(row: Difference, reach: float) -> Mark:
+    colour = "green" if row.high < 0 else "orange" if row.low > 0 else "grey"
+    if max(-row.low, row.high) > reach:
+        edge = math.copysign(reach, row.value)
+        return Mark(edge, edge, edge, colour, marker=">" if row.value > 0 else "<")
+    return Mark(row.value, row.low, row.high, colour, row.split != HELD_OUT)
 
 
 def errors_off(row: Metric) -> float:
@@ -389,15 +362,17 @@ def class_differences(run: Run, gaps: Mapping[Column, Mapping[str, Metric]], *, 
         far |= {name: max(errors_off(row), far.get(name, 0.0)) for name, row in rows.items()}
     threshold = NormalDist().inv_cdf(1 - 0.025 / len(far))
     classes = sorted(far, key=far.get, reverse=True)[:MOST_CLASSES]
+    lines = {
+        f"class {name}": [
+            Mark(row.value, row.low, row.high, run.method_colour(column.method), errors_off(row) > threshold)
+            for column, rows in gaps.items()
+            if (row := rows.get(name))
+        ]
+        for name in classes
+    }
     ax = ax or new_axes(4.3, 1.3 + (0.12 + 0.14 * len(gaps)) * len(classes))
-    for number, (column, rows) in enumerate(gaps.items()):
-        height = 0.39 - 0.78 / len(gaps) * (number + 0.5)
-        line = {height - place: rows[name] for place, name in enumerate(classes) if name in rows}
-        look = {"colour": run.method_colour(column.method), "label": run.fitted_title(column)}
-        numbers = (100 * values for values in values_of(list(line.values()), "value", "low", "high"))
-        style.intervals(ax, list(line), *numbers, filled=[errors_off(row) > threshold for row in line.values()], **look)
-    style.zero_line(ax)
-    ax.set_yticks(-np.arange(len(classes)), [f"class {name}" for name in classes])
-    ax.set(ylim=(0.55 - len(classes), 0.55), xlabel="mean probability less share, percentage points")
+    style.intervals(ax, lines, "mean probability less share, percentage points", scale=100)
+    for column in gaps:
+        ax.plot([], [], "o-", color=COLOURS[run.method_colour(column.method)], label=run.fitted_title(column))
     style.legend(ax, columns=1)
     return ax

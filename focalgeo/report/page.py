@@ -209,8 +209,6 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
         (f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
         for split in splits_of(select(rows, DensityBin))
     ]
-    density = latest(rows, DensityBin)
-    words = say("density", probes=density.probes, products=density.products) if density else ""
     splits = splits_of(select(rows, AttributionPart, epoch=None))
     parts = Section(
         "Where it comes from",
@@ -227,7 +225,15 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
         tables=[Table("Hessian of", heads, lines)],
         figures=panels(*drawn),
         notes=say("hessian", estimators=sorted({str(r.estimator) for r in select(rows, Trace, name="trace")})),
-        parts=[Section("All eigenvalues", figures=panels(*spectra), notes=words, layout="wide"), parts],
+        parts=[
+            Section(
+                "All eigenvalues",
+                figures=panels(*spectra),
+                notes=say("density", row=latest(rows, DensityBin)),
+                layout="wide",
+            ),
+            parts,
+        ],
         layout="wide",
     )
 

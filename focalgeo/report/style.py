@@ -8,7 +8,8 @@ import hashlib
 import io
 import unicodedata
 import warnings
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import matplotlib.style
 import numpy as np
@@ -193,14 +194,12 @@ def bars(
     high: ArrayLike | None = None,
     *,
     colour: Any = "blue",
-    label: str | None = None,
 ) -> None:
-    """Draw a bar over each bin of edges (lower, upper), and from `low` to `high` its 95% interval."""
+    """Draw a bar over each bin of edges (lower, upper), and a line from `low` to `high`."""
     lower, upper = np.asarray(edges)
-    ax.bar(lower, heights, 0.92 * (upper - lower), align="edge", color=_colour(colour), alpha=0.5, label=label)
+    ax.bar(lower, heights, 0.92 * (upper - lower), align="edge", color=_colour(colour), alpha=0.5)
     if low is not None:
-        look = {"color": COLOURS["ink"], "linewidth": 1.8, "zorder": 3, "label": f"95% interval of {label}"}
-        ax.vlines((lower + upper) / 2, low, high, **look)
+        ax.vlines((lower + upper) / 2, low, high, color=COLOURS["ink"], linewidth=1.8, zorder=3)
 
 
 def histogram(
@@ -219,27 +218,29 @@ def histogram(
     ax.bar(lower, high, upper - lower, low, align="edge", color=colour, alpha=0.2, linewidth=0)
 
 
-def intervals(
-    ax: Axes,
-    places: ArrayLike,
-    values: ArrayLike,
-    low: ArrayLike,
-    high: ArrayLike,
-    *,
-    colour: str = "blue",
-    filled: ArrayLike = True,
-    label: str | None = None,
-) -> None:
-    """Draw estimates as points, filled or hollow, on horizontal intervals at these heights; numbers or arrays."""
-    inside = np.where(filled, _colour(colour), COLOURS["paper"]).tolist()
-    ax.hlines(places, low, high, color=_colour(colour), linewidth=2)
-    ax.scatter(values, places, 30, inside, edgecolors=_colour(colour), zorder=3, label=label)
-    ax.grid(visible=False, axis="y")
+class Mark(NamedTuple):
+    """A number on its interval, in a colour; a mark that is not filled is hollow."""
+
+    value: float
+    low: float
+    high: float
+    colour: str
+    filled: bool = True
+    marker: str = "o"
 
 
-def zero_line(ax: Axes) -> None:
-    """Draw a line at 0."""
+def intervals(ax: Axes, lines: Mapping[str, Sequence[Mark]], label: str, *, scale: float = 1.0) -> None:
+    """Draw marks, times `scale`, on horizontal intervals, those of one title beneath each other, and a line at 0."""
+    for place, marks in enumerate(lines.values()):
+        for height, mark in zip(np.linspace(place - 0.4, place + 0.4, len(marks) + 2)[1:-1], marks, strict=True):
+            colour = _colour(mark.colour)
+            ax.hlines(height, scale * mark.low, scale * mark.high, color=colour, linewidth=2)
+            inside = colour if mark.filled else COLOURS["paper"]
+            ax.plot(scale * mark.value, height, mark.marker, color=colour, markerfacecolor=inside)
     ax.axvline(0, color=COLOURS["ink"], linewidth=1)
+    ax.set_yticks(range(len(lines)), lines)
+    ax.set(xlabel=label, ylim=(len(lines) - 0.5, -0.5))
+    ax.grid(visible=False, axis="y")
 
 
 def legend(ax: Axes, *, columns: int = 2, title: str | None = None, loc: str = "outside upper left") -> None:
