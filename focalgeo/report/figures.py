@@ -280,7 +280,7 @@ def search_surface(
     run = Run(rows, {})
     for method, marker, size in ((PLAIN, "o", 14), (FOCAL, "*", 12)):  # a star in a circle
         fitted = run.fits(Column(method, criterion))
-        if "temperature" in fitted:  # perhaps between the rows of gammas
+        if fitted:  # perhaps between the rows of gammas
             level = np.interp(fitted.get("calibration_gamma", 0.0), gammas, places)
             look = {"color": COLOURS[run.method_colour(method)], "markeredgecolor": style.LIGHT, "linestyle": "none"}
             label = run.method_title(method).lower()
@@ -346,7 +346,7 @@ def errors_off(row: Metric) -> float:
 def class_gaps(run: Run, split: str, chosen: Column, criterion: str) -> dict[Column, dict[str, Metric]]:
     """Return the rows "class_gap" by class: as given, by the plainest fitted method, and by the chosen one."""
     columns = dict.fromkeys(filter(None, (AS_TRAINED, reference(run, split, criterion), chosen)))
-    rows = [row for row in select(run.rows, Metric, name="class_gap", split=split) if row.low is not None]
+    rows = select(run.rows, Metric, name="class_gap", split=split)
     gaps = {column: {row.group: row for row in select(rows, Metric, **column._asdict())} for column in columns}
     return {column: rows for column, rows in gaps.items() if rows}
 

@@ -41,7 +41,6 @@ from focalgeo.types import InputError
 
 _LEVEL = 0.05  # two-sided, of one difference alone
 _ROUNDING = 1e-4  # of the whole: float32 says nothing of a difference below
-_MOST_TILES = 4
 _ESTIMATORS = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
 _PARTS = (
     ("whole", "Whole", "sum of the two parts"),
@@ -66,9 +65,9 @@ def write_report(workdir: records.Workdir) -> Path:
     try:
         write = {"calibration": calibration.write_calibration, "sweep": sweep.write_sweep, "run": write_run}
         return write[kind_of(run)](folder / "report.html", run, search)
+    except InputError:
+        raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         what = f"{type(error).__name__}: {style.short(str(error), 200)}"
         raise InputError(f"{folder} holds what no page can show ({what}); choose another workdir") from error
 
@@ -141,15 +140,11 @@ def _compared(run: Run, first: Column, others: Sequence[Column]) -> Markup:
     )
 
 
-def _tiles(run: Run) -> list[dict[str, Any]]:
-    """The ECE on test of the first methods, for the tiles at the top of the page."""
-    cells = {
-        column.method: metric_cell(run.metric(column, "ece"), ECE) for column in run.column_of_each()[:_MOST_TILES]
-    }
+def _tiles(run: Run) -> list[tuple[str, Cell, str]]:
+    """Title, ECE on test and colour of the first four methods, for the tiles at the top of the page."""
+    rows = {column.method: run.metric(column, "ece") for column in run.column_of_each()[:4]}
     return [
-        {"title": run.method_title(method), "cell": cell, "colour": run.method_colour(method)}
-        for method, cell in cells.items()
-        if cell != NOTHING
+        (run.method_title(name), metric_cell(row, ECE), run.method_colour(name)) for name, row in rows.items() if row
     ]
 
 

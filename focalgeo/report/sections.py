@@ -177,7 +177,7 @@ def write_page(
     *,
     verdict: str = "",
     warnings: Sequence[str] = (),
-    tiles: Sequence[Mapping[str, Any]] = (),
+    tiles: Sequence[tuple[str, Cell, str]] = (),
     contents: bool = True,
 ) -> Path:
     """Write a page and figures/*.svg beside it; returns the page's path. Nothing is written before all is drawn.
@@ -196,8 +196,8 @@ def write_page(
         return _inline(figures[name], panel)
 
     sections = [section for section in sections if section.has_content]
-    head = {"title": title, "verdict": verdict, "warnings": warnings, "tiles": tiles, "contents": contents}
-    page = _TEMPLATES.get_template("page.html").render(sections=sections, svg=svg, **head)
+    head = {"verdict": verdict, "warnings": warnings, "tiles": tiles, "contents": contents}
+    page = _TEMPLATES.get_template("page.html").render(title=title, sections=sections, svg=svg, **head)
     if (path.parent / "figures").is_symlink():
         raise InputError(f"{path.parent / 'figures'} is a link: put what it points to in its place")
     for name, text in figures.items():
