@@ -308,25 +308,26 @@ def differences(run: Run, split: str = "test", *, criterion: str = "nll") -> Axe
     the worse. A row far beyond the others is an arrow.
     """
     against, competing = reference(run, split, criterion), run.column_of_each(split, criterion=criterion)
-    pairs: dict[str, dict[str, list[Difference]]] = {"nll": {}, "ece": {}}
+    pairs = {selection.NLL: {}, selection.ECE: {}}
     for column in run.columns(split) if against else ():
         is_other = column.criterion and column not in competing
-        title = run.method_title(column.method)
-        title += f", by {selection.criterion_title(column.criterion)}" if is_other else ""
-        for name, rows in pairs.items():
-            pair = [run.difference(name, part, column, against) for part in dict.fromkeys((split, HELD_OUT))]
-            rows |= {title: list(filter(None, pair))} if any(pair) else {}
-    drawn = [(title, rows) for title, rows in zip((selection.NLL, selection.ECE), pairs.values(), strict=True) if rows]
-    if not drawn:
+        by = f", by {selection.criterion_title(column.criterion)}" if is_other else ""
+        for metric, rows in pairs.items():
+            parts = dict.fromkeys((split, HELD_OUT))
+            pair = [run.difference(metric.title.lower(), part, column, against) for part in parts]
+            if any(pair):
+                rows[run.method_title(column.method) + by] = [row for row in pair if row]
+    pairs = {metric: rows for metric, rows in pairs.items() if rows}
+    if not pairs:
         return None
-    figure = Figure(figsize=(4.3, len(drawn) * (0.7 + 0.35 * len(drawn[0][1]))))
-    for ax, (title, rows) in zip(figure.subplots(len(drawn), squeeze=False).flat, drawn, strict=True):
+    figure = Figure(figsize=(4.3, 0.7 * len(pairs) + 0.38 * sum(map(len, pairs.values()))))
+    for ax, (metric, rows) in zip(figure.subplots(len(pairs), squeeze=False).flat, pairs.items(), strict=True):
         ends = [max(-row.low, row.high) for pair in rows.values() for row in pair]
-        reach = 1.12 * min(max(ends, default=0), _FAR * statistics.median(ends or [0])) or 1.0
-        lines = {name: [_difference_mark(row, reach) for row in pair] for name, pair in rows.items()}
-        label = f"{title.title}, {title.unit.replace('%', 'percentage points')}"
-        style.intervals(ax, lines, label, scale=title.scale)
-        ax.set(xlim=(-title.scale * reach, title.scale * reach), title="← better")
+        reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
+        lines = {title: [_difference_mark(row, reach) for row in pair] for title, pair in rows.items()}
+        label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
+        style.intervals(ax, lines, label, scale=metric.scale)
+        ax.set(xlim=(-metric.scale * reach, metric.scale * reach), title="← better")
     return figure.axes[0]
 
 
