@@ -26,8 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         outs = [expanded(text.removeprefix("--out=")) for text in arguments if text.startswith("--out=")]
         folders = [expanded(text) for text in arguments if not text.startswith("--out=")]
-        is_clear = all([*folders, *outs]) and not any(folder.startswith("-") for folder in folders)
-        if not (is_clear and folders and len(outs) in ((1,) if len(folders) > 1 else (0, 1))):
+        is_clear = all(text and not text.startswith("-") for text in [*folders, *outs])
+        if not folders or len(outs) > 1 or len(folders) > 1 > len(outs) or not is_clear:
             raise InputError(f"{short(' '.join(arguments))} is not clear: {_USAGE}")
         if outs:
             folders = [merge_workdirs(folders, outs[0])]

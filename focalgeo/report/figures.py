@@ -268,13 +268,12 @@ def search_surface(
     best, places = temperatures[surface.argmin(1)], np.arange(len(gammas))
     near = temperatures >= best.min() / 4
     label, scale = ("ECE on validation, %", 100) if criterion == "ece" else ("NLL on validation, nats", 1)
-    surface = scale * surface[:, near]
-    usable = surface[np.isfinite(surface) & (surface > 0)]
-    if not usable.size:
+    surface = np.where(np.isfinite(surface), scale * surface, np.nan)[:, near]
+    if not (surface > 0).any():
         return None
-    ax, norm = ax or new_axes(4.1, 4.3), LogNorm(usable.min(), usable.max())
-    mesh = ax.pcolormesh(temperatures[near], places, surface.clip(norm.vmin, norm.vmax), norm=norm, rasterized=True)
-    ticks = np.geomspace(norm.vmin, norm.vmax, 5)
+    ax = ax or new_axes(4.1, 4.3)
+    mesh = ax.pcolormesh(temperatures[near], places, surface, norm=LogNorm(clip=True), rasterized=True)
+    ticks = np.geomspace(*mesh.get_clim(), 5)
     ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
     ax.plot(best, places, ".", color=style.LIGHT, label="best T of each γ")
     run = Run(rows, {})

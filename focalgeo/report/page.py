@@ -104,8 +104,8 @@ def verdict(run: Run) -> Markup:
         loss=run.loss,
         accuracy=accuracy,
         before=before,
-        after=run.metric(first, "ece") if first else None,
-        first=run.in_words(first) if first else "",
+        after=first and run.metric(first, "ece"),
+        first=first and run.in_words(first),
         compared=_compared(run, first, others) if first else "",
     )
 
@@ -150,20 +150,20 @@ def _tiles(run: Run) -> list[tuple[str, Cell, str]]:
 
 def _method_sections(run: Run) -> list[Section]:
     resamples, bins = (run.setting(f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
-    fold = "The same on the validation split, on which the methods were fitted (optimistic)"
-    test, val = (
-        calibration.metric_table(run, *split) for split in (("test", "Test split"), ("val", "Validation split"))
-    )
     words = calibration.bold_words(run, "test", selection.CRITERION)
-    table = Section(
-        "Before and after calibration",
-        tables=[test],
-        notes=words + say("intervals_of_run", resamples=resamples, bins=bins),
-        parts=[Section(fold, tables=[val], folded=True)],
+    val = Section(
+        "The same on the validation split, on which the methods were fitted (optimistic)",
+        tables=[calibration.metric_table(run, "val", "Validation split")],
+        folded=True,
     )
     return [
         calibration.reliability_section(run, run.column_of_each(), "test", "Test"),
-        *([table] if test else []),
+        Section(
+            "Before and after calibration",
+            tables=[calibration.metric_table(run, "test", "Test split")],
+            notes=words + say("intervals_of_run", resamples=resamples, bins=bins),
+            parts=[val],
+        ),
         calibration.difference_section(run, "test", selection.CRITERION, "On the test split"),
         calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
     ]
@@ -297,9 +297,8 @@ def _attribution_words(rows: Sequence[Row], split: str) -> Markup:
         weight = named["mean_weight", None].value
         sentences.append(say("scaling", loss=loss_title(beyond.loss), weight=weight, parts=parts, finding=finding))
     if median := named.get(("true_class_probability", 0.5)):
-        levels = zip(("low", "middle", "high"), (0.05, 0.5, 0.95), strict=True)
-        shares = {title: _probability(named["true_class_probability", level].value) for title, level in levels}
-        sentences.append(say("probabilities", n=median.n, **shares))
+        low, middle, high = (_probability(named[median.name, level].value) for level in (0.05, 0.5, 0.95))
+        sentences.append(say("probabilities", low=low, middle=middle, high=high, n=median.n))
     if raised := named.get(("share_raised", None)):
         negative = named["share_negative", None].value
         loss = loss_title(raised.loss)

@@ -128,12 +128,13 @@ def as_csv(table: Table) -> str:
     columns = [[table.corner, *(line.title for line in table.lines)], ["", *(line.note for line in table.lines)]]
     for (title, _), *cells in zip(table.heads, *(line.cells for line in table.lines), strict=True):
         unit = ", %" if any(cell.text.endswith("%") for cell in cells) else ""
-        columns.append([title + unit, *(cell.text if cell.value is None else cell.value for cell in cells)])
-        for end in ("low", "high") if any(cell.low is not None for cell in cells) else ():
-            columns.append([f"{title}, {end}", *(getattr(cell, end) for cell in cells)])
-        notes = ["" if cell.low is not None else cell.note for cell in cells]
-        if any(notes):
-            columns.append([f"{title}, note", *notes])
+        parts = {
+            unit: [cell.text if cell.value is None else cell.value for cell in cells],
+            ", low": [cell.low for cell in cells],
+            ", high": [cell.high for cell in cells],
+            ", note": ["" if cell.low is not None else cell.note for cell in cells],
+        }
+        columns += [[title + part, *entries] for part, entries in parts.items() if set(entries) - {None, ""}]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(map(_csv_text, line) for line in zip(*columns, strict=True))
     return text.getvalue()
@@ -218,8 +219,10 @@ def _inline(svg: str, panel: Panel) -> Markup:
 def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
     """Return a nested dict as dotted names and texts, in the order written; of a long list the first twelve."""
     if isinstance(tree, Mapping) and (tree or not prefix):
-        parts = [settings(value, none, f"{prefix}.{key}".strip(".")) for key, value in tree.items()]
-        return {name: text for part in parts for name, text in part.items()}
+        texts: dict[str, str] = {}
+        for key, value in tree.items():
+            texts |= settings(value, none, f"{prefix}.{key}".strip("."))
+        return texts
     if isinstance(tree, list):
         more = f" … ({len(tree)} in all)" if len(tree) > 12 else ""
         tree = ", ".join(map(str, tree[:12])) + more

@@ -175,9 +175,9 @@ def bands(
     low: ArrayLike | None = None,
     high: ArrayLike | None = None,
     *,
-    colour: Any = "blue",
-    label: str | None = None,
-    linestyle: str = "-",
+    colour: Any,
+    label: str,
+    linestyle: str,
 ) -> None:
     """Draw y against x, each point marked where they are few, and from `low` to `high` a bar at each x."""
     colour, marker = _colour(colour), "o" if len(x) <= _MOST_MARKS else None
@@ -193,7 +193,7 @@ def bars(
     low: ArrayLike | None = None,
     high: ArrayLike | None = None,
     *,
-    colour: Any = "blue",
+    colour: str,
 ) -> None:
     """Draw a bar over each bin of edges (lower, upper), and a line from `low` to `high`."""
     lower, upper = np.asarray(edges)
@@ -208,8 +208,8 @@ def histogram(
     heights: ArrayLike,
     errors: ArrayLike | None = None,
     *,
-    colour: Any = "blue",
-    label: str | None = None,
+    colour: str,
+    label: str,
 ) -> None:
     """Draw the outline of a histogram, whose bins that are missing are empty, and one error above and below a band."""
     (lower, upper), colour = np.asarray(edges), _colour(colour)
