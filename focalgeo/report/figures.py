@@ -181,14 +181,12 @@ def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | 
     Rows of a hundred steps or more stand faint behind their moving mean.
     """
     train, val = (latest_by(select(rows, Scalar, name=name, split=split), "step") for split in ("train", "val"))
-    batches, width = selection.batches_of_row(train), len(train) // 50 * 2 + 1
-    title = f"training, {f'mean of {batches} batches' if batches > 1 else 'single batches'}"
-    lines = {title: (train, "blue", "-"), "validation": (val, "orange", "-")}
+    lines, width = {"training": (train, "blue", "-"), "validation": (val, "orange", "-")}, len(train) // 50 * 2 + 1
     if len(train) >= 100 and name != "learning_rate":
         values = np.convolve(*values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
         smooth = [replace(row, value=value) for row, value in zip(train[width // 2 :], values, strict=False)]
-        lines[title] = train, (COLOURS["blue"], 0.35), "-"
-        lines[f"moving mean of {width} such rows"] = smooth, "blue", "-"
+        lines["training"] = train, (COLOURS["blue"], 0.35), "-"
+        lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
     lines = {title: line for title, line in lines.items() if line[0]}
     if not lines:
         return None
@@ -224,7 +222,7 @@ def gradient_norms(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -
     rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), ax or new_axes()
     epochs = sorted({row.epoch for row in rows})
     drawn = dict.fromkeys([epochs[0], epochs[len(epochs) // 2], epochs[-1]])
-    for epoch, colour in zip(drawn, _EPOCH_COLOURS[-len(drawn) :], strict=True):
+    for epoch, colour in zip(drawn, _EPOCH_COLOURS, strict=False):
         lower, upper, shares = values_of(
             latest_by(select(rows, HistogramBin, epoch=epoch), "bin"), "lower", "upper", "value"
         )

@@ -171,7 +171,7 @@ def _method_sections(run: Run) -> list[Section]:
 
 def _training_sections(rows: Sequence[Row]) -> list[Section]:
     courses = [(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()]
-    epoch = next((row.value for row in select(rows, Scalar, name="selected_epoch")), None)
+    epoch = latest(rows, Scalar, name="selected_epoch")
     batches = selection.batches_of_row(select(rows, Scalar, name="loss", split="train"))
     rows = in_training(rows)
     means = [(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()]
@@ -196,10 +196,10 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
     for name, (kind, _) in figures.ESTIMATES.items():
         title = TITLES[name].title
         lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
-        drawn.append((f"curvature_{name}", title, figures.estimates(rows, name)))
-        drawn.append((f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)))
-    if not lines:
-        return Section("")
+        drawn += [
+            (f"curvature_{name}", title, figures.estimates(rows, name)),
+            (f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)),
+        ]
     spectra = [
         (f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
         for split in splits_of(select(rows, DensityBin))
@@ -217,7 +217,7 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
     return Section(
         "Curvature of the loss",
         words=_curvature_words(rows),
-        tables=[Table("Hessian of", heads, lines)],
+        tables=[Table("Hessian of", heads, lines)] if lines else [],
         figures=panels(*drawn),
         notes=say("hessian", estimators=sorted({str(r.estimator) for r in select(rows, Trace, name="trace")})),
         parts=[

@@ -48,18 +48,13 @@ _STYLE = {
     "axes.labelcolor": COLOURS["ink"],
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlecolor": COLOURS["muted"],
-    "axes.titlelocation": "left",
-    "axes.titlesize": 8.5,
     "figure.constrained_layout.use": True,
     "figure.facecolor": COLOURS["paper"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.0,
     "grid.color": COLOURS["rule"],
-    "grid.linewidth": 0.6,
     "legend.fontsize": 8,
     "legend.frameon": False,
-    "legend.labelcolor": COLOURS["ink"],
     "svg.fonttype": "none",  # text stays text: it can be selected, read aloud and follows the page's font and theme
     "text.color": COLOURS["ink"],
     "text.parse_math": False,  # a $ in a name is a dollar
