@@ -61,7 +61,8 @@ def write_report(workdir: records.Workdir) -> Path:
         InputError: manifest, rows or search are missing or corrupt, or the page cannot be written.
     """
     folder = Path(workdir)
-    run, search = selection.read_run(folder), selection.read_search(folder)
+    manifest, rows = records.read_manifest(folder), records.read_rows(folder)
+    run, search = Run(rows, manifest), records.read_arrays(folder, "search") if (folder / "search.npz").exists() else {}
     try:
         write = {"calibration": calibration.write_calibration, "sweep": sweep.write_sweep, "run": write_run}
         return write[kind_of(run)](folder / "report.html", run, search)
