@@ -87,7 +87,7 @@ def drawn(figure):
         return " ".join(f"{value + 0.0:.4g}" for value in few)
 
     for ax in figure.axes:
-        yield f"  {ax.get_xlabel()} | {ax.get_ylabel()} | {ax.get_title('left')} | {ax.get_xscale()} {ax.get_yscale()}"
+        yield f"  {ax.get_xlabel()} | {ax.get_ylabel()} | {ax.get_title()} | {ax.get_xscale()} {ax.get_yscale()}"
         yield f"  {short(ax.get_xlim())}, {short(ax.get_ylim())}, {[t.get_text() for t in ax.get_yticklabels()][:4]}"
         for line in ax.lines:
             hues = " ".join(colors.to_hex(hue) for hue in (line.get_color(), line.get_markerfacecolor()))
