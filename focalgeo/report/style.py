@@ -54,7 +54,9 @@ _STYLE = {
     "font.size": 9.0,
     "grid.color": COLOURS["rule"],
     "legend.fontsize": 8,
+    "legend.handlelength": 2.8,
     "legend.frameon": False,
+    "lines.markersize": 4.5,
     "svg.fonttype": "none",  # text stays text: it can be selected, read aloud and follows the page's font and theme
     "text.color": COLOURS["ink"],
     "text.parse_math": False,  # a $ in a name is a dollar
