@@ -37,7 +37,6 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     prepared = preparation.prepare(config)
     parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     states = preparation.initial_state(prepared, members)
-    measurement.check_network(config, prepared, states)
     rows: list[Row] = []
 
     def begin() -> list[int]:
@@ -63,7 +62,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
         if left:
             predict = training.make_prediction(config, prepared.model)
             seconds = {"prepare": time.perf_counter() - began}
-            outcome, at_once = training.train(config, workdir, prepared, members, states, predict)
+            outcome, at_once = training.train(workdir, prepared, members, states, predict)
             seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
             if outcome.compile_seconds:  # else nothing was left to train: what it took then stays in the rows
                 took = [Seconds("seconds", phase, value) for phase, value in seconds.items()]
