@@ -41,7 +41,7 @@ def command(*words, folder=ROOT):
     [
         ([], "--config is missing: for example --config=configs/digits.py"),
         ([QUICK], "--workdir is missing"),
-        (["--config=configs/nothing.py", "--workdir=w"], "no config file: 'configs/nothing.py'"),
+        (["--config=configs/nothing.py", "--workdir=w"], "the config file is 'configs/nothing.py'"),
         (["--config=configs/digits.py:fast", "--workdir=w"], "digits.py is 'fast'"),
         ([QUICK, "--workdir=w", "--config.loss.gama=3"], "config.loss.gama; did you mean config.loss.gamma?"),
         ([QUICK, "--workdir=w", "--config.model.options.heads=3"], "mlp has no such option"),

@@ -10,6 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 from msgspec.structs import replace
 
 from focalgeo.report import figures, style
@@ -176,16 +177,17 @@ def along_axis(rows: Sequence[Row], sweep: Sweep, quantities: Sequence[Quantity]
             places = [place for place, values in enumerate(seeds) if values]
             means = [mean(seeds[place]) for place in places]
             low, high = ([np.nan if m.low is None else m[end] for m in means] for end in (2, 3))
-            look = {"colour": quantity.colour, "linestyle": linestyle, "marker": "o", "error": "bars", "ax": ax}
+            look = {"colour": quantity.colour, "linestyle": linestyle}
             title = joined(quantity.label, sweep.line_title(line))
-            style.bands(places, [m.value for m in means], low, high, label=title, **look)
+            style.bands(ax, places, [m.value for m in means], low, high, label=title, **look)
             look = {"color": ax.lines[-1].get_color(), "alpha": 0.45, "markersize": 7}
             for place in places:
                 ax.plot([place] * len(seeds[place]), seeds[place], "_", **look)
     every = -(-len(sweep.values) // _MOST_TICKS)
     ax.set_xticks(range(0, len(sweep.values), every), sweep.texts[::every])
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=label)
-    style.number_ticks(ax.yaxis, 6, scale=100 if unit else 1, unit=unit)
+    if unit:
+        ax.yaxis.set_major_formatter(PercentFormatter(1))
     ax.grid(visible=False, axis="x")
     if len(quantities) * len(sweep.lines) > 1:
         style.legend(ax)
@@ -210,8 +212,8 @@ def scatter(rows: Sequence[Row], sweep: Sweep, across: Quantity, up: Quantity, *
         drawn += [point[0] for point in points]
     ax.set(xlabel=f"trace of cross-entropy's Hessian on {across.fields['split']}", ylabel="ECE on test, as trained")
     if drawn and min(drawn) > 0:
-        style.logarithmic_ticks(ax, "x", drawn)
-    style.number_ticks(ax.yaxis, scale=100, unit="%")
+        style.logarithmic_ticks(ax, "x")
+    ax.yaxis.set_major_formatter(PercentFormatter(1))
     style.legend(ax, columns=1, loc="outside right upper", title=AXES[sweep.axis][0].partition(" of ")[0])
     return ax
 
