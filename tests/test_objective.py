@@ -55,7 +55,7 @@ def test_epochs_of_decay_are_epochs(prepared):
 def stepped(model, params, batch, statistics=None, *, rate, **changes):
     """The state and the metrics after a step on both devices, uphill by `rate` along the gradient of config.loss."""
     objective, tx, statistics = preparation.make_objective(load_config(**changes)), optax.identity(), statistics or {}
-    values = (jax.random.PRNGKey(1), objective.loss_values, jnp.float32(-rate))
+    values = (jax.random.PRNGKey(1), objective.loss_values, jnp.float32(rate))
     state = TrainState(jnp.int32(0), params, statistics, tx.init(params), *values)
     step = parallel.pmapped(make_step(model.apply, objective.loss, tx, parallel.reduce_sum, outputs=objective.outputs))
     new, metrics, fingerprints = step(jax.tree.map(jnp.copy, state), parallel.shard(batch))

@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from jaxtyping import Float, Int
 
 from focalgeo import curvature, parallel
-from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
+from focalgeo.evaluation.curvature import Curvature, Problem, count_examples, on_device
 from focalgeo.precision import at_highest
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
 from focalgeo.types import Array, Batch, PyTree
@@ -94,11 +94,12 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
 def make_form(problem: Problem, split: Collection[str]) -> Callable[[PyTree], dict[str, dict[str, Array]]]:
     """The function v -> loss -> part -> value of the parts of v' H v, with one batch's activations in memory.
 
+    problem: as `on_device` gives it.
     split: names of the losses whose gauss_newton is split into softmax_weighted and rank_one.
     """
-    n, losses = count_examples(problem), {name: as_argument(loss) for name, loss in problem.losses.items()}
-    held = {f"weighted {name}": with_constant_weight(losses[name], losses[REFERENCE]) for name in split}
-    network = (as_argument(problem.apply), problem.params, problem.model_state)
+    n, losses = count_examples(problem), problem.losses
+    held = {f"weighted {name}": Partial(constant_weight, losses[name], losses[REFERENCE]) for name in split}
+    network = (problem.apply, problem.params, problem.model_state)
 
     @at_highest
     def form(vector: PyTree) -> dict[str, dict[str, Array]]:
@@ -181,12 +182,8 @@ def compare(
     )
 
 
-def with_constant_weight(loss: Callable, reference: Callable) -> Callable:
+def constant_weight(loss: Callable, reference: Callable, logits: Array, labels: Array) -> Array:
     """The loss w * cross_entropy with w, the ratio of both gradients in the true logit, a constant to derivatives."""
-    return Partial(_weighted, loss, reference)
-
-
-def _weighted(loss: Callable, reference: Callable, logits: Array, labels: Array) -> Array:
     gradients = (_gradient(function, logits, labels) for function in (loss, reference))
     return jax.lax.stop_gradient(_ratio(*gradients, labels)) * reference(logits, labels)
 

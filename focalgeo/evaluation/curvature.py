@@ -90,7 +90,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     params, model_state and batches (of one shape) should lie on the device: they are read at each product. Batches that
     are made again at each iteration keep memory nearly flat in their number.
     """
-    arguments = (as_argument(batch_loss), params, model_state)
+    arguments = (batch_loss, params, model_state)
     zeros = jax.tree.map(jnp.zeros_like, params)
 
     @at_highest

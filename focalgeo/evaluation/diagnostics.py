@@ -21,6 +21,7 @@ PER_DECADE = 4
 INTERMEDIATES = "intermediates"  # flax's name of the collection
 NORM_EDGES = np.concatenate([[0.0], 10.0 ** (np.arange(-12 * PER_DECADE, 4 * PER_DECADE + 1) / PER_DECADE)])
 PROBABILITY_EDGES = np.arange(26) / 25
+_equal_width = jax.jit(equal_width, static_argnums=3)
 
 
 class Diagnosis(NamedTuple):
@@ -145,13 +146,9 @@ def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[R
             HistogramBin(f"{name}_histogram", counts[k] / total, k, edges[k], edges[k + 1], n=total, split=split)
             for k in np.flatnonzero(counts)
         ]
-    bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
+    weight = np.ones_like(diagnosis.confidence)
+    bins = _equal_width(diagnosis.confidence, diagnosis.correct, weight, num_bins)
     return [*map(finite, rows), *reliability_rows(bins, split=split, total=total)]
-
-
-@functools.partial(jax.jit, static_argnames="num_bins")
-def _bins(confidence: Array, correct: Array, *, num_bins: int) -> calibration.Reliability:
-    return equal_width(confidence, correct, jnp.ones_like(confidence), num_bins)
 
 
 def find_last_layer(sown: Mapping) -> tuple[Float[Array, "*examples width"], Float[Array, "width outputs"]]:

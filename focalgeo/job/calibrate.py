@@ -140,8 +140,8 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
         inputs[name] = {"checksum": f"sha256:{hashlib.sha256(content).hexdigest()}"}
     names = ("num_bins", "num_resamples", "criterion", "criteria", "methods", "metrics")
     evaluation = {name: getattr(options, name) for name in names}
-    others = {"seed": options.seed, "folds": options.num_folds, "trained_gamma": options.trained_gamma}
-    return {"inputs": inputs, "evaluation": evaluation, **others}
+    trained = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
+    return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **trained}
 
 
 def _summary(options: Namespace, compared: Comparison, saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ network, the objective, the optimiser, the step that joins them, first states.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from focalgeo import config as fields
 from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES
 from focalgeo.job import say
 from focalgeo.precision import at_precision
-from focalgeo.rows import Row, Scalar, select
 from focalgeo.training import loop, optimiser, penalties
 from focalgeo.training.step import make_ascent, make_step, stack
 from focalgeo.types import Array, Batch, BestEpoch, Dataset, InputError, Model, PyTree, Split, TrainState, shown
@@ -97,17 +96,6 @@ def of_shard(members: Sequence, shard: str | None) -> list:
         most = f"n at most {len(members)}, the members of config.sweep"
         raise InputError(f"--shard={shown(shard)}: give i/n with i from 0 to n - 1, and {most}")
     return list(members[index::count])
-
-
-def belongs(row: Row, member: Member) -> bool:
-    """Whether a row has all tags of the member."""
-    return all(getattr(row, name) == value for name, value in member.tags.items())
-
-
-def stopped(rows: Iterable[Row], members: Sequence[Member]) -> dict[str, int]:
-    """Name -> step of the members that have stopped, since a number was not finite."""
-    stops = select(rows, Scalar, name="stopped")
-    return {member.name: int(row.value) for member in members for row in stops if belongs(row, member)}
 
 
 class Objective(NamedTuple):
@@ -191,8 +179,12 @@ def make_objective(config) -> Objective:
         trace = penalties.make_trace(estimator, losses.cross_entropy, examples=settings.trace_examples)
         needed.append("trace_penalty")
     if settings.alpha:
-        loss, title = penalties.class_weighted(loss, losses.weighted_by_class), f"class_weighted_{title}"
+        unweighted, title = loss, f"class_weighted_{title}"
         needed.append("alpha")
+
+        def loss(logits: Array, labels: Array, loss_values: dict) -> Array:
+            return losses.weighted_by_class(unweighted(logits, labels, loss_values), labels, loss_values["alpha"])
+
     outputs = penalties.make_outputs(trace=trace, on_batch=penalty)
     return Objective(title, loss, outputs, initial_values(config, needed))
 

@@ -1,4 +1,4 @@
-"""Penalties on a batch, and class weights.
+"""Penalties on a batch.
 
 With them a step minimises
 
@@ -88,12 +88,3 @@ def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0
         return *network(params), estimate * of_all / jnp.maximum(of_part, 1)
 
     return from_part if examples else estimated
-
-
-def class_weighted(loss: Callable, weighted_by_class: Callable) -> Callable:
-    """The loss (logits, labels, loss_values) -> [...] times loss_values["alpha"][label]."""
-
-    def weighted(logits: Array, labels: Array, loss_values: dict) -> Array:
-        return weighted_by_class(loss(logits, labels, loss_values), labels, loss_values["alpha"])
-
-    return weighted

@@ -1,5 +1,7 @@
 """Attribution: parts against dense float64 matrices, rows against their laws, the papers' numbers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from focalgeo import curvature, data, evaluation, losses
-from focalgeo.evaluation.attribution import compare, with_constant_weight
+from focalgeo.evaluation.attribution import compare, constant_weight
 from focalgeo.rows import AttributionPart, select
 from focalgeo.types import Split
 
@@ -139,7 +141,7 @@ def test_only_a_loss_of_the_true_probability_alone_is_split_by_weight(loss, spli
     assert bool(found.parallel.all()) == splits
     constant, own = (
         jax.grad(lambda z, each=each: jnp.sum(each(z, labels)))(jnp.asarray(logits))
-        for each in (with_constant_weight(loss, losses.cross_entropy), loss)
+        for each in (functools.partial(constant_weight, loss, losses.cross_entropy), loss)
     )
     assert np.allclose(constant, own, rtol=1e-3, atol=1e-6) == splits
 

@@ -13,6 +13,7 @@ from reference.curvature import focal_logit_hessian
 
 from focalgeo import curvature, data, evaluation, losses
 from focalgeo.evaluation.attribution import make_form
+from focalgeo.evaluation.curvature import on_device
 from focalgeo.types import Split
 
 EXAMPLES, ROWS = 13, 8  # two batches, the second with three rows of padding
@@ -150,7 +151,7 @@ def test_gauss_newton_and_every_part_of_the_attribution(network, gamma):
     x, y = (np.concatenate([getattr(b, name)[b.mask] for b in problem.batches]) for name in ("x", "y"))
     outputs = lambda params: problem.apply({"params": params, **problem.model_state}, x)  # noqa: E731
     mean_loss = lambda logits: jnp.mean(problem.losses["focal_loss"](logits, y))  # noqa: E731
-    form = make_form(problem, split=("focal_loss",))
+    form = make_form(on_device(problem), split=("focal_loss",))
     product = jax.jit(lambda v: curvature.ggn_vp(outputs, mean_loss, problem.params, v))
     whole, inner = dense(network, gamma), gauss_newton(network, gamma)
     random = np.random.default_rng(0)
