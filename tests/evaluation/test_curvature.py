@@ -69,14 +69,6 @@ def test_predictions_are_all_examples_once_and_in_order(net):
         evaluation.predict(forward, {}, [])
 
 
-def test_shares_of_the_batches_add_up_to_the_mean_loss_of_what_is_not_padding(net, batches):
-    params, state, (x, y) = net
-    batch_loss = evaluation.make_batch_loss(apply, loss, EXAMPLES)
-    expected = np.asarray(loss(apply({"params": params, **state}, x), y))
-    shares = [float(batch_loss(params, state, batch)) for batch in batches]
-    np.testing.assert_allclose(shares, [expected[:8].sum() / EXAMPLES, expected[8:].sum() / EXAMPLES], rtol=1e-5)
-
-
 def test_a_product_is_computed_by_all_devices_and_equals_that_of_one(net, batches):
     params, state, _ = net
     problem = evaluation.Problem(apply, {"focal_loss": loss}, params, state, batches)

@@ -212,13 +212,6 @@ def test_each_step_draws_noise_of_its_own_and_statistics_must_be_finite():
     assert not np.isfinite(step(state._replace(model_state=infinite), batch)[1]["parameter_norm"])
 
 
-def test_gamma_and_learning_rate_are_traced(tx):
-    model = models.build("mlp", 4, hidden=(5,))
-    step = jax.jit(chex.assert_max_traces(make_step(model.apply, LOSS, tx, lambda tree: tree), n=1))
-    for gamma, rate in ((0.0, 0.1), (3.0, 0.01), (0.5, 0.2)):
-        step(make_state(model, tx, gamma=gamma, learning_rate=rate), make_batch(6, 6))
-
-
 def test_bfloat16_compute_keeps_float32_parameters(tx):
     model = models.build("cnn", 4, widths=(4, 8), dtype=jnp.bfloat16)
     state = make_state(model, tx)
