@@ -78,6 +78,11 @@ def rows_where(runs: pd.DataFrame, **tags: Any) -> pd.DataFrame:
     return runs
 
 
+def learned(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that came to their end and are not at chance: of one that is, ECE and curvature say nothing."""
+    return runs[runs.accuracy >= LEARNED]
+
+
 def column(runs: pd.DataFrame, number: str, **tags: Any) -> pd.Series:
     """Seed -> a number, of the runs with these values that have one."""
     return rows_where(runs, **tags).set_index("seed").get(number, pd.Series(dtype=float)).astype(float).dropna()
@@ -117,8 +122,8 @@ def level(runs: pd.DataFrame, number: str, **tags: Any) -> Interval:
 
 
 def levels(runs: pd.DataFrame, by: str, number: str, **tags: Any) -> dict[Any, Interval]:
-    """Value of `by`, increasing -> the interval of a number over the seeds."""
-    return {at: level(own, number) for at, own in rows_where(runs, **tags).groupby(by)}
+    """Value of `by`, in the order of the runs -> the interval of a number over the seeds."""
+    return {at: level(own, number) for at, own in rows_where(runs, **tags).groupby(by, sort=False)}
 
 
 def change(one: pd.DataFrame, other: pd.DataFrame, number: str) -> Interval:
@@ -205,9 +210,16 @@ def alike(difference: Interval, room: float) -> str:
     return inside(difference, -room, room)
 
 
-def joined(verdicts: Sequence[str]) -> str:
+def joined(verdicts: Iterable[str]) -> str:
     """The verdict of a claim that several verdicts must all bear: NOT if one does not show, SHOWS if all do."""
-    return NOT if NOT in verdicts else SHOWS if verdicts and set(verdicts) == {SHOWS} else UNTOLD
+    verdicts = set(verdicts)
+    return NOT if NOT in verdicts else SHOWS if verdicts == {SHOWS} else UNTOLD
+
+
+def by_verdict(verdicts: Mapping[str, str]) -> str:
+    """Which titles have which verdict, as a sentence for each."""
+    titles = {said: [title for title, of in verdicts.items() if of == said] for said in (SHOWS, NOT, UNTOLD)}
+    return ". ".join(f"{said}: {'; '.join(own)}" for said, own in titles.items() if own)
 
 
 def told(
@@ -273,14 +285,17 @@ def table(heads: Sequence[str], groups: Mapping[Any, pd.DataFrame], columns: Col
 
 
 def means(numbers: Mapping[str, Number]) -> Columns:
-    """Means over seeds; a share, in %, is cut at 0 and 100%."""
+    """Means over seeds, as they are cut."""
 
     def cell(runs: pd.DataFrame, name: str, number: Number) -> str:
-        value = level(runs, name)
-        value = value.clipped(0, 100 / number.scale) if number.title.endswith("%") else value
-        return shown(value, scale=number.scale)
+        return shown(cut(level(runs, name), number), scale=number.scale)
 
     return {number.title: partial(cell, name=name, number=number) for name, number in numbers.items()}
+
+
+def cut(value: Interval, number: Number) -> Interval:
+    """A share, in %, is cut at 0 and 100%."""
+    return value.clipped(0, 100 / number.scale) if number.title.endswith("%") else value
 
 
 def changes(numbers: Mapping[str, Number], base: pd.DataFrame) -> Columns:
@@ -290,6 +305,15 @@ def changes(numbers: Mapping[str, Number], base: pd.DataFrame) -> Columns:
         return "" if runs is base else shown(change(runs, base, name), scale=number.scale, signed=True)
 
     return {number.title: partial(cell, name=name, number=number) for name, number in numbers.items()}
+
+
+def ratios(numbers: Mapping[str, Number], base: pd.DataFrame) -> Columns:
+    """Geometric means of ratios to the base, less 1, in %, paired by seed."""
+
+    def cell(runs: pd.DataFrame, name: str) -> str:
+        return shown(ratio(runs, base, name), scale=100, signed=True)
+
+    return {f"{number.title}, %": partial(cell, name=name) for name, number in numbers.items()}
 
 
 def means_table(

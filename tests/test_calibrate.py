@@ -329,9 +329,9 @@ def one_line(arguments, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "--val is missing"),
-        (["--vla=a.npz"], "did you mean '--val'?"),
-        (["val.npz"], "val.npz"),
+        ([], "required: --val, --out"),
+        (["--val=a", "--out=o", "--vla=a.npz"], "unrecognized arguments: --vla=a.npz"),
+        (["--val=a", "--out=o", "val.npz"], "val.npz"),
         (["--val=a", "--out=o", "--seed=x"], "--seed"),
         (["--val=a", "--out=o", "--folds=1"], "--folds"),
         (["--val=a", "--out=o", "--criterion=ecce"], "--criterion"),

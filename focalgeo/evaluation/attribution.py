@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 
 from focalgeo import curvature, parallel
 from focalgeo.evaluation.curvature import Curvature, Problem, count_examples, on_device
-from focalgeo.precision import at_highest
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
+from focalgeo.trees import at_highest
 from focalgeo.types import Array, Batch, PyTree
 
 REFERENCE = "cross_entropy"

@@ -10,8 +10,8 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import curvature, parallel, trees
-from focalgeo.precision import at_highest
 from focalgeo.rows import DENSITY_LINEAR_WIDTH, DensityBin, Eigenvalue, Trace, finite
+from focalgeo.trees import at_highest
 from focalgeo.types import Array, Batch, InputError, PyTree
 
 NUM_BINS = 60

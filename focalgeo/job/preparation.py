@@ -18,7 +18,6 @@ from focalgeo import calibration, curvature, data, losses, models, parallel, tre
 from focalgeo import config as fields
 from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES
 from focalgeo.job import say
-from focalgeo.precision import at_precision
 from focalgeo.training import loop, optimiser, penalties
 from focalgeo.training.step import make_ascent, make_step, stack
 from focalgeo.types import Array, Batch, BestEpoch, Dataset, InputError, Model, PyTree, Split, TrainState, shown
@@ -155,7 +154,9 @@ def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
     options = {"outputs": objective.outputs, "mean": mean, "ascent": ascent}
     step = make_step(model.apply, objective.loss, tx, parallel.reduce_sum, **options)
     precision = config.model.precision
-    return step if precision == "default" else at_precision(step, precision)  # jax's own default, as it may be set
+    return (
+        step if precision == "default" else jax.default_matmul_precision(precision)(step)
+    )  # jax's own default, as it may be set
 
 
 def make_objective(config) -> Objective:
@@ -213,7 +214,7 @@ def trained_gamma(config) -> float | None:
 
 def _load(config) -> Dataset:
     names = ("split_seed", "train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
-    dataset = data.load_dataset(config.data.name, tell=say, **{name: config.data[name] for name in names})
+    dataset = data.load_dataset(config.data.name, **{name: config.data[name] for name in names})
     for gap in data.gaps(dataset):
         say(f"{config.data.name}: {gap}")
     if config.data.augment != "none" and dataset.train.x.ndim != 4:

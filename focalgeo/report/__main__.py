@@ -5,6 +5,7 @@ python -m focalgeo.report RUNS                                    a folder of wo
 python -m focalgeo.report WORKDIR WORKDIR [...] --out=FOLDER      shards of a sweep
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from focalgeo.records import MANIFEST
 from focalgeo.report.page import write_report
 from focalgeo.report.runs import merge_workdirs, workdirs_in, write_list
 from focalgeo.report.style import printable, short
-from focalgeo.types import InputError, expanded
+from focalgeo.types import InputError
 
 _USAGE = "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="
 
@@ -25,10 +26,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         flags = [argument for argument in arguments if argument.startswith("-")]
-        folders = [expanded(argument) for argument in arguments if argument not in flags]
+        folders = [os.path.expanduser(argument) for argument in arguments if argument not in flags]
         if unknown := [flag for flag in flags if not flag.startswith("--out=")]:
             raise InputError(f"{short(unknown[0])} is no argument: {_USAGE}")
-        outs = [expanded(flag.removeprefix("--out=")) for flag in flags]
+        outs = [os.path.expanduser(flag.removeprefix("--out=")) for flag in flags]
         if not all([*folders, *outs]) or not folders or (len(folders) > 1 and not outs) or len(outs) > 1:
             raise InputError(_USAGE)
         if outs:
