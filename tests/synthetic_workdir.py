@@ -190,7 +190,7 @@ def search_arrays():
 
 def run_rows():
     """All rows of a run."""
-    seconds = {"compile": 3.0, "evaluate": 4.5, "train": 12.34}
+    seconds = {"compile": 3.0, "train": 12.34, "evaluate": 4.5}
     rows = [*training_rows(), *method_rows(), *curvature_rows(), *attribution_rows(), *density_rows()]
     rows += [row for step in (60, 120) for row in curvature_rows(1 + step / 100, step=step, epoch=step / 20)]
     return [*rows, *diagnosis_rows(), *(Seconds("seconds", phase, took) for phase, took in seconds.items())]
@@ -221,7 +221,8 @@ def calibration_manifest(method="focal_temperature_scaling", **entry):
     choice = {"method": method, "criterion": None if method == "uncalibrated" else "nll"}
     choice["parameters"] = {"gamma": 0.5, "temperature": 0.6, "weights": [[1.0, 2.0], [3.0, 4.0]]}
     inputs = {"val": {"path": "val.npz", "given": "probs"}}
-    calibration = {"split": "test", "criterion": "nll", "choice": choice, "level": 0.0125, **entry}
+    always = {"level": 0.0125, "refused": {}, "beaten": {}, "warnings": []}
+    calibration = {"split": "test", "criterion": "nll", "choice": choice, **always, **entry}
     config = {"evaluation": {**CONFIG["evaluation"], "methods": ["x"]}, "inputs": inputs}
     return {**MANIFEST, "data": {"name": "mine"}, "config": config, "calibration": calibration}
 

@@ -36,7 +36,7 @@ from synthetic_workdir import (
 )
 
 from focalgeo import records
-from focalgeo.report import merge_workdirs, results_text, sections, sweep_text, write_list, write_report
+from focalgeo.report import merge_workdirs, results_text, style, sweep_text, write_list, write_report
 from focalgeo.report.__main__ import main
 from focalgeo.rows import Metric, ReliabilityBin, Scalar, encode, select, tagged
 from focalgeo.types import InputError
@@ -87,7 +87,7 @@ def drawn(figure):
         return " ".join(f"{value + 0.0:.4g}" for value in few)
 
     for ax in figure.axes:
-        yield f"  {ax.get_xlabel()} | {ax.get_ylabel()} | {ax.get_title('left')} | {ax.get_xscale()} {ax.get_yscale()}"
+        yield f"  {ax.get_xlabel()} | {ax.get_ylabel()} | {ax.get_title()} | {ax.get_xscale()} {ax.get_yscale()}"
         yield f"  {short(ax.get_xlim())}, {short(ax.get_ylim())}, {[t.get_text() for t in ax.get_yticklabels()][:4]}"
         for line in ax.lines:
             hues = " ".join(colors.to_hex(hue) for hue in (line.get_color(), line.get_markerfacecolor()))
@@ -121,7 +121,7 @@ def figures(monkeypatch):
         made[name] = figure
         return '<svg viewBox="0 0 1 1"/>'
 
-    monkeypatch.setattr(sections, "to_svg", to_svg)
+    monkeypatch.setattr(style, "to_svg", to_svg)
     return made
 
 
@@ -188,7 +188,6 @@ VERDICTS = {
     "two of two": of_run((FOCAL, BETTER), (ECE, ends(-0.02))),
     "by chance": of_run((FOCAL, BETTER), (ECE, HOLDS_0), p_value=0.03),
     "none, one worse": of_run((FOCAL, WORSE), (ECE, HOLDS_0)),
-    "no choice": ([], {**MANIFEST, "calibration": {}}),
     "chosen": of_calibration("temperature_scaling", (*TO_NONE, BETTER, "nll"), test=[(*TO_NONE, BETTER, "nll")]),
     "one-sided": of_calibration(
         "focal_temperature_scaling",
@@ -469,7 +468,7 @@ def test_shards_merge_into_one_sweep(tmp_path, figures):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"data": {"checksum": "x"}}, {"config": {**sweep_manifest()["config"], "seed": 9}}, {"calibration": {}}]
+    "changes", [{"data": {"checksum": "x"}}, {"config": {**sweep_manifest()["config"], "seed": 9}}]
 )
 def test_workdirs_of_other_sweeps_are_refused(changes, tmp_path, capsys):
     assert main([*map(str, shards(tmp_path, **changes)), f"--out={tmp_path / 'm'}"]) == 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from focalgeo import calibration, data, evaluation, losses, models, theory
-from focalgeo.evaluation.diagnostics import BY_OUTCOME, NORM_EDGES
+from focalgeo.evaluation.diagnostics import BY_OUTCOME, NORM_EDGES, find_last_layer
 from focalgeo.rows import HistogramBin, ReliabilityBin, select
 from focalgeo.types import Batch, InputError, Split, TrainState
 
@@ -92,7 +92,6 @@ def test_norms_are_those_of_dense_gradients_of_each_example(name, options):
     model = models.build(name, CLASSES, **options)
     variables = model.init(jax.random.key(0), split.x[:2])
     params, rest = variables["params"], {key: each for key, each in variables.items() if key != "params"}
-    evaluation.check_last_layer(model.apply, variables, split.x[:2])
 
     def loss_of(params, x, y, gamma):
         return FOCAL(model.apply({"params": params, **rest}, x[None])[0], y, {"gamma": gamma})
@@ -139,19 +138,6 @@ def test_norms_of_a_trees_nodes_are_those_of_dense_gradients_of_each_node():
     assert found.nll.shape == (2, 6)
 
 
-def test_the_nodes_of_trees_that_count_are_examples(found, examples):
-    x, labels, kernel = examples
-    mask = np.arange(8 * 3).reshape(8, 3) % 2 == 0
-    mask.flat[2 * EXAMPLES :] = False
-    trees, y = np.full((8, 3, WIDTH), 7.0, np.float32), np.full((8, 3), -1, np.int32)
-    mask &= np.cumsum(mask).reshape(mask.shape) <= EXAMPLES
-    counted = int(mask.sum())
-    trees[mask], y[mask] = x[:counted], labels[:counted]
-    own, _ = evaluation.diagnose(linear, FOCAL, states_of({"kernel": kernel}), batches=[Batch(trees, y, mask)])
-    assert counted == 12
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[:, :counted], rtol=1e-6), own, found[0])
-
-
 def test_both_outcomes_average_to_the_whole_by_their_examples(found, examples):
     rows = evaluation.diagnosis_rows(member(found, 1), split="train", num_bins=25)
     for name in BY_OUTCOME:
@@ -161,11 +147,13 @@ def test_both_outcomes_average_to_the_whole_by_their_examples(found, examples):
         weighted = sum(parts[each].n * parts[each].value for each in ("correct", "wrong"))
         assert parts[None].n == EXAMPLES
         assert weighted == pytest.approx(EXAMPLES * parts[None].value, rel=1e-12)
-    log_probs = calibration.temperature_scaling(examples[0] @ examples[2], 1.0)
-    for name, by_outcome in (("nll", calibration.nll_by_outcome), ("entropy", calibration.entropy_by_outcome)):
-        values = {row.outcome: row.value for row in rows if row.name == name}
-        expected = {each: float(value) for each, value in by_outcome(log_probs, examples[1])._asdict().items()}
-        assert {each: values[each] for each in expected} == pytest.approx(expected, rel=1e-5)
+    log_probs, labels = np.asarray(calibration.temperature_scaling(examples[0] @ examples[2], 1.0)), examples[1]
+    right = log_probs.argmax(axis=1) == labels
+    nll, entropy = -log_probs[np.arange(EXAMPLES), labels], -np.sum(np.exp(log_probs) * log_probs, axis=1)
+    for name, values in (("nll", nll), ("entropy", entropy)):
+        means = {row.outcome: row.value for row in rows if row.name == name}
+        assert means["correct"] == pytest.approx(values[right].mean(), rel=1e-5)
+        assert means["wrong"] == pytest.approx(values[~right].mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("correct", "left"), [(True, "correct"), (False, "wrong")])
@@ -219,4 +207,4 @@ def test_reliability_is_that_of_the_predictions_with_the_share_of_each_bin(found
 )
 def test_a_network_without_one_last_layer_is_refused_in_one_line(sown):
     with pytest.raises(InputError, match=r"sows [02] features and [02] kernel of a last layer, one of each is needed"):
-        evaluation.check_last_layer(lambda variables, x, mutable: (x, {"intermediates": sown}), {}, np.ones((2, 3)))
+        find_last_layer({"intermediates": sown})
