@@ -30,7 +30,7 @@ import numpy as np
 
 from focalgeo.calibration.binning import bin_edges
 from focalgeo.checks import Examples
-from focalgeo.precision import matmul
+from focalgeo.trees import matmul
 from focalgeo.types import Array
 
 _CHUNK = 2**16  # numbers in a table [classes, examples] worked on at once: a few such tables fit a core's cache

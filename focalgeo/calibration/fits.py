@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 from focalgeo import checks
 from focalgeo.calibration import maps, newton
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, nll_of
-from focalgeo.precision import matmul
+from focalgeo.trees import matmul
 from focalgeo.types import Array, InputError
 
 GAMMA_BRACKET = (-0.9, 20.0)

@@ -17,7 +17,7 @@ from focalgeo import checks
 from focalgeo.calibration import fits, maps, newton
 from focalgeo.calibration.binning import Labels, Logits, Mask
 from focalgeo.calibration.fits import GAMMA_BRACKET, TEMPERATURE_BRACKET
-from focalgeo.precision import matmul
+from focalgeo.trees import matmul
 from focalgeo.types import Array, InputError
 
 Params = dict[str, Array]
