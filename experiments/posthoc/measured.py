@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import log_softmax
 
 from experiments import timing
 from experiments.posthoc import peers
 from focalgeo import calibration
-from focalgeo.calibration import variants
+from focalgeo.calibration import newton
 from focalgeo.data.logits_files import Keys, read_outputs
 
 MOST_EXAMPLES = 10_000  # of each network, so that the halves of all are of one size
@@ -91,12 +92,30 @@ def method_names() -> list[str]:
     return [*calibration.usable(calibration.METHODS, {}), JOINT]
 
 
+@jax.jit
+def fitted_jointly(logits: jax.Array, labels: jax.Array, first: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """All numbers of focal vector scaling together, by the NLL and the ridge of its second stage, from `first` on."""
+    start = {"scales": first["scales"] - 1, "biases": first["biases"]}
+    ridge = jax.tree.map(lambda leaf: jnp.full_like(leaf, logits.shape[1] / len(labels)), start)
+    start["focal"] = jnp.stack([first["gamma"], jnp.log(first["temperature"])])
+
+    def scores(params):
+        log_probs = calibration.focal_temperature_scaling(logits, params["focal"][0], jnp.exp(params["focal"][1]))
+        return log_probs * (1 + params["scales"][None]) + params["biases"][None]
+
+    ridge["focal"] = jnp.zeros_like(start["focal"])
+    found = newton.ridge_fit(scores, start, ridge, labels, jnp.ones(len(labels))).params
+    gamma, log_temperature = found.pop("focal")
+    return {"gamma": gamma, "temperature": jnp.exp(log_temperature), **found, "scales": 1 + found["scales"]}
+
+
 def fitted(name: str, val: Half) -> Callable:
     """A function from logits to log-probabilities: a peer's, or by the method here fitted by NLL."""
     if name in peers.PEERS:
         return peers.fitted(name, *val)
     if name == JOINT:
-        params = jax.block_until_ready(variants.fit_focal_vector_scaling_jointly(*val))
+        first = calibration.fit("focal_vector_scaling", *val).params
+        params = jax.block_until_ready(fitted_jointly(*val, first))
         return functools.partial(calibration.METHODS["focal_vector_scaling"].apply, params)
     found = calibration.fit(name, *val)
     jax.block_until_ready(found.params)
