@@ -10,11 +10,13 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
 from scipy.special import softmax
 
 from experiments import jobs
@@ -25,7 +27,7 @@ from focalgeo.job import training
 from focalgeo.job.preparation import initial_state, make_members, prepare
 from focalgeo.rows import Diagnostic, Fit, HistogramBin, Metric, ReliabilityBin, select
 from focalgeo.training import checkpoint, loop
-from focalgeo.types import InputError, Split
+from focalgeo.types import Split
 
 ROWS = HERE / "rows"
 LOSSES = {  # word of configs/ -> title as the papers have it
@@ -48,6 +50,7 @@ TEMPERATURES = (0.01 * np.arange(1, 501)).astype(np.float32)
 EXAMPLES = 5000  # of the training split, and of each that is diagnosed
 DIAGNOSED = ("ce", "fl1", "fl2", "fl3")  # on images: experiments/during_training
 DIAGNOSTICS = {"diagnostics.every": 1, "diagnostics.splits": ("train", "test"), "diagnostics.examples": EXAMPLES}
+MEANS = ("nll", "entropy", "true_class_probability", "gradient_norm")
 IMAGES = 100  # of the test split at even distances, the same for every loss
 
 
@@ -129,9 +132,15 @@ def compared(*tasks: str, scale: str = "small") -> list[dict[str, Any]]:
     compared = []
     for task in tasks:
         runs = stored(task, scale)
-        losses, seeds = len({run["loss"] for run in runs}), Counter(run["seed"] for run in runs)
-        compared += [run for run in runs if seeds[run["seed"]] == losses]
+        losses, seeds = {run["loss"] for run in runs}, Counter(run["seed"] for run in runs)
+        compared += [run for run in runs if seeds[run["seed"]] == len(losses)]
     return compared
+
+
+def metric(runs: pd.DataFrame, method: str, name: str, *, split: str = "test") -> pd.Series:
+    """A metric of each run by a method, "uncalibrated" or "temperature_scaling/ece", or a parameter it has fitted."""
+    of_runs = runs.fits if name in ("temperature", "calibration_gamma") else runs.metrics.str[split]
+    return pd.Series([of_run.get(method, {}).get(name, np.nan) for of_run in of_runs], runs.index, dtype=float)
 
 
 def store(run: dict[str, Any], task: str, scale: str = "small") -> None:
@@ -170,11 +179,10 @@ def train(cell: Cell, out: Path, data: str | None) -> dict[str, Any]:
 
 def by_method(rows: Iterable[Metric | Fit]) -> dict[str, dict[str, float]]:
     """Method and criterion, as "temperature_scaling/ece" -> name -> value."""
-    found: dict[str, dict[str, float]] = {}
+    values: dict[str, dict[str, float]] = {}
     for row in rows:
-        method = f"{row.method}/{row.criterion}" if row.criterion else row.method
-        found.setdefault(method, {})[row.name] = row.value
-    return found
+        values.setdefault("/".join(filter(None, (row.method, row.criterion))), {})[row.name] = row.value
+    return values
 
 
 def train_outputs(workdir: Path, examples: int = EXAMPLES, *, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
@@ -182,17 +190,11 @@ def train_outputs(workdir: Path, examples: int = EXAMPLES, *, split: str = "trai
 
     Training examples are in random order. Of trees, whose every labelled phrase is an example, those of the first
     twentieth as many trees. Where the job ends with its best epoch the parameters are that epoch's.
-
-    Raises:
-        InputError: the workdir holds no finished job, or its data are not there any more.
     """
     config = jobs.config_of(workdir)
     prepared = prepare(config)
     predict = training.make_prediction(config, prepared.model)
-    newest = checkpoint.restore_latest(workdir / "checkpoints", initial_state(prepared, make_members(config)))
-    if newest is None:
-        raise InputError(f"{workdir} holds no checkpoint: train it again")
-    state = newest.state
+    state = checkpoint.restore_latest(workdir / "checkpoints", initial_state(prepared, make_members(config))).state
     if state.best is not None:
         best = loop.best_after_epoch(state, config.optimizer.epochs, predict(prepared.dataset.val, state))
         state = loop.with_best(state._replace(best=best))
@@ -219,58 +221,33 @@ def diagnosed(rows: list) -> dict[str, Any]:
     -> edges and share.
     """
     rows = [row for row in rows if row.epoch is not None]
-    epochs = sorted({row.epoch for row in select(rows, Diagnostic)})
-    whens = sorted({epochs[0], epochs[len(epochs) // 2], epochs[-1]})
-    splits = DIAGNOSTICS["diagnostics.splits"]
+    measured, splits = select(rows, Diagnostic), DIAGNOSTICS["diagnostics.splits"]
+    values = {(row.split, row.name, row.outcome, row.epoch): row.value for row in measured}
+    epochs = sorted({row.epoch for row in measured})
+    bins: dict[tuple, list] = {}
+    for row in (*select(rows, ReliabilityBin, name="reliability", method=None), *select(rows, HistogramBin)):
+        numbers = [row.value] if isinstance(row, HistogramBin) else [row.share, row.confidence, row.value]
+        bins.setdefault((row.name, row.split, row.epoch), []).append([row.lower, row.upper, *numbers])
 
-    def by_epoch(**what: Any) -> dict[float, float]:
-        return {row.epoch: row.value for row in select(rows, Diagnostic, **what)}
-
-    def bins(kind: type, epoch: float, **what: Any) -> list:
-        return [row for row in select(rows, kind, **what) if row.epoch == epoch]
-
-    def reliability(split: str, epoch: float) -> list[ReliabilityBin]:
-        return bins(ReliabilityBin, epoch, name="reliability", split=split, method=None)
+    def of_splits(name: str) -> dict[str, dict[str, list]]:
+        whens = (epochs[0], epochs[len(epochs) // 2], epochs[-1])
+        return {split: {f"{epoch:g}": bins[name, split, epoch] for epoch in whens} for split in splits}
 
     means: dict[str, dict[str, list]] = {}
     for split in splits:
-        means[split] = {
-            f"{name} {outcome}" if outcome else name: [values.get(epoch) for epoch in epochs]
-            for name in ("nll", "entropy", "true_class_probability", "gradient_norm")
-            for outcome in (None, "correct", "wrong")
-            for values in [by_epoch(name=name, split=split, outcome=outcome)]
-        }
-        every = [reliability(split, epoch) for epoch in epochs]
-        means[split]["error"] = [sum(row.share * (1 - row.value) for row in own) for own in every]
-        means[split]["ece"] = [sum(row.share * abs(row.value - row.confidence) for row in own) for own in every]
-    weights = by_epoch(name="weight_norm")
+        for name, outcome in product(MEANS, (None, "correct", "wrong")):
+            curve = [values.get((split, name, outcome, epoch)) for epoch in epochs]
+            means.setdefault(split, {})[f"{name} {outcome}" if outcome else name] = curve
+        every = [np.array(bins["reliability", split, epoch]).T[2:] for epoch in epochs]
+        means[split]["error"] = [float(share @ (1 - right)) for share, _, right in every]
+        means[split]["ece"] = [float(share @ abs(right - confidence)) for share, confidence, right in every]
     return {
         "examples": {split: select(rows, Diagnostic, name="nll", split=split, outcome=None)[0].n for split in splits},
         "epochs": epochs,
-        "weight_norm": [weights[epoch] for epoch in sorted(weights)],
+        "weight_norm": [row.value for row in select(rows, Diagnostic, name="weight_norm")],
         "means": means,
-        "reliability": {
-            split: {
-                f"{at:g}": [
-                    [row.lower, row.upper, row.share, row.confidence, row.value] for row in reliability(split, at)
-                ]
-                for at in whens
-            }
-            for split in splits
-        },
-        "histograms": {
-            name: {
-                split: {
-                    f"{at:g}": [
-                        [row.lower, row.upper, row.value]
-                        for row in bins(HistogramBin, at, name=f"{name}_histogram", split=split)
-                    ]
-                    for at in whens
-                }
-                for split in splits
-            }
-            for name in ("gradient_norm", "true_class_probability")
-        },
+        "reliability": of_splits("reliability"),
+        "histograms": {name: of_splits(f"{name}_histogram") for name in ("gradient_norm", "true_class_probability")},
     }
 
 

@@ -1,6 +1,6 @@
 """What the figures of questions are drawn with: panels, intervals, logarithmic axes, one legend."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import matplotlib
@@ -18,15 +18,13 @@ BLUE, RED, GREEN = "#0072b2", "#d55e00", "#009e73"
 COLOURS = (BLUE, RED, GREEN, "#000000", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = "os^DvP*X<>hp"
 STYLES = ("-", "--", ":", "-.")
+plt.rcParams |= {"axes.grid": True, "axes.axisbelow": True, "grid.color": "0.9", "axes.titlesize": 10}
+plt.rcParams |= {"legend.fontsize": 9, "legend.frameon": False}
 
 
 def panels(rows: int, columns: int, width: float, height: float, **shared: Any) -> tuple[Figure, np.ndarray]:
-    """A figure of so many panels [rows, columns], each with a grid behind."""
-    figure, axes = plt.subplots(rows, columns, squeeze=False, figsize=(width, height), layout="constrained", **shared)
-    for axis in axes.flat:
-        axis.grid(color="0.9")
-        axis.set_axisbelow(True)
-    return figure, axes
+    """A figure of so many panels [rows, columns]."""
+    return plt.subplots(rows, columns, squeeze=False, figsize=(width, height), layout="constrained", **shared)
 
 
 def look(place: int) -> dict[str, Any]:
@@ -34,13 +32,20 @@ def look(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
 
 
-def intervals(axis: Axes, at: Iterable[float], found: Sequence[Interval], *, along: str = "y", **style: Any) -> None:
-    """Means with the bars of their intervals against `at`; a bar that is unknown is left out."""
-    means = np.array([value.mean for value in found])
-    bars = np.array([[value.mean - value.low, value.high - value.mean] for value in found]).T
-    bars = np.where(np.isfinite(bars), bars, 0)
-    points = (np.asarray(at), means) if along == "y" else (means, np.asarray(at))
-    axis.errorbar(*points, **{f"{along}err": bars}, **({"capsize": 2, "markersize": 4} | style))
+def intervals(
+    axis: Axes, at: Iterable[float], values: Iterable[Interval], *, along: str = "y", scale: float = 1.0, **style: Any
+) -> None:
+    """Means, times a scale, with the bars of their intervals against `at`; a bar that is unknown is left out."""
+    means, lows, highs = scale * np.array([*values], float).reshape(-1, 3).T
+    bars = np.nan_to_num(np.array([means - lows, highs - means]), posinf=0)
+    points = (list(at), means) if along == "y" else (means, list(at))
+    axis.errorbar(*points, **{f"{along}err": bars}, **({"capsize": 2, "markersize": 4, "linewidth": 1.2} | style))
+
+
+def lines(axis: Axes, groups: Mapping[str, Mapping[float, Interval]], **style: Any) -> None:
+    """Label -> place -> interval, each label with its look."""
+    for number, (label, values) in enumerate(groups.items()):
+        intervals(axis, values, values.values(), **(look(number) | {"label": label} | style))
 
 
 def logarithmic(axis: Axes, *names: str) -> None:
@@ -66,9 +71,7 @@ def legend(figure: Figure, where: str = "lower center", columns: int = 4, title:
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
-    figure.legend(
-        list(named.values()), list(named), loc=f"outside {where}", ncols=columns, frameon=False, fontsize=9, title=title
-    )
+    figure.legend(named.values(), named, loc=f"outside {where}", ncols=columns, title=title)
 
 
 def shades(count: int) -> np.ndarray:

@@ -111,6 +111,12 @@ def members(rows: list, tags: Mapping[str, str]) -> Iterator[tuple[dict[str, Any
     return ((dict(zip(tags, values, strict=True)), own) for values, own in every.items())
 
 
+def load(config: str):
+    """A config by its file and words, "configs/cifar.py:small,ce"."""
+    path, _, words = config.partition(":")
+    return load_config(ROOT / path, words)
+
+
 def config_of(workdir: Path):
     """The checked config of a job, from its manifest."""
 
@@ -167,8 +173,7 @@ def numbers(rows: list) -> Iterator[tuple[str, float]]:
 
 def operations(config: str, fields: Mapping[str, Any]) -> float:
     """Floating-point operations of a training step of one run on one device, as XLA counts them."""
-    path, _, words = config.partition(":")
-    prepared, states, batch = ready(check_config(with_values(load_config(ROOT / path, words), dict(fields))))
+    prepared, states, batch = ready(check_config(with_values(load(config), dict(fields))))
     alone = jax.vmap(prepared.step, in_axes=None, axis_name=parallel.AXIS, axis_size=1)
     return float(jax.jit(alone).lower(member_state(states, 0), batch).compile().cost_analysis()["flops"])
 

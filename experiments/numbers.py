@@ -1,12 +1,14 @@
 """Statistics of runs, a DataFrame with a row for each: intervals over seeds, paired differences, verdicts, tables.
 
 `column(runs, "ece", loss="fl3")` is the workhorse: a number by seed. `interval` is its mean with 95%, `paired` the mean
-of a difference, `told` a claim whose verdict follows from an interval, `means_table` and `changes_table` the two
-tables that most questions have. An interval that cannot be told has infinite ends, and is written as its mean alone.
+of a difference, `told` a claim whose verdict follows from an interval. `table` has a row for each group of runs and
+columns that are functions of its runs: `means` and `changes` are those that most questions have, and are joined by |.
+An interval that cannot be told has infinite ends, and is written as its mean alone.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +78,11 @@ def rows_where(runs: pd.DataFrame, **tags: Any) -> pd.DataFrame:
     return runs
 
 
+def learned(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that came to their end and are not at chance: of one that is, ECE and curvature say nothing."""
+    return runs[runs.accuracy >= LEARNED]
+
+
 def column(runs: pd.DataFrame, number: str, **tags: Any) -> pd.Series:
     """Seed -> a number, of the runs with these values that have one."""
     return rows_where(runs, **tags).set_index("seed").get(number, pd.Series(dtype=float)).astype(float).dropna()
@@ -84,10 +91,11 @@ def column(runs: pd.DataFrame, number: str, **tags: Any) -> pd.Series:
 def interval(values: Iterable[float]) -> Interval:
     """Mean +- t sd / sqrt(n) of independent seeds, t of n - 1 degrees of freedom; infinite ends of one value."""
     values = np.asarray(list(values), np.float64)
-    if len(values) < 2:
-        return UNKNOWN._replace(mean=float(values[0])) if len(values) else UNKNOWN
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return Interval(float(values.mean()), float(values.mean() - half), float(values.mean() + half))
+    if not len(values):
+        return UNKNOWN
+    mean = float(values.mean())
+    half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)) if len(values) > 1 else math.inf
+    return Interval(mean, mean - half, mean + half)
 
 
 def resampled_interval(values: Sequence[float]) -> Interval:
@@ -98,9 +106,9 @@ def resampled_interval(values: Sequence[float]) -> Interval:
 
     Source: Nadeau & Bengio, Machine Learning 52, 2003, section 4.
     """
-    mean, low, high = interval(values)
-    half = (high - low) / 2 * np.sqrt(1 + len(values))
-    return Interval(mean, mean - half, mean + half) if np.isfinite(half) else Interval(mean, low, high)
+    value = interval(values)
+    half = float((value.high - value.mean) * np.sqrt(1 + len(values)))
+    return Interval(value.mean, value.mean - half, value.mean + half)
 
 
 def paired(one: pd.Series, other: pd.Series) -> Interval:
@@ -111,6 +119,11 @@ def paired(one: pd.Series, other: pd.Series) -> Interval:
 def level(runs: pd.DataFrame, number: str, **tags: Any) -> Interval:
     """The interval of a number over seeds."""
     return interval(column(runs, number, **tags))
+
+
+def levels(runs: pd.DataFrame, by: str, number: str, **tags: Any) -> dict[Any, Interval]:
+    """Value of `by`, in the order of the runs -> the interval of a number over the seeds."""
+    return {at: level(own, number) for at, own in rows_where(runs, **tags).groupby(by, sort=False)}
 
 
 def change(one: pd.DataFrame, other: pd.DataFrame, number: str) -> Interval:
@@ -154,19 +167,24 @@ def bootstrapped(count: int, statistic: Callable[[np.ndarray], np.ndarray], *, l
     return Interval(float(value), *np.quantile(values, [0.025, 0.975]).round(9).tolist())
 
 
+def partial_rank_correlation(points: np.ndarray) -> np.ndarray:
+    """Of the ranks of two columns, once what a linear function of the others' ranks explains is taken from both.
+
+    points: [..., points, 2 + fixed]. NaN where nothing is left of one of them.
+    """
+    ranks = stats.rankdata(points, axis=-2)
+    ranks -= ranks.mean(-2, keepdims=True)
+    left, fixed = ranks[..., :2], ranks[..., 2:]
+    left = left - fixed @ (np.linalg.pinv(fixed) @ left)
+    lengths = np.sqrt((left**2).sum(-2))
+    lengths = np.where(lengths > 1e-9 * ranks.shape[-2], lengths, np.nan)
+    return left.prod(-1).sum(-1) / lengths.prod(-1)
+
+
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> Interval:
     """Spearman's rank correlation with a 95% interval by the bootstrap over its pairs; unknown for fewer than four."""
-    pairs = np.asarray([one, other], np.float64)
-    if pairs.shape[1] < 4:
-        return UNKNOWN
-    drawn = np.random.default_rng(0).integers(0, pairs.shape[1], (RESAMPLES, pairs.shape[1]))
-    ranks = stats.rankdata(pairs[:, drawn], axis=-1)
-    ranks -= ranks.mean(-1, keepdims=True)
-    scale = np.sqrt((ranks**2).sum(-1).prod(0))
-    found = (ranks[0] * ranks[1]).sum(-1)[scale > 0] / scale[scale > 0]  # a resample of one pair alone has no ranks
-    if not len(found):  # one of the two is the same number throughout
-        return UNKNOWN
-    return Interval(float(stats.spearmanr(*pairs).statistic), *np.quantile(found, [0.025, 0.975]).tolist())
+    pairs = np.column_stack([one, other])
+    return bootstrapped(len(pairs), lambda places: partial_rank_correlation(pairs[places]), least=4)
 
 
 def verdict(difference: Interval, *, falls: bool = True, margin: float = 0.0) -> str:
@@ -192,9 +210,16 @@ def alike(difference: Interval, room: float) -> str:
     return inside(difference, -room, room)
 
 
-def joined(verdicts: Sequence[str]) -> str:
+def joined(verdicts: Iterable[str]) -> str:
     """The verdict of a claim that several verdicts must all bear: NOT if one does not show, SHOWS if all do."""
-    return NOT if NOT in verdicts else SHOWS if verdicts and set(verdicts) == {SHOWS} else UNTOLD
+    verdicts = set(verdicts)
+    return NOT if NOT in verdicts else SHOWS if verdicts == {SHOWS} else UNTOLD
+
+
+def by_verdict(verdicts: Mapping[str, str]) -> str:
+    """Which titles have which verdict, as a sentence for each."""
+    titles = {said: [title for title, of in verdicts.items() if of == said] for said in (SHOWS, NOT, UNTOLD)}
+    return ". ".join(f"{said}: {'; '.join(own)}" for said, own in titles.items() if own)
 
 
 def told(
@@ -241,39 +266,52 @@ def shown(value: Interval, *, digits: int = 3, scale: float = 1.0, signed: bool 
     return f"**{text}**" if signed and (scale * value.low > 0 or scale * value.high < 0) else text
 
 
-def mean_cell(value: Interval, number: Number) -> str:
-    """A mean of a table: a share, in %, is cut at 0 and 100%."""
-    return shown(value.clipped(0, 1) if number.title.endswith("%") else value, scale=number.scale)
-
-
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """A Markdown table."""
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in [heads, ["---"] * len(heads), *rows])
+    heads = list(heads)
+    return "".join(f"| {' | '.join(map(str, cells))} |\n" for cells in [heads, ["---"] * len(heads), *rows])
 
 
-Groups = Mapping[Any, pd.DataFrame]  # the first cells of a row, a text or several -> its runs
+Columns = Mapping[str, Callable[[pd.DataFrame], Any]]  # title -> the cell of the runs of a row
 
 
-def means_table(heads: Sequence[str], groups: Groups, numbers: Mapping[str, Number], count: str = "n") -> str:
-    """Means over seeds of each group, with how many runs it has where that has a heading."""
-    rows = []
-    for title, runs in groups.items():
-        cells = [mean_cell(level(runs, name), number) for name, number in numbers.items()]
-        rows.append([*_cells(title), *([str(len(runs))] if count else []), *cells])
-    return markdown([*heads, *filter(None, [count]), *(number.title for number in numbers.values())], rows)
+def table(heads: Sequence[str], groups: Mapping[Any, pd.DataFrame], columns: Columns) -> str:
+    """A row for each group of runs: its title, a text or several, and a cell for each column."""
+    rows = [
+        [*([title] if isinstance(title, str) else title), *(cell(runs) for cell in columns.values())]
+        for title, runs in groups.items()
+    ]
+    return markdown([*heads, *columns], rows)
 
 
-def changes_table(heads: Sequence[str], groups: Groups, base: pd.DataFrame, numbers: Mapping[str, Number]) -> str:
-    """Each group less the base, paired by seed; bold where the interval leaves out 0."""
-    rows = []
-    for title, runs in groups.items():
-        cells = [shown(change(runs, base, name), scale=number.scale, signed=True) for name, number in numbers.items()]
-        rows.append([*_cells(title), *cells])
-    return markdown([*heads, *(number.title for number in numbers.values())], rows)
+def means(numbers: Mapping[str, Number]) -> Columns:
+    """Means over seeds, as they are cut."""
+
+    def cell(runs: pd.DataFrame, name: str, number: Number) -> str:
+        return shown(cut(level(runs, name), number), scale=number.scale)
+
+    return {number.title: partial(cell, name=name, number=number) for name, number in numbers.items()}
 
 
-def _cells(title: Any) -> list[str]:
-    return [title] if isinstance(title, str) else list(title)
+def cut(value: Interval, number: Number) -> Interval:
+    """A share, in %, is cut at 0 and 100%."""
+    return value.clipped(0, 100 / number.scale) if number.title.endswith("%") else value
+
+
+def changes(numbers: Mapping[str, Number], base: pd.DataFrame) -> Columns:
+    """Numbers less those of the base, paired by seed; bold where the interval leaves out 0; of the base none."""
+
+    def cell(runs: pd.DataFrame, name: str, number: Number) -> str:
+        return "" if runs is base else shown(change(runs, base, name), scale=number.scale, signed=True)
+
+    return {number.title: partial(cell, name=name, number=number) for name, number in numbers.items()}
+
+
+def means_table(
+    heads: Sequence[str], groups: Mapping[Any, pd.DataFrame], numbers: Mapping[str, Number], count: str = "n"
+) -> str:
+    """How many runs each group has, and its means over seeds."""
+    return table(heads, groups, {count: len} | means(numbers))
 
 
 def rounded(value: Any, digits: int = 5) -> Any:

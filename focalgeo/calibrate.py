@@ -142,9 +142,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         options = parse(arguments)
-        from focalgeo.job import calibrate, compilation  # jax after the flags, so that their errors come at once
+        from focalgeo.job import calibrate, process  # jax after the flags, so that their errors come at once
 
-        compilation.keep_programs()
+        process.keep_programs()
         calibrate.run_and_print(options, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:

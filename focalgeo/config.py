@@ -5,9 +5,10 @@ the command line, and `python -m focalgeo.run --fields` prints them all.
 """
 
 import ast
+import contextlib
 import difflib
-import functools
 import itertools
+import json
 import math
 import os
 import re
@@ -15,39 +16,24 @@ import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 from ml_collections import ConfigDict, FrozenConfigDict
+from msgspec import Meta
 
-from focalgeo.types import (
-    DEFAULT_CRITERIA,
-    DEFAULT_METRICS,
-    MOST_BINS,
-    MOST_PAIRS,
-    MOST_RESAMPLES,
-    InputError,
-    expanded,
-    shown,
-)
-
-
-class Range(NamedTuple):
-    """Range of a field: the kind of its value, or of each element of a tuple, and a condition on the value."""
-
-    kind: type  # int, float, bool or str; dict for the options of the network
-    holds: Callable[[Any], bool] = lambda value: True
-    words: str = ""  # as in "it must {words}"
-    many: bool = False  # a tuple
-    optional: bool = False  # None too
+from focalgeo import types
+from focalgeo.types import InputError, expanded, shown
 
 
 class Field(NamedTuple):
-    """One field of the config: default, range and meaning."""
+    """One field of the config."""
 
+    name: str
     default: Any
-    range: Range
+    kind: Any  # a type as msgspec reads it, with its range
     meaning: str
 
 
@@ -58,196 +44,174 @@ MOST_MEMBERS = 1000  # each is measured on its own
 _MOST_PRODUCTS = 10_000  # each is a pass over all examples
 
 
-def _whole(least: int, most: int = _INT32, *, words: str = "") -> Range:
-    last = "2^31 - 1" if most == _INT32 else f"{most:,}"
-    return Range(int, lambda value: least <= value <= most, f"{words or f'be {least} or more'}, at most {last}")
+def _whole(least: int, most: int = _INT32) -> Any:
+    return Annotated[int, Meta(ge=least, le=most)]
 
 
-def _number(least: float, most: float) -> Range:
-    return Range(float, lambda value: least <= value <= most, f"be from {least:g} to {most:g}")
+def _number(least: float, most: float) -> Any:
+    return Annotated[float, Meta(ge=least, le=most)]
 
 
-def _choice(*names: str) -> Range:
-    return Range(str, lambda value: value in names, f"be {', '.join(names[:-1])} or {names[-1]}")
-
-
-def _ascend(values: Sequence[float]) -> bool:
-    return list(values) == sorted(set(values))
-
-
-def _all(holds: Callable[[float], bool], words: str, of_all: Callable[[Sequence], bool] = lambda values: True) -> Range:
-    return Range(float, lambda values: all(map(holds, values)) and of_all(values), words, many=True)
-
-
-def _differ(values: Sequence) -> bool:
-    return len(set(values)) == len(values)
-
-
-_AXIS = _all(lambda value: abs(value) <= _LARGEST, "hold finite numbers, each once", _differ)
-_TEXT = Range(str)
-_COUNT = _whole(1)
-_SIZE = _COUNT._replace(optional=True)
-_PATH = Range(str, words="be a path", optional=True)
-# all images stay in memory: a thousand of the largest take 3 GB
-_IMAGE_SIZE = _whole(1, 1024)._replace(optional=True)
-_FROM_0_WHOLE = _whole(0)
+_WHOLE, _COUNT = _whole(0), _whole(1)
+_SIZE = _COUNT | None
 _FROM_0 = _number(0, _LARGEST)
-_RATE = _number(_SMALLEST, _LARGEST)
 _PIXEL = _number(1e-6, 1e6)
-_SHARE = Range(float, lambda value: 0 <= value < 1, "be at least 0 and below 1")
+_SHARE = Annotated[float, Meta(ge=0, lt=1)]
 _FACTOR = _number(_SMALLEST, 1)
-_STEP = Range(
-    float,
-    lambda value: 1e-3 <= value <= 1 and abs(round(1 / value) * value - 1) < 1e-6,
-    "be 1/2, 1/100 ... or 1/1000, the smallest whose grid is searched in seconds",
-)
-_MEAN = _all(lambda value: abs(value) <= 1e6, "hold finite numbers, at most 1e6", len)
-_STD = _all(lambda value: 1e-6 <= value <= 1e6, "hold finite numbers above 0, from 1e-6 to 1e6", len)
-_THRESHOLDS = _all(lambda value: 0 < value < 1, "ascend, above 0 and below 1", _ascend)
-_BOUNDARIES = _all(lambda value: 0 < value <= _INT32, "ascend, in epochs above 0, at most 2^31 - 1", _ascend)
+_RATE = _number(_SMALLEST, _LARGEST)
 _GAMMA = _number(-100, 100)
-_GAMMAS = _all(lambda value: 0 <= value <= 100, "hold finite numbers, 0 or more, at most 100")
-_ALPHA = _all(
-    lambda weight: 0 <= weight <= _LARGEST,
-    "hold finite weights, 0 or more, at most 1e30, and one above 0",
-    lambda weights: not weights or any(weights),
-)
-_EPOCHS = _all(lambda value: 0 < value <= _INT32, "all be greater than 0, at most 2^31 - 1")
-_GRID = _all(
-    lambda gamma: -1 < gamma <= 100,
-    "ascend, above -1, at most 100, and must hold 0, the plain temperature scaling to compare with",
-    lambda gammas: 0 in gammas and _ascend(gammas),
-)
-_TEMPERATURE = _number(1, 1000)  # softer ones predict every class alike
-_SPLITS = _all(
-    {"train", "val", "test"}.__contains__,
-    "hold val, train or test, each once",
-    lambda splits: splits and _differ(splits),
-)._replace(kind=str)
-_BINS = _whole(1, MOST_BINS)
-_RESAMPLES = _whole(2, MOST_RESAMPLES)
-_PRODUCTS = _whole(2, _MOST_PRODUCTS)
-_PROBES = _whole(4, _MOST_PRODUCTS, words="be 4 or more, to have a standard error")
-_DENSITY = Range(int, lambda value: value in (0, *range(2, 1001)), "be 0 (no density), or 2 or more, at most 1,000")
-_KEEP = _whole(2, words="be 2 or more, so that one is left when the newest is corrupt")
-_TRACE_FORMS = ("taylor", "forward_over_forward", "jvp_of_grad")
+_EPOCHS = tuple[_number(_SMALLEST, _INT32), ...]
+_NAMES = tuple[str, ...]
+_SPLITS = Annotated[tuple[Literal["train", "val", "test"], ...], Meta(min_length=1)]
+_BINS = _whole(1, types.MOST_BINS)
+_OPTION = bool | int | float | str | tuple[bool | int | float | str | None, ...] | None  # the network knows more
 _CALIBRATION_GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
 
-# The defaults are the job of configs/digits.py, which needs no download.
-FIELDS: dict[str, Field] = {
-    "seed": Field(
-        0, _FROM_0_WHOLE, "seed of initial weights, order, augmentation, dropout, random vectors and bootstrap"
+# The defaults are the job of configs/digits.py, which needs no download. What no type says stands in `_contradictions`.
+_TABLE = (
+    ("seed", 0, _WHOLE, "seed of initial weights, order, augmentation, dropout, random vectors and bootstrap"),
+    ("data.name", "digits", str, "name of the data set, with its path after a colon (docs/reference.md)"),
+    ("data.split_seed", 1, _WHOLE, "seed of subsets, and of the splits that the data set does not come with"),
+    ("data.train_size", None, _SIZE, "number of training examples; None for all"),
+    ("data.val_size", None, _SIZE, "number of validation examples, by which everything is chosen; None for all"),
+    ("data.test_size", None, _SIZE, "number of test examples, by which nothing is chosen; None for all"),
+    ("data.image_size", None, _whole(1, 1024) | None, "height and width of the resized images; None for their own"),
+    ("data.max_words", None, _SIZE, "size of the vocabulary, which is the most frequent words; None for all"),
+    (
+        "data.max_length",
+        None,
+        _SIZE,
+        "number of words read from the start of each document; None for the data set's own",
     ),
-    "data.name": Field("digits", _TEXT, "name of the data set, with its path after a colon (docs/reference.md)"),
-    "data.split_seed": Field(
-        1, _FROM_0_WHOLE, "seed of subsets, and of the splits that the data set does not come with"
+    ("data.embeddings", None, str | None, "file of the word vectors that training begins with; None for random ones"),
+    ("data.augment", "none", str, "random augmentation of the training images"),
+    ("data.scale", 16.0, _PIXEL, "largest pixel value; pixels are divided by it first"),
+    (
+        "data.mean",
+        (0.305,),
+        Annotated[tuple[_number(-1e6, 1e6), ...], Meta(min_length=1)],
+        "mean of each channel, subtracted after the division by scale",
     ),
-    "data.train_size": Field(None, _SIZE, "number of training examples; None for all"),
-    "data.val_size": Field(None, _SIZE, "number of validation examples, by which everything is chosen; None for all"),
-    "data.test_size": Field(None, _SIZE, "number of test examples, by which nothing is chosen; None for all"),
-    "data.image_size": Field(None, _IMAGE_SIZE, "height and width of the resized images; None for their own"),
-    "data.max_words": Field(None, _SIZE, "size of the vocabulary, which is the most frequent words; None for all"),
-    "data.max_length": Field(
-        None, _SIZE, "number of words read from the start of each document; None for the data set's own"
+    (
+        "data.std",
+        (0.376,),
+        Annotated[tuple[_PIXEL, ...], Meta(min_length=1)],
+        "standard deviation of each channel, by which the difference is divided",
     ),
-    "data.embeddings": Field(None, _PATH, "file of the word vectors that training begins with; None for random ones"),
-    "data.augment": Field("none", _TEXT, "random augmentation of the training images"),
-    "data.scale": Field(16.0, _PIXEL, "largest pixel value; pixels are divided by it first"),
-    "data.mean": Field((0.305,), _MEAN, "mean of each channel, subtracted after the division by scale"),
-    "data.std": Field((0.376,), _STD, "standard deviation of each channel, by which the difference is divided"),
-    "model.name": Field("mlp", _TEXT, "name of the network"),
-    "model.dtype": Field("float32", _choice("float32", "bfloat16"), "dtype of layers; parameters, logits are float32"),
-    "model.precision": Field(
+    ("model.name", "mlp", str, "name of the network"),
+    ("model.dtype", "float32", Literal["float32", "bfloat16"], "dtype of layers; parameters, logits are float32"),
+    (
+        "model.precision",
         "default",
-        _choice("default", "high", "highest"),
+        Literal["default", "high", "highest"],
         "bits of float32 products in training: a TPU's default is bfloat16, a GPU's may be TF32; measurements use all",
     ),
-    "model.options": Field({}, Range(dict), "options of the network, as config.model.options.width=64; listed below"),
-    "loss.name": Field("focal_loss", _TEXT, "name of the loss (docs/reference.md)"),
-    "loss.gamma": Field(3.0, _GAMMA, "gamma of the focal losses and the confidence penalty"),
-    "loss.smoothing": Field(0.05, _SHARE, "smoothing of label_smoothed_cross_entropy"),
-    "loss.thresholds": Field((0.2,), _THRESHOLDS, "probabilities at which sample_dependent_focal_loss changes gamma"),
-    "loss.boundaries": Field((100, 250), _BOUNDARIES, "epochs at which scheduled_focal_loss changes gamma"),
-    "loss.gammas": Field((5.0, 3.0), _GAMMAS, "gammas between the thresholds or boundaries, one more than those"),
-    "loss.penalty_weight": Field(2.0, _FROM_0, "weight of the kernel penalty of mmce and weighted_mmce"),
-    "loss.alpha": Field((), _ALPHA, "weight of each class; () for 1"),
-    "loss.trace_penalty": Field(0.0, _FROM_0, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
-    "loss.trace_of": Field("hessian", _choice("hessian", "gauss_newton"), "matrix whose trace is the penalty"),
-    "loss.trace_examples": Field(
-        0, _FROM_0_WHOLE, "examples of a batch, on all devices, that the trace is of; 0 for all"
+    ("loss.name", "focal_loss", str, "name of the loss (docs/reference.md)"),
+    ("loss.gamma", 3.0, _GAMMA, "gamma of the focal losses and the confidence penalty"),
+    ("loss.smoothing", 0.05, _SHARE, "smoothing of label_smoothed_cross_entropy"),
+    (
+        "loss.thresholds",
+        (0.2,),
+        tuple[Annotated[float, Meta(gt=0, lt=1)], ...],
+        "probabilities at which sample_dependent_focal_loss changes gamma",
     ),
-    "loss.trace_form": Field("taylor", _choice(*_TRACE_FORMS), "automatic differentiation of the trace penalty"),
-    "optimizer.name": Field("sgd", _TEXT, "name of the optimiser"),
-    "optimizer.learning_rate": Field(0.1, _RATE, "highest learning rate of the schedule"),
-    "optimizer.momentum": Field(0.9, _SHARE, "momentum of sgd"),
-    "optimizer.nesterov": Field(False, Range(bool), "use Nesterov's form of momentum"),
-    "optimizer.weight_decay": Field(5e-4, _FROM_0, "multiple of the parameters that is added to the gradient"),
-    "optimizer.reduction": Field("mean", _choice("mean", "sum"), "reduction of a batch's losses, then minimised"),
-    "optimizer.clip_norm": Field(0.0, _FROM_0, "largest norm of the gradient; 0 for any"),
-    "optimizer.sam_radius": Field(0.0, _FROM_0, "radius of sharpness-aware minimisation; 0 for none"),
-    "optimizer.sam_adaptive": Field(False, Range(bool), "measure that radius by each parameter's size, as ASAM does"),
-    "optimizer.batch_size": Field(64, _COUNT, "training examples per step, on all devices of all processes together"),
-    "optimizer.epochs": Field(60, _COUNT, "number of passes over the training examples"),
-    "optimizer.schedule": Field("steps", _choice("steps", "cosine"), "schedule of the learning rate"),
-    "optimizer.decay_epochs": Field(
-        (40, 50), _EPOCHS, "epochs after which the schedule steps lowers the learning rate"
+    ("loss.boundaries", (100, 250), _EPOCHS, "epochs at which scheduled_focal_loss changes gamma"),
+    (
+        "loss.gammas",
+        (5.0, 3.0),
+        tuple[_number(0, 100), ...],
+        "gammas between the thresholds or boundaries, one more than those",
     ),
-    "optimizer.decay_factor": Field(0.1, _FACTOR, "factor of the learning rate at each of decay_epochs"),
-    "optimizer.warmup_epochs": Field(
-        0, _FROM_0_WHOLE, "first epochs, in which the schedule cosine raises the learning rate"
+    ("loss.penalty_weight", 2.0, _FROM_0, "weight of the kernel penalty of mmce and weighted_mmce"),
+    ("loss.alpha", (), tuple[_FROM_0, ...], "weight of each class; () for 1"),
+    ("loss.trace_penalty", 0.0, _FROM_0, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
+    ("loss.trace_of", "hessian", Literal["hessian", "gauss_newton"], "matrix whose trace is the penalty"),
+    ("loss.trace_examples", 0, _WHOLE, "examples of a batch, on all devices, that the trace is of; 0 for all"),
+    (
+        "loss.trace_form",
+        "taylor",
+        Literal["taylor", "forward_over_forward", "jvp_of_grad"],
+        "automatic differentiation of the trace penalty",
     ),
-    "optimizer.select": Field(
-        "last", _choice("last", "best_val"), "epoch whose parameters are kept: the last, or the most accurate on val"
+    ("optimizer.name", "sgd", str, "name of the optimiser"),
+    ("optimizer.learning_rate", 0.1, _RATE, "highest learning rate of the schedule"),
+    ("optimizer.momentum", 0.9, _SHARE, "momentum of sgd"),
+    ("optimizer.nesterov", False, bool, "use Nesterov's form of momentum"),
+    ("optimizer.weight_decay", 5e-4, _FROM_0, "multiple of the parameters that is added to the gradient"),
+    ("optimizer.reduction", "mean", Literal["mean", "sum"], "reduction of a batch's losses, then minimised"),
+    ("optimizer.clip_norm", 0.0, _FROM_0, "largest norm of the gradient; 0 for any"),
+    ("optimizer.sam_radius", 0.0, _FROM_0, "radius of sharpness-aware minimisation; 0 for none"),
+    ("optimizer.sam_adaptive", False, bool, "measure that radius by each parameter's size, as ASAM does"),
+    ("optimizer.batch_size", 64, _COUNT, "training examples per step, on all devices of all processes together"),
+    ("optimizer.epochs", 60, _COUNT, "number of passes over the training examples"),
+    ("optimizer.schedule", "steps", Literal["steps", "cosine"], "schedule of the learning rate"),
+    ("optimizer.decay_epochs", (40, 50), _EPOCHS, "epochs after which the schedule steps lowers the learning rate"),
+    ("optimizer.decay_factor", 0.1, _FACTOR, "factor of the learning rate at each of decay_epochs"),
+    ("optimizer.warmup_epochs", 0, _WHOLE, "first epochs, in which the schedule cosine raises the learning rate"),
+    (
+        "optimizer.select",
+        "last",
+        Literal["last", "best_val"],
+        "epoch whose parameters are kept: the last, or the most accurate on val",
     ),
-    "start.run": Field(
-        None, _PATH, "workdir of the run from whose checkpoint training starts; None for random weights"
+    (
+        "start.run",
+        None,
+        str | None,
+        "workdir of the run from whose checkpoint training starts; None for random weights",
     ),
-    "start.step": Field(None, _SIZE, "step of that checkpoint; None for the newest"),
-    "start.modules": Field((), Range(str, many=True), "parts of the network that are taken from there; () for all"),
-    "start.optimizer": Field(
-        "fresh", _choice("fresh", "kept"), "state of the optimiser: fresh, or its momentum or moments kept from there"
+    ("start.step", None, _SIZE, "step of that checkpoint; None for the newest"),
+    ("start.modules", (), _NAMES, "parts of the network that are taken from there; () for all"),
+    (
+        "start.optimizer",
+        "fresh",
+        Literal["fresh", "kept"],
+        "state of the optimiser: fresh, or its momentum or moments kept from there",
     ),
-    "log_every": Field(20, _COUNT, "number of steps between two rows of the training loss"),
-    "checkpoint.every": Field(200, _COUNT, "number of steps between two checkpoints"),
-    "checkpoint.keep": Field(3, _KEEP, "number of checkpoints that are kept; older ones are deleted"),
-    "evaluation.batch_size": Field(512, _COUNT, "examples per call of the network in evaluation"),
-    "evaluation.num_bins": Field(15, _BINS, "number of bins of ECE and of reliability diagrams"),
-    "evaluation.methods": Field((), Range(str, many=True), "calibration methods beside uncalibrated; () for the usual"),
-    "evaluation.criteria": Field(DEFAULT_CRITERIA, Range(str, many=True), "criteria by which methods are fitted"),
-    "evaluation.metrics": Field(DEFAULT_METRICS, Range(str, many=True), "calibration metrics measured"),
-    "evaluation.gammas": Field(
-        _CALIBRATION_GAMMAS, _GRID, "grid of the focal calibration map's gamma; 0 is plain temperature scaling"
+    ("log_every", 20, _COUNT, "number of steps between two rows of the training loss"),
+    ("checkpoint.every", 200, _COUNT, "number of steps between two checkpoints"),
+    ("checkpoint.keep", 3, _whole(2), "number of checkpoints that are kept; older ones are deleted"),
+    ("evaluation.batch_size", 512, _COUNT, "examples per call of the network in evaluation"),
+    ("evaluation.num_bins", 15, _BINS, "number of bins of ECE and of reliability diagrams"),
+    ("evaluation.methods", (), _NAMES, "calibration methods beside uncalibrated; () for the usual"),
+    ("evaluation.criteria", types.DEFAULT_CRITERIA, _NAMES, "criteria by which methods are fitted"),
+    ("evaluation.metrics", types.DEFAULT_METRICS, _NAMES, "calibration metrics measured"),
+    (
+        "evaluation.gammas",
+        _CALIBRATION_GAMMAS,
+        tuple[Annotated[float, Meta(gt=-1, le=100)], ...],
+        "grid of the focal calibration map's gamma; 0 is plain temperature scaling",
     ),
-    "evaluation.temperature_step": Field(0.01, _STEP, "first temperature of the calibration grid, and its step"),
-    "evaluation.max_temperature": Field(5.0, _TEMPERATURE, "last temperature of the calibration grid"),
-    "evaluation.num_resamples": Field(1000, _RESAMPLES, "number of resamples of the bootstrap"),
-    "curvature.splits": Field(("val",), _SPLITS, "splits on which curvature is measured"),
-    "curvature.examples": Field(359, _FROM_0_WHOLE, "examples from the start of each split; 0 for no curvature"),
-    "curvature.batch_size": Field(359, _COUNT, "examples per batch of a Hessian product"),
-    "curvature.max_products": Field(40, _PRODUCTS, "largest number of Hessian products for lambda_max"),
-    "curvature.tolerance": Field(1e-3, _FACTOR, "relative residual at which lambda_max is found"),
-    "curvature.num_probes": Field(60, _PROBES, "Hessian products of a trace"),
-    "curvature.trace_method": Field("hutch++", _choice("hutchinson", "hutch++", "xtrace"), "estimator of the trace"),
-    "curvature.density_probes": Field(10, _DENSITY, "number of random vectors for the spectral density"),
-    "curvature.density_steps": Field(
-        40, _whole(1, _MOST_PRODUCTS), "Lanczos steps from each random vector of the spectral density"
+    ("evaluation.temperature_step", 0.01, _number(1e-3, 1), "first temperature of the calibration grid, and its step"),
+    ("evaluation.max_temperature", 5.0, _number(1, 1000), "last temperature of the calibration grid"),
+    ("evaluation.num_resamples", 1000, _whole(2, types.MOST_RESAMPLES), "number of resamples of the bootstrap"),
+    ("curvature.splits", ("val",), _SPLITS, "splits on which curvature is measured"),
+    ("curvature.examples", 359, _WHOLE, "examples from the start of each split; 0 for no curvature"),
+    ("curvature.batch_size", 359, _COUNT, "examples per batch of a Hessian product"),
+    ("curvature.max_products", 40, _whole(2, _MOST_PRODUCTS), "largest number of Hessian products for lambda_max"),
+    ("curvature.tolerance", 1e-3, _FACTOR, "relative residual at which lambda_max is found"),
+    ("curvature.num_probes", 60, _whole(4, _MOST_PRODUCTS), "Hessian products of a trace"),
+    ("curvature.trace_method", "hutch++", Literal["hutchinson", "hutch++", "xtrace"], "estimator of the trace"),
+    ("curvature.density_probes", 10, _whole(0, 1000), "number of random vectors for the spectral density"),
+    (
+        "curvature.density_steps",
+        40,
+        _whole(1, _MOST_PRODUCTS),
+        "Lanczos steps from each random vector of the spectral density",
     ),
-    "curvature.every": Field(
-        0, _FROM_0_WHOLE, "epochs between two measurements of lambda_max and trace in training; 0 for none"
-    ),
-    "diagnostics.every": Field(0, _FROM_0_WHOLE, "epochs between diagnostics of training; 0 for none"),
-    "diagnostics.splits": Field(("train", "val"), _SPLITS, "splits on which training is diagnosed"),
-    "diagnostics.examples": Field(0, _FROM_0_WHOLE, "examples of each split, evenly spaced; 0 for all"),
-    "diagnostics.num_bins": Field(25, _BINS, "number of bins of the diagnostics' reliability diagrams"),
-    "sweep.gamma": Field((), _AXIS, "values of loss.gamma to sweep"),
-    "sweep.trace_penalty": Field((), _AXIS, "values of loss.trace_penalty to sweep"),
-    "sweep.learning_rate": Field((), _AXIS, "values of optimizer.learning_rate to sweep"),
-    "sweep.seed": Field((), _AXIS._replace(kind=int), "values of seed to sweep"),
-    "sweep.at_once": Field(0, _FROM_0_WHOLE, "number of members of a sweep that train at once; 0 for the fastest"),
-}
-SECTIONS = (*dict.fromkeys(name.rpartition(".")[0] for name in FIELDS if "." in name), "model.options")
+    ("curvature.every", 0, _WHOLE, "epochs between two measurements of lambda_max and trace in training; 0 for none"),
+    ("diagnostics.every", 0, _WHOLE, "epochs between diagnostics of training; 0 for none"),
+    ("diagnostics.splits", ("train", "val"), _SPLITS, "splits on which training is diagnosed"),
+    ("diagnostics.examples", 0, _WHOLE, "examples of each split, evenly spaced; 0 for all"),
+    ("diagnostics.num_bins", 25, _BINS, "number of bins of the diagnostics' reliability diagrams"),
+    ("sweep.gamma", (), tuple[_GAMMA, ...], "values of loss.gamma to sweep"),
+    ("sweep.trace_penalty", (), tuple[_FROM_0, ...], "values of loss.trace_penalty to sweep"),
+    ("sweep.learning_rate", (), tuple[_RATE, ...], "values of optimizer.learning_rate to sweep"),
+    ("sweep.seed", (), tuple[_WHOLE, ...], "values of seed to sweep"),
+    ("sweep.at_once", 0, _WHOLE, "number of members of a sweep that train at once; 0 for the fastest"),
+)
+FIELDS = {field.name: field for field in map(Field._make, _TABLE)}
 OPTIONS = "model.options."  # names that begin so are options of the network
-_KINDS = {int: "whole numbers", float: "numbers", bool: "true or false", str: "words"}
 # sweep axis -> the field that it sets
 SWEPT_FIELDS = {
     "gamma": "loss.gamma",
@@ -255,6 +219,8 @@ SWEPT_FIELDS = {
     "learning_rate": "optimizer.learning_rate",
     "seed": "seed",
 }
+
+_AXES = tuple(f"sweep.{axis}" for axis in SWEPT_FIELDS)
 
 
 class Known(NamedTuple):
@@ -267,35 +233,36 @@ class Known(NamedTuple):
 
 def default_config() -> ConfigDict:
     """A new config with the default of every field. Its values are checked when a job begins, not when they are set."""
-    return _nested({name: field.default for name, field in FIELDS.items()})
-
-
-def _nested(values: Mapping[str, Any]) -> ConfigDict:
     tree: dict[str, Any] = {}
-    for name, value in [*values.items(), *((section, {}) for section in SECTIONS)]:
-        *sections, last = name.split(".")
-        part = functools.reduce(lambda part, section: part.setdefault(section, {}), sections, tree)
-        part.setdefault(last, {} if name in SECTIONS else value)
+    for field in FIELDS.values():
+        section, _, last = field.name.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[last] = field.default
+    tree["model"]["options"] = {}
     return ConfigDict(tree, type_safe=False)
 
 
-def _values(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a config by its dotted name; whatever is no section of the fields is a value."""
-    for key in config:
-        name = f"{prefix}{key}"
-        try:
-            value = config[key]
-        except Exception as error:  # whatever the arithmetic of references raises
-            raise InputError(f"config.{name} has no value: {_named(error)}") from error
-        if name in SECTIONS and isinstance(value, ConfigDict):
-            yield from _values(value, f"{name}.")
-        else:
-            yield name, value
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested dictionaries by their dotted names."""
+    for key, value in tree.items():
+        yield from flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
 
 
 def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
-    """A copy of the config with other values of these fields, by dotted name."""
-    return _nested({**dict(_values(config)), **values})
+    """A copy of the config with other values of these fields, by dotted name; what it lacks has its default.
+
+    Raises:
+      InputError: it has a field that does not exist, with the nearest, or one without a value.
+    """
+    try:
+        values = {**dict(flat(config.to_dict())), **values}
+    except Exception as error:  # whatever the arithmetic of references raises
+        raise InputError(f"the config has a field without a value: {_named(error)}") from error
+    for name in values:
+        if not is_field(name):
+            raise _unknown(name)
+    changed = default_config()
+    changed.update_from_flattened_dict(values)
+    return changed
 
 
 def _named(error: BaseException) -> str:
@@ -310,31 +277,29 @@ def describe(names: Mapping[str, Collection[str]], options: Mapping[str, Mapping
     names: field -> the names that it may hold. options: network -> its options with their defaults.
     """
     lines = []
-    for name, field in FIELDS.items():
-        words = " ".join(names.get(name, ())) or re.sub("^(be|hold) ", "", field.range.words)
-        lines.append(f"{name:<27} {field.default!s:<15} {field.meaning}{f' ({words})' if words else ''}")
+    for name, default, kind, meaning in FIELDS.values():
+        lines.append(f"{name:<27} {default!s:<15} {meaning} ({' '.join(names.get(name, ())) or _range(kind)})")
     lines += ["", "The options of each network, with its own values:"]
     for network, defaults in options.items():
         lines.append(f"{network:<27} {', '.join(f'{name}={value}' for name, value in defaults.items())}".rstrip())
     return "\n".join(lines)
 
 
+def _range(kind: Any) -> str:
+    """A type as its JSON schema has it: "integer, minimum 1, maximum 1024, null"."""
+    return re.sub('"(type|anyOf|enum|items)": |[][{}":]', "", json.dumps(msgspec.json.schema(kind)))
+
+
 def is_field(name: str) -> bool:
     """Whether a value can be set under this dotted name. Every name in model.options counts, whatever the network."""
-    return (
-        name.removeprefix(OPTIONS).isidentifier()
-        if name.startswith(OPTIONS)
-        else name in FIELDS and name not in SECTIONS
-    )
+    return name in FIELDS or (name.startswith(OPTIONS) and name.removeprefix(OPTIONS).isidentifier())
 
 
 def _unknown(name: str) -> InputError:
     """The error that no field has this name, with the nearest."""
-    section, _, last = shown(name).rpartition(".")
-    names = list(filter(is_field, FIELDS))
-    near = difflib.get_close_matches(shown(name), names, n=1, cutoff=0.75) or [
-        *(field for field in names if field.endswith(f".{last}")),
-        *([f"{OPTIONS}{last}"] if section == "model" else []),
+    last = name.rpartition(".")[2]
+    near = difflib.get_close_matches(shown(name), FIELDS, n=1, cutoff=0.75) or [
+        field for field in FIELDS if field.endswith(f".{last}")
     ]
     hint = f"did you mean config.{near[0]}?" if near else "python -m focalgeo.run --fields shows all"
     return InputError(f"no such config field: config.{shown(name)}; {hint}")
@@ -344,19 +309,13 @@ def _typed(name: str, value: Any) -> Any:
     """The value in its field's kind: a whole number for a float becomes a float, a list a tuple, NumPy's Python's own.
 
     Raises:
-      InputError: it is of another kind.
+      InputError: it is of another kind, or out of range.
     """
-    value = _plain(value)
-    # the kind of a network's option is known to the network's constructor
-    range_ = FIELDS[name].range if name in FIELDS else Range(object, many=isinstance(value, tuple), optional=True)
-    kinds = {float: (int, float), object: (bool, int, float, str, type(None))}.get(range_.kind, (range_.kind,))
-    parts = value if range_.many and isinstance(value, tuple) else (value,)
-    right = all(isinstance(part, kinds) and (bool in kinds or not isinstance(part, bool)) for part in parts)
-    if (value is None and range_.optional) or (right and range_.many == isinstance(value, tuple)):
-        is_float = range_.kind is float and not range_.many and abs(value) < _LARGEST
-        return float(value) if is_float else value
-    words = f"be of {_KINDS.get(range_.kind, 'numbers, words, true or false')}"
-    raise InputError(f"config.{name} is {shown(value)}: it must {words}{' or None' if range_.optional else ''}")
+    kind = FIELDS[name].kind if name in FIELDS else _OPTION
+    try:
+        return msgspec.convert(_plain(value), kind)
+    except (msgspec.ValidationError, UnicodeError) as error:
+        raise InputError(f"config.{name} is {shown(value)}: give {_range(kind)}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -378,19 +337,17 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
       InputError: there is no such file, it has no get_config, or its code raised, with the line.
     """
     file, _, after_colon = str(file).partition(":")
-    words, path = words or after_colon, Path(expanded(file))
-    shipped = _folder().parent / path
-    if path.parts[:1] == ("configs",) and not os.path.exists(path) and os.path.exists(shipped):
-        path = shipped
+    path = Path(expanded(file))
+    if path.parts[:1] == ("configs",) and not path.exists():
+        path = _folder() / path.name
     if not os.path.isfile(path):  # nor a pipe, which would be waited for
-        near = difflib.get_close_matches(path.name, own_configs(), n=1)
-        hint = f"did you mean configs/{near[0]}?" if near else "--config names a Python file, as configs/digits.py"
-        raise InputError(f"no config file: {shown(repr(file))}; {hint}")
+        raise InputError.of_choice("the config file", shown(file), [f"configs/{name}" for name in own_configs()])
     search, sys.path = sys.path, [str(path.resolve().parent.parent), *sys.path, str(_folder().parent)]
     try:
         with warnings.catch_warnings(action="ignore"):
-            get_config = runpy.run_path(str(path)).get("get_config", lambda *words: None)
-            config = get_config(*filter(None, [words]))
+            config = runpy.run_path(str(path))["get_config"](*filter(None, [words or after_colon]))
+            if not isinstance(config, ConfigDict):
+                raise TypeError("get_config must return a config: begin with focalgeo.config.default_config()")
     except InputError:
         raise
     except BaseException as error:  # SystemExit too: the file ends no job that has not begun
@@ -399,9 +356,6 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
         raise InputError(f"{shown(file)}{where}: {_named(error)}") from error
     finally:
         sys.path = search
-    if not isinstance(config, ConfigDict):
-        begin = "begin with focalgeo.config.default_config()"
-        raise InputError(f"{shown(file)} has no get_config that returns a config: {begin}")
     return config
 
 
@@ -468,33 +422,41 @@ def parse_arguments(arguments: Sequence[str], flags: Mapping[str, str]) -> tuple
 
 
 def _parsed(name: str, text: str) -> Any:
-    range_ = FIELDS[name].range if name in FIELDS else Range(object)
-    value = {"true": True, "false": False, "none": None}.get(text.lower(), text)
-    if value is text and (range_.many or range_.kind is not str):
-        try:
-            with warnings.catch_warnings(action="ignore"):  # of an escape that Python does not know, say
-                value = ast.literal_eval(text)
-        except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
-            pass
-    elif range_.kind is str and not (range_.optional and value is None):
-        value = text
-    if range_.many and not isinstance(value, tuple | list | dict | set):
-        words = isinstance(value, str)
-        value = tuple(filter(None, map(str.strip, value.strip("()[]").split(",")))) if words else (value,)
-    return _typed(name, value)
+    """The text as the field's value: what it writes in Python, itself, or its words between commas."""
+    literal, broken = text, (SyntaxError, TypeError, ValueError, MemoryError, RecursionError)
+    with contextlib.suppress(*broken), warnings.catch_warnings(action="ignore"):  # of an unknown escape, say
+        literal = ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
+    words = tuple(filter(None, map(str.strip, text.strip("()[]").split(","))))
+    for value in (literal, text, (literal,), words):
+        with contextlib.suppress(InputError):
+            return _typed(name, value)
+    return _typed(name, literal)  # which says what is wrong
 
 
 def _contradictions(c: ConfigDict, known: Known) -> Iterator[str]:
-    """What does not hold between fields, one line each."""
-    loss, optimizer, start = c.loss, c.optimizer, c.start
+    """What does not hold within tuples and between fields, one line each."""
+    loss, optimizer, start, evaluation = c.loss, c.optimizer, c.start, c.evaluation
+    for name, values in flat(c.to_dict()):
+        if name in ("loss.thresholds", "loss.boundaries", "evaluation.gammas") and [*values] != sorted({*values}):
+            yield f"{name} is {shown(values)}: it must ascend"
+        if name in ("curvature.splits", "diagnostics.splits", *_AXES) and len({*values}) < len(values):
+            yield f"{name} is {shown(values)}: it must hold each value once"
+    if 0 not in evaluation.gammas:
+        yield "evaluation.gammas must hold 0, the plain temperature scaling to compare with"
+    if abs(round(1 / evaluation.temperature_step) * evaluation.temperature_step - 1) > 1e-6:
+        yield f"evaluation.temperature_step is {evaluation.temperature_step}: it must be 1/2, 1/100 ... or 1/1000"
+    if loss.alpha and not any(loss.alpha):
+        yield "loss.alpha must hold a weight above 0"
+    if c.curvature.density_probes == 1:
+        yield "curvature.density_probes is 1: it must be 0 (no density), or 2 or more"
     # the numbers between which loss.gammas lie, and the epochs at which the loss changes gamma
     steps = {"sample_dependent_focal_loss": loss.thresholds, "scheduled_focal_loss": loss.boundaries}
     limits = {**known.boundaries, "scheduled_focal_loss": loss.boundaries}.get(loss.name, ())
     members = math.prod(map(len, axes(c).values()))
-    pairs = len(c.evaluation.gammas) * round(c.evaluation.max_temperature / c.evaluation.temperature_step)
-    if pairs > MOST_PAIRS:
+    pairs = len(evaluation.gammas) * round(evaluation.max_temperature / evaluation.temperature_step)
+    if pairs > types.MOST_PAIRS:
         yield (
-            f"evaluation asks for a grid of more than {MOST_PAIRS:,} pairs of gamma and temperature: raise "
+            f"evaluation asks for a grid of more than {types.MOST_PAIRS:,} pairs of gamma and temperature: raise "
             "temperature_step, or lower max_temperature"
         )
     if optimizer.schedule == "cosine" and optimizer.warmup_epochs >= optimizer.epochs:
@@ -528,42 +490,29 @@ def check(config: ConfigDict, known: Known) -> FrozenConfigDict:
     """Check a config and return it frozen, whole numbers of float fields as floats and lists as tuples.
 
     Raises:
-      InputError: the first field that does not exist, is missing or is out of its range, with the range; or fields that
-        contradict each other. Of a sweep each member is checked.
+      InputError: the first field that does not exist or is out of its range, with the range; or fields that contradict
+        each other. Of a sweep each member is checked.
     """
-    values = dict(_values(config))
-    for name in values:
-        if not is_field(str(name)):
-            raise _unknown(str(name))
-    for name in FIELDS:
-        if name not in values and name not in SECTIONS:
-            raise InputError(f"config.{name} is missing: start from focalgeo.config.default_config()")
-    config = _nested({name: _typed(name, value) for name, value in values.items()})
-    _check_values(config, known)
-    for values in combinations(config) if axes(config) else ():
-        try:
-            _check_values(member_config(config, values), known)
-        except InputError as error:
-            raise InputError(f"config.sweep, member {member_name(values)}: {error}") from error
+    values = {name: _typed(name, value) for name, value in flat(with_values(config, {}).to_dict())}
+    for name, choices in known.names.items():
+        for word in values[name] if isinstance(values[name], tuple) else (values[name],):
+            if word not in choices:
+                raise InputError.of_choice(f"config.{name}", word, choices)
+    config = with_values(config, values)
+    _check_together(config, known)
+    for values in combinations(config):
+        _check_together(member_config(config, values), known, f"config.sweep, member {member_name(values)}: ")
     return FrozenConfigDict(config)
 
 
-def _check_values(config: ConfigDict, known: Known) -> None:
-    for name, value in _values(config):
-        range_ = FIELDS[name].range if name in FIELDS else Range(object)
-        if value is not None and not range_.holds(value):
-            raise InputError(f"config.{name} is {shown(value)}: it must {range_.words}")
-        for word in () if name not in known.names else value if range_.many else (value,):
-            if word not in known.names[name]:
-                raise InputError.of_choice(f"config.{name}", word, known.names[name])
+def _check_together(config: ConfigDict, known: Known, where: str = "") -> None:
     for contradiction in _contradictions(config, known):
-        raise InputError(f"config.{contradiction}")
+        raise InputError(f"{where}config.{contradiction}")
 
 
 def axes(config) -> dict[str, tuple]:
     """The axes that config.sweep names, in the order of SWEPT_FIELDS, with their values."""
-    kinds = {name: int if name == "seed" else float for name in SWEPT_FIELDS}
-    return {name: tuple(map(kinds[name], config.sweep[name])) for name in SWEPT_FIELDS if len(config.sweep[name])}
+    return {name: tuple(config.sweep[name]) for name in SWEPT_FIELDS if len(config.sweep[name])}
 
 
 def combinations(config) -> list[dict[str, Any]]:
@@ -574,8 +523,7 @@ def combinations(config) -> list[dict[str, Any]]:
 
 def member_config(config, values: Mapping[str, Any]) -> ConfigDict:
     """The config of the member with these values on the axes, as a job without a sweep has it."""
-    alone = {f"sweep.{axis}": () for axis in SWEPT_FIELDS}
-    return with_values(config, alone | {SWEPT_FIELDS[axis]: value for axis, value in values.items()})
+    return with_values(config, dict.fromkeys(_AXES, ()) | {SWEPT_FIELDS[axis]: values[axis] for axis in values})
 
 
 def member_name(values: Mapping[str, Any]) -> str:

@@ -37,13 +37,8 @@ def write_line(line: str) -> None:
 
 def check_regular(path: Path) -> None:
     """Refuse what cannot be read to its end: a folder, a device, a pipe, whose opening waits for a writer."""
-    name = shown(path, most=200)
-    try:
-        is_regular = path.is_file() or not path.exists()
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {name}: {error}; check the path") from error
-    if not is_regular:
-        raise InputError(f"{name} is no regular file: give a file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{shown(path, most=200)} is no regular file: give a file")
 
 
 def opened(path: Path) -> BinaryIO:

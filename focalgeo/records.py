@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +16,7 @@ import msgspec
 import numpy as np
 
 from focalgeo import files, rows
+from focalgeo.config import flat
 from focalgeo.rows import Row
 from focalgeo.types import InputError, Predictions, shown
 
@@ -79,7 +79,7 @@ def write_json(path: Workdir, value: Any) -> None:
 
 
 def write_manifest(workdir: Workdir, manifest: Mapping[str, Any]) -> None:
-    """Write manifest.json; job/provenance.py makes the manifest."""
+    """Write manifest.json; job/start.py and job/calibrate.py make the manifest."""
     write_json(Path(workdir) / MANIFEST, manifest)
 
 
@@ -92,27 +92,21 @@ def read_manifest(workdir: Workdir) -> dict[str, Any]:
 def append_rows(workdir: Workdir, rows_: Sequence[Row]) -> None:
     """Append rows to metrics.jsonl, one JSON object a line, in a single write that has reached the disk on return.
 
-    A field that is None is absent in the file. NumPy and JAX scalars are taken. A write that a full disk takes only in
-    part is undone. After a kill call `replace_rows` first, as the last line may be torn.
+    A field that is None is absent in the file. NumPy and JAX scalars are taken. After a kill or a full disk call
+    `replace_rows` first, as the last line may be torn.
 
     Raises:
         InputError: the file cannot be written.
         RunError: a number is not finite; nothing is written.
     """
     path, data = Path(workdir) / METRICS_FILE, _lines_of(rows_)
-    if not files.is_first():
-        return
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab", buffering=0) as file:
-            before = file.tell()
-            try:
-                if file.write(data) < len(data):
-                    raise OSError("No space left on device")
+    if files.is_first():
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "ab") as file:
+                file.write(data)
+                file.flush()
                 os.fsync(file.fileno())
-            except OSError:
-                file.truncate(before)
-                raise
 
 
 def _lines_of(rows_: Sequence[Row]) -> bytes:
@@ -128,14 +122,14 @@ def read_rows(workdir: Workdir) -> list[Row]:
     path = Path(workdir) / METRICS_FILE
     with _reading(path) as file:
         lines = file.read().split(b"\n")[:-1]  # what follows the last newline is torn
-    number = 0
+    read = []
     try:
-        for number, line in enumerate(lines):
-            lines[number] = rows.decode(line)
+        for line in lines:
+            read.append(rows.DECODER.decode(line))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        where = f"{shown(path, most=200)}, line {number + 1}"
+        where = f"{shown(path, most=200)}, line {len(read) + 1}"
         raise InputError(f"{where} is no row: {error}; delete that line, or make the folder again") from error
-    return lines
+    return read
 
 
 def replace_rows(workdir: Workdir, rows_: Sequence[Row], *, where: Callable[[Row], bool]) -> None:
@@ -159,12 +153,8 @@ def write_arrays(workdir: Workdir, name: str, arrays: Mapping[str, np.ndarray]) 
 
 def read_arrays(workdir: Workdir, name: str) -> dict[str, np.ndarray]:
     """Read every array of {name}.npz; pickled objects are refused."""
-    with _reading(Path(workdir) / f"{name}.npz") as file:
-        size = os.fstat(file.fileno()).st_size
-        if sum(member.file_size for member in zipfile.ZipFile(file).infolist()) > size:
-            raise ValueError("compressed, which write_arrays does not: it may unpack to more than memory holds")
-        file.seek(0)
-        return {name: np.asarray(array) for name, array in np.load(file, allow_pickle=False).items()}
+    with _reading(Path(workdir) / f"{name}.npz") as file, np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def write_predictions(workdir: Workdir, split: str, logits: np.ndarray, labels: np.ndarray) -> None:
@@ -183,13 +173,6 @@ def read_predictions(workdir: Workdir, split: str) -> Predictions:
     return Predictions(logits, labels, np.ones(labels.shape, bool))
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict) or not tree:
-        return {prefix: tree}
-    parts = (_flat(value, f"{prefix}.{key}".strip(".")) for key, value in tree.items())
-    return {name: leaf for part in parts for name, leaf in part.items()}
-
-
 def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
     """Say whether a run with `config` starts "fresh" in `workdir` (missing or empty) or goes on there ("resume").
 
@@ -202,15 +185,12 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
     if not (path / MANIFEST).exists():
         raise InputError(f"{named} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {_ELSEWHERE}")
     there, here = read_manifest(path).get("config", {}), json.loads(json.dumps(config, default=np.ndarray.tolist))
-    there, here = _flat(there), _flat(here)
-    different = [name for name in there | here if there.get(name, "absent") != here.get(name, "absent")]
+    there, here = dict(flat(there)), dict(flat(here))
+    pairs = {name: [side.get(name, "absent") for side in (there, here)] for name in there | here}
+    different = [f"{name}: {old} there, {new} here" for name, (old, new) in pairs.items() if old != new]
     if different:
-        values = ([shown(side.get(name, "absent"), most=24) for side in (there, here)] for name in different[:3])
-        first = (f"{shown(name)}: {old} there, {new} here" for name, (old, new) in zip(different, values, strict=False))
-        more = f" and {len(different) - 3} more" if len(different) > 3 else ""
-        raise InputError(
-            f"{named} belongs to another config ({'; '.join(first)}{more}); {_ELSEWHERE}, or delete this one"
-        )
+        what = shown("; ".join(different), most=200)
+        raise InputError(f"{named} belongs to another config ({what}); {_ELSEWHERE}, or delete this one")
     return "resume"
 
 

@@ -224,7 +224,8 @@ Row = (
     | Scalar
     | Seconds
 )
-_DECODER = msgspec.json.Decoder(Row)
+# the row that `encode` wrote; fields that no kind has are ignored
+DECODER = msgspec.json.Decoder(Row)
 
 
 def finite(row: Row) -> Row:
@@ -234,33 +235,18 @@ def finite(row: Row) -> Row:
         RunError: one of its numbers is not finite: an error of the measurement, never a value of a row.
     """
     values = {name: value.item() if hasattr(value, "item") else value for name, value in asdict(row).items()}
-    for name, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            where = ", ".join(f"{field} {other}" for field, other in values.items() if isinstance(other, str))
-            raise RunError(
-                f"{where} has {name} {value}{'' if row.step is None else f' at step {row.step}'}: a row holds finite "
-                "numbers only; if training has diverged, lower the learning rate, else look for outlying inputs"
-            )
-    return replace(row, **values)
+    row = replace(row, **values)
+    if not all(math.isfinite(value) for value in values.values() if isinstance(value, float)):
+        raise RunError(
+            f"a number is not finite in {msgspec.to_builtins(row)}: if training has diverged, lower the learning rate, "
+            "else look for outlying inputs"
+        )
+    return row
 
 
 def encode(row: Row) -> bytes:
     """The row as one flat JSON object: its kind, its fields, its tags; without what is None."""
     return msgspec.json.encode(finite(row))
-
-
-def to_json(row: Row) -> dict[str, Any]:
-    """The row as `encode` writes it, a dictionary."""
-    return msgspec.to_builtins(finite(row))
-
-
-def decode(line: bytes) -> Row:
-    """The row that `encode` wrote; fields that no kind has are ignored.
-
-    Raises:
-        msgspec.MsgspecError: what it lacks or holds wrongly, in one line.
-    """
-    return _DECODER.decode(line)
 
 
 def tagged(rows: Iterable[Row], **tags: float | str | None) -> list[Row]:

@@ -6,12 +6,13 @@ elsewhere with --coordinator=HOST:PORT --processes=N --process=I [--join_timeout
 Compiled programs are kept in ~/.cache/focalgeo/xla; JAX_COMPILATION_CACHE_DIR names another folder, or empty none.
 """
 
+import signal
 import sys
 
-from focalgeo.job import interruption
+from focalgeo.job import process
 
 if __name__ == "__main__":
-    interruption.stop_at_once()  # before the imports that take time
+    process.stop_at_once()  # before the imports that take time
 
 import contextlib
 from typing import Any, NamedTuple
@@ -73,14 +74,13 @@ def main(arguments: list[str]) -> int:
     try:
         command = parse(arguments[1:])
         from focalgeo import job, parallel  # jax after the flags, so that a typo is answered at once
-        from focalgeo.job import compilation
 
-        with interruption.left_to_the_system():
+        with process.handled(signal.SIG_DFL):  # it may wait in compiled code, in which Python heeds no signal
             parallel.join(**command.cluster)
         several = parallel.count() > 1
-        compilation.keep_programs()
+        process.keep_programs()
         # of several processes one that ended at once would leave the others waiting
-        with interruption.deferred_signals() if several else contextlib.nullcontext(lambda: None) as signalled:
+        with process.deferred_signals() if several else contextlib.nullcontext(lambda: None) as signalled:
             parallel.interrupted = signalled
             job.run_and_print(command.config, command.workdir, shard=command.shard)
     except (InputError, RunError, Interrupted) as error:
@@ -102,4 +102,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    interruption.end_at_once(main(sys.argv))
+    process.end_at_once(main(sys.argv))

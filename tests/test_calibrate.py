@@ -210,10 +210,9 @@ def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_p
         config.evaluation.update({"num_resamples": 20, "methods": methods, "metrics": tuple(MEASURED)})
         for split in ("val", "test"):
             with np.load(tmp_path / f"{split}.npz") as held:
-                predictions[split] = Predictions(held["logits"][:, None], np.int32(held["labels"]), np.ones(500, bool))
-        (made,) = measurement.calibrate_members(make_members(config), predictions)
-        rows = made.rows
-        assert set(made.search) == {"gammas", "temperatures", "ece", "nll"}
+                predictions[split] = Predictions(held["logits"], np.int32(held["labels"]), np.ones(500, bool))
+        rows, search = measurement.calibrate(*make_members(config), predictions)
+        assert set(search) == {"gammas", "temperatures", "ece", "nll"}
     for against in (NAMES[0], "uncalibrated"):
         place = {"split": "test", "method": "class_scaling", "against": against, "against_criterion": None}
         found = {row.name: row for row in select(rows, Difference, **place)}

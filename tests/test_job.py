@@ -22,8 +22,8 @@ from focalgeo.rows import (
     Scalar,
     Seconds,
     Trace,
+    encode,
     select,
-    to_json,
 )
 from focalgeo.training import checkpoint
 from focalgeo.types import InputError, RunError
@@ -151,7 +151,7 @@ def test_the_same_command_on_a_finished_run_changes_nothing_and_redraws_the_page
     page = (finished / "report.html").read_bytes()
     (finished / "report.html").unlink()
     job.run(load_config(), finished)
-    assert list(map(to_json, records.read_rows(finished))) == list(map(to_json, rows))
+    assert list(map(encode, records.read_rows(finished))) == list(map(encode, rows))
     assert {row.phase for row in select(rows, Seconds)} == {"prepare", "compile", "train", "evaluate"}
     assert (finished / "report.html").read_bytes() == page
     (finished / "report.html").unlink()

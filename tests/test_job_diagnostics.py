@@ -4,6 +4,7 @@ import runpy
 from pathlib import Path
 
 import jax
+import msgspec
 import numpy as np
 import pytest
 from ml_collections import ConfigDict, FrozenConfigDict
@@ -11,7 +12,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from focalgeo import calibration, losses
 from focalgeo.job import measurement, preparation
 from focalgeo.job.preparation import evaluation_batches, make_members
-from focalgeo.rows import Diagnostic, ReliabilityBin, Row, select, to_json
+from focalgeo.rows import Diagnostic, ReliabilityBin, Row, select
 from focalgeo.types import InputError, Split
 
 CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
@@ -104,7 +105,7 @@ def test_frozen_members_have_none_and_groups_do_not_matter(prepared):
 
 
 def by_name(rows):
-    found = map(to_json, rows)
+    found = map(msgspec.to_builtins, rows)
     return {tuple(row.get(key) for key in ("gamma", "name", "split", "outcome", "bin")): row["value"] for row in found}
 
 

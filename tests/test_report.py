@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from matplotlib import colors
 from matplotlib.collections import LineCollection, PathCollection, QuadMesh
-from matplotlib.patches import StepPatch
+from matplotlib.patches import Polygon
 from msgspec.structs import replace
 from synthetic_workdir import (
     COLUMNS,
@@ -38,7 +38,7 @@ from synthetic_workdir import (
 from focalgeo import records
 from focalgeo.report import merge_workdirs, results_text, sections, sweep_text, write_list, write_report
 from focalgeo.report.__main__ import main
-from focalgeo.rows import Metric, ReliabilityBin, Scalar, select, tagged, to_json
+from focalgeo.rows import Metric, ReliabilityBin, Scalar, encode, select, tagged
 from focalgeo.types import InputError
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
@@ -95,20 +95,20 @@ def drawn(figure):
             yield f"    {style}: {short(line.get_xdata())}; {short(line.get_ydata())}"
         for part in ax.collections:
             if isinstance(part, LineCollection):
-                segments = np.concatenate([*part.get_segments(), np.zeros((0, 2))])
+                segments = np.concatenate([np.zeros((0, 2)), *(ends for ends in part.get_segments() if len(ends))])
                 yield f"    {part.get_label()} intervals: {short(segments[:, 0])}; {short(segments[:, 1])}"
             elif isinstance(part, QuadMesh | PathCollection):
                 values = part.get_array() if isinstance(part, QuadMesh) else part.get_offsets()
-                yield f"    {part.get_label()} {type(part).__name__}: {short(values)}"
+                hues = "" if isinstance(part, QuadMesh) else " ".join(map(colors.to_hex, part.get_facecolor()))
+                yield f"    {part.get_label()} {type(part).__name__} {hues}: {short(values)}"
             else:
                 yield f"    band: {short(part.get_paths()[0].vertices)}"
         for container in ax.containers:
             numbers = [(bar.get_x(), bar.get_width(), bar.get_y(), bar.get_height()) for bar in container.patches]
             yield f"    {container.get_label()} bars: {short(np.sum(numbers, 0))}"
         for patch in ax.patches:
-            if isinstance(patch, StepPatch):
-                data = patch.get_data()
-                yield f"    {patch.get_label()} steps: {short(data.values)}; {short(data.edges)}"
+            if isinstance(patch, Polygon):
+                yield f"    {patch.get_label()} outline: {short(patch.get_xy())}"
         yield from (f"    {text.get_text()} at {short(text.get_position())}" for text in ax.texts[:40])
 
 
@@ -322,7 +322,9 @@ def test_everything_is_escaped(name, tmp_path):
         ElementTree.parse(path)
 
 
-ROWS = {name: [to_json(row) for row in rows[:: max(len(rows) // 60, 1)]] for name, (rows, _) in PAGES.items()}
+ROWS = {
+    name: [json.loads(encode(row)) for row in rows[:: max(len(rows) // 60, 1)]] for name, (rows, _) in PAGES.items()
+}
 VALUES = st.one_of(
     st.sampled_from([0, 1, -1.5, 1e-300, 3e38, 2**53, "", EVIL, "test", None]),
     st.floats(allow_nan=False),

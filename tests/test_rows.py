@@ -1,5 +1,6 @@
 """Rows: every kind survives its JSON line; what is no row, or no finite number, is refused by name."""
 
+import json
 from typing import get_args
 
 import msgspec
@@ -34,13 +35,13 @@ def drawn_rows(draw):
 @given(drawn_rows())
 def test_a_row_of_any_kind_is_read_back_from_its_line(row):
     line = rows.encode(row)
-    assert rows.decode(line) == row
+    assert rows.DECODER.decode(line) == row
     assert b"null" not in line or "null" in repr(row)
-    assert rows.to_json(row)["kind"] == type(row).__struct_config__.tag
+    assert json.loads(line)["kind"] == type(row).__struct_config__.tag
 
 
 def test_what_has_another_field_than_its_kind_is_read_and_kinds_differ():
-    assert rows.decode(b'{"kind":"metric","name":"ece","value":1,"later":2,"n":10}') == Metric("ece", 1, n=10)
+    assert rows.DECODER.decode(b'{"kind":"metric","name":"ece","value":1,"later":2,"n":10}') == Metric("ece", 1, n=10)
     assert len({kind.__struct_config__.tag for kind in get_args(Row)}) == len(get_args(Row)) == 12
 
 
@@ -50,15 +51,15 @@ def test_what_has_another_field_than_its_kind_is_read_and_kinds_differ():
 )
 def test_what_is_no_row_is_refused(change):
     with pytest.raises(msgspec.MsgspecError):
-        rows.decode(f'{{"kind":"metric","name":"ece","value":1,{change}}}'.encode())
+        rows.DECODER.decode(f'{{"kind":"metric","name":"ece","value":1,{change}}}'.encode())
     with pytest.raises(msgspec.MsgspecError, match="value"):
-        rows.decode(b'{"kind":"metric","name":"ece"}')
+        rows.DECODER.decode(b'{"kind":"metric","name":"ece"}')
 
 
 def test_numbers_become_pythons_own_and_must_be_finite():
     row = rows.finite(Metric("ece", np.float32(0.5), n=np.int64(7)))
     assert (type(row.value), type(row.n)) == (float, int)
-    with pytest.raises(RunError, match="name ece, split test has value nan at step 3"):
+    with pytest.raises(RunError, match=r"not finite in .*ece.*nan.*test.*3"):
         rows.encode(Metric("ece", np.float32("nan"), split="test", step=3))
 
 

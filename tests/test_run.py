@@ -17,7 +17,7 @@ import pytest
 import focalgeo
 from focalgeo import config, records, run
 from focalgeo.__main__ import COMMANDS
-from focalgeo.job import interruption
+from focalgeo.job import process
 from focalgeo.rows import Metric, select
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +41,7 @@ def command(*words, folder=ROOT):
     [
         ([], "--config is missing: for example --config=configs/digits.py"),
         ([QUICK], "--workdir is missing"),
-        (["--config=configs/nothing.py", "--workdir=w"], "no config file: 'configs/nothing.py'"),
+        (["--config=configs/nothing.py", "--workdir=w"], "the config file is 'configs/nothing.py'"),
         (["--config=configs/digits.py:fast", "--workdir=w"], "digits.py is 'fast'"),
         ([QUICK, "--workdir=w", "--config.loss.gama=3"], "config.loss.gama; did you mean config.loss.gamma?"),
         ([QUICK, "--workdir=w", "--config.model.options.heads=3"], "mlp has no such option"),
@@ -131,10 +131,10 @@ def test_a_signal_saves_and_ends_in_one_line(tmp_path, signum):
     assert max(saved) == int(line.split("stopped at step ")[1].split()[0])
 
 
-@pytest.mark.parametrize("signum", interruption.SIGNALS)
+@pytest.mark.parametrize("signum", process.SIGNALS)
 def test_a_signal_is_held_back_once_and_the_handlers_come_back(signum):
     before = signal.getsignal(signum)
-    with interruption.deferred_signals() as stopped:
+    with process.deferred_signals() as stopped:
         assert stopped() is None
         signal.raise_signal(signum)
         assert stopped() == signum
@@ -143,7 +143,7 @@ def test_a_signal_is_held_back_once_and_the_handlers_come_back(signum):
 
 
 def test_a_hangup_stops_a_run_but_not_under_nohup():
-    begin = "import signal; from focalgeo.job import interruption as i; i.stop_at_once(); "
+    begin = "import signal; from focalgeo.job import process as i; i.stop_at_once(); "
     raised = [sys.executable, "-c", f"{begin}signal.raise_signal(signal.SIGHUP); print('goes on')"]
     found = subprocess.run(raised, capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (129, "")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from focalgeo.calibration import METHODS, Fitted, fit
-from focalgeo.report.snippets import SNIPPETS
+from focalgeo.report.calibration import SNIPPETS
 
 SATURATED = [[60, 0, -60, 0], [0, 0, 60, 0], [0, 60, 60, 0], [0, 0, 0, 0], [17, 0, -1, 40], [700, 0, 5, 640]]
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -17,7 +18,7 @@ from focalgeo import job, parallel, records
 from focalgeo.config import load_config as config_file
 from focalgeo.job import measurement, preparation, training
 from focalgeo.report.__main__ import main as report_main
-from focalgeo.rows import Scalar, tagged, to_json
+from focalgeo.rows import Scalar, encode, tagged
 from focalgeo.training.step import member_state
 from focalgeo.types import InputError, Predictions, RunError
 
@@ -138,7 +139,7 @@ def test_two_devices_give_what_one_gives(tmp_path):
 def without_times(workdir):
     """Rows as text, in any order, less what a clock wrote."""
     kept = [row for row in records.read_rows(workdir) if row.name not in ("seconds", "examples_per_second")]
-    return sorted(json.dumps(to_json(row), sort_keys=True) for row in kept)
+    return sorted(json.dumps(json.loads(encode(row)), sort_keys=True) for row in kept)
 
 
 def swept(**more):
@@ -286,15 +287,18 @@ def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():
         predictions[split] = Predictions(logits, rng.integers(0, 10, 150).astype(np.int32), np.ones(150, bool))
     predictions["test"].logits[7, 1] = np.inf
     predictions["test"].logits[:, 2] *= np.float32(1e37)
-    first, infinite, unbounded, last = measurement.calibrate_members(run_members, predictions)
-    assert infinite.error == "logits on test are not finite"
-    assert "name nll" in unbounded.error
-    for index, together in ((0, first), (3, last)):
-        own = {split: each._replace(logits=each.logits[:, [index]]) for split, each in predictions.items()}
-        (alone,) = measurement.calibrate_members(run_members[index : index + 1], own)
-        assert together.rows == alone.rows
+
+    def calibrated(index):
+        of_member = {split: outputs._replace(logits=outputs.logits[:, index]) for split, outputs in predictions.items()}
+        return measurement.calibrate(run_members[index], of_member)[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        first, infinite, unbounded, last = [pool.submit(calibrated, index) for index in range(4)]
+    assert str(infinite.exception()) == "logits on test are not finite"
+    assert "name nll" in str(unbounded.exception())
+    assert [first.result(), last.result()] == [calibrated(0), calibrated(3)]
     implied = {"loss_implied_map", "loss_implied_temperature_scaling"}
-    assert {row.method for row in last.rows} - {row.method for row in first.rows} == implied
+    assert {row.method for row in last.result()} - {row.method for row in first.result()} == implied
 
 
 def test_shards_are_parts_of_the_members_and_a_wrong_one_is_one_line(tmp_path):

@@ -1,15 +1,15 @@
 """Do losses other than cross-entropy train networks that are better calibrated?"""
 
 import json
+from itertools import product
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from experiments import cells as stored
 from experiments import figures, numbers
 from experiments.cells import LOSSES, SAME_ERROR, TASKS
-from experiments.numbers import Interval, column, paired, shown
+from experiments.numbers import Interval, Number, column, paired, shown
 from experiments.question import HERE, Question
 
 PAPERS = json.loads((HERE / "calibration_of_losses" / "papers.json").read_text(encoding="utf-8"))
@@ -55,6 +55,8 @@ QUANTITIES = {
     "nll after focal vector scaling": Quantity("NLL after focal vector scaling", "focal_vector_scaling/nll", "nll"),
 }
 TITLES = {name: quantity.title for name, quantity in QUANTITIES.items()} | {"error": "error, %"}
+MEANS = numbers.means({name: Number(title) for name, title in TITLES.items()})
+DISTANCE = "distance of T from 1,"
 SHORT = ("accuracy", "ece", "ece after T", "T by ece", "nll", "nll after T", "s99")
 LONG = ("adaptive_ece", "adaptive_ece after T", "classwise_ece", "classwise_ece after T", "mce", "mce after T", "brier")
 RANKED = ("error", "ece", "ece after T", "adaptive_ece", "adaptive_ece after T", "nll", "nll after T", "mce")
@@ -79,16 +81,24 @@ PAPER_TABLES = {
     "M Table 12": ("MCE before T", _ALL, ("mce",)),
     "M Table 13": ("MCE after T", _ALL, ("mce after T",)),
 }
-# where, statement, quantity, losses it is made of; all against cross-entropy
-FALLS = (
+# where, statement, quantity, losses it is made of, and beside which: a loss and its quantity, or cross-entropy's own
+STATEMENTS = (
     ("M Table 1", "ECE as trained is below cross-entropy's", "ece", ("flsd53", "fl3", "brier", "mmce")),
     ("M Table 1", "ECE after temperature scaling is below cross-entropy's", "ece after T", ("flsd53", "fl3")),
     ("M Table 2", "AdaECE as trained is below cross-entropy's", "adaptive_ece", ("flsd53", "fl3")),
     ("M Table 10", "NLL as trained is below cross-entropy's", "nll", ("flsd53", "fl3")),
     ("M Table 11", "NLL after temperature scaling is below cross-entropy's", "nll after T", ("flsd53",)),
     ("M Table 6", "fewer test examples have a confidence above 99%", "s99", ("flsd53", "mmce")),
+    # the paper has FLSD-53 before these two on CIFAR-10 and 20 Newsgroups
+    ("M Table 1", "ECE as trained is below that of Brier", "ece", ("flsd53",), "brier", "ece"),
+    ("M Table 1", "ECE as trained is below that of MMCE", "ece", ("flsd53",), "mmce", "ece"),
+    ("M Table 3", f"error is at most {SAME_ERROR:g} point above cross-entropy's", "error", ("flsd53", "fl3")),
+    ("M Table 1", "the best temperature is nearer 1 than cross-entropy's", DISTANCE, ("flsd53",)),
+    (
+        *("M Table 1", "ECE as trained is below that of cross-entropy after temperature scaling"),
+        *("ece", ("flsd53",), "ce", "ece after T"),
+    ),
 )
-RIVALS = ("brier", "mmce")  # the paper has FLSD-53 before them on CIFAR-10 and 20 Newsgroups
 CRITERIA = {  # quantity that is least on val -> words
     "nll": "NLL as trained",
     "nll after T by nll": "NLL after T",
@@ -99,52 +109,33 @@ CRITERIA = {  # quantity that is least on val -> words
 
 def tasks(cells, split: str = "test") -> dict[str, pd.DataFrame]:
     """Task -> its runs with their quantities in their units; NaN as accuracy in S99 where S99 is empty."""
-
-    def value(run: Any, quantity: Quantity) -> float:
-        source = run.fits if quantity.metric == "temperature" else run.metrics[split]
-        return quantity.scale * source.get(quantity.method, {}).get(quantity.metric, np.nan)
-
-    every = cells[["task", "loss", "seed", "record"]].assign(
-        **{"train accuracy": cells.train_accuracy},
-        **{name: [value(run, own) for run in cells.itertuples()] for name, own in QUANTITIES.items()},
-    )
-    every["error"] = 100 - every.accuracy
-    return {task: own for task in TASKS if len(own := numbers.rows_where(every, task=task))}
+    quantities = {
+        name: number.scale * stored.metric(cells, number.method, number.metric, split=split)
+        for name, number in QUANTITIES.items()
+    }
+    runs = cells[["task", "loss", "seed", "record"]].assign(**{"train accuracy": cells.train_accuracy}, **quantities)
+    runs["error"] = 100 - runs.accuracy
+    return dict(list(runs.groupby("task", sort=False)))
 
 
-def mean(runs, loss: str, name: str) -> Interval:
-    """The interval over the seeds of a loss, cut where the quantity's range ends: at 0, and of a share at 100%."""
-    return numbers.level(runs, name, loss=loss).clipped(0, 100 if TITLES[name].endswith("%") else np.inf)
+def by_loss(runs) -> dict[str, pd.DataFrame]:
+    """Title of a loss -> its runs."""
+    return {LOSSES[loss]: own for loss, own in runs.groupby("loss", sort=False)}
 
 
 def claims(cells):
     """Each statement for each data set and loss."""
     told = []
     for task, runs in tasks(cells).items():
-
-        def say(source: str, loss: str, words: str, one: pd.Series, other: pd.Series, task=task, **how: Any) -> None:
-            less, how = paired(one, other), {"unit": "points"} | how
-            claim = numbers.told(source, f"{TASKS[task].title}, {LOSSES[loss]}: {words}", less, **how)
-            told.append(claim if np.isfinite(less.mean) else claim._replace(because="no runs to compare"))
-
-        def of(loss: str, name: str, runs=runs) -> pd.Series:
-            return column(runs, name, loss=loss)
-
-        for source, words, name, losses in FALLS:
+        runs = runs.assign(**{DISTANCE: (runs["T by ece"] - 1).abs()})
+        for source, words, name, losses, *beside in STATEMENTS:
+            other, same = beside or ("ce", name)
+            how = {"unit": "in 1/100 nat" if name.startswith("nll") else "points"}
+            how = {"what": DISTANCE, "unit": ""} if name == DISTANCE else how
+            how["margin"] = SAME_ERROR if name == "error" else 0.0
             for loss in losses:
-                unit = "in 1/100 nat" if name.startswith("nll") else "points"
-                say(source, loss, words, of(loss, name), of("ce", name), unit=unit)
-        for rival in RIVALS:
-            words = f"ECE as trained is below that of {LOSSES[rival]}"
-            say("M Table 1", "flsd53", words, of("flsd53", "ece"), of(rival, "ece"))
-        for loss in ("flsd53", "fl3"):
-            words = f"error is at most {SAME_ERROR:g} point above cross-entropy's"
-            say("M Table 3", loss, words, of(loss, "error"), of("ce", "error"), margin=SAME_ERROR)
-        distances = [(of(loss, "T by ece") - 1).abs() for loss in ("flsd53", "ce")]
-        words = "the best temperature is nearer 1 than cross-entropy's"
-        say("M Table 1", "flsd53", words, *distances, what="distance of T from 1,", unit="")
-        words = "ECE as trained is below that of cross-entropy after temperature scaling"
-        say("M Table 1", "flsd53", words, of("flsd53", "ece"), of("ce", "ece after T"))
+                less = paired(column(runs, name, loss=loss), column(runs, same, loss=other))
+                told.append(numbers.told(source, f"{TASKS[task].title}, {LOSSES[loss]}: {words}", less, **how))
     return told
 
 
@@ -156,8 +147,14 @@ def paper_table(cells, name: str):
     (title, losses, quantities), rows, ours = PAPER_TABLES[name], [], tasks(cells)
     for task in TASKS:
         if task in ours:
-            means = [mean(ours[task], loss, quantity) for loss in losses for quantity in quantities]
-            rows.append([TASKS[task].title, "here", *map(shown, means)])
+            runs = by_loss(ours[task])
+            rows.append(
+                [
+                    TASKS[task].title,
+                    "here",
+                    *(MEANS[TITLES[at]](runs[LOSSES[of]]) for of, at in product(losses, quantities)),
+                ]
+            )
         for network in PAPERS.get(quantities[0], {}).get(task, {}):
             of_paper = [PAPERS.get(quantity, {}).get(task, {}).get(network, {}) for quantity in quantities]
             theirs = [own.get(loss) for loss in losses for own in of_paper]
@@ -166,28 +163,17 @@ def paper_table(cells, name: str):
     return f"## {name}: {title}\n\n" + numbers.markdown(["data", "network", *heads], rows)
 
 
-def all_losses(runs, names: tuple[str, ...]):
-    """Of one data set: a row for each loss, a column for each quantity."""
-    rows = [
-        [LOSSES[loss], str(len(column(runs, names[0], loss=loss))), *(shown(mean(runs, loss, name)) for name in names)]
-        for loss in runs.loss.unique()
-    ]
-    return numbers.markdown(["loss", "seeds", *(TITLES[name] for name in names)], rows)
-
-
-def differences(runs):
-    """Of one data set: each loss less cross-entropy, paired by seed; bold where the interval leaves out 0."""
-    groups = {LOSSES[loss]: numbers.rows_where(runs, loss=loss) for loss in runs.loss.unique()}
-    base = groups.pop(LOSSES["ce"], runs[:0])
-    return numbers.changes_table(["less CE"], groups, base, {name: numbers.Number(TITLES[name]) for name in SHORT})
-
-
 def of_tasks(cells):
-    """The tables of each data set, and the paper's."""
+    """The tables of each data set, and the paper's: losses by quantities, and each loss less cross-entropy."""
     found = {name: paper_table(cells, name) for name in PAPER_TABLES}
     for task, runs in tasks(cells).items():
-        found |= {task: all_losses(runs, SHORT), f"{task} more": all_losses(runs, LONG)}
-        found[f"{task} differences"] = differences(runs)
+        losses = by_loss(runs)
+        for title, names in ((task, SHORT), (f"{task} more", LONG)):
+            columns = {TITLES[name]: MEANS[TITLES[name]] for name in names}
+            found[title] = numbers.table(["loss"], losses, {"seeds": len} | columns)
+        base = losses.pop(LOSSES["ce"])
+        changes = numbers.changes({name: Number(TITLES[name]) for name in SHORT}, base)
+        found[f"{task} differences"] = numbers.table(["less CE"], losses, changes)
     return found
 
 
@@ -195,9 +181,9 @@ def ranks(cells):
     """The rank correlation of the losses here and in the paper (means over its networks), where cells match."""
 
     def correlation(task: str, name: str) -> Interval:
-        theirs = pd.DataFrame(PAPERS[name][task]).dropna().mean(axis=1)
-        own = [loss for loss in ours[task].loss.unique() if loss in theirs]
-        return numbers.rank_correlation([mean(ours[task], loss, name).mean for loss in own], theirs[own])
+        theirs = pd.DataFrame(PAPERS[name][task]).dropna().mean(axis=1).rename("theirs")
+        both = ours[task].groupby("loss", sort=False)[[name]].mean().join(theirs, how="inner")
+        return numbers.rank_correlation(both[name], both.theirs)
 
     ours = tasks(cells)
     rows = [[TITLES[name], *(shown(correlation(task, name)) for task in ours)] for name in RANKED]
@@ -207,26 +193,19 @@ def ranks(cells):
 def choice(cells):
     """For each data set and criterion: gamma and loss chosen on val, the best on test, and the cost of the choice.
 
-    The choice is of the least mean over seeds, among losses of as many seeds as any; "gamma": 0, 1, 2, 3 or 7.
+    The choice is of the least mean over seeds; "gamma": 0, 1, 2, 3 or 7.
     Source: Komisarenko & Kull, 2; Mukhoti et al., 5.
     """
     rows, val = [], tasks(cells, "val")
-    for task, test in tasks(cells).items():
-        for group, among in (("gamma", ("ce", "fl1", "fl2", "fl3", "fl7")), ("loss", tuple(LOSSES))):
-            for criterion, words in CRITERIA.items():
-                on_val, on_test = (
-                    runs[runs.loss.isin(among)]
-                    .pivot(index="seed", columns="loss", values=criterion)
-                    .reindex(columns=among)
-                    for runs in (val[task], test)
-                )
-                on_val, on_test = (
-                    values.loc[:, values.count() == values.count().max()] for values in (on_val, on_test)
-                )
-                if on_val.shape[1] > 1:
-                    picked, best = on_val.mean().idxmin(), on_test.mean().idxmin()
-                    cost = "0" if picked == best else shown(paired(on_test[picked], on_test[best]))
-                    rows.append([TASKS[task].title, group, words, LOSSES[picked], LOSSES[best], cost])
+    choices = product({"gamma": ("ce", "fl1", "fl2", "fl3", "fl7"), "loss": LOSSES}.items(), CRITERIA.items())
+    for (task, test), ((group, among), (criterion, words)) in product(tasks(cells).items(), list(choices)):
+        on_val, on_test = (
+            runs[runs.loss.isin(among)].pivot(index="seed", columns="loss", values=criterion)
+            for runs in (val[task], test)
+        )
+        picked, best = on_val.mean().idxmin(), on_test.mean().idxmin()
+        cost = "0" if picked == best else shown(paired(on_test[picked], on_test[best]))
+        rows.append([TASKS[task].title, group, words, LOSSES[picked], LOSSES[best], cost])
     heads = ["data", "chosen", "by least, on val", "chosen", "best on test", "costs on test (1/100)"]
     return numbers.markdown(heads, rows)
 
@@ -237,15 +216,18 @@ def choice(cells):
 def means(cells) -> dict[str, Any]:
     """Means over seeds by data set, loss and quantity."""
     return {
-        task: {loss: {name: mean(runs, loss, name) for name in QUANTITIES} for loss in runs.loss.unique()}
+        task: {
+            loss: {name: numbers.cut(numbers.level(own, name), Number(TITLES[name])) for name in QUANTITIES}
+            for loss, own in runs.groupby("loss", sort=False)
+        }
         for task, runs in tasks(cells).items()
     }
 
 
 def brief(cells) -> list[dict[str, Any]]:
     """The runs with the quantities that they have."""
-    every = pd.concat(tasks(cells).values()).drop(columns="error")
-    return [{name: value for name, value in run.items() if value == value} for run in every.to_dict("records")]
+    runs = pd.concat(tasks(cells).values()).drop(columns="error")
+    return [run.dropna().to_dict() for _, run in runs.iterrows()]
 
 
 def ece(cells):
@@ -253,20 +235,14 @@ def ece(cells):
     ours = tasks(cells)
     figure, axes = figures.panels(1, len(ours), 4.2 * len(ours) + 0.6, 4.4)
     for axis, (task, runs) in zip(axes[0], ours.items(), strict=True):
-        losses = list(runs.loss.unique())
-        heights = np.arange(len(losses))[::-1]
-        for place, (name, label) in enumerate({"ece": "as trained", "ece after T": "after T, by ECE on val"}.items()):
-            found = [mean(runs, loss, name) for loss in losses]
-            look = figures.look(place) | {"marker": "os"[place], "markersize": 5, "linestyle": "", "label": label}
-            figures.intervals(axis, heights + 0.14 - 0.28 * place, found, along="x", **look)
-        theirs = pd.DataFrame(PAPERS["ece"][task]).mean(axis=1).reindex(losses)
-        axis.plot(theirs, heights + 0.14, "x", color="0.45", label="as trained, Mukhoti et al.")
-        axis.set_yticks(heights, [LOSSES[loss] for loss in losses])
-        seeds = sorted({len(column(runs, "ece", loss=loss)) for loss in losses})
-        axis.set_title(
-            f"{TASKS[task].title}, n = {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))}", fontsize=10
-        )
-        axis.set(xlim=(0, None), xlabel="test ECE, %")
+        runs = runs.assign(loss=runs.loss.map(LOSSES))
+        names = {"as trained": "ece", "after T, by ECE on val": "ece after T"}
+        intervals = {label: numbers.levels(runs, "loss", name) for label, name in names.items()}
+        figures.lines(axis, intervals, along="x", linestyle="")
+        theirs = pd.DataFrame(PAPERS["ece"][task]).mean(axis=1).rename(LOSSES)
+        axis.plot(theirs, theirs.index, "x", color="0.45", label="as trained, Mukhoti et al.")
+        axis.set(title=f"{TASKS[task].title}, n = {runs.seed.nunique()}", xlim=(0, None), xlabel="test ECE, %")
+        axis.invert_yaxis()
     figures.legend(figure, "upper center", 3)
     return figure
 

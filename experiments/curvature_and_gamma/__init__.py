@@ -1,14 +1,14 @@
 """Does focal loss flatten the loss surface, which surface, and is the flatter network better calibrated?"""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from experiments import figures, jobs, numbers
-from experiments.curvature_and_gamma.minima import inner_minimum, shared_minimum
-from experiments.numbers import NOT, OUTPUTS, SHOWS, UNTOLD, Claim, Number, has_log, interval, rows_where, shown, slope
+from experiments.curvature_and_gamma.minima import Minimum, inner_minimum, shared_minimum
+from experiments.numbers import OUTPUTS, Claim, Number, has_log, rows_where, shown, slope
 from experiments.question import Flags, Job, Parts, Question
 
 DIGITS = "digits"
@@ -31,14 +31,14 @@ SURFACES = {  # number -> words
 }
 TRACES = {"trace CE val": "cross-entropy, val", "trace own val": "trained loss, val"}
 CURVATURE = {
-    "lambda_max CE val": "λ_max, CE, val",
-    "lambda_max own val": "λ_max, own, val",
-    "trace CE val": "trace, CE, val",
-    "trace own val": "trace, own, val",
-    "lambda_max CE train": "λ_max, CE, train",
-    "trace CE train": "trace, CE, train",
-    "trace own train": "trace, own, train",
-    "scale_free_trace CE val": "scale-free trace, CE, val",
+    "lambda_max CE val": Number("λ_max, CE, val"),
+    "lambda_max own val": Number("λ_max, own, val"),
+    "trace CE val": Number("trace, CE, val"),
+    "trace own val": Number("trace, own, val"),
+    "lambda_max CE train": Number("λ_max, CE, train"),
+    "trace CE train": Number("trace, CE, train"),
+    "trace own train": Number("trace, own, train"),
+    "scale_free_trace CE val": Number("scale-free trace, CE, val"),
 }
 ENDS = {
     "train accuracy": OUTPUTS["train accuracy"],
@@ -103,52 +103,50 @@ def of_gamma(runs) -> dict[str, pd.DataFrame]:
 
 def claims(runs):
     """Each claim for each network, and of two networks or more of CIFAR-10 those on all of them."""
-    told = [claim for network, own in by_network(runs).items() for claim in _of_network(NETWORKS[network][0], own)]
-    return told + (_of_all(images(runs)) if len(images(runs)) > 1 else [])
+    told, every = [], images(runs)
+    for network, own in by_network(runs).items():
+        title = NETWORKS[network][0]
+        for name, words in SURFACES.items():
+            what = f"change of {'log' if has_log(own, name) else 'the number'} for a unit of γ"
+            told.append(numbers.told("K Fig. 2", f"{title}: {words}", along(own, name), what=what))
+        for trace in TRACES:
+            best = inner_minimum(own, trace)
+            because = f"{_parabola(best)}; least ECE inside in {best.inside} of {best.groups} seeds"
+            told.append(_minimum(title, trace, best, because))
+    return told + (_of_all(every) if len(every) > 1 else [])
 
 
-def _of_network(title: str, runs) -> list[Claim]:
-    told = []
-    for name, words in SURFACES.items():
-        what = f"change of {'log' if has_log(runs, name) else 'the number'} for a unit of γ"
-        told.append(numbers.told("K Fig. 2", f"{title}: {words}", along(runs, name), what=what))
-    for trace, words in TRACES.items():
-        best = inner_minimum(runs, trace)
-        because = f"{_parabola(best)}; least ECE inside in {best.inside} of {best.groups} seeds"
-        claim = f"{title}: ECE has a minimum inside the range of the trace ({words})"
-        told.append(Claim("K Fig. 3", claim, best.verdict, because))
-    return told
-
-
-def _of_all(runs: dict[str, pd.DataFrame]):
+def _of_all(runs: dict[str, pd.DataFrame]) -> list[Claim]:
     """The paper's "for all architectures": shown where each shows it, not shown where one has the opposite."""
     told = []
     for name, words in SURFACES.items():
         verdicts = {NETWORKS[network][0]: numbers.verdict(along(own, name)) for network, own in runs.items()}
-        named = {said: [title for title, its in verdicts.items() if its == said] for said in (SHOWS, NOT, UNTOLD)}
-        because = ". ".join(f"{said}: {'; '.join(titles)}" for said, titles in named.items() if titles)
-        joined = numbers.joined(list(verdicts.values()))
-        told.append(Claim("K Fig. 2", f"every network on CIFAR-10: {words}", joined, because))
-    for trace, words in TRACES.items():
-        for where in ("within networks", "over networks and γ together"):
-            best = shared_minimum(runs, trace, within=where.startswith("within"))
-            inside = f"least mean ECE {'inside' if best.inside else 'at an end'}"
-            if where.startswith("within"):
-                inside = f"least mean ECE inside for {best.inside} of {best.groups} networks"
-            because = f"{_parabola(best)}; inner minimum in {100 * best.share:.3g}% of resamples; {inside}"
-            claim = f"CIFAR-10, {where}: ECE has a minimum inside the range of the trace ({words})"
-            told.append(Claim("K Fig. 3", claim, best.verdict, because))
+        claim = f"every network on CIFAR-10: {words}"
+        told.append(Claim("K Fig. 2", claim, numbers.joined(verdicts.values()), numbers.by_verdict(verdicts)))
+    for trace in TRACES:
+        best = shared_minimum(runs, trace, within=True)
+        least = f"least mean ECE inside for {best.inside} of {best.groups} networks"
+        because = f"{_parabola(best)}; inner minimum in {100 * best.share:.3g}% of resamples; {least}"
+        told.append(_minimum("CIFAR-10, within networks", trace, best, because))
+        best = shared_minimum(runs, trace, within=False)
+        least = f"least mean ECE {'inside' if best.inside else 'at an end'}"
+        because = f"{_parabola(best)}; inner minimum in {100 * best.share:.3g}% of resamples; {least}"
+        told.append(_minimum("CIFAR-10, over networks and γ together", trace, best, because))
     for trace, words in TRACES.items():
         means = pd.concat([own.groupby("gamma")[[trace, "ece"]].mean() for own in runs.values()])
-        found = numbers.rank_correlation(means[trace], means.ece)
+        ranks = numbers.rank_correlation(means[trace], means.ece)
         claim = f"CIFAR-10, over networks and γ: ECE as trained grows with the trace ({words}; rank correlation)"
-        told.append(Claim("K 4.2", claim, numbers.verdict(found, falls=False), shown(found)))
+        told.append(Claim("K 4.2", claim, numbers.verdict(ranks, falls=False), shown(ranks)))
     return told
 
 
-def _parabola(best: Any) -> str:
-    vertex = shown(best.vertex)
-    where = f"vertex {vertex} of the range" if vertex else "no vertex is a minimum"
+def _minimum(title: str, trace: str, best: Minimum, because: str) -> Claim:
+    claim = f"{title}: ECE has a minimum inside the range of the trace ({TRACES[trace]})"
+    return Claim("K Fig. 3", claim, best.verdict, because)
+
+
+def _parabola(best: Minimum) -> str:
+    where = f"vertex {shown(best.vertex)} of the range" if shown(best.vertex) else "no vertex is a minimum"
     return f"coefficient {shown(best.curvature, scale=100)} points of ECE, {where}"
 
 
@@ -165,40 +163,37 @@ def _slopes(runs, names: Iterable[str]) -> Iterator[list[str]]:
 
 def of_networks(runs):
     """Of each network: curvature by gamma, its changes from gamma 0, and outputs."""
-    found = {}
+    tables, less = {}, {"ece": Number("ECE less that at γ = 0, %", 100)}
     for network, own in by_network(runs).items():
-        gammas, base = of_gamma(own), rows_where(own, gamma=0.0)
-        rows = [[at, *(shown(numbers.level(group, name)) for name in CURVATURE)] for at, group in gammas.items()]
-        heads = ["γ", *CURVATURE.values()]
-        found[f"{network} curvature"] = numbers.markdown(heads, [*rows, *_slopes(own, CURVATURE)])
-        changes, outputs = [], []
-        heads = [f"{title}, %" if has_log(own, name) else title for name, title in CURVATURE.items()]
-        for at, group in gammas.items():
-            cells = [numbers.mean_cell(numbers.level(group, name), number) for name, number in ENDS.items()]
-            less = numbers.change(group, base, "ece")
-            outputs.append([at, *cells, "" if at == "0" else shown(less, scale=100, signed=True)])
-            changes.append([at, *(_change(own, group, base, name) for name in CURVATURE)])
-        found[f"{network} changes"] = numbers.markdown(["γ", *heads], changes[1:])
-        heads = ["γ", *(title for title, _ in ENDS.values()), "ECE less that at γ = 0, %"]
-        found[f"{network} outputs"] = numbers.markdown(heads, outputs)
-    return found
+        gammas = of_gamma(own)
+        base, columns = gammas["0"], numbers.means(CURVATURE)
+        rows = [[gamma, *(cell(group) for cell in columns.values())] for gamma, group in gammas.items()]
+        tables[f"{network} curvature"] = numbers.markdown(["γ", *columns], [*rows, *_slopes(own, CURVATURE)])
+        outputs = numbers.means(ENDS) | numbers.changes(less, base)
+        tables[f"{network} outputs"] = numbers.table(["γ"], gammas, outputs)
+        changes = {}
+        for name, (title, _) in CURVATURE.items():  # in % where all runs of the network have logarithms
+            if has_log(own, name):
+                changes[f"{title}, %"] = partial(_ratio, base=base, name=name)
+            else:
+                changes |= numbers.changes({name: Number(title)}, base)
+        del gammas["0"]
+        tables[f"{network} changes"] = numbers.table(["γ"], gammas, changes)
+    return tables
 
 
-def _change(runs, one, base, name: str):
-    """In % where all runs of the network have logarithms, paired by seed."""
-    if has_log(runs, name):
-        return shown(numbers.ratio(one, base, name), scale=100, signed=True)
-    return shown(numbers.change(one, base, name), signed=True)
+def _ratio(runs, base, name: str) -> str:
+    return shown(numbers.ratio(runs, base, name), scale=100, signed=True)
 
 
 def attribution(runs):
     """Of each network and gamma: parts of the trained loss's trace on val, and the trace by the mean weight alone."""
     groups = {
-        (NETWORKS[network][0], at): group
+        (NETWORKS[network][0], gamma): group
         for network, own in by_network(runs).items()
-        for at, group in of_gamma(own[own.gamma > 0]).items()
+        for gamma, group in of_gamma(own[own.gamma > 0]).items()
     }
-    return numbers.means_table(["network", "γ"], groups, PARTS, "")
+    return numbers.table(["network", "γ"], groups, numbers.means(PARTS))
 
 
 def other_vectors(runs):
@@ -212,58 +207,36 @@ def minima_table(runs):
 
     By one parabola for all networks on CIFAR-10, and without each of them; over logarithms where all traces have one.
     """
-    every = images(runs)
-    kinds = {"within networks": (every, True), "together": (every, False)}
+    every, rows = images(runs), []
+    kinds = {"within networks": every, "together": every}
     for network in every:
-        others = {name: own for name, own in every.items() if name != network}
-        kinds[f"together, without {NETWORKS[network][0]}"] = (others, False)
-    rows = []
-    for title, (own, within) in kinds.items():
-        shares = [shared_minimum(own, trace, within=within).share for trace in BY_PARTS]
+        kinds[f"together, without {NETWORKS[network][0]}"] = {at: own for at, own in every.items() if at != network}
+    for title, own in kinds.items():
+        shares = [shared_minimum(own, trace, within=title == "within networks").share for trace in BY_PARTS]
         rows.append([title, *("" if np.isnan(share) else f"{100 * share:.3g}" for share in shares)])
     return numbers.markdown(["", *BY_PARTS.values()], rows)
 
 
 # ---- figures
 
-LOOKS = {  # of a Hessian: colour, marker, words
-    "CE": (figures.BLUE, "o", "cross-entropy"),
-    "own": (figures.RED, "s", "the trained loss"),
-}
-
-
-def _title(network: str, runs) -> str:
-    return f"{NETWORKS[network][0]}, n = {runs.seed.nunique()}"
+SURFACE = {"CE": "cross-entropy", "own": "the trained loss"}
 
 
 def curvature(runs):
-    """Curvature against gamma, two panels for each network: geometric means where all runs have logarithms."""
+    """Curvature on val against gamma, a column for each network; logarithmic where all runs have logarithms."""
     networks = by_network(runs)
-    columns, height = min(3, len(networks)), -(-len(networks) // 3)
-    figure, axes = figures.panels(2 * height, columns, 2.5 * columns + 0.6, 3.5 * height + 0.4)
-    for axis in axes.flat[2 * len(networks) :]:
-        axis.set_axis_off()
-    for place, (network, own) in enumerate(networks.items()):
-        pair = axes[2 * (place // columns) : 2 * (place // columns) + 2, place % columns]
-        for axis, (name, words) in zip(
-            pair, {"lambda_max": "λ_max on val", "trace": "trace on val"}.items(), strict=True
-        ):
-            logs = all(has_log(own, f"{name} {surface} val") for surface in LOOKS)
-            measure, back = (np.log, np.exp) if logs else (np.asarray, np.asarray)
-            for shift, (surface, (colour, marker, label)) in zip((-0.06, 0.06), LOOKS.items(), strict=True):
-                groups = own.groupby("gamma")[f"{name} {surface} val"]
-                found = [interval(measure(values.dropna())).mapped(back) for _, values in groups]
-                look = {"color": colour, "marker": marker, "label": f"Hessian of {label}"}
-                figures.intervals(axis, np.array(list(groups.groups)) + shift, found, **look)
-            if logs:
+    figure, axes = figures.panels(2, len(networks), 2.6 * len(networks), 5.6, sharex=True)
+    for pair, (network, own) in zip(axes.T, networks.items(), strict=True):
+        for axis, number in zip(pair, ("lambda_max", "trace"), strict=True):
+            names = {f"Hessian of {words}": f"{number} {of} val" for of, words in SURFACE.items()}
+            figures.lines(axis, {label: numbers.levels(own, "gamma", name) for label, name in names.items()})
+            if all(has_log(own, name) for name in names.values()):
                 figures.logarithmic(axis, "y")
-            else:
-                axis.axhline(0, color="0.6", linewidth=0.8)
-            axis.set_ylabel("" if place % columns else words)
-        pair[0].set_title(_title(network, own), fontsize=9)
-        pair[0].tick_params(labelbottom=False)
+        pair[0].set_title(f"{NETWORKS[network][0]}, n = {own.seed.nunique()}")
         pair[1].set_xlabel("γ of the training loss")
-    figures.legend(figure, "upper center", 2)
+    axes[0, 0].set_ylabel("λ_max on val")
+    axes[1, 0].set_ylabel("trace on val")
+    figures.legend(figure, "upper center")
     return figure
 
 
@@ -273,31 +246,22 @@ def trace_and_ece(runs):
     A row of panels for CIFAR-10 and one for digits, where there are runs of both.
     """
     networks = by_network(runs)
-    colours = ("#000000", figures.BLUE, figures.GREEN, figures.RED, "#cc79a7", "#e69f00")
-    looks = {
-        name: {"color": colour, "marker": "os^DvP"[at]}
-        for at, (name, colour) in enumerate(zip(NETWORKS, colours, strict=True))
-    }
-    rows = [group for group in (images(runs), {name: own for name, own in networks.items() if name == DIGITS}) if group]
+    rows = [group for group in (images(runs), {at: networks[at] for at in networks if at == DIGITS}) if group]
     figure, axes = figures.panels(len(rows), 2, 9.4, 3.9 * len(rows) + 0.5, sharey="row")
     for line, group in zip(axes, rows, strict=True):
-        for axis, (surface, (*_, words)) in zip(line, LOOKS.items(), strict=True):
-            trace = f"trace {surface} val"
+        for axis, (of, words) in zip(line, SURFACE.items(), strict=True):
+            trace = f"trace {of} val"
             for network, own in group.items():
-                axis.scatter(own[trace], 100 * own.ece, s=16, alpha=0.55, linewidths=0, **looks[network])
+                look, title = figures.look(list(networks).index(network)), NETWORKS[network][0]
+                axis.scatter(own[trace], 100 * own.ece, s=16, alpha=0.5, linewidths=0, **look)
                 means = own.groupby("gamma")[[trace, "ece"]].mean()
-                points = means[trace], 100 * means.ece
-                axis.plot(*points, markersize=5, linewidth=1.2, label=_title(network, own), **looks[network])
-                first = [values.iloc[:1] for values in points]
-                axis.plot(*first, markersize=6, markerfacecolor="white", zorder=3, **looks[network])
+                axis.plot(means[trace], 100 * means.ece, label=f"{title}, n = {own.seed.nunique()}", **look)
+                axis.plot(means[trace].iloc[0], 100 * means.ece.iloc[0], **look, markerfacecolor="white", zorder=3)
             if all(has_log(own, trace) for own in group.values()):
                 figures.logarithmic(axis, "x")
-            else:
-                axis.axvline(0, color="0.6", linewidth=0.8)
             axis.set_xlabel(f"trace of the Hessian of {words} on val")
         line[0].set_ylabel("test ECE as trained, %")
-    axes[0, 0].plot([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="", label="open: γ = 0")
-    figures.legend(figure, "upper center", 3)
+    figures.legend(figure, "upper center", 3, "open: γ = 0")
     return figure
 
 

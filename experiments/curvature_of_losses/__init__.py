@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
+from scipy import special
 
 from experiments import figures, jobs, numbers
 from experiments.numbers import OUTPUTS, Claim, Interval, Number, rows_where, shown
@@ -79,24 +79,10 @@ def groups(runs) -> dict[str, pd.DataFrame]:
     return {title: own for title, own in every.items() if len(own)}
 
 
-def partial_rank_correlation(points: np.ndarray) -> np.ndarray:
-    """Of the ranks of two columns, once what a linear function of the others' ranks explains is taken from both.
-
-    points: [..., points, 2 + fixed]. NaN where nothing is left of one of them.
-    """
-    ranks = stats.rankdata(points, axis=-2)
-    ranks -= ranks.mean(-2, keepdims=True)
-    left, fixed = ranks[..., :2], ranks[..., 2:]
-    left = left - fixed @ (np.linalg.pinv(fixed) @ left)
-    lengths = np.sqrt((left**2).sum(-2))
-    there = (lengths > 1e-9 * ranks.shape[-2]).all(-1)
-    return np.where(there, (left[..., 0] * left[..., 1]).sum(-1) / np.where(there, lengths.prod(-1), 1), np.nan)
-
-
 def between(runs, *names: str) -> Interval:
     """Over ways of training, each the mean of its seeds; 95% by the bootstrap over ways of training."""
     means = np.array([own[list(names)].mean() for own in groups(runs).values()])
-    return numbers.bootstrapped(len(means), lambda ways: partial_rank_correlation(means[ways]))
+    return numbers.bootstrapped(len(means), lambda ways: numbers.partial_rank_correlation(means[ways]))
 
 
 def within(runs, *names: str) -> Interval:
@@ -106,7 +92,7 @@ def within(runs, *names: str) -> Interval:
     table = (table - table.mean(0)).reshape(len(table), len(ways), len(names))
 
     def statistic(seeds: np.ndarray) -> np.ndarray:
-        return partial_rank_correlation(table[seeds].reshape(*seeds.shape[:-1], -1, len(names)))
+        return numbers.partial_rank_correlation(table[seeds].reshape(*seeds.shape[:-1], -1, len(names)))
 
     return numbers.bootstrapped(len(table), statistic)
 
@@ -145,13 +131,10 @@ def changes_table(runs):
 
 def outputs_table(runs):
     """Accuracy and calibration by way of training, with the paired difference of ECE to cross-entropy."""
-    ways, rows = groups(runs), []
-    for title, own in ways.items():
-        cells = [numbers.mean_cell(numbers.level(own, name), MEASURED[name]) for name in ORDER]
-        less = numbers.change(own, ways[WAYS["ce"][0]], "ece")
-        rows.append([title, *cells, "" if title == WAYS["ce"][0] else shown(less, scale=100, signed=True)])
-    titles = [MEASURED[name].title for name in ORDER]
-    return numbers.markdown(["trained with", *titles, "ECE less cross-entropy's, %"], rows)
+    ways = groups(runs)
+    less = {"ece": Number("ECE less cross-entropy's, %", 100)}
+    columns = numbers.means({name: MEASURED[name] for name in ORDER})
+    return numbers.table(["trained with"], ways, columns | numbers.changes(less, ways[WAYS["ce"][0]]))
 
 
 def trace_and_ece(runs):

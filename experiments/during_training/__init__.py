@@ -1,7 +1,7 @@
 """What cross-entropy and focal loss do to right and wrong examples while a network trains."""
 
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,19 +12,13 @@ from matplotlib.figure import Figure
 from experiments import cells as stored
 from experiments import figures, jobs, numbers
 from experiments.cells import DIAGNOSED, LOSSES, SAME_ERROR
-from experiments.numbers import Claim, Interval, column, interval, rows_where, shown
+from experiments.numbers import Claim, Number, rows_where
 from experiments.question import Flags, Parts, Question
 from focalgeo import job
 from focalgeo.config import load_config, with_values
 from focalgeo.job.preparation import prepare
 from focalgeo.types import InputError, Split
 
-SPLITS = ("train", "test")
-NAMES = (
-    *("error", "ece", "nll", "nll correct", "nll wrong", "entropy", "entropy correct", "entropy wrong"),
-    *("true_class_probability", "gradient_norm"),
-)
-PERCENT = ("error", "ece")
 # gamma's p0, above which focal loss has the smaller gradient at equal p_y (M, Prop. 1), up to an edge of the histogram
 THRESHOLDS = {"fl1": 0.4, "fl2": 0.32, "fl3": 0.28}
 S99 = {  # title -> method, metric
@@ -47,19 +41,23 @@ TABLE_6 = {
     },
 }
 END = {
-    "train error, %": "train error",
-    "test error, %": "test error",
-    "train ECE, %": "train ece",
-    "test ECE, %": "test ece",
-    "test NLL": "test nll",
-    "test NLL of right": "test nll correct",
-    "test NLL of wrong": "test nll wrong",
-    "test entropy of right, nats": "test entropy correct",
-    "test entropy of wrong, nats": "test entropy wrong",
-    "weight norm": "weight norm",
-    "gradient norm, train": "train gradient_norm",
-    "train, confidence above 96%, %": "train, surest bin",
-    "train, p_y above p0, %": "train, p_y above p0",
+    "train error": Number("train error, %"),
+    "test error": Number("test error, %"),
+    "train ece": Number("train ECE, %"),
+    "test ece": Number("test ECE, %"),
+    "test nll": Number("test NLL"),
+    "test nll correct": Number("test NLL of right"),
+    "test nll wrong": Number("test NLL of wrong"),
+    "test entropy correct": Number("test entropy of right, nats"),
+    "test entropy wrong": Number("test entropy of wrong, nats"),
+    "weight norm": Number("weight norm"),
+    "train gradient_norm": Number("gradient norm, train"),
+    "train, surest bin": Number("train, confidence above 96%, %"),
+    "train, p_y above p0": Number("train, p_y above p0, %"),
+}
+WRONG = {
+    "confidence": Number("mean confidence of wrong ones of 100 images, %"),
+    "after": Number("after T, %"),
 }
 # where, statement of cross-entropy late in training, curve, whether it falls.
 # "Late in training" is from the middle epoch to the last, which was set before any run was seen.
@@ -94,8 +92,14 @@ BESIDE = (
     ("M Fig. 4", "gradients of training examples are smaller midway", "train gradient_norm, midway", True),
     ("M Fig. 4", "gradients of training examples are smaller at the end", "train gradient_norm", True),
     ("M Fig. 2", "fewer training examples have a confidence above 96% at the end", "train, surest bin", True),
-    ("M Fig. 8", "wrong ones of 100 images are less sure as trained", "sureness of wrong", True),
-    ("M Fig. 8", "wrong ones of 100 images are less sure after T", "sureness of wrong after T", True),
+    ("M Fig. 8", "wrong ones of 100 images are less sure as trained", "confidence", True),
+    ("M Fig. 8", "wrong ones of 100 images are less sure after T", "after", True),
+    ("M Fig. 3", f"error on all test examples is at most {SAME_ERROR:g} point higher", "error", True),
+)
+SURER = (  # the same of FLSD-53
+    ("M Table 6", "S99 holds fewer test images as trained", "S99, %", True),
+    ("M Table 6", "what S99 holds is more often right as trained", "accuracy in it, %", False),
+    ("M Table 6", "after T S99 holds more test images", "S99 after T, %", False),
 )
 
 
@@ -113,78 +117,74 @@ def read(flags: Flags) -> Parts:
 # ---- numbers
 
 
-def whens(run: Any) -> dict[str, int]:
-    """The places of the epochs whose histograms are stored."""
-    count = len(run.diagnostics["epochs"])
-    return {"first": 0, "midway": count // 2, "": count - 1}
+def by_epoch(runs) -> pd.DataFrame:
+    """A row for each run and epoch: its curves by split and name, error and ECE in %."""
+    tables = []
+    for run in runs.itertuples():
+        own = run.diagnostics
+        curves = {f"{split} {name}": values for split, means in own["means"].items() for name, values in means.items()}
+        table = pd.DataFrame(curves | {"weight norm": own["weight_norm"]}, dtype=float)
+        table[[name for name in table if name.endswith(("error", "ece"))]] *= 100
+        tables.append(table.assign(loss=run.loss, seed=run.seed, epoch=own["epochs"]))
+    return pd.concat(tables, ignore_index=True)
 
 
-def curves(run: Any) -> dict[str, np.ndarray]:
-    """Split and name -> values by epoch, NaN where no example has that outcome; error and ECE in %."""
-    found = {"weight norm": np.array(run.diagnostics["weight_norm"])}
-    for split in SPLITS:
-        for name in NAMES:
-            values = np.array(run.diagnostics["means"][split][name], float)
-            found[f"{split} {name}"] = values * (100 if name in PERCENT else 1)
-    return found
+def bins(runs, name: str) -> pd.DataFrame:
+    """Stored bins of the training examples, "reliability" or a histogram's, a row each; shares in %."""
+    rows = [
+        (run.loss, run.seed, float(epoch), *row)
+        for run in runs.itertuples()
+        for epoch, every in (run.diagnostics | run.diagnostics["histograms"])[name]["train"].items()
+        for row in every
+    ]
+    names = ["loss", "seed", "epoch", "lower", "upper", "share", "confidence", "accuracy"]
+    table = pd.DataFrame(rows, columns=names[: len(rows[0])])
+    return table.assign(share=100 * table.share)
 
 
-def bins(run: Any, name: str, when: int) -> np.ndarray:
-    """Stored bins of the training examples, "reliability" or a histogram's: lower and upper edge, share, and more."""
-    stored_bins = run.diagnostics if name == "reliability" else run.diagnostics["histograms"]
-    return np.array(stored_bins[name]["train"][f"{run.diagnostics['epochs'][when]:g}"])
+def whens(runs) -> list[float]:
+    """The epochs whose histograms are stored: the first, the middle one, the last."""
+    epochs = runs.diagnostics.iloc[0]["epochs"]
+    return [epochs[0], epochs[len(epochs) // 2], epochs[-1]]
 
 
 def measured(runs) -> pd.DataFrame:
     """The runs with the numbers that claims are of: a curve's end, "NAME, midway", and "NAME, late", the change since.
 
     "train, surest bin": the share of examples in the highest of 25 bins of confidence, "train, p_y above p0" of those
-    above gamma's p0, "sureness of wrong" the mean confidence of the wrong ones of the stored images, all in %.
+    above gamma's p0, "confidence" and "after" the means of the wrong ones of the stored images, all in %.
     """
-    rows = []
-    for run in runs.itertuples():
-        at, found = whens(run), {}
-        every = curves(run)
-        every["train, surest bin"] = np.full(len(every["weight norm"]), np.nan)
-        for when in at.values():
-            own = bins(run, "reliability", when)
-            every["train, surest bin"][when] = 100 * own[own[:, 0] > 0.959, 2].sum()
-        for name, curve in every.items():
-            found |= {(f"{name}, {when}" if when else name): curve[place] for when, place in at.items()}
-            found[f"{name}, late"] = curve[at[""]] - curve[at["midway"]]
-        own = bins(run, "true_class_probability", at[""])
-        above = own[:, 0] > THRESHOLDS.get(run.loss, np.inf) - 1e-3
-        found["train, p_y above p0"] = 100 * own[above, 2].sum() if run.loss in THRESHOLDS else np.nan
-        images = {name: np.array(values) for name, values in run.diagnostics["images"].items()}
-        wrong = images["label"] != images["predicted"]
-        for name, key in (("sureness of wrong", "confidence"), ("sureness of wrong after T", "after")):
-            found[name] = 100 * images[key][wrong].mean() if wrong.any() else np.nan
-        rows.append(found)
-    return pd.concat([s99_of(runs), pd.DataFrame(rows, index=runs.index)], axis=1)
+    keys = ["epoch", "loss", "seed"]
+    table, sure = by_epoch(runs).set_index(keys), bins(runs, "reliability")
+    sure["share"] *= sure.lower > 0.959
+    table["train, surest bin"] = sure.groupby(keys).share.sum()
+    high = bins(runs, "true_class_probability")
+    high = high.assign(least=high.loss.map(THRESHOLDS) - 1e-3).dropna()
+    table["train, p_y above p0"] = high[high.lower > high.least].groupby(keys).share.sum()
+    first, midway, end = (table.loc[epoch] for epoch in whens(runs))
+    images = {
+        (run.loss, run.seed): pd.DataFrame(run.diagnostics["images"]).query("label != predicted")[list(WRONG)].mean()
+        for run in runs.itertuples()
+    }
+    others = {"first": first, "midway": midway, "late": end - midway}
+    others = [other.add_suffix(f", {when}") for when, other in others.items()]
+    every = end.join([*others, 100 * pd.DataFrame(images).T])
+    return s99_of(runs).merge(every, left_on=["loss", "seed"], right_index=True)
 
 
 def s99_of(cells) -> pd.DataFrame:
     """Loss, seed, error and Table 6's numbers of runs, in %; NaN where S99 is empty."""
-    test = [metrics["test"] for metrics in cells.metrics]
-    found = {
-        title: [100 * own.get(method, {}).get(name, np.nan) for own in test] for title, (method, name) in S99.items()
-    }
-    error = [100 - 100 * own["uncalibrated"]["accuracy"] for own in test]
+    found = {title: 100 * stored.metric(cells, *metric) for title, metric in S99.items()}
+    error = 100 - 100 * stored.metric(cells, "uncalibrated", "accuracy")
     return cells[["loss", "seed", "record"]].assign(error=error, **found)
 
 
-def band(runs, loss: str, name: str) -> list[Interval]:
-    """The interval over the seeds at each epoch, of those seeds that have a value."""
-    values = np.array([curves(run)[name] for run in rows_where(runs, loss=loss).itertuples()])
-    return [interval(at[np.isfinite(at)]) for at in values.T]
+def by_loss(runs) -> dict[str, pd.DataFrame]:
+    """Title of a loss -> its runs."""
+    return {LOSSES[loss]: own for loss, own in runs.groupby("loss", sort=False)}
 
 
-def losses_of(runs) -> list[str]:
-    """The losses that have runs, in the order of the papers' tables."""
-    return [loss for loss in LOSSES if (runs.loss == loss).any()]
-
-
-def network(runs):
+def network(runs) -> str:
     """The network of the runs, by the words of their config."""
     return "small ResNet" if "small" in runs.record.iloc[0]["config"] else "ResNet-50"
 
@@ -194,114 +194,61 @@ def network(runs):
 
 def claims(runs, cells):
     """Every statement with its verdict; those of several losses one by one."""
-    own, every = measured(runs), s99_of(cells)
+    own, every, told = measured(runs), s99_of(cells), []
 
-    def say(source: str, words: str, found: Interval, what: str = "difference", **how: Any) -> Claim:
-        claim = numbers.told(source, words, found, what=what, **how)
-        return claim if np.isfinite(found.mean) else claim._replace(because="no runs to compare")
+    def beside(table: pd.DataFrame, loss: str, source: str, words: str, name: str, lower: bool) -> Claim:
+        less = numbers.change(rows_where(table, loss=loss), rows_where(table, loss="ce"), name)
+        margin = SAME_ERROR if name == "error" else 0.0
+        return numbers.told(source, f"{LOSSES[loss]} beside CE: {words}", less, falls=lower, margin=margin)
 
-    def beside(table: pd.DataFrame, loss: str, name: str) -> Interval:
-        return numbers.paired(column(table, name, loss=loss), column(table, name, loss="ce"))
-
-    told = []
     for source, words, name, falls in LATE:
         what = "change of the share in %" if name == "train, surest bin" else "change"
         late = numbers.level(own, f"{name}, late", loss="ce")
-        told.append(say(source, f"CE, late in training: {words}", late, what, falls=falls))
-    for source, words, name, lower in BESIDE:
-        told += [
-            say(source, f"{LOSSES[loss]} beside CE: {words}", beside(own, loss, name), falls=lower)
-            for loss in THRESHOLDS
-        ]
-    words = f"error on all test examples is at most {SAME_ERROR:g} point higher"
-    for loss in THRESHOLDS:
-        less = beside(own, loss, "error")
-        told.append(say("M Fig. 3", f"{LOSSES[loss]} beside CE: {words}", less, margin=SAME_ERROR))
-    statements = {
-        "S99, %": ("S99 holds fewer test images as trained", True),
-        "accuracy in it, %": ("what S99 holds is more often right as trained", False),
-        "S99 after T, %": ("after T S99 holds more test images", False),
-    }
-    for name, (words, lower) in statements.items():
-        less = beside(every, "flsd53", name)
-        told.append(say("M Table 6", f"{LOSSES['flsd53']} beside CE: {words}", less, falls=lower))
-    return told
-
-
-def _percent(runs, loss: str, names: Iterable[str]) -> list[str]:
-    return [shown(numbers.level(runs, name, loss=loss).clipped(0, 100)) for name in names]
+        told.append(numbers.told(source, f"CE, late in training: {words}", late, what=what, falls=falls))
+    told += [beside(own, loss, *statement) for statement in BESIDE for loss in THRESHOLDS]
+    return told + [beside(every, "flsd53", *statement) for statement in SURER]
 
 
 def s99(cells):
     """Table 6: all losses that have runs, and the paper's two networks for its three."""
-    every = s99_of(cells)
-    rows = [[f"{network(cells)}, here", LOSSES[loss], *_percent(every, loss, S99)] for loss in losses_of(cells)]
-    for name, losses in TABLE_6.items():
-        rows += [
-            [f"{name}, Mukhoti et al.", LOSSES[loss], *(f"{number:g}" for number in own)]
-            for loss, own in losses.items()
-        ]
-    return numbers.markdown(["network", "loss", *S99], rows)
+    groups = {(f"{network(cells)}, here", title): own for title, own in by_loss(s99_of(cells)).items()}
+    ours = numbers.table(["network", "loss"], groups, numbers.means({title: Number(title) for title in S99}))
+    return ours + "".join(
+        f"| {name}, Mukhoti et al. | {LOSSES[loss]} | {' | '.join(f'{number:g}' for number in row)} |\n"
+        for name, losses in TABLE_6.items()
+        for loss, row in losses.items()
+    )
 
 
 def end(runs):
-    """Means over seeds at the last epoch, one row a quantity; shares are cut at 100%."""
-    own, losses = measured(runs), losses_of(runs)
-    rows = []
-    for title, name in END.items():
-        most = 100 if title.endswith("%") else np.inf
-        rows.append([title, *(shown(numbers.level(own, name, loss=loss).clipped(0, most)) for loss in losses)])
-    counts = [f"{LOSSES[loss]}, n = {len(rows_where(runs, loss=loss))}" for loss in losses]
-    return numbers.markdown(["at the last epoch", *counts], rows)
-
-
-def images_table(runs):
-    """The stored test images that are predicted wrong: their mean confidence before and after T."""
-    own, names = measured(runs), ("sureness of wrong", "sureness of wrong after T")
-    rows = [[LOSSES[loss], *_percent(own, loss, names)] for loss in losses_of(runs)]
-    return numbers.markdown(["loss", "mean confidence of wrong ones of 100 images, %", "after T, %"], rows)
+    """Means over seeds at the last epoch, one row a quantity."""
+    losses = by_loss(measured(runs))
+    rows = [[title, *map(cell, losses.values())] for title, cell in numbers.means(END).items()]
+    return numbers.markdown(["at the last epoch", *(f"{loss}, n = {len(own)}" for loss, own in losses.items())], rows)
 
 
 # ---- what results.json holds
 
 
 def all_curves(runs) -> dict[str, Any]:
-    """Loss -> split and name -> mean, low and high over seeds at each epoch."""
-    names = {name.replace("weight norm", "weight_norm"): name for name in curves(next(runs.itertuples()))}
+    """Loss -> split and name -> epoch -> the interval over seeds."""
     return {
-        loss: {
-            title: [list(numbers.rounded(value, 17).values()) for value in band(runs, loss, name)]
-            for title, name in names.items()
-        }
-        for loss in losses_of(runs)
+        loss: {name: numbers.levels(own, "epoch", name) for name in own if name not in ("loss", "seed", "epoch")}
+        for loss, own in by_epoch(runs).groupby("loss", sort=False)
     }
-
-
-def all_s99(cells) -> dict[str, dict]:
-    """Table 6's numbers of each loss over seeds."""
-    every = s99_of(cells)
-    return {loss: {title: numbers.level(every, title, loss=loss) for title in S99} for loss in losses_of(cells)}
 
 
 def brief(runs) -> list[dict[str, Any]]:
     """The numbers of each run at its end."""
-    kept = ["loss", "seed", "record", *(f"{split} {name}" for split in SPLITS for name in NAMES)]
-    kept += ["weight norm", "train, surest bin", "train, p_y above p0", *S99]
-    rows = measured(runs)[kept].to_dict("records")
-    return [{name: value for name, value in run.items() if value == value} for run in rows]
+    table = measured(runs)
+    return [run.dropna().to_dict() for _, run in table[[*table.columns[: 4 + len(S99)], *END]].iterrows()]
 
 
 # ---- figures
 
-LINES = {
-    "ce": ("#000000", "-", "o"),
-    "fl1": ("#e69f00", "--", "s"),
-    "fl2": ("#56b4e9", "-.", "^"),
-    "fl3": (figures.RED, ":", "D"),
-}
-OVERLAID = {"ce": {"markersize": 7, "markerfacecolor": "none"}, "fl3": {"markersize": 4}}
+OVERLAID = {"ce": figures.BLUE, "fl3": figures.RED}
 LEAST_NORM = 1e-5  # the least gradient norm that is drawn
-LEAST_SHARE = 1e-3  # of the examples: the accuracy of a bin of fewer says little
+LEAST_SHARE = 0.1  # % of the examples: the accuracy of a bin of fewer says little
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 EACH = 4  # right and wrong images, as in the paper
 
@@ -313,115 +260,61 @@ def _finished(figure: Figure, runs) -> Figure:
     return figure
 
 
-def _curves(runs, names: Sequence[Sequence[str]], width: float, height: float, **shared: Any):
-    """A panel for each curve: means with the bars of their intervals, each loss a little to the right of the last."""
-    figure, axes = figures.panels(len(names), len(names[0]), width, height, sharex=True, **shared)
-    epochs = np.array(runs.diagnostics.iloc[0]["epochs"])
+def curves(runs, names: Sequence[Sequence[str]]):
+    """A panel for each curve: means over seeds with intervals. Error and ECE in %, NLL and entropy in nats."""
+    rows, columns = np.shape(names)
+    figure, axes = figures.panels(rows, columns, 3.2 * columns, 2.8 * rows, sharex=True)
+    losses = by_loss(by_epoch(runs))
     for axis, name in zip(axes.flat, np.ravel(names), strict=True):
-        for number, loss in enumerate(losses_of(runs)):
-            colour, line, marker = LINES[loss]
-            look = {"color": colour, "linestyle": line, "marker": marker, "label": LOSSES[loss], "capsize": 0}
-            found = [value.clipped(0) for value in band(runs, loss, name)]
-            figures.intervals(
-                axis, epochs + 0.12 * number, found, markersize=3.5, linewidth=1.2, elinewidth=0.8, **look
-            )
-        axis.xaxis.get_major_locator().set_params(integer=True, steps=(1, 2, 5, 10))
-    for axis in axes[-1]:
-        axis.set_xlabel("epoch")
-    return figure, axes
-
-
-def by_outcome(runs):
-    """M Figs. 1 and 3: NLL and entropy of training examples, and of test examples predicted right and wrong."""
-    names = [[f"train {name}", f"test {name} correct", f"test {name} wrong"] for name in ("nll", "entropy")]
-    figure, axes = _curves(runs, names, 8.2, 5.1)
-    for axis, name in zip(axes.flat, np.ravel(names), strict=True):
-        if name != "test nll wrong":  # its growth is what the panel is for
-            axis.set_ylim(bottom=0)
-    for axis, title in zip(axes[0], ("train, all", "test, predicted right", "test, predicted wrong"), strict=True):
-        axis.set_title(title, fontsize=10)
-    axes[0, 0].set_ylabel("NLL, nats")
-    axes[1, 0].set_ylabel("entropy, nats")
-    return _finished(figure, runs)
-
-
-def error_and_ece(runs):
-    """M Fig. 3: error and ECE on train and test."""
-    names = [[f"{split} {name}" for split in SPLITS] for name in PERCENT]
-    figure, axes = _curves(runs, names, 7.2, 5.8, sharey="row")
-    for row, label in zip(axes, ("error, %", "ECE (25 bins), %"), strict=True):
-        row[0].set(ylabel=label, ylim=(0, None))
-    for axis, split in zip(axes[0], SPLITS, strict=True):
-        axis.set_title(split, fontsize=10)
-    return _finished(figure, runs)
-
-
-def norms(runs):
-    """M Figs. 3 and 4: the norm of the last layer's weights, and the mean gradient norm of examples."""
-    figure, axes = _curves(runs, [["weight norm", "train gradient_norm", "test gradient_norm"]], 10.2, 3.8)
-    titles = ("norm of the last layer's weights", "gradient norm, train", "gradient norm, test")
-    for axis, title in zip(axes[0], titles, strict=True):
-        axis.set_title(title, fontsize=10)
-        if "gradient" in title:
+        figures.lines(axis, {loss: numbers.levels(own, "epoch", name) for loss, own in losses.items()})
+        axis.set(title=name.replace("_", " "), xlabel="epoch")
+        if "gradient" in name:
             figures.logarithmic(axis, "y")
     return _finished(figure, runs)
 
 
-def _shares(runs, loss: str, name: str, when: str) -> pd.DataFrame:
-    """By edges of a bin: the share of the training examples, and of those right, means over seeds."""
-    own = rows_where(runs, loss=loss)
-    tables = [pd.DataFrame(bins(run, name, whens(run)[when])) for run in own.itertuples()]
-    every = pd.concat(tables).set_index([0, 1])
-    every["right"] = every[2] * every[4] if 4 in every else np.nan
-    return every.groupby(level=[0, 1])[[2, "right"]].sum() / len(own)
+def _panels(runs, figure: Figure, axes: np.ndarray) -> Iterator[tuple[Axes, Axes, dict[str, Any]]]:
+    """The two panels of each epoch, with the losses that are overlaid."""
+    for above, below, epoch in zip(*axes, whens(runs), strict=True):
+        above.set_title(f"after epoch {epoch:g}")
+        for loss in OVERLAID:
+            yield above, below, {"loss": loss, "epoch": epoch}
 
 
-def _steps(axis: Axes, shares: pd.DataFrame, loss: str, scale: float = 1.0) -> None:
-    """A histogram as an outline, gaps as bins of share 0; cross-entropy's is filled too."""
-    edges = sorted({edge for ends in shares.index for edge in ends})
-    heights = [100 * shares[2].get(ends, 0.0) for ends in pairwise(edges)]
-    for how in ({"linewidth": 1.4, "label": LOSSES[loss]}, {"fill": True, "alpha": 0.2})[: 2 if loss == "ce" else 1]:
-        axis.stairs(heights, scale * np.array(edges), color=LINES[loss][0], **how)
-
-
-def _by_epoch(runs, **shared: Any):
-    """Two rows of panels, a column for each of the three epochs, with the losses that are overlaid."""
-    figure, axes = figures.panels(2, 3, 9.6, 6, sharey="row", **shared)
-    places = whens(next(runs.itertuples()))
-    drawn = []
-    for (above, below), (when, place) in zip(axes.T, places.items(), strict=True):
-        above.set_title(f"after epoch {runs.diagnostics.iloc[0]['epochs'][place]:g}", fontsize=10)
-        drawn += [(above, below, loss, when) for loss in losses_of(runs) if loss in OVERLAID]
-    return figure, drawn
+def _outline(axis: Axes, table: pd.DataFrame, loss: str) -> None:
+    """A histogram of the training examples, % of them, mean over seeds."""
+    weights, edges = table.share / table.seed.nunique(), np.unique(table[["lower", "upper"]])
+    style = {"histtype": "step", "linewidth": 1.4, "color": OVERLAID[loss], "label": LOSSES[loss]}
+    axis.hist((table.lower + table.upper) / 2, edges, weights=weights, **style)
 
 
 def reliability(runs):
     """M Fig. 2: accuracy against confidence of training examples and the bins' shares, at three epochs."""
-    figure, panels = _by_epoch(runs, sharex=True)
-    for above, below, loss, when in panels:
-        shares = _shares(runs, loss, "reliability", when)
-        full = shares[shares[2] >= LEAST_SHARE]
-        look = {"color": LINES[loss][0], "marker": LINES[loss][2], "linestyle": "none", **OVERLAID[loss]}
-        look["label"] = LOSSES[loss]
-        above.plot(100 * (full.index.get_level_values(0) + 0.02), 100 * full.right / full[2], **look)
-        above.plot([0, 100], [0, 100], color="0.6", linewidth=0.8)
-        _steps(below, shares, loss, 100)
-        below.set_xlabel("confidence, %")
-    figure.axes[0].set_ylabel("accuracy in the bin, %")
-    figure.axes[3].set_ylabel("training examples, %")
+    figure, axes = figures.panels(2, 3, 9.6, 6, sharex=True, sharey="row")
+    table = bins(runs, "reliability")
+    for above, below, tags in _panels(runs, figure, axes):
+        own = rows_where(table, **tags)
+        sums = own.assign(right=own.share * own.accuracy).groupby("lower")[["share", "right"]].sum()
+        sums = sums[sums.share >= LEAST_SHARE * own.seed.nunique()]
+        above.plot(sums.index + 0.02, sums.right / sums.share, "o", color=OVERLAID[tags["loss"]], fillstyle="none")
+        above.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
+        _outline(below, own, tags["loss"])
+        below.set_xlabel("confidence")
+    axes[0, 0].set_ylabel("accuracy in the bin")
+    axes[1, 0].set_ylabel("training examples, %")
     return _finished(figure, runs)
 
 
 def histograms(runs):
     """M Fig. 4, b to d: the gradient norms of training examples, and p_y, of two losses overlaid, at three epochs."""
-    figure, panels = _by_epoch(runs, sharex="row")
-    for above, below, loss, when in panels:
-        gradients = _shares(runs, loss, "gradient_norm", when)
-        _steps(above, gradients[gradients.index.get_level_values(0) > 0], loss)  # a bin from 0 has no logarithm
-        _steps(below, _shares(runs, loss, "true_class_probability", when), loss)
+    figure, axes = figures.panels(2, 3, 9.6, 6, sharex="row", sharey="row")
+    norms, probabilities = (bins(runs, name) for name in ("gradient_norm", "true_class_probability"))
+    for above, below, tags in _panels(runs, figure, axes):
+        _outline(above, rows_where(norms[norms.lower > 0], **tags), tags["loss"])  # a bin from 0 has no logarithm
+        _outline(below, rows_where(probabilities, **tags), tags["loss"])
         above.set(xscale="log", xlim=(LEAST_NORM, None), xlabel="gradient norm at the last layer")
-        below.set(xlim=(0, 1), xlabel="$p_y$, the probability of its own class")
-    for axis in (figure.axes[0], figure.axes[3]):
+        below.set_xlabel("$p_y$, the probability of its own class")
+    for axis in axes[:, 0]:
         axis.set_ylabel("training examples, %")
     return _finished(figure, runs)
 
@@ -436,51 +329,43 @@ def images(runs, split: Split | None = None) -> Figure | None:
     """
     if split is None:
         return None
-    both = runs[runs.loss.isin(OVERLAID)]
-    both = both[both.seed == both.groupby("seed").size().eq(2).idxmax()]
-    found = {
-        run.loss: {name: np.array(own) for name, own in run.diagnostics["images"].items()} for run in both.itertuples()
-    }
-    index, label = (found["ce"][name] for name in ("index", "label"))
+    both = {loss: pd.DataFrame(rows_where(runs, loss=loss).iloc[0].diagnostics["images"]) for loss in OVERLAID}
+    index, label = both["ce"]["index"], both["ce"].label
     if len(split.y) <= index.max() or (split.y[index] != label).any():
         raise InputError("--data: its test images are not those of the stored runs: give the same files")
-    right = np.array([own["predicted"] == label for own in found.values()])
+    right = pd.DataFrame({loss: own.predicted == label for loss, own in both.items()})
     figure, axes = figures.panels(2, EACH, 9.6, 5.6)
-    for row, wanted in zip(axes, (right.all(0), ~right.any(0)), strict=True):
-        firsts = sorted({label[place]: place for place in np.flatnonzero(wanted)[::-1]}.values())
-        for axis, place in zip(row, firsts, strict=False):
+    for row, wanted in zip(axes, (right.all(axis=1), ~right.any(axis=1)), strict=True):
+        for axis, place in zip(row, label[wanted].drop_duplicates().index, strict=False):
             lines = [
-                f"{LOSSES[loss]}: {CLASSES[own['predicted'][place]]} {100 * own['confidence'][place]:.1f} → "
-                f"{100 * own['after'][place]:.1f}%"
-                for loss, own in found.items()
+                f"{LOSSES[loss]}: {CLASSES[own.predicted[place]]} {100 * own.confidence[place]:.1f} → "
+                f"{100 * own.after[place]:.1f}%"
+                for loss, own in both.items()
             ]
             axis.imshow(split.x[index[place]], interpolation="nearest")
-            axis.set_title(CLASSES[label[place]], fontsize=10)
-            axis.text(0.5, -0.04, "\n".join(lines), transform=axis.transAxes, ha="center", va="top", fontsize=9)
-    for axis in axes.flat:
-        axis.axis("off")
+            axis.set(title=CLASSES[label[place]], xlabel="\n".join(lines), xticks=[], yticks=[])
     return figure
 
 
+BY_OUTCOME = [[f"train {name}", f"test {name} correct", f"test {name} wrong"] for name in ("nll", "entropy")]
 QUESTION = Question(
     "during_training",
     "Does cross-entropy grow sure of the test images that it gets wrong while it trains, and focal loss less?",
     claims,
-    tables={"end of training": end, "s99": s99, "images": images_table},
+    tables={
+        "end of training": end,
+        "s99": s99,
+        "images": lambda runs: numbers.table(["loss"], by_loss(measured(runs)), numbers.means(WRONG)),
+    },
     figures={
-        "by_outcome": by_outcome,
-        "error_and_ece": error_and_ece,
-        "norms": norms,
+        "by_outcome": partial(curves, names=BY_OUTCOME),
+        "error_and_ece": partial(curves, names=[["train error", "test error"], ["train ece", "test ece"]]),
+        "norms": partial(curves, names=[["weight norm", "train gradient_norm", "test gradient_norm"]]),
         "reliability": reliability,
         "histograms": histograms,
         "images": images,
     },
-    numbers={
-        "epochs": lambda runs: runs.diagnostics.iloc[0]["epochs"],
-        "curves": all_curves,
-        "s99": all_s99,
-        "runs": brief,
-    },
+    numbers={"curves": all_curves, "runs": brief},
     read=read,
     before=f"python -m experiments.cells --tasks cifar10 --losses {' '.join(DIAGNOSED)}; ",
     cores="one core for their training",

@@ -97,7 +97,7 @@ def claims(runs):
 def changes_table(runs):
     """Differences to cross-entropy, paired by seed."""
     base, *others = groups(runs).items()
-    return numbers.changes_table(["less cross-entropy's"], dict(others), base[1], NUMBERS)
+    return numbers.table(["less cross-entropy's"], dict(others), numbers.changes(NUMBERS, base[1]))
 
 
 def cost_table(runs, operations):

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from experiments.numbers import NOT, SHOWS, Claim, markdown
 from experiments.question import Flags, Job, Parts, Question
+from experiments.theory import errata as statements
 from experiments.theory import figures
-from experiments.theory.errata import errata
+from experiments.theory.errata import Erratum, matched
 from focalgeo import theory
 
 GAMMAS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
@@ -23,28 +25,30 @@ PRINTED_PAIRS = (  # figure, classes, gamma, T
 )
 
 
-def matches(classes: int, gammas: Sequence[float] = GAMMAS, steps: int | None = None) -> dict[str, Any]:
-    """Best temperature and its error by gamma, and the error of the paper's line; `steps` sets the lattice."""
+def matches(classes: int, gammas: Sequence[float] = GAMMAS) -> dict[str, Any]:
+    """Best temperature and its error by gamma, and the error of the paper's line."""
     slope, intercept, end = LINES[classes]
-    rows = []
-    for gamma in gammas:
-        best, line = float(theory.matching_temperature(gamma, classes, steps=steps)), 1 / (slope * gamma + intercept)
-        errors = [float(theory.temperature_mismatch(gamma, at, classes, steps=steps)) for at in (best, line)]
-        rows.append({"gamma": gamma, "temperature": best, "error": errors[0], "error_of_printed_line": errors[1]})
-    fitted = [(row["gamma"], 1 / row["temperature"]) for row in rows if row["gamma"] <= end]
-    ours = np.polyfit(*np.array(fitted).T, 1).tolist()
-    found = {"num_classes": classes, "printed_line": [slope, intercept], "our_line": ours}
-    return found | {"our_line_up_to_gamma": end, "rows": rows}
+    rows = pd.DataFrame(
+        [(gamma, *matched(gamma, classes, 1 / (slope * gamma + intercept))) for gamma in gammas],
+        columns=["gamma", "temperature", "error", "error_of_printed_line"],
+    )
+    fitted = rows[rows.gamma <= end]
+    return {
+        "num_classes": classes,
+        "printed_line": [slope, intercept],
+        "our_line": np.polyfit(fitted.gamma, 1 / fitted.temperature, 1).tolist(),
+        "our_line_up_to_gamma": end,
+        "rows": rows.to_dict("records"),
+    }
 
 
-def printed_pairs(steps: int | None = None) -> list[dict[str, Any]]:
+def printed_pairs() -> list[dict[str, Any]]:
     """Each (gamma, T) that the papers print: its error, the best T and the best error."""
     rows = []
     for figure, classes, gamma, printed in PRINTED_PAIRS:
-        best = float(theory.matching_temperature(gamma, classes, steps=steps))
-        errors = [float(theory.temperature_mismatch(gamma, at, classes, steps=steps)) for at in (printed, best)]
+        best, error, of_printed = matched(gamma, classes, printed)
         row = {"figure": figure, "num_classes": classes, "gamma": gamma, "printed_temperature": printed}
-        rows.append(row | {"printed_error": errors[0], "temperature": best, "error": errors[1]})
+        rows.append(row | {"printed_error": of_printed, "temperature": best, "error": error})
     return rows
 
 
@@ -61,20 +65,13 @@ def anchors() -> list[dict[str, Any]]:
 
 
 def simplex() -> dict[str, dict[str, float]]:
-    """The numbers behind the isolines and the heat map."""
-    points, true, uniform = figures.logit_points(), figures.TRUE, np.full((1, 3), 1 / 3, np.float32)
-    gammas = {f"proper_gamma_{gamma:g}": gamma for gamma in (1.0, 3.0)}
-    least = {name: float(figures.proper_risk(true[None], gamma)[0]) for name, gamma in gammas.items()}
-    return {
-        "least_risk": {"cross_entropy": float(theory.conditional_risk(true, true, 0.0)), **least},
-        "risk_of_uniform": {name: float(figures.proper_risk(uniform, gamma)[0]) for name, gamma in gammas.items()},
-        "largest_difference": {
-            f"gamma_{gamma:g}_T_{temperature:g}": float(
-                np.abs(figures.map_difference(points, gamma, temperature)).max()
-            )
-            for gamma, temperature in figures.PAIRS
-        },
+    """The numbers behind the heat map."""
+    points = figures.logit_points()
+    differences = {
+        f"gamma_{gamma:g}_T_{temperature:g}": float(np.abs(figures.map_difference(points, gamma, temperature)).max())
+        for gamma, temperature in figures.PAIRS
     }
+    return {"largest_difference": differences}
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
@@ -84,7 +81,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         "printed_pairs": lambda out: printed_pairs(),
         "simplex": lambda out: simplex(),
         "anchors": lambda out: anchors(),
-        "errata": lambda out: [row._asdict() | {"refuted": bool(row.refuted)} for row in errata()],
+        "errata": lambda out: [row._asdict() for row in statements.errata()],
     }
     for part, make in made.items():
         yield Job({}, (), make, part=part)
@@ -92,23 +89,18 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 
 def claims(errata) -> list[Claim]:
     """Each erratum's statement, which its counterexample refutes or does not."""
+    rows = [Erratum(**row) for row in errata]
     return [
-        Claim(
-            f"{row['paper']}, {row['where']}",
-            row["printed"],
-            NOT if row["refuted"] else SHOWS,
-            f"what holds: {row['holds']}",
-        )
-        for row in errata
+        Claim(f"{row.paper}, {row.where}", row.printed, NOT if row.refuted else SHOWS, f"what holds: {row.holds}")
+        for row in rows
     ]
 
 
 def errata_table(errata) -> str:
     """The statements with the numbers of their counterexamples."""
     lines = []
-    for row in errata:
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in row["numbers"].items())
-        lines.append([row["paper"], row["where"], row["printed"], row["holds"], numbers])
+    for paper, where, printed, holds, numbers, _ in (row.values() for row in errata):
+        lines.append([paper, where, printed, holds, ", ".join(f"{name} {numbers[name]:.4g}" for name in numbers)])
     return markdown(["paper", "where", "printed", "what holds", "counterexample"], lines)
 
 

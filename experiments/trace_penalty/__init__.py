@@ -1,15 +1,17 @@
 """Training with the trace penalty: what it does by its weight, with the rate chosen on val, and by its form."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from experiments import figures, jobs, numbers
-from experiments.numbers import Interval, Number, column, interval, rows_where, shown
+from experiments.numbers import Interval, Number, column, interval, learned, rows_where, shown
 from experiments.question import Flags, Job, Parts, Question
 from experiments.trace_penalty import forms
 from focalgeo import records
@@ -25,7 +27,11 @@ COLUMNS = {
     "trace val": Number("trace, val"),
     "lambda_max val": Number("λ_max, val"),
 }
-ALONG = ("ece", "trace train", "trace val")
+ALONG = {  # number -> where the paper says that it falls, words
+    "ece": ("K Fig. 4", "ECE as trained"),
+    "trace train": ("K 4.3", "the trace on train"),
+    "trace val": ("K 4.3", "the trace on val"),
+}
 MARGIN = 0.01  # of accuracy that counts as none
 
 
@@ -39,7 +45,7 @@ class Task(NamedTuple):
     seeds: int
     at_once: int
     seconds: float  # of a core, for one run
-    changes: dict[str, Any]
+    changes: Mapping[str, Any] = {}
 
 
 SPLITS = {"curvature.splits": ("val", "train")}
@@ -52,7 +58,6 @@ TASKS = {
         10,
         10,
         4,
-        {},
     ),
     "cifar10": Task(
         "CIFAR-10 (JPEG)",
@@ -126,35 +131,22 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 Cells = dict[float, pd.DataFrame]  # penalty -> runs
 
 
-def criterion(runs, form: str, penalty: float) -> pd.Series:
+def of_form(runs, form: str) -> Cells:
+    """The runs of each penalty; penalty 0 is the same for all forms."""
+    return dict(list(runs[runs.form.isin([form, "none"])].groupby("penalty")))
+
+
+def criterion(runs) -> pd.Series:
     """Rate -> mean NLL on val over the seeds that every rate has; infinite where a run stopped."""
-    own = rows_where(runs, form=form if penalty else "none", penalty=penalty).fillna({CRITERION: np.inf})
-    return own.pivot(index="seed", columns="rate", values=CRITERION).dropna().mean()
+    values = runs.fillna({CRITERION: np.inf}).pivot(index="seed", columns="rate", values=CRITERION)
+    return values.dropna().mean()
 
 
-def at_rate(runs, form: str, rate: float | None) -> Cells:
-    """The runs of each penalty at one rate, or at the rate of least mean NLL on val, where one has all its runs.
-
-    Penalty 0 is the same for all forms.
-    """
-    cells = {}
-    for penalty in sorted(runs.penalty.unique()):
-        means = criterion(runs, form, penalty)
-        own = rows_where(runs, form=form if penalty else "none", penalty=penalty)
-        if rate is not None or np.isfinite(means).any():
-            own = rows_where(own, rate=means.idxmin() if rate is None else rate)
-            cells |= {penalty: own} if len(own) else {}
-    return cells
-
-
-def learned(runs) -> pd.DataFrame:
-    """The runs that came to their end and are not at chance: of one that is, ECE and trace say nothing."""
-    return runs[runs.accuracy >= numbers.LEARNED]
-
-
-def less(cells: Cells, penalty: float, name: str) -> Interval:
-    """A number with a penalty less that without, over the runs that learned."""
-    return numbers.change(learned(cells[penalty]), learned(cells[0.0]), name)
+def at_best_rate(runs, form: str) -> Cells:
+    """The runs of each penalty at the rate of least mean NLL on val, where one has all its runs."""
+    means = {penalty: criterion(own) for penalty, own in of_form(runs, form).items()}
+    cells = of_form(runs, form).items()
+    return {at: rows_where(own, rate=means[at].idxmin()) for at, own in cells if np.isfinite(means[at]).any()}
 
 
 def along(cells: Cells, name: str) -> tuple[Interval, int]:
@@ -165,12 +157,8 @@ def along(cells: Cells, name: str) -> tuple[Interval, int]:
     0.
     """
     table = pd.concat([column(learned(own), name) for own in cells.values()], axis=1, join="inner").to_numpy()
-    if len(cells) < 3:
-        return numbers.UNKNOWN, len(table)
-    ranks = table.argsort(1).argsort(1)
-    found = [np.corrcoef(np.arange(len(cells)), own)[0, 1] for own in ranks]
-    value = interval(found).clipped(-1, 1)
-    if value.known and by_chance(abs(value.mean), len(cells), len(found)) >= 0.05:
+    value = interval([stats.spearmanr(range(len(cells)), row).statistic for row in table]).clipped(-1, 1)
+    if value.known and by_chance(abs(value.mean), len(cells), len(table)) >= 0.05:
         value = value._replace(low=min(value.low, 0.0), high=max(value.high, 0.0))
     return value, len(table)
 
@@ -193,23 +181,20 @@ def by_task(weights) -> dict[str, pd.DataFrame]:
 def claims(weights):
     """For each task and form: ECE and traces fall with the weight, and accuracy is kept."""
     told = []
-    falls = {"ece": ("K Fig. 4", "ECE as trained"), "trace train": ("K 4.3", "the trace on train")}
-    falls["trace val"] = ("K 4.3", "the trace on val")
     points = {"scale": 100, "unit": "points"}
     for task, runs in by_task(weights).items():
         for form, name in FORMS.items():
-            cells, title = at_rate(runs, form, None), f"{TASKS[task].title}, {name}"
-            for number, (source, words) in falls.items():
-                claim, what = f"{title}: {words} falls with λ", "rank correlation with λ, by seed,"
-                found = numbers.told(source, claim, along(cells, number)[0], what=what)
-                told.append(found._replace(because=found.because.rstrip(", ")))
+            cells, title = at_best_rate(runs, form), f"{TASKS[task].title}, {name}"
+            for number, (source, words) in ALONG.items():
+                ranks, what = along(cells, number)[0], "rank correlation with λ, by seed,"
+                told.append(numbers.told(source, f"{title}: {words} falls with λ", ranks, what=what))
             means = {at: own[CRITERION].mean() for at, own in cells.items() if at and len(learned(own)) == len(own)}
-            best = min(means, key=means.__getitem__)
+            best, largest = min(means, key=means.__getitem__), max(cells)
             claim = f"{title}: with the λ above 0 of least NLL on val, ECE is below that without penalty"
-            told.append(numbers.told("K Fig. 4", claim, less(cells, best, "ece"), what=f"λ = {best:g},", **points))
-            told[-1] = told[-1]._replace(because=f"{told[-1].because} of ECE")
-            largest = max(cells)  # runs at chance count too
-            lost = numbers.change(cells[largest], cells[0.0], "accuracy")
+            less = numbers.change(learned(cells[best]), learned(cells[0.0]), "ece")
+            how = points | {"what": f"λ = {best:g},", "unit": "points of ECE"}
+            told.append(numbers.told("K Fig. 4", claim, less, **how))
+            lost = numbers.change(cells[largest], cells[0.0], "accuracy")  # runs at chance count too
             claim = f"{title}: the largest λ, {largest:g}, costs less than a point of accuracy"
             told.append(numbers.told("K 4.3", claim, lost, falls=False, margin=MARGIN, what="", **points))
     return told
@@ -229,68 +214,53 @@ def tables(weights, digits: dict, cifar10: dict):
 
 def weights_table(runs, form: str):
     """Means over seeds for each penalty at the rate chosen on val, with differences of ECE and accuracy to none."""
-    cells, rows = at_rate(runs, form, None), []
-    for penalty, own in cells.items():
-        head = [f"{penalty:g}", f"{own.rate.iloc[0]:g}", str(len(own)), str(len(own) - len(learned(own)))]
-        means = [shown(numbers.level(learned(own), name), scale=number.scale) for name, number in COLUMNS.items()]
-        changes = [shown(less(cells, penalty, name), scale=100, signed=True) for name in ("ece", "accuracy")]
-        rows.append([*head, *means, *(changes if penalty else ["", ""])])
-    heads = ["λ", "rate", "seeds", "at chance", *(title for title, _ in COLUMNS.values())]
-    return numbers.markdown([*heads, "ECE less that of λ = 0", "accuracy less"], rows)
+    groups = {}
+    for penalty, own in at_best_rate(runs, form).items():
+        ended = learned(own)
+        groups[f"{penalty:g}", f"{own.rate.iloc[0]:g}", len(own), len(own) - len(ended)] = ended
+    less = {"ece": Number("ECE less that of λ = 0", 100), "accuracy": Number("accuracy less", 100)}
+    columns = numbers.means(COLUMNS) | numbers.changes(less, next(iter(groups.values())))
+    return numbers.table(["λ", "rate", "seeds", "at chance"], groups, columns)
 
 
 def rates_table(runs):
     """Mean NLL on val by rate, the chosen one in bold, and how many of its runs are at chance or stopped."""
-    rates, rows = sorted(runs.rate.unique()), []
-    for form in FORMS:
-        for penalty in sorted(runs.penalty.unique()):
-            means, cells = criterion(runs, form, penalty), []
+    rows = []
+    for form, title in FORMS.items():
+        for penalty, own in of_form(runs, form).items():
+            means, cells = criterion(own), []
             for rate, mean in means.items():
-                own = at_rate(runs, form, rate)[penalty]
-                lost = len(own) - len(learned(own))
+                lost = (~(rows_where(own, rate=rate).accuracy >= numbers.LEARNED)).sum()
                 text = f"{100 * mean:.4g}" if np.isfinite(mean) else "stopped"
                 text = f"**{text}**" if rate == means.idxmin() and np.isfinite(mean) else text
                 cells.append(text + (f" ({lost} at chance)" if lost else ""))
-            rows.append([FORMS[form], f"{penalty:g}", *cells])
-    return numbers.markdown(["form", "λ", *(f"rate {rate:g}" for rate in rates)], rows)
+            rows.append([title, f"{penalty:g}", *cells])
+    return numbers.markdown(["form", "λ", *(f"rate {rate:g}" for rate in means.index)], rows)
 
 
 def one_rate_table(runs):
     """Rank correlations with the penalty at one rate, over the seeds that learned with every penalty."""
     rows = []
-    for form in FORMS:
-        for rate in sorted(runs.rate.unique()):
-            found = [along(at_rate(runs, form, rate), name) for name in ALONG]
-            cells = [shown(value, signed=True) for value, _ in found]
-            rows.append([FORMS[form], f"{rate:g}", str(found[0][1]), *cells])
+    for (form, title), rate in product(FORMS.items(), sorted(runs.rate.unique())):
+        ranks, counts = zip(*(along(of_form(rows_where(runs, rate=rate), form), name) for name in ALONG), strict=True)
+        rows.append([title, f"{rate:g}", counts[0], *(shown(value, signed=True) for value in ranks)])
     titles = [COLUMNS[name].title.removesuffix(", %") for name in ALONG]
     return numbers.markdown(["form", "rate", "seeds", *titles], rows)
 
 
 def draw(weights):
-    """ECE, accuracy and trace against the weight: a row for each task. Hollow: another rate than without penalty."""
-    words = {"ece": "test ECE, %", "accuracy": "test accuracy, %", "trace train": "trace on train"}
-    tasks = by_task(weights)
-    figure, axes = figures.panels(len(tasks), len(words), 10.5, 3.3 * len(tasks) + 0.4)
+    """ECE, accuracy and trace against the weight, at the rates chosen on val: a row for each task."""
+    tasks, names = by_task(weights), ("ece", "accuracy", "trace train")
+    figure, axes = figures.panels(len(tasks), len(names), 10.5, 3.3 * len(tasks) + 0.4)
     for row, (task, runs) in zip(axes, tasks.items(), strict=True):
-        penalties = sorted(runs.penalty.unique())
-        for axis, (name, title) in zip(row, words.items(), strict=True):
-            for place, form in enumerate(FORMS):
-                cells = at_rate(runs, form, None)
-                scale, rates = COLUMNS[name].scale, [own.rate.iloc[0] for own in cells.values()]
-                found = [interval(scale * learned(own)[name]) for own in cells.values()]
-                at = np.array([penalties.index(penalty) for penalty in cells]) + 0.14 * place - 0.07
-                look = figures.look(place) | {"markersize": 6}
-                figures.intervals(axis, at, found, linestyle=figures.STYLES[place], label=FORMS[form], **look)
-                moved = [number for number, rate in enumerate(rates) if rate != rates[0]]
-                means = [found[number].mean for number in moved]
-                axis.plot(at[moved], means, linestyle="", markerfacecolor="white", zorder=3, **look)
-            axis.set_xticks(range(len(penalties)), [f"{1e3 * penalty:g}" for penalty in penalties])
-            axis.set(xlabel="weight of the penalty, 1000 λ", ylabel=title)
-        row[1].set_title(f"{TASKS[task].title}, n = {runs.seed.nunique()}, 95% intervals", fontsize=11)
+        for axis, name in zip(row, names, strict=True):
+            forms = {title: pd.concat(map(learned, at_best_rate(runs, form).values())) for form, title in FORMS.items()}
+            levels = {title: numbers.levels(own, "penalty", name) for title, own in forms.items()}
+            figures.lines(axis, levels, scale=COLUMNS[name].scale)
+            axis.set(xlabel="weight λ of the penalty", ylabel=COLUMNS[name].title)
+        row[1].set_title(f"{TASKS[task].title}, n = {runs.seed.nunique()}")
         figures.logarithmic(row[2], "y")
-    axes[0, 0].plot([], [], "ko", markerfacecolor="white", markersize=6, label="another rate than at λ = 0")
-    figures.legend(figure, columns=3)
+    figures.legend(figure)
     return figure
 
 

@@ -1,7 +1,8 @@
 """The forms of the penalty at the same weights and rate: what they do, what a step takes, and their noise."""
 
-import time
 from collections.abc import Callable
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments import jobs, numbers
-from experiments.numbers import Number, rows_where
+from experiments import jobs, numbers, programs, timing
+from experiments.numbers import Number, learned
 from focalgeo import parallel, trees
-from focalgeo.config import load_config, with_values
-from focalgeo.job import check_config, preparation
+from focalgeo.config import with_values
+from focalgeo.job import preparation
 from focalgeo.training import checkpoint
 from focalgeo.training.step import member_state
 from focalgeo.types import Batch, TrainState
@@ -38,76 +39,57 @@ COLUMNS = {
     "nll": Number("NLL, 1/100 nat", 100),
 }
 ROUNDS, PROBES = 9, 200  # of timed steps; random vectors by which noise is measured
+TAGS = {"penalty": "trace_penalty", "seed": "seed"}
 
 
 def fields_of(task: str, form: str, seeds: int, data: str | None) -> dict[str, Any]:
     """What the job of a form differs in from the config. Runs without penalty are part of the Hessian's job."""
     (config, penalties, changes), (of, part) = TASKS[task], FORMS[form]
-    path, _, words = config.partition(":")
-    batch_size = load_config(jobs.ROOT / path, words).optimizer.batch_size
-    return (
-        changes
-        | {
-            "loss.trace_of": of,
-            "loss.trace_examples": batch_size // part if part > 1 else 0,
-            "sweep.trace_penalty": ((0.0,) if form == "hessian" else ()) + penalties,
-            "sweep.seed": tuple(range(seeds)),
-        }
-        | ({"data.name": data} if data else {})
-    )
+    fields = changes | ({"data.name": data} if data else {})
+    if part > 1:
+        fields["loss.trace_examples"] = jobs.load(config).optimizer.batch_size // part
+    penalties = (0.0, *penalties) if form == "hessian" else penalties
+    return fields | {"loss.trace_of": of, "sweep.trace_penalty": penalties, "sweep.seed": tuple(range(seeds))}
 
 
 def measure(out: Path, task: str, seeds: int, data: str | None) -> dict[str, Any]:
     """The runs of every form, and their cost."""
-    config, runs, workdirs, tags = TASKS[task][0], [], {}, {"penalty": "trace_penalty", "seed": "seed"}
+    config, runs, workdirs = TASKS[task][0], [], {}
     for form in FORMS:
         folder = out / f"{task}-{form.replace(', ', '-')}-seeds={seeds}"
         workdirs[form] = jobs.trained(config, folder, fields_of(task, form, seeds, data))
-        for run in jobs.measured(workdirs[form], config, {"form": form}, tags=tags):
+        for run in jobs.measured(workdirs[form], config, {}, tags=TAGS):
             short = {name.replace(" CE ", " "): value for name, value in run.items()}
-            kept = {name: short[name] for name in ("form", "penalty", "seed", *COLUMNS)}
-            runs.append(kept | ({} if run["penalty"] else {"form": "none"}))
+            runs.append(
+                {"form": form if run["penalty"] else "none"} | {name: short[name] for name in (*TAGS, *COLUMNS)}
+            )
     return {"runs": runs, "cost": cost(workdirs)}
 
 
 def cost(workdirs: dict[str, Path]) -> dict[str, Any]:
     """Seconds of steps, and noise before and after training without penalty, of the first seed."""
-    config = jobs.config_of(workdirs["hessian"])
-    prepared, states, batch = jobs.ready(config)
+    configs = {form: jobs.config_of(workdir) for form, workdir in workdirs.items()}
+    prepared, states, batch = jobs.ready(configs["hessian"])
     after = checkpoint.restore_latest(workdirs["hessian"] / "checkpoints", states).state
     moments = {"initial": member_state(states, 0), "trained": member_state(after, 0)}
-    plain = check_config(with_values(config.unlock_copy(), {"sweep.trace_penalty": ()}))
-    objectives = {"none": preparation.make_objective(plain)}
-    objectives |= {form: preparation.make_objective(jobs.config_of(workdirs[form])) for form in FORMS}
-    steps = {
-        form: parallel.pmapped(preparation.step_of(config, prepared.model, objective, prepared.tx))
-        for form, objective in objectives.items()
-    }
     noise = {}
-    for form in FORMS:
-        estimate = make_estimate(prepared.model.apply, objectives[form].outputs)
+    for form, config in configs.items():
+        estimate = make_estimate(prepared.model.apply, preparation.make_objective(config).outputs)
         noise[form] = {when: noise_of(estimate, state, batch) for when, state in moments.items()}
-    return {"seconds": seconds_of(steps, moments["initial"], batch), "noise": noise}
+    return {"seconds": seconds_of(configs), "noise": noise}
 
 
-def seconds_of(steps: dict[str, Callable], state: TrainState, batch: Batch) -> dict[str, dict[str, float]]:
-    """Medians over rounds in which each form takes its steps in turn; the first round is not counted."""
-    state, sharded = jax.device_get(state), parallel.shard(batch)
-    repeats = 1 if sum(leaf.size for leaf in jax.tree.leaves(state.params)) > 50_000 else 50
-    times = np.empty((ROUNDS + 1, len(steps), 2))
-    for number in range(ROUNDS + 1):
-        for place, (form, step) in enumerate(steps.items()):
-            values = {"trace_penalty": jnp.float32(1e-4)} if form != "none" else {}
-            current = parallel.replicated(state._replace(loss_values=state.loss_values | values))
-            jax.block_until_ready(current)
-            before = time.perf_counter(), time.process_time()
-            for _ in range(repeats):
-                current, _, _ = step(current, sharded)
-            jax.block_until_ready(current)
-            times[number, place] = np.subtract((time.perf_counter(), time.process_time()), before) / repeats
-    medians = np.concatenate([np.median(part[1:], 0) for part in (times, times / times[:, :1])], -1)
-    names = ("wall", "processor", "times", "processor times")
-    return {form: dict(zip(names, own, strict=True)) for form, own in zip(steps, medians.tolist(), strict=True)}
+def seconds_of(configs: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Least seconds of a step of one run over rounds in which the forms take theirs in turn, and times no penalty's."""
+    alone = {"sweep.trace_penalty": (), "sweep.seed": ()}
+    weights = {"none": ("hessian", 0.0)} | {form: (form, 1e-4) for form in configs}
+    steps = {}
+    for title, (form, weight) in weights.items():
+        config = with_values(configs[form], alone | {"loss.trace_penalty": weight})
+        steps[title] = partial(programs.repeated_steps(programs.make_training(config)), 1)
+    times = pd.DataFrame(timing.interleaved(steps, rounds=ROUNDS, seconds=0.1))
+    times = times[["seconds", "processor seconds"]].set_axis(["wall", "processor"], axis=1)
+    return times.join((times / times.loc["none"]).set_axis(["times", "processor times"], axis=1)).to_dict("index")
 
 
 def make_estimate(apply: Callable, outputs: Callable) -> Callable:
@@ -140,18 +122,19 @@ def noise_of(estimate: Callable, state: TrainState, batch: Batch) -> dict[str, A
 
     drawn = [once(state.params, state.model_state, jax.random.PRNGKey(number)) for number in range(PROBES)]
     values, gradients = zip(*drawn, strict=True)
-    total = jax.tree.map(lambda *leaves: sum(leaves), *gradients)
-    of_mean = float(trees.dot(total, total)) / PROBES**2
-    squares = sum(float(trees.dot(gradient, gradient)) for gradient in gradients)
-    variance = (squares / PROBES - of_mean) * PROBES / (PROBES - 1)
-    signal = max(of_mean - variance / PROBES, 0.0)
+    mean = jax.tree.map(lambda *leaves: sum(leaves) / PROBES, *gradients)
+    variance = sum(float(trees.dot(gradient, gradient)) for gradient in gradients) - PROBES * float(
+        trees.dot(mean, mean)
+    )
+    variance /= PROBES - 1
+    signal = float(trees.dot(mean, mean)) - variance / PROBES
     sd = float(np.std(values, ddof=1))
     return {
         "probes": PROBES,
         "mean": float(np.mean(values)),
         "error of mean": sd / PROBES**0.5,
         "sd": sd,
-        "gradient noise": (variance / signal) ** 0.5 if signal else None,
+        "gradient noise": (variance / signal) ** 0.5 if signal > 0 else None,
     }
 
 
@@ -161,38 +144,22 @@ def noise_of(estimate: Callable, state: TrainState, batch: Batch) -> dict[str, A
 def tables(task: str, measured: dict[str, Any]) -> dict[str, str]:
     """Of a task: means over the seeds that learned, paired differences, cost and noise."""
     runs = pd.DataFrame(measured["runs"])
-    learned = runs[runs.accuracy >= numbers.LEARNED]
-    orders = [
-        (penalty, [form for form in ("none", *FORMS) if (own.form == form).any()])
-        for penalty, own in runs.groupby("penalty")
-    ]
-    cells = {
-        (penalty, form): rows_where(learned, penalty=penalty, form=form) for penalty, forms in orders for form in forms
-    }
-    means, differences = {}, {}
-    for (penalty, form), own in cells.items():
-        count = len(rows_where(runs, penalty=penalty, form=form))
-        means[f"{penalty:g}", form, str(count), str(count - len(own))] = own
-    for penalty, forms in orders[1:]:
-        for place, base in enumerate(("none", *forms[:2])):
-            for form in forms[place:]:
-                other = cells[penalty if place else 0.0, base]
-                both = cells[penalty, form][cells[penalty, form].seed.isin(other.seed)]
-                differences[f"{penalty:g}", f"{form} less {base}", str(len(both))] = (both, other)
-    rows = [
-        [
-            *title,
-            *(
-                numbers.shown(numbers.change(one, other, name), scale=number.scale, signed=True)
-                for name, number in COLUMNS.items()
-            ),
-        ]
-        for title, (one, other) in differences.items()
-    ]
-    titles = [number.title for number in COLUMNS.values()]
+    every = {tags: own for tags, own in runs.groupby(["penalty", "form"])}
+    means, rows = {}, []
+    for penalty in sorted(runs.penalty.unique()):
+        forms = [form for form in ("none", *FORMS) if (penalty, form) in every]
+        for form in forms:
+            own, ended = every[penalty, form], learned(every[penalty, form])
+            means[f"{penalty:g}", form, len(own), len(own) - len(ended)] = ended
+        for base, form in combinations(("none", *forms), 2) if penalty else ():
+            one, other = (learned(every[at]) for at in ((penalty, form), (penalty if base != "none" else 0.0, base)))
+            count = one.seed.isin(other.seed).sum()
+            cells = [cell(one) for cell in numbers.changes(COLUMNS, other).values()]
+            rows.append([f"{penalty:g}", f"{form} less {base}", count, *cells])
+    heads = ["penalty", "form less other", "seeds", *(number.title for number in COLUMNS.values())]
     return {
-        f"{task} forms": numbers.means_table(["penalty", "form", "seeds", "at chance"], means, COLUMNS, ""),
-        f"{task} forms differences": numbers.markdown(["penalty", "form less other", "seeds", *titles], rows),
+        f"{task} forms": numbers.table(["penalty", "form", "seeds", "at chance"], means, numbers.means(COLUMNS)),
+        f"{task} forms differences": numbers.markdown(heads, rows),
         f"{task} forms cost": cost_table(measured["cost"]),
     }
 

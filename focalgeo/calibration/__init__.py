@@ -26,8 +26,8 @@ from focalgeo.calibration.methods import (
     fit,
     fit_methods,
     read_calibrator,
+    searched,
     searched_criteria,
-    searched_members,
     surfaces,
     usable,
 )
@@ -61,7 +61,7 @@ from focalgeo.calibration.metrics import (
     smooth_ece,
     underconfidence,
 )
-from focalgeo.calibration.resampling import Sample, bootstrap, measure_members, paired_bootstrap, wilson_interval
+from focalgeo.calibration.resampling import Sample, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, best_point, grid_search, line_search
 from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, DEFAULT_METRICS, PROBABILITY_FLOOR, ProbabilityWarning
 

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
-from jaxtyping import Float
 
 from focalgeo import checks, files
 from focalgeo.calibration import fits, maps, search, variants
@@ -520,14 +519,8 @@ def surfaces(searches: Mapping[str, GridSearch], settings: Mapping[str, Any]) ->
     return grid | eces | {"nll": np.asarray(searches["ece"].nll)}
 
 
-def searched_members(
-    methods: Mapping[str, Method],
-    logits: Float[Array, "members examples classes"],
-    labels: Labels,
-    *,
-    settings: Mapping[str, Any],
-    mask: Mask = None,
-) -> list[dict[str, GridSearch]]:
-    """The searches of each member of a sweep, one after another: each uses all cores."""
-    settings = checked_settings(settings)
-    return [search_all(methods, checks.predicted_logits(rows, labels, mask), settings) for rows in logits]
+def searched(
+    methods: Mapping[str, Method], logits: Logits, labels: Labels, *, settings: Mapping[str, Any]
+) -> dict[str, GridSearch]:
+    """The searches of the grid that `fit_methods` makes with these arguments, which takes them as "searches"."""
+    return search_all(methods, checks.predicted_logits(logits, labels), checked_settings(settings))

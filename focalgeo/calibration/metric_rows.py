@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from focalgeo import checks
 from focalgeo.calibration import metrics, resampling
-from focalgeo.calibration.binning import Reliability
+from focalgeo.calibration.binning import Reliability, reliability
 from focalgeo.calibration.methods import Calibrated, Fitted
 from focalgeo.calibration.metrics import METRICS
-from focalgeo.calibration.resampling import Measured, Sample
+from focalgeo.calibration.resampling import Sample
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Fit, Metric, ReliabilityBin, Row, finite
 from focalgeo.types import CRITERIA, DEFAULT_METRICS
 
@@ -30,8 +30,6 @@ def calibration_rows(
     sample: Sample,
     pairs: Sequence[tuple[int, int]] = (),
     names: Sequence[str] = DEFAULT_METRICS,
-    *,
-    measured: Measured | None = None,
 ) -> list[Row]:
     """Rows of these metrics of METRICS with 95% intervals, and of every reliability bin that holds an example.
 
@@ -39,14 +37,14 @@ def calibration_rows(
     against), such as `comparisons` names, have rows of their differences as well: paired, both measured on the same
     resamples, as whether two intervals of single methods overlap says little about it. Accuracy has one only where one
     of the two may change the predicted class. One program is compiled for each shape of the log-probabilities and
-    number of methods. `measured`: of `measure_members` with the same metrics, else it is measured here. A metric that
-    has no meaning on these examples has no row: the accuracy of no confident example, the AUROC where all are right.
+    number of methods. A metric that has no meaning on these examples has no row: the accuracy of no confident example,
+    the AUROC where all are right.
 
     A number that is not finite is a RunError.
     """
-    if measured is None:
-        ((_, measured),) = resampling.measure_members([sample], names)
-    rows = _metric_rows(sample, measured, metrics.metric_entries(names))
+    entries = metrics.metric_entries(names)
+    measured = resampling.measure(sample, entries, bins=reliability)
+    rows = _metric_rows(sample, measured, entries)
     return rows + _bin_rows(sample, measured, "reliability") + _difference_rows(sample, measured, pairs)
 
 

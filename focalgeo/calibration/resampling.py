@@ -1,13 +1,10 @@
-"""Bootstrap of metrics and of their differences, Wilson's interval of shares, and samples of many methods and members.
+"""Bootstrap of metrics and of their differences, Wilson's interval of shares, and samples of many methods.
 
 A resample is how often each example counts: nothing is gathered, and what does not depend on the counts is computed
-once. All methods and members are measured on the same resamples of the examples.
+once. All methods are measured on the same resamples of the examples.
 """
 
-import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,10 +15,10 @@ from jaxtyping import Float, Int, Shaped
 
 from focalgeo import checks
 from focalgeo.calibration import metrics
-from focalgeo.calibration.binning import Labels, Reliability, Scalar, reliability
+from focalgeo.calibration.binning import Labels, Reliability, Scalar
 from focalgeo.calibration.methods import Calibrated
 from focalgeo.precision import at_highest
-from focalgeo.types import DEFAULT_METRICS, MOST_RESAMPLES, Array, Estimate, PyTree
+from focalgeo.types import MOST_RESAMPLES, Array, Estimate, PyTree
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)}
@@ -245,26 +242,6 @@ class Measured(NamedTuple):
     values: dict[str, Array]  # by name, [methods], or [methods, groups]
     draws: dict[str, Array]  # [methods, resamples], or [methods, resamples, groups]
     bins: Reliability | None  # [methods, bins]
-
-
-def measure_members(
-    samples: Iterable[Sample], names: Sequence[str] = DEFAULT_METRICS
-) -> Iterator[tuple[Sample, Measured]]:
-    """Each sample with what `calibration_rows` says of it, on as many threads as there are cores.
-
-    One program of 35 members, 6 methods and 359 x 10 numbers takes 1.2 to 3 times as long on a CPU as 35 calls, and so
-    a member's numbers are to the bit those that it has alone.
-
-    Args:
-        samples: One for each member of a sweep, say, with its own log-probabilities and key. They are taken as they are
-            measured, so that an iterator need not hold all log-probabilities at once.
-        names: Of metrics in METRICS.
-    """
-    entries, samples, cores = metrics.metric_entries(names), iter(samples), os.cpu_count() or 1
-    with ThreadPoolExecutor(cores) as pool:
-        while at_once := list(itertools.islice(samples, cores)):
-            measured = pool.map(lambda sample: measure(sample, entries, bins=reliability), at_once)
-            yield from zip(at_once, measured, strict=True)
 
 
 def measure(

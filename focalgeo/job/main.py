@@ -1,21 +1,22 @@
 """The main job, for one run or for all members of a sweep."""
 
 import contextlib
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from focalgeo import files, parallel, records, report, trees
-from focalgeo.job import measurement, preparation, provenance, say, start, training
-from focalgeo.job.measurement import Calibration
+from focalgeo import files, parallel, records, report
+from focalgeo.job import measurement, preparation, say, start, training
 from focalgeo.job.preparation import Member, Prepared, make_members, of_shard, stopped
 from focalgeo.rows import Row, Scalar, Seconds, select, tagged
 from focalgeo.training.step import member_state
-from focalgeo.types import Predictions, RunError, Split, TrainState
+from focalgeo.types import Dataset, Predictions, RunError, TrainState
 
 
 def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> list[Row]:
@@ -30,22 +31,21 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     config, workdir = preparation.check_config(config), Path(workdir)
     members = of_shard(make_members(config), shard)
     parallel.connect()
-    given = {**config.to_dict(), "shard": shard}
-    parallel.check_equal("config", given, mend="give the same command and config on every host")
-    how = parallel.broadcast("workdir", lambda: provenance.check_workdir(workdir, config, shard))
+    command = {**config.to_dict(), "shard": shard}
+    parallel.check_equal("config", command, mend="give the same command and config on every host")
+    how = parallel.broadcast("workdir", lambda: start.check_workdir(workdir, config, shard))
     prepared = preparation.prepare(config)
     parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     states = preparation.initial_state(prepared, members)
     measurement.check_network(config, prepared, states)
     rows: list[Row] = []
 
-    def begin() -> None:
+    def begin() -> list[int]:
         stack.enter_context(records.locked(workdir))
-        began_from = start.described(config) if how == "fresh" else {}
-        if began_from:
-            start.started(config, members, states)  # refuses another network before anything is written
-        parameters = trees.size(states.params) // len(members)
-        provenance.begin(workdir, how, config, prepared.dataset, parameters, began_from, shard)
+        start.begin(workdir, how, config, prepared.dataset, members, states, shard)
+        before = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
+        evaluated = select(before, Seconds, phase="evaluate")  # a part of the evaluation's one write
+        return [i for i, member in enumerate(members) if not any(preparation.belongs(row, member) for row in evaluated)]
 
     def finish() -> None:
         say("drawing the report")
@@ -59,30 +59,19 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
             )
 
     with contextlib.ExitStack() as stack:
-        parallel.broadcast("begin", begin)
-        if _left(workdir, members):
+        left = parallel.broadcast("begin", begin)
+        if left:
             predict = training.make_prediction(config, prepared.model)
             seconds = {"prepare": time.perf_counter() - began}
             outcome, at_once = training.train(config, workdir, prepared, members, states, predict)
             seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
             if outcome.compile_seconds:  # else nothing was left to train: what it took then stays in the rows
                 took = [Seconds("seconds", phase, value) for phase, value in seconds.items()]
-                own = members[0].tags if len(members) == 1 else {}  # those of a sweep are of all its members together
-                records.append_rows(workdir, tagged(took, step=prepared.plan.steps, **own))
-            _evaluate(workdir, prepared, members, outcome.state, at_once, predict)
+                tags = members[0].tags if len(members) == 1 else {}  # those of a sweep are of all members together
+                records.append_rows(workdir, tagged(took, step=prepared.plan.steps, **tags))
+            _evaluate(workdir, prepared, members, left, outcome.state, at_once, predict)
         parallel.broadcast("report", finish)
     return [row for row in rows if row.epoch is None]
-
-
-def _left(workdir: Path, members: list[Member]) -> list[int]:
-    """Numbers of the members that are not evaluated, as process 0 finds them in the workdir."""
-
-    def numbers() -> list[int]:
-        rows = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
-        evaluated = select(rows, Seconds, phase="evaluate")  # a part of the evaluation's one write
-        return [i for i, member in enumerate(members) if not any(preparation.belongs(row, member) for row in evaluated)]
-
-    return parallel.broadcast("members left", numbers)
 
 
 def _listed(stops: dict[str, int]) -> str:
@@ -90,29 +79,50 @@ def _listed(stops: dict[str, int]) -> str:
     return "; ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
 
 
+def _predict(
+    dataset: Dataset, states: TrainState, predict: Callable, indices: Sequence[int], at_once: int
+) -> dict[int, dict[str, Predictions]]:
+    """Predictions on val and test of the members of these numbers, in the groups in which they trained."""
+    predictions = {index: {} for index in indices}
+    for name, split in (("val", dataset.val), ("test", dataset.test)):
+        for first in sorted({index - index % at_once for index in indices}):
+            group = jax.tree.map(lambda leaf: leaf[first : first + at_once], states)  # noqa: B023
+            predicted = predict(split, group)
+            for index, logits in enumerate(np.moveaxis(predicted.logits, 1, 0), first):
+                if index in predictions:
+                    predictions[index][name] = predicted._replace(logits=np.ascontiguousarray(logits))
+    return predictions
+
+
 def _evaluate(
-    workdir: Path, prepared: Prepared, members: list[Member], states: TrainState, at_once: int, predict: Callable
+    workdir: Path,
+    prepared: Prepared,
+    members: Sequence[Member],
+    left: Sequence[int],
+    states: TrainState,
+    at_once: int,
+    predict: Callable,
 ) -> None:
     """Predictions and calibration of all members that are left at once, then each one's rows in one atomic write.
 
     Members that are frozen have none but their seconds.
     """
-    began, left = time.perf_counter(), _left(workdir, members)
-    trained = [index for index in left if not states.frozen[index]]
-    splits = {"val": prepared.dataset.val, "test": prepared.dataset.test} if trained else {}
+    began, trained = time.perf_counter(), [index for index in left if not states.frozen[index]]
     say("predicting val and test")
-    predictions = {name: _predict(split, states, predict, trained, at_once) for name, split in splits.items()}
+    predictions = _predict(prepared.dataset, states, predict, trained, at_once)
     say("calibrating")
-    calibrated = dict(zip(trained, _calibrate([members[index] for index in trained], predictions), strict=True))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a member's numbers are those that it has alone
+        by_first = trained if files.is_first() else ()
+        calibrated = {
+            index: pool.submit(measurement.calibrate, members[index], predictions[index]) for index in by_first
+        }
     share = (time.perf_counter() - began) / len(left)
     for index in left:
         began, member, state, rows = time.perf_counter(), members[index], member_state(states, index), []
-        if index in calibrated:
-            place = trained.index(index)
-            own = {name: outputs._replace(logits=outputs.logits[:, place]) for name, outputs in predictions.items()}
-            folder = workdir / "members" / member.name if member.name else workdir
+        if index in predictions:
+            folder, future = workdir / "members" / member.name if member.name else workdir, calibrated.get(index)
             try:
-                rows = measurement.evaluate(member, folder, prepared, state, own, calibrated[index])
+                rows = measurement.evaluate(member, folder, prepared, state, predictions[index], future)
             except RunError as error:
                 if not member.name:
                     raise
@@ -123,27 +133,6 @@ def _evaluate(
         records.replace_rows(workdir, rows, where=lambda row: False)
         if member.name:
             say(f"measured {member.name} in {took:.1f} s")
-
-
-def _calibrate(members: list[Member], predictions: dict[str, Predictions]) -> list[Calibration]:
-    """Calibration of the members by process 0, which writes it; the others learn of which members there is none."""
-    by_first = measurement.calibrate_members(members, predictions) if files.is_first() and members else []
-    errors = parallel.broadcast("calibrated", lambda: [calibration.error for calibration in by_first])
-    return by_first or [Calibration([], {}, error) for error in errors]
-
-
-def _predict(split: Split, states: TrainState, predict: Callable, indices: list[int], at_once: int) -> Predictions:
-    """Predictions of some members, logits [examples, indices, classes], in the groups in which they trained.
-
-    What is left when a run goes on is so predicted by the same program, to the same bits.
-    """
-    parts = []
-    for begin in sorted({index - index % at_once for index in indices}):
-        group = jax.tree.map(lambda leaf: leaf[begin : begin + at_once], states)  # noqa: B023
-        predicted = predict(split, group)
-        inside = [index - begin for index in indices if begin <= index < begin + at_once]
-        parts.append(predicted.logits[:, inside])
-    return predicted._replace(logits=np.concatenate(parts, axis=1))
 
 
 def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> None:

@@ -1,15 +1,14 @@
 """Measurement of members: all of a trained one, and between epochs the curvature and diagnostics that are asked for."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from focalgeo import calibration, evaluation, losses, records
+from focalgeo import calibration, evaluation, losses, parallel, records
 from focalgeo.job import preparation, say
 from focalgeo.job.preparation import Member, Prepared
 from focalgeo.rows import Diagnostic, Row, Scalar, finite, tagged
@@ -20,35 +19,32 @@ from focalgeo.types import Array, Predictions, PyTree, RunError, Split, TrainSta
 _CROSS_ENTROPY = losses.make_loss("cross_entropy")  # one object, so that what is compiled for it serves every member
 
 
-class Calibration(NamedTuple):
-    """Calibration of one member on val and test."""
-
-    rows: list[Row]
-    search: dict[str, np.ndarray]  # on val, as search.npz holds it; {} where no method needs one
-    error: str | None = None  # what is wrong, of a member whose numbers are not finite
-
-
 def evaluate(
     member: Member,
     folder: Path,
     prepared: Prepared,
     state: TrainState,
     predictions: dict[str, Predictions],
-    calibrated: Calibration,
+    calibrated: Future | None,
 ) -> list[Row]:
     """The member's evaluation rows; its predictions and its search of gamma and temperature are written to `folder`.
 
+    calibrated: what `calibrate` gives, on process 0 alone.
+
     Raises:
-        RunError: a number is not finite, which that of the calibration may have found.
+        RunError: a number is not finite.
     """
     for name, predicted in predictions.items():
         records.write_predictions(folder, name, predicted.logits, predicted.labels)
-    if calibrated.error:
-        raise RunError(calibrated.error)
-    if calibrated.search:
-        records.write_arrays(folder, "search", calibrated.search)
-    selected = [] if state.best is None else [Scalar("selected_epoch", float(state.best.epoch))]
-    return [*calibrated.rows, *selected, *curvature_rows(member, prepared, state)]
+    rows = [] if state.best is None else [Scalar("selected_epoch", float(state.best.epoch))]
+
+    def take() -> None:
+        rows[:0], search = calibrated.result()
+        if search:
+            records.write_arrays(folder, "search", search)
+
+    parallel.broadcast("calibrated", take)  # so that all processes learn of an error
+    return rows + curvature_rows(member, prepared, state)
 
 
 def curvature_rows(member: Member, prepared: Prepared, state: TrainState) -> list[Row]:
@@ -59,10 +55,9 @@ def curvature_rows(member: Member, prepared: Prepared, state: TrainState) -> lis
     settings, rows = member.config.curvature, []
     _, parts_key, density_key = _keys(member)
     for split in settings.splits if settings.examples else ():
-        problem = make_problem(member, prepared, state, split)
         if not member.name:
             say(f"measuring the curvature of the loss on {split}")
-        measured = _measure(member, problem, split)
+        problem, measured = _measure(member, prepared, state, split)
         rows += measured.rows
         rows += evaluation.attribution_rows(problem, measured, parts_key, split=split, num_probes=settings.num_probes)
         if settings.density_probes:
@@ -85,8 +80,7 @@ def curvature_of_epoch(
     states = [member_state(group, index) for group in groups for index in range(len(group.step))]
     for member, state in zip(members, states, strict=True):
         for split in () if state.frozen else settings.splits:
-            measured = _measure(member, make_problem(member, prepared, state, split), split)
-            rows += tagged(measured.rows, **member.tags)
+            rows += tagged(_measure(member, prepared, state, split)[1].rows, **member.tags)
     return rows
 
 
@@ -124,9 +118,13 @@ def _keys(member: Member) -> jax.Array:
     return jax.random.split(member.keys["probe"], 3)
 
 
-def _measure(member: Member, problem: evaluation.Problem, split: str) -> evaluation.Curvature:
-    settings = {n: member.config.curvature[n] for n in ("max_products", "tolerance", "num_probes", "trace_method")}
-    return evaluation.measure_curvature(problem, _keys(member)[0], split=split, **settings)
+def _measure(
+    member: Member, prepared: Prepared, state: TrainState, split: str
+) -> tuple[evaluation.Problem, evaluation.Curvature]:
+    problem = make_problem(member, prepared, state, split)
+    names = ("max_products", "tolerance", "num_probes", "trace_method")
+    settings = {name: member.config.curvature[name] for name in names}
+    return problem, evaluation.measure_curvature(problem, _keys(member)[0], split=split, **settings)
 
 
 def check_network(config, prepared: Prepared, states: TrainState) -> None:
@@ -151,22 +149,22 @@ def diagnostics_of_epoch(
     """
     settings, rest, rows = config.diagnostics, list(members), []
     for group in groups if _is_due(settings.every, prepared.plan, groups, at_end=True) else ():
-        own, rest = rest[: len(group.step)], rest[len(group.step) :]
+        of_group, rest = rest[: len(group.step)], rest[len(group.step) :]
         training = np.flatnonzero(~np.asarray(group.frozen))
         for split in settings.splits if len(training) else ():
-            examples = _spread(getattr(prepared.dataset, split), settings.examples)
-            batches = preparation.evaluation_batches(config, examples)
+            batches = preparation.evaluation_batches(
+                config, _spread(getattr(prepared.dataset, split), settings.examples)
+            )
             diagnosis, norms = evaluation.diagnose(
                 prepared.model.apply, prepared.objective.loss, group, batches=batches
             )
             for index in training:
                 of_member = jax.tree.map(lambda leaf: leaf[index], diagnosis)  # noqa: B023
-                if not all(np.isfinite(leaf).all() for leaf in (*of_member, norms[index])):
-                    continue
-                measured = evaluation.diagnosis_rows(of_member, split=split, num_bins=settings.num_bins)
-                if split == settings.splits[0]:
-                    measured.append(finite(Diagnostic("weight_norm", norms[index])))
-                rows += tagged(measured, **own[index].tags)
+                if all(np.isfinite(leaf).all() for leaf in (*of_member, norms[index])):
+                    measured = evaluation.diagnosis_rows(of_member, split=split, num_bins=settings.num_bins)
+                    if split == settings.splits[0]:
+                        measured.append(finite(Diagnostic("weight_norm", norms[index])))
+                    rows += tagged(measured, **of_group[index].tags)
     return rows
 
 
@@ -177,69 +175,35 @@ def _spread(split: Split, examples: int) -> Split:
     return Split(jax.tree.map(lambda leaf: leaf[chosen], split.x), split.y[chosen])
 
 
-def calibrate_members(members: Sequence[Member], predictions: Mapping[str, Predictions]) -> list[Calibration]:
-    """Calibration of members of the main job on val and test.
+def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[list[Row], dict[str, np.ndarray]]:
+    """Calibration rows of one member on val and test, and the search on val as search.npz holds it, {} without one.
 
-    Methods are those of config.evaluation.methods, or all, as far as they can be used after a member's training.
+    Methods are those of config.evaluation.methods, or the usual, as far as they can be used after its training.
 
-    Args:
-        members: Of one sweep.
-        predictions: Of each split, logits [examples, members, classes].
+    Raises:
+        RunError: a number is not finite.
     """
-    wrong = [None] * len(members)
-    for split, outputs in reversed(predictions.items()):  # the first split is the one that is named
-        for index in np.flatnonzero(~np.isfinite(outputs.logits).all(axis=(0, 2))):
-            wrong[index] = split
-    kept = [index for index, split in enumerate(wrong) if split is None]
-    own = {split: outputs._replace(logits=outputs.logits[:, kept]) for split, outputs in predictions.items()}
-    calibrated = iter(_calibrate([members[index] for index in kept], own) if kept else ())
-    return [Calibration([], {}, f"logits on {split} are not finite") if split else next(calibrated) for split in wrong]
-
-
-def _calibrate(members: Sequence[Member], predictions: Mapping[str, Predictions]) -> list[Calibration]:
-    """Calibration of members whose numbers are finite: one call makes the searches of all."""
-    options, val = members[0].config.evaluation, predictions["val"]
+    for split, (logits, *_) in predictions.items():
+        if not np.isfinite(logits).all():
+            raise RunError(f"logits on {split} are not finite")
+    options, (logits, labels, _) = member.config.evaluation, predictions["val"]
     count = round(options.max_temperature / options.temperature_step)
     settings = {
-        "gammas": np.asarray(options.gammas, np.float32),
-        "temperatures": (np.arange(1, count + 1) * options.temperature_step).astype(np.float32),
+        "gammas": np.float32(options.gammas),
+        "temperatures": np.float32(np.arange(1, count + 1) * options.temperature_step),
         "criteria": options.criteria,
         "num_bins": options.num_bins,
+        "trained_gamma": preparation.trained_gamma(member.config),
     }
-    logits = np.ascontiguousarray(np.moveaxis(val.logits, 1, 0))
-    mask = None if np.all(val.mask) else val.mask
     names = ("uncalibrated", *(options.methods or calibration.DEFAULT_METHODS))
-    methods = {n: method for n, method in calibration.METHODS.items() if n in names and method.takes(logits.shape[-1])}
-    searches = calibration.searched_members(methods, logits, val.labels, settings=settings, mask=mask)
-    fits, calibrated = [], []
-    for member, of_member, search in zip(members, logits, searches, strict=True):
-        own = {**settings, "trained_gamma": preparation.trained_gamma(member.config), "searches": search}
-        usable = calibration.usable(methods, own)
-        fits.append(calibration.fit_methods(usable, of_member, val.labels, settings=own, mask=mask))
-        rows = partial(calibration.fit_rows, fits[-1], n=len(val.labels))
-        calibrated.append(_with_rows(Calibration([], calibration.surfaces(search, own)), rows))
-    for split, outputs in predictions.items():
-        samples = (
-            calibration.Sample(
-                split,
-                outputs.labels,
-                [fitted.calibrated(outputs.logits[:, index]) for fitted in fits[index]],
-                member.keys["bootstrap"],
-                options.num_bins,
-                options.num_resamples,
-            )
-            for index, member in enumerate(members)
-        )
-        measured = calibration.measure_members(samples, options.metrics)
-        for index, (sample, numbers) in enumerate(measured):
-            pairs = calibration.comparisons(sample.calibrated, "nll") if split == "test" else ()
-            rows = partial(calibration.calibration_rows, sample, pairs, options.metrics, measured=numbers)
-            calibrated[index] = _with_rows(calibrated[index], rows)
-    return calibrated
-
-
-def _with_rows(calibrated: Calibration, rows: Callable[[], list[Row]]) -> Calibration:
-    try:
-        return calibrated if calibrated.error else calibrated._replace(rows=calibrated.rows + rows())
-    except RunError as error:
-        return Calibration([], {}, str(error))
+    known = calibration.usable(calibration.METHODS, settings).items()
+    methods = {name: method for name, method in known if name in names and method.takes(logits.shape[-1])}
+    searches = calibration.searched(methods, logits, labels, settings=settings)
+    fits = calibration.fit_methods(methods, logits, labels, settings=settings | {"searches": searches})
+    rows, resamples = calibration.fit_rows(fits, n=len(labels)), (options.num_bins, options.num_resamples)
+    for split, (logits, labels, _) in predictions.items():
+        calibrated = [fitted.calibrated(logits) for fitted in fits]
+        pairs = calibration.comparisons(calibrated, "nll") if split == "test" else ()
+        sample = calibration.Sample(split, labels, calibrated, member.keys["bootstrap"], *resamples)
+        rows += calibration.calibration_rows(sample, pairs, options.metrics)
+    return rows, calibration.surfaces(searches, settings)

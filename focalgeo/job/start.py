@@ -1,25 +1,84 @@
-"""Start: the parameters of another run's checkpoint in place of random ones, as config.start says."""
+"""Start: the manifest, by which a run goes on with the same config and data alone, and the parameters it begins with.
 
-import functools
-from collections.abc import Collection, Mapping, Sequence
+Those are random, or those of another run's checkpoint, as config.start says.
+"""
+
+import operator
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from focalgeo import records
+from focalgeo import losses, parallel, records, trees
 from focalgeo.config import SWEPT_FIELDS, member_name
-from focalgeo.job import say
+from focalgeo.job import provenance, say
 from focalgeo.job.preparation import Member, names_in
 from focalgeo.training import checkpoint, optimiser
-from focalgeo.types import InputError, PyTree, TrainState
+from focalgeo.types import Dataset, InputError, PyTree, TrainState, shown
 
 
-def described(config) -> dict[str, str]:
-    """Folder of the checkpoint that members start from -> its digest; {} without config.start.run."""
-    if config.start.run is None:
-        return {}
-    path = checkpoint.find(Path(config.start.run) / "checkpoints", config.start.step)
+def check_workdir(workdir: Path, config, shard: str | None) -> str:
+    """Whether a run starts "fresh" in `workdir` or goes on there ("resume").
+
+    Raises:
+        InputError: the folder holds something else, another config or another shard.
+    """
+    how = records.check_workdir(workdir, config.to_dict())
+    there = records.read_manifest(workdir).get("shard") if how == "resume" else shard
+    if there != shard:
+        parts = [f"shard {shown(part, most=24)}" if part else "all of the sweep" for part in (there, shard)]
+        raise InputError(f"{workdir} holds {parts[0]}, this run is {parts[1]}; choose another --workdir")
+    return how
+
+
+def begin(
+    workdir: Path,
+    how: str,
+    config,
+    dataset: Dataset,
+    members: Sequence[Member],
+    states: TrainState,
+    shard: str | None,
+) -> None:
+    """Write the manifest of a "fresh" run; of one that goes on, refuse other data than it began with.
+
+    Raises:
+        InputError: as well where `started` raises it, before anything is written.
+    """
+    if how == "resume":
+        began_with = records.read_manifest(workdir).get("data", {}).get("checksum")
+        if began_with != dataset.checksum:
+            raise InputError(
+                f"{dataset.name} has changed since the run in {workdir} began (checksum {shown(began_with, most=12)} "
+                f"there, {dataset.checksum[:12]} now); restore the data or choose another --workdir"
+            )
+        return
+    started(config, members, states)
+    splits = {name: len(getattr(dataset, name).y) for name in ("train", "val", "test")}
+    words = [word.encode(errors="replace").decode() for word in sys.argv[1:]]
+    manifest = {
+        "config": config.to_dict(),
+        **({"shard": shard} if shard else {}),
+        **({"start": _digest(config)} if config.start.run else {}),
+        "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": list(dataset.class_names), **splits},
+        "devices": [str(device.device_kind) for device in jax.devices()],
+        "processes": parallel.count(),
+        "loss_values": list(losses.hyperparameters(losses.FUNCTIONS[config.loss.name])),
+        "parameters": trees.size(states.params) // len(members),
+        **provenance.of_program(["python", "-m", "focalgeo.run", *words]),
+    }
+    records.write_manifest(workdir, manifest)
+
+
+def _source(config) -> Path:
+    return checkpoint.find(Path(config.start.run) / "checkpoints", config.start.step)
+
+
+def _digest(config) -> dict[str, str]:
+    """The folder of the checkpoint that members start from, and its digest."""
+    path = _source(config)
     return {str(path.relative_to(config.start.run)): checkpoint.digest(path)}
 
 
@@ -29,12 +88,12 @@ def begun(config, workdir: Path, members: Sequence[Member], states: TrainState) 
     Raises:
         InputError: as `started`; or what the workdir's run began with has changed since.
     """
-    before = records.read_manifest(workdir).get("start", {})
-    for name, digest in described(config).items():
-        if before.get(name, digest) != digest:
-            source = Path(config.start.run) / name
+    if config.start.run is not None:
+        ((name, digest),) = _digest(config).items()
+        source = Path(config.start.run) / name
+        if records.read_manifest(workdir).get("start", {}).get(name, digest) != digest:
             raise InputError(f"{source} has changed since the run in {workdir} began; choose another --workdir")
-        say(f"starting from {Path(config.start.run) / name}")
+        say(f"starting from {source}")
     return started(config, members, states)
 
 
@@ -48,67 +107,57 @@ def started(config, members: Sequence[Member], states: TrainState) -> TrainState
     Raises:
         InputError: the checkpoint cannot be had, or is of another network or optimiser.
     """
-    start = config.start
-    if start.run is None:
+    if config.start.run is None:
         return states
-    path, indices = checkpoint.find(Path(start.run) / "checkpoints", start.step), _places(start.run, members)
+    path, places, modules = _source(config), _places(config.start.run, members), config.start.modules
     read = checkpoint.read(path)
-    saved = {
-        part: jax.tree.map(lambda leaf: leaf[indices], read[part]) for part in ("params", "model_state", "opt_state")
-    }
-    modules = start.modules or tuple(states.params)
-    params = _parts(modules, states.params, saved["params"], path)
-    statistics = {
-        kind: _parts(set(modules) & own.keys(), own, saved["model_state"].get(kind, {}), path)
-        for kind, own in states.model_state.items()
-    }
-    opt_state = states.opt_state
-    if start.optimizer == "kept":
-        moments = optimiser.moments(opt_state)
-        kept = _fitted(
-            moments._asdict(), optimiser.moments(saved["opt_state"]) or {}, f"the optimiser's state in {path}"
-        )
-        opt_state = optimiser.with_moments(opt_state, moments._replace(**kept))
-    return states._replace(params=params, model_state=statistics, opt_state=opt_state)
+    parts = [read[part] for part in ("params", "model_state", "opt_state")]
+    params, statistics, opt_state = jax.tree.map(lambda leaf: leaf[places], parts)
+    for name in modules:
+        if name not in states.params:
+            raise InputError.of_choice("config.start.modules", name, states.params)
+
+    def taken(here: Mapping[str, PyTree], there: Mapping[str, PyTree]) -> dict[str, PyTree]:
+        return {
+            name: _fitted(part, there.get(name), f"{name} in {path}") if name in (modules or here) else part
+            for name, part in here.items()
+        }
+
+    statistics = {kind: taken(here, statistics.get(kind, {})) for kind, here in states.model_state.items()}
+    states = states._replace(params=taken(states.params, params), model_state=statistics)
+    if config.start.optimizer == "kept":
+        moments, there = optimiser.moments(states.opt_state), optimiser.moments(opt_state) or {}
+        moments = moments._replace(**_fitted(moments._asdict(), there, f"the optimiser's state in {path}"))
+        states = states._replace(opt_state=optimiser.with_moments(states.opt_state, moments))
+    return states
 
 
 def _places(run: str, members: Sequence[Member]) -> list[int]:
     """The number of each member's parameters among the members of the run."""
     manifest = records.read_manifest(Path(run))
     names, swept = names_in(manifest), manifest["config"].get("sweep", {})
-    fields = {axis: field.split(".") for axis, field in SWEPT_FIELDS.items() if swept.get(axis)}
+    fields = {axis: field for axis, field in SWEPT_FIELDS.items() if swept.get(axis)}
     places = []
     for member in members:
-        name = member_name({axis: functools.reduce(getattr, field, member.config) for axis, field in fields.items()})
+        name = member_name({axis: operator.attrgetter(field)(member.config) for axis, field in fields.items()})
         if name not in names:
             raise InputError(f"config.start.run is {run}: it has no member {name}; it has {', '.join(names[:3])}")
         places.append(names.index(name))
     return places
 
 
-def _parts(modules: Collection[str], here: Mapping[str, PyTree], there: Mapping[str, PyTree], path: Path) -> dict:
-    """The members' own parts, but those named as they are saved."""
-    for name in modules:
-        if name not in here:
-            raise InputError.of_choice("config.start.modules", name, here)
-    return {
-        name: _fitted(own, there.get(name), f"{name} in {path}") if name in modules else own
-        for name, own in here.items()
-    }
-
-
 def _fitted(here: PyTree, there: PyTree, what: str) -> PyTree:
     """What is saved, in the structure and dtypes of what the members have."""
-    shapes = [
+    saved, shapes = (
         {jax.tree_util.keystr(key): np.shape(leaf)[1:] for key, leaf in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (there, here)
-    ]
-    for key in shapes[0] | shapes[1]:
-        saved, own = (shape.get(key, "none") for shape in shapes)
-        if saved != own:
+    )
+    for key in saved | shapes:
+        shape, wanted = saved.get(key, "none"), shapes.get(key, "none")
+        if shape != wanted:
             raise InputError(
-                f"{what} does not fit: {key} has shape {saved} there, {own} here; set the same network and optimiser, "
-                "or name the parts that fit as config.start.modules"
+                f"{what} does not fit: {key} has shape {shape} there, {wanted} here; set the same network and "
+                "optimiser, or name the parts that fit as config.start.modules"
             )
-    leaves = zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True)
-    return jax.tree.unflatten(jax.tree.structure(here), [np.asarray(saved, own.dtype) for own, saved in leaves])
+    leaves = map(np.asarray, jax.tree.leaves(there), [leaf.dtype for leaf in jax.tree.leaves(here)])
+    return jax.tree.unflatten(jax.tree.structure(here), leaves)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import evaluation, losses, parallel, records
-from focalgeo.job import interruption, measurement, preparation, say, start
+from focalgeo.job import measurement, preparation, process, say, start
 from focalgeo.job.preparation import Member, Pipeline, Prepared
 from focalgeo.rows import Row, Scalar
 from focalgeo.training import checkpoint, loop
@@ -26,15 +26,17 @@ def train(
 
     states: as training begins, where there is no checkpoint to go on from. predict: of `make_prediction`.
     """
-    began, folder, held = time.perf_counter(), workdir / "checkpoints", []
+    began, folder, begins_with = time.perf_counter(), workdir / "checkpoints", states
 
     def restore() -> tuple:
+        nonlocal begins_with
         newest = checkpoint.restore_latest(folder, states)
-        held.append(newest or checkpoint.Checkpoint(start.begun(config, workdir, members, states), {}))
-        return held[0][1:]
+        newest = newest or checkpoint.Checkpoint(start.begun(config, workdir, members, states), {})
+        begins_with = newest.state
+        return newest[1:]
 
     sums, at_once = parallel.broadcast("checkpoint", restore)
-    begins_with = parallel.from_first(held[0].state if held else states)
+    begins_with = parallel.from_first(begins_with)
     first = int(np.max(begins_with.step))
     records.replace_rows(workdir, [], where=lambda row: (row.step or 0) > first)  # these are made again
     pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(members))
@@ -47,7 +49,7 @@ def train(
         made = made._replace(at_once=at_once)
         parallel.broadcast("saved", lambda: checkpoint.save(folder, made, keep=config.checkpoint.keep))
 
-    with interruption.deferred_signals() as interrupted:
+    with process.deferred_signals() as interrupted:
         outcome = loop.run(
             checkpoint.Checkpoint(begins_with, sums),
             program,
@@ -62,19 +64,16 @@ def train(
             save=save,
             interrupted=interrupted,
         )
-    if config.optimizer.select == "best_val":
-        outcome = outcome._replace(state=_best_states(program, outcome.state, config.optimizer.epochs, predict_val))
+    if config.optimizer.select == "best_val":  # the last epoch may be the best
+        groups, epochs = program.states(program.place(outcome.state)), config.optimizer.epochs
+        groups = [
+            loop.with_best(group._replace(best=loop.best_after_epoch(group, epochs, predict_val(group))))
+            for group in groups
+        ]
+        state = jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(groups))
+        outcome = outcome._replace(state=state)
     compiled_in = outcome.compile_seconds and outcome.compile_seconds + chosen_in  # 0: nothing was left to train
     return outcome._replace(compile_seconds=compiled_in), at_once
-
-
-def _best_states(program: parallel.Program, states: TrainState, epoch: int, predict: Callable) -> TrainState:
-    """The states of all members at their best epoch, of which the last is one."""
-    groups = [
-        loop.with_best(group._replace(best=loop.best_after_epoch(group, epoch, predict(group))))
-        for group in program.states(program.place(states))
-    ]
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(groups))
 
 
 def choose_program(
@@ -90,28 +89,28 @@ def choose_program(
 
     at_once: 0 asks config.sweep.at_once, and where that is 0 too, the clock.
     """
-    members = len(state.step)
-    shared = parallel.replicated(pipeline.resident)  # once for all programs
-    make = functools.partial(
-        parallel.make_program, members_step(prepared, pipeline), shared=shared, fetch=pipeline.fetch
-    )
+    members, shared = len(state.step), parallel.replicated(pipeline.resident)  # once for all programs
+    step = members_step(prepared, pipeline)
     number = at_once or math.gcd(config.sweep.at_once, members) * bool(config.sweep.at_once)  # a shard may be smaller
-    numbers = [number] if number else candidates(members, parallel.device_count())
-    programs = {number: make(at_once=number) for number in numbers}
-    if len(numbers) == 1:
-        return programs[numbers[0]], numbers[0]
+    programs = {
+        number: parallel.make_program(step, at_once=number, shared=shared, fetch=pipeline.fetch)
+        for number in ([number] if number else candidates(members, parallel.device_count()))
+    }
+    if len(programs) == 1:
+        ((number, program),) = programs.items()
+        return program, number
     batch, free, seconds = next(pipeline.specs(0, 0)), parallel.free_memory(), {}
     states = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))  # what a step takes, and what it gives
     temporary = -parallel.all_min("bytes of a member's step", -programs[1].temporary(state, batch))
-    for number in numbers:
+    for number, program in programs.items():
         if number > 1 and free is not None and states + number * temporary > free:
             continue
-        step, groups = programs[number].step, programs[number].place(state)
+        groups = program.place(state)
         for call in range(4):
             if call == 1:  # compiled by now
                 jax.block_until_ready(groups)
                 began = time.perf_counter()
-            groups = step(groups, batch)[0]
+            groups = program.step(groups, batch)[0]
         jax.block_until_ready(groups)
         seconds[number] = (time.perf_counter() - began) / 3
     times = ", ".join(f"{number} at once {1e3 * took / members:.3g} ms" for number, took in seconds.items())
@@ -135,10 +134,9 @@ def candidates(members: int, devices: int = 1) -> list[int]:
     The middle is one on each device where that divides them: then no convolution is grouped and no sum is over devices.
     Else it is the number nearest to the root of all.
     """
-    divisors = [number for number in range(1, members + 1) if members % number == 0]
-    middle = min(divisors, key=lambda number: abs(number - members**0.5))
-    middle = devices if devices > 1 and members % devices == 0 else middle
-    return sorted({1, middle, members}, reverse=True)
+    divisors = (number for number in range(1, members + 1) if members % number == 0)
+    nearest = min(divisors, key=lambda number: abs(number - members**0.5))
+    return sorted({1, nearest if devices == 1 or members % devices else devices, members}, reverse=True)
 
 
 def make_prediction(config, model: Model) -> Callable[[Split, TrainState], Predictions]:
@@ -197,11 +195,11 @@ def make_validation(
             predicted = predict(states)
             per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(states.loss_values)))
             right = predicted.logits.argmax(-1) == predicted.labels[:, None]
-            for frozen, *means in zip(np.asarray(states.frozen), per_example.mean(1), right.mean(0), strict=True):
-                tags = next(rest).tags
-                if np.isfinite(means[0]) and not frozen:
-                    named = zip(("loss", "accuracy"), map(float, means), strict=True)
-                    rows += [Scalar(name, mean, len(right), "val", **tags) for name, mean in named]
+            means = zip(np.asarray(states.frozen), per_example.mean(1).tolist(), right.mean(0).tolist(), rest)  # noqa: B905
+            for frozen, mean, accuracy, member in means:
+                if math.isfinite(mean) and not frozen:
+                    for name, value in (("loss", mean), ("accuracy", accuracy)):
+                        rows.append(Scalar(name, value, len(right), "val", **member.tags))
         rows += measurement.diagnostics_of_epoch(config, prepared, members, groups)
         return rows + measurement.curvature_of_epoch(config, prepared, members, groups)
 

@@ -3,7 +3,7 @@
 The methods and metrics of a page are those of the manifest: a new one needs nothing here.
 """
 
-from focalgeo.report import figures, primitives, style, sweep
+from focalgeo.report import figures, style, sweep
 from focalgeo.report.calibration import results_text
 from focalgeo.report.figures import reliability
 from focalgeo.report.page import write_report

@@ -65,7 +65,6 @@ from focalgeo.types import InputError
 _LEVEL = 0.05  # two-sided, of one difference alone
 _ROUNDING = 1e-4  # of the whole: float32 says nothing of a difference below
 _MOST_TILES = 4
-_MEANS = {"nll": "NLL", "entropy": "Entropy", "true_class_probability": "True class's probability"}
 _ESTIMATORS = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
 _PARTS = (
     ("whole", "Whole", "sum of the two parts"),
@@ -200,12 +199,11 @@ def _method_sections(run: Run) -> list[Section]:
 
 
 def _training_sections(rows: Sequence[Row]) -> list[Section]:
-    titles = {"loss": "Loss", "accuracy": "Accuracy", "learning_rate": "Learning rate"}
-    courses = [(f"training_{name}", title, figures.course(rows, name)) for name, title in titles.items()]
+    courses = [(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()]
     epoch = next((row.value for row in select(rows, Scalar, name="selected_epoch")), None)
     batches = batches_of_row(select(rows, Scalar, name="loss", split="train"))
     rows = in_training(rows)
-    means = [(f"diagnostics_{name}", title, figures.outcomes(rows, name)) for name, title in _MEANS.items()]
+    means = [(f"diagnostics_{name}", title, figures.outcomes(rows, name)) for name, (title, _) in figures.MEANS.items()]
     if norms := select(rows, Diagnostic, name="weight_norm"):
         drawn = figures.courses({"": (norms, "ink", "-")}, "epoch", "‖W‖, Frobenius norm")
         means.append(("diagnostics_weight_norm", "Norm of the last layer's weights", drawn))

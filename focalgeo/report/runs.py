@@ -133,10 +133,9 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         if _shared(manifest) != _shared(manifests[0]) or "calibration" in manifest:
             raise InputError(f"{folder} is no part of the sweep of {folders[0]}: config or data differ; leave it out")
         own = records.read_rows(folder)
-        for member in {sweep.axis_values(row) for row in select(own, Seconds, phase="evaluate")}:
+        for member in {sweep.member_text(row) for row in select(own, Seconds, phase="evaluate")}:
             if members.setdefault(member, folder) is not folder:
-                what = ", ".join(f"{name} {value}" for name, value in member)
-                raise InputError(f"{folder} and {members[member]} both hold the run with {what}; leave one of them out")
+                raise InputError(f"{folder} and {members[member]} both hold the run with {member}; leave one out")
         # Wall times of members together are no member's: they say of which workdir they are.
         rows += [row if row.seed is not None else replace(row, run=folder.name) for row in own]
     swept = [manifest["config"]["sweep"] for manifest in manifests]

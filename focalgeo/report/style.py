@@ -1,15 +1,21 @@
-"""One look for all pages: colours, figures as text that is the same each time, and numbers as they are printed."""
+"""One look for all pages: colours, figures as text that is the same each time, numbers, and four shapes.
+
+Every figure is built of a course with its errors, bars over bins, a histogram, and intervals. Each draws arrays into
+`ax`, in colours that are names of `COLOURS` or matplotlib's own, within `styled()`.
+"""
 
 import hashlib
 import io
-import math
 import unicodedata
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.style
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 # Okabe and Ito's palette, safe for colour-blind readers. On the page each colour becomes a CSS variable of its name.
 COLOURS = {
@@ -36,6 +42,7 @@ _STYLE = {
     "axes.axisbelow": True,
     "axes.edgecolor": COLOURS["muted"],
     "axes.facecolor": "none",
+    "axes.formatter.useoffset": False,
     "axes.grid": True,
     "axes.labelcolor": COLOURS["ink"],
     "axes.linewidth": 0.8,
@@ -45,7 +52,6 @@ _STYLE = {
     "axes.titlelocation": "left",
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
-    "axes.unicode_minus": True,
     "figure.constrained_layout.use": True,
     "figure.facecolor": COLOURS["paper"],
     "font.sans-serif": ["DejaVu Sans"],
@@ -68,6 +74,8 @@ _STYLE = {
     "xtick.labelsize": 8.5,
     "ytick.labelsize": 8.5,
 }
+_MOST_ENTRIES, _LETTERS_OF_TWO = 24, 30  # of a legend; of an entry of which two stand beside each other
+_MOST_MARKS = 60  # of a course, up to which each of its points is marked
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MINUS = str.maketrans("-", "−")
 _LARGE = 1e12  # from which a number is shown with a power of ten
@@ -93,22 +101,14 @@ def to_svg(figure: Figure, name: str = "focalgeo") -> str:
     buffer = io.StringIO()
     with styled(), matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of glyphs that no font has, and names too long for the layout
-        canvas, dpi = FigureCanvasSVG(figure), figure.dpi
-        if engine := figure.get_layout_engine():
-            engine.execute(figure)  # measures letters on that canvas, which changes the dpi
-            figure.set_layout_engine("none")
-            figure.dpi = dpi
-        # savefig would draw all of it once for the layout before it draws it.
-        canvas.print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return "\n".join(printable(line.rstrip(" \t")) for line in buffer.getvalue().split("\n"))
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    return printable(buffer.getvalue(), but="\n")
 
 
-def printable(text: str) -> str:
+def printable(text: str, but: str = "") -> str:
     """Return a text in which each character that has no shape of its own is an escape, as in a Python text."""
-    if text.isprintable():
-        return text
-    hidden = {letter for letter in text if unicodedata.category(letter) in _HIDDEN} - set(_JOINERS)
-    return "".join(letter.encode("unicode_escape").decode() if letter in hidden else letter for letter in text)
+    hidden = {letter for letter in set(text) if unicodedata.category(letter) in _HIDDEN} - {*_JOINERS, *but}
+    return text.translate({ord(letter): letter.encode("unicode_escape").decode() for letter in hidden})
 
 
 def short(text: str, most: int = 64) -> str:
@@ -121,31 +121,27 @@ def short(text: str, most: int = 64) -> str:
 
 def significant(value: float, digits: int = 4) -> str:
     """Return `value` with `digits` significant digits, never in e-notation: 1,234, 0.01235, −3.2 × 10⁻⁷."""
+    mantissa, power = f"{value:.{digits - 1}e}".split("e")
     if value == 0:
         return "0"
-    exponent = math.floor(math.log10(abs(value)))
-    if -4 <= exponent < 7:
-        return f"{value:,.{max(digits - 1 - exponent, 0)}f}".translate(_MINUS)
-    mantissa, power = f"{value:.{digits - 1}e}".split("e")
+    if -4 <= int(power) < 7:
+        return f"{value:,.{max(digits - 1 - int(power), 0)}f}".translate(_MINUS)
     return f"{mantissa.translate(_MINUS)} × 10{str(int(power)).translate(_SUPERSCRIPTS)}"
-
-
-def power_of_ten(value: float) -> str:
-    """Return the power of ten nearest to a value above 0: 0.001 -> 10⁻³."""
-    return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPTS)}"
-
-
-def plain(value: float) -> str:
-    """Return a number without needless zeros: 0.05, 1, 3,000."""
-    if 1e-4 <= abs(value) < _LARGE:
-        return f"{value:,.6f}".rstrip("0").rstrip(".").translate(_MINUS)
-    return significant(value, 2)
 
 
 def rounded(value: float, digits: int = 4) -> str:
     """Return a number with so many significant digits and without needless zeros: 1.695, 0.8."""
-    text = significant(value, digits)
-    return text.rstrip("0").rstrip(".") if "." in text and "×" not in text else text
+    return _trimmed(significant(value, digits))
+
+
+def plain(value: float) -> str:
+    """Return a number without needless zeros: 0.05, 1, 3,000."""
+    return _trimmed(fixed(value, 6)) if abs(value) >= 1e-4 else rounded(value, 2)
+
+
+def _trimmed(text: str) -> str:
+    number, times, power = text.partition(" × ")
+    return (number.rstrip("0").rstrip(".") if "." in number else number) + times + power
 
 
 def fixed(value: float, digits: int) -> str:
@@ -169,3 +165,107 @@ def ends(low: float, high: float, *, steps: int = 5) -> str:
     """Return an interval in brackets, with as many decimals as make its width so many steps of the last."""
     digits = next((digits for digits in range(7) if (high - low) * 10**digits >= steps), 7)
     return interval(low, high, digits=digits)
+
+
+def new_axes(width: float = 4.1, height: float = 3.2) -> Axes:
+    """Return the axes of a new figure of so many inches, without pyplot and its global state."""
+    return Figure(figsize=(width, height)).subplots()
+
+
+def _colour(name: Any) -> Any:
+    return COLOURS.get(name, name)
+
+
+def bands(
+    ax: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+    *,
+    colour: Any = "blue",
+    label: str | None = None,
+    linestyle: str = "-",
+) -> None:
+    """Draw y against x, each point marked where they are few, and from `low` to `high` a bar at each x."""
+    colour, marker = _colour(colour), "o" if len(x) <= _MOST_MARKS else None
+    ax.plot(x, y, color=colour, label=label, linestyle=linestyle, marker=marker)
+    if low is not None:
+        ax.vlines(x, low, high, color=colour, linewidth=2.4, alpha=0.55)
+
+
+def bars(
+    ax: Axes,
+    edges: Sequence[Sequence[float]],
+    heights: Sequence[float],
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+    *,
+    colour: Any = "blue",
+    label: str | None = None,
+) -> None:
+    """Draw a bar over each bin of edges (lower, upper), and from `low` to `high` its 95% interval."""
+    lower, upper = np.asarray(edges)
+    ax.bar(lower, heights, 0.92 * (upper - lower), align="edge", color=_colour(colour), alpha=0.5, label=label)
+    if low is not None:
+        look = {"color": COLOURS["ink"], "linewidth": 1.8, "zorder": 3, "label": f"95% interval of {label}"}
+        ax.vlines((lower + upper) / 2, low, high, **look)
+
+
+def histogram(
+    ax: Axes,
+    edges: Sequence[Sequence[float]],
+    heights: Sequence[float],
+    errors: Sequence[float] | None = None,
+    *,
+    colour: Any = "blue",
+    label: str | None = None,
+) -> None:
+    """Draw the outline of a histogram, whose bins that are missing are empty, and one error above and below a band."""
+    (lower, upper), colour = np.asarray(edges), _colour(colour)
+    ax.hist(lower, np.unique(edges), weights=heights, histtype="step", color=colour, linewidth=1.4, label=label)
+    low, high = (0, heights) if errors is None else (heights - errors, 2 * errors)
+    ax.bar(lower, high, upper - lower, low, align="edge", color=colour, alpha=0.2, linewidth=0)
+
+
+def intervals(
+    ax: Axes,
+    places: Any,
+    values: Any,
+    low: Any,
+    high: Any,
+    *,
+    colour: Any = "blue",
+    filled: Any = True,
+    label: str | None = None,
+) -> None:
+    """Draw estimates as points, filled or hollow, on horizontal intervals at these heights; numbers or arrays."""
+    inside = np.where(filled, _colour(colour), COLOURS["paper"]).tolist()
+    ax.hlines(places, low, high, color=_colour(colour), linewidth=2)
+    ax.scatter(values, places, 30, inside, edgecolors=_colour(colour), zorder=3, label=label)
+    ax.grid(visible=False, axis="y")
+
+
+def zero_line(ax: Axes) -> None:
+    """Draw a line at 0."""
+    ax.axvline(0, color=COLOURS["ink"], linewidth=1)
+
+
+def legend(ax: Axes, *, columns: int = 2, title: str | None = None, loc: str = "outside upper left") -> None:
+    """Write the legend of the axes beside them, with as many entries as it has room for, evenly spread."""
+    handles, labels = ax.get_legend_handles_labels()
+    every = -(-len(handles) // _MOST_ENTRIES) or 1
+    columns = 1 if max(map(len, labels), default=0) > _LETTERS_OF_TWO else columns
+    ax.figure.legend(handles[::every], labels[::every], loc=loc, ncols=columns, title=title)
+
+
+def logarithmic_ticks(ax: Axes, axis: str) -> None:
+    """Make axis "x" or "y" logarithmic, with a few ticks whatever its length."""
+    ax.set(**{f"{axis}scale": "log"})
+    ax.autoscale(axis=axis)
+    ticks = getattr(ax, f"{axis}axis")
+    low, high = ticks.get_view_interval()
+    subdivisions = (1,) if high >= 100 * low else (1, 2, 5) if high >= 5 * low else range(1, 10)
+    ticks.set_major_locator(LogLocator(subs=subdivisions))
+    ticks.set_major_formatter(lambda value, _: plain(value))
+    ticks.set_minor_formatter("")

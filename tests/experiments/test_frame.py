@@ -61,6 +61,10 @@ def test_pairs_are_by_seed_over_those_that_both_have():
     np.testing.assert_allclose(numbers.change(one, other, "ece").mean, (0.1 + 0.4) / 2)
     assert not len(numbers.column(one, "absent"))
     assert list(numbers.column(one, "ece", seed=0)) == [0.1]
+    levels = numbers.levels(pd.concat([one, other]), "seed", "ece")
+    assert levels == {
+        seed: numbers.interval(values) for seed, values in enumerate(([0.1, 0.0], [0.3], [0.5, 0.1], [9.0]))
+    }
 
 
 def test_slopes_and_ratios_are_those_of_a_known_curve():
@@ -108,8 +112,9 @@ def test_tables_have_means_and_changes():
     columns = {"ece": numbers.Number("ECE, %", 100)}
     means = numbers.means_table(["loss"], {"a": one, "b": other}, columns)
     assert means.splitlines()[2:] == ["| a | 3 | 20 (0 to 44.8) |", "| b | 3 | 0 (0 to 0) |"]
-    changes = numbers.changes_table(["loss", "T"], {("a", "1"): one}, other, columns)
-    assert changes.splitlines()[-1] == "| a | 1 | +20 (-4.84 to +44.8) |"
+    groups = {("a", "1"): one, ("b", "2"): other}
+    changes = numbers.table(["loss", "T"], groups, {"seeds": len} | numbers.changes(columns, other))
+    assert changes.splitlines()[2:] == ["| a | 1 | 3 | +20 (-4.84 to +44.8) |", "| b | 2 | 3 |  |"]
 
 
 def test_what_is_drawn_leaves_out_bars_that_are_unknown():

@@ -8,10 +8,10 @@ import pytest
 
 from experiments import (
     bounds,
-    curvature_of_losses,
     jobs,
     learned_gamma,
     map_and_matrix,
+    numbers,
     question,
     sharpness_aware,
     switch,
@@ -124,8 +124,8 @@ def test_a_partial_rank_correlation_is_that_of_the_textbook():
     points[:, 1] -= points[:, 2]
     r01, r02, r12 = pd.DataFrame(points).corr("spearman").to_numpy()[[0, 0, 1], [1, 2, 2]]
     expected = (r01 - r02 * r12) / np.sqrt((1 - r02**2) * (1 - r12**2))
-    assert curvature_of_losses.partial_rank_correlation(points) == pytest.approx(expected)
-    assert np.isnan(curvature_of_losses.partial_rank_correlation(points[:, [0, 1, 0]]))
+    assert numbers.partial_rank_correlation(points) == pytest.approx(expected)
+    assert np.isnan(numbers.partial_rank_correlation(points[:, [0, 1, 0]]))
 
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1, SHOWS), (-1, NOT)])
