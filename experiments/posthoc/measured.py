@@ -89,7 +89,7 @@ def scores(log_probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 def method_names() -> list[str]:
     """The methods that can be fitted without knowing how a network was trained, plainest first, and the joint fit."""
-    return [*calibration.usable(calibration.METHODS, {}), JOINT]
+    return [*calibration.usable(calibration.METHODS, {}, 100), JOINT]
 
 
 @jax.jit

@@ -16,7 +16,7 @@ from jaxtyping import Bool
 from focalgeo import checks
 from focalgeo.calibration import maps, newton
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, nll_of
-from focalgeo.types import Array, InputError
+from focalgeo.types import Array
 
 GAMMA_BRACKET = (-0.9, 20.0)
 TEMPERATURE_BRACKET = (0.01, 100.0)
@@ -123,8 +123,6 @@ def temperature_score_test(logits: Logits, labels: Labels, mask: Mask = None) ->
 
     Source: Rao, Proc. Camb. Phil. Soc. 44 (1948), the score test; 1 / T is the slope of Cox, Biometrika 45 (1958).
     """
-    if checks.is_traced(logits, labels, mask):
-        raise InputError("logits, labels or mask are traced: the score test is made on the host, outside jit")
     return score_test(*checks.predicted_logits(logits, labels, mask))
 
 
@@ -179,7 +177,7 @@ def focal_fit(logits, labels, weight, alone) -> CalibrationFit:
     low, high = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)]).T.astype(logits.dtype)
     tolerance = _GAIN[logits.dtype.name]
     start = jnp.stack([alone.gamma, jnp.log(alone.temperature)])
-    points = jnp.clip(start + _STARTS.astype(logits.dtype), low, high)
+    points = jnp.clip(start[None] + _STARTS.astype(logits.dtype), low[None], high[None])
     values = jax.lax.map(objective, points)
     best = jnp.argmin(values.at[0].add(-tolerance))  # the temperature alone, where none is better by more
     found = newton.box_descent(objective, points[best], values[best], low, high, tolerance=tolerance)

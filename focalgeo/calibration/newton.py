@@ -33,11 +33,10 @@ _CONVERGED = 100  # times that; in float32 an objective of 4 nats is not known b
 
 
 class Root(NamedTuple):
-    """A root, whether the search for it converged, and the steps that it took."""
+    """A root, and whether the search for it converged."""
 
     point: Points
     converged: Bool[Array, "*batch"]
-    steps: Int[Array, ""]
 
 
 class _Bracket(NamedTuple):
@@ -89,7 +88,7 @@ def newton_in_bracket(
 
     state = _Bracket(start, low, high, jnp.ones(start.shape, bool), jnp.zeros((), jnp.int32))
     state = jax.lax.while_loop(lambda s: jnp.any(s.moving) & (s.step < _MOST_STEPS), advance, state)
-    return Root(state.point, ~state.moving, state.step)
+    return Root(state.point, ~state.moving)
 
 
 def implicit_step(root: Points, value: Points, slope: Points) -> Points:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from focalgeo import calibration, checks
-from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, fast_search, grid_search, search
+from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, fast_search, grid_search, line_search, search
 from focalgeo.calibration.search import GridSearch, plain_surfaces
 from focalgeo.types import InputError
 
@@ -173,6 +173,29 @@ def test_mask_drops_examples_whatever_they_hold():
     expected = grid_search(logits[keep], labels[keep], (0.0, 1.0), (0.5, 1.0))
     for left, right in zip(got, expected, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-5)
+
+
+@pytest.mark.parametrize("criterion", ["ece", "nll"])
+def test_line_runs_through_the_two_fits_and_its_points_are_the_grids(criterion):
+    logits, labels = predictions(500)
+    gammas, temperatures = (0.0, -0.5, 1.0, 5.0), np.arange(0.25, 4, 0.25)
+    found = line_search(logits, labels, gammas, temperatures, criterion=criterion)
+    ends = [grid_search(logits, labels, [g], temperatures, criterion=criterion).temperature for g in (-0.5, 5.0)]
+    np.testing.assert_allclose(found.temperatures, ends[0] + (np.array(gammas) + 0.5) / 5.5 * (ends[1] - ends[0]), 1e-6)
+    for i, gamma in enumerate(gammas):
+        point = grid_search(logits, labels, [gamma], [found.temperatures[i]], criterion=criterion)
+        np.testing.assert_allclose(found.ece[i], point.ece[0, 0], atol=1e-6)
+        np.testing.assert_allclose(found.nll[i], point.nll[0, 0], atol=1e-6)
+    values = found.nll if criterion == "nll" else found.ece
+    assert found.value == values.min()
+    best = gammas.index(float(found.gamma))
+    assert (found.value, found.temperature) == (values[best], found.temperatures[best])
+
+
+def test_ties_of_a_line_go_to_the_temperature_nearest_one():
+    logits, labels = np.zeros((4, 2), np.float32), np.array([0, 0, 1, 1])
+    found = line_search(logits, labels, (1.0, 0.0), (3.0, 1.0))
+    assert (found.gamma, found.temperature) == (0, 1)
 
 
 @pytest.mark.parametrize(
