@@ -26,6 +26,7 @@ _GOLDEN = 0.6180339887498949
 _MOST_DESCENTS = 60
 _SMALLEST = 2**-12  # share of a step that is tried
 _FLATTEST = 1e-6  # share of the largest curvature that every direction is given
+_FLAT = 1e-15  # curvature of a plane: float32 holds its square
 _MOST_PRODUCTS = 200  # with the curvature, in one step
 _RESIDUAL = 0.03  # of a step's linear system, relative: steps are then nearly Newton's, at a third of the products
 _GAIN = {"float32": 1e-8, "float64": 1e-14}  # nats: no further step where the last promised less
@@ -212,9 +213,10 @@ def box_descent(
         size = jnp.abs(a * d - b * b)
         scale = jnp.sqrt(jnp.maximum(a * a + 2 * b * b + d * d + 2 * size, tiny))
         a, b, d = (a * a + b * b + size) / scale, b * (a + d) / scale, (b * b + d * d + size) / scale
-        a, d = a + _FLATTEST * (a + d), d + _FLATTEST * (a + d)
+        least = _FLATTEST * (a + d) + _FLAT
+        a, d = a + least, d + least
         rows = jnp.stack([jnp.stack([d, -b]), jnp.stack([-b, a])])
-        step = -matmul(rows, slope) / jnp.maximum(a * d - b * b, tiny)
+        step = -matmul(rows, slope) / (a * d - b * b)
         return step, -0.5 * matmul(slope, step)
 
     inside = lambda point: jnp.clip(point, low, high)  # noqa: E731
