@@ -50,7 +50,7 @@ TEMPERATURES = (0.01 * np.arange(1, 501)).astype(np.float32)
 EXAMPLES = 5000  # of the training split, and of each that is diagnosed
 DIAGNOSED = ("ce", "fl1", "fl2", "fl3")  # on images: experiments/during_training
 DIAGNOSTICS = {"diagnostics.every": 1, "diagnostics.splits": ("train", "test"), "diagnostics.examples": EXAMPLES}
-MEANS = ("nll", "entropy", "true_class_probability", "gradient_norm")
+MEANS = ("nll", "entropy", "true_class_probability", "gradient_norm", "error", "ece")
 IMAGES = 100  # of the test split at even distances, the same for every loss
 
 
@@ -222,30 +222,36 @@ def diagnosed(rows: list) -> dict[str, Any]:
     """
     rows = [row for row in rows if row.epoch is not None]
     measured, splits = select(rows, Diagnostic), DIAGNOSTICS["diagnostics.splits"]
-    values = {(row.split, row.name, row.outcome, row.epoch): row.value for row in measured}
     epochs = sorted({row.epoch for row in measured})
+    curves: dict[tuple, dict[float, float | None]] = {}
+    for row in measured:
+        name = " ".join(filter(None, (row.name, row.outcome)))
+        curves.setdefault((row.split, name), dict.fromkeys(epochs))[row.epoch] = row.value
     bins: dict[tuple, list] = {}
     for row in (*select(rows, ReliabilityBin, name="reliability", method=None), *select(rows, HistogramBin)):
         numbers = [row.value] if isinstance(row, HistogramBin) else [row.share, row.confidence, row.value]
         bins.setdefault((row.name, row.split, row.epoch), []).append([row.lower, row.upper, *numbers])
+    for split, epoch in product(splits, epochs):
+        share, confidence, right = np.array(bins["reliability", split, epoch]).T[2:]
+        for name, gaps in (("error", 1 - right), ("ece", abs(right - confidence))):
+            curves.setdefault((split, name), {})[epoch] = float(share @ gaps)
 
     def of_splits(name: str) -> dict[str, dict[str, list]]:
         whens = (epochs[0], epochs[len(epochs) // 2], epochs[-1])
         return {split: {f"{epoch:g}": bins[name, split, epoch] for epoch in whens} for split in splits}
 
-    means: dict[str, dict[str, list]] = {}
-    for split in splits:
-        for name, outcome in product(MEANS, (None, "correct", "wrong")):
-            curve = [values.get((split, name, outcome, epoch)) for epoch in epochs]
-            means.setdefault(split, {})[f"{name} {outcome}" if outcome else name] = curve
-        every = [np.array(bins["reliability", split, epoch]).T[2:] for epoch in epochs]
-        means[split]["error"] = [float(share @ (1 - right)) for share, _, right in every]
-        means[split]["ece"] = [float(share @ abs(right - confidence)) for share, confidence, right in every]
     return {
-        "examples": {split: select(rows, Diagnostic, name="nll", split=split, outcome=None)[0].n for split in splits},
+        "examples": {row.split: row.n for row in measured if row.name == "nll" and row.outcome is None},
         "epochs": epochs,
-        "weight_norm": [row.value for row in select(rows, Diagnostic, name="weight_norm")],
-        "means": means,
+        "weight_norm": list(curves[None, "weight_norm"].values()),
+        "means": {
+            split: {
+                name: list(curve.values())
+                for (of, name), curve in curves.items()
+                if of == split and name.partition(" ")[0] in MEANS
+            }
+            for split in splits
+        },
         "reliability": of_splits("reliability"),
         "histograms": {name: of_splits(f"{name}_histogram") for name in ("gradient_norm", "true_class_probability")},
     }

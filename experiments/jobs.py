@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from experiments.question import HERE, Job
 from focalgeo import parallel, records
-from focalgeo.config import default_config, load_config, with_values
+from focalgeo.config import load_config, with_values
 from focalgeo.job import check_config, preparation
 from focalgeo.job.preparation import make_members
 from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
@@ -111,23 +112,15 @@ def members(rows: list, tags: Mapping[str, str]) -> Iterator[tuple[dict[str, Any
     return ((dict(zip(tags, values, strict=True)), own) for values, own in every.items())
 
 
-def load(config: str):
-    """A config by its file and words, "configs/cifar.py:small,ce"."""
+def load(config: str, fields: Mapping[str, Any] = {}) -> ConfigDict:
+    """A config by its file and words, "configs/cifar.py:small,ce", with other values of some fields."""
     path, _, words = config.partition(":")
-    return load_config(ROOT / path, words)
+    return with_values(load_config(ROOT / path, words), fields)
 
 
-def config_of(workdir: Path):
+def config_of(workdir: Path) -> FrozenConfigDict:
     """The checked config of a job, from its manifest."""
-
-    def fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-        for name, value in config.items():
-            if isinstance(value, Mapping):
-                yield from fields(value, f"{prefix}{name}.")
-            else:
-                yield f"{prefix}{name}", tuple(value) if isinstance(value, list) else value
-
-    return check_config(with_values(default_config(), dict(fields(records.read_manifest(workdir)["config"]))))
+    return check_config(ConfigDict(records.read_manifest(workdir)["config"]))
 
 
 def networks(workdir: Path) -> dict[tuple[float, int], Any]:
@@ -173,9 +166,14 @@ def numbers(rows: list) -> Iterator[tuple[str, float]]:
 
 def operations(config: str, fields: Mapping[str, Any]) -> float:
     """Floating-point operations of a training step of one run on one device, as XLA counts them."""
-    prepared, states, batch = ready(check_config(with_values(load(config), dict(fields))))
+    prepared, states, batch = ready(check_config(load(config, fields)))
     alone = jax.vmap(prepared.step, in_axes=None, axis_name=parallel.AXIS, axis_size=1)
-    return float(jax.jit(alone).lower(member_state(states, 0), batch).compile().cost_analysis()["flops"])
+    return flops(alone, member_state(states, 0), batch)
+
+
+def flops(function: Callable, *arguments: Any) -> float:
+    """Floating-point operations of a call, as XLA counts them."""
+    return float(jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"])
 
 
 def ready(config) -> tuple[preparation.Prepared, TrainState, Batch]:

@@ -307,6 +307,15 @@ def changes(numbers: Mapping[str, Number], base: pd.DataFrame) -> Columns:
     return {number.title: partial(cell, name=name, number=number) for name, number in numbers.items()}
 
 
+def ratios(numbers: Mapping[str, Number], base: pd.DataFrame) -> Columns:
+    """Geometric means of ratios to the base, less 1, in %, paired by seed."""
+
+    def cell(runs: pd.DataFrame, name: str) -> str:
+        return shown(ratio(runs, base, name), scale=100, signed=True)
+
+    return {f"{number.title}, %": partial(cell, name=name) for name, number in numbers.items()}
+
+
 def means_table(
     heads: Sequence[str], groups: Mapping[Any, pd.DataFrame], numbers: Mapping[str, Number], count: str = "n"
 ) -> str:

@@ -44,15 +44,6 @@ class Training(NamedTuple):
     step: Callable
 
 
-def changed(config: Any, fields: Mapping[str, Any]) -> Any:
-    """The config with other values of some fields."""
-    with config.unlocked():
-        for name, value in fields.items():
-            section, _, last = name.rpartition(".")
-            config[section][last] = value
-    return config
-
-
 def stand_in(name: str) -> Dataset:
     """A data set of the shapes of the one that config.data.name calls `name`, all zero; digits are themselves.
 

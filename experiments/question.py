@@ -28,6 +28,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -70,7 +71,7 @@ class Job(NamedTuple):
         """Whether the part is there, or runs of all seeds."""
         if not self.of and not self.seeds:
             return self.part in parts
-        same = [run for run in parts.get(self.part, []) if all(run[name] == value for name, value in self.of.items())]
+        same = [run for run in parts.get(self.part, []) if self.of.items() <= run.items()]
         return bool(same) and {run.get("seed") for run in same} >= set(self.seeds)
 
 
@@ -87,7 +88,7 @@ class Question(NamedTuple):
     within: Sequence[str] = ("seed",)  # the keys that one job has several values of
     numbers: Mapping[str, Callable[..., Any]] = {}
     read: Callable[[Flags], Parts] = lambda flags: {}
-    texts: Callable[..., dict[str, str]] | None = None  # more tables by name, where their names depend on the runs
+    texts: Callable[..., dict[str, str]] = lambda: {}  # more tables by name, where their names depend on the runs
     options: str = ""  # of the command as results.json has it, before --store
     before: str = ""  # the command that trains what is read
     answers: Sequence[str] = ()  # the papers' tables and figures, as "M Table 1"
@@ -117,10 +118,13 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
     folder = question.folder if flags.store else flags.out
     parts = stored(folder, flags.scale)
     parts = {name: part for name, part in parts.items() if name not in ("claims", *question.numbers)}
+    jobs = () if flags.tables or flags.table else question.jobs(flags, parts)
     if flags.cost:
-        return print(_cost(question, flags, parts))
+        jobs = [job for job in jobs if job.is_wanted(flags, parts)]
+        seconds, runs = sum(len(job.seeds) * job.seconds for job in jobs), sum(len(job.seeds) for job in jobs)
+        return print(*jobs, f"{len(jobs)} jobs of {runs} seeds, {seconds / 60:.0f} minutes of a core", sep="\n")
     made = False
-    for job in () if flags.tables or flags.table else question.jobs(flags, parts):
+    for job in jobs:
         if job.is_wanted(flags, parts):
             print(job, file=sys.stderr, flush=True)
             new = rounded(job.make(flags.out))
@@ -128,11 +132,11 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
             parts["about"] = {"date": str(date.today())}
             write(question, parts | question.read(flags), folder, flags.scale, keep=parts)
             made = True
-    shown = parts | question.read(flags)
+    every = parts | question.read(flags)
     if flags.table:
-        return print(texts_of(question, frames(shown))[flags.table], end="")
+        return print(texts_of(question, frames(every))[flags.table], end="")
     if not made:
-        write(question, shown, folder, flags.scale, keep=parts)
+        write(question, every, folder, flags.scale, keep=parts)
 
 
 def merged(known: list[dict], new: list[dict], keys: Mapping[str, Iterable[Any]]) -> list[dict]:
@@ -148,8 +152,10 @@ def merged(known: list[dict], new: list[dict], keys: Mapping[str, Iterable[Any]]
 
 def frames(parts: Parts) -> Parts:
     """The parts with lists of runs as DataFrames."""
-    is_runs = {name for name, part in parts.items() if isinstance(part, list) and part and "seed" in part[0]}
-    return {name: pd.DataFrame(part) if name in is_runs else part for name, part in parts.items()}
+    return {
+        name: pd.DataFrame(part) if isinstance(part, list) and part and "seed" in part[0] else part
+        for name, part in parts.items()
+    }
 
 
 def called(function: Callable, parts: Parts) -> Any:
@@ -193,10 +199,8 @@ def head(question: Question, parts: Parts) -> dict[str, Any]:
     """The head of results.json; the date is that of the last job, or of the newest run."""
     records = [run for part in parts.values() if isinstance(part, list) for run in part if "record" in run]
     apart = set(question.keys) - set(question.within)
-    seconds = {
-        (*(str(run.get(name)) for name in apart), str(run["record"])): run["record"]["seconds"] for run in records
-    }
-    minutes = sum(seconds.values()) / 60
+    jobs = {(*(run.get(name) for name in apart), str(run["record"])): run["record"]["seconds"] for run in records}
+    minutes = sum(jobs.values()) / 60
     cost = called(question.cost, parts) if callable(question.cost) else question.cost
     time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
     command = [f"{question.before}python -m experiments", question.name, question.options, "--store"]
@@ -213,13 +217,7 @@ def texts_of(question: Question, parts: Parts) -> dict[str, str]:
     """Name -> table."""
     tables = {name: called(table, parts) for name, table in question.tables.items()}
     tables = {name: table for name, table in tables.items() if table is not None}
-    return tables | (called(question.texts, parts) if question.texts else {})
-
-
-def _cost(question: Question, flags: Flags, parts: Parts) -> str:
-    jobs = [job for job in question.jobs(flags, parts) if job.is_wanted(flags, parts)]
-    runs, seconds = sum(len(job.seeds) for job in jobs), sum(len(job.seeds) * job.seconds for job in jobs)
-    return "\n".join([*map(str, jobs), f"{len(jobs)} jobs of {runs} seeds, {seconds / 60:.0f} minutes of a core"])
+    return tables | called(question.texts, parts)
 
 
 class Parser(argparse.ArgumentParser):
@@ -273,20 +271,14 @@ def absolute(data: str) -> str:
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """End the command with one line and its exit code where a job, an input or the user stops it."""
+    """End the command with one line, or those of the job that failed, and its exit code."""
     try:
         yield
-    except (InputError, RunError) as error:
+    except (InputError, RunError, OSError) as error:
         print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-    except subprocess.CalledProcessError as failed:  # a job, which has said why
+        sys.exit(getattr(error, "exit_code", 2))
+    except subprocess.CalledProcessError as failed:
         sys.exit(failed.returncode)
-    except KeyboardInterrupt:
-        print("stopped; what is trained is kept, and the same command goes on", file=sys.stderr)
-        sys.exit(130)
-    except OSError as error:
-        print(f"{error.filename}: {error.strerror}: name another file or folder", file=sys.stderr)
-        sys.exit(2)
 
 
 # ---- files
@@ -300,12 +292,9 @@ def stored(folder: Path, scale: str = "small") -> Parts:
     """
     path = folder / ("results.json" if scale == "small" else f"results_{scale}.json")
     try:
-        parts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
         raise InputError(f"{path} is no results.json ({error}): move it away") from None
-    if not isinstance(parts, dict):
-        raise InputError(f"{path} is no results.json of an experiment: move it away")
-    return parts
 
 
 def replaced(path: Path, text: str) -> None:
@@ -327,12 +316,12 @@ def filled(text: str, tables: Mapping[str, str]) -> str:
 
 def _laid_out(part: Any) -> str:
     """JSON with a line for each item of a list or of a mapping."""
+    text = partial(json.dumps, ensure_ascii=False)
     if part and isinstance(part, list):
-        return "[\n" + ",\n".join(f"  {json.dumps(item, ensure_ascii=False)}" for item in part) + "\n ]"
+        return "[\n" + ",\n".join(f"  {text(item)}" for item in part) + "\n ]"
     if part and isinstance(part, Mapping):
-        items = (f"  {json.dumps(name)}: {json.dumps(item, ensure_ascii=False)}" for name, item in part.items())
-        return "{\n" + ",\n".join(items) + "\n }"
-    return json.dumps(part, ensure_ascii=False)
+        return "{\n" + ",\n".join(f"  {text(name)}: {text(item)}" for name, item in part.items()) + "\n }"
+    return text(part)
 
 
 # ---- all questions

@@ -1,6 +1,7 @@
 """Calls timed in turn on one machine, and what the machine is."""
 
 import importlib.metadata
+import math
 import os
 import platform
 import re
@@ -21,28 +22,20 @@ def timed(call: Callable[[], Any]) -> tuple[float, float]:
     return float(wall), float(processor)
 
 
-def interleaved(
-    calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds: float = 0.0
-) -> dict[str, dict[str, float]]:
-    """Of each call the least and the median wall seconds over rounds, and the least processor seconds.
+def interleaved(calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds: float = 0.0) -> dict[str, float]:
+    """Of each call the least wall seconds over rounds.
 
-    In a round each call is repeated for about that many seconds, once at least, and its least counts: other work only
-    adds to a time, to that of many threads most of all. Every other round goes backwards, so that no call always
-    follows the same one.
+    In a round each call is repeated for about `seconds`, once at least: other work only adds to a time, to that of many
+    threads most of all. Every other round goes backwards, so that no call always follows the same one.
     """
-    repeats, times = {}, {name: [] for name in calls}
+    repeats, least = {}, dict.fromkeys(calls, math.inf)
     for name, call in calls.items():
         timed(call)  # compiles
         repeats[name] = max(1, int(seconds / timed(call)[0]))
     for number in range(rounds):
         for name in list(calls)[:: -1 if number % 2 else 1]:
-            times[name].append(min(timed(calls[name]) for _ in range(repeats[name])))
-    columns = {name: np.array(values) for name, values in times.items()}
-    return {
-        "seconds": {name: float(values[:, 0].min()) for name, values in columns.items()},
-        "median seconds": {name: float(np.median(values[:, 0])) for name, values in columns.items()},
-        "processor seconds": {name: float(values[:, 1].min()) for name, values in columns.items()},
-    }
+            least[name] = min(least[name], *(timed(calls[name])[0] for _ in range(repeats[name])))
+    return least
 
 
 def machine() -> dict[str, str]:

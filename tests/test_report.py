@@ -188,7 +188,6 @@ VERDICTS = {
     "two of two": of_run((FOCAL, BETTER), (ECE, ends(-0.02))),
     "by chance": of_run((FOCAL, BETTER), (ECE, HOLDS_0), p_value=0.03),
     "none, one worse": of_run((FOCAL, WORSE), (ECE, HOLDS_0)),
-    "no choice": ([], {**MANIFEST, "calibration": {}}),
     "chosen": of_calibration("temperature_scaling", (*TO_NONE, BETTER, "nll"), test=[(*TO_NONE, BETTER, "nll")]),
     "one-sided": of_calibration(
         "focal_temperature_scaling",
@@ -469,7 +468,7 @@ def test_shards_merge_into_one_sweep(tmp_path, figures):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"data": {"checksum": "x"}}, {"config": {**sweep_manifest()["config"], "seed": 9}}, {"calibration": {}}]
+    "changes", [{"data": {"checksum": "x"}}, {"config": {**sweep_manifest()["config"], "seed": 9}}]
 )
 def test_workdirs_of_other_sweeps_are_refused(changes, tmp_path, capsys):
     assert main([*map(str, shards(tmp_path, **changes)), f"--out={tmp_path / 'm'}"]) == 2

@@ -1,105 +1,188 @@
 """Whether the main job's programs compile for TPUs, which takes none, and what they cost there."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import concurrent.futures
+import importlib.util
+import multiprocessing
+import os
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from experiments.accelerators import cases, compiling
-from experiments.accelerators.cases import HOST, NEWER, ONE, POD
-from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
-from experiments.question import Flags, Job, Parts, Question
+import jax
+import pandas as pd
 
-Row = Mapping[str, Any]
+from experiments import timing
+from experiments.accelerators import cases
+from experiments.accelerators.cases import HOST, NEWER, ONE, POD, Case, Devices
+from experiments.numbers import NOT, SHOWS, Claim, markdown, plain, rows_where
+from experiments.question import Flags, Job, Parts, Question
+from focalgeo.types import InputError
+
 TOPOLOGIES = (HOST, ONE, POD, NEWER)
 HEAD = (
     *("program", "dtype", "compiled for", "compiles", "s to compile", "CPU s", "Gflop", "Mcycles"),
     *("MB of temporaries", "MB in all", "fits in 16 GB"),
 )
+MEMORY = 16e9  # bytes of a v5e
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_QUIET = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # it would lock itself against another compilation at the same time
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+# ---- programs compiled by XLA's TPU compiler (libtpu), which needs no TPU, and what it says of them
+
+
+def devices_of(topology: str) -> Devices:
+    """The devices of a topology, which need not exist.
+
+    Raises:
+        InputError: no TPU compiler is installed.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise InputError("no TPU compiler here: install it by pip install -e '.[tpu]' (libtpu, 0.7 GB installed)")
+    from jax.experimental import topologies
+
+    os.environ.update(_QUIET)
+    devices = topologies.get_topology_desc(HOST if topology == ONE else topology, platform="tpu").devices
+    return devices[:1] if topology == ONE else devices
+
+
+def row_of_child(case: Case) -> dict[str, Any]:
+    """The row of a program compiled in a process of its own, so that a compiler that crashes takes nothing with it."""
+    devices = len(devices_of(case.topology))
+    row = case.of | {"devices": devices, "members": case.members}
+    try:
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+            return row | pool.submit(compiled, case.label).result()
+    except BrokenProcessPool:
+        return row | {"compiles": False, "error": "crash"}
+
+
+def compiled(label: str) -> dict[str, Any]:
+    """What compiling the program of that label costs; where it does not compile, the compiler's words."""
+    jax.config.update("jax_platforms", "cpu")
+    [case] = [case for case in cases.every() if case.label == label]
+    devices = devices_of(case.topology)
+    lowered = case.make(devices).lower()
+    jax.config.update("jax_exec_time_optimization_effort", case.effort)
+    began, used = time.perf_counter(), time.process_time()
+    try:
+        program = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        return {"compiles": False, "error": str(error).splitlines()[0][:300]}
+    seconds = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - used}
+    return seconds | {"compiles": True} | costs(program, len(devices))
+
+
+def costs(compiled: Any, devices: int) -> dict[str, Any]:
+    """Operations of all devices; bytes and estimated cycles of one device.
+
+    The cycles are the sum of what the TPU compiler writes beside each of its kernels, its own forecast; the body of a
+    loop counts once, in them as in the operations.
+    """
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    held = {
+        "arguments": memory.argument_size_in_bytes + memory.generated_code_size_in_bytes,
+        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,  # what is donated is not there twice
+        "temporaries": memory.temp_size_in_bytes,
+    }
+    entry = text.partition("\nENTRY ")[2].partition("\n}")[0]
+    every, outside = (sum(map(int, _CYCLES.findall(part))) for part in (text, entry))
+    return held | {
+        "flops": devices * compiled.cost_analysis().get("flops", 0.0),
+        "fits": sum(held.values()) <= MEMORY,
+        "loops": " while(" in text,
+        "cycles": every,
+        "cycles_outside_loops": outside,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What compiles: versions, and the processor."""
+    versions = {name: timing.version(name) for name in ("jax", "jaxlib", "flax", "libtpu")}
+    return {"versions": versions, "processor": timing.machine()["processor"], "cores": os.cpu_count()}
+
+
+# ---- the question
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """Program by program, those that take longest last."""
-    yield Job({}, (), lambda out: compiling.machine(), part="machine")
+    yield Job({}, (), lambda out: machine(), part="machine")
     for case in cases.every():
         if flags.programs in case.label:
-            of = {"topology": case.topology, "kind": case.kind, "program": case.name, "dtype": case.dtype}
-            yield Job(of, (), lambda out, case=case: [compiling.row_of_child(case)], part="rows")
+            make = lambda out, case=case: [row_of_child(case)]  # noqa: E731
+            yield Job(case.of, (), make, part="rows")
 
 
 def claims(rows) -> list[Claim]:
     """Whether every program compiles and fits, by topology."""
     told = []
-    for topology in TOPOLOGIES:
-        good = [bool(row["compiles"] and row.get("fits")) for row in rows if row["topology"] == topology]
+    for topology, own in pd.DataFrame(rows).groupby("topology", sort=False):
+        good = own.fits.eq(True)
         words = f"{topology}: every program compiles and fits in memory"
-        if good:
-            told.append(Claim("focalgeo", words, SHOWS if all(good) else NOT, f"{sum(good)} of {len(good)} programs"))
+        told.append(Claim("focalgeo", words, SHOWS if good.all() else NOT, f"{good.sum()} of {len(good)} programs"))
     return told
 
 
-def in_order(rows: Sequence[Row], **tags: str) -> list[Row]:
-    """The rows with these values in the order of `cases.every`."""
-    places = {case.label: place for place, case in enumerate(cases.every())}
-    own = [row for row in rows if all(row[name] == value for name, value in tags.items())]
-    return sorted(own, key=lambda row: places.get(label(row), len(places)))
+def of_kind(rows: list[dict], kind: str, **tags: str) -> pd.DataFrame:
+    """The rows of a kind, with the bytes of a device in all."""
+    rows = rows_where(pd.DataFrame(rows), kind=kind, **tags)
+    return rows.assign(bytes=rows.arguments + rows.outputs + rows.temporaries)
 
 
-def label(row: Row) -> str:
-    """`Case.label` of the row's program."""
-    return f"{row['kind']}: {row['program']}, {row['dtype']}, {row['topology']}"
-
-
-def made_with(machine, rows) -> str:
+def made_with(machine) -> str:
     """A line on versions and machine."""
     named = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    loads = [row["load"] for row in rows]
-    load = f"load while compiling {min(loads):.0f} to {max(loads):.0f}"
-    return f"With {named}, on {machine['cores']} CPU cores ({machine['processor']}), {load}.\n"
+    return f"With {named}, on {machine['cores']} CPU cores ({machine['processor']}).\n"
 
 
 def table(rows, kind: str) -> str:
     """A line for each row of a kind."""
-    return markdown(HEAD, map(_cells, in_order(rows, kind=kind)))
-
-
-def _cells(row: Row) -> list[str]:
-    where = row["topology"] if row["topology"] == ONE else f"{row['topology']} ({row['devices']})"
-    first = [row["program"], row["dtype"], where]
-    if not row["compiles"]:
-        return [*first, f"no: {row['error'].replace('|', '/')}", *["-"] * 7]
-    took = f"{row['seconds']:.0f}", f"{row['cpu_seconds']:.0f}"
-    cost = plain(row["flops"] / 1e9), plain(row["cycles"] / 1e6)
-    mega = f"{row['temporaries'] / 1e6:,.0f}", f"{_in_all(row) / 1e6:,.0f}"
-    return [*first, "yes", *took, *cost, *mega, "yes" if row["fits"] else "no"]
-
-
-def _in_all(row: Row) -> int:
-    return row["arguments"] + row["outputs"] + row["temporaries"]
+    lines = []
+    for row in of_kind(rows, kind).itertuples():
+        first = [row.program, row.dtype, row.topology if row.topology == ONE else f"{row.topology} ({row.devices})"]
+        if row.compiles:
+            took = f"{row.seconds:.0f}", f"{row.cpu_seconds:.0f}"
+            cost = plain(row.flops / 1e9), plain(row.cycles / 1e6)
+            mega = f"{row.temporaries / 1e6:,.0f}", f"{row.bytes / 1e6:,.0f}"
+            lines.append([*first, "yes", *took, *cost, *mega, "yes" if row.fits else "no"])
+        else:
+            lines.append([*first, f"no: {row.error.replace('|', '/')}", *["-"] * 7])
+    return markdown(HEAD, lines)
 
 
 def members_table(rows) -> str:
     """Members on one device against as many steps of one: operations, estimated cycles, and bytes in all."""
-    on_one = in_order(rows, kind="sweep step", topology=ONE)
+    rows, lines = of_kind(rows, "sweep step", topology=ONE), []
+    alone = rows.iloc[0]
+    for row in rows.itertuples():
+        times = row.members if row.loops else 1  # the compiler counts the body of a loop once
+        outside = row.cycles_outside_loops if row.loops else 0
+        flops, cycles = times * row.flops, times * (row.cycles - outside) + outside
+        shares = [cost / row.members / one for cost, one in ((flops, alone.flops), (cycles, alone.cycles))]
+        cells = [plain(flops / 1e9, 4), f"{shares[0]:.2f}", plain(cycles / 1e6), f"{shares[1]:.2f}"]
+        lines.append([row.program, *cells, f"{row.bytes / 1e6:,.0f}", f"{row.bytes / alone.bytes:.2f}"])
     head = ("program", "Gflop", "of as many steps of one", "Mcycles", "of as many steps of one", "MB", "of one's")
-    return markdown(head, [_members_cells(row, on_one[0]) for row in on_one])
-
-
-def _members_cells(row: Row, alone: Row) -> list[str]:
-    times = row["members"] if row["loops"] else 1  # the compiler counts the body of a loop once
-    outside = row["cycles_outside_loops"] if row["loops"] else 0
-    costs = {"flops": times * row["flops"], "cycles": times * (row["cycles"] - outside) + outside}
-    flops, cycles = (f"{cost / row['members'] / alone[name]:.2f}" for name, cost in costs.items())
-    held = f"{_in_all(row) / 1e6:,.0f}", f"{_in_all(row) / _in_all(alone):.2f}"
-    return [row["program"], plain(costs["flops"] / 1e9, 4), flops, plain(costs["cycles"] / 1e6), cycles, *held]
+    return markdown(head, lines)
 
 
 def forms_table(rows) -> str:
     """Steps with the trace penalty against the same network's plain step."""
-    [base] = in_order(rows, kind="training step", program="resnet20", dtype="float32", topology=HOST)
-    lines = []
-    for row in [base, *in_order(rows, kind="trace penalty")]:
+    base = of_kind(rows, "training step", program="resnet20", dtype="float32", topology=HOST)
+    rows, lines = pd.concat([base, of_kind(rows, "trace penalty")]), []
+    for _, row in rows.iterrows():
         units = {"flops": 1e9, "cycles": 1e6, "temporaries": 1e6}
-        pairs = [(plain(row[name] / unit), f"{row[name] / base[name]:.2f}") for name, unit in units.items()]
-        lines.append([row["program"], *(cell for pair in pairs for cell in pair)])
+        pairs = [(plain(row[name] / unit), f"{row[name] / base[name].item():.2f}") for name, unit in units.items()]
+        lines.append([row.program, *(cell for pair in pairs for cell in pair)])
     head = ("step", "Gflop", "of a plain step", "Mcycles", "of a plain step", "MB of temporaries", "of a plain step's")
     return markdown(head, lines)
 
@@ -118,7 +201,12 @@ QUESTION = Question(
         "measurements": lambda rows: table(rows, "measurement"),
     },
     jobs=plan,
-    keys={"topology": TOPOLOGIES, "kind": (), "program": (), "dtype": ()},
+    keys={
+        "topology": TOPOLOGIES,
+        "kind": (),
+        "program": [case.name for case in cases.every()],
+        "dtype": cases.DTYPES,
+    },
     cost="hours of 2 cores, row by row; no TPU",
     seeds=None,
     flags={"--programs": {"default": "", "help": "programs with this text in 'kind: name, dtype, topology'"}},

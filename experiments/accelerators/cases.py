@@ -5,33 +5,41 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from configs import cifar, cifar10, cifar10_gamma, digits, linear, newsgroups, sst, tiny_imagenet
-from experiments import programs
-from experiments.accelerators.programs import bootstrap, grid_search, hessian_product, lanczos_step, whole_measurement
+from experiments import jobs, programs
 from experiments.programs import Program
+from focalgeo import calibration, checks, curvature, parallel
+from focalgeo.calibration import search
+from focalgeo.curvature import lanczos
+from focalgeo.evaluation.curvature import add_product, make_batch_loss
+from focalgeo.job import measurement, preparation
+from focalgeo.types import PyTree
 
 HOST, POD, NEWER = "v5e:2x2", "v5e:4x4", "v6e:2x2"
 ONE = "one v5e"  # a single device of HOST
+Devices = Sequence[jax.Device]
 DTYPES = ("float32", "bfloat16")
 
-# name -> config, its words and other fields; in the order of the seconds that they take to compile
-NETWORKS: dict[str, tuple[Any, str, Mapping[str, Any]]] = {
-    "linear": (linear, "", {"sweep.gamma": ()}),
-    "mlp": (digits, "", {}),
-    "cnn": (cifar10, "quick", {}),
-    "gp_cnn": (newsgroups, "", {}),
-    "vit": (cifar, "vit", {}),
-    "transformer": (newsgroups, "", {"model.name": "transformer"}),
-    "vgg19": (cifar, "vgg19", {}),
-    "resnet18": (cifar, "resnet18", {}),
-    "tree_lstm": (sst, "", {}),
-    "resnet20": (cifar, "", {"model.name": "resnet20"}),
+NETWORKS = {  # name -> config, other fields; in the order of the seconds that they take to compile
+    "linear": ("configs/linear.py", {"sweep.gamma": ()}),
+    "mlp": ("configs/digits.py", {}),
+    "cnn": ("configs/cifar10.py:quick", {}),
+    "gp_cnn": ("configs/newsgroups.py", {}),
+    "vit": ("configs/cifar.py:vit", {}),
+    "transformer": ("configs/newsgroups.py", {"model.name": "transformer"}),
+    "vgg19": ("configs/cifar.py:vgg19", {}),
+    "resnet18": ("configs/cifar.py:resnet18", {}),
+    "tree_lstm": ("configs/sst.py", {}),
+    "resnet20": ("configs/cifar.py", {"model.name": "resnet20"}),
 }
 SLOW = {
-    **{name: (cifar, name, {}) for name in ("resnet18_2w", "mobilenet_v2", "wide_resnet26_10", "resnet50")},
-    **{name: (cifar, name, {}) for name in ("densenet121", "resnet110", "resnet110_bottleneck")},
-    "resnet50, 64x64": (tiny_imagenet, "", {"data.name": "tiny_imagenet"}),
+    **{name: (f"configs/cifar.py:{name}", {}) for name in ("resnet18_2w", "mobilenet_v2", "wide_resnet26_10")},
+    **{name: (f"configs/cifar.py:{name}", {}) for name in ("resnet50", "densenet121", "resnet110")},
+    "resnet110_bottleneck": ("configs/cifar.py:resnet110_bottleneck", {}),
+    "resnet50, 64x64": ("configs/tiny_imagenet.py", {"data.name": "tiny_imagenet"}),
 }
 TRACES = {
     "hessian, taylor": {},
@@ -58,9 +66,14 @@ class Case(NamedTuple):
     kind: str
     dtype: str
     topology: str
-    make: Callable[[Sequence[jax.Device]], Program]
+    make: Callable[[Devices], Program]
     members: int = 1
     effort: float = 0.0
+
+    @property
+    def of(self) -> dict[str, str]:
+        """What tells its row from others."""
+        return {"topology": self.topology, "kind": self.kind, "program": self.name, "dtype": self.dtype}
 
     @property
     def label(self) -> str:
@@ -79,41 +92,39 @@ def every() -> list[Case]:
         *measured,
         *(case._replace(name=f"{case.name}, little effort", effort=-1.0) for case in little),
         *(_step(name, dtype, HOST) for name in SLOW for dtype in DTYPES),
-        *(_step(name, "bfloat16", topology) for name in {**NETWORKS, **SLOW} for topology in (POD, NEWER)),
+        *(_step(name, "bfloat16", topology) for name in NETWORKS | SLOW for topology in (POD, NEWER)),
     ]
 
 
-def config_of(module: Any, words: str, fields: Mapping[str, Any]) -> Any:
-    """The config with these words, with other values of some fields."""
-    return programs.changed(module.get_config(words), fields)
+def config_of(config: str, fields: Mapping[str, Any]) -> Any:
+    """A config of the main job with other values of some fields."""
+    return jobs.load(config, fields)
 
 
-def _training(module: Any, words: str, fields: Mapping[str, Any], layout: str = AT_ONCE) -> Callable:
-    def make(devices: Sequence[jax.Device]) -> Program:
-        made = programs.make_training(config_of(module, words, fields), layout=layout)
-        return programs.training_step(made, devices)
-
-    return make
+def training(config: str, fields: Mapping[str, Any], devices: Devices, layout: str = AT_ONCE) -> Program:
+    """The training step of a config."""
+    return programs.training_step(programs.make_training(config_of(config, fields), layout=layout), devices)
 
 
 def _step(name: str, dtype: str, topology: str) -> Case:
-    module, words, fields = {**NETWORKS, **SLOW}[name]
-    return Case(name, "training step", dtype, topology, _training(module, words, {**fields, "model.dtype": dtype}))
+    config, fields = (NETWORKS | SLOW)[name]
+    make = partial(training, config, {**fields, "model.dtype": dtype})
+    return Case(name, "training step", dtype, topology, make)
 
 
 def _sweep(members: int, layout: str, topology: str) -> Case:
     name = f"{members} members, {layout}" if members > 1 else "1 member"
-    make = _training(cifar10_gamma, "", MEMBERS[members], layout)
+    make = partial(training, "configs/cifar10_gamma.py", MEMBERS[members], layout=layout)
     return Case(name, "sweep step", "bfloat16", topology, make, members)
 
 
 def _trace(name: str) -> Case:
-    make = _training(cifar, "trace", {"model.name": "resnet20", **TRACES[name]})
+    make = partial(training, "configs/cifar.py:trace", {"model.name": "resnet20", **TRACES[name]})
     return Case(name, "trace penalty", "float32", HOST, make)
 
 
 def _measurements() -> list[Case]:
-    small, large = (config_of(cifar10, words, {}) for words in ("quick", ""))
+    small, large = (jobs.load(f"configs/cifar10.py:{words}") for words in ("quick", ""))
     on_one = {
         "search, 5,000 x 10": partial(grid_search, 5_000, 10),
         "search, 5,000 x 100": partial(grid_search, 5_000, 100),
@@ -130,3 +141,85 @@ def _measurements() -> list[Case]:
     }
     made = [(ONE, on_one), (HOST, on_host)]
     return [Case(name, "measurement", "float32", on, make) for on, named in made for name, make in named.items()]
+
+
+# ---- programs of a measurement: Hessian products, Lanczos, the search and the bootstrap
+
+
+def hessian_product(config: Any, devices: Devices) -> Program:
+    """The Hessian product of one batch, as lambda_max, trace and density call it; examples are spread over devices."""
+    *whole, batch = _product_arguments(config)
+    return Program(add_product, (*_laid_out(tuple(whole), devices), _laid_out(batch, devices, spread=True)))
+
+
+def lanczos_step(config: Any, devices: Devices) -> Program:
+    """One product's way into the basis of config.curvature.max_products vectors: what is beside the product itself."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(_product_arguments(config)[0]))
+    vector, block = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((size,), (1, size)))
+    krylov = jax.eval_shape(lambda block: lanczos.krylov_start(block, steps=config.curvature.max_products), block)
+    return Program(jax.jit(lanczos.expanded, donate_argnums=0), _laid_out((krylov, vector), devices))
+
+
+def whole_measurement(config: Any, devices: Devices, *, what: str) -> Program:
+    """lambda_max or the spectral density of one batch's Hessian as a single program, its loop and products inside."""
+    settings = config.curvature
+    estimate = {
+        "density": partial(
+            curvature.spectral_density, num_probes=settings.density_probes, steps=settings.density_steps
+        ),
+        "lambda_max": partial(curvature.lambda_max, max_products=settings.max_products, tolerance=settings.tolerance),
+    }[what]
+
+    def measured(key, zeros, *rest):
+        point = jax.tree.map(jnp.zeros_like, zeros)
+        return estimate(lambda vector: add_product(point, vector, *rest), zeros, key)
+
+    params, _, *whole, batch = _product_arguments(config)
+    arguments = _laid_out((jax.random.PRNGKey(0), params, *whole), devices)
+    return Program(jax.jit(measured), (*arguments, _laid_out(batch, devices, spread=True)))
+
+
+def grid_search(examples: int, classes: int, devices: Devices) -> Program:
+    """The plain search: ECE and NLL at 10 gammas times 500 temperatures, on one device."""
+    grid = np.float32(search.GAMMAS), np.float32(search.TEMPERATURES)
+
+    def surfaces(logits, labels):
+        return search.plain_surfaces(checks.predicted_logits(logits, labels), *grid)
+
+    return Program(jax.jit(surfaces), _examples(examples, classes, devices))
+
+
+def bootstrap(examples: int, classes: int, devices: Devices) -> Program:
+    """The bootstrap of the ECE by 1,000 resamples, on one device."""
+
+    def resampled(logits, labels):
+        log_probs = jax.nn.log_softmax(logits)
+        return calibration.bootstrap(calibration.ece, log_probs, labels, jax.random.PRNGKey(0), 1000)
+
+    return Program(jax.jit(resampled), _examples(examples, classes, devices))
+
+
+def _examples(count: int, classes: int, devices: Devices) -> PyTree:
+    """Logits and labels on the first device."""
+    return _laid_out((np.zeros((count, classes), np.float32), np.zeros(count, np.int32)), devices[:1])
+
+
+def _product_arguments(config: Any) -> tuple:
+    """Those of the first Hessian product of cross-entropy, at parameters that are 0.01."""
+    made = programs.make_training(config)
+    shapes = preparation.state_shapes(made.prepared, made.members[0])
+    state = jax.tree.map(lambda leaf: np.full(leaf.shape, 0.01, np.float32).astype(leaf.dtype), shapes)
+    problem = measurement.make_problem(made.members[0], made.prepared, state, "val")
+    loss = make_batch_loss(problem.apply, problem.losses["cross_entropy"], made.config.curvature.examples)
+    return problem.params, problem.params, loss, problem.params, problem.model_state, problem.batches[0]
+
+
+def _laid_out(tree: PyTree, devices: Devices, *, spread: bool = False) -> PyTree:
+    """Shapes with the layout of `parallel.spread`, examples filled up to a multiple of the devices, or `everywhere`."""
+    layout = NamedSharding(Mesh(np.asarray(devices), (parallel.AXIS,)), PartitionSpec(*[parallel.AXIS] * spread))
+
+    def of_leaf(leaf):
+        rows = (-(-leaf.shape[0] // len(devices)) * len(devices), *leaf.shape[1:]) if spread else leaf.shape
+        return leaf.update(shape=rows, sharding=layout)
+
+    return jax.tree.map(of_leaf, programs.shapes(tree))

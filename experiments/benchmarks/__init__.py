@@ -1,54 +1,260 @@
 """How fast the search, curvature, sweeps and training are, beside loops and other libraries."""
 
+import tempfile
 from collections.abc import Iterator
+from functools import partial
+from itertools import product, starmap
+from pathlib import Path
 from typing import Any
 
-from experiments import timing
-from experiments.benchmarks import curvature as products
-from experiments.benchmarks import grid_search as search
-from experiments.benchmarks import sweep as sweeps
-from experiments.benchmarks import training as steps
-from experiments.question import Flags, Job, Parts, Question, at_least
+import jax
+import numpy as np
 
-MAKE = {  # part -> rounds -> what is measured beside the machine
-    "grid_search": lambda rounds: {
-        "rows": [search.measure(*size, rounds=rounds) for size in ((5_000, 100), (10_000, 200))]
-    },
-    "curvature": lambda rounds: {"rows": [products.measure(name, rounds=rounds) for name in products.NETWORKS]},
-    "sweep": lambda rounds: {
-        "wall": sweeps.wall(),
-        "rows": [row for name in sweeps.NETWORKS for row in sweeps.steps(name, rounds=rounds)],
-    },
-    "training": lambda rounds: {"rows": [steps.measure(name, rounds=rounds) for name in steps.NETWORKS]},
+from experiments import jobs, programs, timing
+from experiments.benchmarks import pytorch
+from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
+from experiments.question import Flags, Job, Parts, Question, at_least
+from focalgeo import calibration, curvature, losses, models, trees
+from focalgeo.job import preparation
+
+# ---- the whole (gamma, temperature) search against loops over its points
+
+SIZES = ((5_000, 100), (10_000, 200))  # examples, classes
+POINTS = 20  # of the loops that are timed in a round, and scaled to all
+CRITERIA = ("ece", "adaptive_ece")
+
+
+def search(num_examples: int, num_classes: int, rounds: int) -> dict[str, Any]:
+    """Seconds of every way for the whole grid."""
+    logits, labels = predictions(num_examples, num_classes)
+    grid = list(product(calibration.GAMMAS, calibration.TEMPERATURES))
+    sample = [grid[place] for place in np.linspace(0, len(grid) - 1, POINTS).astype(int)]
+    calls = {
+        f"ours, {criterion}": partial(calibration.grid_search, logits, labels, criterion=criterion)
+        for criterion in CRITERIA
+    }
+    points = {name: make(logits, labels) for name, make in pytorch.SEARCHES.items()}
+    calls |= {name: lambda point=point: list(starmap(point, sample)) for name, point in points.items()}
+    seconds = timing.interleaved(calls, rounds=rounds)
+    seconds |= {name: seconds[name] * len(grid) / len(sample) for name in points}
+    return {"examples": num_examples, "classes": num_classes, "points": len(grid), "seconds": seconds}
+
+
+def predictions(num_examples: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random logits, and labels drawn from their softmax at temperature 2."""
+    generator = np.random.default_rng(0)
+    logits = 3 * generator.standard_normal((num_examples, num_classes), dtype=np.float32)
+    return logits, (logits / 2 + generator.gumbel(size=logits.shape)).argmax(axis=1).astype(np.int32)
+
+
+def claims(grid_search) -> list[Claim]:
+    """How many times as long as the search by ECE a lean loop over its points takes."""
+    told = []
+    for row in grid_search["rows"]:
+        if "lean loop" in row["seconds"]:  # else PyTorch was missing
+            ratio = row["seconds"]["lean loop"] / row["seconds"]["ours, ece"]
+            size = f"{row['examples']:,} x {row['classes']}"
+            words = f"the search by ECE of {size} is faster than a lean loop over its points"
+            told.append(Claim("focalgeo", words, SHOWS if ratio > 1 else NOT, f"{ratio:.0f} times"))
+    return told
+
+
+def search_table(grid_search) -> str:
+    """Seconds, and how many times as long as each of our searches the others take."""
+    lines = []
+    for row in grid_search["rows"]:
+        what = f"{row['examples']:,} x {row['classes']:,}, {row['points']:,}"
+        ours = [row["seconds"][f"ours, {criterion}"] for criterion in CRITERIA]
+        for name, seconds in row["seconds"].items():
+            lines.append([what, name, plain(seconds), *(plain(seconds / own) for own in ours)])
+    heads = ("examples x classes, points", "way", "seconds", "times ece", "times adaptive_ece")
+    return _on(grid_search, markdown(heads, lines))
+
+
+def _on(part: dict[str, Any], table: str) -> str:
+    machine = ", ".join(f"{name} {value}" for name, value in part["machine"].items())
+    return f"{machine}\n\n{table}"
+
+
+# ---- Hessian products and trace-regularised gradients against a plain gradient, and against PyTorch's tools
+
+NETWORKS = {  # name -> model, options, image shape, batch: that of the papers' image recipes
+    "digits MLP": ("mlp", {"hidden": (32, 32)}, (8, 8, 1), 359),
+    "MLP": ("mlp", {"hidden": (512, 512)}, (28, 28, 1), 256),
+    "ResNet-20": ("resnet20", {}, (32, 32, 3), 128),
 }
+LEAST_SECONDS = 0.2  # of a round of one call, which repeats it as often as fits
+WEIGHT = 0.1  # of the trace in the regularised loss
+
+
+def products(name: str, rounds: int) -> dict[str, Any]:
+    """Seconds of every call, and megabytes of temporary memory of our compiled ones.
+
+    The network is in evaluation mode at its initial weights, the examples are random: time depends on neither.
+    """
+    model_name, options, shape, batch = NETWORKS[name]
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, y = jax.random.normal(keys[0], (batch, *shape)), jax.random.randint(keys[1], (batch,), 0, 10)
+    model = models.build(model_name, **options)
+    variables = dict(jax.jit(model.init)(keys[2], x[:2]))
+    params = variables.pop("params")
+
+    def loss(params, vector, key, x, y):
+        return losses.cross_entropy(model.apply({"params": params, **variables}, x), y).mean()
+
+    def hvp(params, vector, *rest):
+        return curvature.hvp(lambda at: loss(at, vector, *rest), params, vector)
+
+    def regularised(params, vector, key, *examples):
+        value, trace = curvature.value_and_trace(lambda at: loss(at, vector, key, *examples), params, key)
+        return value + WEIGHT * trace
+
+    functions = {"gradient": jax.grad(loss), "hvp": hvp, "trace-regularised gradient": jax.grad(regularised)}
+    arguments = params, trees.gaussian(jax.random.key(1), params), jax.random.key(2), x, y
+    compiled = {name: jax.jit(call).lower(*arguments).compile() for name, call in functions.items()}
+    calls = {name: partial(call, *arguments) for name, call in compiled.items()}
+    calls |= pytorch.curvature_calls(name, params, x, y)
+    seconds = timing.interleaved(calls, rounds=rounds, seconds=LEAST_SECONDS)
+    megabytes = {name: call.memory_analysis().temp_size_in_bytes / 1e6 for name, call in compiled.items()}
+    sizes = {"network": name, "parameters": trees.size(params), "batch": batch}
+    return sizes | {"seconds": seconds, "megabytes": megabytes}
+
+
+def products_table(curvature) -> str:
+    """Each call beside the plain gradient of its own library."""
+    lines = []
+    for row in curvature["rows"]:
+        what = f"{row['network']}, {row['parameters']:,}, {row['batch']}"
+        for name, seconds in row["seconds"].items():
+            megabytes, memory, own = row["megabytes"], "", "torch gradient"
+            if name in megabytes:
+                own = "gradient"
+                memory = f"{megabytes[name]:.3g} ({megabytes[name] / megabytes[own]:.2f})"
+            lines.append([what, name, f"{1e3 * seconds:.4g}", f"{seconds / row['seconds'][own]:.2f}", memory])
+    heads = ("network, parameters, batch", "call", "ms", "times its own gradient", "temporary MB (times)")
+    return _on(curvature, markdown(heads, lines))
+
+
+# ---- a sweep in one program against separate runs
+
+CONFIG, GAMMAS, SEEDS = "configs/digits.py", (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0), (0, 1)
+COUNTS = (1, 2, 4, 8, 16, 32)  # members
+SWEPT = {  # name -> config, fields, steps of a timed call
+    "digits MLP": (CONFIG, {}, 50),
+    "small CNN": ("configs/cifar10.py", {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}}, 2),
+}
+
+
+def wall() -> dict[str, Any]:
+    """Seconds from command to report: one sweep, and each of its members as a run of the main job, one by one."""
+
+    def seconds(fields):
+        with tempfile.TemporaryDirectory() as folder:
+            return round(timing.timed(lambda: jobs.trained(CONFIG, Path(folder) / "run", fields))[0], 2)
+
+    together = seconds({"sweep.gamma": GAMMAS, "sweep.seed": SEEDS})
+    apart = [seconds({"loss.gamma": gamma, "seed": seed}) for gamma, seed in product(GAMMAS, SEEDS)]
+    return {"config": CONFIG, "members": len(apart), "sweep": together, "separate": apart}
+
+
+def member_steps(name: str, rounds: int) -> list[dict[str, Any]]:
+    """A row for each number of members: least seconds of a step of all, at once and one by one."""
+    file, fields, repeat = SWEPT[name]
+    calls = {}
+    for count in COUNTS:
+        sweep = {"sweep.gamma": tuple(np.linspace(0, 5, count).tolist()), "sweep.seed": (0,)}
+        config = jobs.load(file, {**fields, "loss.name": "focal_loss", **sweep})
+        calls[count] = partial(programs.repeated_steps(programs.make_training(config)), repeat)
+    seconds = {count: time / repeat for count, time in timing.interleaved(calls, rounds=rounds).items()}
+    of = {"network": name, "batch": config.optimizer.batch_size}
+    return [of | {"members": n, "seconds": seconds[n], "one_by_one": n * seconds[1]} for n in COUNTS]
+
+
+def sweep_table(sweep) -> str:
+    """The wall times in a line; steps of members at once against one by one."""
+    wall, lines = sweep["wall"], []
+    total = sum(wall["separate"])
+    words = (
+        f"{wall['members']} members of {wall['config']}, from command to report: one sweep {wall['sweep']:.1f} s, "
+        f"separate runs {total:.0f} s ({total / wall['members']:.1f} s each): {total / wall['sweep']:.1f} times\n\n"
+    )
+    for row in sweep["rows"]:
+        times, rate = row["one_by_one"] / row["seconds"], row["members"] * row["batch"] / row["seconds"]
+        what = f"{row['network']}, {row['batch']}"
+        lines.append([what, row["members"], plain(1e3 * row["seconds"]), f"{times:.2f}", f"{rate:,.0f}"])
+    heads = ("network, batch", "members", "ms a step of all", "times one by one", "members' images/s")
+    return _on(sweep, words + markdown(heads, lines))
+
+
+# ---- steps of the main job's loop, the same without the host, and of the same network in PyTorch
+
+TRAINED = {  # name -> model, examples of a batch on a CPU
+    "ResNet-18": ("resnet18", 32),
+    "ResNet-50": ("resnet50", 16),
+    "WRN-26-10": ("wide_resnet26_10", 8),
+    "ResNet-20": ("resnet20", 64),
+}
+GPU_BATCH = 128  # the papers'
+STRETCH = 5  # steps that are timed together
+
+
+def steps(name: str, rounds: int) -> dict[str, Any]:
+    """Seconds of a step of ours as the loop does it, on one kept batch spec, and of PyTorch's on one batch.
+
+    By the papers' recipe with cross-entropy; layers compute in bfloat16 on a GPU.
+    """
+    model, batch = TRAINED[name]
+    batch, dtype = (batch, "float32") if jax.default_backend() == "cpu" else (GPU_BATCH, "bfloat16")
+    fields = {"loss.name": "cross_entropy", "optimizer.batch_size": batch, "optimizer.learning_rate": 0.01}
+    fields |= {"model.name": model, "model.dtype": dtype}
+    made = programs.make_training(jobs.load("configs/cifar10.py", fields))
+    params = preparation.state_shapes(made.prepared, made.members[0]).params
+    ready = next(preparation.evaluation_batches(made.config, made.prepared.dataset.train))
+    rivals = pytorch.training_steps(name, params, ready.x[:batch], ready.y[:batch], made.config)
+    ways = {"fresh": programs.looped_steps(made), "kept": programs.repeated_steps(made), **rivals}
+    calls = {way: partial(steps, STRETCH) for way, steps in ways.items()}
+    seconds = {way: time / STRETCH for way, time in timing.interleaved(calls, rounds=rounds).items()}
+    return {"network": name, "batch": batch, "dtype": dtype, "seconds": seconds}
+
+
+def training_table(training) -> str:
+    """A step by the clock, and how many times as long as it the loop's takes."""
+    lines = []
+    for row in training["rows"]:
+        for way, seconds in row["seconds"].items():
+            times = "" if way == "fresh" else f"{seconds / row['seconds']['fresh']:.2f}"
+            rate = f"{row['batch'] / seconds:,.4g}"
+            lines.append([f"{row['network']}, {row['batch']}", row["dtype"], way, f"{1e3 * seconds:.4g}", rate, times])
+    heads = ("network, batch", "dtype", "way", "ms a step", "images/s", "times")
+    return _on(training, markdown(heads, lines))
+
+
+# ---- the question
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """A part for each benchmark."""
+    make = {
+        "grid_search": lambda rounds: {"rows": [search(*size, rounds) for size in SIZES]},
+        "curvature": lambda rounds: {"rows": [products(name, rounds) for name in NETWORKS]},
+        "sweep": lambda rounds: {"wall": wall(), "rows": [row for name in SWEPT for row in member_steps(name, rounds)]},
+        "training": lambda rounds: {"rows": [steps(name, rounds) for name in TRAINED]},
+    }
     for part in flags.parts:
-        make = lambda out, part=part: {"machine": timing.machine()} | MAKE[part](flags.rounds)  # noqa: E731
-        yield Job({}, (), make, part=part)
+        yield Job({}, (), lambda out, make=make[part]: {"machine": timing.machine()} | make(flags.rounds), part=part)
 
 
-def _on(part: dict[str, Any], text: str) -> str:
-    return ", ".join(f"{name} {value}" for name, value in part["machine"].items()) + f"\n\n{text}"
-
-
+PARTS = ["grid_search", "curvature", "sweep", "training"]
 QUESTION = Question(
     "benchmarks",
     "How fast are the search, curvature, sweeps and training, beside loops and other libraries?",
-    lambda grid_search: search.claims(grid_search["rows"]),
-    tables={
-        "search": lambda grid_search: _on(grid_search, search.table(grid_search["rows"])),
-        "products": lambda curvature: _on(curvature, products.table(curvature["rows"])),
-        "sweep": lambda sweep: _on(sweep, f"{sweeps.wall_words(sweep['wall'])}\n{sweeps.table(sweep['rows'])}"),
-        "training": lambda training: _on(training, steps.table(training["rows"])),
-    },
+    claims,
+    tables={"search": search_table, "products": products_table, "sweep": sweep_table, "training": training_table},
     jobs=plan,
     cost="minutes each on 2 cores",
     seeds=None,
     flags={
-        "--parts": {"nargs": "+", "choices": MAKE, "default": list(MAKE), "help": "benchmarks (default: all)"},
+        "--parts": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "benchmarks (default: all)"},
         "--rounds": {"type": at_least(1), "default": 5, "help": "of all calls in turn (default 5)"},
     },
 )

@@ -1,88 +1,120 @@
-"""The rivals in PyTorch: residual networks and MLPs of our shapes, curvature with its tools, training steps.
+"""The rivals in PyTorch: searches, residual networks and MLPs of our shapes, curvature with its tools, training steps.
 
-Each library is used where it is installed.
+Without the libraries there are none.
 """
 
-import importlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from focalgeo import trees
-from focalgeo.types import Array, Batch, PyTree
+from focalgeo.types import Array, PyTree
 
 # Unset, a step of ResNet-18 took three times as long on cores that other work shared: an unfair rival. Read when
 # PyTorch loads OpenMP.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-
-def _optional(name: str) -> Any:
+try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of their own code
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            return None
+        import curvlinops
+        import pyhessian
+        import torch
+        from torch import nn
+except ImportError:
+    torch = None
 
-
-torch, pyhessian, curvlinops = map(_optional, ("torch", "pyhessian", "curvlinops"))
-MISSING = [name for name in ("torch", "pyhessian", "curvlinops") if globals()[name] is None]
+NUM_BINS = 15
 SHAPES = {  # name -> blocks and widths of the stages, width of the stem, whether blocks are bottlenecks
     "ResNet-18": ((2, 2, 2, 2), (64, 128, 256, 512), 64, False),
     "ResNet-20": ((3, 3, 3), (16, 32, 64), 16, False),
     "ResNet-50": ((3, 4, 6, 3), (64, 128, 256, 512), 64, True),
     "WRN-26-10": ((4, 4, 4), (160, 320, 640), 16, False),
-    "tiny ResNet": ((1, 2), (4, 8), 4, False),
 }
+Point = Callable[[float, float], tuple[float, float]]  # (gamma, temperature) -> (equal-mass ECE, NLL)
+
+
+def papers_way(logits: np.ndarray, labels: np.ndarray) -> Point:
+    """The published search's steps at one point, written anew: edges from the sorted confidences, a mask per bin."""
+    logits, labels = torch.from_numpy(logits), torch.from_numpy(labels).long()
+
+    def point(gamma, temperature):
+        q = torch.softmax(logits / temperature, dim=1).clip(1e-12, 1 - 1e-12)
+        h = q / ((1 - q) ** gamma - gamma * q * (1 - q) ** (gamma - 1) * torch.log(q))
+        p = h / h.sum(dim=1, keepdim=True)
+        nll = nn.functional.nll_loss(torch.log(p.clip(1e-12)), labels)
+        confidence, predicted = p.max(dim=1)
+        confidence, hits = confidence.numpy(), (predicted == labels).numpy()
+        size, total = len(hits), 0.0
+        edges = np.interp(np.linspace(0, size, NUM_BINS + 1), np.arange(size), np.sort(confidence))
+        for lower, upper in pairwise(edges):
+            inside = (confidence > lower) & (confidence <= upper)
+            if inside.any():
+                total += inside.mean() * abs(hits[inside].mean() - confidence[inside].mean())
+        return total, nll.item()
+
+    return point
+
+
+def lean_loop(logits: np.ndarray, labels: np.ndarray) -> Point:
+    """The least that a loop over points has to do: one pow, the logarithm from log_softmax, bins by slicing."""
+    logits, labels = torch.from_numpy(logits), torch.from_numpy(labels).long()[:, None]
+    hits = (logits.argmax(dim=1) == labels[:, 0]).float()
+
+    def point(gamma, temperature):
+        log_q = torch.log_softmax(logits / temperature, dim=1)
+        q = log_q.exp()
+        rest = (1 - q).clamp_(min=1e-7)
+        h = q / ((rest - gamma * q * log_q) * rest ** (gamma - 1))
+        total = h.sum(dim=1)
+        nll = (total.log() - h.gather(1, labels)[:, 0].clamp(min=1e-30).log()).mean()
+        confidence, order = (h.max(dim=1).values / total).sort()
+        bins = torch.tensor_split(hits[order] - confidence, NUM_BINS)
+        return sum(abs(part.sum().item()) for part in bins) / len(hits), nll.item()
+
+    return point
+
+
+SEARCHES = {"lean loop": lean_loop, "papers' way": papers_way} if torch else {}
 
 
 def network(name: str, params: PyTree) -> Any:
-    """The network of that name in SHAPES, else an MLP; it has as many parameters as ours.
-
-    Raises:
-        RuntimeError: it has not.
-    """
-    model = _resnet(*SHAPES[name]) if name in SHAPES else _mlp(params)
-    sizes = sum(leaf.numel() for leaf in model.parameters()), trees.size(params)
-    if sizes[0] != sizes[1]:
-        raise RuntimeError(f"{name}: {sizes[0]} parameters in PyTorch, {sizes[1]} in JAX")
-    return model
-
-
-def _mlp(params: PyTree) -> Any:
+    """The network of that name in SHAPES, else an MLP of the widths of these parameters."""
+    if name in SHAPES:
+        return _resnet(*SHAPES[name])
     sizes = [params[f"Dense_{index}"]["kernel"].shape for index in range(len(params))]
-    layers = [layer for size in sizes for layer in (torch.nn.Linear(*size), torch.nn.ReLU())]
-    return torch.nn.Sequential(torch.nn.Flatten(), *layers[:-1])
+    layers = [layer for size in sizes for layer in (nn.Linear(*size), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *layers[:-1])
 
 
 def _conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
-    convolution = torch.nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
-    return torch.nn.Sequential(convolution, torch.nn.BatchNorm2d(outputs))
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
 
 
-class Block(torch.nn.Module if torch else object):
+class Block(nn.Module if torch else object):
     """Convolutions (width, kernel, stride) with batch norm around a shortcut, which is 1x1 where the shape changes."""
 
-    def __init__(self, inputs: int, layers: Sequence[tuple[int, int, int]]):
+    def __init__(self, inputs: int, convolutions: Sequence[tuple[int, int, int]]):
         super().__init__()
-        widths, stride = [inputs, *(width for width, _, _ in layers)], max(stride for _, _, stride in layers)
-        made = [_conv_norm(before, *layer) for before, layer in zip(widths[:-1], layers, strict=True)]
-        between = [part for layer in made for part in (layer, torch.nn.ReLU())][:-1]
-        same = inputs == widths[-1] and stride == 1
-        self.layers = torch.nn.Sequential(*between)
-        self.shortcut = torch.nn.Identity() if same else _conv_norm(inputs, widths[-1], 1, stride)
+        layers, width, strides = [], inputs, 1
+        for outputs, kernel, stride in convolutions:
+            layers += [_conv_norm(width, outputs, kernel, stride), nn.ReLU()]
+            width, strides = outputs, strides * stride
+        self.layers = nn.Sequential(*layers[:-1])
+        self.shortcut = nn.Identity() if (inputs, 1) == (width, strides) else _conv_norm(inputs, width, 1, strides)
 
     def forward(self, x):
         """Features of the same height and width divided by the stride."""
         return torch.relu(self.layers(x) + self.shortcut(x))
 
 
-def _resnet(blocks: Sequence[int], widths: Sequence[int], stem: int, bottleneck: bool) -> Any:
+def _resnet(blocks: Sequence[int], widths: Sequence[int], inputs: int, bottleneck: bool) -> Any:
     """Stages of `blocks[i]` blocks with `widths[i]` channels, every one but the first at half the size of the last."""
-    inputs, layers = stem, [_conv_norm(3, stem, 3), torch.nn.ReLU()]
+    layers = [_conv_norm(3, inputs, 3), nn.ReLU()]
     for stage, (count, width) in enumerate(zip(blocks, widths, strict=True)):
         for number in range(count):
             stride = 2 if stage > 0 and number == 0 else 1
@@ -90,78 +122,66 @@ def _resnet(blocks: Sequence[int], widths: Sequence[int], stem: int, bottleneck:
             convolutions = ((width, 1, 1), (width, 3, stride), (4 * width, 1, 1)) if bottleneck else basic
             layers.append(Block(inputs, convolutions))
             inputs = convolutions[-1][0]
-    return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(inputs, 10))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
 
 
 def curvature_calls(name: str, params: PyTree, x: Array, y: Array) -> dict[str, Callable[[], Any]]:
     """Gradient, products and trace-regularised gradient of the network on x and y, as calls without arguments."""
     if torch is None:
         return {}
-    model, loss_of = network(name, params).eval(), torch.nn.CrossEntropyLoss()
-    data = _examples(x, y)
+    model, loss_of, data = network(name, params).eval(), nn.CrossEntropyLoss(), _examples(x, y)
     leaves = list(model.parameters())
-    vector, signs = ([draw(leaf) for leaf in leaves] for draw in (torch.randn_like, _signs))
+    vector = [torch.randn_like(leaf) for leaf in leaves]
+    signs = [torch.randint_like(leaf, 2) * 2 - 1 for leaf in leaves]
 
-    def gradient(create_graph: bool = False) -> Any:
+    def gradient(create_graph=False):
         return torch.autograd.grad(loss_of(model(data[0]), data[1]), leaves, create_graph=create_graph)
 
-    def regularised() -> None:
+    def regularised():
         value = loss_of(model(data[0]), data[1])
         slopes = torch.autograd.grad(value, leaves, create_graph=True)
         product = torch.autograd.grad(slopes, leaves, signs, create_graph=True)
         trace = sum((sign * part).sum() for sign, part in zip(signs, product, strict=True))
         torch.autograd.grad(value + 0.1 * trace, leaves)
 
-    calls = {
+    options = {"check_deterministic": False, "num_data": len(y)}
+    operator = curvlinops.HessianLinearOperator(model, loss_of, leaves, [data], **options)
+    anew = partial(pyhessian.hessian, model, loss_of, dataloader=[data], cuda=False)
+    return {
         "torch gradient": gradient,
         "torch double backward": lambda: torch.autograd.grad(gradient(True), leaves, vector),
         "torch trace-regularised gradient": regularised,
+        "PyHessian": lambda: anew().dataloader_hv_product(vector),
+        "curvlinops": lambda: operator @ vector,
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the reference cycle that a kept graph is, of its own torch.jit.script
-        if pyhessian is not None:
-            kept = pyhessian.hessian(model, loss_of, data=data, cuda=False)
-            product = pyhessian.utils.hessian_vector_product
-            calls["PyHessian, graph kept"] = lambda: product(kept.gradsH, kept.params, vector)
-            anew = lambda: pyhessian.hessian(model, loss_of, dataloader=[data], cuda=False)  # noqa: E731
-            calls["PyHessian, data anew"] = lambda: anew().dataloader_hv_product(vector)
-        if curvlinops is not None:
-            options = {"check_deterministic": False, "num_data": len(y)}
-            operator = curvlinops.HessianLinearOperator(model, loss_of, leaves, [data], **options)
-            calls["curvlinops"] = lambda: operator @ vector
-            calls["curvlinops"]()
-    return calls
 
 
-def _signs(leaf: Any) -> Any:
-    return torch.randint_like(leaf, 2) * 2 - 1
-
-
-def training_steps(name: str, params: PyTree, batch: Batch, config: Any) -> dict[str, Callable[[], Any]]:
-    """Training steps on one batch by the recipe of config.optimizer, eager and compiled; autocast as ours computes."""
+def training_steps(name: str, params: PyTree, x: Array, y: Array, config: Any) -> dict[str, Callable[[int], None]]:
+    """So many training steps on one batch by the recipe of config.optimizer, eager and compiled; autocast as ours."""
     if torch is None:
         return {}
-    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True  # looks for the fastest convolutions
     settings, low = config.optimizer, config.model.dtype == "bfloat16"
-    x, y = (part.to(place) for part in _examples(batch.x, batch.y))
+    x, y = (part.to(device) for part in _examples(x, y))
     calls = {}
-    for mode in ("eager", "default", *["reduce-overhead"] * (place.type == "cuda")):
-        model = network(name, params).to(place, memory_format=torch.channels_last).train()
+    for mode in ("eager", "default", *["reduce-overhead"] * (device.type == "cuda")):
+        model = network(name, params).to(device, memory_format=torch.channels_last).train()
         rule = {"lr": settings.learning_rate, "momentum": settings.momentum, "weight_decay": settings.weight_decay}
         optimiser = torch.optim.SGD(model.parameters(), fused=True, **rule)
         forward = model if mode == "eager" else torch.compile(model, mode=mode)
 
-        def step(forward=forward, optimiser=optimiser) -> None:
-            optimiser.zero_grad(set_to_none=True)
-            with torch.autocast(place.type, torch.bfloat16, enabled=low):
-                logits = forward(x)
-            torch.nn.functional.cross_entropy(logits.float(), y).backward()
-            optimiser.step()
-            if place.type == "cuda":
+        def steps(count, forward=forward, optimiser=optimiser):
+            for _ in range(count):
+                optimiser.zero_grad()
+                with torch.autocast(device.type, torch.bfloat16, enabled=low):
+                    logits = forward(x)
+                nn.functional.cross_entropy(logits.float(), y).backward()
+                optimiser.step()
+            if device.type == "cuda":
                 torch.cuda.synchronize()
 
-        calls[f"PyTorch, {mode}"] = step
+        calls[f"PyTorch, {mode}"] = steps
     return calls
 
 

@@ -1,6 +1,6 @@
 """The jobs, and numbers of trained networks: Lipschitz constants, Theorem 2 at growing distances, PAC-Bayes bounds."""
 
-from collections.abc import Callable
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from scipy import optimize, special
 
 from experiments import jobs
 from focalgeo import data, losses, models, theory, trees
-from focalgeo.config import load_config, with_values
+from focalgeo.config import with_values
 from focalgeo.job import check_config, preparation
 from focalgeo.types import Array, Dataset, PyTree, Split
 
@@ -58,13 +58,13 @@ def lipschitz() -> list[dict[str, float]]:
     """
     log_odds = jnp.linspace(-40.0, 40.0, 80_001)
     p, rest = jax.nn.sigmoid(log_odds), jax.nn.sigmoid(-log_odds)
-    found = []
+    p, rest = p[(p > 0) & (p < 1)], rest[(p > 0) & (p < 1)]
+    rows = []
     for gamma in GAMMAS:
-        slope = jax.vmap(jax.grad(lambda s, g=gamma: losses.focal_loss(jnp.stack([s, 0.0 * s]), 0, g)))(log_odds)
-        curved = jnp.where((p > 0) & (rest > 0), theory.logit_curvature_ratio(p, gamma) * p * rest, 0)
-        gradient, second = float(jnp.sqrt(2.0) * jnp.max(jnp.abs(slope))), float(2 * jnp.max(jnp.abs(curved)))
-        found.append({"gamma": gamma, "gradient": gradient, "second derivative": second})
-    return found
+        slope, curved = rest * theory.gradient_ratio(p, gamma), theory.logit_curvature_ratio(p, gamma) * p * rest
+        gradient, second = float(2**0.5 * jnp.abs(slope).max()), float(2 * jnp.abs(curved).max())
+        rows.append({"gamma": gamma, "gradient": gradient, "second derivative": second})
+    return rows
 
 
 def arrays_of(split: Split) -> tuple[Array, Array]:
@@ -74,20 +74,22 @@ def arrays_of(split: Split) -> tuple[Array, Array]:
 
 def dataset(**fields: Any) -> Dataset:
     """The data of the config with these fields."""
-    return preparation.prepare(check_config(with_values(load_config(jobs.ROOT / CONFIG, ""), fields))).dataset
+    return preparation.prepare(check_config(with_values(jobs.load(CONFIG), fields))).dataset
 
 
 def apply(params: PyTree, x: Array) -> Array:
     """Logits of the config's network."""
-    model = models.build(load_config(jobs.ROOT / CONFIG, "").model.name, 10)
+    model = models.build(jobs.load(CONFIG).model.name, 10)
     return model.apply({"params": params}, x, train=False)
 
 
+@jax.jit
 def mean_loss(params: PyTree, x: Array, y: Array) -> Array:
     """Cross-entropy."""
     return jnp.mean(losses.cross_entropy(apply(params, x), y))
 
 
+@jax.jit
 def error(params: PyTree, x: Array, y: Array) -> Array:
     """The share of wrong predictions."""
     return jnp.mean(jnp.argmax(apply(params, x), -1) != y)
@@ -95,78 +97,69 @@ def error(params: PyTree, x: Array, y: Array) -> Array:
 
 def measure(out: Path, seeds: int) -> list[dict[str, Any]]:
     """Every run: of focal loss and its bound's loss from rows and networks, of halves the PAC-Bayes bound."""
-    tags = {"gamma": "gamma", "seed": "seed"}
-    workdirs = {name: train(out, name, seeds) for name in JOBS}
-    runs = [
-        run
-        for name in ("focal", "penalised")
-        for run in jobs.measured(workdirs[name], CONFIG, {"loss": name}, tags=tags)
-    ]
-    everything, networks = dataset(), jobs.networks(workdirs["focal"])
-    gradients, distances = make_gradients(everything), make_distances(everything.val)
-    bounds = gaussian_bounds(*(jobs.networks(workdirs[name]) for name in ("prior", "posterior")), everything)
+    workdirs, everything = {name: train(out, name, seeds) for name in JOBS}, dataset()
+    focal, prior, posterior = (jobs.networks(workdirs[name]) for name in ("focal", "prior", "posterior"))
+    bounds, runs = gaussian_bounds(prior, posterior, everything), []
+    for name in ("focal", "penalised"):
+        runs += jobs.measured(workdirs[name], CONFIG, {"loss": name}, tags={"gamma": "gamma", "seed": "seed"})
     for run in runs:
+        at = run["gamma"], run["seed"]
         if run["loss"] == "focal":
-            at = run["gamma"], run["seed"]
-            run |= gradients(networks[at], run["gamma"])
-            run["distances"] = distances(networks[at], jax.random.PRNGKey(run["seed"]))
+            for split in ("val", "train"):
+                norms = largest_gradients(focal[at], run["gamma"], *arrays_of(getattr(everything, split)))
+                run |= {f"gradient in logits, {split}": float(norms[0]), f"gradient, {split}": float(norms[1])}
+            run["distances"] = distances(focal[at], jax.random.PRNGKey(run["seed"]), *arrays_of(everything.val))
             run |= {"gaussian": bounds[at]} if at in bounds else {}
     return runs
 
 
-def make_gradients(everything: Dataset) -> Callable[[PyTree, float], dict[str, float]]:
-    """(params, gamma) -> largest norm over examples of the focal loss's gradient, in logits and in parameters."""
+@jax.jit
+def largest_gradients(params: PyTree, gamma: float, x: Array, y: Array) -> tuple[Array, Array]:
+    """Largest norm over examples of the focal loss's gradient, in logits and in parameters."""
 
-    @jax.jit
-    def largest(params, gamma, x, y):
-        def of_example(x, y):
-            in_logits = jax.grad(losses.focal_loss)(apply(params, x[None])[0], y, gamma)
-            in_params = jax.grad(lambda at: losses.focal_loss(apply(at, x[None])[0], y, gamma))(params)
-            return jnp.linalg.norm(in_logits), trees.norm(in_params)
+    def of_example(x, y):
+        in_logits = jax.grad(losses.focal_loss)(apply(params, x[None])[0], y, gamma)
+        in_params = jax.grad(lambda at: losses.focal_loss(apply(at, x[None])[0], y, gamma))(params)
+        return jnp.linalg.norm(in_logits), trees.norm(in_params)
 
-        return [jnp.max(norms) for norms in jax.vmap(of_example)(x, y)]
-
-    def measured(params: PyTree, gamma: float) -> dict[str, float]:
-        found = {}
-        for name in ("val", "train"):
-            norms = largest(params, jnp.float32(gamma), *arrays_of(getattr(everything, name)))
-            found |= dict(zip((f"gradient in logits, {name}", f"gradient, {name}"), map(float, norms), strict=True))
-        return found
-
-    return measured
+    in_logits, in_params = jax.vmap(of_example)(x, y)
+    return in_logits.max(), in_params.max()
 
 
-def make_distances(split: Split) -> Callable[[PyTree, Array], dict[str, list[float]]]:
-    """(params, key) -> by kind of direction, KL(p_theta || p_{theta + d}) over d'Fd / 2 at each of DISTANCES.
+@jax.jit
+def ratio(params: PyTree, direction: PyTree, distance: float, x: Array) -> Array:
+    """KL(p_theta || p_{theta + d}) over d'Fd / 2, means over examples; F is the Fisher matrix of the predictions."""
+    scale = distance * trees.norm(params) / trees.norm(direction)
+    step = jax.tree.map(lambda leaf: scale * leaf, direction)
+    logits, moved = jax.jvp(lambda at: apply(at, x), (params,), (step,))
+    there = apply(jax.tree.map(jnp.add, params, step), x)
+    exact, fisher = theory.softmax_divergence(logits, there - logits), theory.softmax_fisher(logits)
+    return exact.mean() / (0.5 * jnp.einsum("ni,nij,nj->n", moved, fisher, moved).mean())
 
-    Means over the split's examples; F is the Fisher matrix of the predictions. "random": a geometric mean over
-    DIRECTIONS directions; "uphill": along the gradient of cross-entropy on the split.
+
+def distances(params: PyTree, key: Array, x: Array, y: Array) -> dict[str, list[float]]:
+    """By kind of direction the `ratio` at each of DISTANCES.
+
+    "random": a geometric mean over DIRECTIONS directions; "uphill": along the gradient of cross-entropy.
     """
-    x, y = arrays_of(split)
+    random = [trees.gaussian(drawn, params) for drawn in jax.random.split(key, DIRECTIONS)]
+    kinds = {"random": random, "uphill": [jax.grad(mean_loss)(params, x, y)]}
 
-    @jax.jit
-    def ratio(params, direction, distance):
-        scale = distance * trees.norm(params) / trees.norm(direction)
-        step = jax.tree.map(lambda leaf: scale * leaf, direction)
-        logits, moved = jax.jvp(lambda at: apply(at, x), (params,), (step,))
-        there = apply(jax.tree.map(jnp.add, params, step), x)
-        exact = jnp.mean(theory.softmax_divergence(logits, there - logits))
-        fisher = theory.softmax_fisher(logits)
-        return exact / (0.5 * jnp.mean(jnp.einsum("ni,nij,nj->n", moved, fisher, moved)))
+    def mean(directions, distance):
+        return float(np.exp(np.mean([np.log(ratio(params, direction, distance, x)) for direction in directions])))
 
-    def measured(params: PyTree, key: Array) -> dict[str, list[float]]:
-        directions = {
-            "random": [trees.gaussian(drawn, params) for drawn in jax.random.split(key, DIRECTIONS)],
-            "uphill": [jax.grad(mean_loss)(params, x, y)],
-        }
-        return {
-            kind: [
-                float(np.exp(np.mean([np.log(ratio(params, way, distance)) for way in ways]))) for distance in DISTANCES
-            ]
-            for kind, ways in directions.items()
-        }
+    return {kind: [mean(directions, distance) for distance in DISTANCES] for kind, directions in kinds.items()}
 
-    return measured
+
+@jax.jit
+def drawn_error(params: PyTree, sigma: float, key: Array, x: Array, y: Array) -> Array:
+    """The mean error of DRAWS networks of a Gaussian about this one."""
+
+    def of_draw(key):
+        noise = trees.gaussian(key, params)
+        return error(jax.tree.map(lambda leaf, more: leaf + sigma * more, params, noise), x, y)
+
+    return jnp.mean(jax.lax.map(of_draw, jax.random.split(key, DRAWS), batch_size=50))
 
 
 def gaussian_bounds(before: dict, after: dict, everything: Dataset) -> dict[tuple[float, int], dict[str, float]]:
@@ -175,33 +168,21 @@ def gaussian_bounds(before: dict, after: dict, everything: Dataset) -> dict[tupl
     The prior is the same Gaussian about that half's network, the bound is of the other half, whose images the prior has
     not seen. "error": test error of the posterior's centre; "drawn": mean error over draws on the other half.
     """
-    seen = {image.tobytes() for image in dataset(**{"data.train_size": HALF}).train.x}
-    other = np.array([image.tobytes() not in seen for image in everything.train.x])
-    x, y = arrays_of(Split(everything.train.x[other], everything.train.y[other]))
-
-    @jax.jit
-    def drawn_error(params, sigma, key):
-        def of_draw(key):
-            noise = trees.gaussian(key, params)
-            return error(jax.tree.map(lambda leaf, more: leaf + sigma * more, params, noise), x, y)
-
-        return jnp.mean(jax.lax.map(of_draw, jax.random.split(key, DRAWS), batch_size=50))
-
-    found = {}
-    for at, params in after.items():
-        squared = float(trees.norm(jax.tree.map(jnp.subtract, params, before[at])) ** 2)
-        bounds = []
+    seen, train = {image.tobytes() for image in dataset(**{"data.train_size": HALF}).train.x}, everything.train
+    other = np.array([image.tobytes() not in seen for image in train.x])
+    x, y = arrays_of(Split(train.x[other], train.y[other]))
+    bounds = {}
+    for (gamma, seed), params in after.items():
+        squared = float(trees.norm(jax.tree.map(jnp.subtract, params, before[gamma, seed])) ** 2)
+        rows = []
         for number, sigma in enumerate(SIGMAS):
-            drawn = float(
-                drawn_error(params, jnp.float32(sigma), jax.random.fold_in(jax.random.PRNGKey(at[1]), number))
-            )
+            drawn = float(drawn_error(params, sigma, jax.random.fold_in(jax.random.PRNGKey(seed), number), x, y))
             divergence = squared / (2 * sigma**2)
-            least = binomial_upper(drawn, DRAWS, DRAWN_DELTA / len(SIGMAS))
-            bounds.append((bound(least, divergence, len(y)), sigma, divergence, drawn))
-        names = ("bound", "sigma", "divergence", "drawn")
-        test_error = float(error(params, *arrays_of(everything.test)))
-        found[at] = dict(zip(names, min(bounds), strict=True)) | {"error": test_error, "examples": len(y)}
-    return found
+            value = bound(binomial_upper(drawn, DRAWS, DRAWN_DELTA / len(SIGMAS)), divergence, len(y))
+            rows.append({"bound": value, "sigma": sigma, "divergence": divergence, "drawn": drawn})
+        least = min(rows, key=lambda row: row["bound"])
+        bounds[gamma, seed] = least | {"error": float(error(params, *arrays_of(everything.test))), "examples": len(y)}
+    return bounds
 
 
 def bound(expected: float, divergence: float, count: int) -> float:
@@ -217,7 +198,7 @@ def binomial_upper(mean: float, draws: int, delta: float) -> float:
     By kl(mean || expectation) <= log(1 / delta) / draws, Chernoff's bound.
     """
 
-    def excess(expected: float) -> float:
+    def excess(expected):
         divergence = special.rel_entr(mean, expected) + special.rel_entr(1 - mean, 1 - expected)
         return min(divergence, 1e9) - np.log(1 / delta) / draws
 
@@ -230,21 +211,17 @@ def finite_bounds(out: Path, seeds: int) -> list[dict[str, float]]:
     The latter's energies are the networks' cross-entropies on train, its mean energy half way from their mean to their
     least: of the training data alone, as a prior may be for a bound on val.
     """
-    networks, everything = jobs.networks(train(out, "focal", seeds)), dataset()
+    networks, everything, found = jobs.networks(train(out, "focal", seeds)), dataset(), []
     train_, val, test = (arrays_of(getattr(everything, name)) for name in ("train", "val", "test"))
-    energy, wrong = jax.jit(mean_loss), jax.jit(error)
-    found = []
-    for gamma in GAMMAS:
-        for group in range(seeds // GROUP):
-            own = [networks[gamma, seed] for seed in range(group * GROUP, (group + 1) * GROUP)]
-            energies = np.array([float(energy(params, *train_)) for params in own])
-            on_val, on_test = (np.array([float(wrong(params, *split)) for params in own]) for split in (val, test))
-            _, prior = theory.maxwell_boltzmann(energies, float((energies.mean() + energies.min()) / 2))
-            uniform, boltzmann = (
-                theory.pac_bayes_bound(on_val, np.asarray(weights, np.float32), len(val[1]))
-                for weights in (np.full(GROUP, 1 / GROUP), prior)
-            )
-            bounds = {"uniform": float(uniform.bound), "boltzmann": float(boltzmann.bound)}
-            mixed = float(np.asarray(boltzmann.posterior) @ on_test)
-            found.append({"gamma": gamma, "group": group, **bounds, "error": mixed})
+    for gamma, group in itertools.product(GAMMAS, range(seeds // GROUP)):
+        own = [networks[gamma, seed] for seed in range(group * GROUP, (group + 1) * GROUP)]
+        energies = np.array([mean_loss(params, *train_) for params in own])
+        on_val, on_test = (np.array([error(params, *split) for params in own]) for split in (val, test))
+        _, prior = theory.maxwell_boltzmann(energies, float((energies.mean() + energies.min()) / 2))
+        uniform, boltzmann = (
+            theory.pac_bayes_bound(on_val, np.asarray(weights, np.float32), len(val[1]))
+            for weights in (np.full(GROUP, 1 / GROUP), prior)
+        )
+        bounds = {"uniform": float(uniform.bound), "boltzmann": float(boltzmann.bound)}
+        found.append({"gamma": gamma, "group": group, **bounds, "error": float(boltzmann.posterior @ on_test)})
     return found

@@ -48,11 +48,6 @@ QUANTITIES = {
     "s99 accuracy": Quantity("accuracy in S99, %", PLAIN, "high_confidence_accuracy"),
     "s99 after T": Quantity("S99 after T by ECE, %", BY_ECE, "high_confidence"),
     "s99 accuracy after T": Quantity("accuracy in S99 after T, %", BY_ECE, "high_confidence_accuracy"),
-    "ece after focal T": Quantity("ECE after focal T by ECE, %", "focal_temperature_scaling/ece", "ece"),
-    "nll after focal T": Quantity("NLL after focal T by NLL, 1/100 nat", "focal_temperature_scaling/nll", "nll"),
-    "nll after vector scaling": Quantity("NLL after vector scaling, 1/100 nat", "vector_scaling/nll", "nll"),
-    "ece after vector scaling": Quantity("ECE after vector scaling, %", "vector_scaling/nll", "ece"),
-    "nll after focal vector scaling": Quantity("NLL after focal vector scaling", "focal_vector_scaling/nll", "nll"),
 }
 TITLES = {name: quantity.title for name, quantity in QUANTITIES.items()} | {"error": "error, %"}
 MEANS = numbers.means({name: Number(title) for name, title in TITLES.items()})

@@ -1,7 +1,6 @@
 """Does focal loss flatten the loss surface, which surface, and is the flatter network better calibrated?"""
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -172,18 +171,12 @@ def of_networks(runs):
         outputs = numbers.means(ENDS) | numbers.changes(less, base)
         tables[f"{network} outputs"] = numbers.table(["γ"], gammas, outputs)
         changes = {}
-        for name, (title, _) in CURVATURE.items():  # in % where all runs of the network have logarithms
-            if has_log(own, name):
-                changes[f"{title}, %"] = partial(_ratio, base=base, name=name)
-            else:
-                changes |= numbers.changes({name: Number(title)}, base)
+        for name, number in CURVATURE.items():
+            columns = numbers.ratios if has_log(own, name) else numbers.changes
+            changes |= columns({name: number}, base)
         del gammas["0"]
         tables[f"{network} changes"] = numbers.table(["γ"], gammas, changes)
     return tables
-
-
-def _ratio(runs, base, name: str) -> str:
-    return shown(numbers.ratio(runs, base, name), scale=100, signed=True)
 
 
 def attribution(runs):

@@ -50,13 +50,17 @@ CURVATURE = {
 }
 CALIBRATION = ("ece", "ece after T", "nll after T")
 FIXED = ("accuracy", "p_y")
-MEASURED = OUTPUTS | {
+MEASURED = {
+    "train accuracy": OUTPUTS["train accuracy"],
     "accuracy": Number("accuracy on test, %", 100),
     "p_y": Number("mean p of the label, %", 100),
+    "ece": OUTPUTS["ece"],
+    "ece after T": OUTPUTS["ece after T"],
     "nll": Number("NLL as trained, nats"),
     "nll after T": Number("NLL after T, nats"),
+    "temperature": OUTPUTS["temperature"],
 }
-ORDER = ("train accuracy", "accuracy", "p_y", "ece", "ece after T", "nll", "nll after T", "temperature")
+MARKERS = "osD^v<>PXph*dH"
 
 
 def p_y(run: dict, rows: list, workdir: Path) -> dict[str, float]:
@@ -74,7 +78,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 
 def groups(runs) -> dict[str, pd.DataFrame]:
     """Title -> the runs of a way that have learned something, with the numbers of its own loss."""
-    runs = numbers.with_own(runs[runs.accuracy >= numbers.LEARNED])
+    runs = numbers.with_own(numbers.learned(runs))
     every = {title: rows_where(runs, training=way) for way, (title, _) in WAYS.items()}
     return {title: own for title, own in every.items() if len(own)}
 
@@ -122,40 +126,32 @@ def correlations_table(runs, correlation: Callable):
 def changes_table(runs):
     """Each curvature less cross-entropy's, in % of it: geometric means of ratios, paired by seed."""
     base, *others = groups(runs).items()
-    rows = [
-        [title, *(shown(numbers.ratio(own, base[1], name), scale=100, signed=True) for name in CURVATURE)]
-        for title, own in others
-    ]
-    return numbers.markdown(["trained with", *(f"{title}, %" for title, _ in CURVATURE.values())], rows)
+    return numbers.table(["trained with"], dict(others), numbers.ratios(CURVATURE, base[1]))
 
 
 def outputs_table(runs):
     """Accuracy and calibration by way of training, with the paired difference of ECE to cross-entropy."""
     ways = groups(runs)
     less = {"ece": Number("ECE less cross-entropy's, %", 100)}
-    columns = numbers.means({name: MEASURED[name] for name in ORDER})
+    columns = numbers.means(MEASURED)
     return numbers.table(["trained with"], ways, columns | numbers.changes(less, ways[WAYS["ce"][0]]))
 
 
 def trace_and_ece(runs):
     """ECE as trained against both traces on val: each run faint, the mean of each way, named in the legend."""
-    words = {
+    names = {
         "trace CE val": "trace of cross-entropy's Hessian on val",
         "trace own val": "trace of the own loss's Hessian",
     }
     figure, axes = figures.panels(1, 2, 9.4, 4.6, sharey=True)
-    colours = figures.shades(len(WAYS))
-    ways = groups(runs)
-    for axis, (name, label) in zip(axes[0], words.items(), strict=True):
-        for colour, marker, (title, own) in zip(colours, "osD^v<>PXph*dH", ways.items(), strict=False):
+    for axis, (name, label) in zip(axes[0], names.items(), strict=True):
+        for colour, marker, (title, own) in zip(figures.shades(len(WAYS)), MARKERS, groups(runs).items(), strict=False):
             look = {"color": colour, "marker": marker}
             axis.scatter(own[name], 100 * own.ece, s=8, alpha=0.25, linewidths=0, **look)
-            middle = own[name].mean(), 100 * own.ece.mean()
-            axis.scatter(*middle, s=46, edgecolor="white", linewidth=0.6, zorder=3, **look)
-            axis.scatter([], [], s=30, label=title, **look)
+            axis.scatter(own[name].mean(), 100 * own.ece.mean(), s=46, edgecolor="white", label=title, **look)
         figures.logarithmic(axis, "x", "y")
         axis.set_xlabel(label)
-    axes[0, 0].set_ylabel(f"test ECE as trained, %, n = {max(map(len, ways.values()))} seeds")
+    axes[0, 0].set_ylabel(f"test ECE as trained, %, n = {runs.seed.nunique()} seeds")
     figures.legend(figure, "right center", 1)
     return figure
 

@@ -15,7 +15,6 @@ from experiments.cells import DIAGNOSED, LOSSES, SAME_ERROR
 from experiments.numbers import Claim, Number, rows_where
 from experiments.question import Flags, Parts, Question
 from focalgeo import job
-from focalgeo.config import load_config, with_values
 from focalgeo.job.preparation import prepare
 from focalgeo.types import InputError, Split
 
@@ -109,8 +108,8 @@ def read(flags: Flags) -> Parts:
     runs = [run for run in cells if run["loss"] in DIAGNOSED and "diagnostics" in run]
     parts = {"runs": runs, "cells": pd.DataFrame(cells)}
     if flags.data:
-        config = load_config(jobs.ROOT / "configs" / "cifar.py", f"{stored.TASKS['cifar10'].small},ce")
-        parts["split"] = prepare(job.check_config(with_values(config, {"data.name": flags.data}))).dataset.test
+        config = jobs.load(stored.Cell("cifar10", "ce", 0).config, {"data.name": flags.data})
+        parts["split"] = prepare(job.check_config(config)).dataset.test
     return parts
 
 

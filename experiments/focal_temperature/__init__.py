@@ -10,7 +10,7 @@ import pandas as pd
 from experiments import cells as stored
 from experiments import figures, halves, numbers
 from experiments.cells import GAMMAS, LOSSES, TASKS, temperatures
-from experiments.numbers import NOT, SHOWS, Claim, Interval, interval, rows_where, shown
+from experiments.numbers import NOT, SHOWS, Claim, Interval, interval, shown
 from experiments.question import HERE, Question
 from focalgeo import calibration
 from focalgeo.theory import matching_temperature
@@ -27,14 +27,18 @@ FITS = (  # of others' outputs
     ("focal_vector_scaling", "nll"),
 )
 METRICS = ("accuracy", "nll", "ece", "adaptive_ece")
+FITTED = (
+    f"{T}/adaptive_ece temperature",
+    *(f"{FOCAL_T}/adaptive_ece {name}" for name in ("temperature", "calibration_gamma")),
+)
 
 
 def measure(val: halves.Pair, test: halves.Pair) -> dict[str, Any]:
     """A run of the same form as the cells', of fits on val; a fit that ends at the grid's end gamma -0.5 may."""
 
-    def metrics(log_probs: Any) -> dict[str, float]:
+    def metrics(log_probs):
         return {
-            name: float(number) for name, number in calibration.all_metrics(log_probs, test[1], names=METRICS).items()
+            name: float(value) for name, value in calibration.all_metrics(log_probs, test[1], names=METRICS).items()
         }
 
     scores, fits = {"uncalibrated": metrics(calibration.temperature_scaling(test[0], 1.0))}, {}
@@ -43,37 +47,34 @@ def measure(val: halves.Pair, test: halves.Pair) -> dict[str, Any]:
             warnings.simplefilter("ignore", calibration.ConvergenceWarning)
             fitted = calibration.fit(method, *val, criterion=criterion)
         scores[f"{method}/{criterion}"] = metrics(fitted.predict_log_proba(test[0]))
-        scalars = {name: float(number) for name, number in fitted.parameters.items() if np.ndim(number) == 0}
         fits[f"{method}/{criterion}"] = {
-            "calibration_gamma" if name == "gamma" else name: at for name, at in scalars.items()
+            "calibration_gamma" if name == "gamma" else name: float(number)
+            for name, number in fitted.parameters.items()
+            if np.ndim(number) == 0
         }
-    found = {"gammas": GAMMAS, "val": temperatures(*val, GAMMAS)}
-    return {
-        "task": OTHERS,
-        "classes": val[0].shape[-1],
-        "metrics": {"test": scores},
-        "fits": fits,
-        "temperatures": found,
-    }
+    run = {"task": OTHERS, "classes": val[0].shape[-1], "metrics": {"test": scores}, "fits": fits}
+    return run | {"temperatures": {"gammas": GAMMAS, "val": temperatures(*val, GAMMAS)}}
 
 
 # ---- statistics: a Series has a value a run; of others' outputs a loss is a file's name and a seed one random half
 
 
 def together(cells, others) -> pd.DataFrame:
-    """All runs, with the title of their network."""
+    """All runs with the title of their network; numbers stand beside by their path, as "test uncalibrated nll"."""
     runs = pd.concat([cells, others], ignore_index=True)
-    titles = [
-        f"others' {loss}" if task == OTHERS else f"{TASKS[task].title}, {LOSSES[loss]}"
-        for task, loss in zip(runs.task, runs.loss, strict=True)
-    ]
-    return runs.assign(title=titles)
+    of_cells = runs.task.map({name: task.title for name, task in TASKS.items()}) + ", " + runs.loss.map(LOSSES)
+    parts = [pd.json_normalize(runs[name].tolist(), sep=" ") for name in ("metrics", "fits", "temperatures")]
+    return pd.concat([runs.assign(title=of_cells.fillna("others' " + runs.loss)), *parts], axis=1)
+
+
+def by_title(cells, others) -> dict[str, pd.DataFrame]:
+    """Network -> its runs."""
+    return dict(iter(together(cells, others).groupby("title", sort=False)))
 
 
 def metric(runs, method: str, name: str) -> pd.Series:
     """A test metric by a method, 1/100."""
-    values = [100 * metrics["test"].get(method, {}).get(name, np.nan) for metrics in runs.metrics]
-    return pd.Series(values, runs.index, dtype=float)
+    return 100 * runs[f"test {method} {name}"]
 
 
 def gain(runs, name: str) -> pd.Series:
@@ -84,21 +85,19 @@ def gain(runs, name: str) -> pd.Series:
 
 def slopes(runs, criterion: str) -> pd.DataFrame:
     """Slope of the best T on val over gamma_ev up to 1, and their correlation."""
-    found = []
-    for own in runs.temperatures:
-        at = np.array(own["gammas"])
-        best = np.array(own["val"][criterion])[at <= 1]
-        straight = np.corrcoef(at[at <= 1], best)[0, 1] if np.ptp(best) else 0.0
-        found.append((np.polyfit(at[at <= 1], best, 1)[0], straight))
-    return pd.DataFrame(found, runs.index, ["slope", "correlation"])
+    lines, at = [], np.array(GAMMAS) <= 1
+    for temperatures_ in runs[f"val {criterion}"]:
+        gammas, best = np.array(GAMMAS)[at], np.array(temperatures_)[at]
+        lines.append((np.polyfit(gammas, best, 1)[0], np.corrcoef(gammas, best)[0, 1] if np.ptp(best) else 0.0))
+    return pd.DataFrame(lines, runs.index, ["slope", "correlation"])
 
 
 def best_temperature(runs, split: str) -> pd.Series:
     """The best plain temperature on a split, by NLL."""
-    return pd.Series([own[split]["nll"][list(own["gammas"]).index(0.0)] for own in runs.temperatures], runs.index)
+    return runs[f"{split} nll"].str[GAMMAS.index(0.0)]
 
 
-def mean(runs, values: pd.Series) -> Interval:
+def mean(values: pd.Series, runs) -> Interval:
     """Over the seeds of a network; halves of the same examples overlap, which widens their interval."""
     values = values[runs.index].dropna()
     return numbers.resampled_interval(values) if (runs.task == OTHERS).all() else interval(values)
@@ -114,29 +113,28 @@ def over_losses(runs, values: pd.Series) -> Interval:
 
 def claims(cells, others):
     """Of each statement a claim over all trained networks, and for each file of others' outputs."""
-    runs = together(cells, others)
-    trained, files = runs[runs.task != OTHERS], dict(list(runs[runs.task == OTHERS].groupby("title", sort=False)))
-    told = []
+    runs, told = together(cells, others), []
+    trained, files = runs[runs.task != OTHERS], runs[runs.task == OTHERS].groupby("title", sort=False)
     for name, title in (("adaptive_ece", "AdaECE"), ("ece", "ECE"), ("nll", "NLL")):
-        every = {"trained here": over_losses(trained, gain(trained, name))}
+        gains = gain(runs, name)
+        every = {"trained here": over_losses(trained, gains)}
         for task, own in trained.groupby("task", sort=False):
-            every[f"trained here, {TASKS[task].title}"] = over_losses(own, gain(own, name))
-        every |= {file: mean(own, gain(own, name)) for file, own in files.items()}
-        for label, value in every.items():
+            every[f"trained here, {TASKS[task].title}"] = over_losses(own, gains)
+        for label, value in (every | {file: mean(gains, own) for file, own in files}).items():
             claim = f"{label}: focal temperature scaling by {title} lowers test {title} against temperature scaling"
             told.append(numbers.told("F Table 1", claim, value, falls=False, what="gain", unit="%"))
     for criterion in ("ece", "nll"):
-        found = slopes(runs, criterion)
-        rising = int(((found.slope > 0) & (found.correlation > STRAIGHT)).sum())
+        lines = slopes(runs, criterion)
+        rising = ((lines.slope > 0) & (lines.correlation > STRAIGHT)).sum()
         claim = f"the best T by {criterion.upper()} rises with gamma_ev along a line (correlation above {STRAIGHT:g})"
-        because = f"in {rising} of {len(found)} runs; least correlation {found.correlation.min():.3f}"
-        told.append(Claim("F Fig. 8", claim, SHOWS if rising == len(found) else NOT, because))
+        because = f"in {rising} of {len(lines)} runs; least correlation {lines.correlation.min():.3f}"
+        told.append(Claim("F Fig. 8", claim, SHOWS if rising == len(lines) else NOT, because))
     for title, own in trained[trained.loss.isin(["fl1", "fl2", "fl3"])].groupby("title", sort=False):
         value = interval(best_temperature(own, "train"))
         claim = f"{title}: T on train is between 0.4 and 0.5"
         told.append(Claim("F 4.1", claim, numbers.inside(value, 0.4, 0.5), f"T {shown(value)}"))
     more = metric(runs, f"{FOCAL_T}/line_search", "ece") - metric(runs, f"{FOCAL_T}/ece", "ece")
-    every = {"trained here": over_losses(trained, more)} | {file: mean(own, more) for file, own in files.items()}
+    every = {"trained here": over_losses(trained, more)} | {file: mean(more, own) for file, own in files}
     for label, value in every.items():
         claim = f"{label}: the line search's test ECE is at most {SAME:g} point above the grid's"
         told.append(numbers.told("F 5.2", claim, value, margin=SAME))
@@ -149,19 +147,16 @@ def claims(cells, others):
 def table_1(cells, others):
     """Laid out as the paper's Table 1: NLL by NLL and AdaECE by AdaECE, T and gamma, both methods, and the gains."""
     rows = []
-    for title, own in together(cells, others).groupby("title", sort=False):
-        row = [title, str(len(own)), shown(mean(own, metric(own, "uncalibrated", "accuracy")))]
+    for title, own in by_title(cells, others).items():
+        row = [title, len(own), shown(mean(metric(own, "uncalibrated", "accuracy"), own))]
         for name in ("nll", "adaptive_ece"):
-            row += [shown(mean(own, metric(own, f"{method}/{name}", name))) for method in (T, FOCAL_T)]
-            row.append(shown(mean(own, gain(own, name)), signed=True))
-        plain, focal = (
-            pd.DataFrame([fits[f"{method}/adaptive_ece"] for fits in own.fits]).mean() for method in (T, FOCAL_T)
-        )
-        fitted = f"{focal.calibration_gamma:.2g}, {focal.temperature:.3g}"
-        rows.append([*row, f"{plain.temperature:.3g}", fitted])
-        task, loss = own.task.iloc[0], own.loss.iloc[0]
-        if task == "cifar10" and loss in TABLE_1["CIFAR-10"]:
-            rows.append(["paper, CIFAR-10, ResNet-50", "5", *_of_paper(*TABLE_1["CIFAR-10"][loss].values())])
+            row += [shown(mean(metric(own, f"{method}/{name}", name), own)) for method in (T, FOCAL_T)]
+            row.append(shown(mean(gain(own, name), own), signed=True))
+        plain, focal, gamma = (own[name].mean() for name in FITTED)
+        rows.append([*row, f"{plain:.3g}", f"{gamma:.2g}, {focal:.3g}"])
+        of_paper = TABLE_1["CIFAR-10"].get(own.loss.iloc[0]) if own.task.iloc[0] == "cifar10" else None
+        if of_paper:
+            rows.append(["paper, CIFAR-10, ResNet-50", 5, *_of_paper(*of_paper.values())])
     heads = ["outputs", "seeds", "accuracy, %", "NLL, T", "NLL, focal T", "gain, %", "AdaECE, T", "AdaECE, focal T"]
     return numbers.markdown([*heads, "gain, %", "T by AdaECE", "gamma, T by AdaECE"], rows)
 
@@ -176,23 +171,22 @@ def _of_paper(plain: dict[str, float], focal: dict[str, float]) -> list[str]:
 
 def lines_table(cells, others):
     """Of each network: slope and correlation of the best T over gamma_ev, by each criterion."""
-    criteria, rows = {"nll": "NLL", "ece": "ECE", "adaptive_ece": "AdaECE"}, []
-    for title, own in together(cells, others).groupby("title", sort=False):
-        found = [slopes(own, criterion) for criterion in criteria]
-        pairs = [(shown(mean(own, each.slope)), f"{each.correlation.min():.3f}") for each in found]
-        rows.append([title, *(cell for pair in pairs for cell in pair)])
-    heads = [f"{what}, {name}" for name in criteria.values() for what in ("slope", "least correlation")]
-    return numbers.markdown(["outputs", *heads], rows)
+    columns = {}
+    for by, name in {"nll": "NLL", "ece": "ECE", "adaptive_ece": "AdaECE"}.items():
+        columns[f"slope, {name}"] = lambda own, by=by: shown(mean(slopes(own, by).slope, own))
+        columns[f"least correlation, {name}"] = lambda own, by=by: f"{slopes(own, by).correlation.min():.3f}"
+    return numbers.table(["outputs"], by_title(cells, others), columns)
 
 
-def train_table(cells):
+def train_table(cells, others):
     """Of each trained network: the best T on train, on val, and val over train, which generalisation is left with."""
     rows, gammas = [], {"fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl7": 7.0}
-    for title, own in together(cells, pd.DataFrame()).groupby("title", sort=False):
-        on_train, on_val = (best_temperature(own, split) for split in ("train", "val"))
-        gamma = gammas.get(own.loss.iloc[0]) if own.classes.iloc[0] == 2 else None
-        theory = f"{float(matching_temperature(gamma, 2)):.3g}" if gamma else ""
-        rows.append([title, *(shown(interval(values)) for values in (on_train, on_val, on_val / on_train)), theory])
+    for title, own in by_title(cells, others).items():
+        if OTHERS not in own.task.values:
+            on_train, on_val = (best_temperature(own, split) for split in ("train", "val"))
+            gamma = gammas.get(own.loss.iloc[0]) if own.classes.iloc[0] == 2 else None
+            theory = f"{float(matching_temperature(gamma, 2)):.3g}" if gamma else ""
+            rows.append([title, *(shown(interval(values)) for values in (on_train, on_val, on_val / on_train)), theory])
     heads = ["network", "T_train", "T on val", "T_gen = T on val / T_train", "T of the focal map (theory)"]
     return numbers.markdown(heads, rows)
 
@@ -205,29 +199,27 @@ def methods_table(cells, others):
         "NLL, focal vector less vector scaling": ("nll", "focal_vector_scaling/nll", "vector_scaling/nll"),
         "NLL, focal vector scaling less focal T": ("nll", "focal_vector_scaling/nll", f"{FOCAL_T}/nll"),
     }
-    rows = []
-    for title, own in together(cells, others).groupby("title", sort=False):
-        less = [metric(own, one, name) - metric(own, other, name) for name, one, other in pairs.values()]
-        rows.append([title, *(shown(mean(own, values), signed=True) for values in less)])
-    return numbers.markdown(["outputs", *pairs], rows)
+
+    def less(own, name, one, other):
+        return shown(mean(metric(own, one, name) - metric(own, other, name), own), signed=True)
+
+    columns = {head: lambda own, pair=pair: less(own, *pair) for head, pair in pairs.items()}
+    return numbers.table(["outputs"], by_title(cells, others), columns)
 
 
 def temperatures_figure(cells, others):
     """Fig. 8: the best T against gamma_ev, for each training loss and file; a panel for each data set."""
     runs = together(cells, others)
-    losses = sorted(runs.loss.unique(), key=lambda loss: list(LOSSES).index(loss) if loss in LOSSES else len(LOSSES))
-    tasks = runs.task.unique()
+    losses = list(dict.fromkeys([*filter(set(runs.loss).__contains__, LOSSES), *runs.loss]))
+    tasks = dict(iter(runs.groupby("task", sort=False)))
     figure, axes = figures.panels(1, len(tasks), 4.1 * len(tasks) + 0.4, 4.2)
-    for axis, task in zip(axes[0], tasks, strict=True):
-        for loss in losses:
-            own = rows_where(runs, task=task, loss=loss).temperatures
-            if len(own):
-                at = np.array(own.iloc[0]["gammas"])
-                best = np.mean([found["val"]["ece"] for found in own], axis=0)
-                look = figures.look(losses.index(loss)) | {"label": LOSSES.get(loss, loss)}
-                axis.plot(at[at <= 1], best[at <= 1], linewidth=1.2, markersize=4, **look)
-        axis.set_title("others' outputs, CIFAR-100" if task == OTHERS else TASKS[task].title, fontsize=10)
-        axis.set_xlabel("γ_ev")
+    for axis, (task, of_task) in zip(axes[0], tasks.items(), strict=True):
+        for loss, own in of_task.groupby("loss", sort=False):
+            best = pd.Series(np.mean([*own["val ece"]], axis=0), GAMMAS)[:1.0]
+            look = figures.look(losses.index(loss)) | {"label": LOSSES.get(loss, loss)}
+            axis.plot(best, linewidth=1.2, markersize=4, **look)
+        title = "others' outputs, CIFAR-100" if task == OTHERS else TASKS[task].title
+        axis.set(title=title, xlabel="γ_ev")
     axes[0, 0].set_ylabel("best T on val by ECE")
     figures.legend(figure, columns=7)
     return figure

@@ -1,6 +1,6 @@
 """Surfaces whose Hessian is known in closed form: which estimator of its curvature to take, and when its error lies."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from experiments.numbers import (
     UNTOLD,
     Claim,
     Interval,
+    by_verdict,
     inside,
     interval,
     joined,
@@ -41,7 +42,6 @@ FLOOR = 1e-7  # of float32; what lies below is drawn there
 TITLES = {name: title for name, (title, _) in SURFACES.items()}
 TRACES = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
 ESTIMATORS = (*TRACES, "lambda_max", "density", "diagonal")
-COLOURS = ("#000000", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00")
 INTERVALS = {  # estimator -> what its 95% interval should hold
     **{name: f"the trace by {title}" for name, title in TRACES.items()},
     "density": "the distribution function of the eigenvalues by the spectral density",
@@ -58,13 +58,13 @@ def measure(surface: Surface, draws: int) -> list[dict[str, Any]]:
     below = (eigenvalues[:, None] <= points).mean(0)
     of = (curvature.linearized_hvp(surface.loss, surface.params), surface.params)
 
-    def distribution(key: jax.Array, probes: int, steps: int) -> Any:
+    def distribution(key, probes, steps):
         density = curvature.spectral_density(*of, key, num_probes=probes, steps=steps)
         return curvature.cumulative_distribution(density, jnp.asarray(points, jnp.float32))
 
     rows, errors = [], {}
 
-    def add(name: str, estimate: Callable, products: int, truth: Any, scale: float, **more: Any) -> None:
+    def add(name, estimate, products, truth, scale, **more):
         found = _of_keys(estimate, keys)
         away = np.maximum(found.low - truth, truth - found.high) <= ROUNDING * scale  # as near as float32 tells apart
         errors[name, products] = found.value - truth
@@ -131,7 +131,7 @@ def claims(rows) -> list[Claim]:
     told = [_holds(rows, name, words.format(what), "; {} of {} fail") for name, what in INTERVALS.items()]
     words = "λ_max lies within the residual of its estimate in 90% of the draws or more, converged or not"
     told += [_converged(rows), _holds(rows, "lambda_max", words, "")]
-    return told + [_nearer(rows, name) for name in TRACES if name != "hutchinson"]
+    return told + [_nearer(rows, name) for name in list(TRACES)[1:]]
 
 
 def _holds(rows: pd.DataFrame, name: str, words: str, fails: str) -> Claim:
@@ -145,12 +145,12 @@ def _holds(rows: pd.DataFrame, name: str, words: str, fails: str) -> Claim:
 def _converged(rows: pd.DataFrame) -> Claim:
     """Of the searches with most products, surface by surface."""
     rows = rows_where(rows, estimator="lambda_max", products=SEARCHES[-1])
-    ended = (rows.converged * rows.draws).round().astype(int).tolist()
-    ends = [tuple(map(float, calibration.wilson_interval(*pair))) for pair in zip(rows.elsewhere, ended, strict=True)]
+    rows = rows.assign(ended=(rows.converged * rows.draws).round().astype(int))
+    ends = np.array([calibration.wilson_interval(row.elsewhere, row.ended) for row in rows.itertuples()], float)
     verdicts = [SHOWS if high < MOST_WRONG else NOT if low > MOST_WRONG else UNTOLD for low, high in ends]
-    worst = max(range(len(rows)), key=lambda place: ends[place][0])
+    worst = ends[:, 0].argmax()
     row, least_to_most = rows.iloc[worst], " to ".join(plain(100 * end, 2) for end in ends[worst])
-    because = f"most: {row.elsewhere:.0f} of {ended[worst]} had not on {TITLES[row.surface]}, {least_to_most}%"
+    because = f"most: {row.elsewhere:.0f} of {row.ended} had not on {TITLES[row.surface]}, {least_to_most}%"
     words = "a search for λ_max that says it has converged has found it to its tolerance, but for 1%, on every surface"
     return Claim("focalgeo", words, joined(verdicts), because)
 
@@ -158,66 +158,57 @@ def _converged(rows: pd.DataFrame) -> Claim:
 def _nearer(rows: pd.DataFrame, name: str) -> Claim:
     rows = rows_where(rows, estimator=name, products=COST)
     verdicts = {TITLES[row.surface]: verdict(Interval(*row.more)) for row in rows.itertuples()}
-    named = {said: [title for title, own in verdicts.items() if own == said] for said in (SHOWS, NOT, UNTOLD)}
-    because = ". ".join(f"{said}: {'; '.join(titles)}" for said, titles in named.items() if titles)
     words = f"{TRACES[name]} is nearer to the trace than Hutchinson with {COST} products, on every surface"
-    return Claim("focalgeo", words, joined(list(verdicts.values())), because)
+    return Claim("focalgeo", words, joined(verdicts.values()), by_verdict(verdicts))
 
 
-def _by_surface(rows: list[dict], *names: str) -> Iterator[tuple[str, list[dict]]]:
-    """Title, and the surface's rows of these estimators."""
-    for name, title in TITLES.items():
-        yield title, [row for row in rows if row["surface"] == name and row["estimator"] in names]
+def _table(rows: list[dict], columns: Sequence[tuple[str, str, int, Callable[[pd.Series], str]]]) -> str:
+    """A line for each surface; a column has a head, an estimator, its products, and what is said of their row."""
+    lines = []
+    for name, own in pd.DataFrame(rows).groupby("surface", sort=False):
+        own = own.set_index(["estimator", "products"])
+        lines.append([TITLES[name], *(cell(own.loc[of, products]) for _, of, products, cell in columns)])
+    return markdown(["surface", *(head for head, *_ in columns)], lines)
 
 
-def _error(row: dict[str, Any]) -> str:
-    return f"{plain(100 * row['error'], 2)} ({plain(100 * row['claimed'], 2)})"
+def _error(row: pd.Series) -> str:
+    return f"{plain(100 * row.error, 2)} ({plain(100 * row.claimed, 2)})"
 
 
 def trace_table(rows) -> str:
     """Of each surface at one cost: each method's root mean square error and claim, mean error less Hutchinson's."""
-    lines = []
-    for title, own in _by_surface(rows, *TRACES):
-        own = [row for row in own if row["products"] == COST]
-        less = [shown(Interval(*row["more"]), scale=100, digits=2, signed=True) for row in own if "more" in row]
-        lines.append([title, *map(_error, own), *less])
-    heads = [f"{name}: root mean square error (claimed), %" for name in TRACES.values()]
-    heads += [f"{name}: mean absolute error less Hutchinson's, %" for name in list(TRACES.values())[1:]]
-    return markdown(["surface", *heads], lines)
+    less = lambda row: shown(Interval(*row.more), scale=100, digits=2, signed=True)  # noqa: E731
+    errors = [(f"{title}: root mean square error (claimed), %", name, COST, _error) for name, title in TRACES.items()]
+    words = "mean absolute error less Hutchinson's, %"
+    return _table(rows, errors + [(f"{TRACES[name]}: {words}", name, COST, less) for name in list(TRACES)[1:]])
 
 
 def search_table(rows) -> str:
     """Of each surface and most products: error (residual) of lambda_max, and the share of searches that converged."""
-    lines = []
-    for title, own in _by_surface(rows, "lambda_max"):
-        lines.append([title, *(f"{_error(row)}; {100 * row['converged']:.3g}" for row in own), plain(own[-1]["made"])])
-    heads = [f"at most {cost}: error (residual), %; converged, %" for cost in SEARCHES]
-    return markdown(["surface", *heads, f"products made of {SEARCHES[-1]}"], lines)
+    converged = lambda row: f"{_error(row)}; {100 * row.converged:.3g}"  # noqa: E731
+    words, name = "error (residual), %; converged, %", "lambda_max"
+    made = f"products made of {SEARCHES[-1]}", name, SEARCHES[-1], lambda row: plain(row.made)
+    return _table(rows, [*((f"at most {cost}: {words}", name, cost, converged) for cost in SEARCHES), made])
 
 
 def others_table(rows) -> str:
     """Of each surface: density and diagonal with the share of the truth that their intervals hold, at each cost."""
-    heads = [f"density, {probes} x {steps}" for probes, steps in DENSITY] + [f"diagonal, {cost}" for cost in PRODUCTS]
-    lines = [
-        [title, *(f"{_error(row)}; {100 * row['held'][0]:.3g}" for row in own)]
-        for title, own in _by_surface(rows, "density", "diagonal")
-    ]
-    return markdown(["surface", *(f"{head}: error (claimed), %; held, %" for head in heads)], lines)
+    held, words = lambda row: f"{_error(row)}; {100 * row.held[0]:.3g}", "error (claimed), %; held, %"
+    density = [(f"density, {probes} x {steps}: {words}", "density", probes * steps, held) for probes, steps in DENSITY]
+    return _table(rows, density + [(f"diagonal, {cost}: {words}", "diagonal", cost, held) for cost in PRODUCTS])
 
 
 def draw_claims(rows):
     """Every estimator on every surface at every cost; above the line the error is larger than it says."""
-    figure, axes = figures.panels(1, 1, 5.6, 4.6)
-    axis, ends = axes[0, 0], (FLOOR, 2.0)
-    labels = TRACES | {"lambda_max": "λ_max (claimed: residual)"}
-    for name, colour, marker in zip(ESTIMATORS, COLOURS, figures.MARKERS, strict=False):
+    figure, [[axis]] = figures.panels(1, 1, 5.6, 4.6)
+    labels, ends = TRACES | {"lambda_max": "λ_max (claimed: residual)"}, (FLOOR, 2.0)
+    for place, name in enumerate(ESTIMATORS):
         own = rows_where(pd.DataFrame(rows), estimator=name)[["claimed", "error"]].clip(lower=FLOOR)
-        style = {"color": colour, "marker": marker, "alpha": 0.75, "linewidths": 0, "label": labels.get(name, name)}
-        axis.scatter(own.claimed, own.error, s=22, **style)
+        axis.scatter(own.claimed, own.error, s=22, alpha=0.75, label=labels.get(name, name), **figures.look(place))
     axis.plot(ends, ends, color="0.5", linewidth=0.8, zorder=0)
     axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     axis.set(xlabel="claimed error, as a share", ylabel="true error (root mean square), as a share")
-    axis.legend(frameon=False, fontsize=9)
+    axis.legend()
     return figure
 
 

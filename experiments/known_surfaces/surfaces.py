@@ -51,7 +51,7 @@ def linear_network(inputs: int = 20, hidden: int = 15, outputs: int = 10, exampl
     hessian = np.block([[np.kron(b.T @ b, s), between], [between.T, np.kron(np.eye(outputs), a @ s @ a.T)]])
     x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)
 
-    def loss(params: jax.Array) -> jax.Array:
+    def loss(params):
         first, second = params[: a.size].reshape(a.shape), params[a.size :].reshape(b.shape)
         return 0.5 * jnp.mean(jnp.sum((x @ first.T @ second.T - y) ** 2, -1))
 
@@ -69,7 +69,7 @@ def softmax_regression(gamma: float, *, trained: bool, examples: int = 300) -> S
     images = np.c_[pixels - pixels.mean(), np.ones(examples)]  # with a constant for the bias
     x, y = jnp.asarray(images, jnp.float32), jnp.asarray(labels)
 
-    def loss(weights: jax.Array, gamma: float = gamma) -> jax.Array:
+    def loss(weights, gamma=gamma):
         return jnp.mean(losses.focal_loss(x @ weights.reshape(-1, CLASSES), y, gamma))
 
     size = images.shape[1] * CLASSES

@@ -12,6 +12,7 @@ from experiments.numbers import OUTPUTS, Claim, rows_where, shown
 from experiments.question import Flags, Job, Parts, Question
 
 ROOM = 0.01  # nats of test NLL, within which two are alike
+CHOICE = "the sweep's choice on val, by NLL"
 NUMBERS = {name: OUTPUTS[name] for name in ("accuracy", "nll", "nll after T", "ece", "ece after T", "temperature")}
 
 
@@ -35,16 +36,14 @@ def ways(runs, task: str) -> dict[str, pd.DataFrame]:
     best = fixed.loc[fixed.groupby("seed")["val nll"].idxmin()]
     return (
         {f"γ = {gamma:g}": rows_where(fixed, gamma=gamma) for gamma in GAMMAS}
-        | {"the sweep's choice on val, by NLL": best, "FLSD-53": rows_where(runs, kind="flsd")}
+        | {CHOICE: best, "FLSD-53": rows_where(runs, kind="flsd")}
         | {f"γ learned from {start:g}": rows_where(runs, kind="learned", gamma=start) for start in STARTS}
     )
 
 
 def claims(runs):
     """Of every task and start: test NLL and ECE as trained against each rival; and whether the starts end together."""
-    rivals = {"γ = 0": "cross-entropy", "the sweep's choice on val, by NLL": "the sweep's choice on val"}
-    rivals["FLSD-53"] = "FLSD-53"
-    told = []
+    rivals, told = {"γ = 0": "cross-entropy", CHOICE: CHOICE.removesuffix(", by NLL"), "FLSD-53": "FLSD-53"}, []
     for task, (title, *_) in TASKS.items():
         every = ways(runs, task)
         learned = [every[f"γ learned from {start:g}"] for start in STARTS]
@@ -63,38 +62,30 @@ def claims(runs):
 
 def table(runs, task: str):
     """Of one task every way of training, means over seeds; for a learned gamma where it ends."""
-    columns = {name: number for name, number in NUMBERS.items()} | {"end": numbers.Number("γ at the end")}
-    rows = [
-        [title, *(shown(numbers.level(own, name), scale=number.scale) for name, number in columns.items())]
-        for title, own in ways(runs, task).items()
-    ]
-    return numbers.markdown(["trained with", *(number.title for number in columns.values())], rows)
+    columns = numbers.means(NUMBERS | {"end": numbers.Number("γ at the end")})
+    return numbers.table(["trained with"], ways(runs, task), columns)
 
 
 def gamma(runs):
     """Above gamma over training by seed, below test NLL against gamma."""
-    looks = dict(zip(STARTS, ((figures.BLUE, "s"), (figures.RED, "^")), strict=True))
     figure, axes = figures.panels(2, len(TASKS), 3.3 * len(TASKS), 5.6)
     for (above, below), (task, (title, *_)) in zip(axes.T, TASKS.items(), strict=True):
-        every = ways(runs, task)
-        fixed = [numbers.level(every[f"γ = {gamma:g}"], "nll") for gamma in GAMMAS]
-        figures.intervals(below, GAMMAS, fixed, color="black", marker="o", label="γ fixed")
-        for start, (colour, marker) in looks.items():
-            own = every[f"γ learned from {start:g}"]
+        every = rows_where(with_end(runs), task=task)
+        lines = {"γ fixed": numbers.levels(every, "gamma", "nll", kind="fixed")}
+        for start, colour in zip(STARTS, figures.COLOURS[1:], strict=False):
+            own = rows_where(every, kind="learned", gamma=start)
+            lines[f"learned from {start:g}, at its end"] = {own.end.mean(): numbers.level(own, "nll")}
             paths = np.array([[start, *path] for path in own.path])
             share = np.linspace(0, 100, paths.shape[1])
             above.plot(share, paths.T, color=colour, alpha=0.2, linewidth=0.7)
             above.plot(share, paths.mean(0), color=colour, linewidth=2)
-            look = {"color": colour, "marker": marker, "markersize": 7, "linestyle": ""}
-            label = f"learned from {start:g}, at its end"
-            figures.intervals(below, [own.end.mean()], [numbers.level(own, "nll")], label=label, **look)
-        words = title.replace(", ", ",\n", 1)
-        above.set(title=f"{words}\nn = {len(own)}", xlabel="training, %")
-        above.title.set_fontsize(10)
+        figures.lines(below, lines)
+        above.set_title(title.replace(", ", ",\n", 1) + f"\nn = {len(own)}")
+        above.set_xlabel("training, %")
         below.set_xlabel("γ")
     axes[0, 0].set_ylabel("learned γ")
     axes[1, 0].set_ylabel("test NLL as trained, nats")
-    figures.legend(figure, columns=3)
+    figures.legend(figure)
     return figure
 
 

@@ -11,10 +11,9 @@ import optax
 
 from experiments import jobs
 from focalgeo import calibration, data, job, losses, models
-from focalgeo.config import load_config
 from focalgeo.job.preparation import prepare
 from focalgeo.training import optimiser
-from focalgeo.types import Array, PyTree
+from focalgeo.types import Array, PyTree, Split
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0)  # of the sweep
 STARTS = (0.0, 3.0)  # of the learned gamma
@@ -24,17 +23,14 @@ TASKS = {  # name -> (title, training examples, share of their labels drawn anew
     "few": ("digits, 150 training images", 150, 0.0),
     "noisy": ("digits, a fifth of the training labels drawn anew", None, 0.2),
 }
-PLAIN = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "clip_norm": 0.0}
 
 
 class Recipe(NamedTuple):
-    """What a run needs: inputs and labels of each split, network, optimiser for a rate of 1, numbers of the config."""
+    """What a run needs: inputs and labels of each split, network, and the rate by step, epochs and batch size."""
 
     splits: dict[str, tuple[Array, Array]]
     model: Any
-    tx: optax.GradientTransformation
-    schedule: Callable
-    rate: float
+    rate: Callable
     epochs: int
     batch: int
 
@@ -50,25 +46,21 @@ class Recipe(NamedTuple):
 
 def read(task: str) -> Recipe:
     """The task's data, and the recipe of configs/digits.py; which labels are drawn anew is the same for all seeds."""
-    config = job.check_config(load_config(jobs.ROOT / "configs/digits.py", ""))
-    dataset = prepare(config).dataset
+    config = job.check_config(jobs.load("configs/digits.py"))
+    dataset, settings = prepare(config).dataset, config.optimizer
     _, examples, share = TASKS[task]
-    splits = {
-        name: (jnp.asarray(data.normalise_images(split.x, data.NORMALISATIONS["digits"])), jnp.asarray(split.y))
-        for name in ("train", "val", "test")
-        for split in [getattr(dataset, name)]
-    }
-    x, labels = splits["train"][0], np.array(splits["train"][1])
-    generator = np.random.default_rng(0)
+    labels, generator = np.array(dataset.train.y), np.random.default_rng(0)
     drawn = generator.random(len(labels)) < share
     labels[drawn] = generator.integers(0, 10, drawn.sum())
-    splits["train"] = x[:examples], jnp.asarray(labels[:examples])
-    settings = config.optimizer
-    per_epoch = -(-len(splits["train"][1]) // settings.batch_size)
+    train = Split(dataset.train.x[:examples], labels[:examples])
+    splits = {
+        name: (jnp.asarray(data.normalise_images(x, data.NORMALISATIONS["digits"])), jnp.asarray(y))
+        for name, (x, y) in {"train": train, "val": dataset.val, "test": dataset.test}.items()
+    }
+    per_epoch = -(-len(train.y) // settings.batch_size)
     schedule = optimiser.step_schedule([at * per_epoch for at in settings.decay_epochs], settings.decay_factor)
-    tx = optimiser.make_optimiser(settings.name, schedule, **{name: settings[name] for name in PLAIN})
-    model = models.build(config.model.name, 10)
-    return Recipe(splits, model, tx, schedule, settings.learning_rate, settings.epochs, settings.batch_size)
+    rate = lambda step: settings.learning_rate * schedule(step)  # noqa: E731
+    return Recipe(splits, models.build(config.model.name, 10), rate, settings.epochs, settings.batch_size)
 
 
 def hypergradient(
@@ -90,7 +82,7 @@ def make_run(recipe: Recipe, kind: str) -> Callable:
     train_x, train_y = recipe.splits["train"]
     examples, batch = len(train_y), recipe.batch
     per_epoch = -(-examples // batch)
-    gamma_tx = optimiser.make_optimiser("adam", optimiser.step_schedule([], 1.0), **PLAIN)
+    gamma_tx = optax.adam(RATE)
 
     def loss(params, gamma, x, y, mask):
         logits = recipe.logits(params, x)
@@ -101,30 +93,28 @@ def make_run(recipe: Recipe, kind: str) -> Callable:
         return jnp.sum(values * mask) / jnp.sum(mask)
 
     def step(carry, at):
-        params, state, gamma, gamma_state, key = carry
+        params, gamma, gamma_state, key = carry
         order = jax.random.permutation(jax.random.fold_in(key, at // per_epoch), per_epoch * batch)
         places = jax.lax.dynamic_slice_in_dim(order, (at % per_epoch) * batch, batch)
-        mask = (places < examples).astype(jnp.float32)
-        x, y = train_x[places % examples], train_y[places % examples]
-        gradient = jax.grad(loss)(params, gamma, x, y, mask)
-        updates, state = recipe.tx.update(gradient, state, params)
-        after = jax.tree.map(lambda leaf, more: leaf + recipe.rate * more, params, updates)
+        mask, places, rate = (places < examples).astype(jnp.float32), places % examples, recipe.rate(at)
+        on_batch = partial(loss, x=train_x[places], y=train_y[places], mask=mask)
+        gradient = jax.grad(on_batch)(params, gamma)
+        after = jax.tree.map(lambda leaf, slope: leaf - rate * slope, params, gradient)
 
         def moved(_):
-            on_batch, rate = partial(loss, x=x, y=y, mask=mask), recipe.rate * recipe.schedule(at)
             slope = hypergradient(on_batch, recipe.val_loss, params, gamma, after, rate)
             change, new = gamma_tx.update(slope, gamma_state)
-            return jnp.clip(gamma + RATE * change, 0.0, MOST), new
+            return jnp.clip(gamma + change, 0.0, MOST), new
 
         if kind == "learned":
             due = (at + 1) % EVERY == 0
             gamma, gamma_state = jax.lax.cond(due, moved, lambda _: (gamma, gamma_state), None)
-        return (after, state, gamma, gamma_state, key), gamma
+        return (after, gamma, gamma_state, key), gamma
 
     def run(seed, gamma):
         first, order = jax.random.split(jax.random.PRNGKey(seed))
         params = recipe.model.init(first, train_x[:2])["params"]
-        carry = (params, recipe.tx.init(params), gamma, gamma_tx.init(gamma), order)
+        carry = (params, gamma, gamma_tx.init(gamma), order)
         (params, *_), path = jax.lax.scan(step, carry, jnp.arange(recipe.epochs * per_epoch))
         return *(recipe.logits(params, recipe.splits[name][0]) for name in ("val", "test")), path[EVERY - 1 :: EVERY]
 
@@ -139,27 +129,21 @@ def measure(task: str, seeds: int) -> list[dict[str, Any]]:
         outputs = jax.jit(jax.vmap(make_run(recipe, kind)))(*map(jnp.array, zip(*every, strict=True)))
         for (seed, gamma), val, test, path in zip(every, *map(np.asarray, outputs), strict=True):
             run = {"task": task, "kind": kind, "gamma": gamma, "seed": seed, **scores(val, test, recipe)}
-            runs.append(run | ({"path": path_of(path)} if kind == "learned" else {}))
+            points = np.linspace(0, len(path) - 1, 25).round().astype(int)  # evenly over training
+            runs.append(run | ({"path": path[points].tolist()} if kind == "learned" else {}))
     return runs
-
-
-def path_of(gammas: np.ndarray, points: int = 25) -> list[float]:
-    """So many values of gamma, evenly over training, the last one last."""
-    return gammas[np.linspace(0, len(gammas) - 1, points).round().astype(int)].tolist()
 
 
 def scores(val_logits: np.ndarray, test_logits: np.ndarray, recipe: Recipe) -> dict[str, float]:
     """Val's NLL as trained, and test's accuracy, NLL and ECE as trained and after T, which val's NLL fits."""
     (_, val_labels), (_, labels) = recipe.splits["val"], recipe.splits["test"]
     fitted = calibration.fit("temperature_scaling", val_logits, np.asarray(val_labels))
-    found = {"val nll": float(losses.cross_entropy(val_logits, val_labels).mean())}
-    for words, log_probs in (
-        ("", calibration.temperature_scaling(test_logits, 1.0)),
-        (" after T", fitted.predict_log_proba(test_logits)),
-    ):
-        measured = calibration.all_metrics(log_probs, np.asarray(labels), names=("accuracy", "nll", "ece"))
-        found |= {f"{name}{words}": float(number) for name, number in measured.items()}
-    return found | {"temperature": float(fitted.parameters["temperature"])}
+    scores = {"val nll": float(losses.cross_entropy(val_logits, val_labels).mean())}
+    plain = calibration.temperature_scaling(test_logits, 1.0)
+    for words, log_probs in (("", plain), (" after T", fitted.predict_log_proba(test_logits))):
+        metrics = calibration.all_metrics(log_probs, np.asarray(labels), names=("accuracy", "nll", "ece"))
+        scores |= {f"{name}{words}": float(number) for name, number in metrics.items()}
+    return scores | {"temperature": float(fitted.parameters["temperature"])}
 
 
 def cost() -> dict[str, float]:
@@ -174,8 +158,5 @@ def cost() -> dict[str, float]:
     def update(params, gamma):
         return hypergradient(loss, recipe.val_loss, params, gamma, params, jnp.float32(0.1))
 
-    step, once = (
-        jax.jit(call).lower(params, jnp.float32(1.0)).compile().cost_analysis()["flops"]
-        for call in (jax.grad(loss), update)
-    )
+    step, once = (jobs.flops(call, params, jnp.float32(1.0)) for call in (jax.grad(loss), update))
     return {"step": step, "update": once, "run": 1 + once / step / EVERY}

@@ -1,8 +1,9 @@
 """Why focal temperature scaling and class-wise scaling add up, and whether the fitted gamma is that of training."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ METHODS = {  # name here -> method
 MAP, CLASSES, BOTH = list(METHODS)[2:]
 PARTS = {"nll": "NLL", "right or wrong": "right or wrong", "which else": "which else"}
 ERRORS = {"confidence": "error by confidence", "class shares": "error of the class shares"}
+SCALED = {MAP: "γ", CLASSES: "class-wise scaling"}
 ALIKE = 0.25  # of the sum of both gains: within it they add up
 TRAINED = {"ce": 0.0, "fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl7": 7.0}  # loss -> gamma of training
 FITTED, IMPLIED = "focal_temperature_scaling/nll", "loss_implied_temperature_scaling/nll"
@@ -79,7 +81,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         workdir = cell.workdir(flags.cells)
         name = f"{TASKS[cell.task].title}, {stored.LOSSES[cell.loss]}"
 
-        def make(out: Path, workdir: Path = workdir, name: str = name, seed: int = cell.seed) -> list[dict[str, Any]]:
+        def make(out, workdir=workdir, name=name, seed=cell.seed):
             predicted = [records.read_predictions(workdir, split) for split in ("val", "test")]
             pairs = [(outputs.logits, outputs.labels) for outputs in predicted]
             return [{"set": name, "kind": "seeds", "seed": seed, "parts": measured(*pairs)}]
@@ -91,85 +93,64 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 # ---- of every set of outputs
 
 
-class Set:
-    """The runs of a set of outputs."""
+class Set(NamedTuple):
+    """The runs of a set of outputs. values: columns (method, number), in nats; gains: less than after T, by number."""
 
-    def __init__(self, runs):
-        self.count, self.halves = len(runs), runs.kind.iloc[0] == "halves"
-        self.parts = runs.parts.tolist()
+    values: pd.DataFrame
+    gains: dict[str, pd.DataFrame]
+    mean: Callable[[pd.Series], Interval]  # over seeds, or over random halves of the same examples
 
-    def value(self, method: str, part: str) -> np.ndarray:
-        """Of each run, in nats."""
-        return np.array([found[method][part] for found in self.parts])
-
-    def gain(self, method: str, part: str = "nll") -> np.ndarray:
-        """How much less than after temperature scaling, in nats."""
-        return self.value("T", part) - self.value(method, part)
-
-    def interaction(self, part: str = "nll") -> np.ndarray:
-        """The gain of both less the gains of each, in nats: 0 where they add up, below 0 where they overlap."""
-        return self.gain(BOTH, part) - self.gain(MAP, part) - self.gain(CLASSES, part)
-
-    def mean(self, values: np.ndarray) -> Interval:
-        """Over seeds, or over random halves of the same examples."""
-        return numbers.resampled_interval(values) if self.halves else interval(values)
+    def signed(self, values: pd.Series) -> str:
+        """The mean in thousandths of a nat."""
+        return shown(self.mean(values), scale=1000, signed=True)
 
 
 def sets(runs) -> dict[str, Set]:
-    """Set of outputs -> its runs."""
-    return {name: Set(own) for name, own in runs.groupby("set", sort=False)}
-
-
-def milli(value: Interval) -> str:
-    """In thousandths, signed."""
-    return shown(value, scale=1000, signed=True)
+    """Set of outputs -> its runs; "each": the gain of both less the gains of each, 0 where they add up."""
+    found = {}
+    for name, own in runs.groupby("set", sort=False):
+        values = pd.DataFrame([pd.DataFrame(parts).unstack() for parts in own.parts])
+        gains = {method: values["T"] - values[method] for method in (MAP, CLASSES, BOTH)}
+        gains["each"] = gains[BOTH] - gains[MAP] - gains[CLASSES]
+        found[name] = Set(values, gains, numbers.resampled_interval if own.kind.iloc[0] == "halves" else interval)
+    return found
 
 
 def claims(runs, cells):
     """Of every set of outputs, and of the cells of every task by their training gamma."""
     mnat, told = {"scale": 1000, "unit": "mnat"}, []
+    told_of = partial(numbers.told, "focalgeo", **mnat)
     for name, own in sets(runs).items():
-        for method, words in ((MAP, "γ"), (CLASSES, "class-wise scaling")):
-            found = own.mean(own.gain(method))
-            claim = f"{name}: {words} lowers the NLL beyond T"
-            told.append(numbers.told("focalgeo", claim, found, falls=False, what="gain", **mnat))
+        for method, words in SCALED.items():
+            gain = own.mean(own.gains[method].nll)
+            told.append(told_of(f"{name}: {words} lowers the NLL beyond T", gain, falls=False, what="gain"))
         told.append(_adds_up(name, own))
-        for error, title in (
-            ("confidence", "the error by confidence"),
-            ("class shares", "the error of the class shares"),
-        ):
-            for method, words in ((MAP, "γ"), (CLASSES, "class-wise scaling")):
-                fall = own.mean(-own.gain(method, error))
-                told.append(numbers.told("focalgeo", f"{name}: {words} lowers {title}", fall, what="change", **mnat))
-    for title, (fitted, cost) in by_gamma(cells).items():
+        for error, title in ERRORS.items():
+            for method, words in SCALED.items():
+                fall = own.mean(-own.gains[method][error])
+                told.append(told_of(f"{name}: {words} lowers the {title}", fall, what="change"))
+    for title, (fitted, saved) in by_gamma(cells).items():
         slope, start = line(fitted)[0], interval(fitted[0.0])
         said = f"slope {shown(slope)}"
+        as_much = numbers.inside(slope, 1 - ALIKE, 1 + ALIKE)
+        for words, verdict_, because in (
+            ("the fitted γ rises with that of training", verdict(slope, falls=False), said),
+            ("it rises as much, slope 1 to a quarter", as_much, said),
+            ("of cross-entropy it is above 0", verdict(start, falls=False), f"fitted: {shown(start)}"),
+        ):
+            told.append(Claim("focalgeo", f"{title}: {words}", verdict_, because))
         claim = f"{title}: with γ fitted the NLL is lower than with that of training, both with T"
-        told += [
-            Claim("focalgeo", f"{title}: the fitted γ rises with that of training", verdict(slope, falls=False), said),
-            Claim(
-                "focalgeo",
-                f"{title}: it rises as much, slope 1 to a quarter",
-                numbers.inside(slope, 1 - ALIKE, 1 + ALIKE),
-                said,
-            ),
-            Claim(
-                "focalgeo",
-                f"{title}: of cross-entropy it is above 0",
-                verdict(start, falls=False),
-                f"fitted: {shown(start)}",
-            ),
-            numbers.told("focalgeo", claim, interval(cost), falls=False, **mnat),
-        ]
+        told.append(told_of(claim, interval(saved), falls=False))
     return told
 
 
 def _adds_up(name: str, own: Set) -> Claim:
     """Shows where the interaction is at most a quarter of the summed gains in size, not where it is more; 95% each."""
     claim = f"{name}: the gains of γ and of class-wise scaling add up, to a quarter of their sum"
-    both, room = own.interaction(), ALIKE * (own.gain(MAP) + own.gain(CLASSES))  # of each run, as both are
-    because = f"interaction {milli(own.mean(both))} mnat, a quarter of the sum {1000 * room.mean():.3g}"
-    if any(verdict(own.mean(own.gain(method)), falls=False) != SHOWS for method in (MAP, CLASSES)):
+    each = [own.gains[method].nll for method in SCALED]
+    both, room = own.gains["each"].nll, ALIKE * sum(each)  # of each run, as both are
+    because = f"interaction {own.signed(both)} mnat, a quarter of the sum {1000 * room.mean():.3g}"
+    if any(verdict(own.mean(gain), falls=False) != SHOWS for gain in each):
         return Claim("focalgeo", claim, UNTOLD, f"{because}; not both are shown to gain" if room.any() else because)
     below, above = own.mean(both + room), own.mean(both - room)
     said = SHOWS if below.low >= 0 >= above.high else NOT if below.high < 0 or above.low > 0 else UNTOLD
@@ -180,9 +161,8 @@ def gains_table(runs):
     """Gains over temperature scaling, in thousandths of a nat, in each part; of two classes there is one part."""
     rows = []
     for name, own in sets(runs).items():
-        for part in PARTS if own.value("as given", "which else").any() else ("nll",):
-            values = [own.gain(MAP, part), own.gain(CLASSES, part), own.gain(BOTH, part), own.interaction(part)]
-            rows.append([name, str(own.count), PARTS[part], *(milli(own.mean(each)) for each in values)])
+        for part in PARTS if own.values["as given", "which else"].any() else ("nll",):
+            rows.append([name, len(own.values), PARTS[part], *(own.signed(gain[part]) for gain in own.gains.values())])
     return numbers.markdown(["outputs", "n", "part", "γ", "classes", "both", "both less each"], rows)
 
 
@@ -191,8 +171,8 @@ def errors_table(runs):
     rows = []
     for name, own in sets(runs).items():
         for error, title in ERRORS.items():
-            values = [own.mean(1000 * own.value(method, error)).clipped(0) for method in METHODS]
-            rows.append([name, str(own.count), title, *map(shown, values)])
+            cells = [shown(own.mean(1000 * own.values[method, error]).clipped(0)) for method in METHODS]
+            rows.append([name, len(own.values), title, *cells])
     return numbers.markdown(["outputs", "n", "error", *METHODS], rows)
 
 
@@ -205,17 +185,15 @@ def by_gamma(cells) -> dict[str, tuple[pd.DataFrame, pd.Series]]:
     That is the NLL with training's gamma and T less that with a fitted gamma and T, a mean over the gammas. Of
     cross-entropy and the focal losses with one gamma, where there are three or more.
     """
-    runs, found = cells[cells.loss.isin(TRAINED)], {}
-    test = [metrics["test"] for metrics in runs.metrics]
-    runs = runs.assign(
-        gamma=runs.loss.map(TRAINED),
-        fitted=[fits[FITTED]["calibration_gamma"] for fits in runs.fits],
-        saved=[own[IMPLIED]["nll"] - own[FITTED]["nll"] if IMPLIED in own else np.nan for own in test],
-    )
-    for task, own in runs.groupby("task", sort=False):
-        fitted, saved = (own.pivot(index="seed", columns="gamma", values=name) for name in ("fitted", "saved"))
-        if fitted.shape[1] > 2:
-            found[TASKS[task].title] = fitted, saved.mean(axis=1)
+    found = {}
+    for task, own in cells[cells.loss.isin(TRAINED)].groupby("task", sort=False):
+        nlls = pd.DataFrame([{way: of["nll"] for way, of in metrics["test"].items()} for metrics in own.metrics])
+        gammas = [fits[FITTED]["calibration_gamma"] for fits in own.fits]
+        saved = nlls.get(IMPLIED, np.nan) - nlls[FITTED]
+        table = pd.DataFrame({"gamma": own.loss.map(TRAINED), "seed": own.seed, "fitted": gammas, "saved": [*saved]})
+        table = table.pivot(index="seed", columns="gamma")
+        if table.fitted.shape[1] > 2:
+            found[TASKS[task].title] = table.fitted, table.saved.mean(axis=1)
     return found
 
 
@@ -229,7 +207,7 @@ def gamma_table(cells):
     rows = []
     for title, (fitted, saved) in by_gamma(cells).items():
         means = [shown(interval(fitted.get(gamma, []))) for gamma in TRAINED.values()]
-        rows.append([title, *means, *map(shown, line(fitted)), milli(interval(saved))])
+        rows.append([title, *means, *map(shown, line(fitted)), shown(interval(saved), scale=1000, signed=True)])
     heads = ["task", *(f"γ = {gamma:g}" for gamma in TRAINED.values()), "slope", "line at 0"]
     return numbers.markdown([*heads, "NLL with training's γ less that with the fitted, mnat"], rows)
 
@@ -239,32 +217,28 @@ def gamma_table(cells):
 
 def gains(runs):
     """Gains over temperature scaling: sets of outputs below each other, the two parts of the NLL beside each other."""
-    looks = {MAP: (figures.BLUE, "o", "γ"), CLASSES: (figures.RED, "s", "class-wise scaling")}
-    looks[BOTH] = ("#000000", "D", "both")
     every = sets(runs)
     figure, axes = figures.panels(1, 2, 8.2, 0.55 * len(every) + 1.5, sharey=True)
     for axis, part in zip(axes[0], ("right or wrong", "which else"), strict=True):
-        for shift, (method, (colour, marker, label)) in zip((0.22, 0, -0.22), looks.items(), strict=True):
-            found = [own.mean(1000 * own.gain(method, part)) for own in every.values()]
-            look = {"color": colour, "marker": marker, "label": label, "markersize": 5, "linestyle": ""}
-            figures.intervals(axis, shift - np.arange(len(every)), found, along="x", **look)
+        for place, (method, label) in enumerate((SCALED | {BOTH: "both"}).items()):
+            means = [own.mean(own.gains[method][part]) for own in every.values()]
+            look = figures.look(place) | {"label": label, "linestyle": ""}
+            figures.intervals(axis, 0.22 * (1 - place) - np.arange(len(every)), means, along="x", scale=1000, **look)
         axis.axvline(0, color="0.6", linewidth=0.8)
         axis.set_xlabel(f"gain in “{part}”, mnat")
-    axes[0, 0].set_yticks(-np.arange(len(every)), [f"{name}, n = {own.count}" for name, own in every.items()])
+    axes[0, 0].set_yticks(-np.arange(len(every)), [f"{name}, n = {len(own.values)}" for name, own in every.items()])
     figures.legend(figure, "upper center", 3)
     return figure
 
 
 def gamma(cells):
     """Means over seeds with intervals, and the line on which the fitted gamma is that of training."""
-    figure, axes = figures.panels(1, 1, 5.0, 4.0)
-    axis = axes[0, 0]
-    for place, (title, (fitted, _)) in enumerate(by_gamma(cells).items()):
-        look = figures.look(place) | {"marker": "os^"[place], "markersize": 5, "label": f"{title}, n = {len(fitted)}"}
-        figures.intervals(axis, fitted.columns, [interval(fitted[at]) for at in fitted], **look)
+    figure, [[axis]] = figures.panels(1, 1, 5.0, 4.0)
+    every = {f"{title}, n = {len(fitted)}": fitted for title, (fitted, _) in by_gamma(cells).items()}
+    figures.lines(axis, {title: {at: interval(fitted[at]) for at in fitted} for title, fitted in every.items()})
     axis.plot([0, 7], [0, 7], color="0.5", linewidth=0.8, linestyle="--", label="the same γ")
     axis.set(xlabel="γ of the training loss", ylabel="γ fitted on val with T, by NLL")
-    axis.legend(frameon=False, fontsize=9)
+    axis.legend()
     return figure
 
 

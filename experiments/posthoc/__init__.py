@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -40,38 +42,40 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """What is measured on splits of each network, then the simulation, least work first."""
     seeds = range(flags.seeds)
     installed = [name for name, peer in PEERS.items() if timing.version(peer.package)]
+    of_methods = [("methods", name) for name in measured.method_names()] + [("peers", name) for name in installed]
+    pieces = [(part, {"method": name}, partial(measured.of_method, name)) for part, name in of_methods]
+    pieces += [("choice", {}, measured.choice), ("criterion", {}, measured.by_criteria)]
     for network, paths in measured.sources(flags.predictions).items():
-        for part, names in (("methods", measured.method_names()), ("peers", installed)):
-            for name in names:
-                of = {"network": network, "method": name}
-                yield Job(of, seeds, lambda out, at=(paths, of): measured.fits(*at, seeds), part=part)
-        for part, make in (("choice", measured.choices), ("criterion", measured.by_criteria)):
-            at = (paths, network, seeds)
-            yield Job({"network": network}, seeds, lambda out, make=make, at=at: make(*at), part=part)
-    for classes, examples in CELLS:
+        for part, of, measure in pieces:
+            of = {"network": network} | of
+            yield Job(of, seeds, lambda out, at=(paths, seeds, of, measure): measured.of_splits(*at), part=part)
+    for (classes, examples), truth in product(CELLS, TRUTHS):
         repetitions = max(10, round(min(1.0, LONG / (classes * examples)) * flags.repetitions / 10) * 10)
-        for truth in TRUTHS:
-            of = {"truth": truth, "classes": classes, "examples": examples}
-            make = lambda out, of=of, n=repetitions: [measured.cell(of, n)]  # noqa: E731
-            yield Job(of, (), make, part="simulation")
+        of = {"truth": truth, "classes": classes, "examples": examples}
+        yield Job(of, (), lambda out, at=(of, repetitions): [measured.cell(*at)], part="simulation")
 
 
-def less(runs: pd.DataFrame, network: str, one: dict, other: dict, score: str, scale: float = 1.0) -> Interval:
-    """A score of some of the network's fits less that of others, over the splits."""
-    pair = [column(runs, score, network=network, **tags) for tags in (one, other)]
-    return resampled_interval(scale * (pair[0] - pair[1]).dropna())
+def less(one: pd.DataFrame, other: pd.DataFrame, score: str, scale: float = 1.0) -> Interval:
+    """A score of some fits less that of others, over the splits."""
+    return resampled_interval(scale * (column(one, score) - column(other, score)).dropna())
+
+
+def by_method(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, pd.DataFrame]]]:
+    """Each network with method -> its runs."""
+    for network, own in runs.groupby("network", sort=False):
+        yield network, dict(iter(own.groupby("method", sort=False)))
 
 
 def claims(methods) -> list[Claim]:
     """For each network whether a method's NLL is below a plainer one's."""
-    found = []
-    for network in methods.network.unique():
+    made = []
+    for network, runs in by_method(methods):
         for one, other, where in PAIRS:
-            difference = less(methods, network, {"method": one}, {"method": other}, "nll")
             names = [name.replace("_", " ") for name in (one, other)]
             words = f"{network}: NLL on test after {names[0]} is below that after {names[1]}"
-            found.append(told(where, words, difference, scale=100, unit="1/100 nat", what=""))
-    return found
+            difference = less(runs[one], runs[other], "nll")
+            made.append(told(where, words, difference, scale=100, unit="1/100 nat", what=""))
+    return made
 
 
 def title(name: str) -> str:
@@ -83,13 +87,11 @@ def title(name: str) -> str:
 def methods_table(methods, choice) -> str:
     """Each method less temperature scaling."""
     lines = []
-    for network in methods.network.unique():
-        chosen = list(rows_where(choice, network=network).chosen)
-        for name in rows_where(methods, network=network).method.unique():
-            own, plain = {"method": name}, {"method": PLAIN}
-            cells = [_cell(less(methods, network, own, plain, score, scale)) for score, (scale, _) in SCORES.items()]
-            seconds = _seconds(methods, network, name)
-            lines.append([TITLES[network], title(name), *cells, str(chosen.count(name)), seconds])
+    for network, runs in by_method(methods):
+        chosen = Counter(rows_where(choice, network=network).chosen)
+        for name, own in runs.items():
+            cells = [_less(own, runs[PLAIN], score) for score in SCORES]
+            lines.append([TITLES[network], title(name), *cells, chosen[name], _seconds(own)])
     heads = [head for _, head in SCORES.values()]
     return markdown(["network", "method", *heads, "recommended", "processor s"], lines)
 
@@ -97,15 +99,15 @@ def methods_table(methods, choice) -> str:
 def choice_table(choice) -> str:
     """The recommended methods, and on how many splits they were beyond noise worse / better than the plain ones."""
     lines = []
-    for network in choice.network.unique():
-        runs = rows_where(choice, network=network)
+    for network, runs in choice.groupby("network", sort=False):
         said = ", ".join(f"{title(name)} {count}" for name, count in Counter(runs.chosen).items())
         for against in ("uncalibrated", PLAIN):
-            compared = [row.get(against) for row in runs.against]
-            cells = [_beyond(compared, metric) for metric in ("nll", "brier", "ece", "accuracy")]
-            mean = _cell(resampled_interval([1000 * row["nll"][0] if row else 0.0 for row in compared]))
-            others = f"{len(list(filter(None, compared)))} of {len(runs)}"
-            lines.append([TITLES[network], said, title(against), others, mean, *cells])
+            compared = [row[against] for row in runs.against if against in row]
+            less_nll = [1000 * row["nll"][0] for row in compared] + [0.0] * (len(runs) - len(compared))
+            signs = {"nll": 1, "brier": 1, "ece": 1, "accuracy": -1}
+            beyond = [_beyond(sign * np.array([row[score] for row in compared])) for score, sign in signs.items()]
+            others = f"{len(compared)} of {len(runs)}", _cell(resampled_interval(less_nll))
+            lines.append([TITLES[network], said, title(against), *others, *beyond])
     heads = ("network", "recommended, splits", "against", "another than it", SCORES["nll"][1])
     return markdown((*heads, "NLL worse / better", "Brier", "ECE", "accuracy"), lines)
 
@@ -114,21 +116,20 @@ def _simulated(simulation: list[dict], heads: Sequence[str], cells: Callable[[di
     """A line for each cell. cells: of a cell and its right method."""
     lines = []
     for cell in simulation:
-        size = [cell["truth"], str(cell["classes"]), f"{cell['examples']:,}", str(cell["repetitions"])]
-        lines.append([*size, *cells(cell, TRUTHS[cell["truth"]][0])])
+        size = [cell["truth"], cell["classes"], f"{cell['examples']:,}", cell["repetitions"]]
+        lines.append([*size, *cells(cell, TRUTHS[cell["truth"]])])
     return markdown(["truth", "classes", "examples", "repetitions", *heads], lines)
 
 
 def simulation_table(simulation) -> str:
     """What was chosen, in percent of the repetitions."""
 
-    def cells(cell: dict, right: str) -> list[str]:
-        order, share, sides = list(METHODS), 100 / cell["repetitions"], {-1: 0, 0: 0, 1: 0}
-        for name, count in cell["chosen"].items():
-            sides[np.sign(order.index(name) - order.index(right))] += count
-        most = sorted(cell["chosen"].items(), key=lambda item: -item[1])
-        said = ", ".join(f"{title(name)} {share * count:.0f}" for name, count in most)
-        return [title(right), *(f"{share * count:.0f}" for count in sides.values()), said]
+    def cells(cell, right):
+        order, shares = list(METHODS), 100 * pd.Series(cell["chosen"]) / cell["repetitions"]
+        sides = shares.groupby([np.sign(order.index(name) - order.index(right)) for name in shares.index]).sum()
+        most = shares.sort_values(ascending=False, kind="stable")
+        said = ", ".join(f"{title(name)} {share:.0f}" for name, share in most.items())
+        return [title(right), *(f"{sides.get(side, 0):.0f}" for side in (-1, 0, 1)), said]
 
     return _simulated(simulation, ("right method", "plainer %", "right %", "more complex %", "chosen %"), cells)
 
@@ -136,7 +137,7 @@ def simulation_table(simulation) -> str:
 def excess_table(simulation) -> str:
     """The mean excess NLL over the truth, in thousandths of a nat."""
 
-    def cells(cell: dict, right: str) -> list[str]:
+    def cells(cell, right):
         rules = ("uncalibrated", PLAIN, right, "chosen", "at_least_temperature", "least")
         return [f"{abs(1000 * cell['excess'][rule]):.1f}" for rule in rules]
 
@@ -146,37 +147,36 @@ def excess_table(simulation) -> str:
 
 def criterion_table(criterion) -> str:
     """Fits by NLL and by ECE, less temperature scaling by NLL."""
-    lines, plain = [], {"method": PLAIN, "criterion": "nll"}
-    scores = {score: at for score, at in SCORES.items() if score != "accuracy"}
+    lines, scores = [], list(SCORES)[:3]
     for (network, method, by), runs in criterion.groupby(["network", "method", "criterion"], sort=False):
-        own = {"method": method, "criterion": by}
-        if own != plain:
-            cells = [_cell(less(criterion, network, own, plain, score, scale)) for score, (scale, _) in scores.items()]
-            low, high = runs.nll_difference.str[1], runs.nll_difference.str[2]
-            said = f"{sum(low > 0)} / {sum(high < 0)} of {len(runs)}"
+        if (method, by) != (PLAIN, "nll"):
+            plain = rows_where(criterion, network=network, method=PLAIN, criterion="nll")
+            cells = [_less(runs, plain, score) for score in scores]
+            said = f"{_beyond(np.array([*runs.nll_difference]))} of {len(runs)}"
             lines.append([TITLES[network], title(method), by.upper(), *cells, said])
-    heads = [head for _, head in scores.values()]
+    heads = [SCORES[score][1] for score in scores]
     return markdown(["network", "method", "fitted by", *heads, "NLL worse / better"], lines)
 
 
 def peers_table(methods, peers) -> str:
     """Other libraries' NLL less that of temperature scaling here, and less that of the same method here."""
-    lines, runs = [], pd.concat([methods, peers])
+    lines, here = [], dict(by_method(methods))
     for (network, name), own in peers.groupby(["network", "method"], sort=False):
-        peer, same = PEERS[name], PEERS[name].counterpart
+        peer = PEERS[name]
         named = [TITLES[network], f"{peer.package} {own.version.iloc[0]}", peer.title]
         if "error" in own and own.error.notna().any():
             lines.append([*named, own.error.iloc[0], "", "", "", ""])
             continue
-        cells = [
-            _cell(less(runs, network, {"method": name}, {"method": other}, "nll", 1000)) if other else ""
-            for other in (PLAIN, same)
-        ]
+        same = here[network].get(peer.counterpart)
+        than_same, seconds = ("", "") if same is None else (_less(own, same, "nll"), _seconds(same))
         zeros = f"{100 * own.zeros.mean():.1f}%" if own.zeros.max() else "none"
-        here = _seconds(methods, network, same) if same else ""
-        lines.append([*named, *cells, zeros, _seconds(peers, network, name), here])
+        lines.append([*named, _less(own, here[network][PLAIN], "nll"), than_same, zeros, _seconds(own), seconds])
     heads = ("network", "library", "method", "NLL less temperature scaling", "NLL less the same here")
     return markdown((*heads, "labels given 0", "processor s", "here"), lines)
+
+
+def _less(one: pd.DataFrame, other: pd.DataFrame, score: str) -> str:
+    return _cell(less(one, other, score, SCORES[score][0]))
 
 
 def _cell(value: Interval) -> str:
@@ -186,32 +186,32 @@ def _cell(value: Interval) -> str:
     return f"{mean} ({low} to {high})"
 
 
-def _beyond(compared: list[dict | None], metric: str) -> str:
-    sign = -1 if metric == "accuracy" else 1
-    ends = [sorted(sign * end for end in row[metric][1:]) for row in compared if row]
-    return f"{sum(low > 0 for low, _ in ends)} / {sum(high < 0 for _, high in ends)}"
+def _beyond(intervals: np.ndarray) -> str:
+    """How many of the differences [splits, 3] lie above 0 / below."""
+    ends = intervals.reshape(-1, 3)[:, 1:]
+    return f"{(ends > 0).all(1).sum()} / {(ends < 0).all(1).sum()}"
 
 
-def _seconds(runs: pd.DataFrame, network: str, method: str) -> str:
-    return f"{column(runs, 'processor_seconds', network=network, method=method).median():.2g}"
+def _seconds(runs: pd.DataFrame) -> str:
+    return f"{runs.processor_seconds.median():.2g}"
 
 
 def forest(methods, peers):
     """A panel for each network: each method's NLL less that of temperature scaling; other libraries in orange."""
-    networks, runs = list(methods.network.unique()), pd.concat([methods, peers])
+    networks = list(by_method(pd.concat([methods, peers])))
     labels = {name: title(name) for name in methods.method.unique() if name != PLAIN}
     labels |= {name: f"{PEERS[name].package}: {PEERS[name].title}" for name in peers.method.unique()}
     figure, axes = figures.panels(1, len(networks), 3.2 + 2.6 * len(networks), 0.8 + 0.22 * len(labels), sharey=True)
-    for axis, network in zip(axes[0], networks, strict=True):
-        for place, name in enumerate(labels):
-            value = less(runs, network, {"method": name}, {"method": PLAIN}, "nll", 1000)
-            colour = figures.RED if name in PEERS else figures.BLUE
-            figures.intervals(axis, [-place], [value], along="x", color=colour, marker="o")
+    for axis, (network, runs) in zip(axes[0], networks, strict=True):
+        for names, colour in ((set(METHODS) | {measured.JOINT}, figures.BLUE), (PEERS, figures.RED)):
+            places = {-place: name for place, name in enumerate(labels) if name in names}
+            values = [less(runs[name], runs[PLAIN], "nll", 1000) for name in places.values()]
+            figures.intervals(axis, places, values, along="x", color=colour, marker="o", linestyle="")
         axis.axvline(0, color="0.5", linewidth=1)
         axis.set_xscale("symlog", linthresh=30, linscale=2)
         axis.set_xticks((-20, 0, 20, 300), ("-20", "0", "20", "300"))
         axis.set(title=TITLES[network].replace(", ", "\n"))
-    axes[0, 0].set_yticks(range(0, -len(labels), -1), list(labels.values()))
+    axes[0, 0].set_yticks(range(0, -len(labels), -1), labels.values())
     figure.supxlabel("NLL less temperature scaling's, thousandths of a nat (left is better)", fontsize=9)
     return figure
 

@@ -6,14 +6,16 @@ other rows, so that it has no noise of labels: 0 is the truth itself.
 
 import functools
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from scipy.special import log_softmax
 
 from experiments import timing
@@ -37,38 +39,37 @@ SPREAD = {
     100: 6.0,
 }  # of the logits, by classes: a calibrated model then is right 70 to 75 times in 100
 TEMPERATURE, GAMMA, SCALE_SPREAD, BIAS_SPREAD = 1.3, 2.0, 0.2, 0.5
-Truth = Callable[[np.ndarray], np.ndarray]  # from logits [examples, classes] to true log-probabilities
-
-
-class Half(NamedTuple):
-    """Logits [examples, classes] float32, the exponentials of a row summing to 1, and labels [examples] int32."""
-
-    logits: np.ndarray
-    labels: np.ndarray
+TRUTHS = {  # what labels are drawn from -> the plainest method that mends it
+    "calibrated": "uncalibrated",
+    "temperature": PLAIN,
+    "focal map": "focal_temperature_scaling",
+    "classes": "vector_scaling",
+}
+Half = tuple[np.ndarray, np.ndarray]  # logits [examples, classes] that are log-probabilities, and labels [examples]
 
 
 def sources(predictions: Path | None) -> dict[str, tuple[Path, ...]]:
     """The files of each network that are there: in the folder FOCALGEO_DATA, and those of a run of the main job."""
     data = Path(os.environ.get("FOCALGEO_DATA") or "unset")
-    found = {name: (data / path,) for name, path in FILES.items()}
+    files = {name: (data / path,) for name, path in FILES.items()}
     if predictions is not None:
-        found[OWN] = (predictions / "val.npz", predictions / "test.npz")
-    return {name: paths for name, paths in found.items() if all(path.exists() for path in paths)}
+        files[OWN] = (predictions / "val.npz", predictions / "test.npz")
+    return {name: paths for name, paths in files.items() if all(path.exists() for path in paths)}
 
 
 @functools.lru_cache(maxsize=4)
 def pooled(paths: tuple[Path, ...]) -> Half:
-    """All examples of some files, their logits as log-probabilities, which other libraries can be given too."""
+    """All examples of some files."""
     parts = [read_outputs(str(path), Keys(), where=path.stem) for path in paths]
     log_probs = log_softmax(np.concatenate([part.logits for part in parts]).astype(np.float64), axis=1)
-    return Half(log_probs.astype(np.float32), np.concatenate([part.labels for part in parts]))
+    return log_probs.astype(np.float32), np.concatenate([part.labels for part in parts])
 
 
-def halves(paths: tuple[Path, ...], seed: int) -> tuple[Half, Half]:
+def halves(paths: tuple[Path, ...], seed: int) -> list[Half]:
     """A split of at most MOST_EXAMPLES of the examples, to fit on and to measure on."""
     logits, labels = pooled(paths)
-    places = np.array_split(np.random.default_rng(seed).permutation(len(labels))[:MOST_EXAMPLES], 2)
-    return tuple(Half(logits[half], labels[half]) for half in places)
+    order = np.random.default_rng(seed).permutation(len(labels))[:MOST_EXAMPLES]
+    return [(logits[half], labels[half]) for half in np.array_split(order, 2)]
 
 
 def scores(log_probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -117,114 +118,87 @@ def fitted(name: str, val: Half) -> Callable:
         first = calibration.fit("focal_vector_scaling", *val).params
         params = jax.block_until_ready(fitted_jointly(*val, first))
         return functools.partial(calibration.METHODS["focal_vector_scaling"].apply, params)
-    found = calibration.fit(name, *val)
-    jax.block_until_ready(found.params)
-    return found.predict_log_proba
+    own = calibration.fit(name, *val)
+    jax.block_until_ready(own.params)
+    return own.predict_log_proba
 
 
-def fits(paths: tuple[Path, ...], of: dict[str, str], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Scores on the second half of each split of a method fitted on the first, and the processor seconds of its fit."""
-    rows, method = [], of["method"]
+def of_splits(
+    paths: tuple[Path, ...], seeds: Iterable[int], of: dict[str, str], measure: Callable[..., list[dict]]
+) -> list[dict[str, Any]]:
+    """What is measured of each split: rows of its halves and seed."""
+    rows = []
+    for seed in seeds:
+        rows += [{**of, "seed": seed, **row} for row in measure(*halves(paths, seed), seed)]
+    return rows
+
+
+def of_method(method: str, val: Half, test: Half, seed: int) -> list[dict[str, Any]]:
+    """Scores on the second half of a method fitted on the first, and the processor seconds of its fit."""
+    row = {"version": timing.version(peers.PEERS[method].package)} if method in peers.PEERS else {}
     try:
-        fitted(method, halves(paths, 0)[0])  # what is loaded and compiled is in no row's seconds
-        for seed in seeds:
-            val, test = halves(paths, seed)
-            predict = []
-            _, seconds = timing.timed(lambda val=val, predict=predict: predict.append(fitted(method, val)))
-            found = scores(np.asarray(predict[0](test.logits)), test.labels)
-            rows.append({**of, "seed": seed, **found, "processor_seconds": seconds})
+        began = time.process_time()
+        predict = fitted(method, val)
+        row["processor_seconds"] = time.process_time() - began
+        return [scores(predict(test[0]), test[1]) | row]
     except Exception as error:  # whatever a library raises is its answer
         if method not in peers.PEERS:
             raise
-        rows = [{**of, "seed": seed, "error": f"{type(error).__name__}: {error}".splitlines()[0]} for seed in seeds]
-    version = {"version": timing.version(peers.PEERS[method].package)} if method in peers.PEERS else {}
-    return [row | version for row in rows]
+        return [{"error": f"{type(error).__name__}: {error}".splitlines()[0]} | row]
 
 
-def less(metric: Callable, log_probs: Any, against: Any, labels: np.ndarray, seed: int) -> Any:
-    """A metric, or each of several, of one method less that of another, with its 95% interval by the bootstrap."""
-    found = calibration.paired_bootstrap(metric, log_probs, against, labels, jax.random.key(seed), NUM_RESAMPLES)
-    pairs = found if isinstance(found, dict) else {"": found}
-    values = {name: [float(pair.difference), float(pair.low), float(pair.high)] for name, pair in pairs.items()}
-    return values if isinstance(found, dict) else values[""]
+def less(log_probs: Any, against: Any, labels: np.ndarray, seed: int) -> dict[str, list[float]]:
+    """Metrics of one method less those of another, with their 95% intervals by the bootstrap."""
 
-
-def by_criteria(paths: tuple[Path, ...], network: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Scores of fits by NLL and by ECE on the second half, and NLL less that of temperature scaling by NLL."""
-    rows = []
-    for seed in seeds:
-        val, test = halves(paths, seed)
-        log_probs = {}
-        for method in (PLAIN, "focal_temperature_scaling"):
-            for criterion in CRITERIA:
-                found = calibration.fit(method, *val, criterion=criterion)
-                log_probs[method, criterion] = np.asarray(found.predict_log_proba(test.logits))
-        plain = log_probs[PLAIN, "nll"]
-        for (method, criterion), own in log_probs.items():
-            row = {"network": network, "method": method, "criterion": criterion, "seed": seed}
-            difference = less(calibration.nll, own, plain, test.labels, seed)
-            rows.append(row | scores(own, test.labels) | {"nll_difference": difference})
-    return rows
-
-
-def choices(paths: tuple[Path, ...], network: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """The method chosen on the first half of each split, and its differences to the plain ones on the second."""
-
-    def metrics(log_probs: Any, labels: Any, mask: Any = None) -> dict[str, Any]:
+    def metrics(log_probs, labels, mask=None):
         return {name: calibration.METRICS[name].function(log_probs, labels, mask=mask) for name in COMPARED}
 
-    rows = []
-    for seed in seeds:
-        val, test = halves(paths, seed)
-        found = calibration.compare(val, criteria=("nll",), metrics=("nll",), seed=seed)
-        of_test = {fit.method.name: fit.predict_log_proba(test.logits) for fit in found.fits}
-        chosen = found.choice.fitted.method.name
-        against = {
-            name: less(metrics, of_test[chosen], of_test[name], test.labels, seed)
-            for name in ("uncalibrated", PLAIN)
-            if name != chosen
-        }
-        rows.append({"network": network, "seed": seed, "chosen": chosen, "against": against})
+    pairs = calibration.paired_bootstrap(metrics, log_probs, against, labels, jax.random.key(seed), NUM_RESAMPLES)
+    return {name: [float(pair.difference), float(pair.low), float(pair.high)] for name, pair in pairs.items()}
+
+
+def by_criteria(val: Half, test: Half, seed: int) -> list[dict[str, Any]]:
+    """Scores of fits by NLL and by ECE on the second half, and NLL less that of temperature scaling by NLL."""
+    rows, plain = [], calibration.fit(PLAIN, *val).predict_log_proba(test[0])
+    for method in (PLAIN, "focal_temperature_scaling"):
+        for criterion in CRITERIA:
+            own = calibration.fit(method, *val, criterion=criterion).predict_log_proba(test[0])
+            difference = less(own, plain, test[1], seed)["nll"]
+            of = {"method": method, "criterion": criterion}
+            rows.append(of | scores(own, test[1]) | {"nll_difference": difference})
     return rows
+
+
+def choice(val: Half, test: Half, seed: int) -> list[dict[str, Any]]:
+    """The method chosen on the first half, and its differences to the plain ones on the second."""
+    compared = calibration.compare(val, criteria=("nll",), metrics=("nll",), seed=seed)
+    of_test = {fit.method.name: fit.predict_log_proba(test[0]) for fit in compared.fits}
+    chosen = compared.choice.fitted.method.name
+    others = [name for name in ("uncalibrated", PLAIN) if name != chosen]
+    against = {name: less(of_test[chosen], of_test[name], test[1], seed) for name in others}
+    return [{"chosen": chosen, "against": against}]
 
 
 # ---- where the truth is known
 
 
-def _calibrated(classes: int, generator: np.random.Generator) -> Truth:
-    return lambda logits: log_softmax(logits, axis=1)
-
-
-def _hot(classes: int, generator: np.random.Generator) -> Truth:
-    return lambda logits: log_softmax(logits / TEMPERATURE, axis=1)
-
-
-def _bent(classes: int, generator: np.random.Generator) -> Truth:
-    """What a model minimises the focal loss to is q; its truth is the focal map of q."""
-    return lambda logits: np.asarray(calibration.focal_calibration(log_softmax(logits, axis=1), GAMMA))
-
-
-def _by_class(classes: int, generator: np.random.Generator) -> Truth:
-    scales = np.exp(SCALE_SPREAD * generator.standard_normal(classes))
-    biases = BIAS_SPREAD * generator.standard_normal(classes)
-    return lambda logits: log_softmax(scales * log_softmax(logits, axis=1) + biases, axis=1)
-
-
-TRUTHS: dict[str, tuple[str, Callable[[int, np.random.Generator], Truth]]] = {  # the plainest method that mends it
-    "calibrated": ("uncalibrated", _calibrated),
-    "temperature": (PLAIN, _hot),
-    "focal map": ("focal_temperature_scaling", _bent),
-    "classes": ("vector_scaling", _by_class),
-}
-
-
 def drawn(truth: str, classes: int, examples: int, seed: int) -> tuple[Half, np.ndarray, np.ndarray]:
     """Examples, and fresh logits with their true log-probabilities."""
     generator = np.random.default_rng([seed, classes, examples])
-    true = TRUTHS[truth][1](classes, generator)
+    scales, biases = 1 / TEMPERATURE if truth == "temperature" else 1.0, 0.0
+    if truth == "classes":
+        scales = np.exp(SCALE_SPREAD * generator.standard_normal(classes))
+        biases = BIAS_SPREAD * generator.standard_normal(classes)
+
+    def true(logits):
+        log_probs = log_softmax(logits, axis=1)
+        if truth == "focal map":  # what a model minimises the focal loss to is q; its truth is the focal map of q
+            return np.asarray(calibration.focal_calibration(log_probs, GAMMA), np.float64)
+        return log_softmax(scales * log_probs + biases, axis=1)
+
     logits, fresh = (SPREAD[classes] * generator.standard_normal((count, classes)) for count in (examples, FRESH))
     labels = (true(logits) + generator.gumbel(size=logits.shape)).argmax(1).astype(np.int32)
-    return Half(np.float32(logits), labels), np.float32(fresh), true(fresh).astype(np.float64)
+    return (np.float32(logits), labels), np.float32(fresh), true(fresh)
 
 
 def repetition(truth: str, classes: int, examples: int, seed: int) -> dict[str, Any]:
@@ -234,21 +208,19 @@ def repetition(truth: str, classes: int, examples: int, seed: int) -> dict[str, 
     "at_least_temperature": of temperature scaling wherever the choice says to leave the outputs as they are.
     """
     val, fresh, true = drawn(truth, classes, examples, seed)
-    found = calibration.compare(val, criteria=("nll",), metrics=("nll",), seed=seed)
+    compared = calibration.compare(val, criteria=("nll",), metrics=("nll",), seed=seed)
     excess = {}
-    for fit in found.fits:
+    for fit in compared.fits:
         predicted = np.asarray(fit.predict_log_proba(fresh), np.float64)
         excess[fit.method.name] = float((np.exp(true) * (true - predicted)).sum(1).mean())
-    held_out = {fit.method.name: float(calibration.nll(fit.log_probs, val.labels)) for fit in found.held_out}
-    chosen = found.choice.fitted.method.name
-    rules = {"chosen": chosen, "least": min(held_out, key=held_out.get)}
-    rules["at_least_temperature"] = PLAIN if chosen == "uncalibrated" else chosen
+    least = min(compared.held_out, key=lambda fit: float(calibration.nll(fit.log_probs, val[1]))).method.name
+    chosen = compared.choice.fitted.method.name
+    rules = {"chosen": chosen, "least": least, "at_least_temperature": PLAIN if chosen == "uncalibrated" else chosen}
     return {"chosen": chosen, "excess": excess | {rule: excess[name] for rule, name in rules.items()}}
 
 
 def cell(of: dict[str, Any], repetitions: int) -> dict[str, Any]:
     """Of a truth, number of classes and of examples: how often each method was chosen, and the mean excess NLL."""
     rows = [repetition(**of, seed=seed) for seed in range(repetitions)]
-    excess = {name: float(np.mean([row["excess"][name] for row in rows])) for name in rows[0]["excess"]}
-    chosen = Counter(row["chosen"] for row in rows)
-    return {**of, "repetitions": repetitions, "chosen": dict(chosen), "excess": excess}
+    excess = pd.DataFrame([row["excess"] for row in rows]).mean().to_dict()
+    return {**of, "repetitions": repetitions, "chosen": Counter(row["chosen"] for row in rows), "excess": excess}

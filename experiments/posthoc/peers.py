@@ -6,9 +6,10 @@ probabilities.
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from sklearn import calibration, frozen, isotonic, linear_model
 
 Predict = Callable[[np.ndarray], np.ndarray]
 
@@ -23,7 +24,7 @@ class Peer(NamedTuple):
 
 
 def _probmetrics(name: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
-    def fit(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
+    def fit(log_probs, labels):
         from probmetrics.calibrators import get_calibrator
 
         fitted = get_calibrator(name).fit(np.exp(log_probs), labels.astype(np.int64))
@@ -35,37 +36,24 @@ def _probmetrics(name: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
 def _sklearn(method: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
     """CalibratedClassifierCV around a frozen classifier whose decision function is its input."""
 
-    def fit(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
-        from sklearn.base import BaseEstimator, ClassifierMixin
-        from sklearn.calibration import CalibratedClassifierCV
-        from sklearn.frozen import FrozenEstimator
-
-        class Given(ClassifierMixin, BaseEstimator):
-            def decision_function(self, inputs: np.ndarray) -> np.ndarray:
-                return inputs
-
-            def predict(self, inputs: np.ndarray) -> np.ndarray:
-                return inputs.argmax(1)
-
-            def fit(self, inputs: np.ndarray, labels: np.ndarray) -> Any:
-                self.classes_ = np.arange(inputs.shape[1])
-                return self
-
-        given = FrozenEstimator(Given().fit(log_probs, labels))
-        return CalibratedClassifierCV(given, method=method).fit(log_probs, labels).predict_proba
+    def fit(log_probs, labels):
+        classes = log_probs.shape[1]
+        given = linear_model.LogisticRegression()
+        given.classes_, given.intercept_ = np.arange(classes), np.zeros(classes, np.float32)
+        given.coef_ = np.eye(classes, dtype=np.float32)
+        fitted = calibration.CalibratedClassifierCV(frozen.FrozenEstimator(given), method=method)
+        return fitted.fit(log_probs, labels).predict_proba
 
     return fit
 
 
 def _pooled_isotonic(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
     """One IsotonicRegression for the probabilities of all classes, their sum then made 1."""
-    from sklearn.isotonic import IsotonicRegression
-
     came_true = np.arange(log_probs.shape[1]) == labels[:, None]
-    fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
+    fitted = isotonic.IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
     fitted.fit(np.exp(log_probs).ravel(), came_true.ravel())
 
-    def predict(test: np.ndarray) -> np.ndarray:
+    def predict(test):
         probs = fitted.predict(np.exp(test).ravel()).reshape(test.shape).astype(np.float64)
         return probs / probs.sum(1, keepdims=True)
 
@@ -73,7 +61,7 @@ def _pooled_isotonic(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
 
 
 def _netcal(name: str, dtype: type, **options: int) -> Callable[[np.ndarray, np.ndarray], Predict]:
-    def fit(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
+    def fit(log_probs, labels):
         import netcal.binning
         import netcal.scaling
 
@@ -86,32 +74,24 @@ def _netcal(name: str, dtype: type, **options: int) -> Callable[[np.ndarray, np.
 
 
 PLAIN = "temperature_scaling"
+_MIXED = "temperature, mixed with the uniform (ts-mix)"
 PEERS = {
-    f"{peer.package} {name}": peer
-    for name, peer in (
-        ("temperature", Peer("probmetrics", "temperature", _probmetrics("temp-scaling"), PLAIN)),
-        ("ts-mix", Peer("probmetrics", "temperature, mixed with the uniform (ts-mix)", _probmetrics("ts-mix"), PLAIN)),
-        ("svs", Peer("probmetrics", "structured vector scaling (svs)", _probmetrics("svs"), "vector_scaling")),
-        (
-            "sms",
-            Peer("probmetrics", "structured matrix scaling (sms)", _probmetrics("sms"), "structured_matrix_scaling"),
-        ),
-        ("temperature", Peer("scikit-learn", "temperature", _sklearn("temperature"), PLAIN)),
-        ("isotonic", Peer("scikit-learn", "isotonic, one versus rest", _sklearn("isotonic"), None)),
-        ("pooled isotonic", Peer("scikit-learn", "isotonic, classes pooled", _pooled_isotonic, "isotonic")),
-        ("temperature", Peer("netcal", "temperature, of float32", _netcal("TemperatureScaling", np.float32), PLAIN)),
-        (
-            "temperature float64",
-            Peer("netcal", "temperature, of float64", _netcal("TemperatureScaling", np.float64), PLAIN),
-        ),
-        (
-            "histogram",
-            Peer(
-                *("netcal", "histogram binning, one versus rest"),
-                *(_netcal("HistogramBinning", np.float64, bins=15), None),
-            ),
-        ),
-    )
+    "probmetrics temperature": Peer("probmetrics", "temperature", _probmetrics("temp-scaling"), PLAIN),
+    "probmetrics ts-mix": Peer("probmetrics", _MIXED, _probmetrics("ts-mix"), PLAIN),
+    "probmetrics svs": Peer("probmetrics", "structured vector scaling (svs)", _probmetrics("svs"), "vector_scaling"),
+    "probmetrics sms": Peer(
+        "probmetrics", "structured matrix scaling (sms)", _probmetrics("sms"), "structured_matrix_scaling"
+    ),
+    "scikit-learn temperature": Peer("scikit-learn", "temperature", _sklearn("temperature"), PLAIN),
+    "scikit-learn isotonic": Peer("scikit-learn", "isotonic, one versus rest", _sklearn("isotonic"), None),
+    "scikit-learn pooled isotonic": Peer("scikit-learn", "isotonic, classes pooled", _pooled_isotonic, "isotonic"),
+    "netcal temperature": Peer("netcal", "temperature, of float32", _netcal("TemperatureScaling", np.float32), PLAIN),
+    "netcal temperature float64": Peer(
+        "netcal", "temperature, of float64", _netcal("TemperatureScaling", np.float64), PLAIN
+    ),
+    "netcal histogram": Peer(
+        "netcal", "histogram binning, one versus rest", _netcal("HistogramBinning", np.float64, bins=15), None
+    ),
 }
 
 
@@ -121,7 +101,7 @@ def fitted(name: str, log_probs: np.ndarray, labels: np.ndarray) -> Predict:
         warnings.simplefilter("ignore")  # deprecations inside other libraries
         predict = PEERS[name].fit(log_probs, labels)
 
-    def predict_log(test: np.ndarray) -> np.ndarray:
+    def predict_log(test):
         with np.errstate(divide="ignore"):  # isotonic regression and histograms say 0
             return np.log(np.asarray(predict(test), np.float64))
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,12 +85,12 @@ def path_of(run: dict, rows: list, workdir: Path) -> dict[str, dict[str, list[fl
 
     ECE and NLL in shares and nats, curvature of cross-entropy; the last is after training.
     """
-    epochs = sorted({row.epoch for row in select(rows, Diagnostic, split="val") if row.epoch is not None})
     bins = select(rows, ReliabilityBin, name="reliability", split="val", method=None)
-    path: dict[str, list[float]] = {"epoch": epochs}
-    path["ece"] = [
-        sum(row.share * abs(row.value - row.confidence) for row in bins if row.epoch == epoch) for epoch in epochs
-    ]
+    epochs = sorted({row.epoch for row in bins if row.epoch is not None})
+    path = {"epoch": epochs, "ece": [0.0] * len(epochs)}
+    for row in bins:
+        if row.epoch is not None:
+            path["ece"][epochs.index(row.epoch)] += row.share * abs(row.value - row.confidence)
     for name, measurements in {
         "nll": select(rows, Diagnostic, name="nll", split="val", outcome=None),
         "p_y": select(rows, Diagnostic, name="true_class_probability", split="val", outcome=None),
@@ -122,13 +123,16 @@ def throughout(runs, gamma: float) -> pd.DataFrame:
     return of(runs, gamma, 0, "fresh", gamma)
 
 
+def other_of(gamma: float) -> float:
+    """The gamma of the other loss."""
+    return GAMMAS[1 - GAMMAS.index(gamma)]
+
+
 def at_epoch(runs, name: str, epoch: float) -> pd.Series:
     """Seed -> a number of its path; of curvature its logarithm, NaN where it is not above 0."""
-    values = {}
-    for seed, path in zip(runs.seed, runs.path, strict=True):
-        value = path[name][int(np.argmin(np.abs(np.array(path["epoch"]) - epoch)))]
-        values[seed] = value if name == "ece" else np.log(value) if value > 0 else np.nan
-    return pd.Series(values, dtype=float)
+    place = np.abs(np.array(runs.path.iloc[0]["epoch"]) - epoch).argmin()
+    values = runs.set_index("seed").path.str[name].str[place].astype(float)
+    return values if name == "ece" else np.log(values.where(values > 0))
 
 
 def gone(runs, source: float, point: tuple[int, str], name: str, epoch: float) -> np.ndarray:
@@ -137,9 +141,9 @@ def gone(runs, source: float, point: tuple[int, str], name: str, epoch: float) -
     Both are differences of the other loss's network less the first's; the first is of networks that went on from the
     same checkpoint for as many epochs, the second of those trained throughout.
     """
-    other = GAMMAS[1 - GAMMAS.index(source)]
-    switched, stayed = (at_epoch(of(runs, source, *point, gamma), name, epoch) for gamma in (other, source))
-    ends = [at_epoch(throughout(runs, gamma), name, EPOCHS) for gamma in (other, source)]
+    gammas = other_of(source), source
+    switched, stayed = (at_epoch(of(runs, source, *point, gamma), name, epoch) for gamma in gammas)
+    ends = [at_epoch(throughout(runs, gamma), name, EPOCHS) for gamma in gammas]
     every = pd.concat([switched, stayed, *ends], axis=1, join="inner").to_numpy()
     return np.column_stack([every[:, 0] - every[:, 1], every[:, 2] - every[:, 3]])
 
@@ -167,44 +171,39 @@ def claims(runs):
 
 
 def _of_switch(runs, source: float, point: tuple[int, str]):
-    other = GAMMAS[1 - GAMMAS.index(source)]
+    other = other_of(source)
     words = f"{LOSS[source]} to {LOSS[other]}, {POINTS[point]}"
     switched, whole = of(runs, source, *point, other), throughout(runs, other)
     ece = numbers.change(switched, whole, "ece")
     trace = numbers.paired(*(at_epoch(own, "trace", EPOCHS) for own in (switched, whole)))
     ways = [gone(runs, source, point, name, EARLY) for name in ("trace", "ece")]
     early, along = share_less(ways[1]), share_less(*ways)
-    percent = {"scale": 100, "signed": True}
+    half = early.mapped(lambda share: share - 0.5)
     told = {
-        f"test ECE ends within a point of {LOSS[other]}'s throughout": (
-            numbers.alike(ece, ROOM),
-            f"difference {shown(ece, **percent)} points",
-        ),
-        "the trace of cross-entropy's Hessian on val ends within a tenth of it": (
-            numbers.alike(trace, LOG_ROOM),
-            f"difference of log {shown(trace, signed=True)}",
-        ),
-        f"after {EARLY} epochs more than half of the way of ECE is gone": (
-            numbers.verdict(early.mapped(lambda share: share - 0.5), falls=False),
-            f"{shown(early, scale=100)}%",
-        ),
-        "by then the trace has gone as much of its way, to a quarter of it": (
-            numbers.alike(along, SHARE_ROOM),
-            f"share of the trace less that of ECE {shown(along, **percent)} points",
-        ),
+        f"test ECE ends within a point of {LOSS[other]}'s throughout": numbers.alike(ece, ROOM),
+        "the trace of cross-entropy's Hessian on val ends within a tenth of it": numbers.alike(trace, LOG_ROOM),
+        f"after {EARLY} epochs more than half of the way of ECE is gone": numbers.verdict(half, falls=False),
+        "by then the trace has gone as much of its way, to a quarter of it": numbers.alike(along, SHARE_ROOM),
     }
-    return [Claim("focalgeo", f"{words}: {claim}", *verdict) for claim, verdict in told.items()]
+    reasons = (
+        f"difference {shown(ece, scale=100, signed=True)} points",
+        f"difference of log {shown(trace, signed=True)}",
+        f"{shown(early, scale=100)}%",
+        f"share of the trace less that of ECE {shown(along, scale=100, signed=True)} points",
+    )
+    return [
+        Claim("focalgeo", f"{words}: {claim}", verdict, because)
+        for (claim, verdict), because in zip(told.items(), reasons, strict=True)
+    ]
 
 
 def shares_table(runs):
     """The share of the way, %, some epochs after the switch."""
     epochs, rows = (2, 6, 10, 20, 30), []
-    for point, when in POINTS.items():
-        for source, other in (GAMMAS, GAMMAS[::-1]):
-            for name, title in PATHS.items():
-                found = [share_less(gone(runs, source, point, name, epoch)) for epoch in epochs]
-                switch = f"{LOSS[source]} to {LOSS[other]}, {when}"
-                rows.append([switch, title, *(shown(share, scale=100) for share in found)])
+    for (point, when), source, (name, title) in product(POINTS.items(), GAMMAS, PATHS.items()):
+        shares = [share_less(gone(runs, source, point, name, epoch)) for epoch in epochs]
+        switch = f"{LOSS[source]} to {LOSS[other_of(source)]}, {when}"
+        rows.append([switch, title, *(shown(share, scale=100) for share in shares)])
     return numbers.markdown(["switch", "of", *(f"{epoch} epochs, %" for epoch in epochs)], rows)
 
 
@@ -216,40 +215,21 @@ def ends_table(runs):
 
 def paths(runs):
     """ECE and the trace of cross-entropy's Hessian on val: means over seeds against the epochs of both trainings."""
-    rows = {"ece": ("ECE on val, %", 100), "trace": ("trace of cross-entropy's\nHessian on val", 1)}
-    styles = {(HALF, "kept"): ("--", "from half way"), (EPOCHS, "fresh"): (":", "after the end")}
-    colours = dict(zip(GAMMAS, (figures.BLUE, figures.RED), strict=True))  # of the loss that is trained with
-    figure, axes = figures.panels(2, 2, 8.6, 5.4, sharex=True, sharey="row")
-
-    def line(axis, own, name: str, begin: int, **style: Any) -> None:
-        if len(own):
-            scale = rows[name][1]
-            means = scale * np.mean([path[name] for path in own.path], 0)
-            axis.plot(begin + np.array(own.path.iloc[0]["epoch"]), means, markersize=3, **style)
-
-    for column, (source, other) in enumerate((GAMMAS, GAMMAS[::-1])):
-        for axis, (name, (words, _)) in zip(axes[:, column], rows.items(), strict=True):
-            for gamma in GAMMAS:
-                line(
-                    axis,
-                    throughout(runs, gamma),
-                    name,
-                    0,
-                    color=colours[gamma],
-                    label=f"{LOSS[gamma]} throughout",
-                    lw=1.6,
-                )
-            for point, (style, _) in styles.items():
-                switched, stayed = (of(runs, source, *point, gamma) for gamma in (other, source))
-                line(axis, switched, name, point[0], color=colours[other], linestyle=style, marker="o")
-                line(axis, stayed, name, point[0], color=colours[source], linestyle=style, linewidth=1)
-            axis.set_ylabel("" if column else words)
-        count = len(throughout(runs, source))
-        axes[0, column].set_title(f"{LOSS[source]} to {LOSS[other]}, n = {count} seeds", fontsize=10)
-        axes[-1, column].set_xlabel("epoch")
-    for style, words in styles.values():
-        axes[0, 0].plot([], [], color="0.35", linestyle=style, marker="o", markersize=3, label=f"switched {words}")
-    figures.legend(figure)
+    words = {"ece": "ECE on val", "trace": "trace of cross-entropy's\nHessian on val"}
+    styles = {"throughout": "-", (HALF, "kept"): "--", (EPOCHS, "fresh"): ":"}
+    figure, axes = figures.panels(2, 2, 8.6, 5.8, sharex=True, sharey="row")
+    for column, source in enumerate(GAMMAS):
+        panels = zip(axes[:, column], words, strict=True)
+        for (axis, name), (point, style), gamma in product(panels, styles.items(), GAMMAS):
+            way = Way(gamma, 0, "fresh", gamma) if point == "throughout" else Way(source, *point, gamma)
+            own = of(runs, *way)
+            epochs, means = np.array(own.path.iloc[0]["epoch"]), np.mean(own.path.str[name].tolist(), 0)
+            axis.plot(way.at + epochs, means, style, color=figures.COLOURS[GAMMAS.index(gamma)], label=str(way))
+        axes[0, column].set_title(f"{LOSS[source]} to {LOSS[other_of(source)]}, n = {runs.seed.nunique()} seeds")
+        axes[1, column].set_xlabel("epoch")
+    for axis, label in zip(axes[:, 0], words.values(), strict=True):
+        axis.set_ylabel(label)
+    figures.legend(figure, columns=2)
     return figure
 
 

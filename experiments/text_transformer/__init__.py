@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from experiments import figures, jobs, numbers
 from experiments.numbers import OUTPUTS, Number, column, rows_where
 from experiments.question import Flags, Job, Parts, Question
@@ -113,19 +111,14 @@ def cost_table(runs, operations):
 
 
 def calibration(runs):
-    """ECE as trained and after T, and NLL: each seed a point, the mean with its interval."""
+    """ECE as trained and after T, and NLL: means with intervals."""
     figure, axes = figures.panels(1, 3, 9.4, 2.6, sharey=True)
-    ways = groups(runs)
     for axis, name in zip(axes[0], ("ece", "ece after T", "nll"), strict=True):
-        title, scale = NUMBERS[name]
-        for row, own in enumerate(ways.values()):
-            axis.plot(scale * own[name], np.full(len(own), row), "o", color="0.6", markersize=4)
-        means = [numbers.interval(scale * own[name]).clipped(0) for own in ways.values()]
-        figures.intervals(axis, range(len(ways)), means, along="x", color=figures.BLUE, marker="D", linestyle="")
-        axis.set(xlabel=title)
-    axes[0, 0].set_yticks(range(len(ways)), list(ways))
+        levels = {title: numbers.level(own, name) for title, own in groups(runs).items()}
+        figures.lines(axis, {"": levels}, along="x", scale=NUMBERS[name].scale, linestyle="")
+        axis.set_xlabel(NUMBERS[name].title)
     axes[0, 0].invert_yaxis()
-    axes[0, 0].set_title(f"n = {runs.seed.nunique()} seeds", fontsize=9, loc="left")
+    axes[0, 0].set_title(f"n = {runs.seed.nunique()} seeds", loc="left")
     return figure
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from scipy import special, stats
 
 from focalgeo import calibration, theory
-from focalgeo.types import Array
 
 STEPS: dict[int, int | None] = {}  # classes -> the lattice of matching temperatures, where it is not theory's
 # the grid on which the published code's fault is shown: gamma = 0 is temperature scaling
@@ -67,7 +66,7 @@ def _bounds() -> Iterator[Erratum]:
 
 
 def _matches() -> Iterator[Erratum]:
-    def pair(gamma: float, classes: int, printed: float, times: float) -> tuple[dict[str, float], bool]:
+    def pair(gamma, classes, printed, times):
         best, error, of_printed = matched(gamma, classes, printed)
         numbers = {"γ": gamma, "best T": best, "its error": error, "error of printed T": of_printed}
         return numbers, of_printed > times * error
@@ -110,7 +109,7 @@ def _matches() -> Iterator[Erratum]:
 
 
 def _maps() -> Iterator[Erratum]:
-    def top(q: list[float], gamma: float) -> Array:
+    def top(q, gamma):
         return np.exp(calibration.focal_calibration(np.log(q).astype(np.float32), gamma))[0]
 
     four, many = top([0.32, 0.32, 0.32, 0.04], 0.25), top([0.3] + [0.7 / 99] * 99, 1.0)
@@ -165,7 +164,7 @@ def _gradients() -> Iterator[Erratum]:
         {"γ* at 0.6": confident},
         confident == 0,
     )
-    ratio, low = theory.logit_curvature_ratio([0.5, 0.03], 2.0)
+    ratio, low = theory.logit_curvature_ratio(np.array([0.5, 0.03]), 2.0)
     yield Erratum(
         KIMURA,
         "Eq. 28",

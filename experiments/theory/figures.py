@@ -16,17 +16,20 @@ from experiments import figures
 from focalgeo import calibration, losses, theory
 
 CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # neighbours differ in lightness as well
+TRUE_CLASS = "probability p of the true class"
 P = np.linspace(0.001, 0.999, 999)
 TRUE = np.array([0.55, 0.3, 0.15], np.float32)
 PAIRS = ((0.5, 0.8), (2.0, 0.46))  # gamma and T of Komisarenko & Kull, Fig. 7
 _CORNERS = np.array([[0.5, np.sqrt(0.75)], [0, 0], [1, 0]])  # of the drawn simplex: class 1 at the top, 2 left, 3 right
 
 
-def _curves(axis: Axes, x: Any, curves: Mapping[Any, Any], xlabel: str = "", **settings: Any) -> None:
+def _curves(
+    axis: Axes, x: Any, curves: Mapping[Any, Any], title: str, ylabel: str, xlabel: str = TRUE_CLASS, **settings: Any
+) -> None:
     """A curve for each gamma, or word, named by it."""
     for (name, y), colour in zip(curves.items(), CURVES, strict=False):
         axis.plot(x, y, color=colour, label=name if isinstance(name, str) else f"γ = {name:g}")
-    axis.set(xlabel=xlabel or "probability p of the true class", **settings)
+    axis.set(title=title, ylabel=ylabel, xlabel=xlabel, **settings)
 
 
 def _with_legends(figure: Figure) -> Figure:
@@ -41,10 +44,10 @@ def kimura_1():
     figure, [[whole, near, ratio]] = figures.panels(1, 3, 10.5, 3.4)
     slopes = {gamma: -np.asarray(theory.focal_slope(P, gamma)) for gamma in (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)}
     ratios = {gamma: theory.logit_curvature_ratio(P, gamma) for gamma in slopes}
-    _curves(whole, P, slopes, title="Size of the gradient in p", yscale="log", ylim=(1e-6, 1e3), ylabel="|dl/dp|")
-    _curves(near, P, slopes, title="The same near p = 1", xlim=(0.5, 1), ylim=(0, 2.6))
-    _curves(ratio, P, ratios, title="Curvature in the logit: ρ(p)", ylim=(-1.5, 4.6))
-    ratio.set_ylabel("ρ, cross-entropy (γ = 0) is 1")
+    _curves(whole, P, slopes, "Size of the gradient in p", "|dl/dp|", yscale="log", ylim=(1e-6, 1e3))
+    _curves(near, P, slopes, "The same near p = 1", "", xlim=(0.5, 1), ylim=(0, 2.6))
+    words = "ρ, cross-entropy (γ = 0) is 1"
+    _curves(ratio, P, ratios, "Curvature in the logit: ρ(p)", words, ylim=(-1.5, 4.6))
     return _with_legends(figure)
 
 
@@ -52,16 +55,16 @@ def mukhoti_4a_7():
     """Mukhoti et al., Figs. 4(a) and 7, with gamma* between them."""
     figure, [[ratio, star, optimum]] = figures.panels(1, 3, 10.5, 3.4)
     ratios = {gamma: theory.gradient_ratio(P, gamma) for gamma in (0.5, 1.0, 2.0, 3.0, 5.0, 7.0)}
-    _curves(ratio, P, ratios, title="Fig. 4(a): gradient ratio G(p, γ)", ylim=(0, 2), ylabel="G")
+    _curves(ratio, P, ratios, "Fig. 4(a): gradient ratio G(p, γ)", "G", ylim=(0, 2))
     ratio.axhline(1, color="0.5", linestyle=":")
     p0 = np.linspace(0.1, 0.6, 501)
-    _curves(star, p0, {"γ*, 0 from p0 = 1/2 on": theory.gamma_star(p0)}, title="γ*(p0): G = 1 there", ylim=(-0.3, 15))
+    _curves(star, p0, {"γ*, 0 from p0 = 1/2 on": theory.gamma_star(p0)}, "γ*(p0): G = 1 there", "", ylim=(-0.3, 15))
     for at, gamma in ((0.1968, 5.0), (0.2526, 3.0), (0.2976, 2.0)):
         star.plot(at, gamma, "o", color="black", label=f"γ = {gamma:g} at p0 = {at:.3f}")
     true = np.linspace(0.005, 0.995, 199)
     rows = np.stack([true, 1 - true], axis=1)
     best = {gamma: theory.optimal_prediction(rows, gamma)[:, 0] for gamma in (0.0, 1.0, 2.0, 3.0, 5.0)}
-    _curves(optimum, true, best, title="Fig. 7: prediction of least risk", ylabel="q")
+    _curves(optimum, true, best, "Fig. 7: prediction of least risk", "q")
     optimum.plot(0.8, 0.6266, "o", color="black", label="0.8 → 0.627")
     return _with_legends(figure)
 
@@ -76,11 +79,10 @@ def komisarenko_1():
         proper = jax.jit(theory.proper_focal_loss)(logits, labels, gamma)
         curves = {"focal loss": losses.focal_loss(logits, labels, gamma), "its proper part": proper}
         curves["cross-entropy"] = -jnp.log(q)
-        title = f"Loss of the true class, γ = {gamma:g}"
-        _curves(axis, q, curves, words, title=title, ylabel="nats", ylim=(0, 3))
+        _curves(axis, q, curves, f"Loss of the true class, γ = {gamma:g}", "nats", words, ylim=(0, 3))
     gammas = (-0.95, -0.5, 0.0, 0.5, 1.0, 3.0)
     mapped = {gamma: jax.nn.sigmoid(calibration.binary_focal_calibration(log_odds, gamma)) for gamma in gammas}
-    _curves(maps, q, mapped, words, title="Focal calibration map")
+    _curves(maps, q, mapped, "Focal calibration map", "", words)
     return _with_legends(figure)
 
 
@@ -95,14 +97,14 @@ def komisarenko_2_6(matching_temperatures, printed_pairs):
             f"paper: {slope:g} γ + {intercept:g}": slope * rows.gamma + intercept,
             f"fit up to γ = {fit['our_line_up_to_gamma']:g}: {ours:.3f} γ + {ours_0:.3f}": ours * rows.gamma + ours_0,
         }
-        _curves(line, rows.gamma, lines, "γ", title=title, ylabel="1/T (crosses: printed pairs)")
+        _curves(line, rows.gamma, lines, title, "1/T (crosses: printed pairs)", "γ")
         line.plot(rows.gamma, 1 / rows.temperature, "o", color="black", markersize=4, label="best 1/T")
         pairs = pd.DataFrame(printed_pairs).query("num_classes == @classes")
         line.plot(pairs.gamma, 1 / pairs.printed_temperature, "x", color=CURVES[0], markersize=8)
         claim, ends = (1e-3, (1e-7, 1)) if classes == 2 else (0.08, (5e-3, 0.3))
         errors = {"paper's line": rows.error_of_printed_line, f"paper's claim, {claim:g}": 0 * rows.gamma + claim}
         errors["best T"] = rows.error
-        _curves(error, rows.gamma, errors, "γ", yscale="log", ylim=ends, ylabel="largest error in probability")
+        _curves(error, rows.gamma, errors, "", "largest error in probability", "γ", yscale="log", ylim=ends)
     return _with_legends(figure)
 
 
@@ -111,8 +113,7 @@ def komisarenko_3():
     figure, [[ratio, bounds]] = figures.panels(1, 2, 9.5, 3.8)
     s = np.linspace(0.02, 20, 800)
     ratios = {"s / map(s), γ = 4": s / np.asarray(calibration.binary_focal_calibration(s, 4.0))}
-    title = "The temperature that the map acts with"
-    _curves(ratio, s, ratios, "log-odds s", title=title, ylabel="T", ylim=(0.195, 0.258))
+    _curves(ratio, s, ratios, "The temperature that the map acts with", "T", "log-odds s", ylim=(0.195, 0.258))
     for reach, colour in ((10.0, CURVES[1]), (20.0, CURVES[2])):
         of_map = theory.temperature_bounds(4.0, logit_range=reach)
         label = f"tight for |s| < {reach:g}: {of_map.tight_low:.4f}"
@@ -121,8 +122,8 @@ def komisarenko_3():
         ratio.axhline(bound, color="0.5")
     gammas = np.linspace(0, 10, 81)
     ends = np.array([theory.temperature_bounds(gamma) for gamma in gammas.tolist()]).T * (gammas + 1)
-    bounds.fill_between(gammas, *ends[:2], color=CURVES[0], alpha=0.4, linewidth=0, label="theory, every s")
-    bounds.fill_between(gammas, *ends[2:], color=CURVES[1], alpha=0.4, linewidth=0, label="tight, |s| < 20")
+    bounds.fill_between(gammas, *ends[:2], alpha=0.4, label="theory, every s")
+    bounds.fill_between(gammas, *ends[2:], alpha=0.4, label="tight, |s| < 20")
     bounds.set(title="Bounds, as multiples of 1/(γ + 1)", xlabel="γ", ylabel="T (γ + 1)")
     return _with_legends(figure)
 

@@ -114,12 +114,11 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     for name, task in TASKS.items():
         task = PAPER if (name, flags.scale) == ("cifar10", "paper") else task
         count = flags.seeds or task.seeds
-        for first in range(0, count, task.at_once):
+        for first, form in product(range(0, count, task.at_once), FORMS):
             seeds = tuple(range(first, min(first + task.at_once, count)))
-            for form in FORMS:
-                make = functools.partial(train, name=name, task=task, form=form, seeds=seeds, data=flags.data)
-                seconds = task.seconds * len(task.rates) * len(task.weights)
-                yield Job({"task": name, "form": form}, seeds, make, seconds, part="weights")
+            make = functools.partial(train, name=name, task=task, form=form, seeds=seeds, data=flags.data)
+            seconds = task.seconds * len(task.rates) * len(task.weights)
+            yield Job({"task": name, "form": form}, seeds, make, seconds, part="weights")
     for name in forms.TASKS:
         data = flags.data if name == "cifar10" else None
         make = lambda out, name=name, data=data: forms.measure(out, name, flags.seeds or 5, data)  # noqa: E731

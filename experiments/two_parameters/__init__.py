@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from experiments import figures, numbers
-from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where, shown
+from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where
 from experiments.question import Job, Question
 from focalgeo import calibration, losses
 from focalgeo.data.builtin import make_clusters
@@ -85,7 +86,6 @@ def _numbers(path: np.ndarray, points: np.ndarray, labels: np.ndarray) -> dict[s
     return {
         "weights": path[-1].tolist(),
         "weight norm": float(np.linalg.norm(path[-1])),
-        "last change": float(np.linalg.norm(path[-1] - path[-2])),
         "logit norm": float(np.abs(points @ path[-1]).mean()),
         "error": float(wrong.mean()),
         "ece": float(calibration.ece(log_probs, labels)),
@@ -120,18 +120,15 @@ def claims(runs):
 
 def norms_table(runs):
     """Means over samples for each deviation and loss, and the paired differences."""
-    rows = []
-    for deviation in DEVIATIONS:
-        for loss, title in TITLES.items():
-            own = rows_where(runs, deviation=deviation, loss=loss)
-            own = own if deviation else own[:1]  # without spread all samples are the same points, and so one number
-            cells = [shown(numbers.level(own, name), scale=number.scale) for name, number in COLUMNS.items()]
-            rows.append([f"{deviation:g}", title, *cells])
+    rows, means = [], numbers.means(COLUMNS)
+    for deviation, own in runs.groupby("deviation"):
+        every = [rows_where(own, loss=loss) for loss in GAMMAS]
+        for title, of_loss in zip(TITLES.values(), every, strict=True):
+            of_loss = of_loss if deviation else of_loss[:1]  # without spread all samples are the same points
+            rows.append([f"{deviation:g}", title, *(cell(of_loss) for cell in means.values())])
         if deviation:
-            changes = {name: less(runs, deviation, name) for name in COLUMNS}
-            cells = [shown(changes[name], scale=scale, signed=True) for name, (_, scale) in COLUMNS.items()]
-            rows.append(["", "FL-1 less CE", *cells])
-    return numbers.markdown(["deviation", "loss", *(title for title, _ in COLUMNS.values())], rows)
+            rows.append(["", "FL-1 less CE", *(cell(every[1]) for cell in numbers.changes(COLUMNS, every[0]).values())])
+    return numbers.markdown(["deviation", "loss", *means], rows)
 
 
 COLOURS = {"ce": figures.BLUE, "fl1": figures.RED}
@@ -147,13 +144,13 @@ def norms(runs):
         for axis, (name, label) in zip(axes[0], labels.items(), strict=False):
             values = np.array(own[name].tolist())
             steps = np.linspace(0, STEPS, values.shape[1])
+            axis.plot(steps, values.T, color=COLOURS[loss], alpha=0.2, linewidth=0.7)
             axis.plot(steps, values.mean(0), color=COLOURS[loss], label=title)
-            axis.fill_between(steps, values.min(0), values.max(0), color=COLOURS[loss], alpha=0.2, linewidth=0)
             axis.set(xlim=(0, 40 * EVERY), xlabel="steps of gradient descent", ylabel=label)
         shares = np.array(own["histogram of wrong"].tolist())
         axes[0, 2].stairs(100 * shares.mean(0), BINS, color=COLOURS[loss], linewidth=1.8)
     axes[0, 2].set(xlabel="confidence of misclassified test points", ylabel="share, %")
-    axes[0, 0].legend(frameon=False)
+    axes[0, 0].legend()
     return figure
 
 
@@ -165,14 +162,11 @@ def planes(runs):
     plane = np.stack(np.meshgrid(across, across), axis=-1)
     for axis, (loss, title) in zip(axes[0], TITLES.items(), strict=True):
         weights = np.array(rows_where(runs, deviation=DEVIATION, loss=loss, seed=0).weights.iloc[0])
-        probability = 1 / (1 + np.exp(-plane @ weights))
-        shades = axis.contourf(across, across, probability, np.linspace(0, 1, 11), cmap="RdBu_r", alpha=0.75)
-        wrong = (points @ weights > 0) != (labels > 0)
-        for label, marker in ((0, "o"), (1, "^")):
-            for there, size, colour in ((~wrong, 7, "0.35"), (wrong, 16, "black")):
-                axis.scatter(*points[there & (labels == label)].T, s=size, marker=marker, color=colour, linewidths=0)
-        axis.set(title=f"{title}: ‖w‖ = {np.linalg.norm(weights):.2f}", xlabel="x1", xlim=(-2.8, 2.8), ylim=(-2.8, 2.8))
-        axis.grid(False)
+        shades = axis.contourf(across, across, special.expit(plane @ weights), np.linspace(0, 1, 11), cmap="RdBu_r")
+        sizes = np.where((points @ weights > 0) != (labels > 0), 24, 7)  # the wrong ones are larger
+        axis.scatter(*points.T, sizes, labels, cmap="RdBu_r", edgecolors="black", linewidths=0.3)
+        limits = across[[0, -1]]
+        axis.set(title=f"{title}: ‖w‖ = {np.linalg.norm(weights):.2f}", xlabel="x1", xlim=limits, ylim=limits)
     axes[0, 0].set_ylabel("x2")
     figure.colorbar(shades, ax=axes, label="probability of class 1", shrink=0.9)
     return figure

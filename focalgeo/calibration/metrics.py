@@ -7,12 +7,11 @@ numbers that they are.
 
 The calibration of the probability of class 1 in two-class problems is not that of the predicted class: there
 P(class 1) = 0.1 is a confidence of 0.9 in class 0 and shares a bin with 0.9, so that errors of opposite sign cancel.
-The functions `binary_...` take log_probs [examples, 2].
+`binary_ece` and `binary_reliability` take log_probs [examples, 2].
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -70,7 +69,8 @@ def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, ma
     A class that no label has still counts, and so does p_k = 0 (the published code drops both).
     """
     examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
-    return jnp.mean(_of_classes(partial(binning.ece_of, num_bins=num_bins), examples))
+    sums = _of_classes(lambda events: jnp.sum(jnp.abs(binning.residual_sums(*events, num_bins))), examples)
+    return jnp.mean(sums) / jnp.sum(examples.weight)
 
 
 def _of_classes(statistic, examples):
@@ -88,7 +88,8 @@ def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 def brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2."""
     rows, labels, weight = checks.examples(log_probs, labels, mask)
-    error = jnp.exp(rows) - jax.nn.one_hot(labels, rows.shape[-1], dtype=rows.dtype)
+    p, true = jnp.exp(rows), jax.nn.one_hot(labels, rows.shape[-1], dtype=bool)
+    error = jnp.where(true, p - 1, p)  # p less the one-hot label; as a difference XLA's CPU rounds exp otherwise
     return binning.weighted_mean(jnp.sum(error**2, axis=-1), weight)
 
 
@@ -139,15 +140,11 @@ def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Sca
     residual is 0, and at most 1.
 
     Residuals are shared between the two nearest of 2,049 points, so the absolute error is 1e-4, held against direct
-    summation of the kernel by tests/calibration/test_variants_of_ece.py.
+    summation of the kernel by tests/calibration/test_metrics.py.
 
     Source: Blasiok and Nakkiran, arXiv 2309.12236, the reflected kernel and the fixed point of the width.
     """
-    return _smoothed_error(*_top(log_probs, labels, mask))
-
-
-def _smoothed_error(p, correct, weight):
-    """`smooth_ece` of events."""
+    p, correct, weight = _top(log_probs, labels, mask)
     spectrum = jnp.fft.rfft(_residuals(p, correct, weight))
     frequency = jnp.arange(spectrum.shape[0], dtype=p.dtype) * jnp.pi
 
@@ -191,48 +188,14 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
 
     Bins hold equally many examples, see `adaptive_reliability`; a_i and c_i are a bin's accuracy and mean confidence.
     The second term estimates the variance of a_i, so that calibrated predictions give 0 on average but for -(variance
-    of the confidence in the bin) / N per bin, tested in tests/calibration/test_variants_of_ece.py. A bin of one example
-    says nothing of its variance and counts as 0.
+    of the confidence in the bin) / N per bin, tested in tests/calibration/test_metrics.py. A bin of one example says
+    nothing of its variance and counts as 0.
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator of the squared error.
     """
     bins = binning.adaptive_reliability(log_probs, labels, num_bins=num_bins, mask=mask)
     variance = bins.accuracy * (1 - bins.accuracy) / jnp.maximum(bins.count - 1, 1)
     return binning.bin_mean(bins, jnp.where(bins.count > 1, binning.gap(bins) ** 2 - variance, 0))
-
-
-def interpolated_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
-    """AdaECE as published code computes it: bins (lo, hi] between edges interpolated in the sorted confidences.
-
-    Edge i is at rank i N / M of the sorted confidences, counted from 0 and cut at the last. The smallest confidence
-    and all that equal it are in no bin, so its examples are dropped from the sum but not from N; ties make bins empty
-    or uneven. It serves for comparing with published tables; `adaptive_ece` is the definition without these faults.
-    Edges are rounded to the type of the confidences, weights to whole numbers.
-
-    Source: the code of Mukhoti et al., arXiv 2002.09437; tested in tests/calibration/test_variants_of_ece.py.
-    """
-    confidence, correct, weight = _top(log_probs, labels, mask, num_bins)
-    count = jnp.round(weight).astype(jnp.int32)
-    confidence = jnp.where(count > 0, confidence, jnp.inf)
-    edges = _edges(jnp.sort(confidence), count[jnp.argsort(confidence)], num_bins)[:, None]
-    row = confidence[None, :]
-    inside = (row > edges[:-1]) & (row <= edges[1:])
-    residual = jnp.where(count > 0, correct.astype(confidence.dtype) - confidence, 0) * count.astype(confidence.dtype)
-    sums = jnp.abs(jnp.sum(jnp.where(inside, residual[None, :], 0), axis=1))
-    return jnp.sum(sums) / jnp.sum(count).astype(confidence.dtype)
-
-
-def _edges(ordered, count, num_bins):
-    """[bins + 1] confidences at ranks i N / M, each linear between the two examples around it."""
-    last = jnp.cumsum(count)
-    total = last[-1]
-    steps = jnp.arange(num_bins + 1, dtype=jnp.int32)
-    quotient, rest = total // num_bins, total % num_bins
-    rank = steps * quotient + steps * rest // num_bins
-    share = (steps * rest % num_bins).astype(ordered.dtype) / num_bins
-    ranks = jnp.minimum(jnp.stack([rank, rank + 1]), total - 1)
-    below, above = ordered[jnp.searchsorted(last, ranks, side="right")]
-    return below + share * (above - below)
 
 
 def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
@@ -244,64 +207,15 @@ def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask:
     """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
 
     log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
-    tests/calibration/test_variants_of_ece.py.
+    tests/calibration/test_metrics.py.
     """
     return binning.ece_of(_class_one(log_probs, labels, mask, num_bins), num_bins)
-
-
-def binary_adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
-    """Equal-mass ECE of P(class 1): as `binary_ece`, over bins that hold equally many examples."""
-    return binning.ece_of(_class_one(log_probs, labels, mask, num_bins), num_bins, by_rank=True)
-
-
-def binary_smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
-    """Smooth ECE of P(class 1): as `smooth_ece`, of the event that the label is 1, as the paper defines it."""
-    return _smoothed_error(*_class_one(log_probs, labels, mask))
 
 
 def _class_one(log_probs, labels, mask, num_bins=1):
     checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=(None, 2))
     rows, labels, weight = checks.examples(log_probs, labels, mask, num_bins=num_bins)
     return binning.Events(jnp.exp(rows[:, 1]), labels == 1, weight)
-
-
-class ByOutcome(NamedTuple):
-    """A mean over the examples predicted right and over those predicted wrong; NaN where there is none."""
-
-    correct: Scalar
-    wrong: Scalar
-
-
-def nll_by_outcome(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> ByOutcome:
-    """`nll` of the examples predicted right and of those predicted wrong, in nats.
-
-    With a the accuracy, a * correct + (1 - a) * wrong is the NLL of all, tested in
-    tests/calibration/test_metrics.py.
-
-    Source: Mukhoti et al., arXiv 2002.09437, section 3, Figs 1 and 3, where both are drawn over training.
-    """
-    return _by_outcome(binning.nll_of, checks.examples(log_probs, labels, mask))
-
-
-def entropy_by_outcome(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> ByOutcome:
-    """`entropy` of the examples predicted right and of those predicted wrong, in nats; averages as `nll_by_outcome`."""
-    return _by_outcome(_entropy, checks.examples(log_probs, labels, mask))
-
-
-def _by_outcome(statistic, examples):
-    _, correct, weight = binning.top_label(examples)
-    parts = (jnp.where(outcome, weight, 0) for outcome in (correct, ~correct))
-    return ByOutcome(*(statistic(examples._replace(weight=part)) for part in parts))
-
-
-def entropy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
-    """Mean entropy -sum_k p_k log p_k of the predictions in nats, 0 to log(classes); the labels do not enter."""
-    return _entropy(checks.examples(log_probs, labels, mask))
-
-
-def _entropy(examples):
-    terms = jnp.where(examples.rows > -jnp.inf, jnp.exp(examples.rows) * examples.rows, 0)
-    return binning.weighted_mean(-jnp.sum(terms, axis=-1), examples.weight)
 
 
 def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
@@ -311,16 +225,15 @@ def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, m
     Thulasidasan et al., arXiv 1905.11001, multiply each bin by its confidence besides; this does not. Tested in
     tests/calibration/test_metrics.py.
     """
-    return _signed(binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask), 1)
+    bins = binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask)
+    excess = jnp.where(bins.count > 0, jnp.maximum(bins.confidence - bins.accuracy, 0), 0)
+    return binning.bin_mean(bins, excess)
 
 
 def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`."""
-    return _signed(binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask), -1)
-
-
-def _signed(bins, sign):
-    excess = jnp.where(bins.count > 0, jnp.maximum(sign * (bins.confidence - bins.accuracy), 0), 0)
+    bins = binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask)
+    excess = jnp.where(bins.count > 0, jnp.maximum(bins.accuracy - bins.confidence, 0), 0)
     return binning.bin_mean(bins, excess)
 
 
@@ -348,12 +261,12 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
     def split(events):
         p, event, weight = events
         bins, index = binning.equal_width(*events, num_bins), binning.bin_index(p, num_bins)
-        full = bins.count > 0
+        full, share = bins.count > 0, bins.count / jnp.sum(bins.count)
         calibration = jnp.where(full, (bins.confidence - bins.accuracy) ** 2, 0)
         refinement = jnp.where(full, bins.accuracy * (1 - bins.accuracy), 0)
         inside, outcome = p - bins.confidence[index], event.astype(p.dtype) - bins.accuracy[index]
         within = binning.weighted_mean(inside**2 - 2 * inside * outcome, weight)
-        return BrierSplit(binning.bin_mean(bins, calibration), binning.bin_mean(bins, refinement), within)
+        return BrierSplit(jnp.sum(share * calibration), jnp.sum(share * refinement), within)
 
     return jax.tree.map(jnp.sum, _of_classes(split, examples))
 

@@ -74,8 +74,7 @@ def bootstrap(
         tests/calibration/test_resampling.py, which counts how often the interval covers.
     """
     _check(key, num_resamples)
-    rows, labels, _ = checks.examples(log_probs, labels)
-    return _bootstrapped(metric, rows, labels, key, num_resamples)
+    return _bootstrapped(metric, *checks.examples(log_probs, labels), key, num_resamples)
 
 
 def _check(key, num_resamples):
@@ -91,8 +90,8 @@ def _scalars(values):
 
 @partial(jax.jit, static_argnames=("metric", "num_resamples"))
 @at_highest
-def _bootstrapped(metric, log_probs, labels, key, num_resamples):
-    value = _scalars(metric(log_probs, labels))
+def _bootstrapped(metric, log_probs, labels, once, key, num_resamples):
+    value = _scalars(metric(log_probs, labels, mask=once))
     draws = _resampled(lambda counts: metric(log_probs, labels, mask=counts), len(labels), key, num_resamples)
     return jax.tree.map(partial(estimated, num_examples=len(labels)), value, draws)
 
@@ -185,18 +184,18 @@ def paired_bootstrap(
     _check(key, num_resamples)
     first, second = (checks.examples(rows, labels) for rows in (first_log_probs, second_log_probs))
     checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
-    return _paired(metric, first.rows, second.rows, first.labels, key, num_resamples)
+    return _paired(metric, first.rows, second.rows, first.labels, first.weight, key, num_resamples)
 
 
 @partial(jax.jit, static_argnames=("metric", "num_resamples"))
 @at_highest
-def _paired(metric, first, second, labels, key, num_resamples):
+def _paired(metric, first, second, labels, once, key, num_resamples):
     def difference(mask):
         pair = metric(first, labels, mask=mask), metric(second, labels, mask=mask)
         return _scalars(jax.tree.map(partial(rounded_difference, num_terms=len(labels)), *pair))
 
     draws = _resampled(difference, len(labels), key, num_resamples)
-    return jax.tree.map(partial(compared, num_examples=len(labels)), difference(None), draws)
+    return jax.tree.map(partial(compared, num_examples=len(labels)), difference(once), draws)
 
 
 def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
@@ -262,10 +261,11 @@ def measure(
     measured = partial(_measured, entries=tuple(entries.items()), num_bins=sample.num_bins, bins=bins)
     keys = jax.random.split(sample.key, sample.num_resamples)
     most = max(_AT_ONCE, _MOST_NUMBERS // labels.size)
+    once = np.ones(labels.size, np.float32)  # handed in: of constants XLA makes sums that it rounds otherwise
     parts = []
     for first in range(0, len(keys), most):
         counts = _counts(keys[first : first + most], num_examples=labels.size)  # drawn once, they serve every method
-        of_methods = [measured(method.log_probs, labels, counts, inside) for method in sample.calibrated]
+        of_methods = [measured(method.log_probs, labels, once, counts, inside) for method in sample.calibrated]
         parts.append(jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(of_methods)))
     draws = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *(part.draws for part in parts))
     return parts[0]._replace(draws=draws)
@@ -278,14 +278,14 @@ def _counts(keys, *, num_examples):
 
 
 @partial(jax.jit, static_argnames=("entries", "num_bins", "bins"))
-def _measured(log_probs, labels, counts, inside, *, entries, num_bins, bins):
+def _measured(log_probs, labels, once, counts, inside, *, entries, num_bins, bins):
     """Metrics, resamples and bins of one method. Apart, each part would be compiled anew."""
     of_all = partial(metrics.metrics_of, log_probs, labels, entries=dict(entries), num_bins=num_bins)
 
-    def of(mask=None):
+    def of(mask):
         if inside is None:
             return of_all(mask=mask)
-        return jax.lax.map(lambda members: of_all(mask=members if mask is None else members * mask), inside)
+        return jax.lax.map(lambda members: of_all(mask=members * mask), inside)
 
     draws = jax.lax.map(of, counts, batch_size=_AT_ONCE)
-    return Measured(of(), draws, None if bins is None else bins(log_probs, labels, num_bins=num_bins))
+    return Measured(of(once), draws, None if bins is None else bins(log_probs, labels, num_bins=num_bins))

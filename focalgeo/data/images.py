@@ -109,9 +109,9 @@ def decode_files(
                 raise ValueError(f"mode {image.mode} or holds several images, not one of 8 bits per channel")
             return resized(image.convert("RGB"), options.image_size)
 
-    # closing: an error ends the decoding of the files that are left
-    with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool, closing(pool.map(decode, names)) as decoded:
-        warnings.simplefilter("ignore")  # of Pillow, about a file's metadata
+    # Pillow warns of a file's metadata. closing: an error ends the decoding of the files that are left
+    ignoring = warnings.catch_warnings(action="ignore")
+    with ignoring, ThreadPoolExecutor(2) as pool, closing(pool.map(decode, names)) as decoded:
         for row, image in enumerate(decoded):
             if row == 0:
                 images = np.empty((len(names), *image.shape), np.uint8)

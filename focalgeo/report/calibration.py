@@ -4,6 +4,7 @@ A method is chosen on val and measured on test, and the sentences keep the two a
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,25 +12,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from focalgeo.report import figures
-from focalgeo.report.sections import (
-    NOTHING,
-    Cell,
-    Line,
-    Panel,
-    Section,
-    Table,
-    as_text,
-    config_settings,
-    joined,
-    manifest_settings,
-    metric_cell,
-    panels,
-    phases,
-    record,
-    say,
-    write_page,
-)
+from focalgeo.report import figures, sections
+from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, panels, say
 from focalgeo.report.selection import (
     AS_TRAINED,
     CRITERION,
@@ -38,17 +22,16 @@ from focalgeo.report.selection import (
     HELD_OUT,
     LOSS_IMPLIED,
     PLAIN,
-    UNCALIBRATED,
     Column,
     Run,
     criterion_title,
     difference_text,
-    has_interval,
     is_better,
     is_worse,
+    latest_by,
 )
 from focalgeo.report.style import plain, rounded, short
-from focalgeo.rows import LEAST_EXAMPLES, Difference, Metric, Row, Title, select
+from focalgeo.rows import LEAST_EXAMPLES, Metric, Row, select
 from focalgeo.types import METRIC_OF
 
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
@@ -131,31 +114,32 @@ def metric_table(
     Bold is a value that is better beyond noise than that of every other method by `criterion`, and of no line worse.
     names: of metrics; else those asked for, NLL and Brier score.
     """
-    columns, asked = run.columns(split), names or run.setting("evaluation.metrics")
-    met = {row.name for row in select(run.rows, Metric, split=split, group=None)}
-    met &= {*asked, *(() if names else ("nll", "brier"))} if asked else met
-    titles = {name: title for name, title in run.metrics.items() if name in met}
-    if not columns or not titles:
-        return None
-    competing, cells = run.column_of_each(split, criterion=criterion), []
-    for name, title in titles.items():
+    columns, competing, cells = run.columns(split), run.column_of_each(split, criterion=criterion), []
+    wanted = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"]
+    titles = []
+    for name, title in run.metrics.items():
         rows = {column: run.metric(column, name, split) for column in columns}
-        values = {column: row.value * (1 if title.best == "low" else -1) for column, row in rows.items() if row}
-        best = min(values, key=values.get)
+        values = {column: row.value for column, row in rows.items() if row}
+        if name not in wanted or not values:
+            continue
+        best = (min if title.best == "low" else max)(values, key=values.get)
         pairs = [run.difference(name, split, best, other) for other in competing if other in values and other != best]
         is_finding = bool(pairs) and all(is_better(pair, title.best) for pair in pairs)
+        titles.append((title.title, title.note or title.unit))
         cells.append([metric_cell(rows[column], title, best=is_finding and column == best) for column in columns])
     lines = [
         Line(run.method_title(column.method), _fit_note(run, column), line, "chosen" if column == chosen else "")
-        for column, line in zip(columns, zip(*cells, strict=True), strict=True)
+        for column, line in zip(columns, zip(*cells, strict=True), strict=False)
     ]
-    return Table(corner, [(title.title, title.note or title.unit) for title in titles.values()], lines)
+    return Table(corner, titles, lines) if lines else None
 
 
 def _fit_note(run: Run, column: Column) -> str:
     """By what a method was fitted, and the numbers found."""
-    by = "nothing fitted" if column.method in run.methods else "from elsewhere"
-    by = "as trained" if column == AS_TRAINED else f"by {criterion_title(column.criterion)}" if column.criterion else by
+    by = (
+        "as trained" if column == AS_TRAINED else "nothing fitted" if column.method in run.methods else "from elsewhere"
+    )
+    by = f"by {criterion_title(column.criterion)}" if column.criterion else by
     title = run.fitted_title(column)
     same = f"that is {title.lower()}" if title != run.method_title(column.method) else ""
     return joined(by, *run.fitted_values(column), same)
@@ -165,38 +149,35 @@ def results_text(rows: Sequence[Row], manifest: Mapping[str, Any], split: str) -
     """Return the main metrics of each method by each criterion as plain text, a line for each."""
     corner = "on val, cross-fitted" if split == HELD_OUT else f"on {split}"
     table = metric_table(Run(rows, manifest), split, corner, names=PRINTED)
-    return as_text(table) if table else corner
+    return sections.as_text(table) if table else corner
 
 
 def reliability_panels(
     run: Run, columns: Sequence[Column], split: str = "test", *, name: str = "reliability", file: str = ""
 ) -> list[Panel]:
     """Return a reliability diagram for each column that has bins `name`; more than MOST_LARGE are drawn small."""
-    bins = {column: figures.bins_of(run.rows, column, split=split, name=name) for column in columns}
-    bins = {column.method: own for column, own in bins.items() if own}
+    bins = {column.method: figures.bins_of(run.rows, column, split=split, name=name) for column in columns}
+    bins = {method: rows for method, rows in bins.items() if rows}
     return [
         Panel(
             f"{file or name}_{method}",
             run.method_title(method),
-            figures.diagram(own, colour=run.method_colour(method), small=len(bins) > MOST_LARGE),
+            figures.diagram(rows, colour=run.method_colour(method), small=len(bins) > MOST_LARGE),
         )
-        for method, own in bins.items()
+        for method, rows in bins.items()
     ]
 
 
 def reliability_section(run: Run, columns: Sequence[Column], split: str, examples: str, opening: str = "") -> Section:
     """Return the diagrams of the methods."""
     fitted = [column for column in columns if column.criterion]
-    others = [
-        f"{run.method_title(column.method).lower()} by {criterion_title(column.criterion)}"
-        for column in fitted
-        if column.criterion != fitted[0].criterion
-    ]
-    by = ", ".join([criterion_title(fitted[0].criterion), *others]) if fitted else ""
+    others = [column for column in fitted if column.criterion != fitted[0].criterion]
+    by = [criterion_title(column.criterion) for column in fitted[:1]]
+    by += [f"{run.method_title(method).lower()} by {criterion_title(criterion)}" for method, criterion in others]
     return Section(
         "When it says 80%, is it right 80% of the time?",
         figures=reliability_panels(run, columns, split),
-        notes=say("reliability", examples=examples, bins=run.setting("evaluation.num_bins"), by=by),
+        notes=say("reliability", examples=examples, bins=run.setting("evaluation.num_bins"), by=", ".join(by)),
         layout="diagrams",
         opening=opening,
     )
@@ -220,9 +201,8 @@ def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
     before, after = (run.metric(column, "ece", split) for column in columns)
     row = run.difference("ece", split, columns[1], AS_TRAINED)
     title = "Loss-implied map: what the training loss did"
-    if gamma is None or before is None or after is None or row is None:
+    if gamma is None or row is None:
         return Section(title)
-    gaps = [_mean_gap(run.rows, column, split) for column in columns]
     words = say(
         "loss_implied",
         gamma=gamma,
@@ -231,14 +211,13 @@ def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
         difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
         better=is_better(row),
         worse=is_worse(row),
-        gaps=gaps,
+        # Confidence less accuracy, summed over the examples: above 0 is overconfident.
+        gaps=[
+            sum(of.n * (of.confidence - of.value) for of in figures.bins_of(run.rows, column, split=split))
+            for column in columns
+        ],
     )
     return Section(title, words, figures=reliability_panels(run, columns, split, file="loss_implied"))
-
-
-def _mean_gap(rows: Sequence[Row], column: Column, split: str) -> float:
-    """Mean confidence less accuracy times the number of examples: above 0 is overconfident."""
-    return sum(row.n * (row.confidence - row.value) for row in figures.bins_of(rows, column, split=split))
 
 
 def search_section(run: Run, search: Mapping[str, Any]) -> Section:
@@ -252,222 +231,174 @@ def search_section(run: Run, search: Mapping[str, Any]) -> Section:
 
 def bold_words(run: Run, split: str, criterion: str) -> Markup:
     """Return the sentences beneath a table of metrics: what is bold, and whether methods may change the accuracy."""
-    columns = [column for column in run.columns(split) if run.metric(column, "accuracy", split)]
-    keeps = {run.methods.get(column.method, {}).get("keeps_class") for column in columns}
-    differ = len({run.metric(column, "accuracy", split).value for column in columns}) > 1
-    kept = False if False in keeps or differ else True if keeps == {True} else None
+    kept = all(run.methods.get(column.method, {}).get("keeps_class") for column in run.columns(split))
     return say("bold", criterion=criterion_title(criterion), kept=kept)
 
 
-class _Choice:
-    """The manifest's entry on a calibration, any part of which may be missing there, and what rows say of it."""
-
-    def __init__(self, run: Run):
-        entry = run.manifest["calibration"]
-        self.run, self.entry = run, entry
-        self.split, self.criterion = entry.get("split", "test"), entry.get("criterion", CRITERION)
-        self.metric = METRIC_OF.get(self.criterion, self.criterion)
-        self.refused, self.beaten = entry.get("refused") or {}, entry.get("beaten") or {}
-        choice = entry.get("choice") or {}
-        self.column = Column(choice.get("method", UNCALIBRATED), choice.get("criterion"))
-        self.leaves = self.column == AS_TRAINED
-        self.against = self._against()
-
-    def _against(self) -> Column:
-        """What the chosen method is held against: the last plainer one that is beaten; of none the plainest fitted."""
-        run, columns = self.run, self.run.column_of_each(HELD_OUT, criterion=self.criterion)
-        if self.leaves:
-            return next((column for column in columns if column.criterion), AS_TRAINED)
-        title = run.fitted_title(self.column)  # gamma 0 is temperature scaling: not held against itself
-        others = [column for column in columns if run.fitted_title(column) != title]
-        beaten = [column for column in others if column.method in self.beaten]
-        return (beaten or [column for column in others if column.method == PLAIN] or [AS_TRAINED])[-1]
-
-    def pair(self, split: str, *names: str) -> dict[str, Difference]:
-        """Return its metrics less those of the other, by name; of no method chosen, the other's less none."""
-        pair = (self.against, self.column) if self.leaves else (self.column, self.against)
-        rows = {name: self.run.difference(name, split, *pair) for name in dict.fromkeys(names)}
-        return {name: row for name, row in rows.items() if row is not None}
-
-    def texts(self, rows: Mapping[str, Difference], *, named: bool = True) -> dict[str, str]:
-        """Return differences with their intervals, as they stand in sentences."""
-        titles = self.run.metrics
-        return {
-            name: difference_text(row, titles.get(name, Title(name.upper())), named=named) for name, row in rows.items()
-        }
+def _chosen(run: Run) -> Column:
+    choice = run.manifest["calibration"]["choice"]
+    return Column(choice["method"], choice["criterion"])
 
 
 def verdict(run: Run) -> Markup:
     """Return the verdict, two sentences at the most: the method to use with its evidence, and what test adds."""
-    choice = _Choice(run)
-    if not choice.entry.get("choice"):
-        return say("no_choice")
-    return Markup(" ").join(filter(None, (_on_val(run, choice), _on_test(choice))))
+    chosen, entry = _chosen(run), run.manifest["calibration"]
+    refused, beaten, test = entry["refused"], entry["beaten"], entry.get("score_test")
+    metric, leave = METRIC_OF.get(entry["criterion"], entry["criterion"]), chosen == AS_TRAINED
+    columns = run.column_of_each(HELD_OUT, criterion=entry["criterion"])
+    fitted = [column for column in columns if column.criterion]
+    # The chosen is held against the last plainer one that is beaten; of none against the plainest fitted. Gamma 0 is
+    # temperature scaling, which is not held against itself.
+    others = [column for column in columns if run.fitted_title(column) != run.fitted_title(chosen)]
+    plainer = [c for c in others if c.method in beaten] or [c for c in others if c.method == PLAIN]
+    against = [*fitted, AS_TRAINED][0] if leave else [AS_TRAINED, *plainer][-1]
+    pair = (against, chosen) if leave else (chosen, against)
 
+    def differences(split: str, *names: str, named: bool = True) -> list[str]:
+        rows = {name: run.difference(name, split, *pair) for name in names}
+        return [difference_text(row, run.metrics[name], named=named) for name, row in rows.items() if row]
 
-def _on_val(run: Run, choice: _Choice) -> Markup:
-    rows = choice.pair(HELD_OUT, choice.metric, "nll")
-    row = next(iter(rows.values()), None)
-    fitted = {c.method for c in run.column_of_each(HELD_OUT, criterion=choice.criterion) if c.criterion}
-    all_refused = choice.leaves and fitted and fitted <= choice.refused.keys()
-    against, by, test = choice.against, choice.beaten.get(choice.against.method), choice.entry.get("score_test") or {}
-    by_score = against.method == PLAIN if choice.leaves else against == AS_TRAINED and by == PLAIN
-    p_value = test.get("p_value", 1.0)
+    row = run.difference(metric, HELD_OUT, *pair) or run.difference("nll", HELD_OUT, *pair)
+    n, by = row.n if row else 0, beaten.get(against.method)
+    by_score = (
+        test and metric == "nll" and (against.method == PLAIN if leave else against == AS_TRAINED and by == PLAIN)
+    )
+    p_value = test["p_value"] if by_score else 1.0
     score = f"p\u00a0=\u00a0{rounded(p_value, 2)}" if p_value >= _LEAST_P else f"p\u00a0<\u00a0{_LEAST_P}"
-    is_by_score = bool(test) and choice.metric == "nll" and by_score
-    better = is_better(row)
-    return say(
+    on_val = say(
         "on_val",
-        use=run.in_words(choice.column),
-        leave=choice.leaves,
-        n=row.n if row else None,
-        few=row is not None and row.n < LEAST_EXAMPLES,
-        reasons="; ".join(dict.fromkeys(choice.refused.values())) if all_refused else "",
+        use=run.in_words(chosen),
+        leave=leave,
+        n=n,
+        few=n < LEAST_EXAMPLES,
         other="no calibration" if against == AS_TRAINED else run.fitted_title(against).lower(),
-        numbers=", ".join(choice.texts(rows).values()),
-        admitted=" to choose from" if choice.refused else "",
-        score=score if is_by_score else "",
-        side="overconfident" if test.get("statistic", 0) < 0 else "underconfident",
-        chances=better or (is_by_score and p_value < 0.05),
-        better=better or by == choice.column.method,  # the choice's test is one-sided: its interval may hold 0
-        p="" if better or row is None else rounded(row.p_value / 2, 2),
+        numbers=", ".join(differences(HELD_OUT, metric, "nll")),
+        admitted=" to choose from" if refused else "",
+        score=score if by_score else "",
+        side="overconfident" if by_score and test["statistic"] < 0 else "underconfident",
+        chances=is_better(row) or p_value < 0.05,
+        better=is_better(row) or by == chosen.method,  # the choice's test is one-sided: its interval may hold 0
+        p="" if is_better(row) or row is None else rounded(row.p_value / 2, 2),
         by=run.method_title(by).lower() if by else "",
     )
+    if entry["split"] == HELD_OUT:
+        return on_val + " " + say("no_test")
+    judged = []
+    for name in ("nll", "ece"):
+        if row := run.difference(name, entry["split"], chosen, against):
+            words = (
+                "agrees" if is_better(row) else "speaks against it" if is_worse(row) else "does not tell the two apart"
+            )
+            judged.append((words, name.upper(), *differences(entry["split"], name, named=False)))
+            n = row.n
+    if not judged:
+        return on_val
+    judged = judged if len({words for words, *_ in judged}) > 1 else judged[:1]
+    numbers = ", ".join(differences(entry["split"], "nll", "ece"))
+    return on_val + " " + say("on_test", n=n, few=n < LEAST_EXAMPLES, numbers=numbers, judged=judged)
 
 
-def _on_test(choice: _Choice) -> Markup:
-    """What test says of the same pair, by NLL and by ECE; "" without rows."""
-    if choice.split == HELD_OUT:
-        return say("no_test")
-    rows = choice.pair(choice.split, "nll", "ece")
-    if not rows:
-        return Markup()
-    texts, judged = choice.texts(rows, named=False), []
-    for name, row in rows.items():
-        better, worse = (is_worse(row), is_better(row)) if choice.leaves else (is_better(row), is_worse(row))
-        said = "agrees" if better else "speaks against it" if worse else "does not tell the two apart"
-        judged.append((said, name.upper(), texts[name]))
-    n = next(iter(rows.values())).n
-    judged = judged if len({said for said, *_ in judged}) > 1 else judged[:1]
-    return say("on_test", n=n, few=n < LEAST_EXAMPLES, numbers=", ".join(choice.texts(rows).values()), judged=judged)
-
-
-def _elsewhere(run: Run, choice: _Choice) -> list[Markup]:
+def _elsewhere(run: Run) -> list[Markup]:
     """A line for each method from elsewhere that is better than the chosen one beyond noise."""
-    lines = []
-    for column in run.columns(choice.split):
-        row = run.difference(choice.metric, choice.split, column, choice.column)
-        if (
-            column.method not in run.methods
-            and row
-            and row.n >= LEAST_EXAMPLES
-            and has_interval(row)
-            and is_better(row)
-        ):
-            numbers = choice.texts({choice.metric: row})[choice.metric]
+    lines, entry, chosen = [], run.manifest["calibration"], _chosen(run)
+    metric = METRIC_OF.get(entry["criterion"], entry["criterion"])
+    for column in run.columns(entry["split"]):
+        row = run.difference(metric, entry["split"], column, chosen)
+        if column.method not in run.methods and is_better(row) and row.n >= LEAST_EXAMPLES:
+            numbers = difference_text(row, run.metrics[metric])
             lines.append(say("elsewhere", method=run.method_title(column.method), numbers=numbers))
     return lines
 
 
-def _refused_words(run: Run, choice: _Choice) -> Markup:
-    by_reason: dict[str, list[str]] = {}
-    for name, why in choice.refused.items():
-        by_reason.setdefault(why, []).append(run.method_title(name).lower())
-    reasons = "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
+def _refused_words(run: Run) -> Markup:
+    methods = defaultdict(list)
+    for name, why in run.manifest["calibration"]["refused"].items():
+        methods[why].append(run.method_title(name).lower())
+    reasons = "; ".join(f"{', '.join(names)} ({why})" for why, names in methods.items())
     return say("paragraph", text=say("refused", reasons=reasons)) if reasons else Markup()
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
-    choice = _Choice(run)
-    split, criterion, chosen = choice.split, choice.criterion, choice.column
-    columns, gamma = run.column_of_each(split, criterion=criterion), choice.entry.get("trained_gamma")
-    examples = "Cross-fitted" if split == HELD_OUT else "Test"
-    corner = "Cross-fitted" if split == HELD_OUT else "Test split"
+    entry, chosen, title = run.manifest["calibration"], _chosen(run), run.method_title(_chosen(run).method)
+    split, criterion = entry["split"], entry["criterion"]
+    columns, is_held_out = run.column_of_each(split, criterion=criterion), split == HELD_OUT
     marks = "Filled marks: the test set. Hollow: held-out parts of val, by which a method was chosen"
-    level = choice.entry.get("level")
     intervals = say(
         "intervals_of_calibration",
         resamples=run.setting("evaluation.num_resamples"),
         bins=run.setting("evaluation.num_bins"),
-        cross_fitted=split == HELD_OUT,
-        level=rounded(level, 2) if level else "",
+        cross_fitted=is_held_out,
+        level=rounded(entry["level"], 2) if entry["level"] else "",
     )
-    sections = [
-        reliability_section(run, columns, split, examples, run.method_title(chosen.method)),
+    corner = "Cross-fitted" if is_held_out else "Test split"
+    parts = [
+        reliability_section(run, columns, split, corner.removesuffix(" split"), title),
         Section(
             "Before and after calibration",
             tables=[metric_table(run, split, corner, criterion=criterion, chosen=chosen)],
-            notes=bold_words(run, split, criterion) + _refused_words(run, choice) + intervals,
+            notes=bold_words(run, split, criterion) + _refused_words(run) + intervals,
         ),
-        difference_section(run, split, criterion, "Cross-fitted examples of val" if split == HELD_OUT else marks),
-        _class_section(run, choice),
-        _two_classes(run, columns, split, run.method_title(chosen.method)),
-        loss_implied_section(run, gamma, split),
+        difference_section(run, split, criterion, "Cross-fitted examples of val" if is_held_out else marks),
+        _class_section(run, split, chosen, criterion),
+        _two_classes(run, columns, split, title),
+        loss_implied_section(run, entry.get("trained_gamma"), split),
         _group_section(run, chosen, split),
         search_section(run, search if FOCAL in [column.method for column in columns] else {}),
-        _apply_section(run, choice),
-        record(
+        _apply_section(run, entry["choice"]),
+        sections.record(
             run,
             "The run",
             {
-                "": config_settings(run),
-                "Wall time": phases(run.rows),
-                "Versions": manifest_settings(run, "created", "platform", "versions"),
+                "": sections.config_settings(run),
+                "Wall time": sections.phases(run.rows),
+                "Versions": sections.manifest_settings(run, "created", "platform", "versions"),
             },
             files="manifest.json, metrics.jsonl and search.npz",
             folder="FOLDER",
         ),
     ]
-    title = f"Calibration of {short(str(run.manifest.get('data', {}).get('name', 'a classifier')), 200)}"
-    warnings = [*_elsewhere(run, choice), *choice.entry.get("warnings", ())]
-    return write_page(
-        path, title, sections, verdict=say("paragraph", text=verdict(run), kind="lead"), warnings=warnings
-    )
+    warnings, lead = [*_elsewhere(run), *entry["warnings"]], say("paragraph", text=verdict(run), kind="lead")
+    return sections.write_page(path, f"Calibration of {run.data_title}", parts, verdict=lead, warnings=warnings)
 
 
 def _after(run: Run, column: Column) -> str:
     return "as given" if column == AS_TRAINED else f"after {run.fitted_title(column).lower()}"
 
 
-def _class_section(run: Run, choice: _Choice) -> Section:
-    gaps = figures.class_gaps(run, choice.split, choice.column, choice.criterion)
-    total = len({name for own in gaps.values() for name in own})
+def _class_section(run: Run, split: str, chosen: Column, criterion: str) -> Section:
+    gaps = figures.class_gaps(run, split, chosen, criterion)
+    total = len({name for rows in gaps.values() for name in rows})
     if not total:
         return Section("")
-    off = {column: sum(row.low > 0 or row.high < 0 for row in own.values()) for column, own in gaps.items()}
-    parts = [f"{count} {_after(run, column)}" for column, count in off.items()]
-    words = say("class_gaps", total=total, parts=", ".join(parts), chance=plain(round(0.05 * total, 2)))
+    off = {column: sum(row.low > 0 or row.high < 0 for row in rows.values()) for column, rows in gaps.items()}
+    counts = ", ".join(f"{count} {_after(run, column)}" for column, count in off.items())
+    chance, most = plain(round(0.05 * total, 2)), figures.MOST_CLASSES
     return Section(
         "Class by class",
         figures=panels(("classes", "Probability less share", figures.class_differences(run, gaps))),
-        notes=say("classes", gaps=words, total=total, most=figures.MOST_CLASSES),
+        notes=say("classes", total=total, parts=counts, chance=chance, most=most),
         layout="beside",
     )
 
 
 def _two_classes(run: Run, columns: Sequence[Column], split: str, opening: str) -> Section:
     """The two kinds of ECE of a two-class problem side by side."""
-    title = "Two classes: top-label and class-1 calibration"
-    if not select(run.rows, Metric, name="class1_ece", split=split):
-        return Section(title)
+    heads = {
+        "ece": ("Top-label ECE", "probability of the predicted class"),
+        "class1_ece": ("Class-1 ECE", "probability of class 1, whatever is predicted"),
+    }
     lines = [
-        Line(
-            run.fitted_title(column),
-            "",
-            [metric_cell(run.metric(column, name, split), ECE) for name in ("ece", "class1_ece")],
-        )
+        Line(run.fitted_title(column), "", [metric_cell(run.metric(column, name, split), ECE) for name in heads])
         for column in columns
     ]
-    heads = [
-        ("Top-label ECE", "probability of the predicted class"),
-        ("Class-1 ECE", "probability of class 1, whatever is predicted"),
-    ]
+    if not select(run.rows, Metric, name="class1_ece", split=split):
+        return Section("")
     diagrams = reliability_panels(run, columns, split, name="class1_reliability")
     return Section(
-        title,
+        "Two classes: top-label and class-1 calibration",
         words=say("two_classes"),
-        tables=[Table("Two classes", heads, lines)],
+        tables=[Table("Two classes", list(heads.values()), lines)],
         figures=diagrams,
         notes=say("class_1") if diagrams else "",
         layout="diagrams",
@@ -477,35 +408,36 @@ def _two_classes(run: Run, columns: Sequence[Column], split: str, opening: str) 
 
 def _group_section(run: Run, column: Column, split: str) -> Section:
     """A line for each group, worst calibrated first: examples, accuracy, ECE as given and after the method."""
-    rows = {(row.name, row.group, row.method, row.criterion): row for row in select(run.rows, Metric, split=split)}
-    groups = [row for (name, _, *of), row in rows.items() if name == "group_ece" and tuple(of) == column]
-    groups.sort(key=lambda row: -row.value)
+    groups = latest_by(select(run.rows, Metric, name="group_ece", split=split, **column._asdict()), "group")
     if not groups:
         return Section("")
-    columns = list(dict.fromkeys([AS_TRAINED, column]))
-    names = [("group_accuracy", AS_TRAINED), *(("group_ece", of) for of in columns)]
+    groups.sort(key=lambda row: -row.value)
+    heads, pairs = ["Examples", "Accuracy"], [(AS_TRAINED, "group_accuracy")]
+    for of in dict.fromkeys([AS_TRAINED, column]):
+        heads.append(f"ECE, {run.method_title(of.method).lower()}")
+        pairs.append((of, "group_ece"))
     lines = []
     for row in groups:
-        size = NOTHING if row.n is None else Cell(f"{row.n:,}", value=row.n)
-        shares = [metric_cell(rows.get((name, row.group, *of)), ECE) for name, of in names]
-        lines.append(Line(str(row.group), "", [size, *shares]))
-    heads = ["Examples", "Accuracy", *(f"ECE, {run.method_title(of.method).lower()}" for of in columns)]
+        shares = [metric_cell(run.metric(*pair, split, row.group), ECE) for pair in pairs]
+        lines.append(Line(row.group, "", [Cell(f"{row.n:,}", value=row.n), *shares]))
     words = say("worst_group", name=_after(run, column), row=groups[0], total=len(groups))
-    table = Table("Group", [(head, "") for head in heads], lines)
-    return Section("Group by group", words, [table], notes=say("groups"))
+    return Section(
+        "Group by group", words, [Table("Group", [(head, "") for head in heads], lines)], notes=say("groups")
+    )
 
 
-def _apply_section(run: Run, choice: _Choice) -> Section:
+def _apply_section(run: Run, choice: Mapping[str, Any]) -> Section:
     """How to apply the method; of a list of fitted numbers no more is shown than how many it holds."""
-    entry = choice.entry.get("choice") or {}
-    fitted = entry.get("parameters", {}).items()
-    fitted = {name: f"{np.size(value):,} numbers" if isinstance(value, list) else value for name, value in fitted}
-    saved = {"method": entry.get("method"), "parameters": fitted}
-    snippet = SNIPPETS.get(choice.column.method, "")
+    fitted = {
+        name: f"{np.size(value):,} numbers" if isinstance(value, list) else value
+        for name, value in choice["parameters"].items()
+    }
+    saved = {"method": choice["method"]} | ({"parameters": fitted} if fitted else {})
+    snippet = SNIPPETS.get(choice["method"], "")
     words = say(
         "apply",
-        calibrator=short(json.dumps({name: value for name, value in saved.items() if value}, ensure_ascii=False), 5000),
-        from_probs=any(given.get("given") == "probs" for given in (run.setting("inputs") or {}).values()),
+        calibrator=short(json.dumps(saved, ensure_ascii=False), 5000),
+        from_probs=any(source.get("given") == "probs" for source in run.setting("inputs").values()),
         snippet=snippet,
     )
     code = Markup('<pre id="snippet">{}</pre>').format(snippet) if snippet else ""

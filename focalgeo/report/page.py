@@ -41,8 +41,6 @@ from focalgeo.report.selection import (
     loss_title,
     measured,
     measured_title,
-    read_run,
-    read_search,
     splits_of,
 )
 from focalgeo.report.style import fixed, interval, plain, significant
@@ -85,7 +83,8 @@ def write_report(workdir: records.Workdir) -> Path:
         InputError: manifest, rows or search are missing or corrupt, or the page cannot be written.
     """
     folder = Path(workdir)
-    run, search = read_run(folder), read_search(folder)
+    manifest, rows = records.read_manifest(folder), records.read_rows(folder)
+    run, search = Run(rows, manifest), records.read_arrays(folder, "search") if (folder / "search.npz").exists() else {}
     try:
         write = {"calibration": calibration.write_calibration, "sweep": sweep.write_sweep, "run": write_run}
         return write[kind_of(run)](folder / "report.html", run, search)

@@ -1,18 +1,17 @@
 """Rows and manifest of a workdir, and what a page asks of them by kind, method and metric.
 
-The methods and metrics, their titles, order, units and scales are the manifest's. A workdir may be somebody else's:
-its names lose here what cannot be shown, and templates escape them.
+The methods and metrics, their titles, order, units and scales are the manifest's.
 """
 
 import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from msgspec.structs import asdict, replace
+import numpy as np
+from msgspec.structs import replace
 
-from focalgeo import records
 from focalgeo.report.style import METHOD_COLOURS, fixed, interval, plain, rounded, short
 from focalgeo.rows import Difference, Fit, Metric, Row, Title, select
 
@@ -23,9 +22,8 @@ HELD_OUT = "cross_fit"  # the split of rows of val by fits of the other folds
 CRITERION = "nll"  # by which the methods shown are fitted where they can be: what it fits is steadier than by an ECE
 _CRITERIA = {"nll": "NLL", "ece": "ECE", "adaptive_ece": "adaptive ECE", "line_search": "line search"}
 _AT_GAMMA_0 = {FOCAL: PLAIN, "focal_vector_scaling": "vector_scaling"}  # what a method of the focal map is at gamma 0
-_PARAMETERS = {"calibration_gamma": ("Calibration γ", "γ"), "temperature": ("Temperature T", "T")}
+_SYMBOLS = {"calibration_gamma": "γ", "temperature": "T"}
 NLL, ECE = Title("NLL", "nats"), Title("ECE", "%", scale=100.0, digits=2)
-_LONGEST = 300  # letters of a name
 
 
 class Column(NamedTuple):
@@ -51,10 +49,6 @@ class Run(NamedTuple):
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
-    def after_training(self) -> "Run":
-        """Return the run with the rows measured after training alone."""
-        return self._replace(rows=[row for row in self.rows if row.epoch is None])
-
     @property
     def methods(self) -> Mapping[str, Any]:
         """The manifest's methods by name, in the order of tables."""
@@ -63,26 +57,23 @@ class Run(NamedTuple):
     @property
     def metrics(self) -> dict[str, Title]:
         """The manifest's metrics by name, in the order of tables."""
-        metrics = self.manifest.get("metrics", {})
-        return {name: Title(**{"title": name.replace("_", " "), **entry}) for name, entry in metrics.items()}
+        return {name: Title(**entry) for name, entry in self.manifest.get("metrics", {}).items()}
 
     @property
     def data_title(self) -> str:
         """The data set's name, of a path its last part alone: "newsgroups:/data/20news.tar.xz" is "20news"; or ""."""
-        kind, _, path = str(self.manifest.get("data", {}).get("name", "")).partition(":")
-        return short(PurePath(path).name.split(".")[0] if "/" in path else ":".join(filter(None, (kind, path))))
+        name = self.manifest.get("data", {}).get("name", "")
+        return short(PurePath(name).name.split(".")[0] if ":/" in name else name)
 
     @property
     def loss(self) -> str:
         """The training loss in words, such as "focal loss, γ = 3" (with spaces that do not break)."""
-        name, gamma = self.setting("loss.name"), self.setting("loss.gamma")
+        name = self.setting("loss.name")
         if not name:
             return "an unnamed loss"
-        numbers = {
-            "γ": gamma if "gamma" in self.manifest.get("loss_values", ()) else None,
-            "trace penalty": self.setting("loss.trace_penalty") or None,
-        }
-        values = [f"{name}\u00a0=\u00a0{plain(float(value))}" for name, value in numbers.items() if value is not None]
+        gamma = self.setting("loss.gamma") if "gamma" in self.manifest.get("loss_values", ()) else None
+        numbers = {"γ": gamma, "trace penalty": self.setting("loss.trace_penalty") or None}
+        values = [f"{title}\u00a0=\u00a0{plain(value)}" for title, value in numbers.items() if value is not None]
         return ", ".join([loss_title(short(name)), *values])
 
     def method_title(self, method: str) -> str:
@@ -101,17 +92,22 @@ class Run(NamedTuple):
 
     def method_colour(self, method: str) -> str:
         """Return a method's colour: grey as trained, two that stay, and others by position in the manifest."""
-        known = {UNCALIBRATED: "grey", PLAIN: METHOD_COLOURS[0], FOCAL: METHOD_COLOURS[1]}
-        others = [name for name in self.methods if name not in (*known, LOSS_IMPLIED)]
-        colours = dict(zip(others, itertools.cycle(METHOD_COLOURS[2:])))
         # The loss-implied map stands in no figure with the others.
-        return {**known, LOSS_IMPLIED: METHOD_COLOURS[1], **colours}.get(method, METHOD_COLOURS[-1])
+        known = {
+            UNCALIBRATED: "grey",
+            PLAIN: METHOD_COLOURS[0],
+            FOCAL: METHOD_COLOURS[1],
+            LOSS_IMPLIED: METHOD_COLOURS[1],
+        }
+        others = [name for name in self.methods if name not in known]
+        known |= zip(others, itertools.cycle(METHOD_COLOURS[2:]), strict=False)
+        return known.get(method, METHOD_COLOURS[-1])
 
     def columns(self, split: str = "test") -> list[Column]:
         """Return every method by every criterion that has metrics on the split, in the manifest's order."""
         rows = select(self.rows, Metric, split=split, group=None)
-        columns = dict.fromkeys(Column(row.method, row.criterion) for row in rows if row.method)
-        order = list(dict.fromkeys([*self.methods, *(column.method for column in columns)]))
+        columns = dict.fromkeys(Column(row.method, row.criterion) for row in rows)
+        order = [*self.methods, *(column.method for column in columns)]
         return sorted(columns, key=lambda column: order.index(column.method))
 
     def column_of_each(self, split: str = "test", *, criterion: str = CRITERION) -> list[Column]:
@@ -125,25 +121,24 @@ class Run(NamedTuple):
                 columns[column.method] = column
         return list(columns.values())
 
-    def metric(self, column: Column, name: str, split: str = "test") -> Metric | None:
+    def metric(self, column: Column, name: str, split: str = "test", group: str | None = None) -> Metric | None:
         """Return the last row of one metric of one column."""
-        return latest(self.rows, Metric, name=name, split=split, group=None, **column._asdict())
+        return latest(self.rows, Metric, name=name, split=split, group=group, **column._asdict())
 
     def difference(self, name: str, split: str, column: Column, against: Column) -> Difference | None:
         """Return a metric with one method less that with another, whichever of them stands first in the rows."""
-        for row in reversed(select(self.rows, Difference, name=f"{name}_difference", split=split, epoch=None)):
-            for first, second in ((column, against), (against, column)):
-                same = row.criterion if second.criterion is not None else None  # where the row does not say
-                if (row.method, row.criterion, row.against) != (*first, second.method):
-                    continue
-                if (row.against_criterion or same) == second.criterion:
-                    return row if first == column else _swapped(row, column, against)
+        for first, second in ((column, against), (against, column)):
+            by = None if second.criterion == first.criterion else second.criterion
+            pair = {**first._asdict(), "against": second.method, "against_criterion": by}
+            row = latest(self.rows, Difference, name=f"{name}_difference", split=split, **pair)
+            if row:
+                return row if first == column else replace(row, value=-row.value, low=-row.high, high=-row.low)
         return None
 
     def fits(self, column: Column) -> dict[str, float]:
         """Return a column's fitted numbers by name; the γ of temperature scaling, 0 by definition, is none."""
-        fitted = {row.name: float(row.value) for row in select(self.rows, Fit, **column._asdict())}
-        return {name: fitted[name] for name in fitted if (column.method, name) != (PLAIN, "calibration_gamma")}
+        rows = select(self.rows, Fit, **column._asdict())
+        return {row.name: row.value for row in rows if (column.method, row.name) != (PLAIN, "calibration_gamma")}
 
     def fitted_values(self, column: Column) -> list[str]:
         """Return the fitted numbers of a column with their symbols, four digits of each: "T = 0.8"."""
@@ -151,66 +146,19 @@ class Run(NamedTuple):
         return [f"{symbol}\u00a0=\u00a0{rounded(fitted[name])}" for name, symbol in symbols_of(fitted).items()]
 
 
-def _swapped(row: Difference, column: Column, against: Column) -> Difference:
-    ends = {"value": -row.value, "low": -row.high, "high": -row.low}
-    return replace(row, **ends, **column._asdict(), against=against.method, against_criterion=against.criterion)
-
-
-def read_run(folder: Path, *, begun: bool = False) -> Run:
-    """Return a workdir's rows and manifest, their names such as a page can show.
-
-    begun: a run that has no file of rows yet has none; else that is an error.
-
-    Raises:
-        InputError: they are missing or corrupt.
-    """
-    manifest = records.read_manifest(folder)
-    rows = [] if begun and not (folder / records.METRICS_FILE).exists() else records.read_rows(folder)
-    names = {part: _showable(manifest[part]) for part in ("methods", "metrics", "calibration") if part in manifest}
-    return Run([_showable_row(row) for row in rows], {**manifest, **names})
-
-
-def _showable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {short(name, _LONGEST): _showable(entry) for name, entry in value.items()}
-    if isinstance(value, list):
-        return [_showable(entry) for entry in value]
-    return short(value, _LONGEST) if isinstance(value, str) else value
-
-
-def _showable_row(row: Row) -> Row:
-    fields = asdict(row)
-    changed = {name: short(text, _LONGEST) for name, text in fields.items() if isinstance(text, str)}
-    changed = {name: text for name, text in changed.items() if text != fields[name]}
-    return replace(row, **changed) if changed else row
-
-
-def read_search(folder: Path) -> dict[str, Any]:
-    """Return the search over (gamma, T), {} where the workdir has none."""
-    return records.read_arrays(folder, "search") if (folder / "search.npz").exists() else {}
-
-
 def criterion_title(criterion: str) -> str:
     """Return a criterion's name in words: "NLL", "adaptive ECE"."""
     return _CRITERIA.get(criterion) or criterion.replace("_", " ").upper()
 
 
-def parameter_title(name: str) -> str:
-    """Return a fitted number's title: "Temperature T"; that of an unknown one is its name."""
-    words = name.replace("_", " ")
-    return _PARAMETERS[name][0] if name in _PARAMETERS else words.capitalize() if len(name) > 1 else words
-
-
 def symbols_of(fitted: Iterable[str]) -> dict[str, str]:
     """Return name -> symbol of fitted numbers, γ and T first; the symbol of an unknown one is its name."""
-    names = list(fitted)
-    known = {name: symbol for name, (_, symbol) in _PARAMETERS.items() if name in names}
-    return known | {name: name.replace("_", " ") for name in names if name not in known}
+    return {name: _SYMBOLS.get(name, name.replace("_", " ")) for name in [*_SYMBOLS, *fitted] if name in fitted}
 
 
 def latest(rows: Iterable[Row], kind: type, **fields: Any) -> Any:
     """Return the last row that `select` finds (a part of a job that ran twice writes twice); None if it finds none."""
-    return next(iter(select(rows, kind, **fields)[::-1]), None)
+    return [None, *select(rows, kind, **fields)][-1]
 
 
 def latest_by(rows: Iterable[Row], field: str) -> list[Any]:
@@ -235,8 +183,11 @@ def measured(rows: Iterable[Row], kind: type, name: str) -> list[Any]:
 
 
 def is_better(row: Difference | None, best: str = "low") -> bool:
-    """Whether a difference is a finding for its first method: its interval leaves out 0 on the metric's better side."""
-    return row is not None and (row.high < 0 if best == "low" else row.low > 0)
+    """Whether a difference is a finding for its first method: its interval leaves out 0 on the metric's better side.
+
+    One without width says that the resamples agree, which is no certainty.
+    """
+    return row is not None and has_interval(row) and (row.high < 0 if best == "low" else row.low > 0)
 
 
 def is_worse(row: Difference | None, best: str = "low") -> bool:
@@ -246,14 +197,13 @@ def is_worse(row: Difference | None, best: str = "low") -> bool:
 
 def has_interval(row: Any) -> bool:
     """Whether a row has an interval with a width; one without width means that the resamples agree, not certainty."""
-    return row.low is not None and row.high is not None and row.low < row.high
+    return row.low is not None and row.low < row.high
 
 
 def batches_of_row(rows: Iterable[Row]) -> int:
     """Return the number of batches over which a training row is the mean: the usual distance between rows' steps."""
-    steps = sorted({row.step for row in rows if row.step is not None})
-    apart = [later - earlier for earlier, later in itertools.pairwise([0, *steps])]
-    return int(statistics.mode(apart)) if apart else 0
+    apart = np.diff([0, *sorted({row.step for row in rows})])
+    return int(statistics.mode(apart)) if len(apart) else 0
 
 
 def loss_title(loss: str) -> str:

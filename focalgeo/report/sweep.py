@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from focalgeo.report import figures, sections, style
 from focalgeo.report.calibration import PRINTED
-from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table, joined, say
+from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table, joined, panels, say
 from focalgeo.report.selection import (
     AS_TRAINED,
     CRITERION,
@@ -29,7 +29,6 @@ from focalgeo.report.selection import (
     in_training,
     loss_title,
     measured,
-    parameter_title,
     splits_of,
     symbols_of,
 )
@@ -43,7 +42,8 @@ AXES = {  # title and symbol
     "seed": ("seed", "seed"),
 }
 _CURVATURE = {"lambda_max": "λmax", "trace": "Trace", "scale_free_trace": "Scale-free trace"}
-_LABELS = {"accuracy": "accuracy", "nll": "NLL (nats)"}
+_FITTED = {"calibration_gamma": "Calibration γ", "temperature": "Temperature T"}
+_OF_CROSS_ENTROPY = {"name": "trace", "loss": "cross_entropy"}
 _BY_NLL = Column(PLAIN, CRITERION)
 _CHOOSING = (("nll", AS_TRAINED), ("nll", _BY_NLL), ("ece", AS_TRAINED), ("ece", _BY_NLL), ("accuracy", AS_TRAINED))
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
@@ -53,20 +53,20 @@ class Sweep(NamedTuple):
     """The axis along which figures run, and lines: the combinations of the other axes but the seed."""
 
     axis: str
-    values: dict[Any, str]  # as numbers and as text
-    lines: dict[tuple, str]  # values on the other axes, and in words: "λ = 0.01"; "" where there is one line
+    values: list[str]
+    lines: list[str]  # "λ = 0.01"; "" where there is one line
     seeds: list[int]  # that have results
-    rows: Mapping[tuple, list[Row]]  # of the members (line, value)
+    rows: Mapping[tuple[str, str], list[Row]]  # of the members (line, value)
 
     @property
     def heads(self) -> list[str]:
         """The values with the axis in short: "γ = 2"."""
-        return [f"{AXES[self.axis][1]} = {text}" for text in self.values.values()]
+        return [f"{AXES[self.axis][1]} = {value}" for value in self.values]
 
     def numbers(self, kind: Any, **fields: Any) -> np.ndarray:
         """Return a quantity after training [lines, values, seeds], NaN where it has no row; the last row counts."""
-        rows = [self.rows[member] for member in itertools.product(self.lines, self.values)]
-        by_seed = [{row.seed: row.value for row in select(of, kind, epoch=None, **fields)} for of in rows]
+        members = [self.rows[member] for member in itertools.product(self.lines, self.values)]
+        by_seed = [{row.seed: row.value for row in select(rows, kind, epoch=None, **fields)} for rows in members]
         numbers = [[values.get(seed, math.nan) for seed in self.seeds] for values in by_seed]
         return np.reshape(numbers, (len(self.lines), len(self.values), len(self.seeds)))
 
@@ -94,24 +94,23 @@ def axes_of(run: Run) -> dict[str, list]:
 
 def sweep_of(run: Run) -> Sweep:
     """Return the sweep of a run, with the lines and seeds that its rows have."""
-    axes = axes_of(run)
+    axes, rows = axes_of(run), defaultdict(list)
     axis = next((name for name in axes if name != "seed"), "seed")
     others = [name for name in axes if name not in (axis, "seed")]
-    rows = defaultdict(list)
     for row in run.rows:
-        rows[tuple(getattr(row, name) for name in others), getattr(row, axis)].append(row)
-    lines = {
-        line: ", ".join(f"{AXES[name][1]} = {style.plain(value)}" for name, value in zip(others, line, strict=True))
-        for line in sorted({line for line, _ in rows if None not in line})
-    }
-    values = {value: style.plain(value) for value in sorted(axes[axis])}
-    return Sweep(axis, values, lines, sorted({row.seed for row in select(run.rows, Metric)} - {None}), rows)
+        values = {name: getattr(row, name) for name in axes}
+        if None not in values.values():
+            line = ", ".join(f"{AXES[name][1]} = {values[name]:g}" for name in others)
+            rows[line, f"{values[axis]:g}"].append(row)
+    lines = list(dict.fromkeys(line for line, _ in rows))
+    seeds = sorted({row.seed for row in select(run.rows, Metric)} - {None})
+    return Sweep(axis, [f"{value:g}" for value in sorted(axes[axis])], lines, seeds, rows)
 
 
 def headline(run: Run) -> Markup:
     """Return the sentence on which values are swept."""
     sweep = sweep_of(run)
-    return say("sweep_of", axis=sweep.axis.replace("_", " "), values=list(sweep.values.values()))
+    return say("sweep_of", axis=sweep.axis.replace("_", " "), values=sweep.values)
 
 
 def member_text(row: Row) -> str:
@@ -133,17 +132,17 @@ def mean(seeds: np.ndarray) -> Estimate:
 
 
 @style.styled()
-def along_axis(sweep: Sweep, quantities: Sequence[Quantity], *, ax: Axes | None = None) -> Axes:
+def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     """Draw quantities of one figure against the axis: mean, interval, every seed."""
-    ax = ax or style.new_axes()
+    ax = style.new_axes()
     for quantity in quantities:
         linestyles = itertools.cycle(style.LINESTYLES)
-        for title, linestyle, numbers in zip(sweep.lines.values(), linestyles, quantity.numbers, strict=False):
+        for title, linestyle, numbers in zip(sweep.lines, linestyles, quantity.numbers, strict=False):
             value, _, low, high, _ = np.transpose([mean(seeds) for seeds in numbers])
             look = {"colour": quantity.colour, "linestyle": linestyle}
             style.bands(ax, range(len(value)), value, low, high, label=joined(quantity.legend, title), **look)
             ax.plot(numbers, "_", color=style.COLOURS[quantity.colour], alpha=0.45, markersize=7)
-    ax.set_xticks(range(len(sweep.values)), sweep.values.values())
+    ax.set_xticks(range(len(sweep.values)), sweep.values)
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=quantity.figure[3])
     if quantity.scale == 100:
         ax.yaxis.set_major_formatter(PercentFormatter(1))
@@ -159,12 +158,13 @@ def _shades(sweep: Sweep) -> list[tuple[float, ...]]:
 
 
 @style.styled()
-def scatter(sweep: Sweep, trace: np.ndarray, ece: np.ndarray, split: str, *, ax: Axes | None = None) -> Axes:
-    """Draw ECE against the trace on a split, a point for each member and seed, a colour for each value of the axis."""
-    ax, known = ax or style.new_axes(4.6, 3.4), np.isfinite(trace + ece)
-    for place, (text, shade) in enumerate(zip(sweep.values.values(), _shades(sweep), strict=True)):
+def scatter(sweep: Sweep, split: str) -> Axes:
+    """Draw ECE against cross-entropy's trace on a split, a point for each member and seed, a colour for each value."""
+    trace, ece = sweep.numbers(Trace, split=split, **_OF_CROSS_ENTROPY), sweep.metric("ece")
+    ax, known = style.new_axes(4.6, 3.4), np.isfinite(trace + ece)
+    for place, (value, shade) in enumerate(zip(sweep.values, _shades(sweep), strict=True)):
         if known[:, place].any():
-            ax.scatter(trace[:, place], ece[:, place], color=shade, s=26, label=text)
+            ax.scatter(trace[:, place], ece[:, place], color=shade, s=26, label=value)
     ax.set(xlabel=f"trace of cross-entropy's Hessian on {split}", ylabel="ECE on test, as trained")
     if known.any() and trace[known].min() > 0:
         style.logarithmic_ticks(ax, "x")
@@ -173,34 +173,34 @@ def scatter(sweep: Sweep, trace: np.ndarray, ece: np.ndarray, split: str, *, ax:
     return ax
 
 
-def by_epoch(sweep: Sweep, label: str, *, ax: Axes | None = None, **fields: Any) -> Axes:
-    """Draw the mean over seeds of a diagnostic against the epoch, a line for each member of the sweep."""
+def by_epoch(sweep: Sweep, label: str, **fields: Any) -> Axes | None:
+    """Draw the mean over seeds of a diagnostic against the epoch, a line for each member; None of none."""
     lines, linestyles = {}, itertools.cycle(style.LINESTYLES)
-    for (line, title), linestyle in zip(sweep.lines.items(), linestyles, strict=False):
-        for (value, text), shade in zip(sweep.values.items(), _shades(sweep), strict=True):
+    for line, linestyle in zip(sweep.lines, linestyles, strict=False):
+        for value, shade in zip(sweep.values, _shades(sweep), strict=True):
             epochs = defaultdict(list)
             for row in in_training(select(sweep.rows[line, value], Diagnostic, **fields)):
                 epochs[row.epoch].append(row)
             means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs.values()]
             if means:
-                lines[joined(text, title)] = means, shade, linestyle
-    return figures.courses(lines, "epoch", label, beside=AXES[sweep.axis][1], ax=ax)
+                lines[joined(value, line)] = means, shade, linestyle
+    return figures.courses(lines, "epoch", label, beside=AXES[sweep.axis][1]) if lines else None
 
 
 def _reliability(sweep: Sweep) -> list[Section]:
     """Small reliability diagrams, as trained, of each line and value, all seeds' examples together."""
     parts = []
-    for number, (line, title) in enumerate(sweep.lines.items()):
-        panels = []
-        for place, (value, text) in enumerate(sweep.values.items()):
+    for number, line in enumerate(sweep.lines):
+        diagrams = []
+        for place, value in enumerate(sweep.values):
             bins = defaultdict(list)
             fields = {"name": "reliability", "method": UNCALIBRATED, "split": "test"}
             for row in select(sweep.rows[line, value], ReliabilityBin, **fields):
                 bins[row.bin].append(row)
             if bins:
                 drawn = figures.diagram([figures.pooled(rows) for _, rows in sorted(bins.items())], small=True)
-                panels.append(Panel(f"sweep_reliability_{number}_{place}", f"{AXES[sweep.axis][1]} {text}", drawn))
-        parts.append(Section(title, figures=panels, layout="small"))
+                diagrams.append(Panel(f"sweep_reliability_{number}_{place}", f"{AXES[sweep.axis][1]} {value}", drawn))
+        parts.append(Section(line, figures=diagrams, layout="small"))
     return parts
 
 
@@ -214,18 +214,18 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
         if column != AS_TRAINED or name == "ece":
             words = after.get(column) or f"after {run.method_title(column.method).lower()}"
         if name == "ece" or (name in PRINTED and column == AS_TRAINED):
-            figure = "Calibration", f"sweep_{name}", f"{title.title} on test", _LABELS.get(name, title.title)
+            figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
         line, colour = joined(f"{title.title} {words}".strip(), title.unit), run.method_colour(column.method)
         return Quantity(line, sweep.metric(name, column), figure, words, colour, title.scale)
 
-    lines = [of_metric(name) for name in PRINTED if name in metrics]
-    lines += [of_metric(name, column) for name in ("ece", "nll") if name in metrics for column in columns]
+    lines = [of_metric(name) for name in PRINTED]
+    lines += [of_metric(name, column) for name in ("ece", "nll") for column in columns]
     for column, names in fits.items():
         method, colour = run.method_title(column.method).lower(), run.method_colour(column.method)
         for name, symbol in symbols_of(names).items():
             is_alone = sum(name in others for others in fits.values()) == 1
             heading = f"Best {symbol} of {method}" if is_alone else f"Best {symbol}"
-            figure = "Calibration", f"sweep_{name}", heading, parameter_title(name)
+            figure = "Calibration", f"sweep_{name}", heading, _FITTED.get(name, name.replace("_", " ").capitalize())
             line = joined(f"Best {symbol}", method if column.method != PLAIN else "")
             lines.append(Quantity(line, sweep.numbers(Fit, name=name, **column._asdict()), figure, method, colour))
     lines += [of_metric(name) for name in metrics if name not in PRINTED]
@@ -251,7 +251,7 @@ def _own_fits(run: Run) -> dict[Column, list[str]]:
 def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: bool = True) -> list[Table]:
     """Return means over seeds with 95% intervals at each value; beneath, the paired difference to the first value."""
     tables = []
-    for place, title in enumerate(sweep.lines.values()):
+    for place, title in enumerate(sweep.lines):
         lines = []
         for quantity in quantities:
             numbers = quantity.scale * quantity.numbers[place]
@@ -281,9 +281,9 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table | None, Markup]:
     Also a sentence on the choice by NLL after temperature scaling, else by the first there is. Values that lack a seed
     which others have, as where a run has stopped, are not candidates.
     """
-    metrics, lines, sentences = run.metrics, [], {}
-    members = [joined(line, head) for line, head in itertools.product(sweep.lines.values(), sweep.heads)]
-    for name, column in (pair for pair in _CHOOSING if pair[0] in metrics and sweep.seeds):
+    metrics, lines, sentence = run.metrics, [], Markup()
+    members = [joined(line, head) for line, head in itertools.product(sweep.lines, sweep.heads)]
+    for name, column in _CHOOSING if sweep.seeds else ():
         title, numbers = metrics[name], [sweep.metric(name, column, split) for split in ("val", "test")]
         numbers = title.scale * np.reshape(numbers, (2, len(members), -1))
         whole = np.isfinite(numbers).all((0, 2))
@@ -300,12 +300,12 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table | None, Markup]:
         after = "as trained" if column == AS_TRAINED else f"after {run.method_title(column.method).lower()}"
         by = f"{title.title} {after}"
         lines.append(Line(joined(by, title.unit), "", [Cell(names[chosen], note), *means, Cell(names[best]), cost]))
-        cost = "" if best == chosen else " ".join(filter(None, (cost.text, title.unit, cost.note)))
-        said = {"by": by, "value": names[chosen], "best": names[best], "cost": cost, "seeds": n}
-        sentences[name, column] = say("choice", left_out=left_out, **said)
+        if not sentence or (name, column) == ("nll", _BY_NLL):
+            cost = "" if best == chosen else " ".join(filter(None, (cost.text, title.unit, cost.note)))
+            about = {"by": by, "value": names[chosen], "best": names[best], "cost": cost}
+            sentence = say("choice", seeds=n, left_out=left_out, **about)
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
-    first = next(iter(sentences.values()), Markup())
-    return Table("Chosen by", heads, lines) if lines else None, sentences.get(("nll", _BY_NLL), first)
+    return Table("Chosen by", heads, lines) if lines else None, sentence
 
 
 def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
@@ -315,6 +315,21 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     fits = {
         run.method_title(column.method): list(symbols_of(names).values()) for column, names in _own_fits(run).items()
     }
+    flatness = [
+        Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", scatter(sweep, split))
+        for split in splits_of(select(run.rows, Trace, **_OF_CROSS_ENTROPY))
+    ]
+    wrong = {"name": "true_class_probability", "outcome": "wrong"}
+    courses = [
+        (
+            f"sweep_wrong_{split}",
+            f"Examples predicted wrong, {split}",
+            by_epoch(sweep, "mean p of the true class", split=split, **wrong),
+        )
+        for split in splits_of(select(run.rows, Diagnostic, **wrong))
+    ]
+    norm = by_epoch(sweep, "‖W‖, Frobenius norm", name="weight_norm")
+    courses.append(("sweep_weight_norm", "Norm of the last layer's weights", norm))
     parts = [
         Section(
             "Calibration",
@@ -323,10 +338,10 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         ),
         Section(
             "Curvature",
-            figures=_panels(sweep, lines, "Curvature") + _flatness(run.rows, sweep),
+            figures=_panels(sweep, lines, "Curvature") + flatness,
             notes=say("sweep_curvature", examples=run.setting("curvature.examples")),
         ),
-        Section("While training", figures=_epoch_panels(run.rows, sweep), notes=say("sweep_diagnostics")),
+        Section("While training", figures=panels(*courses), notes=say("sweep_diagnostics")),
         Section(
             f"All numbers, and differences to those at {sweep.heads[0]}",
             tables=sweep_tables(sweep, lines),
@@ -344,7 +359,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         choice=sentence,
         members=len({member_text(row) for row in select(run.rows, Metric, method=UNCALIBRATED)}),
         axis=AXES[sweep.axis][0],
-        values=list(sweep.values.values()),
+        values=sweep.values,
         seeds=len(sweep.seeds),
         stopped=stopped,
     )
@@ -360,33 +375,6 @@ def _panels(sweep: Sweep, quantities: Sequence[Quantity], section: str) -> list[
         Panel(*figure[1:3], along_axis(sweep, [line for line in quantities if line.figure == figure]))
         for figure in sorted(shared, key=lambda figure: figure[1] != "sweep_ece")
     ]
-
-
-def _flatness(rows: Iterable[Row], sweep: Sweep) -> list[Panel]:
-    """ECE against the trace of cross-entropy's Hessian on each split."""
-    panels, of = [], {"name": "trace", "loss": "cross_entropy"}
-    for split in splits_of(select(rows, Trace, epoch=None, **of)):
-        ax = scatter(sweep, sweep.numbers(Trace, split=split, **of), sweep.metric("ece"), split)
-        panels.append(Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", ax))
-    return panels
-
-
-def _epoch_panels(rows: Iterable[Row], sweep: Sweep) -> list[Panel]:
-    """The true class's probability on examples predicted wrong, and the norm of the last layer's weights."""
-    of, norm = {"name": "true_class_probability", "outcome": "wrong"}, {"name": "weight_norm"}
-    rows = in_training(rows)
-    panels = [
-        Panel(
-            f"sweep_wrong_{split}",
-            f"Examples predicted wrong, {split}",
-            by_epoch(sweep, "mean p of the true class", split=split, **of),
-        )
-        for split in splits_of(select(rows, Diagnostic, **of))
-    ]
-    if select(rows, Diagnostic, **norm):
-        drawn = by_epoch(sweep, "‖W‖, Frobenius norm", **norm)
-        panels.append(Panel("sweep_weight_norm", "Norm of the last layer's weights", drawn))
-    return panels
 
 
 def sweep_text(rows: Sequence[Row], manifest: Mapping[str, Any]) -> str:

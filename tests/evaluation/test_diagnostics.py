@@ -161,11 +161,13 @@ def test_both_outcomes_average_to_the_whole_by_their_examples(found, examples):
         weighted = sum(parts[each].n * parts[each].value for each in ("correct", "wrong"))
         assert parts[None].n == EXAMPLES
         assert weighted == pytest.approx(EXAMPLES * parts[None].value, rel=1e-12)
-    log_probs = calibration.temperature_scaling(examples[0] @ examples[2], 1.0)
-    for name, by_outcome in (("nll", calibration.nll_by_outcome), ("entropy", calibration.entropy_by_outcome)):
-        values = {row.outcome: row.value for row in rows if row.name == name}
-        expected = {each: float(value) for each, value in by_outcome(log_probs, examples[1])._asdict().items()}
-        assert {each: values[each] for each in expected} == pytest.approx(expected, rel=1e-5)
+    log_probs, labels = np.asarray(calibration.temperature_scaling(examples[0] @ examples[2], 1.0)), examples[1]
+    right = log_probs.argmax(axis=1) == labels
+    nll, entropy = -log_probs[np.arange(EXAMPLES), labels], -np.sum(np.exp(log_probs) * log_probs, axis=1)
+    for name, values in (("nll", nll), ("entropy", entropy)):
+        means = {row.outcome: row.value for row in rows if row.name == name}
+        assert means["correct"] == pytest.approx(values[right].mean(), rel=1e-5)
+        assert means["wrong"] == pytest.approx(values[~right].mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("correct", "left"), [(True, "correct"), (False, "wrong")])

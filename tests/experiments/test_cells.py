@@ -32,15 +32,6 @@ def test_all_losses_of_a_seed_come_before_the_next_and_wait_for_each_other(monke
     assert [run["seed"] for run in cells.compared("sst")] == [0, 0]
 
 
-@pytest.mark.parametrize("data", ["cifar10", "mnist=folder:x", "cifar10=folder:/nowhere/x.tar"])
-def test_data_that_is_not_there_is_one_line(data, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["cells", "--tasks", "sst", "--data", data])
-    with pytest.raises(SystemExit) as stopped:
-        cells.main()
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_the_temperatures_are_those_of_the_fits():
     rng = np.random.default_rng(0)
     logits = (3 * rng.standard_normal((600, 5))).astype(np.float32)
@@ -62,8 +53,6 @@ def test_the_network_is_the_one_that_the_job_predicted_with(tmp_path, kept):
     logits, labels = cells.train_outputs(workdir, 100, split="val")
     np.testing.assert_allclose(logits, predicted.logits[:100], atol=1e-4)
     np.testing.assert_array_equal(labels, predicted.labels[:100])
-    logits, labels = cells.train_outputs(workdir, 200)
-    assert logits.shape == (200, 10)
     found = cells.diagnosed(records.read_rows(workdir))
     assert len(found["epochs"]) == 3
     for name in ("error", "ece"):

@@ -1,6 +1,7 @@
 """The frame of questions: laws of its statistics, what is drawn, and the command on a question made here."""
 
 import json
+import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from experiments import __main__ as command
-from experiments import figures, jobs, numbers, question
+from experiments import cells, figures, jobs, numbers, question
 from experiments.numbers import NOT, SHOWS, UNKNOWN, UNTOLD, Interval
 from experiments.question import Job, Question
 from focalgeo import records
@@ -135,24 +136,16 @@ def test_what_is_drawn_leaves_out_bars_that_are_unknown():
 def declared(folder, made):
     """A question with two ways, of which each job leaves its name in `made`."""
 
+    def make(way):
+        made.append(way)
+        return [{"way": way, "seed": seed, "ece": 0.1 * (way == "plain") + 0.01 * seed} for seed in range(3)]
+
     def jobs_of(flags, parts):
-        for way in ("plain", "flat"):
-
-            def make(out, way=way):
-                made.append(way)
-                return [
-                    {"way": way, "seed": seed, "ece": 0.1 * (way == "plain") + 0.01 * seed}
-                    for seed in range(flags.seeds)
-                ]
-
-            yield Job({"way": way}, range(flags.seeds), make, 60)
+        return [Job({"way": way}, range(flags.seeds), lambda out, way=way: make(way), 60) for way in ("plain", "flat")]
 
     def claims(runs):
         less = numbers.paired(*(numbers.column(runs, "ece", way=way) for way in ("flat", "plain")))
         return [numbers.told("here", "flat is calibrated", less)]
-
-    def draw(runs):
-        return figures.panels(1, 1, 2, 2)[0]
 
     class Here(Question):
         folder = property(lambda self: folder)
@@ -161,10 +154,8 @@ def declared(folder, made):
         "here",
         "Which?",
         claims,
-        tables={
-            "means": lambda runs: numbers.markdown(["way", "ECE"], runs.groupby("way").ece.mean().map(str).items())
-        },
-        figures={"ece": draw},
+        tables={"means": lambda runs: numbers.markdown(["way", "ECE"], runs.groupby("way").ece.mean().items())},
+        figures={"ece": lambda runs: figures.panels(1, 1, 2, 2)[0]},
         numbers={"best": lambda runs: runs.ece.min()},
         jobs=jobs_of,
         keys={"way": ("plain", "flat")},
@@ -207,15 +198,16 @@ def test_a_question_is_made_once_written_and_remade_from_what_is_stored(tmp_path
         question.answer(asked, ["--store", "--tables"])
 
 
-@pytest.mark.parametrize(
-    "arguments", [["switch", "--seeds", "x"], ["switch", "--seeds", "1"], ["switch", "--data", "sst:/nowhere"], ["no"]]
-)
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, capsys):
-    try:
-        code = command.main(arguments)
-    except SystemExit as stopped:
-        code = stopped.code
-    assert code == 2
+MISTAKES = ("switch --seeds x", "switch --seeds 1", "switch --data sst:/nowhere", "no")
+MISTAKEN_CELLS = ("--data cifar10", "--data cifar10=folder:/nowhere/x.tar")
+
+
+@pytest.mark.parametrize("words", MISTAKES + MISTAKEN_CELLS)
+def test_a_mistake_is_one_line_and_exit_code_2(words, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["cells", *words.split()])
+    with pytest.raises(SystemExit) as stopped:
+        sys.exit(cells.main() if words in MISTAKEN_CELLS else command.main(words.split()))
+    assert stopped.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 

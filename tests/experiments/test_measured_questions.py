@@ -12,15 +12,14 @@ import pytest
 from jax import export
 
 from configs import cifar, digits, digits_gamma
-from experiments import accelerators, benchmarks, known_surfaces, posthoc, programs, question, theory, which_ece
-from experiments.accelerators import cases, compiling
-from experiments.accelerators import programs as measurements
-from experiments.benchmarks import grid_search, pytorch, sweep, training
+from experiments import accelerators, benchmarks, known_surfaces, programs, question, theory, which_ece
+from experiments.accelerators import cases
+from experiments.benchmarks import pytorch
 from experiments.known_surfaces import surfaces
 from experiments.numbers import NOT, SHOWS, UNTOLD, rounded
 from experiments.posthoc import measured, peers
 from experiments.theory import errata
-from focalgeo import calibration, curvature, models
+from focalgeo import calibration, curvature, models, trees
 from focalgeo.types import InputError
 
 
@@ -45,8 +44,6 @@ def test_focalgeo_and_exact_arithmetic_give_the_ece_worked_out_by_hand(case, by_
     expected = pytest.approx(by_hand, abs=1e-6, nan_ok=True)
     assert case.exact() == expected
     assert which_ece.agrees(which_ece.answer("focalgeo", case), "NaN" if math.isnan(by_hand) else by_hand)
-    p = case.event()[0].astype(float)
-    assert len({sum(p == value) for value in set(p[p == p])}) == 1  # so that a curve can be compared
 
 
 # ---- theory
@@ -60,11 +57,9 @@ def test_errata_are_confirmed_and_stored(monkeypatch):
         assert rounded(row.numbers) == pytest.approx(kept["numbers"], rel=0.05, abs=1e-5)
         assert (row.printed, row.holds) == (kept["printed"], kept["holds"])
     for kept in stored["matching_temperatures"]:
-        found = theory.matches(kept["num_classes"], (1.0, 3.0))
-        expected = [row["temperature"] for row in kept["rows"] if row["gamma"] in (1.0, 3.0)]
-        np.testing.assert_allclose([row["temperature"] for row in found["rows"]], expected, rtol=0.02)
-    for row, kept in zip(theory.printed_pairs(), stored["printed_pairs"], strict=True):
-        assert row["temperature"] == pytest.approx(kept["temperature"], rel=0.02)
+        rows = [row for row in kept["rows"] if row["gamma"] in (1.0, 3.0)]
+        matched = [row["temperature"] for row in theory.matches(kept["num_classes"], (1.0, 3.0))["rows"]]
+        np.testing.assert_allclose(matched, [row["temperature"] for row in rows], rtol=0.02)
     assert rounded(theory.anchors()) == stored["anchors"]
     largest = theory.simplex()["largest_difference"]
     assert rounded(largest) == pytest.approx(stored["simplex"]["largest_difference"])
@@ -129,29 +124,25 @@ def files(tmp_path_factory):
 
 def test_halves_share_no_example_and_scores_are_those_of_the_metrics(files):
     val, test = measured.halves(files, 0)
-    assert len(np.unique(np.concatenate([val.logits, test.logits]), axis=0)) == 400
-    np.testing.assert_array_equal(measured.halves(files, 0)[1].labels, test.labels)
-    assert (measured.halves(files, 1)[1].labels != test.labels).any()
-    found = measured.scores(*test)
+    assert len(np.unique(np.concatenate([val[0], test[0]]), axis=0)) == 400
+    np.testing.assert_array_equal(measured.halves(files, 0)[1][1], test[1])
+    scores = measured.scores(*test)
     for name in ("nll", "ece", "brier", "accuracy"):
-        assert found[name] == pytest.approx(float(getattr(calibration, name)(*test)), rel=1e-5)
+        assert scores[name] == pytest.approx(float(getattr(calibration, name)(*test)), rel=1e-5)
     with np.errstate(divide="ignore"):
-        found = measured.scores(np.log([[1.0, 0.0], [0.5, 0.5]]), np.array([1, 0]))
-    assert (found["zeros"], found["brier"]) == (0.5, pytest.approx((2 + 0.5) / 2))
-    assert found["nll"] == pytest.approx((23 * np.log(2) + np.log(2)) / 2)
+        scores = measured.scores(np.log([[1.0, 0.0], [0.5, 0.5]]), np.array([1, 0]))
+    assert (scores["zeros"], scores["nll"]) == (0.5, pytest.approx(12 * np.log(2)))
 
 
 def test_methods_and_peers_are_fitted_on_the_same_halves(files, monkeypatch):
-    of = {"network": "own"}
-    [ours] = measured.fits(files, of | {"method": measured.PLAIN}, [0])
-    [theirs] = measured.fits(files, of | {"method": "scikit-learn temperature"}, [0])
-    assert theirs["nll"] == pytest.approx(ours["nll"], abs=1e-4)
-    [pooled] = measured.fits(files, of | {"method": "scikit-learn pooled isotonic"}, [0])
-    assert pooled["nll"] < measured.scores(*measured.halves(files, 0)[1])["nll"]
+    halves = measured.halves(files, 0)
     monkeypatch.setitem(peers.PEERS, "refusing", peers.Peer("scipy", "", lambda *_: 1 / 0, None))
-    [row] = measured.fits(files, of | {"method": "refusing"}, [0])
-    assert row["error"] == "ZeroDivisionError: division by zero"
-    rows = measured.by_criteria(files, "own", [0])
+    names = (measured.PLAIN, "scikit-learn temperature", "scikit-learn pooled isotonic", "refusing")
+    ours, theirs, isotonic, refused = (measured.of_method(name, *halves, 0)[0] for name in names)
+    assert theirs["nll"] == pytest.approx(ours["nll"], abs=1e-4)
+    assert isotonic["nll"] < measured.scores(*halves[1])["nll"]
+    assert refused["error"] == "ZeroDivisionError: division by zero"
+    rows = measured.of_splits(files, [0], {"network": "own"}, measured.by_criteria)
     assert rows[0]["nll"] == pytest.approx(ours["nll"])
     assert rows[0]["nll_difference"] == [0, 0, 0]
 
@@ -165,14 +156,6 @@ def test_each_truth_is_mended_by_its_method(truth):
     np.testing.assert_allclose(true, calibration.focal_temperature_scaling(fresh, *RIGHT[truth]), atol=1e-4)
 
 
-def test_cells_count_what_was_chosen(monkeypatch):
-    excess = {"uncalibrated": 0.1, measured.PLAIN: 0.3, "chosen": 0.1, "least": 0.3, "at_least_temperature": 0.3}
-    names = iter(["uncalibrated"] * 3 + [measured.PLAIN])
-    monkeypatch.setattr(measured, "repetition", lambda **_: {"chosen": next(names), "excess": excess})
-    cell = measured.cell({"truth": "calibrated", "classes": 3, "examples": 300}, 4)
-    assert "| calibrated | 3 | 300 | 4 | uncalibrated | 0 | 75 | 25 |" in posthoc.simulation_table([cell])
-
-
 # ---- accelerators
 
 
@@ -180,7 +163,7 @@ def test_members_in_a_loop_take_the_steps_that_they_take_at_once():
     states = []
     for layout in programs.LAYOUTS:
         made = programs.make_training(small_sweep(), layout=layout)
-        row = compiling.costs(programs.training_step(made, jax.devices()).lower().compile(), len(jax.devices()))
+        row = accelerators.costs(programs.training_step(made, jax.devices()).lower().compile(), len(jax.devices()))
         assert row["fits"]
         assert row["loops"] == (layout == "one after another")
         states.append(programs.repeated_steps(made)(2).params)
@@ -194,11 +177,11 @@ PROGRAMS = {
         for name, get in TRAINED.items()
     },
     "prediction": lambda on: programs.prediction(digits.get_config(), on),
-    "hvp": lambda on: measurements.hessian_product(digits.get_config(), on),
-    "Lanczos": lambda on: measurements.lanczos_step(digits.get_config(), on),
-    "density": lambda on: measurements.whole_measurement(digits.get_config(), on, what="density"),
-    "search": lambda on: measurements.grid_search(500, 10, on),
-    "bootstrap": lambda on: measurements.bootstrap(500, 10, on),
+    "hvp": lambda on: cases.hessian_product(digits.get_config(), on),
+    "Lanczos": lambda on: cases.lanczos_step(digits.get_config(), on),
+    "density": lambda on: cases.whole_measurement(digits.get_config(), on, what="density"),
+    "search": lambda on: cases.grid_search(500, 10, on),
+    "bootstrap": lambda on: cases.bootstrap(500, 10, on),
 }
 
 
@@ -209,27 +192,27 @@ def test_programs_are_lowered_for_accelerators(name):
     assert lowered.platforms == ("tpu", "cuda")
 
 
-def test_every_case_has_a_name_of_its_own_and_every_network_a_step_of_either_dtype():
-    labels = {case.label for case in cases.every()}
-    assert len(labels) == len(cases.every())
-    assert labels == {accelerators.label(row) for row in question.stored(accelerators.QUESTION.folder)["rows"]}
+def test_every_case_has_a_row_and_every_network_a_step():
+    rows = [row.items() for row in question.stored(accelerators.QUESTION.folder)["rows"]]
+    assert len(rows) == len({case.label for case in cases.every()})
+    assert all(any(case.of.items() <= row for row in rows) for case in cases.every())
     trained = {cases.config_of(*how).model.name for how in {**cases.NETWORKS, **cases.SLOW}.values()}
     assert set(models.MODELS) - {"linear"} <= trained | {"logistic"}
 
 
 def test_what_does_not_compile_is_a_row(monkeypatch):
-    if not compiling.timing.version("libtpu"):
+    if not accelerators.timing.version("libtpu"):
         with pytest.raises(InputError, match="pip install"):
-            compiling.row_of_child(cases.every()[0])
-    monkeypatch.setattr(compiling, "devices_of", lambda topology: range(4))
+            accelerators.row_of_child(cases.every()[0])
+    monkeypatch.setattr(accelerators, "devices_of", lambda topology: range(4))
 
     def crash(*_, **__):
         raise concurrent.futures.process.BrokenProcessPool
 
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", crash)
-    row = compiling.row_of_child(cases.every()[0])
-    assert "| linear | float32 | v5e:2x2 (4) | no: crash |" in accelerators.table([row], "training step")
-    assert accelerators.claims([row])[0].verdict == NOT
+    rows = [accelerators.row_of_child(cases.every()[0]), *question.stored(accelerators.QUESTION.folder)["rows"]]
+    assert "| linear | float32 | v5e:2x2 (4) | no: crash |" in accelerators.table(rows, "training step")
+    assert accelerators.claims(rows)[0].verdict == NOT
 
 
 # ---- benchmarks
@@ -237,42 +220,34 @@ def test_what_does_not_compile_is_a_row(monkeypatch):
 
 @pytest.mark.long
 def test_a_quick_run_of_the_command_measures_every_part(monkeypatch, tmp_path):
-    commands = []
-    monkeypatch.setattr(sweep.subprocess, "run", lambda command, **_: commands.append(command) or time.sleep(0.02))
-    monkeypatch.setattr(training, "STRETCH", 1)
-    monkeypatch.setattr(benchmarks.products, "LEAST_SECONDS", 0.0)
-    make = {
-        "grid_search": lambda rounds: {"rows": [grid_search.measure(200, 5, rounds=rounds, temperatures=(1.0, 2.0))]},
-        "curvature": lambda rounds: {"rows": [benchmarks.products.measure("digits MLP", rounds=rounds)]},
-        "sweep": lambda rounds: {"wall": sweep.wall(), "rows": sweep.steps("digits MLP", (1, 2), rounds=rounds)},
-        "training": lambda rounds: {"rows": [training.measure("tiny ResNet", rounds=rounds)]},
-    }
-    monkeypatch.setattr(benchmarks, "MAKE", make)
+    trained = []
+    monkeypatch.setattr(benchmarks.jobs, "trained", lambda *job: trained.append(job) or time.sleep(0.02))
+    quick = {"SIZES": ((200, 5),), "COUNTS": (1, 2), "TRAINED": {"ResNet-20": ("resnet20", 2)}}
+    for name, values in (quick | {"STRETCH": 1, "LEAST_SECONDS": 0.0}).items():
+        monkeypatch.setattr(benchmarks, name, values)
+    for table in (benchmarks.NETWORKS, benchmarks.SWEPT):
+        for name in set(table) - {"digits MLP"}:
+            monkeypatch.delitem(table, name)
     question.answer(benchmarks.QUESTION, [f"--out={tmp_path}", "--rounds=1"])
     told = json.loads((tmp_path / "results.json").read_text())
-    assert told["grid_search"]["rows"][0]["points"] == 20
+    assert told["grid_search"]["rows"][0]["points"] == 5000
     megabytes = told["curvature"]["rows"][0]["megabytes"]
-    assert megabytes["hvp"]["peak"] > megabytes["gradient"]["peak"]
+    assert megabytes["hvp"] > megabytes["gradient"]
     assert [row["members"] for row in told["sweep"]["rows"]] == [1, 2]
-    assert len(commands) == 1 + told["sweep"]["wall"]["members"] == 17
+    assert len(trained) == 1 + told["sweep"]["wall"]["members"] == 17
     assert told["training"]["rows"][0]["seconds"].keys() >= {"fresh", "kept"}
-
-
-def test_repeated_steps_do_what_the_loop_does():
-    made = programs.make_training(digits.get_config())
-    looped, repeated = programs.looped_steps(made)(1)[0][0], programs.repeated_steps(made)(1)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), looped.params, repeated.params)
 
 
 @pytest.mark.skipif(pytorch.torch is None, reason="pip install -e '.[benchmarks]'")
 def test_the_rivals_compute_what_we_compute():
-    logits, labels = grid_search.predictions(1500, 20)
+    logits, labels = benchmarks.predictions(1500, 20)
     found = calibration.grid_search(logits, labels, (0.0, 0.5, 5.0), (2.0, 4.0), criterion="adaptive_ece")
-    for make in (grid_search.papers_way, grid_search.lean_loop):
+    for make in pytorch.SEARCHES.values():
         point = make(logits, labels)
         values = np.array([[point(gamma, temperature) for temperature in (2.0, 4.0)] for gamma in (0.0, 0.5, 5.0)])
         np.testing.assert_allclose(values[..., 1], found.nll, rtol=1e-4)
         np.testing.assert_allclose(values[..., 0], found.ece, atol=3e-3)  # the published edges drop the least confident
-    for name, (model, options, _) in training.NETWORKS.items():
-        shapes = jax.eval_shape(models.build(model, **options).init, jax.random.key(0), shape(2, 32, 32, 3))
-        pytorch.network(name, shapes["params"])  # has as many parameters, or raises
+    for name, (model, _) in benchmarks.TRAINED.items():
+        shapes = jax.eval_shape(models.build(model).init, jax.random.key(0), shape(2, 32, 32, 3))["params"]
+        rival = pytorch.network(name, shapes)
+        assert sum(leaf.numel() for leaf in rival.parameters()) == trees.size(shapes)

@@ -15,7 +15,6 @@ from experiments import (
     question,
     sharpness_aware,
     switch,
-    text_transformer,
     trace_penalty,
     two_parameters,
 )
@@ -180,16 +179,3 @@ def test_a_switched_network_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
         assert run["path"]["epoch"] == [1, 2]
         assert {len(values) for values in run["path"].values()} == {2}
         assert run["trace CE val"] == run["path"]["trace"][-1]
-
-
-@pytest.mark.long
-def test_a_tiny_transformer_on_trees_gives_the_numbers(tmp_path, real_archive, monkeypatch):
-    quick(monkeypatch, optimizer__epochs=1, data__train_size=60, data__val_size=60, data__test_size=60)
-    quick(monkeypatch, model__options__width=8, model__options__depth=1, curvature__num_probes=6)
-    quick(monkeypatch, curvature__examples=20, curvature__batch_size=20, curvature__max_products=2)
-    flags = question.parse(text_transformer.QUESTION, ["--data", f"sst:{real_archive('sst-trees.tar.xz')}"])
-    *_, last = (each for each in text_transformer.plan(flags, {}) if each.seeds == (0,))
-    (run,) = last.make(tmp_path)
-    assert run["training"] == "gauss_newton"
-    assert set(text_transformer.NUMBERS) - {"trace own val"} <= run.keys()
-    assert run["train seconds"] > 0

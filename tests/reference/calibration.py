@@ -1,6 +1,5 @@
 """Calibration maps in mpmath and metrics as plain loops in exact arithmetic; imports no focalgeo."""
 
-import itertools
 from fractions import Fraction
 
 import mpmath
@@ -83,16 +82,6 @@ def smooth_ece(confidences, correct, points=4001):
         middle = (low + high) / 2
         low, high = (middle, high) if error(middle) > middle else (low, middle)
     return (low + high) / 2
-
-
-def interpolated_adaptive_ece(confidences, correct, num_bins):
-    """AdaECE with edges interpolated in the sorted confidences, and the number of examples that are in a bin."""
-    confidences, correct = np.asarray(confidences, float), np.asarray(correct, float)
-    total = len(confidences)
-    edges = np.interp(np.linspace(0, total, num_bins + 1), np.arange(total), np.sort(confidences))
-    inside = [(confidences > low) & (confidences <= high) for low, high in itertools.pairwise(edges)]
-    error = sum(abs(np.sum((correct - confidences)[part])) for part in inside) / total
-    return error, sum(int(part.sum()) for part in inside)
 
 
 def debiased_squared_ece(confidences, correct, num_bins):
