@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from outputs import outputs
 
 from focalgeo import calibration
 from focalgeo.calibration import CRITERIA, METHODS, Fitted, Method, calibrator_json, fit, fit_methods, read_calibrator
@@ -22,13 +23,8 @@ PARAMS = {"gamma": np.float32(0.51), "temperature": np.float32(1.37), "converged
 FOCAL = Fitted(METHODS["focal_temperature_scaling"], "nll", PARAMS, 4)
 
 
-def predictions(num_examples=400, num_classes=4, seed=0):
-    rng = np.random.default_rng(seed)
-    logits = (rng.normal(size=(num_examples, num_classes)) * 3).astype(np.float32)
-    return logits, np.argmax(logits / 1.6 + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
-
-
-LOGITS = predictions(40)[0]
+predictions = functools.partial(outputs, 400, 4, sharpness=1.6)
+LOGITS = predictions()[0][:40]
 
 
 @functools.cache
@@ -110,7 +106,7 @@ def test_a_fit_that_did_not_converge_warns_once_where_values_are_concrete():
 
 
 def test_methods_that_promise_it_keep_the_class_and_the_others_say_so():
-    logits, labels = predictions(300)
+    logits, labels = predictions()
     labels = np.where(labels == 1, 2, labels)  # class 1 is predicted and never right
     changed = set()
     for fitted in fit_methods(METHODS, logits, labels, settings=SETTINGS):
@@ -122,7 +118,7 @@ def test_methods_that_promise_it_keep_the_class_and_the_others_say_so():
 
 
 def test_methods_of_the_same_gamma_and_temperature_agree_to_the_bit():
-    logits, _ = predictions(1000, 10)
+    logits, _ = outputs(1000, 10)
     apply = {name: METHODS[name].apply for name in METHODS}
     for temperature in np.float32([0.3, 1.0, 1.37]):
         plain = apply["temperature_scaling"]({"temperature": temperature}, logits)
