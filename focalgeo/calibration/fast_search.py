@@ -31,7 +31,7 @@ from scipy.interpolate import BarycentricInterpolator
 
 from focalgeo.calibration.binning import bin_edges
 from focalgeo.checks import Examples
-from focalgeo.precision import matmul
+from focalgeo.trees import matmul
 
 _CHUNK = 2**16  # numbers in a table [classes, examples] worked on at once: a few such tables fit a core's cache
 _FEWEST = 64  # examples in a chunk, where there are that many: below that the calls cost more than the work

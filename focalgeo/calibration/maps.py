@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.calibration.newton import newton_in_bracket
-from focalgeo.precision import matmul
+from focalgeo.trees import matmul
 from focalgeo.types import Array
 
 Rows = Float[Array, "*batch classes"]

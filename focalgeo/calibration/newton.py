@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from focalgeo import trees
 from focalgeo.calibration.binning import nll_of
 from focalgeo.checks import Examples
-from focalgeo.precision import matmul
 from focalgeo.types import Array, PyTree
 
 Points = Float[Array, "*batch"]
@@ -216,8 +215,8 @@ def box_descent(
         least = _FLATTEST * (a + d) + _FLAT
         a, d = a + least, d + least
         rows = jnp.stack([jnp.stack([d, -b]), jnp.stack([-b, a])])
-        step = -matmul(rows, slope) / (a * d - b * b)
-        return step, -0.5 * matmul(slope, step)
+        step = -trees.matmul(rows, slope) / (a * d - b * b)
+        return step, -0.5 * trees.matmul(slope, step)
 
     inside = lambda point: jnp.clip(point, low, high)  # noqa: E731
     return descend(objective, start, value, newton_step, tolerance=tolerance, inside=inside, last_step=False)

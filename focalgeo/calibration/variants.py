@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo.calibration import fits, maps, newton
-from focalgeo.precision import matmul
+from focalgeo.trees import matmul
 from focalgeo.types import Array
 
 Params = dict[str, Array]
