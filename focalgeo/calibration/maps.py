@@ -424,7 +424,7 @@ def scaled(logits, temperature):
 
 
 def _rows(name, scores):
-    return checks.widened(checks.score_rows(name, scores))
+    return checks.floats(checks.score_rows(name, scores))[0]
 
 
 def _per_row(name, value, rows, *, above=None):
