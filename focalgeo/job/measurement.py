@@ -169,8 +169,8 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
         "trained_gamma": preparation.trained_gamma(member.config),
     }
     names = ("uncalibrated", *(options.methods or calibration.DEFAULT_METHODS))
-    known = calibration.usable(calibration.METHODS, settings).items()
-    methods = {name: method for name, method in known if name in names and method.takes(logits.shape[-1])}
+    known = calibration.usable(calibration.METHODS, settings, logits.shape[-1])
+    methods = {name: method for name, method in known.items() if name in names}
     searches = calibration.searched(methods, logits, labels, settings=settings)
     fits = calibration.fit_methods(methods, logits, labels, settings=settings | {"searches": searches})
     rows, resamples = calibration.fit_rows(fits, n=len(labels)), (options.num_bins, options.num_resamples)
