@@ -314,18 +314,24 @@ def differences(run: Run, split: str = "test", *, criterion: str = "nll") -> Axe
             pair = [run.difference(metric.title.lower(), part, column, against) for part in parts]
             if any(pair):
                 rows[run.method_title(column.method) + by] = [row for row in pair if row]
+    titles = [*pairs[selection.NLL] | pairs[selection.ECE]]
     pairs = {metric: rows for metric, rows in pairs.items() if rows}
     if not pairs:
         return None
-    figure = Figure(figsize=(4.3, 0.7 * len(pairs) + 0.38 * sum(map(len, pairs.values()))))
-    for ax, (metric, rows) in zip(figure.subplots(len(pairs), squeeze=False).flat, pairs.items(), strict=True):
+    figure = Figure(figsize=(4.3, 0.8 + 0.45 * len(titles)))
+    for ax, (metric, rows) in zip(figure.subplots(ncols=len(pairs), squeeze=False).flat, pairs.items(), strict=True):
         ends = [max(-row.low, row.high) for pair in rows.values() for row in pair]
         reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
-        lines = {title: [_difference_mark(row, reach) for row in pair] for title, pair in rows.items()}
+        lines = {title: [_difference_mark(row, reach) for row in rows.get(title, ())] for title in titles}
         label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
         style.intervals(ax, lines, label, scale=metric.scale)
-        ax.set(xlim=(-metric.scale * reach, metric.scale * reach), title="← better")
-    return figure.axes[0]
+        ax.set(xlim=(-metric.scale * reach, metric.scale * reach), yticks=[], ylim=(len(titles) - 0.6, -0.7))
+        ax.set_title("← better", loc="left")
+    first = figure.axes[0]
+    for place, title in enumerate(titles):  # above its marks, and beyond the first axes where it is long
+        text = first.text(0, place - 0.28, title, transform=first.get_yaxis_transform(), fontweight="bold")
+        text.set_in_layout(False)
+    return first
 
 
 def _difference_mark(row: Difference, reach: float) -> Mark:
