@@ -35,7 +35,6 @@ from focalgeo.rows import LEAST_EXAMPLES, Metric, Row, select
 from focalgeo.types import METRIC_OF
 
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
-MOST_LARGE = 3  # reliability diagrams that stand beside each other in full size
 _LEAST_P = 0.0001  # shown
 
 # Plain NumPy for a page to show: it applies a calibrator.json on a machine without focalgeo, method by method. Each
@@ -155,7 +154,7 @@ def results_text(rows: Sequence[Row], manifest: Mapping[str, Any], split: str) -
 def reliability_panels(
     run: Run, columns: Sequence[Column], split: str = "test", *, name: str = "reliability", file: str = ""
 ) -> list[Panel]:
-    """Return a reliability diagram for each column that has bins `name`; more than MOST_LARGE are drawn small."""
+    """Return a reliability diagram for each column that has bins `name`."""
     bins = {
         column.method: rows for column in columns if (rows := figures.bins_of(run.rows, column, split=split, name=name))
     }
@@ -163,7 +162,7 @@ def reliability_panels(
         Panel(
             f"{file or name}_{method}",
             run.method_title(method),
-            figures.diagram(rows, colour=run.method_colour(method), small=len(bins) > MOST_LARGE),
+            figures.diagram(rows, colour=run.method_colour(method)),
         )
         for method, rows in bins.items()
     ]

@@ -57,7 +57,7 @@ def write_list(folder: records.Workdir) -> Path:
             manifest = records.read_manifest(workdir)
             has_rows = (workdir / records.METRICS_FILE).exists()  # which a run that has just begun has not
             run = Run(records.read_rows(workdir) if has_rows else [], manifest)
-            settings = dict(sections.settings(manifest.get("config", {})))
+            settings = sections.settings(manifest.get("config", {}))
             runs.append((manifest.get("created", ""), page.kind_of(run), name, run, settings, page.headline(run)))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             words = say("paragraph", text="cannot be read", kind="how") + say("paragraph", text=short(str(error), 500))
@@ -78,7 +78,7 @@ def write_list(folder: records.Workdir) -> Path:
         words = say("paragraph", text=what, kind="how") + say("paragraph", text=headline)
         link = f"{quote(os.fsencode(name))}/report.html" if is_finished else ""
         heading = say("linked", name=short(str(name), 120), page=link)
-        parts.append(Section(heading, words, lists=[("", pairs[:_MOST_DIFFERENCES])] if pairs else []))
+        parts.append(Section(heading, words, lists={"": dict(pairs[:_MOST_DIFFERENCES])}))
     table = Table("Run", list(_COLUMNS), lines) if len(lines) > 1 else None
     first = Section("Test split, as trained and after temperature scaling by NLL", tables=[table])
     verdict = say("runs", count=len(parts) + len(unreadable), differ=differ)

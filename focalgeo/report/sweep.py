@@ -193,7 +193,7 @@ def _reliability(sweep: Sweep) -> list[Section]:
             for row in select(sweep.rows[line, value], ReliabilityBin, **fields):
                 bins[row.bin].append(row)
             if bins:
-                drawn = figures.diagram([figures.pooled(rows) for _, rows in sorted(bins.items())], small=True)
+                drawn = figures.diagram([figures.pooled(rows) for _, rows in sorted(bins.items())])
                 diagrams.append(Panel(f"sweep_reliability_{number}_{place}", f"{AXES[sweep.axis][1]} {value}", drawn))
         parts.append(Section(line, figures=diagrams, layout="small"))
     return parts
