@@ -85,7 +85,8 @@ def make_run(recipe: Recipe, kind: str) -> Callable:
     train_x, train_y = recipe.splits["train"]
     examples, batch = len(train_y), recipe.batch
     per_epoch = -(-examples // batch)
-    gamma_tx = optax.adam(RATE)
+    plain = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "clip_norm": 0.0}
+    gamma_tx = optimiser.make_optimiser("adam", lambda step: RATE, **plain)
 
     def loss(params, gamma, x, y, mask):
         logits = recipe.logits(params, x)
