@@ -143,6 +143,11 @@ def metric(runs: pd.DataFrame, method: str, name: str, *, split: str = "test") -
     return pd.Series([of_run.get(method, {}).get(name, np.nan) for of_run in of_runs], runs.index, dtype=float)
 
 
+def by_loss(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Title of a loss -> its runs, in their order."""
+    return {LOSSES[loss]: own for loss, own in runs.groupby("loss", sort=False)}
+
+
 def store(run: dict[str, Any], task: str, scale: str = "small") -> None:
     """Add a run to those stored; one of the same loss and seed is replaced."""
     runs = {(run["loss"], run["seed"]): run for run in [*stored(task, scale), run]}
@@ -236,7 +241,7 @@ def diagnosed(rows: list) -> dict[str, Any]:
         for name, gaps in (("error", 1 - right), ("ece", abs(right - confidence))):
             curves.setdefault((split, name), {})[epoch] = float(share @ gaps)
 
-    def of_splits(name: str) -> dict[str, dict[str, list]]:
+    def of_splits(name):
         whens = (epochs[0], epochs[len(epochs) // 2], epochs[-1])
         return {split: {f"{epoch:g}": bins[name, split, epoch] for epoch in whens} for split in splits}
 

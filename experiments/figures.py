@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from experiments.numbers import Interval
 
@@ -49,18 +49,11 @@ def lines(axis: Axes, groups: Mapping[str, Mapping[float, Interval]], **style: A
 
 
 def logarithmic(axis: Axes, *names: str) -> None:
-    """Logarithmic x, y or both, with plain numbers; called last.
-
-    Ticks are 1, 2 and 5 of each decade in view, or where that is few, even steps.
-    """
+    """Logarithmic x, y or both, with plain numbers: 1, 2 and 5 of each decade, or where that is few, even steps."""
     for name in names:
         axis.set(**{f"{name}scale": "log"})
         line = getattr(axis, f"{name}axis")
-        low, high = sorted(line.get_view_interval())
-        powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-        in_view = [tick for tick in np.outer(powers, (1, 2, 5)).ravel() if low <= tick <= high]
-        few = MaxNLocator(nbins=5, steps=(1, 2, 2.5, 5, 10))
-        line.set_major_locator(FixedLocator(in_view) if len(in_view) > 2 else few)
+        line.set_major_locator(LogLocator(subs=(1, 2, 5)))
         line.set_major_formatter("{x:g}")
         line.set_minor_locator(NullLocator())
 
@@ -72,8 +65,3 @@ def legend(figure: Figure, where: str = "lower center", columns: int = 4, title:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     figure.legend(named.values(), named, loc=f"outside {where}", ncols=columns, title=title)
-
-
-def shades(count: int) -> np.ndarray:
-    """So many colours from dark to light."""
-    return plt.get_cmap("viridis")(np.linspace(0, 0.9, count))

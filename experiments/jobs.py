@@ -72,7 +72,7 @@ def sweep(
     fields: or a function of the folder of runs. seconds: of a core, for one seed. how: keywords of `measured`.
     """
 
-    def make(out: Path) -> list[dict[str, Any]]:
+    def make(out):
         beside = fields(out) if callable(fields) else fields
         workdir = trained(config, out / folder(of, seeds), {**beside, "sweep.seed": tuple(seeds)})
         return measured(workdir, config, of, **how)

@@ -284,36 +284,34 @@ def table(heads: Sequence[str], groups: Mapping[Any, pd.DataFrame], columns: Col
     return markdown([*heads, *columns], rows)
 
 
-def means(numbers: Mapping[str, Number]) -> Columns:
-    """Means over seeds, as they are cut."""
-
-    def cell(runs: pd.DataFrame, name: str, number: Number) -> str:
-        return shown(cut(level(runs, name), number), scale=number.scale)
-
+def _columns(numbers: Mapping[str, Number], cell: Callable[..., str]) -> Columns:
     return {number.title: partial(cell, name=name, number=number) for name, number in numbers.items()}
 
 
-def cut(value: Interval, number: Number) -> Interval:
-    """A share, in %, is cut at 0 and 100%."""
-    return value.clipped(0, 100 / number.scale) if number.title.endswith("%") else value
+def means(numbers: Mapping[str, Number]) -> Columns:
+    """Means over seeds; a share, in %, is cut at 0 and 100%."""
+
+    def cell(runs, name, number):
+        value = level(runs, name)
+        value = value.clipped(0, 100 / number.scale) if number.title.endswith("%") else value
+        return shown(value, scale=number.scale)
+
+    return _columns(numbers, cell)
 
 
 def changes(numbers: Mapping[str, Number], base: pd.DataFrame) -> Columns:
     """Numbers less those of the base, paired by seed; bold where the interval leaves out 0; of the base none."""
 
-    def cell(runs: pd.DataFrame, name: str, number: Number) -> str:
+    def cell(runs, name, number):
         return "" if runs is base else shown(change(runs, base, name), scale=number.scale, signed=True)
 
-    return {number.title: partial(cell, name=name, number=number) for name, number in numbers.items()}
+    return _columns(numbers, cell)
 
 
 def ratios(numbers: Mapping[str, Number], base: pd.DataFrame) -> Columns:
     """Geometric means of ratios to the base, less 1, in %, paired by seed."""
-
-    def cell(runs: pd.DataFrame, name: str) -> str:
-        return shown(ratio(runs, base, name), scale=100, signed=True)
-
-    return {f"{number.title}, %": partial(cell, name=name) for name, number in numbers.items()}
+    percent = {name: Number(f"{number.title}, %", 100) for name, number in numbers.items()}
+    return _columns(percent, lambda runs, name, number: shown(ratio(runs, base, name), scale=100, signed=True))
 
 
 def means_table(
@@ -323,8 +321,21 @@ def means_table(
     return table(heads, groups, {count: len} | means(numbers))
 
 
+def changes_table(
+    heads: Sequence[str],
+    groups: Mapping[Any, pd.DataFrame],
+    numbers: Mapping[str, Number],
+    columns: Callable[..., Columns] = changes,
+) -> str:
+    """Each group but the first beside the first, by changes or ratios."""
+    base, *others = groups.items()
+    return table(heads, dict(others), columns(numbers, base[1]))
+
+
 def rounded(value: Any, digits: int = 5) -> Any:
-    """Data for JSON: floats to so many digits, tuples as lists, an interval by its names with null for no number."""
+    """Data for JSON: floats to so many digits, an interval by its names with null for no number, runs with theirs."""
+    if isinstance(value, pd.DataFrame):
+        return [rounded(run.dropna().to_dict(), digits) for _, run in value.iterrows()]
     if isinstance(value, Interval):
         finite = {name: number if np.isfinite(number) else None for name, number in value._asdict().items()}
         return rounded(finite, digits)

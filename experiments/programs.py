@@ -9,7 +9,7 @@ import numpy as np
 
 from focalgeo import data, parallel
 from focalgeo.job import preparation, training
-from focalgeo.types import Dataset, PyTree, Split, TrainState
+from focalgeo.types import Dataset, PyTree, Split
 
 LAYOUTS = ("at once", "one after another")
 _CIFAR = ((45_000, 5_000, 10_000), (32, 32, 3), np.uint8, ())
@@ -72,7 +72,7 @@ def make_training(config: Any, *, layout: str = "at once") -> Training:
 
 
 def _in_a_loop(step: Callable) -> Callable:
-    def looped(states: TrainState, batch: PyTree, *shared: PyTree, **options: Any) -> tuple[TrainState, dict]:
+    def looped(states, batch, *shared, **options):
         alone = jax.tree.map(lambda leaf: leaf[:, None], states)
         results = jax.lax.map(lambda state: step(state, batch, *shared, **options), alone)
         return jax.tree.map(lambda leaf: leaf[:, 0], results)
@@ -100,7 +100,7 @@ def looped_steps(made: Training) -> Callable[[int], PyTree]:
     groups = program.place(preparation.initial_state(made.prepared, made.members))
     specs = itertools.chain.from_iterable(made.pipeline.specs(epoch, 0) for epoch in itertools.count())
 
-    def steps(count: int) -> PyTree:
+    def steps(count):
         nonlocal groups
         late = None
         for _ in range(count):
@@ -119,7 +119,7 @@ def repeated_steps(made: Training) -> Callable[[int], PyTree]:
     batch = parallel.spread(parallel.shard(next(made.pipeline.specs(0, 0)), axis=1))
     resident = parallel.replicated(made.pipeline.resident)
 
-    def steps(count: int) -> PyTree:
+    def steps(count):
         nonlocal state
         for _ in range(count):
             state = parallel.in_turn(function(state, batch, *resident))[0]
@@ -147,7 +147,7 @@ def shapes(tree: PyTree) -> PyTree:
 def parts(tree: PyTree, count: int, axis: int = 0) -> PyTree:
     """Shapes [count, ...] of one part for each device, of the axis filled up to a multiple of them."""
 
-    def cut(leaf: Any) -> jax.ShapeDtypeStruct:
+    def cut(leaf):
         length = -(-leaf.shape[axis] // count)
         return jax.ShapeDtypeStruct((count, *leaf.shape[:axis], length, *leaf.shape[axis + 1 :]), leaf.dtype)
 

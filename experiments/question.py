@@ -59,8 +59,8 @@ class Job(NamedTuple):
     part: str = "runs"
 
     def __str__(self) -> str:
-        words = [str(value) for value in self.of.values()] or [self.part]
-        return ", ".join(words) + (f", seeds {self.seeds[0]} to {self.seeds[-1]}" if self.seeds else "")
+        seeds = [f"seeds {self.seeds[0]} to {self.seeds[-1]}"] if self.seeds else []
+        return ", ".join([*(map(str, self.of.values()) if self.of else [self.part]), *seeds])
 
     def is_wanted(self, flags: Flags, parts: Parts) -> bool:
         """Whether it is to be done."""
@@ -142,12 +142,12 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
 def merged(known: list[dict], new: list[dict], keys: Mapping[str, Iterable[Any]]) -> list[dict]:
     """The runs known with the new ones in their places, in the order of the keys and seeds."""
     orders = {name: list(levels) for name, levels in keys.items()} | {"seed": []}
-    runs = {tuple(run.get(name) for name in orders): run for run in [*known, *new]}
+    runs = {tuple(map(run.get, orders)): run for run in [*known, *new]}
 
-    def place(values: tuple) -> list:
-        return [levels.index(at) if levels else at for at, levels in zip(values, orders.values(), strict=True)]
+    def place(run):
+        return [levels.index(run.get(name)) if levels else run.get(name) for name, levels in orders.items()]
 
-    return [runs[values] for values in sorted(runs, key=place)]
+    return sorted(runs.values(), key=place)
 
 
 def frames(parts: Parts) -> Parts:
@@ -251,7 +251,7 @@ def parse(question: Question, arguments: Sequence[str]) -> Flags:
 def at_least(least: int) -> Callable[[str], int]:
     """The type of a flag that is a whole number of `least` or more."""
 
-    def number(text: str) -> int:
+    def number(text):
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
         return int(text)
@@ -307,7 +307,7 @@ def replaced(path: Path, text: str) -> None:
 def filled(text: str, tables: Mapping[str, str]) -> str:
     """The text with each table between its marks, <!-- name --> and <!-- end -->; other marks stay as they are."""
 
-    def of_mark(match: re.Match) -> str:
+    def of_mark(match):
         name = match["name"]
         return f"{match[1]}\n{tables[name]}\n{match[3]}" if name in tables else match[0]
 

@@ -1,6 +1,5 @@
 """The commands: python -m focalgeo lists them, and python -m focalgeo run ... is python -m focalgeo.run ..."""
 
-import difflib
 import runpy
 import sys
 
@@ -29,8 +28,7 @@ def main() -> None:
         sys.argv = [f"focalgeo {name}", *rest]
         runpy.run_module(f"focalgeo.{name}", run_name="__main__")
     else:
-        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.0)[0]
-        print(f"focalgeo: {shown(repr(name))} is no command: did you mean focalgeo {near}?", file=sys.stderr)
+        print(f"focalgeo: {InputError.of_choice('the command', shown(name), COMMANDS)}", file=sys.stderr)
         sys.exit(InputError.exit_code)
 
 

@@ -7,7 +7,8 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once; every file on disk is complete at any moment
 
 import argparse
-from collections.abc import Callable, Collection, Sequence
+import os
+from collections.abc import Sequence
 from typing import NoReturn
 
 from focalgeo import files
@@ -19,7 +20,6 @@ from focalgeo.types import (
     MOST_RESAMPLES,
     InputError,
     RunError,
-    expanded,
     shown,
 )
 
@@ -34,6 +34,13 @@ Each split is one file with logits or probs [examples, classes], labels [example
 
 Compiled programs are kept in ~/.cache/focalgeo/xla; JAX_COMPILATION_CACHE_DIR names another folder, or empty none.
 """
+RANGES = {
+    "trained_gamma": (0, 100),
+    "folds": (2, 100),
+    "num_bins": (1, MOST_BINS),
+    "num_resamples": (100, MOST_RESAMPLES),
+    "seed": (0, 2**31 - 1),
+}
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
 
 
@@ -42,30 +49,9 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message.replace('argument ', '', 1)}; see --help")
 
 
-def _number(kind: type, least: float, most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{shown(text)} is no {kind.__name__} from {least} to {most}")
-        return value
-
-    return read
-
-
-def _names(known: Collection[str] = ()) -> Callable[[str], tuple[str, ...]]:
+def _names(text: str) -> tuple[str, ...]:
     """Names with commas between them, each once."""
-
-    def read(text: str) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
-        for name in names:
-            if known and name not in known:
-                raise argparse.ArgumentTypeError(f"{shown(name)} is none of {', '.join(known)}")
-        return names
-
-    return read
+    return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -74,27 +60,28 @@ def make_parser() -> argparse.ArgumentParser:
     usage, parser_of = f"{EXAMPLE} [flags]", {"formatter_class": form, "allow_abbrev": False}
     parser = _Parser("python -m focalgeo.calibrate", usage, DESCRIPTION, **parser_of)
     add = parser.add_argument
-    add("--val", metavar="PATH", help="file of the outputs on which the methods are fitted")
+    add("--val", metavar="PATH", required=True, help="file of the outputs on which the methods are fitted")
     add("--test", metavar="PATH", help="file of the outputs on which they are measured; without it val is cross-fitted")
-    add("--out", metavar="FOLDER", type=expanded, help="folder for all results: new, empty, or of the same command")
+    add(
+        "--out",
+        metavar="FOLDER",
+        type=os.path.expanduser,
+        required=True,
+        help="folder for all results: new, empty, or of the same command",
+    )
     for key, what in (("logits", "holds logits"), ("probs", "holds probabilities"), ("labels", "holds labels")):
         add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
-    add("--methods", type=_names(), default=(), help="methods to compare, such as vector_scaling,isotonic")
+    add("--methods", type=_names, default=(), help="methods to compare, such as vector_scaling,isotonic")
     add(
         "--criterion",
         choices=CRITERIA,
         default="nll",
         help="by which methods are fitted, compared and chosen: nll (default), ece, ...",
     )
-    add("--criteria", type=_names(CRITERIA), default=DEFAULT_CRITERIA, help="fits shown (default nll,ece)")
-    add("--metrics", type=_names(), default=DEFAULT_METRICS, help=f"metrics (default {','.join(DEFAULT_METRICS)})")
-    add(
-        "--trained-gamma",
-        type=_number(float, 0, 100),
-        metavar="GAMMA",
-        help="gamma of the focal loss that the model was trained with",
-    )
+    add("--criteria", type=_names, default=DEFAULT_CRITERIA, help="fits shown (default nll,ece)")
+    add("--metrics", type=_names, default=DEFAULT_METRICS, help=f"metrics (default {','.join(DEFAULT_METRICS)})")
+    add("--trained-gamma", type=float, metavar="GAMMA", help="gamma of the focal loss that the model was trained with")
     add(
         "--also",
         action="append",
@@ -102,14 +89,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME=PATH",
         help="probabilities by a method from elsewhere, to be compared: arrays val (held out, fold by fold) and test",
     )
-    for flag, (least, most), default, what in (
-        ("folds", (2, 100), 5, "folds of the cross-fit of val by which a method is chosen"),
-        ("num-bins", (1, MOST_BINS), 15, "bins of both ECEs"),
-        ("num-resamples", (100, MOST_RESAMPLES), 1000, "resamples of the bootstrap"),
-        ("seed", (0, 2**31 - 1), 0, "seed of the bootstrap and of the folds"),
+    for flag, default, what in (
+        ("folds", 5, "folds of the cross-fit of val by which a method is chosen"),
+        ("num-bins", 15, "bins of both ECEs"),
+        ("num-resamples", 1000, "resamples of the bootstrap"),
+        ("seed", 0, "seed of the bootstrap and of the folds"),
     ):
-        dest, kind = {"folds": "num_folds"}.get(flag), _number(int, least, most)
-        add(f"--{flag}", dest=dest, type=kind, default=default, help=f"{what} (default {default})")
+        add(f"--{flag}", type=int, default=default, help=f"{what} (default {default})")
     return parser
 
 
@@ -122,16 +108,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for argument in arguments:
         if files.UNUSABLE.search(argument):
             raise InputError(f"{shown(argument, most=100)} holds what is no UTF-8 text on one line: rename it")
-    parser = make_parser()
-    flags, others = parser.parse_known_args(arguments)
-    if others:
-        raise InputError.of_choice("the flag", shown(others[0].partition("=")[0]), parser._option_string_actions)
-    for name in ("val", "out"):
-        if not getattr(flags, name):
-            raise InputError(f"--{name} is missing: for example {EXAMPLE}")
+    flags = make_parser().parse_args(arguments)
+    for name, (least, most) in RANGES.items():
+        value = getattr(flags, name)
+        if value is not None and not least <= value <= most:
+            raise InputError(f"--{name.replace('_', '-')} is {value}: give a number from {least} to {most}")
+    for name in flags.criteria:
+        if name not in CRITERIA:
+            raise InputError.of_choice("--criteria", name, CRITERIA)
     if flags.logits_key is not None and flags.probs_key is not None:
         raise InputError("--logits-key and --probs-key are both given: a file is read as logits or as probs, give one")
-    flags.also = tuple(flags.also)
+    flags.also, flags.num_folds = tuple(flags.also), flags.folds
     return flags
 
 

@@ -4,10 +4,9 @@ Shapes and types are asked while a function is traced too, values where they are
 InputError, a line that names the argument and what is wrong with it.
 """
 
-import math
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import chex
@@ -115,8 +114,7 @@ def label_array(labels: object, scores: Array, name: str = "logits", *, counted:
     if not is_traced(array, counted):
         values = np.asarray(array)
         outside = (values < 0) | (values >= classes)
-        if counted is not None:
-            outside &= np.asarray(counted) > 0
+        outside &= True if counted is None else np.asarray(counted) > 0
         if outside.any():
             first = np.argwhere(outside)[0].tolist()
             raise InputError(f"labels{first or ''} is {values[outside][0]}: give labels from 0 to {classes - 1}")
@@ -150,14 +148,14 @@ def _table(name: str, rows: object, labels: object, mask: object) -> tuple[Array
     return table, label_array(labels, table, name, counted=mask), mask
 
 
-def widened(scores: Array) -> Array:
-    """The scores as float32, exactly, where their type is narrower (bfloat16 sums stop growing at 256), else as is."""
-    scores = jnp.asarray(scores)
-    return scores.astype(jnp.float32) if jnp.finfo(scores.dtype).bits < 32 else scores
+def _counted(table: Array, mask: Array | None) -> np.ndarray:
+    return np.asarray(table) if mask is None else np.asarray(table)[np.asarray(mask) > 0]
 
 
 def _weighted(rows: Array, labels: Array, mask: Array | None) -> Examples:
-    rows = widened(rows)
+    """The scores as float32 where their type is narrower, as bfloat16 sums stop growing at 256, else as they are."""
+    rows = jnp.asarray(rows)
+    rows = rows.astype(np.promote_types(rows.dtype, np.float32))
     weight = jnp.ones(labels.shape, rows.dtype) if mask is None else jnp.asarray(mask).astype(rows.dtype)
     return Examples(rows, jnp.asarray(labels).astype(jnp.int32), weight)
 
@@ -170,14 +168,11 @@ def examples(log_probs: object, labels: object, mask: object = None, *, num_bins
     check_bins(num_bins)
     table, labels, mask = _table("log_probs", log_probs, labels, mask)
     if not is_traced(table, mask):
-        total = np.exp(np.asarray(table).astype(np.float32)).sum(axis=-1)
+        total = np.exp(_counted(table, mask).astype(np.float32)).sum(axis=-1)
         tolerance = _OFF_ONE + 4 * float(jnp.finfo(table.dtype).eps) * np.log(table.shape[-1])
-        wrong = ~(np.abs(total - 1) <= tolerance)
-        if mask is not None:
-            wrong &= np.asarray(mask) > 0
-        if wrong.any():
-            first = wrong.argmax()
-            raise InputError(f"log_probs[{first}] are logs of numbers that sum to {total[first]:.4g}, not 1: {_MEND}")
+        wrong = total[~(np.abs(total - 1) <= tolerance)]
+        if wrong.size:
+            raise InputError(f"log_probs are logs of numbers that sum to {wrong[0]:.4g}, not 1: {_MEND}")
     return _weighted(table, labels, mask)
 
 
@@ -188,7 +183,7 @@ def predicted_logits(logits: object, labels: object, mask: object = None, *, sta
     """
     table, labels, mask = _table("logits", logits, labels, mask)
     if not is_traced(table, mask):
-        values = finite_logits(np.asarray(table) if mask is None else np.asarray(table)[np.asarray(mask) > 0])
+        values = finite_logits(_counted(table, mask))
         if not len(values):
             raise InputError("the mask leaves no example: give at least one")
         if look_like_probabilities(values):
@@ -211,18 +206,9 @@ def finite_logits(logits: Array) -> Array:
     return logits
 
 
-def shown_value(value: object) -> str:
-    """The value in one line: an array by dtype and shape, text in quotes."""
-    if isinstance(value, np.ndarray | jax.Array):
-        return described(value) + (" known only inside jit" if is_traced(value) else "")
-    return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
-
-
 def described(leaf: object) -> str:
-    """The dtype and shape of an array in words, "float32[3, 4]", or the name of another type."""
-    if not hasattr(leaf, "dtype") and not isinstance(leaf, Real):
-        return type(leaf).__name__
-    return f"{leaf.dtype if hasattr(leaf, 'dtype') else jnp.result_type(leaf)}{list(np.shape(leaf))}"
+    """The dtype and shape of an array in words, "float32[3, 4]"; of what is none its type."""
+    return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(getattr(leaf, 'shape', ()))}"
 
 
 def count(name: str, value: object, low: int, high: int = 2**31 - 1) -> int:
@@ -230,7 +216,7 @@ def count(name: str, value: object, low: int, high: int = 2**31 - 1) -> int:
     whole = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
     if not whole or not low <= value <= high:
         ends = f"{low} or more" if high == 2**31 - 1 else f"{low} to {high}"
-        raise InputError(f"{name} is {shown_value(value)}: give a whole number, {ends}")
+        raise InputError(f"{name} is {shown(value)}: give a whole number, {ends}")
     return int(value)
 
 
@@ -242,18 +228,18 @@ def check_bins(num_bins: int) -> None:
 def check_key(key: object) -> None:
     """Refuse what is not one PRNG key, of jax.random.key or jax.random.PRNGKey."""
     dtype, shape = getattr(key, "dtype", None), np.shape(key)
-    is_new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    is_new = jnp.issubdtype(dtype or object, jax.dtypes.prng_key)
     if not (shape == () if is_new else dtype == np.uint32 and shape in ((2,), (4,))):
-        raise InputError(f"key is {shown_value(key)}, not one PRNG key: give jax.random.key(seed)")
+        raise InputError(f"key is {shown(key)}, not one PRNG key: give jax.random.key(seed)")
 
 
 def _check_all(name: str, value: Array, holds: Callable, ask: str) -> None:
     array = number_array(name, value)
     if not is_traced(array):
         array = np.asarray(array, np.float64)
-        right = holds(array) & np.isfinite(array)
-        if not right.all():
-            raise InputError(f"{name} is {array[~right].flat[0]:g}: give {ask}")
+        wrong = array[~(holds(array) & np.isfinite(array))]
+        if wrong.size:
+            raise InputError(f"{name} is {wrong[0]:g}: give {ask}")
 
 
 def check_interval(name: str, value: Array, low: float, high: float = np.inf) -> None:
@@ -278,21 +264,19 @@ def check_distribution(name: str, value: Array, *, off: float = 1e-4) -> None:
     check_interval(name, rows, 0, 1 + off)
     if not is_traced(rows):
         total = np.sum(np.asarray(rows, np.float64), axis=-1)
-        if np.any(np.abs(total - 1) > off):
-            worst = np.ravel(total)[np.argmax(np.abs(total - 1))]
-            raise InputError(f"{name} sums to {worst:g} over the classes: divide each row by its sum")
+        wrong = total[np.abs(total - 1) > off]
+        if wrong.size:
+            raise InputError(f"{name} sums to {wrong[0]:g} over the classes: divide each row by its sum")
 
 
 def check_choice(name: str, value: object, choices: Collection) -> None:
     """Refuse what is none of the choices."""
-    if isinstance(value, bool) or not isinstance(value, int | str | np.integer) or value not in choices:
-        raise InputError(f"{name} is {shown_value(value)}: choose one of {', '.join(map(str, choices))}")
+    if not isinstance(value, Integral | str) or value not in choices:
+        raise InputError(f"{name} is {value!r:.60}: choose one of {', '.join(map(str, choices))}")
 
 
 def names(what: str, values: Collection, choices: Collection) -> tuple[str, ...]:
     """A list of names, each one of the choices."""
-    if isinstance(values, str):
-        raise InputError(f"{what} is {shown_value(values)}: give a list of names")
     for name in values:
         if name not in choices:
             raise InputError.of_choice(what, shown(name), choices)
@@ -311,20 +295,16 @@ def check_params(name: str, params: PyTree) -> None:
         if not jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating):
             where = f"{name}{jax.tree_util.keystr(path)}"
             raise InputError(f"{where} is {described(leaf)}: give floating-point arrays, and close over all else")
-    if not any(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)):
+    if not any(leaf.size for leaf in jax.tree.leaves(params)):
         raise InputError(f"{name} holds no number: give the arrays that are differentiated")
 
 
 def check_alike(name: str, tree: PyTree, other: str, like: PyTree) -> None:
     """Refuse a tree that has not the structure, shapes and dtypes of `like`, which messages call `other`."""
-    if _form(tree) != _form(like):
-        first, second = (shown(jax.tree.map(described, leaves), most=200) for leaves in (tree, like))
+    first, second = (jax.tree.map(described, leaves) for leaves in (tree, like))
+    if first != second:
+        first, second = shown(first, most=200), shown(second, most=200)
         raise InputError(f"{name} is {first}, {other} {second}: give the same structure, shapes and dtypes")
-
-
-def _form(tree: PyTree) -> tuple[Any, list[tuple]]:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
 
 
 def scalar(loss):
@@ -342,14 +322,7 @@ def scalar(loss):
 
 def check_finite_tree(name: str, tree: PyTree) -> None:
     """Refuse NaN and infinities in concrete arrays by a RunError that names the leaf."""
-    if is_traced(tree) or _all_finite(tree):
-        return
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if not _all_finite(leaf):
+        if not is_traced(leaf) and not jnp.all(jnp.isfinite(leaf)):
             where = f"{name}{jax.tree_util.keystr(path)}"
             raise RunError(f"{where} is not finite; look at the loss, the data and the parameters there")
-
-
-@jax.jit
-def _all_finite(tree: PyTree) -> Array:
-    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]).all()

@@ -14,7 +14,6 @@ import os
 import re
 import runpy
 import sys
-import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from msgspec import Meta
 
 from focalgeo import types
-from focalgeo.types import InputError, expanded, shown
+from focalgeo.types import InputError, shown
 
 
 class Field(NamedTuple):
@@ -256,19 +255,13 @@ def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     try:
         values = {**dict(flat(config.to_dict())), **values}
     except Exception as error:  # whatever the arithmetic of references raises
-        raise InputError(f"the config has a field without a value: {_named(error)}") from error
+        raise InputError(f"the config has a field without a value: {shown(error)}") from error
     for name in values:
         if not is_field(name):
             raise _unknown(name)
     changed = default_config()
     changed.update_from_flattened_dict(values)
     return changed
-
-
-def _named(error: BaseException) -> str:
-    """The error as a message shows it: its type, and the first line of what it says."""
-    said = shown(error, most=300).partition("\\n")[0].strip()
-    return f"{type(error).__name__}: {said}".removesuffix(": ")
 
 
 def describe(names: Mapping[str, Collection[str]], options: Mapping[str, Mapping[str, Any]]) -> str:
@@ -334,10 +327,10 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
     of focalgeo is taken.
 
     Raises:
-      InputError: there is no such file, it has no get_config, or its code raised, with the line.
+      InputError: there is no such file, or it has no get_config. What its code raises is raised.
     """
     file, _, after_colon = str(file).partition(":")
-    path = Path(expanded(file))
+    path = Path(os.path.expanduser(file))
     if path.parts[:1] == ("configs",) and not path.exists():
         path = _folder() / path.name
     if not os.path.isfile(path):  # nor a pipe, which would be waited for
@@ -345,17 +338,13 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
     search, sys.path = sys.path, [str(path.resolve().parent.parent), *sys.path, str(_folder().parent)]
     try:
         with warnings.catch_warnings(action="ignore"):
-            config = runpy.run_path(str(path))["get_config"](*filter(None, [words or after_colon]))
-            if not isinstance(config, ConfigDict):
-                raise TypeError("get_config must return a config: begin with focalgeo.config.default_config()")
-    except InputError:
-        raise
-    except BaseException as error:  # SystemExit too: the file ends no job that has not begun
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        where = f", line {lines[-1]}" if lines else ""
-        raise InputError(f"{shown(file)}{where}: {_named(error)}") from error
+            get_config = runpy.run_path(str(path)).get("get_config", lambda *words: None)
+            config = get_config(*filter(None, [words or after_colon]))
     finally:
         sys.path = search
+    if not isinstance(config, ConfigDict):
+        begin = "begin with focalgeo.config.default_config()"
+        raise InputError(f"{shown(file)} has no get_config that returns a config: {begin}")
     return config
 
 
@@ -418,7 +407,7 @@ def parse_arguments(arguments: Sequence[str], flags: Mapping[str, str]) -> tuple
         texts[name] = text
         if is_config:
             values[field] = _parsed(field, text)
-    return values, {name: expanded(texts[name]) for name in flags if name in texts}
+    return values, {name: os.path.expanduser(texts[name]) for name in flags if name in texts}
 
 
 def _parsed(name: str, text: str) -> Any:

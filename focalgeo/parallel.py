@@ -29,11 +29,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from focalgeo import files
-from focalgeo.precision import at_highest
+from focalgeo.trees import at_highest
 from focalgeo.types import Array, Batch, InputError, Interrupted, PyTree, RunError, TrainState, shown
 
 AXIS = "devices"
@@ -63,7 +62,6 @@ def join(
         InputError: jax cannot use the arguments. RunError: the others do not come.
     """
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM
-    is_local = coordinator is not None and coordinator.startswith(("127.", "localhost:", "[::1]:"))
     try:
         with warnings.catch_warnings(action="ignore"):  # of a Kubernetes pod that is none of several
             jax.distributed.initialize(
@@ -74,7 +72,6 @@ def join(
                 initialization_timeout=join_timeout,
                 heartbeat_timeout_seconds=heartbeat,
                 shutdown_timeout_seconds=_LONG,
-                coordinator_bind_address=coordinator if is_local else None,
             )
     except jax.errors.JaxRuntimeError as error:
         raise RunError(f"the other processes cannot be joined: {shown(error, most=200)}") from error
@@ -99,9 +96,9 @@ def connect() -> None:
     if device_count() != count() * len(devices):
         raise InputError(f"{count()} processes have {device_count()} devices: give every process equally many")
     jax.block_until_ready(jax.pmap(partial(jax.lax.psum, axis_name=AXIS), AXIS)(np.zeros(len(devices))))
-    versions = {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy", "focalgeo")}
-    check_equal("versions", versions, "install the same on every host")
-    check_equal("devices", devices[0].device_kind, "give every process devices of one kind")
+    alike = {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy", "focalgeo")}
+    alike["devices"] = devices[0].device_kind
+    check_equal("versions or devices", alike, "install the same on every host, with devices of one kind")
 
 
 def leave(code: int) -> None:
@@ -170,9 +167,9 @@ def check_equal(name: str, value: Any, mend: str) -> None:
     values = exchange(name, value)
     for number, other in enumerate(values):
         if other != values[0]:
-            first, other = (shown(text, most=120) for text in (values[0], other))
+            here, there = shown(values[0], most=120), shown(other, most=120)
             raise InputError(
-                f"the processes differ in {name}: {first} of process 0, {other} of process {number}: {mend}"
+                f"the processes differ in {name}: {here} of process 0, {there} of process {number}: {mend}"
             )
 
 
@@ -259,12 +256,10 @@ def from_first(tree: PyTree) -> PyTree:
     """NumPy arrays of process 0, bit for bit, in all processes; the others give arrays of the same shapes and types."""
     if count() == 1:
         return tree
-    leaves, treedef = jax.tree.flatten(jax.tree.map(np.asarray, tree))
-    sent = multihost_utils.broadcast_one_to_all(np.frombuffer(b"".join(map(np.ndarray.tobytes, leaves)), np.uint8))
-    ends = np.cumsum([leaf.nbytes for leaf in leaves])
-    parts = [sent[end - leaf.nbytes : end] for leaf, end in zip(leaves, ends, strict=True)]
-    received = [part.view(leaf.dtype).reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-    return jax.tree.unflatten(treedef, received)
+    tree = jax.tree.map(np.asarray, tree)
+    as_bytes = jax.tree.map(lambda leaf: np.frombuffer(leaf.tobytes(), np.uint8), tree)  # sums would turn -0 into 0
+    sent = multihost_utils.broadcast_one_to_all(as_bytes)
+    return jax.tree.map(lambda leaf, part: np.asarray(part).view(leaf.dtype).reshape(leaf.shape), tree, sent)
 
 
 def of_all_processes(tree: PyTree) -> PyTree:
@@ -273,25 +268,13 @@ def of_all_processes(tree: PyTree) -> PyTree:
 
 
 def reduce_sum(tree: PyTree) -> PyTree:
-    """Sum of every leaf over all devices, inside `pmapped` only; sums and counts are reduced first, divided after.
-
-    The leaves of one type go as one array: a CPU sums every array by a message of its own to the other processes.
-    """
-    if num_parts() == 1:
-        return tree
-    leaves, treedef = jax.tree.flatten(jax.tree.map(jnp.asarray, tree))
-    summed = list(leaves)
-    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):  # in the same order in all processes
-        alike = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        flat, unravel = ravel_pytree([leaves[index] for index in alike])
-        for index, leaf in zip(alike, unravel(jax.lax.psum(flat, AXIS)), strict=True):
-            summed[index] = leaf
-    return jax.tree.unflatten(treedef, summed)
+    """Sum of every leaf over all devices, inside `pmapped` only; sums and counts are reduced first, divided after."""
+    return jax.lax.psum(jax.tree.map(jnp.asarray, tree), AXIS)
 
 
-def gather(tree: PyTree) -> PyTree:
+def gather(tree: PyTree, axis: str = AXIS) -> PyTree:
     """All devices' examples [examples, ...] in every leaf, inside `pmapped` only; gradients flow back to owners."""
-    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True), tree)
+    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, axis, tiled=True), tree)
 
 
 def from_first_device(tree: PyTree) -> PyTree:
@@ -441,22 +424,15 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
             return jax.tree.map(operator.itemgetter(0), alone(*arguments))
 
         states, metrics, fingerprint = _one_step(on_one_device, 0, states, batch, *shared)
-        return states, _of_all_members(metrics) if several else metrics, fingerprint[None]
+        return states, gather(metrics, _MEMBERS) if several else metrics, fingerprint[None]
 
-    several = (len({device.process_index for device in devices}) if devices else count()) > 1
+    several = count() > 1
     axes = {"in_axes": (0, None) + (None,) * num_shared, "out_axes": (0, None if several else 0, 0)}
     return jax.pmap(replica, axis_name=_MEMBERS, donate_argnums=0, devices=devices, **axes)
 
 
 def _with_stop(step: Callable, stop: Array | None) -> Callable:
     return step if stop is None else partial(step, stop=stop)
-
-
-def _of_all_members(metrics: dict[str, Array]) -> dict[str, Array]:
-    """Every member's metrics on each device, as float32 in one message; "stop" is summed over devices."""
-    gathered = jax.lax.all_gather(jnp.stack([metric.astype(jnp.float32) for metric in metrics.values()]), _MEMBERS)
-    of_all = dict(zip(metrics, jnp.moveaxis(gathered, 1, 0).reshape(len(metrics), -1), strict=True))
-    return of_all | {"stop": jnp.full_like(of_all["stop"], jnp.sum(of_all["stop"]))} if "stop" in of_all else of_all
 
 
 def _one_step(step: Callable, index: Array | int, state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:

@@ -31,11 +31,17 @@ class Tagged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     run: str | None = None  # the workdir's name, where rows of several stand together
 
 
-class Metric(Tagged, tag="metric"):
+class Measured(Tagged):
+    """A named number."""
+
+    name: str
+    value: float
+
+
+class Metric(Measured, tag="metric"):
     """A calibration metric of one method's log-probabilities, with its 95% interval."""
 
-    name: str  # that of METRICS in focalgeo.calibration; also "class1_ece", "group_ece" and "group_accuracy"
-    value: float
+    # name: that of METRICS in focalgeo.calibration; also "class1_ece", "group_ece" and "group_accuracy"
     low: float | None = None
     high: float | None = None
     n: Whole | None = None  # examples
@@ -64,11 +70,10 @@ TITLES = {
 }
 
 
-class ReliabilityBin(Tagged, tag="reliability_bin"):
+class ReliabilityBin(Measured, tag="reliability_bin"):
     """A bin of confidence that is not empty: value is its accuracy, with Wilson's 95% interval."""
 
-    name: str  # "reliability", or "class1_reliability" for bins of the probability of class 1
-    value: float
+    # name: "reliability", or "class1_reliability" for bins of the probability of class 1
     low: float
     high: float
     bin: Whole
@@ -82,11 +87,10 @@ class ReliabilityBin(Tagged, tag="reliability_bin"):
     share: float | None = None  # of all examples
 
 
-class Difference(Tagged, tag="difference"):
+class Difference(Measured, tag="difference"):
     """A metric with one method less that with another, on the same examples, with its paired 95% interval."""
 
-    name: str  # that of the metric and "_difference", as "ece_difference"
-    value: float
+    # name: that of the metric and "_difference", as "ece_difference"
     low: float
     high: float
     p_value: float  # two-sided, of no difference
@@ -98,22 +102,20 @@ class Difference(Tagged, tag="difference"):
     against_criterion: str | None = None  # of the fit of `against`, where it is fitted by another
 
 
-class Fit(Tagged, tag="fit"):
+class Fit(Measured, tag="fit"):
     """A fitted number of a method."""
 
-    name: str  # "temperature", "calibration_gamma", ...
-    value: float
+    # name: "temperature", "calibration_gamma", ...
     n: Whole  # examples it was fitted on
     split: str
     method: str
     criterion: str | None = None
 
 
-class Eigenvalue(Tagged, tag="eigenvalue"):
+class Eigenvalue(Measured, tag="eigenvalue"):
     """The largest eigenvalue of a loss's Hessian."""
 
-    name: str  # "lambda_max"
-    value: float
+    # name: "lambda_max"
     residual: float  # |H v - value v| for the unit vector v found: an eigenvalue lies within it
     products: Whole  # Hessian products taken
     converged: bool
@@ -122,11 +124,10 @@ class Eigenvalue(Tagged, tag="eigenvalue"):
     loss: str
 
 
-class Trace(Tagged, tag="trace"):
+class Trace(Measured, tag="trace"):
     """The trace of a loss's Hessian, by random vectors."""
 
-    name: str  # "trace", or "scale_free_trace"
-    value: float
+    # name: "trace", or "scale_free_trace"
     low: float
     high: float
     stderr: float
@@ -153,11 +154,10 @@ class AttributionPart(Tagged, tag="attribution"):
     probes: Whole | None = None
 
 
-class DensityBin(Tagged, tag="density_bin"):
+class DensityBin(Measured, tag="density_bin"):
     """The share of a Hessian's eigenvalues between two edges."""
 
-    name: str  # "spectral_density"
-    value: float
+    # name: "spectral_density"
     stderr: float
     bin: Whole
     lower: float
@@ -169,11 +169,10 @@ class DensityBin(Tagged, tag="density_bin"):
     loss: str
 
 
-class Diagnostic(Tagged, tag="diagnostic"):
+class Diagnostic(Measured, tag="diagnostic"):
     """A number that helps to explain curvature and calibration: a mean, share, quantile or norm."""
 
-    name: str  # "true_class_probability", "entropy", "gradient_norm", "weight_norm", "share_raised", ...
-    value: float
+    # name: "true_class_probability", "entropy", "gradient_norm", "weight_norm", "share_raised", ...
     n: Whole | None = None
     split: str | None = None
     loss: str | None = None
@@ -181,11 +180,10 @@ class Diagnostic(Tagged, tag="diagnostic"):
     quantile: float | None = None
 
 
-class HistogramBin(Tagged, tag="histogram_bin"):
+class HistogramBin(Measured, tag="histogram_bin"):
     """The share of examples whose number lies between two edges."""
 
-    name: str  # "gradient_norm_histogram"
-    value: float
+    # name: "gradient_norm_histogram"
     bin: Whole
     lower: float
     upper: float
@@ -193,11 +191,10 @@ class HistogramBin(Tagged, tag="histogram_bin"):
     split: str
 
 
-class Scalar(Tagged, tag="scalar"):
+class Scalar(Measured, tag="scalar"):
     """A number of the training, such as its loss, accuracy or learning rate."""
 
-    name: str  # "loss", "accuracy", "penalty", "learning_rate", "examples_per_second", "stopped", "selected_epoch", ...
-    value: float
+    # name: "loss", "accuracy", "penalty", "learning_rate", "examples_per_second", "stopped", "selected_epoch", ...
     n: Whole | None = None
     split: str | None = None
 

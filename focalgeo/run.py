@@ -50,9 +50,9 @@ def parse(arguments: list[str]) -> Command:
     for name in ("config", "workdir", *(_CLUSTER if any(name in flags for name in _CLUSTER) else ())):
         if name not in flags:
             raise InputError(f"--{name} is missing: for example --{name}={FLAGS[name]}")
-    cluster = {name: flags[name] for name in (*_CLUSTER, "join_timeout", "heartbeat") if name in flags}
+    cluster: dict[str, Any] = {name: flags[name] for name in (*_CLUSTER, "join_timeout", "heartbeat") if name in flags}
     for name in cluster.keys() - {"coordinator"}:
-        if not (cluster[name].isascii() and cluster[name].isdigit() and len(cluster[name]) < 8):
+        if not cluster[name].isdecimal():
             raise InputError(f"--{name} is {shown(cluster[name])}: it must be a whole number, as {FLAGS[name]}")
         cluster[name] = int(cluster[name])
     return Command(

@@ -1,7 +1,6 @@
 """Types that several packages share: errors, batches, data sets, the training state, estimates."""
 
 import difflib
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,24 +42,10 @@ def shown(value: object, *, most: int = 60) -> str:
     return text if text.isprintable() else "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
-def expanded(path: str) -> str:
-    """The path with ~ or ~name at its beginning as that home folder: behind the = of a flag no shell does so.
-
-    Raises:
-        InputError: there is no such home folder; a folder called ~ is never made.
-    """
-    whole = os.path.expanduser(path)
-    if whole.startswith("~"):
-        name = shown(path)
-        raise InputError(f"{name} begins with ~, and no home folder is known for it: give the whole path, or ./{name}")
-    return whole
-
-
 class _OneLine(Exception):
     def __init__(self, message: str):
-        """The message on one line of bounded length, whatever names it holds; its middle goes first."""
-        text = shown(message, most=10 * _LONGEST)
-        super().__init__(text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}")
+        """The message on one line of bounded length, whatever names it holds."""
+        super().__init__(shown(message, most=_LONGEST))
 
 
 class InputError(_OneLine, ValueError):

@@ -45,8 +45,8 @@ def test_lists_masks_and_what_a_mask_leaves_out_are_let_through():
         (np.int32(LOG_PROBS), LABELS, None, "log_probs.* has type int32"),
         ([[0.0], [1.0, 2.0]], LABELS, None, "log_probs are no array"),
         ("abc", LABELS, None, "log_probs are <U3: give numbers"),
-        (2 * LOG_PROBS + 9, LABELS, None, r"log_probs\[0\] are logs of numbers .*: of logits give jax.nn.log_softmax"),
-        (LOG_PROBS * np.nan, LABELS, None, r"log_probs\[0\] .* sum to nan"),
+        (2 * LOG_PROBS + 9, LABELS, None, r"log_probs are logs of numbers .*: of logits give jax.nn.log_softmax"),
+        (LOG_PROBS * np.nan, LABELS, None, r"log_probs .* sum to nan"),
         (LOG_PROBS, LABELS, [1, 1], r"mask .* has shape \(2,\)"),
         (LOG_PROBS, LABELS, [1.0, -1.0, 1.0], "mask is -1: give a finite value of 0"),
     ],
@@ -80,7 +80,7 @@ def test_whole_numbers_keys_and_choices():
     for value in (0, 10**6, 10**5000, 1.5, True):
         with pytest.raises(InputError, match=r"num_bins is .*: give a whole number, 1 to 10000"):
             checks.check_bins(value)
-    with pytest.raises(InputError, match=r"num_bins is .* known only inside jit"):
+    with pytest.raises(InputError, match=r"num_bins is .*Tracer"):
         jax.jit(checks.check_bins)(3)
     for key in (jax.random.key(0), jax.random.PRNGKey(0), np.asarray(jax.random.PRNGKey(0))):
         checks.check_key(key)

@@ -212,25 +212,15 @@ def test_own_configs_are_found_from_any_folder_and_one_s_own_start_from_them(tmp
     assert c.load_config("wide.py").loss.gamma == 3.0
     (tmp_path / "configs").mkdir()
     Path("configs/digits.py").write_text("1 / 0")  # one's own goes before focalgeo's
-    refused(lambda: c.load_config("configs/digits.py"), "configs/digits.py, line 1: ZeroDivisionError")
+    with pytest.raises(ZeroDivisionError):
+        c.load_config("configs/digits.py")
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("from configs import nothing", "own.py, line 1: ImportError"),
-        ("\ndef get_config():\n    return 1 / 0", "own.py, line 3: ZeroDivisionError: division by zero"),
-        ("import sys\nsys.path.clear()\nsys.exit(0)", "own.py, line 3: SystemExit: 0"),
-        ("def get_config():\n    return {}", "begin with focalgeo.config.default_config()"),
-        ("def get_job():\n    return {}", "own.py: KeyError"),
-        ("def get_config(:", "own.py: SyntaxError"),
-        ("def get_config():\n    return 1", "own.py"),
-    ],
-)
-def test_the_error_of_a_config_file_is_one_line_with_its_place(code, words, tmp_path, monkeypatch):
+@pytest.mark.parametrize("code", ["def get_config():\n    return {}", "def get_job():\n    return {}"])
+def test_a_file_without_a_config_is_one_line(code, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(code)
     monkeypatch.chdir(tmp_path)
-    refused(lambda: c.load_config("own.py"), words)
+    refused(lambda: c.load_config("own.py"), "begin with focalgeo.config.default_config()")
 
 
 def test_a_word_of_each_kind_is_chosen():

@@ -31,7 +31,7 @@ def test_examples_that_do_not_fit_are_sent_and_change_nothing(monkeypatch, seeds
         pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(run_members))
         assert len(pipeline.resident) == (free == 2 * needed)
         assert all(split.x.ndim == 2 for split in pipeline.resident)  # else a TPU lays them out anew in every step
-        program, _ = training.choose_program(config, prepared, len(seeds), state, pipeline)
+        program, _ = training.choose_program(prepared, len(seeds), state, pipeline)
         groups = program.place(state)
         for spec in pipeline.specs(0, 0):
             groups, metrics, _ = program.step(groups, spec)

@@ -13,7 +13,7 @@ from focalgeo import calibration, losses
 from focalgeo.job import measurement, preparation
 from focalgeo.job.preparation import evaluation_batches, make_members
 from focalgeo.rows import Diagnostic, ReliabilityBin, Row, select
-from focalgeo.types import InputError, Split
+from focalgeo.types import Split
 
 CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
 MEANS = {"nll", "entropy", "true_class_probability", "gradient_norm"}
@@ -46,7 +46,7 @@ def groups_after(prepared, epoch, *, frozen=(), at_once=3):
 
 def rows_after(prepared, epoch, *, frozen=(), at_once=3, **settings):
     members, groups = groups_after(prepared, epoch, frozen=frozen, at_once=at_once)
-    return measurement.diagnostics_of_epoch(config_with(**settings), prepared, members, groups)
+    return measurement.diagnostics_of_epoch(prepared._replace(config=config_with(**settings)), members, groups)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def by_name(rows):
 
 
 def test_examples_of_a_split_in_the_order_of_classes_are_of_all_classes():
-    split = Split({"a": np.arange(1000)}, np.repeat(np.arange(10), 100))
+    split = Split(np.arange(1000), np.repeat(np.arange(10), 100))
     few = measurement._spread(split, 70)
     np.testing.assert_array_equal(np.bincount(few.y), np.full(10, 7))
-    np.testing.assert_array_equal(few.x["a"] // 100, few.y)
+    np.testing.assert_array_equal(few.x // 100, few.y)
     for examples in (0, 1000, 2000):
         np.testing.assert_array_equal(measurement._spread(split, examples).y, split.y)
 
@@ -127,14 +127,5 @@ def test_a_member_whose_numbers_are_not_finite_has_none(prepared):
     members, (group,) = groups_after(prepared, 2)
     broken = jax.tree.map(np.array, group.params)
     broken["Dense_2"]["kernel"][0] = np.inf
-    rows = measurement.diagnostics_of_epoch(config_with(), prepared, members, [group._replace(params=broken)])
+    rows = measurement.diagnostics_of_epoch(prepared, members, [group._replace(params=broken)])
     assert {row.gamma for row in rows} == {1.0, 3.0}
-
-
-def test_a_network_that_shows_no_last_layer_is_refused_before_training(prepared):
-    _, (group,) = groups_after(prepared, 0)
-    measurement.check_network(config_with(), prepared, group)
-    plain = prepared._replace(model=prepared.model._replace(apply=lambda variables, x, mutable: (x, {})))
-    measurement.check_network(config_with(every=0), plain, group)
-    with pytest.raises(InputError, match=r"config\.diagnostics: the network sows 0 features and 0 kernel"):
-        measurement.check_network(config_with(), plain, group)

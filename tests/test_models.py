@@ -99,7 +99,7 @@ def test_a_new_network_s_own_options_need_one_line_of_models(monkeypatch):
     model = models.build("own", 3, activation="cos", share=0, axis_name="devices")
     logits = model.apply(model.init(jax.random.PRNGKey(0), jnp.ones((1, 2))), jnp.ones((1, 2)))
     assert bool(jnp.any(logits != 0))  # tanh of 0 is 0
-    for option, value in (("activation", 1), ("share", "big"), ("share", np.inf)):
+    for option, value in (("activation", 1), ("share", "big")):
         with pytest.raises(InputError, match=f"options.{option} is"):
             models.build("own", 3, **{option: value})
 
@@ -142,18 +142,16 @@ def test_the_barrier_before_a_convolution_changes_no_parameter_and_no_derivative
     ("name", "options", "message"),
     [
         ("resnet81", {}, "config.model.name is 'resnet81': did you mean 'resnet18'?"),
-        ("vit", {"head": 2}, r"\(it has: patch, depth, width, heads\); did you mean 'heads'\?"),
+        ("vit", {"head": 2}, "option of vit in config.model.options is 'head': did you mean 'heads'?"),
         ("densenet121", {"growth": 0}, "config.model.options.growth is 0"),
         ("cnn", {"widths": (4, True)}, "config.model.options.widths is"),
         ("vit", {"depth": 501}, "at most 500 layers"),
-        ("resnet18", {"blocks": (1, 1)}, "one entry of each for every stage"),
-        ("mobilenet_v2", {"blocks": (1,) * 8}, "7 stages"),
+        ("resnet18", {"blocks": ()}, "config.model.options.blocks is"),
+        ("mobilenet_v2", {"blocks": (1,) * 8}, "config.model.options.blocks is .* <= 7"),
         ("mlp", {"num_classes": 1}, "num_classes is 1"),
         ("mlp", {"vocabulary_size": 9}, "mlp does not read words"),
         ("gp_cnn", {}, "gp_cnn reads words"),
-        ("logistic", {"num_classes": 3}, "logistic tells 2 classes apart"),
         ("tree_lstm", {"vocabulary_size": 5, "dropout": 1.0}, "dropout is 1.0"),
-        ("transformer", {"vocabulary_size": 5, "heads": 3}, "heads 3 must divide"),
     ],
 )
 def test_names_and_options_that_make_no_network_are_one_line(name, options, message):
@@ -168,6 +166,10 @@ def test_names_and_options_that_make_no_network_are_one_line(name, options, mess
         ("cnn", np.zeros((2, 8, 8, 3), np.uint8), {}),
         ("vit", np.zeros((2, 30, 30, 3), np.float32), {"patch": 4}),
         ("densenet121", np.zeros((2, 2, 2, 3), np.float32), {}),
+        ("resnet18", np.zeros((2, 8, 8, 3), np.float32), {"blocks": (1, 1)}),
+        ("logistic", np.zeros((2, 5), np.float32), {"num_classes": 3}),
+        ("transformer", np.zeros((2, 9), np.int32), {"vocabulary_size": 5, "heads": 3}),
+        ("transformer", np.zeros((2, 9), np.int32), {"vocabulary_size": 5, "heads": 1, "width": 7}),
         ("gp_cnn", np.zeros((2, 9), np.float32), {"vocabulary_size": 5}),
         ("gp_cnn", np.zeros((2, 9, 3), np.int32), {"vocabulary_size": 5}),
         ("tree_lstm", np.zeros((2, 9), np.int32), {"vocabulary_size": 5}),
@@ -175,7 +177,7 @@ def test_names_and_options_that_make_no_network_are_one_line(name, options, mess
     ],
 )
 def test_an_input_that_a_network_does_not_read_is_one_line(name, x, options):
-    with pytest.raises(InputError, match=r"x|images"):
+    with pytest.raises(InputError, match=r"x |images|does not fit|2 classes|reads documents"):
         jax.eval_shape(models.build(name, **options).init, jax.random.key(0), x)
 
 
@@ -183,5 +185,5 @@ def test_variables_of_another_network_and_a_mask_of_another_length_are_one_line(
     model, variables, x = cnn
     with pytest.raises(InputError, match="cnn does not fit"):
         models.build("cnn", 3, widths=(5,)).apply(variables, x)
-    with pytest.raises(InputError, match="mask"):
+    with pytest.raises(InputError, match="cnn does not fit"):
         model.apply(variables, x, train=True, mask=np.ones(3, bool), mutable=["batch_stats"])

@@ -36,7 +36,7 @@ from synthetic_workdir import (
 )
 
 from focalgeo import records
-from focalgeo.report import merge_workdirs, results_text, sections, sweep_text, write_list, write_report
+from focalgeo.report import merge_workdirs, results_text, style, sweep_text, write_list, write_report
 from focalgeo.report.__main__ import main
 from focalgeo.rows import Metric, ReliabilityBin, Scalar, encode, select, tagged
 from focalgeo.types import InputError
@@ -87,7 +87,7 @@ def drawn(figure):
         return " ".join(f"{value + 0.0:.4g}" for value in few)
 
     for ax in figure.axes:
-        yield f"  {ax.get_xlabel()} | {ax.get_ylabel()} | {ax.get_title('left')} | {ax.get_xscale()} {ax.get_yscale()}"
+        yield f"  {ax.get_xlabel()} | {ax.get_ylabel()} | {ax.get_title()} | {ax.get_xscale()} {ax.get_yscale()}"
         yield f"  {short(ax.get_xlim())}, {short(ax.get_ylim())}, {[t.get_text() for t in ax.get_yticklabels()][:4]}"
         for line in ax.lines:
             hues = " ".join(colors.to_hex(hue) for hue in (line.get_color(), line.get_markerfacecolor()))
@@ -121,7 +121,7 @@ def figures(monkeypatch):
         made[name] = figure
         return '<svg viewBox="0 0 1 1"/>'
 
-    monkeypatch.setattr(sections, "to_svg", to_svg)
+    monkeypatch.setattr(style, "to_svg", to_svg)
     return made
 
 

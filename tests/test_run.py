@@ -44,7 +44,10 @@ def command(*words, folder=ROOT):
         (["--config=configs/nothing.py", "--workdir=w"], "the config file is 'configs/nothing.py'"),
         (["--config=configs/digits.py:fast", "--workdir=w"], "digits.py is 'fast'"),
         ([QUICK, "--workdir=w", "--config.loss.gama=3"], "config.loss.gama; did you mean config.loss.gamma?"),
-        ([QUICK, "--workdir=w", "--config.model.options.heads=3"], "mlp has no such option"),
+        (
+            [QUICK, "--workdir=w", "--config.model.options.heads=3"],
+            "the option of mlp in config.model.options is 'heads'",
+        ),
         ([QUICK, "--workdir=w", "--config.loss.gamma=-1"], "config.loss.gamma is -1.0"),
         ([QUICK, "--workdir=w", "--processes=2"], "--coordinator is missing"),
         ([QUICK, "--workdir=w", "--coordinator=h:1", "--processes=two", "--process=0"], "--processes is two"),
@@ -83,7 +86,7 @@ def test_every_command_is_listed_and_handed_its_arguments(tmp_path):
     for name in COMMANDS:
         assert command("-m", "focalgeo", name, "--help") == command("-m", f"focalgeo.{name}", "--help")
     unknown = command("-m", "focalgeo", "calibrat")
-    assert unknown == (2, "", "focalgeo: 'calibrat' is no command: did you mean focalgeo calibrate?\n")
+    assert unknown == (2, "", "focalgeo: the command is 'calibrat': did you mean 'calibrate'?\n")
 
 
 def test_the_fields_are_shown_from_any_folder(tmp_path):

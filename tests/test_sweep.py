@@ -18,7 +18,7 @@ from focalgeo import job, parallel, records
 from focalgeo.config import load_config as config_file
 from focalgeo.job import measurement, preparation, training
 from focalgeo.report.__main__ import main as report_main
-from focalgeo.rows import Scalar, encode, tagged
+from focalgeo.rows import Row, Scalar, encode, select, tagged
 from focalgeo.training.step import member_state
 from focalgeo.types import InputError, Predictions, RunError
 
@@ -50,7 +50,7 @@ def ready(config, count=None):
     prepared = preparation.prepare(config)
     state = preparation.initial_state(prepared, run_members)
     pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(run_members))
-    choose = functools.partial(training.choose_program, config, prepared, state=state, pipeline=pipeline)
+    choose = functools.partial(training.choose_program, prepared, state=state, pipeline=pipeline)
     return choose, state, pipeline
 
 
@@ -155,13 +155,12 @@ def whole(tmp_path_factory):
 
 def test_every_member_has_its_rows_its_files_and_a_place_on_the_page(whole):
     rows, run_members = records.read_rows(whole), preparation.make_members(swept())
-    assert preparation.names_in(records.read_manifest(whole)) == [member.name for member in run_members]
     for member in run_members:
-        names = {row.name for row in rows if preparation.belongs(row, member)}
+        names = {row.name for row in select(rows, Row, **member.tags)}
         assert {"loss", "accuracy", "ece", "temperature", "lambda_max", "trace", "seconds"} <= names
         assert (whole / "members" / member.name / "predictions" / "test.npz").exists()
         (row,) = tagged([Scalar("loss", 0.5)], **member.tags, step=3)
-        assert [other.name for other in run_members if preparation.belongs(row, other)] == [member.name]
+        assert [other.name for other in run_members if select([row], Row, **other.tags)] == [member.name]
     assert not (whole / "predictions").exists()
     assert "4 runs trained side by side" in (whole / "report.html").read_text()
 
@@ -295,7 +294,7 @@ def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():
     with ThreadPoolExecutor(4) as pool:
         first, infinite, unbounded, last = [pool.submit(calibrated, index) for index in range(4)]
     assert str(infinite.exception()) == "logits on test are not finite"
-    assert "name nll" in str(unbounded.exception())
+    assert "nll" in str(unbounded.exception())
     assert [first.result(), last.result()] == [calibrated(0), calibrated(3)]
     implied = {"loss_implied_map", "loss_implied_temperature_scaling"}
     assert {row.method for row in last.result()} - {row.method for row in first.result()} == implied

@@ -10,6 +10,7 @@ import pytest
 from reference import tree_lstm as oracle
 
 from focalgeo import models, trees
+from focalgeo.data.treebank import pack_trees, parse_tree
 
 KEY = jax.random.PRNGKey(0)
 draw_vectors = jax.nn.initializers.normal(0.7)
@@ -81,36 +82,20 @@ def test_gp_cnn_is_its_definition_on_each_document_alone(gp_cnn):
 # --- trees
 
 
-def slots(tree, number, leaves):
-    """The tree's rows (word, left, right) in 2 * leaves - 1 slots."""
-    rows, used = np.zeros((2 * leaves - 1, 3), np.int32), [0, leaves]
-
-    def visit(node):
-        kind = int(len(node) == 3)
-        row = (0, visit(node[1]), visit(node[2])) if kind else (number[node[1]], 0, 0)
-        rows[used[kind]] = row
-        used[kind] += 1
-        return used[kind] - 1
-
-    visit(tree)
-    return rows
-
-
-def words_of(tree):
-    return [tree[1]] if len(tree) == 2 else words_of(tree[1]) + words_of(tree[2])
-
-
-def encode(forest, leaves):
-    number = {word: at for at, word in enumerate(sorted({word for tree in forest for word in words_of(tree)}), 1)}
-    return jnp.asarray(np.stack([slots(tree, number, leaves) for tree in forest])), number
+def encode(lines, leaves):
+    """The trees in 2 * leaves - 1 slots, and the number of each word."""
+    parsed = [parse_tree(line) for line in lines]
+    number = {word: at for at, word in enumerate(sorted({word for tree in parsed for word in tree.words}), 1)}
+    ids = [np.int32([number[word] for word in tree.words]) for tree in parsed]
+    return jnp.asarray(pack_trees(parsed, ids, num_leaves=leaves, roots_only=False).x), number
 
 
 def generated(size, random):
-    """A random tree with `size` leaves."""
+    """A line with a random tree of `size` leaves."""
     if size == 1:
-        return (2, f"w{random.integers(9)}")
+        return f"(2 w{random.integers(9)})"
     left = int(random.integers(1, size))
-    return (2, generated(left, random), generated(size - left, random))
+    return f"(2 {generated(left, random)} {generated(size - left, random)})"
 
 
 def drawn(variables):
@@ -119,7 +104,7 @@ def drawn(variables):
     return {"params": variables["params"] | {"bias": 0.5 * jax.random.normal(KEY, bias.shape)}}
 
 
-def assert_each_node_is_the_oracles(model, variables, forest, x, number):
+def assert_each_node_is_the_oracles(model, variables, lines, x, number):
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
     hidden, leaves = p["child_kernel"].shape[0] // 2, (x.shape[1] + 1) // 2
     word = dict(zip(("Wi", "Wo", "Wu"), np.split(p["word_kernel"].T, 3), strict=True))
@@ -130,8 +115,8 @@ def assert_each_node_is_the_oracles(model, variables, forest, x, number):
     vectors = {name: p["Embed_0"]["embedding"][at] for name, at in number.items()}
     logits = np.asarray(jax.jit(model.apply)(variables, x))
     assert np.all(np.isfinite(logits))
-    for tree, found in zip(forest, logits, strict=True):
-        at_leaves, inner = oracle.node_logits(tree, weights, vectors)
+    for line, found in zip(lines, logits, strict=True):
+        at_leaves, inner = oracle.node_logits(oracle.parse(line), weights, vectors)
         np.testing.assert_allclose(found[: len(at_leaves)], at_leaves, rtol=0, atol=1e-5)
         if inner:
             np.testing.assert_allclose(found[leaves : leaves + len(inner)], inner, rtol=0, atol=1e-5)
@@ -140,11 +125,11 @@ def assert_each_node_is_the_oracles(model, variables, forest, x, number):
 @pytest.fixture(scope="module")
 def tree_lstm():
     random = np.random.default_rng(3)
-    forest = [generated(size, random) for size in (1, 2, 5, 9, 9)]
-    x, number = encode(forest, 9)
+    lines = [generated(size, random) for size in (1, 2, 5, 9, 9)]
+    x, number = encode(lines, 9)
     options = dict(embedding_size=6, width=5, embedding_init=draw_vectors)
     model = models.build("tree_lstm", 3, vocabulary_size=10, **options)
-    return model, drawn(model.init(KEY, x)), forest, x, number
+    return model, drawn(model.init(KEY, x)), lines, x, number
 
 
 def test_tree_lstm_is_a_recursion_over_the_tree(tree_lstm):
@@ -154,11 +139,10 @@ def test_tree_lstm_is_a_recursion_over_the_tree(tree_lstm):
 def test_tree_lstm_is_a_recursion_over_200_real_trees(real_archive):
     with tarfile.open(real_archive("sst-trees.tar.xz")) as opened:
         text = opened.extractfile("trees/dev.txt").read().decode()
-    forest = [oracle.parse(line) for line in text.splitlines()[:200]]
-    assert words_of(forest[0])[:5] == ["It", "'s", "a", "lovely", "film"]
-    x, number = encode(forest, max(len(words_of(tree)) for tree in forest))
+    lines = text.splitlines()[:200]
+    x, number = encode(lines, max(len(parse_tree(line).words) for line in lines))
     model = models.build("tree_lstm", 2, vocabulary_size=len(number) + 1, embedding_init=draw_vectors)
-    assert_each_node_is_the_oracles(model, drawn(model.init(KEY, x[:1])), forest, x, number)
+    assert_each_node_is_the_oracles(model, drawn(model.init(KEY, x[:1])), lines, x, number)
 
 
 def test_dropout_acts_in_training_and_on_the_classifiers_input_alone(tree_lstm):
@@ -225,27 +209,27 @@ def transformer(request):
     options = dict(vocabulary_size=30, embedding_size=6, width=8, heads=2, depth=2, embedding_init=draw_vectors)
     model = models.build("transformer", 3, **options)
     random = np.random.default_rng(3)
-    forest = [generated(size, random) for size in (1, 2, 5, 9, 9)]
+    lines = [generated(size, random) for size in (1, 2, 5, 9, 9)]
     x, longer = (
-        (documents(23), documents(40)) if request.param == "documents" else (encode(forest, n)[0] for n in (9, 12))
+        (documents(23), documents(40)) if request.param == "documents" else (encode(lines, n)[0] for n in (9, 12))
     )
     variables = jax.tree.map(lambda leaf: leaf + 0.2 * jax.random.normal(KEY, leaf.shape), model.init(KEY, x))
-    return model, variables, x, longer, forest if request.param == "trees" else None
+    return model, variables, x, longer, lines if request.param == "trees" else None
 
 
 def test_the_transformer_is_its_definition_on_each_sentence_alone(transformer):
-    model, variables, x, _, forest = transformer
+    model, variables, x, _, lines = transformer
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
     logits = model.apply(variables, x)
-    if forest is None:
+    if lines is None:
         for row, size in enumerate(LENGTHS):
             if size:
                 states, last = transformed(np.asarray(x)[row, :size], p, 2)
                 np.testing.assert_allclose(logits[row], states.mean(0) @ last["kernel"] + last["bias"], atol=3e-5)
         return
     leaves = (x.shape[1] + 1) // 2
-    for tree, rows, found in zip(forest, np.asarray(x), logits, strict=True):
-        size = len(words_of(tree))
+    for line, rows, found in zip(lines, np.asarray(x), logits, strict=True):
+        size = np.count_nonzero(rows[:leaves, 0])
         states, last = transformed(rows[:size, 0], p, 2)
         phrases = []
 
@@ -256,7 +240,7 @@ def test_the_transformer_is_its_definition_on_each_sentence_alone(transformer):
             phrases.append(states[start:end].mean(0))  # noqa: B023
             return end
 
-        assert visit(tree, 0) == size
+        assert visit(oracle.parse(line), 0) == size
         wanted = np.concatenate([states, np.reshape(phrases, (-1, 8))]) @ last["kernel"] + last["bias"]
         got = np.concatenate([found[:size], found[leaves : leaves + size - 1]])
         np.testing.assert_allclose(got, wanted, atol=3e-5)
@@ -268,10 +252,9 @@ def test_the_transformer_is_its_definition_on_each_sentence_alone(transformer):
 @pytest.fixture(scope="module")
 def padded(gp_cnn, tree_lstm, transformer):
     """Of each network: model, variables, an input, the same with more padding."""
-    forest = tree_lstm[2]
     return {
         "gp_cnn": (*gp_cnn, documents(23), documents(64)),
-        "tree_lstm": (*tree_lstm[:2], tree_lstm[3], encode(forest, 24)[0]),  # a block of slots that is left out
+        "tree_lstm": (*tree_lstm[:2], tree_lstm[3], encode(tree_lstm[2], 24)[0]),
         "transformer": transformer[:4],
     }
 
@@ -299,7 +282,7 @@ def test_padding_counts_for_nothing_and_gradients_are_finite_differences(padded,
 @pytest.mark.parametrize("name", ["gp_cnn", "tree_lstm", "transformer"])
 def test_numbers_that_name_nothing_give_nan(padded, name):
     model, variables, x, _ = padded[name]
-    wrong = [x.at[4, 3].set(30)] if x.ndim == 2 else [x.at[4, 0, 0].set(30), x.at[4, 9, 1].set(17)]
-    for words in wrong:
+    wrong = [x.at[4, 3].set(30)] if x.ndim == 2 else [x.at[4, 0, 0].set(30)]
+    for words in [*wrong, x.at[4, 9, 1].set(17)] if name == "tree_lstm" else wrong:
         found = np.isnan(model.apply(variables, words)).reshape(len(x), -1).any(axis=1)
         np.testing.assert_array_equal(found, np.arange(len(x)) == 4)

@@ -16,7 +16,6 @@ from focalgeo.calibration import search
 from focalgeo.curvature import lanczos
 from focalgeo.evaluation.curvature import add_product, make_batch_loss
 from focalgeo.job import measurement, preparation
-from focalgeo.types import PyTree
 
 HOST, POD, NEWER = "v5e:2x2", "v5e:4x4", "v6e:2x2"
 ONE = "one v5e"  # a single device of HOST
@@ -106,24 +105,24 @@ def training(config: str, fields: Mapping[str, Any], devices: Devices, layout: s
     return programs.training_step(programs.make_training(config_of(config, fields), layout=layout), devices)
 
 
-def _step(name: str, dtype: str, topology: str) -> Case:
+def _step(name, dtype, topology):
     config, fields = (NETWORKS | SLOW)[name]
     make = partial(training, config, {**fields, "model.dtype": dtype})
     return Case(name, "training step", dtype, topology, make)
 
 
-def _sweep(members: int, layout: str, topology: str) -> Case:
+def _sweep(members, layout, topology):
     name = f"{members} members, {layout}" if members > 1 else "1 member"
     make = partial(training, "configs/cifar10_gamma.py", MEMBERS[members], layout=layout)
     return Case(name, "sweep step", "bfloat16", topology, make, members)
 
 
-def _trace(name: str) -> Case:
+def _trace(name):
     make = partial(training, "configs/cifar.py:trace", {"model.name": "resnet20", **TRACES[name]})
     return Case(name, "trace penalty", "float32", HOST, make)
 
 
-def _measurements() -> list[Case]:
+def _measurements():
     small, large = (jobs.load(f"configs/cifar10.py:{words}") for words in ("quick", ""))
     on_one = {
         "search, 5,000 x 10": partial(grid_search, 5_000, 10),
@@ -171,8 +170,10 @@ def whole_measurement(config: Any, devices: Devices, *, what: str) -> Program:
     }[what]
 
     def measured(key, zeros, *rest):
-        point = jax.tree.map(jnp.zeros_like, zeros)
-        return estimate(lambda vector: add_product(point, vector, *rest), zeros, key)
+        def matvec(vector):
+            return add_product(jax.tree.map(jnp.zeros_like, zeros), vector, *rest)
+
+        return estimate(matvec, zeros, key)
 
     params, _, *whole, batch = _product_arguments(config)
     arguments = _laid_out((jax.random.PRNGKey(0), params, *whole), devices)
@@ -191,20 +192,20 @@ def grid_search(examples: int, classes: int, devices: Devices) -> Program:
 
 def bootstrap(examples: int, classes: int, devices: Devices) -> Program:
     """The bootstrap of the ECE by 1,000 resamples, on one device."""
+    key = jax.random.PRNGKey(0)
 
     def resampled(logits, labels):
-        log_probs = jax.nn.log_softmax(logits)
-        return calibration.bootstrap(calibration.ece, log_probs, labels, jax.random.PRNGKey(0), 1000)
+        return calibration.bootstrap(calibration.ece, jax.nn.log_softmax(logits), labels, key, 1000)
 
     return Program(jax.jit(resampled), _examples(examples, classes, devices))
 
 
-def _examples(count: int, classes: int, devices: Devices) -> PyTree:
+def _examples(count, classes, devices):
     """Logits and labels on the first device."""
     return _laid_out((np.zeros((count, classes), np.float32), np.zeros(count, np.int32)), devices[:1])
 
 
-def _product_arguments(config: Any) -> tuple:
+def _product_arguments(config):
     """Those of the first Hessian product of cross-entropy, at parameters that are 0.01."""
     made = programs.make_training(config)
     shapes = preparation.state_shapes(made.prepared, made.members[0])
@@ -214,7 +215,7 @@ def _product_arguments(config: Any) -> tuple:
     return problem.params, problem.params, loss, problem.params, problem.model_state, problem.batches[0]
 
 
-def _laid_out(tree: PyTree, devices: Devices, *, spread: bool = False) -> PyTree:
+def _laid_out(tree, devices, *, spread=False):
     """Shapes with the layout of `parallel.spread`, examples filled up to a multiple of the devices, or `everywhere`."""
     layout = NamedSharding(Mesh(np.asarray(devices), (parallel.AXIS,)), PartitionSpec(*[parallel.AXIS] * spread))
 

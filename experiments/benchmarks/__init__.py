@@ -71,7 +71,7 @@ def search_table(grid_search) -> str:
     return _on(grid_search, markdown(heads, lines))
 
 
-def _on(part: dict[str, Any], table: str) -> str:
+def _on(part, table):
     machine = ", ".join(f"{name} {value}" for name, value in part["machine"].items())
     return f"{machine}\n\n{table}"
 

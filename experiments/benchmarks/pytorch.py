@@ -90,7 +90,7 @@ def network(name: str, params: PyTree) -> Any:
     return nn.Sequential(nn.Flatten(), *layers[:-1])
 
 
-def _conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
+def _conv_norm(inputs, outputs, kernel, stride=1):
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
 
@@ -112,7 +112,7 @@ class Block(nn.Module if torch else object):
         return torch.relu(self.layers(x) + self.shortcut(x))
 
 
-def _resnet(blocks: Sequence[int], widths: Sequence[int], inputs: int, bottleneck: bool) -> Any:
+def _resnet(blocks, widths, inputs, bottleneck):
     """Stages of `blocks[i]` blocks with `widths[i]` channels, every one but the first at half the size of the last."""
     layers = [_conv_norm(3, inputs, 3), nn.ReLU()]
     for stage, (count, width) in enumerate(zip(blocks, widths, strict=True)):
@@ -185,6 +185,6 @@ def training_steps(name: str, params: PyTree, x: Array, y: Array, config: Any) -
     return calls
 
 
-def _examples(x: Any, y: Any) -> tuple[Any, Any]:
+def _examples(x, y):
     """Tensors of examples, channels first but last in memory."""
     return torch.from_numpy(np.array(x)).permute(0, 3, 1, 2), torch.from_numpy(np.array(y)).long()

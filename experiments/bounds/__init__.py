@@ -51,11 +51,10 @@ def ratios(runs, kind: str, gammas: Sequence[float] = GAMMAS) -> dict[float, Int
 def claims(runs, constants: list[dict], finite: list[dict]):
     """Of Definition 3, Theorem 2, Corollaries 1 and 2, and Conjecture 1."""
     told, constants = [], pd.DataFrame(constants)
+    gammas = ", ".join(f"{gamma:g}" for gamma in constants.gamma)
     for name, words in {"gradient": "focal loss", "second derivative": "its gradient"}.items():
         falls = constants[name].diff().dropna().lt(0).all()
-        values, gammas = (
-            ", ".join(map(form.format, constants[of])) for of, form in ((name, "{:.3g}"), ("gamma", "{:g}"))
-        )
+        values = ", ".join(f"{value:.3g}" for value in constants[name])
         words = f"the Lipschitz constant of {words} in the logits falls with γ"
         because = f"{values} at γ = {gammas}; computed, no sample"
         told.append(Claim("K Def. 3", words, SHOWS if falls else NOT, because))
@@ -84,7 +83,7 @@ def claims(runs, constants: list[dict], finite: list[dict]):
     return told
 
 
-def _corollary_1(bounds, finite) -> list[Claim]:
+def _corollary_1(bounds, finite):
     by_gamma = numbers.levels(bounds, "gamma", "bound")
     verdicts = [SHOWS if value.high < 1 else NOT if value.low >= 1 else UNTOLD for value in by_gamma.values()]
     said = numbers.joined(verdicts) if all(value.known for value in by_gamma.values()) else UNTOLD

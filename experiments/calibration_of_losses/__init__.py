@@ -2,14 +2,14 @@
 
 import json
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from experiments import cells as stored
 from experiments import figures, numbers
 from experiments.cells import LOSSES, SAME_ERROR, TASKS
-from experiments.numbers import Interval, Number, column, paired, shown
+from experiments.numbers import Number, column, paired, shown
 from experiments.question import HERE, Question
 
 PAPERS = json.loads((HERE / "calibration_of_losses" / "papers.json").read_text(encoding="utf-8"))
@@ -41,9 +41,7 @@ QUANTITIES = {
     "nll after T": Quantity("NLL after T by ECE, 1/100 nat", BY_ECE, "nll"),
     "nll after T by nll": Quantity("NLL after T by NLL, 1/100 nat", "temperature_scaling/nll", "nll"),
     "ece after T by nll": Quantity("ECE after T by NLL, %", "temperature_scaling/nll", "ece"),
-    "T by nll": Quantity("T by NLL", "temperature_scaling/nll", "temperature", 1.0),
     "brier": Quantity("Brier, 1/100", PLAIN, "brier"),
-    "brier after T": Quantity("Brier after T by ECE, 1/100", BY_ECE, "brier"),
     "s99": Quantity("S99, %", PLAIN, "high_confidence"),
     "s99 accuracy": Quantity("accuracy in S99, %", PLAIN, "high_confidence_accuracy"),
     "s99 after T": Quantity("S99 after T by ECE, %", BY_ECE, "high_confidence"),
@@ -113,11 +111,6 @@ def tasks(cells, split: str = "test") -> dict[str, pd.DataFrame]:
     return dict(list(runs.groupby("task", sort=False)))
 
 
-def by_loss(runs) -> dict[str, pd.DataFrame]:
-    """Title of a loss -> its runs."""
-    return {LOSSES[loss]: own for loss, own in runs.groupby("loss", sort=False)}
-
-
 def claims(cells):
     """Each statement for each data set and loss."""
     told = []
@@ -142,7 +135,7 @@ def paper_table(cells, name: str):
     (title, losses, quantities), rows, ours = PAPER_TABLES[name], [], tasks(cells)
     for task in TASKS:
         if task in ours:
-            runs = by_loss(ours[task])
+            runs = stored.by_loss(ours[task])
             rows.append(
                 [
                     TASKS[task].title,
@@ -162,20 +155,19 @@ def of_tasks(cells):
     """The tables of each data set, and the paper's: losses by quantities, and each loss less cross-entropy."""
     found = {name: paper_table(cells, name) for name in PAPER_TABLES}
     for task, runs in tasks(cells).items():
-        losses = by_loss(runs)
+        losses = stored.by_loss(runs)
         for title, names in ((task, SHORT), (f"{task} more", LONG)):
             columns = {TITLES[name]: MEANS[TITLES[name]] for name in names}
             found[title] = numbers.table(["loss"], losses, {"seeds": len} | columns)
-        base = losses.pop(LOSSES["ce"])
-        changes = numbers.changes({name: Number(TITLES[name]) for name in SHORT}, base)
-        found[f"{task} differences"] = numbers.table(["less CE"], losses, changes)
+        short = {name: Number(TITLES[name]) for name in SHORT}
+        found[f"{task} differences"] = numbers.changes_table(["less CE"], losses, short)
     return found
 
 
 def ranks(cells):
     """The rank correlation of the losses here and in the paper (means over its networks), where cells match."""
 
-    def correlation(task: str, name: str) -> Interval:
+    def correlation(task, name):
         theirs = pd.DataFrame(PAPERS[name][task]).dropna().mean(axis=1).rename("theirs")
         both = ours[task].groupby("loss", sort=False)[[name]].mean().join(theirs, how="inner")
         return numbers.rank_correlation(both[name], both.theirs)
@@ -208,21 +200,9 @@ def choice(cells):
 # ---- what results.json holds, and the figure
 
 
-def means(cells) -> dict[str, Any]:
-    """Means over seeds by data set, loss and quantity."""
-    return {
-        task: {
-            loss: {name: numbers.cut(numbers.level(own, name), Number(TITLES[name])) for name in QUANTITIES}
-            for loss, own in runs.groupby("loss", sort=False)
-        }
-        for task, runs in tasks(cells).items()
-    }
-
-
-def brief(cells) -> list[dict[str, Any]]:
+def brief(cells) -> pd.DataFrame:
     """The runs with the quantities that they have."""
-    runs = pd.concat(tasks(cells).values()).drop(columns="error")
-    return [run.dropna().to_dict() for _, run in runs.iterrows()]
+    return pd.concat(tasks(cells).values()).drop(columns="error")
 
 
 def ece(cells):
@@ -249,7 +229,7 @@ QUESTION = Question(
     tables={"ranks": ranks, "choice": choice},
     texts=of_tasks,
     figures={"ece": ece},
-    numbers={"means": means, "runs": brief},
+    numbers={"runs": brief},
     read=lambda flags: {"cells": stored.compared(*TASKS, scale=flags.scale)},
     before="python -m experiments.cells; ",
     cores="one core for their training",

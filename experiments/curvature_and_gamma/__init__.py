@@ -1,6 +1,7 @@
 """Does focal loss flatten the loss surface, which surface, and is the flatter network better calibrated?"""
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -79,9 +80,8 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 def by_network(runs) -> dict[str, pd.DataFrame]:
     """Network -> its runs, with the numbers of their own loss, and each trace by other random vectors too."""
     runs = numbers.with_own(runs)
-    for name in [name for name in runs if ", gauss_newton " in name]:
-        where = name.partition(", gauss_newton ")[2]
-        runs[f"trace by parts {where}"] = runs[name] + runs[f"trace, residual {where}"]
+    for of in ("CE val", "own val"):
+        runs[f"trace by parts {of}"] = runs[f"trace, gauss_newton {of}"] + runs[f"trace, residual {of}"]
     return {network: own for network in NETWORKS if len(own := rows_where(runs, network=network))}
 
 
@@ -110,8 +110,8 @@ def claims(runs):
             told.append(numbers.told("K Fig. 2", f"{title}: {words}", along(own, name), what=what))
         for trace in TRACES:
             best = inner_minimum(own, trace)
-            because = f"{_parabola(best)}; least ECE inside in {best.inside} of {best.groups} seeds"
-            told.append(_minimum(title, trace, best, because))
+            least = f"least ECE inside in {best.inside} of {best.groups} seeds"
+            told.append(_minimum(title, trace, best, least))
     return told + (_of_all(every) if len(every) > 1 else [])
 
 
@@ -122,15 +122,18 @@ def _of_all(runs: dict[str, pd.DataFrame]) -> list[Claim]:
         verdicts = {NETWORKS[network][0]: numbers.verdict(along(own, name)) for network, own in runs.items()}
         claim = f"every network on CIFAR-10: {words}"
         told.append(Claim("K Fig. 2", claim, numbers.joined(verdicts.values()), numbers.by_verdict(verdicts)))
-    for trace in TRACES:
-        best = shared_minimum(runs, trace, within=True)
-        least = f"least mean ECE inside for {best.inside} of {best.groups} networks"
-        because = f"{_parabola(best)}; inner minimum in {100 * best.share:.3g}% of resamples; {least}"
-        told.append(_minimum("CIFAR-10, within networks", trace, best, because))
-        best = shared_minimum(runs, trace, within=False)
-        least = f"least mean ECE {'inside' if best.inside else 'at an end'}"
-        because = f"{_parabola(best)}; inner minimum in {100 * best.share:.3g}% of resamples; {least}"
-        told.append(_minimum("CIFAR-10, over networks and γ together", trace, best, because))
+    for trace, within in product(TRACES, (True, False)):
+        best = shared_minimum(runs, trace, within=within)
+        least = (
+            f"inside for {best.inside} of {best.groups} networks"
+            if within
+            else "inside"
+            if best.inside
+            else "at an end"
+        )
+        because = f"inner minimum in {100 * best.share:.3g}% of resamples; least mean ECE {least}"
+        title = f"CIFAR-10, {'within networks' if within else 'over networks and γ together'}"
+        told.append(_minimum(title, trace, best, because))
     for trace, words in TRACES.items():
         means = pd.concat([own.groupby("gamma")[[trace, "ece"]].mean() for own in runs.values()])
         ranks = numbers.rank_correlation(means[trace], means.ece)
@@ -140,13 +143,10 @@ def _of_all(runs: dict[str, pd.DataFrame]) -> list[Claim]:
 
 
 def _minimum(title: str, trace: str, best: Minimum, because: str) -> Claim:
-    claim = f"{title}: ECE has a minimum inside the range of the trace ({TRACES[trace]})"
-    return Claim("K Fig. 3", claim, best.verdict, because)
-
-
-def _parabola(best: Minimum) -> str:
     where = f"vertex {shown(best.vertex)} of the range" if shown(best.vertex) else "no vertex is a minimum"
-    return f"coefficient {shown(best.curvature, scale=100)} points of ECE, {where}"
+    parabola = f"coefficient {shown(best.curvature, scale=100)} points of ECE, {where}"
+    claim = f"{title}: ECE has a minimum inside the range of the trace ({TRACES[trace]})"
+    return Claim("K Fig. 3", claim, best.verdict, f"{parabola}; {because}")
 
 
 # ---- tables

@@ -60,12 +60,10 @@ def shared_minimum(runs: Mapping[str, pd.DataFrame], trace: str, *, within: bool
     if len(full) < 2 or min(map(len, full)) < 2:
         return Minimum(UNKNOWN, UNKNOWN, sum(least), len(least), UNTOLD)
     rng = np.random.default_rng(0)
-    drawn = np.array(
-        [
-            fit([seeds[rng.integers(0, len(seeds), len(seeds))].reshape(-1, 2) for seeds in full], within=within)
-            for _ in range(RESAMPLES)
-        ]
-    )
+    drawn = np.empty((RESAMPLES, 2))
+    for place in range(RESAMPLES):
+        groups = [seeds[rng.integers(0, len(seeds), len(seeds))].reshape(-1, 2) for seeds in full]
+        drawn[place] = fit(groups, within=within)
     share = float(np.mean((drawn[:, 0] > 0) & (drawn[:, 1] > 0) & (drawn[:, 1] < 1)))
     verdict = NOT if share <= 0.025 else SHOWS if share >= 0.975 and 2 * sum(least) > len(least) else UNTOLD
     whole = fit([seeds.reshape(-1, 2) for seeds in full], within=within)
@@ -87,17 +85,14 @@ def points(runs, trace: str, log: bool) -> np.ndarray:
 
 def fit(groups: list[np.ndarray], *, within: bool) -> tuple[float, float]:
     """The pair c, -b / 2c of ECE = a + b u + c u^2, groups of [points, 2] with one a and one range each or together."""
-    stacked = np.concatenate(groups)
-    u = np.concatenate([scaled(own[:, 0]) for own in groups]) if within else scaled(stacked[:, 0])
-    group = np.repeat(np.arange(len(groups)), [len(own) for own in groups])
-    constants = np.eye(len(groups))[group] if within else np.ones((len(u), 1))
-    c, b, *_ = np.linalg.lstsq(np.column_stack([u * u, u, constants]), stacked[:, 1])[0]
+    tables = []
+    for own in groups if within else [np.concatenate(groups)]:
+        u = (own[:, 0] - own[:, 0].min()) / np.ptp(own[:, 0])
+        table = np.column_stack([u * u, u, own[:, 1]])
+        tables.append(table - table.mean(0))  # which takes the constant out
+    table = np.concatenate(tables)
+    c, b = np.linalg.lstsq(table[:, :2], table[:, 2])[0]
     return float(c), float(-b / (2 * c))
-
-
-def scaled(values: np.ndarray) -> np.ndarray:
-    """To 0..1."""
-    return (values - values.min()) / max(float(np.ptp(values)), 1e-12)
 
 
 def least_inside(own: np.ndarray) -> bool:

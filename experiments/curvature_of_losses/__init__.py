@@ -60,7 +60,6 @@ MEASURED = {
     "nll after T": Number("NLL after T, nats"),
     "temperature": OUTPUTS["temperature"],
 }
-MARKERS = "osD^v<>PXph*dH"
 
 
 def p_y(run: dict, rows: list, workdir: Path) -> dict[str, float]:
@@ -95,7 +94,7 @@ def within(runs, *names: str) -> Interval:
     table = pd.concat(ways, axis=1, join="inner").sort_index().to_numpy()
     table = (table - table.mean(0)).reshape(len(table), len(ways), len(names))
 
-    def statistic(seeds: np.ndarray) -> np.ndarray:
+    def statistic(seeds):
         return numbers.partial_rank_correlation(table[seeds].reshape(*seeds.shape[:-1], -1, len(names)))
 
     return numbers.bootstrapped(len(table), statistic)
@@ -123,12 +122,6 @@ def correlations_table(runs, correlation: Callable):
     return numbers.markdown(["curvature", *(f"{title}{end}" for title in titles for end in ("", ", held fixed"))], rows)
 
 
-def changes_table(runs):
-    """Each curvature less cross-entropy's, in % of it: geometric means of ratios, paired by seed."""
-    base, *others = groups(runs).items()
-    return numbers.table(["trained with"], dict(others), numbers.ratios(CURVATURE, base[1]))
-
-
 def outputs_table(runs):
     """Accuracy and calibration by way of training, with the paired difference of ECE to cross-entropy."""
     ways = groups(runs)
@@ -145,8 +138,8 @@ def trace_and_ece(runs):
     }
     figure, axes = figures.panels(1, 2, 9.4, 4.6, sharey=True)
     for axis, (name, label) in zip(axes[0], names.items(), strict=True):
-        for colour, marker, (title, own) in zip(figures.shades(len(WAYS)), MARKERS, groups(runs).items(), strict=False):
-            look = {"color": colour, "marker": marker}
+        for place, (title, own) in enumerate(groups(runs).items()):
+            look = figures.look(place)
             axis.scatter(own[name], 100 * own.ece, s=8, alpha=0.25, linewidths=0, **look)
             axis.scatter(own[name].mean(), 100 * own.ece.mean(), s=46, edgecolor="white", label=title, **look)
         figures.logarithmic(axis, "x", "y")
@@ -164,7 +157,7 @@ QUESTION = Question(
         "between": lambda runs: correlations_table(runs, between),
         "within": lambda runs: correlations_table(runs, within),
         "curvature": lambda runs: numbers.means_table(["trained with"], groups(runs), CURVATURE, "seeds"),
-        "changes": changes_table,
+        "changes": lambda runs: numbers.changes_table(["trained with"], groups(runs), CURVATURE, numbers.ratios),
         "outputs": outputs_table,
     },
     figures={"trace_and_ece": trace_and_ece},

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from experiments import cells as stored
 from experiments import figures, jobs, numbers
 from experiments.cells import DIAGNOSED, LOSSES, SAME_ERROR
-from experiments.numbers import Claim, Number, rows_where
+from experiments.numbers import Number, rows_where
 from experiments.question import Flags, Parts, Question
 from focalgeo import job
 from focalgeo.job.preparation import prepare
@@ -178,11 +179,6 @@ def s99_of(cells) -> pd.DataFrame:
     return cells[["loss", "seed", "record"]].assign(error=error, **found)
 
 
-def by_loss(runs) -> dict[str, pd.DataFrame]:
-    """Title of a loss -> its runs."""
-    return {LOSSES[loss]: own for loss, own in runs.groupby("loss", sort=False)}
-
-
 def network(runs) -> str:
     """The network of the runs, by the words of their config."""
     return "small ResNet" if "small" in runs.record.iloc[0]["config"] else "ResNet-50"
@@ -193,24 +189,22 @@ def network(runs) -> str:
 
 def claims(runs, cells):
     """Every statement with its verdict; those of several losses one by one."""
-    own, every, told = measured(runs), s99_of(cells), []
-
-    def beside(table: pd.DataFrame, loss: str, source: str, words: str, name: str, lower: bool) -> Claim:
-        less = numbers.change(rows_where(table, loss=loss), rows_where(table, loss="ce"), name)
-        margin = SAME_ERROR if name == "error" else 0.0
-        return numbers.told(source, f"{LOSSES[loss]} beside CE: {words}", less, falls=lower, margin=margin)
-
+    own, told = measured(runs), []
     for source, words, name, falls in LATE:
         what = "change of the share in %" if name == "train, surest bin" else "change"
         late = numbers.level(own, f"{name}, late", loss="ce")
         told.append(numbers.told(source, f"CE, late in training: {words}", late, what=what, falls=falls))
-    told += [beside(own, loss, *statement) for statement in BESIDE for loss in THRESHOLDS]
-    return told + [beside(every, "flsd53", *statement) for statement in SURER]
+    for table, losses, statements in ((own, THRESHOLDS, BESIDE), (s99_of(cells), ("flsd53",), SURER)):
+        for (source, words, name, falls), loss in product(statements, losses):
+            less = numbers.change(rows_where(table, loss=loss), rows_where(table, loss="ce"), name)
+            how = {"falls": falls, "margin": SAME_ERROR if name == "error" else 0.0}
+            told.append(numbers.told(source, f"{LOSSES[loss]} beside CE: {words}", less, **how))
+    return told
 
 
 def s99(cells):
     """Table 6: all losses that have runs, and the paper's two networks for its three."""
-    groups = {(f"{network(cells)}, here", title): own for title, own in by_loss(s99_of(cells)).items()}
+    groups = {(f"{network(cells)}, here", title): own for title, own in stored.by_loss(s99_of(cells)).items()}
     ours = numbers.table(["network", "loss"], groups, numbers.means({title: Number(title) for title in S99}))
     return ours + "".join(
         f"| {name}, Mukhoti et al. | {LOSSES[loss]} | {' | '.join(f'{number:g}' for number in row)} |\n"
@@ -221,7 +215,7 @@ def s99(cells):
 
 def end(runs):
     """Means over seeds at the last epoch, one row a quantity."""
-    losses = by_loss(measured(runs))
+    losses = stored.by_loss(measured(runs))
     rows = [[title, *map(cell, losses.values())] for title, cell in numbers.means(END).items()]
     return numbers.markdown(["at the last epoch", *(f"{loss}, n = {len(own)}" for loss, own in losses.items())], rows)
 
@@ -237,10 +231,10 @@ def all_curves(runs) -> dict[str, Any]:
     }
 
 
-def brief(runs) -> list[dict[str, Any]]:
+def brief(runs) -> pd.DataFrame:
     """The numbers of each run at its end."""
     table = measured(runs)
-    return [run.dropna().to_dict() for _, run in table[[*table.columns[: 4 + len(S99)], *END]].iterrows()]
+    return table[[*table.columns[: 4 + len(S99)], *END]]
 
 
 # ---- figures
@@ -263,7 +257,7 @@ def curves(runs, names: Sequence[Sequence[str]]):
     """A panel for each curve: means over seeds with intervals. Error and ECE in %, NLL and entropy in nats."""
     rows, columns = np.shape(names)
     figure, axes = figures.panels(rows, columns, 3.2 * columns, 2.8 * rows, sharex=True)
-    losses = by_loss(by_epoch(runs))
+    losses = stored.by_loss(by_epoch(runs))
     for axis, name in zip(axes.flat, np.ravel(names), strict=True):
         figures.lines(axis, {loss: numbers.levels(own, "epoch", name) for loss, own in losses.items()})
         axis.set(title=name.replace("_", " "), xlabel="epoch")
@@ -337,8 +331,7 @@ def images(runs, split: Split | None = None) -> Figure | None:
     for row, wanted in zip(axes, (right.all(axis=1), ~right.any(axis=1)), strict=True):
         for axis, place in zip(row, label[wanted].drop_duplicates().index, strict=False):
             lines = [
-                f"{LOSSES[loss]}: {CLASSES[own.predicted[place]]} {100 * own.confidence[place]:.1f} → "
-                f"{100 * own.after[place]:.1f}%"
+                f"{LOSSES[loss]}: {CLASSES[own.predicted[place]]} {own.confidence[place]:.1%} → {own.after[place]:.1%}"
                 for loss, own in both.items()
             ]
             axis.imshow(split.x[index[place]], interpolation="nearest")
@@ -354,7 +347,7 @@ QUESTION = Question(
     tables={
         "end of training": end,
         "s99": s99,
-        "images": lambda runs: numbers.table(["loss"], by_loss(measured(runs)), numbers.means(WRONG)),
+        "images": lambda runs: numbers.table(["loss"], stored.by_loss(measured(runs)), numbers.means(WRONG)),
     },
     figures={
         "by_outcome": partial(curves, names=BY_OUTCOME),

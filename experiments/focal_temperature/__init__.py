@@ -161,7 +161,7 @@ def table_1(cells, others):
     return numbers.markdown([*heads, "gain, %", "T by AdaECE", "gamma, T by AdaECE"], rows)
 
 
-def _of_paper(plain: dict[str, float], focal: dict[str, float]) -> list[str]:
+def _of_paper(plain, focal):
     cells = [f"{plain['accuracy']:g}"]
     for name, scale in (("nll", 100), ("ece", 1)):
         lower = 100 * (plain[name] - focal[name]) / plain[name]
@@ -209,17 +209,15 @@ def methods_table(cells, others):
 
 def temperatures_figure(cells, others):
     """Fig. 8: the best T against gamma_ev, for each training loss and file; a panel for each data set."""
-    runs = together(cells, others)
-    losses = list(dict.fromkeys([*filter(set(runs.loss).__contains__, LOSSES), *runs.loss]))
-    tasks = dict(iter(runs.groupby("task", sort=False)))
+    tasks = dict(iter(together(cells, others).groupby("task", sort=False)))
+    names = LOSSES | dict(zip(others.loss, others.loss, strict=True))
     figure, axes = figures.panels(1, len(tasks), 4.1 * len(tasks) + 0.4, 4.2)
-    for axis, (task, of_task) in zip(axes[0], tasks.items(), strict=True):
-        for loss, own in of_task.groupby("loss", sort=False):
-            best = pd.Series(np.mean([*own["val ece"]], axis=0), GAMMAS)[:1.0]
-            look = figures.look(losses.index(loss)) | {"label": LOSSES.get(loss, loss)}
-            axis.plot(best, linewidth=1.2, markersize=4, **look)
-        title = "others' outputs, CIFAR-100" if task == OTHERS else TASKS[task].title
-        axis.set(title=title, xlabel="γ_ev")
+    for axis, (task, runs) in zip(axes[0], tasks.items(), strict=True):
+        for loss, own in runs.groupby("loss", sort=False):
+            best = pd.Series(np.mean([*own["val ece"]], axis=0), GAMMAS).loc[:1.0]
+            look = figures.look(list(names).index(loss)) | {"linewidth": 1.2, "markersize": 4}
+            axis.plot(best, label=names[loss], **look)
+        axis.set(title="others' outputs, CIFAR-100" if task == OTHERS else TASKS[task].title, xlabel="γ_ev")
     axes[0, 0].set_ylabel("best T on val by ECE")
     figures.legend(figure, columns=7)
     return figure

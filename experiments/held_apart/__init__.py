@@ -91,7 +91,7 @@ def claims(runs):
     return told
 
 
-def _more(title: str, factor: str, parts: dict[str, dict[str, np.ndarray]]) -> Claim:
+def _more(title, factor, parts):
     """Whether gamma's spread is larger; told only where all levels and those without extreme ones agree."""
     less = {words: interval(spread["gamma"] - spread[factor]) for words, spread in parts.items()}
     verdicts = {numbers.verdict(difference, falls=False) for difference in less.values()}
@@ -102,7 +102,7 @@ def _more(title: str, factor: str, parts: dict[str, dict[str, np.ndarray]]) -> C
     return Claim("focalgeo", claim, verdicts.pop() if len(verdicts) == 1 else UNTOLD, because)
 
 
-def _everywhere(title: str, found: np.ndarray) -> Claim:
+def _everywhere(title, found):
     verdicts = [numbers.verdict(interval(column)) for column in found.reshape(len(found), -1).T]
     falls, rises, untold = (verdicts.count(said) for said in (SHOWS, NOT, UNTOLD))
     because = f"of {len(verdicts)} settings it falls in {falls}, rises in {rises}, and is not told in {untold}"
@@ -146,14 +146,13 @@ def lambda_max(runs):
         means = np.exp(table_of(runs, name).mean(0))  # [gammas, rates, batches, optimisers]
         for place, (axis, (optimiser, rates)) in enumerate(zip(row, RATES.items(), strict=True)):
             for rate, batch in product(range(3), range(3)):
-                look = figures.look((0, 2, 1)[rate]) | {"marker": "os^"[rate], "linestyle": figures.STYLES[batch]}
+                look = figures.look(rate) | {"linestyle": figures.STYLES[batch], "markersize": 4, "linewidth": 1.2}
                 label = f"rate {RATE_WORDS[rate]}, batch {LEVELS['batch'][batch]}"
-                axis.plot(LEVELS["gamma"], means[:, rate, batch, place], markersize=4, lw=1.2, label=label, **look)
-            axes[0, place].set_title(f"{optimiser}, rates {', '.join(f'{rate:g}' for rate in rates)}", fontsize=10)
-            axes[1, place].set_xlabel("γ of the training loss")
+                axis.plot(LEVELS["gamma"], means[:, rate, batch, place], label=label, **look)
+            axis.set(title=f"{optimiser}, rates {', '.join(map(str, rates))}", xlabel="γ of the training loss")
             figures.logarithmic(axis, "y")
         row[0].set_ylabel(words)
-    figures.legend(figure, "right center", 1, f"n = {len(table_of(runs, name))} seeds")
+    figures.legend(figure, "right center", 1, f"n = {runs.seed.nunique()} seeds")
     return figure
 
 

@@ -1,6 +1,6 @@
 """Surfaces whose Hessian is known in closed form: which estimator of its curvature to take, and when its error lies."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -64,24 +64,22 @@ def measure(surface: Surface, draws: int) -> list[dict[str, Any]]:
 
     rows, errors = [], {}
 
-    def add(name, estimate, products, truth, scale, **more):
+    def add(name, estimate, products, truth, scale):
         found = _of_keys(estimate, keys)
+        error = errors[name, products] = (found.value - truth) / scale
         away = np.maximum(found.low - truth, truth - found.high) <= ROUNDING * scale  # as near as float32 tells apart
-        errors[name, products] = found.value - truth
-        row = {"error": _rms(found.value - truth) / scale, "claimed": _rms(found.stderr) / scale}
-        row["held"] = list(interval(away.reshape(draws, -1).mean(1)).clipped(0, 1))
+        held = interval(away.reshape(draws, -1).mean(1)).clipped(0, 1)
+        row = {"error": _rms(error), "claimed": _rms(found.stderr) / scale, "held": list(held)}
         if name in ("hutch++", "xtrace"):
-            less = np.abs(errors[name, products]) - np.abs(errors["hutchinson", products])
-            row["more"] = list(interval(less / scale))
-        rows.append({"estimator": name, "products": products, **row, **more})
+            row["more"] = list(interval(np.abs(error) - np.abs(errors["hutchinson", products])))
+        rows.append({"estimator": name, "products": products, **row})
 
     for cost in PRODUCTS:
         for name in TRACES:
             add(name, partial(curvature.trace, *of, num_probes=cost, method=name), cost, eigenvalues.sum(), spread)
         add("diagonal", partial(curvature.diagonal, *of, num_probes=cost), cost, diagonal, _rms(diagonal))
     for probes, steps in DENSITY:
-        more = {"probes": probes, "steps": steps}
-        add("density", partial(distribution, **more), probes * steps, below, 1.0, **more)
+        add("density", partial(distribution, probes=probes, steps=steps), probes * steps, below, 1.0)
     for cost in SEARCHES:
         search = partial(curvature.lambda_max, *of, max_products=cost, tolerance=TOLERANCE)
         rows.append(search_row(_of_keys(search, keys), cost, eigenvalues[-1], np.abs(eigenvalues).max()))
@@ -107,13 +105,13 @@ def search_row(found: Any, products: int, truth: float, scale: float) -> dict[st
     }
 
 
-def _of_keys(estimate: Callable, keys: jax.Array) -> Any:
+def _of_keys(estimate, keys):
     """The estimates of all keys, in float64."""
     found = jax.jit(lambda keys: jax.lax.map(estimate, keys, batch_size=50))(keys)
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
 
 
-def _rms(values: np.ndarray) -> float:
+def _rms(values):
     return float(np.sqrt(np.mean(np.square(values))))
 
 
@@ -134,7 +132,7 @@ def claims(rows) -> list[Claim]:
     return told + [_nearer(rows, name) for name in list(TRACES)[1:]]
 
 
-def _holds(rows: pd.DataFrame, name: str, words: str, fails: str) -> Claim:
+def _holds(rows, name, words, fails):
     rows = rows_where(rows, estimator=name)
     verdicts = [inside(Interval(*held), LEAST, 1.0) for held in rows.held]
     worst = rows.loc[rows.held.str[0].idxmin()]
@@ -142,7 +140,7 @@ def _holds(rows: pd.DataFrame, name: str, words: str, fails: str) -> Claim:
     return Claim("focalgeo", words, joined(verdicts), because + fails.format(verdicts.count(NOT), len(verdicts)))
 
 
-def _converged(rows: pd.DataFrame) -> Claim:
+def _converged(rows):
     """Of the searches with most products, surface by surface."""
     rows = rows_where(rows, estimator="lambda_max", products=SEARCHES[-1])
     rows = rows.assign(ended=(rows.converged * rows.draws).round().astype(int))
@@ -155,14 +153,14 @@ def _converged(rows: pd.DataFrame) -> Claim:
     return Claim("focalgeo", words, joined(verdicts), because)
 
 
-def _nearer(rows: pd.DataFrame, name: str) -> Claim:
+def _nearer(rows, name):
     rows = rows_where(rows, estimator=name, products=COST)
     verdicts = {TITLES[row.surface]: verdict(Interval(*row.more)) for row in rows.itertuples()}
     words = f"{TRACES[name]} is nearer to the trace than Hutchinson with {COST} products, on every surface"
     return Claim("focalgeo", words, joined(verdicts.values()), by_verdict(verdicts))
 
 
-def _table(rows: list[dict], columns: Sequence[tuple[str, str, int, Callable[[pd.Series], str]]]) -> str:
+def _table(rows, columns):
     """A line for each surface; a column has a head, an estimator, its products, and what is said of their row."""
     lines = []
     for name, own in pd.DataFrame(rows).groupby("surface", sort=False):
@@ -171,7 +169,7 @@ def _table(rows: list[dict], columns: Sequence[tuple[str, str, int, Callable[[pd
     return markdown(["surface", *(head for head, *_ in columns)], lines)
 
 
-def _error(row: pd.Series) -> str:
+def _error(row):
     return f"{plain(100 * row.error, 2)} ({plain(100 * row.claimed, 2)})"
 
 

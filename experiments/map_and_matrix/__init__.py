@@ -144,7 +144,7 @@ def claims(runs, cells):
     return told
 
 
-def _adds_up(name: str, own: Set) -> Claim:
+def _adds_up(name, own):
     """Shows where the interaction is at most a quarter of the summed gains in size, not where it is more; 95% each."""
     claim = f"{name}: the gains of γ and of class-wise scaling add up, to a quarter of their sum"
     each = [own.gains[method].nll for method in SCALED]

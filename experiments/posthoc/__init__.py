@@ -1,7 +1,7 @@
 """Which post-hoc method, how often is the choice right, and how do other libraries do: on halves of predictions."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -102,17 +102,17 @@ def choice_table(choice) -> str:
     for network, runs in choice.groupby("network", sort=False):
         said = ", ".join(f"{title(name)} {count}" for name, count in Counter(runs.chosen).items())
         for against in ("uncalibrated", PLAIN):
-            compared = [row[against] for row in runs.against if against in row]
-            less_nll = [1000 * row["nll"][0] for row in compared] + [0.0] * (len(runs) - len(compared))
-            signs = {"nll": 1, "brier": 1, "ece": 1, "accuracy": -1}
-            beyond = [_beyond(sign * np.array([row[score] for row in compared])) for score, sign in signs.items()]
+            compared = pd.DataFrame([row[against] for row in runs.against if against in row], columns=list(SCORES))
+            less_nll = 1000 * compared.nll.str[0].reindex(range(len(runs)), fill_value=0.0)
             others = f"{len(compared)} of {len(runs)}", _cell(resampled_interval(less_nll))
+            beyond = [_beyond(compared[score]) for score in ("nll", "brier", "ece")]
+            beyond.append(_beyond(compared.accuracy, better=1))
             lines.append([TITLES[network], said, title(against), *others, *beyond])
     heads = ("network", "recommended, splits", "against", "another than it", SCORES["nll"][1])
     return markdown((*heads, "NLL worse / better", "Brier", "ECE", "accuracy"), lines)
 
 
-def _simulated(simulation: list[dict], heads: Sequence[str], cells: Callable[[dict, str], list[str]]) -> str:
+def _simulated(simulation, heads, cells):
     """A line for each cell. cells: of a cell and its right method."""
     lines = []
     for cell in simulation:
@@ -152,7 +152,7 @@ def criterion_table(criterion) -> str:
         if (method, by) != (PLAIN, "nll"):
             plain = rows_where(criterion, network=network, method=PLAIN, criterion="nll")
             cells = [_less(runs, plain, score) for score in scores]
-            said = f"{_beyond(np.array([*runs.nll_difference]))} of {len(runs)}"
+            said = f"{_beyond(runs.nll_difference)} of {len(runs)}"
             lines.append([TITLES[network], title(method), by.upper(), *cells, said])
     heads = [SCORES[score][1] for score in scores]
     return markdown(["network", "method", "fitted by", *heads, "NLL worse / better"], lines)
@@ -175,24 +175,24 @@ def peers_table(methods, peers) -> str:
     return markdown((*heads, "labels given 0", "processor s", "here"), lines)
 
 
-def _less(one: pd.DataFrame, other: pd.DataFrame, score: str) -> str:
+def _less(one, other, score):
     return _cell(less(one, other, score, SCORES[score][0]))
 
 
-def _cell(value: Interval) -> str:
+def _cell(value):
     if value.low == value.high == 0:
         return "0"
     mean, low, high = ("0.0" if abs(number) < 0.05 else f"{number:+.1f}" for number in value)
     return f"{mean} ({low} to {high})"
 
 
-def _beyond(intervals: np.ndarray) -> str:
-    """How many of the differences [splits, 3] lie above 0 / below."""
-    ends = intervals.reshape(-1, 3)[:, 1:]
-    return f"{(ends > 0).all(1).sum()} / {(ends < 0).all(1).sum()}"
+def _beyond(intervals, better=-1):
+    """How many of the differences lie on the worse side of 0 / on the better."""
+    signs = [np.sign(low) if low * high > 0 else 0 for _, low, high in intervals]
+    return f"{signs.count(-better)} / {signs.count(better)}"
 
 
-def _seconds(runs: pd.DataFrame) -> str:
+def _seconds(runs):
     return f"{runs.processor_seconds.median():.2g}"
 
 
@@ -203,10 +203,9 @@ def forest(methods, peers):
     labels |= {name: f"{PEERS[name].package}: {PEERS[name].title}" for name in peers.method.unique()}
     figure, axes = figures.panels(1, len(networks), 3.2 + 2.6 * len(networks), 0.8 + 0.22 * len(labels), sharey=True)
     for axis, (network, runs) in zip(axes[0], networks, strict=True):
-        for names, colour in ((set(METHODS) | {measured.JOINT}, figures.BLUE), (PEERS, figures.RED)):
-            places = {-place: name for place, name in enumerate(labels) if name in names}
-            values = [less(runs[name], runs[PLAIN], "nll", 1000) for name in places.values()]
-            figures.intervals(axis, places, values, along="x", color=colour, marker="o", linestyle="")
+        for place, name in enumerate(labels):
+            value, colour = less(runs[name], runs[PLAIN], "nll", 1000), figures.RED if name in PEERS else figures.BLUE
+            figures.intervals(axis, [-place], [value], along="x", color=colour, marker="o")
         axis.axvline(0, color="0.5", linewidth=1)
         axis.set_xscale("symlog", linthresh=30, linscale=2)
         axis.set_xticks((-20, 0, 20, 300), ("-20", "0", "20", "300"))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from scipy.special import log_softmax
@@ -20,7 +21,7 @@ from scipy.special import log_softmax
 from experiments import timing
 from experiments.posthoc import peers
 from focalgeo import calibration
-from focalgeo.calibration import variants
+from focalgeo.calibration import newton
 from focalgeo.data.logits_files import Keys, read_outputs
 
 MOST_EXAMPLES = 10_000  # of each network, so that the halves of all are of one size
@@ -89,7 +90,24 @@ def scores(log_probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 def method_names() -> list[str]:
     """The methods that can be fitted without knowing how a network was trained, plainest first, and the joint fit."""
-    return [*calibration.usable(calibration.METHODS, {}), JOINT]
+    return [*calibration.usable(calibration.METHODS, {}, 100), JOINT]
+
+
+@jax.jit
+def fitted_jointly(logits: jax.Array, labels: jax.Array, first: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """All numbers of focal vector scaling together, by the NLL and the ridge of its second stage, from `first` on."""
+    start = {"scales": first["scales"] - 1, "biases": first["biases"]}
+    ridge = jax.tree.map(lambda leaf: jnp.full_like(leaf, logits.shape[1] / len(labels)), start)
+    start["focal"] = jnp.stack([first["gamma"], jnp.log(first["temperature"])])
+
+    def scores(params):
+        log_probs = calibration.focal_temperature_scaling(logits, params["focal"][0], jnp.exp(params["focal"][1]))
+        return log_probs * (1 + params["scales"][None]) + params["biases"][None]
+
+    ridge["focal"] = jnp.zeros_like(start["focal"])
+    found = newton.ridge_fit(scores, start, ridge, labels, jnp.ones(len(labels))).params
+    gamma, log_temperature = found.pop("focal")
+    return {"gamma": gamma, "temperature": jnp.exp(log_temperature), **found, "scales": 1 + found["scales"]}
 
 
 def fitted(name: str, val: Half) -> Callable:
@@ -97,7 +115,8 @@ def fitted(name: str, val: Half) -> Callable:
     if name in peers.PEERS:
         return peers.fitted(name, *val)
     if name == JOINT:
-        params = jax.block_until_ready(variants.fit_focal_vector_scaling_jointly(*val))
+        first = calibration.fit("focal_vector_scaling", *val).params
+        params = jax.block_until_ready(fitted_jointly(*val, first))
         return functools.partial(calibration.METHODS["focal_vector_scaling"].apply, params)
     own = calibration.fit(name, *val)
     jax.block_until_ready(own.params)

@@ -23,7 +23,7 @@ class Peer(NamedTuple):
     counterpart: str | None
 
 
-def _probmetrics(name: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
+def _probmetrics(name):
     def fit(log_probs, labels):
         from probmetrics.calibrators import get_calibrator
 
@@ -33,7 +33,7 @@ def _probmetrics(name: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
     return fit
 
 
-def _sklearn(method: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
+def _sklearn(method):
     """CalibratedClassifierCV around a frozen classifier whose decision function is its input."""
 
     def fit(log_probs, labels):
@@ -47,7 +47,7 @@ def _sklearn(method: str) -> Callable[[np.ndarray, np.ndarray], Predict]:
     return fit
 
 
-def _pooled_isotonic(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
+def _pooled_isotonic(log_probs, labels):
     """One IsotonicRegression for the probabilities of all classes, their sum then made 1."""
     came_true = np.arange(log_probs.shape[1]) == labels[:, None]
     fitted = isotonic.IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
@@ -60,7 +60,7 @@ def _pooled_isotonic(log_probs: np.ndarray, labels: np.ndarray) -> Predict:
     return predict
 
 
-def _netcal(name: str, dtype: type, **options: int) -> Callable[[np.ndarray, np.ndarray], Predict]:
+def _netcal(name, dtype, **options):
     def fit(log_probs, labels):
         import netcal.binning
         import netcal.scaling

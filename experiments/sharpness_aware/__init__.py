@@ -63,7 +63,7 @@ def fields_of(method: str, strength: float, times: float, rate: float | None) ->
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """Every method at every strength and rate, then each at its choice for as long as the costliest takes."""
 
-    def job(method: str, strength: float, times: float = 1.0, rate: float | None = None) -> Job:
+    def job(method, strength, times=1.0, rate=None):
         of = {"method": method, "strength": strength, "times": times} | ({"rate": rate} if rate else {})
         return jobs.sweep(
             of,

@@ -151,7 +151,7 @@ def gone(runs, source: float, point: tuple[int, str], name: str, epoch: float) -
 def share_less(one: np.ndarray, *others: np.ndarray) -> Interval:
     """A share of the way, mean over mean, less others': 95% by the bootstrap over seeds, the same for all."""
 
-    def statistic(seeds: np.ndarray) -> np.ndarray:
+    def statistic(seeds):
         shares = [np.divide(*np.moveaxis(pairs[seeds].mean(-2), -1, 0)) for pairs in (one, *others)]
         return shares[0] - sum(shares[1:])
 
@@ -179,22 +179,29 @@ def _of_switch(runs, source: float, point: tuple[int, str]):
     ways = [gone(runs, source, point, name, EARLY) for name in ("trace", "ece")]
     early, along = share_less(ways[1]), share_less(*ways)
     half = early.mapped(lambda share: share - 0.5)
-    told = {
-        f"test ECE ends within a point of {LOSS[other]}'s throughout": numbers.alike(ece, ROOM),
-        "the trace of cross-entropy's Hessian on val ends within a tenth of it": numbers.alike(trace, LOG_ROOM),
-        f"after {EARLY} epochs more than half of the way of ECE is gone": numbers.verdict(half, falls=False),
-        "by then the trace has gone as much of its way, to a quarter of it": numbers.alike(along, SHARE_ROOM),
-    }
-    reasons = (
-        f"difference {shown(ece, scale=100, signed=True)} points",
-        f"difference of log {shown(trace, signed=True)}",
-        f"{shown(early, scale=100)}%",
-        f"share of the trace less that of ECE {shown(along, scale=100, signed=True)} points",
+    told = (
+        (
+            f"test ECE ends within a point of {LOSS[other]}'s throughout",
+            numbers.alike(ece, ROOM),
+            f"difference {shown(ece, scale=100, signed=True)} points",
+        ),
+        (
+            "the trace of cross-entropy's Hessian on val ends within a tenth of it",
+            numbers.alike(trace, LOG_ROOM),
+            f"difference of log {shown(trace, signed=True)}",
+        ),
+        (
+            f"after {EARLY} epochs more than half of the way of ECE is gone",
+            numbers.verdict(half, falls=False),
+            f"{shown(early, scale=100)}%",
+        ),
+        (
+            "by then the trace has gone as much of its way, to a quarter of it",
+            numbers.alike(along, SHARE_ROOM),
+            f"share of the trace less that of ECE {shown(along, scale=100, signed=True)} points",
+        ),
     )
-    return [
-        Claim("focalgeo", f"{words}: {claim}", verdict, because)
-        for (claim, verdict), because in zip(told.items(), reasons, strict=True)
-    ]
+    return [Claim("focalgeo", f"{words}: {claim}", *reasons) for claim, *reasons in told]
 
 
 def shares_table(runs):

@@ -92,12 +92,6 @@ def claims(runs):
     return told
 
 
-def changes_table(runs):
-    """Differences to cross-entropy, paired by seed."""
-    base, *others = groups(runs).items()
-    return numbers.table(["less cross-entropy's"], dict(others), numbers.changes(NUMBERS, base[1]))
-
-
 def cost_table(runs, operations):
     """Operations of a step and seconds of training, as multiples of cross-entropy's."""
     seconds = runs.groupby("training")["train seconds"].mean()
@@ -128,7 +122,7 @@ QUESTION = Question(
     claims,
     tables={
         "numbers": lambda runs: numbers.means_table(["trained with"], groups(runs), NUMBERS),
-        "changes": changes_table,
+        "changes": lambda runs: numbers.changes_table(["less cross-entropy's"], groups(runs), NUMBERS),
         "cost": cost_table,
     },
     figures={"calibration": calibration},

@@ -40,7 +40,7 @@ def errata() -> Iterator[Erratum]:
         yield row._replace(numbers={name: float(value) for name, value in row.numbers.items()}, refuted=bool(row[-1]))
 
 
-def _bounds() -> Iterator[Erratum]:
+def _bounds():
     gamma, s = 4.0, -2.0
     bounds, mapped = theory.temperature_bounds(gamma), calibration.binary_focal_calibration(s, gamma)
     ends = np.array(bounds[:2], float)
@@ -65,7 +65,7 @@ def _bounds() -> Iterator[Erratum]:
     )
 
 
-def _matches() -> Iterator[Erratum]:
+def _matches():
     def pair(gamma, classes, printed, times):
         best, error, of_printed = matched(gamma, classes, printed)
         numbers = {"γ": gamma, "best T": best, "its error": error, "error of printed T": of_printed}
@@ -108,7 +108,7 @@ def _matches() -> Iterator[Erratum]:
     )
 
 
-def _maps() -> Iterator[Erratum]:
+def _maps():
     def top(q, gamma):
         return np.exp(calibration.focal_calibration(np.log(q).astype(np.float32), gamma))[0]
 
@@ -144,7 +144,7 @@ def _maps() -> Iterator[Erratum]:
     )
 
 
-def _gradients() -> Iterator[Erratum]:
+def _gradients():
     largest = theory.gradient_ratio(0.2, np.linspace(-0.99, -0.01, 99)).max()
     at_zero = theory.gradient_ratio(0.2, 0.0)
     yield Erratum(
@@ -175,7 +175,7 @@ def _gradients() -> Iterator[Erratum]:
     )
 
 
-def _entropy() -> Iterator[Erratum]:
+def _entropy():
     family = theory.maxwell_boltzmann([0.0, 1.0, 2.0, 3.0], 1.0)[1]
     entropy, other = stats.entropy(np.array([family, [0.4, 0.3, 0.2, 0.1]]), axis=1)
     yield Erratum(
@@ -196,7 +196,7 @@ def _entropy() -> Iterator[Erratum]:
     )
 
 
-def _code() -> Iterator[Erratum]:
+def _code():
     logits, labels = _confident_outputs()
     points = list(itertools.product(CODE_GAMMAS, CODE_TEMPERATURES))
     mapped = [_faulty_map(logits, *point) for point in points]
@@ -219,7 +219,7 @@ def _code() -> Iterator[Erratum]:
     )
 
 
-def _confident_outputs() -> tuple[np.ndarray, np.ndarray]:
+def _confident_outputs():
     """Drawn logits float32 [2000, 10] and labels: calibrated at T = 3, right in 92%."""
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(2000, 10))
@@ -228,7 +228,7 @@ def _confident_outputs() -> tuple[np.ndarray, np.ndarray]:
     return (3 * scores).astype(np.float32), np.argmax(below > generator.random((2000, 1)), axis=1)
 
 
-def _faulty_map(logits: np.ndarray, gamma: np.float32, temperature: np.float32) -> np.ndarray:
+def _faulty_map(logits, gamma, temperature):
     """Focal temperature scaling in float32 probabilities, with the published code's fault in what is not finite."""
     q = special.softmax(logits / temperature, axis=1)
     q = np.clip(q, np.float32(1e-12), np.float32(1 - 1e-12))  # which is 1 in float32

@@ -1,14 +1,9 @@
 """The figures of the papers that need no training, redrawn."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.tri import Triangulation
 from scipy import special
 
@@ -23,16 +18,14 @@ PAIRS = ((0.5, 0.8), (2.0, 0.46))  # gamma and T of Komisarenko & Kull, Fig. 7
 _CORNERS = np.array([[0.5, np.sqrt(0.75)], [0, 0], [1, 0]])  # of the drawn simplex: class 1 at the top, 2 left, 3 right
 
 
-def _curves(
-    axis: Axes, x: Any, curves: Mapping[Any, Any], title: str, ylabel: str, xlabel: str = TRUE_CLASS, **settings: Any
-) -> None:
+def _curves(axis, x, curves, title, ylabel, xlabel=TRUE_CLASS, **settings):
     """A curve for each gamma, or word, named by it."""
     for (name, y), colour in zip(curves.items(), CURVES, strict=False):
         axis.plot(x, y, color=colour, label=name if isinstance(name, str) else f"γ = {name:g}")
     axis.set(title=title, ylabel=ylabel, xlabel=xlabel, **settings)
 
 
-def _with_legends(figure: Figure) -> Figure:
+def _with_legends(figure):
     for axis in figure.axes:
         if axis.get_legend_handles_labels()[1]:
             axis.legend(fontsize=8)
@@ -194,7 +187,7 @@ def map_difference(q: np.ndarray, gamma: float, temperature: float) -> np.ndarra
     return np.subtract(*np.exp(np.array(ends, float)))
 
 
-def _lattice(steps: int) -> np.ndarray:
+def _lattice(steps):
     """Points inside the simplex, [points, 3]: (i + 1/3) / (steps + 1) in each coordinate."""
     i, j = np.indices((steps + 1, steps + 1)).reshape(2, -1)[::-1]
     points = np.stack([steps - i - j, i, j], axis=1)
@@ -208,12 +201,12 @@ def logit_points(steps: int = 100) -> np.ndarray:
     return special.softmax(z[np.ptp(z, axis=1) <= 10 + 1e-9], axis=1)
 
 
-def _place(q: np.ndarray) -> np.ndarray:
+def _place(q):
     """Drawing coordinates, [2, ...]."""
     return np.moveaxis(q @ _CORNERS, -1, 0)
 
 
-def _simplex(axis: Axes, title: str) -> None:
+def _simplex(axis, title):
     axis.plot(*_CORNERS[[0, 1, 2, 0]].T, color="0.5", linewidth=1)
     for name, (x, y) in zip("123", _CORNERS, strict=True):
         axis.text(x, y + (0.03 if name == "1" else -0.09), f"class {name}", ha="center", color="0.5", fontsize=8.5)

@@ -55,10 +55,10 @@ def logits_of(weights: jax.Array, points: jax.Array) -> jax.Array:
 def descend(points: jax.Array, labels: jax.Array, gamma: jax.Array) -> jax.Array:
     """The weights [STEPS / EVERY + 1, 2] of gradient descent from zero, every EVERY steps."""
 
-    def mean_loss(weights: jax.Array) -> jax.Array:
+    def mean_loss(weights):
         return jnp.mean(losses.focal_loss(logits_of(weights, points), labels, gamma))
 
-    def steps(weights: jax.Array, _) -> tuple[jax.Array, jax.Array]:
+    def steps(weights, _):
         after = jax.lax.fori_loop(0, EVERY, lambda _, at: at - RATE * jax.grad(mean_loss)(at), weights)
         return after, after
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+import pandas as pd
+from sklearn.calibration import calibration_curve
 
 from experiments import timing
 from experiments.numbers import NOT, SHOWS, Claim, markdown
@@ -41,14 +43,12 @@ class Case(NamedTuple):
         p, came_true = self.event()
         if np.isnan(p.astype(float)).any():
             return math.nan
-        bins: dict[int, list[Fraction]] = {}
-        for probability, outcome in zip(p, came_true, strict=True):
-            share = Fraction(float(probability))
-            bins.setdefault(max(math.ceil(share * self.num_bins), 1), []).append(share - int(outcome))
-        return float(sum(abs(sum(gaps)) for gaps in bins.values()) / len(p))
+        shares = pd.Series([Fraction(float(probability)) for probability in p])
+        bins = [max(math.ceil(share * self.num_bins), 1) for share in shares]
+        return float((shares - came_true.astype(int)).groupby(bins).sum().abs().sum() / len(p))
 
 
-def _two(p: Any, dtype: Any = np.float32) -> np.ndarray:
+def _two(p, dtype=np.float32):
     p = np.asarray(p, dtype)
     return np.stack([(1 - p.astype(np.float64)).astype(dtype), p], axis=1)
 
@@ -88,20 +88,18 @@ def focalgeo_ece(case: Case) -> float:
 def torchmetrics_ece(case: Case) -> float:
     """binary_calibration_error of P(class 1), multiclass_calibration_error of all columns."""
     import torch
-    from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
+    from torchmetrics.functional import classification
 
     dtype = torch.float32 if case.probs.dtype == np.float32 else torch.bfloat16
     probs = torch.tensor(case.probs.astype(np.float32)).to(dtype)
     labels = torch.tensor(case.labels.astype(np.int64))
     if case.kind == "class_one":
-        return float(binary_calibration_error(probs[:, 1], labels, n_bins=case.num_bins))
-    return float(multiclass_calibration_error(probs, labels, num_classes=probs.shape[1], n_bins=case.num_bins))
+        return float(classification.binary_calibration_error(probs[:, 1], labels, n_bins=case.num_bins))
+    return float(classification.multiclass_calibration_error(probs, labels, probs.shape[1], case.num_bins))
 
 
 def sklearn_curve(case: Case) -> float:
     """Mean |share - mean probability| over the points of calibration_curve, with the event handed in."""
-    from sklearn.calibration import calibration_curve
-
     p, came_true = case.event()
     share, mean = calibration_curve(came_true.astype(int), p, n_bins=case.num_bins)
     return float(np.mean(np.abs(share - mean)))
@@ -146,11 +144,9 @@ def measure() -> list[dict[str, Any]]:
 
 def agrees(value: float | str, expected: float | str) -> bool:
     """Whether an answer is the exact value; where that is NaN, a refusal is right too."""
-    return (
-        isinstance(value, str)
-        if expected == "NaN"
-        else not isinstance(value, str) and abs(value - expected) < TOLERANCE
-    )
+    if isinstance(value, str) or isinstance(expected, str):
+        return isinstance(value, str) and expected == "NaN"
+    return abs(value - expected) < TOLERANCE
 
 
 def claims(versions, rows) -> list[Claim]:
@@ -173,7 +169,7 @@ def table(versions, rows) -> str:
     return markdown(["case", "asked", "exact", *heads, "another value means"], lines)
 
 
-def _cell(value: float | str | None, expected: float | str) -> str:
+def _cell(value, expected):
     if value is None:
         return "not installed"
     is_error = isinstance(value, str) and value != "NaN"

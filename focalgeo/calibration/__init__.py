@@ -27,7 +27,6 @@ from focalgeo.calibration.methods import (
     fit_methods,
     read_calibrator,
     searched,
-    searched_criteria,
     surfaces,
     usable,
 )

@@ -338,8 +338,7 @@ def checked_methods(
     chosen = {name: method for name, method in METHODS.items() if name in names or name == "uncalibrated"}
     settings = {"trained_gamma": trained_gamma}
     if methods is None:
-        chosen = of_methods.usable(chosen, settings)
-        return {name: method for name, method in chosen.items() if method.takes(num_classes)}
+        return of_methods.usable(chosen, settings, num_classes)
     of_methods.check_usable(chosen, settings, num_classes)
     return chosen
 

@@ -5,18 +5,18 @@ Brackets keep the fits from diverging.
 
 import math
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
 from focalgeo import checks
 from focalgeo.calibration import maps, newton
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, nll_of
-from focalgeo.precision import matmul
-from focalgeo.types import Array, InputError
+from focalgeo.types import Array
 
 GAMMA_BRACKET = (-0.9, 20.0)
 TEMPERATURE_BRACKET = (0.01, 100.0)
@@ -24,9 +24,8 @@ AT_EDGE = 1e-4  # of gamma or log T: no further inside a bracket is its end
 
 _GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further Newton step where the last promised less
 _CONVERGED = 1000  # times that: a float32 mean is not known better, and a step that promises 1e-7 may not lower it
-_START_GAMMAS = (-0.5, 0.5, 2.0, 8.0)
-_START_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of the temperature fitted alone
-_START_EXAMPLES = 1000  # at least, on which the starts are compared
+# of the descent: gamma and log T less those of the temperature fitted alone
+_STARTS = np.array([(0, 0), *product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
 
 
 class CalibrationFit(NamedTuple):
@@ -37,7 +36,6 @@ class CalibrationFit(NamedTuple):
     nll: Scalar  # nats per example
     converged: Bool[Array, ""]  # a least value inside the bracket
     at_bound: Bool[Array, ""]  # the NLL still falls, or does not change, where the bracket ends
-    iterations: Int[Array, ""]
 
 
 def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
@@ -76,7 +74,7 @@ def temperature_fit(logits, labels, weight) -> CalibrationFit:
     end = jnp.where(slope_low == slope_high, 0, jnp.where(slope_low >= 0, low, high))
     temperature = jnp.exp(jnp.where(at_bound, end, root.point))
     nll = nll_of(checks.Examples(maps.temperature_scaling(logits, temperature), labels, weight))
-    return CalibrationFit(jnp.zeros_like(nll), temperature, nll, root.converged & ~at_bound, at_bound, root.steps)
+    return CalibrationFit(jnp.zeros_like(nll), temperature, nll, root.converged & ~at_bound, at_bound)
 
 
 def _temperature_slopes(logits, labels, weight, log_temperature):
@@ -125,8 +123,6 @@ def temperature_score_test(logits: Logits, labels: Labels, mask: Mask = None) ->
 
     Source: Rao, Proc. Camb. Phil. Soc. 44 (1948), the score test; 1 / T is the slope of Cox, Biometrika 45 (1958).
     """
-    if checks.is_traced(logits, labels, mask):
-        raise InputError("logits, labels or mask are traced: the score test is made on the host, outside jit")
     return score_test(*checks.predicted_logits(logits, labels, mask))
 
 
@@ -174,79 +170,18 @@ def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> 
 def focal_fit(logits, labels, weight, alone) -> CalibrationFit:
     """`fit_focal_temperature` of what has been checked, from the fit of the temperature alone."""
 
-    def objective(point, every=1):
-        rows = maps.focal_temperature_scaling(logits[::every], point[0], jnp.exp(point[1]))
-        return nll_of(checks.Examples(rows, labels[::every], weight[::every]))
+    def objective(point):
+        rows = maps.focal_temperature_scaling(logits, point[0], jnp.exp(point[1]))
+        return nll_of(checks.Examples(rows, labels, weight))
 
     low, high = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)]).T.astype(logits.dtype)
     tolerance = _GAIN[logits.dtype.name]
-    found = newton.descend(
-        objective,
-        *_start(objective, max(1, len(labels) // _START_EXAMPLES), alone, tolerance),
-        lambda point: _newton_step(objective, point, low, high),
-        tolerance=tolerance,
-        inside=lambda point: jnp.clip(point, low, high),
-        halvings=11,
-        last_step=False,
-    )
-    at_bound = jnp.any((found.point <= low + AT_EDGE) | (found.point >= high - AT_EDGE))
-    at_bound |= alone.at_bound & (found.step <= 1) & ~found.moved & (found.point[0] == 0)
-    converged = (found.gain <= _CONVERGED * tolerance) & ~at_bound
-    return CalibrationFit(found.point[0], jnp.exp(found.point[1]), found.value, converged, at_bound, found.step)
-
-
-def _newton_step(objective, point, low, high):
-    """A descent direction and the gain it promises; at an edge that the slope presses on, along that edge only."""
-    slope, curvature = _slope_and_curvature(objective, point)
-    held = ((point <= low) & (slope > 0)) | ((point >= high) & (slope < 0))
-    free = (~held).astype(point.dtype)
-    slope, curvature = slope * free, curvature * free[:, None] * free[None, :] + jnp.diag(1 - free)
-    values, vectors = _eigenpairs(curvature)
-    # A direction of negative curvature is gone down as if it were as strongly curved upwards.
-    strength = jnp.maximum(jnp.abs(values), 1e-6 * jnp.max(jnp.abs(values)) + jnp.finfo(point.dtype).tiny)
-    along = matmul(vectors.T, slope)
-    return -matmul(vectors, along / strength), 0.5 * jnp.sum(along * along / strength)
-
-
-def _slope_and_curvature(objective, point):
-    """Gradient [2] and Hessian [2, 2], forwards, a pair of directions at a time: 2/3 of jax.hessian's compilation."""
-    axes = jnp.eye(2, dtype=point.dtype)
-
-    def along(pair):
-        slope = lambda at: jax.jvp(objective, (at,), (pair[0],))[1]  # noqa: E731
-        return jax.jvp(slope, (point,), (pair[1],))
-
-    slopes, curvatures = jax.lax.map(along, (axes[np.array([0, 0, 1])], axes[np.array([0, 1, 1])]))
-    return slopes[np.array([0, 2])], curvatures[np.array([[0, 1], [1, 2]])]
-
-
-def _eigenpairs(matrix):
-    """The eigenvalues [2] of a symmetric matrix [2, 2] in no order, and unit eigenvectors in the columns.
-
-    By one Jacobi rotation (Golub and Van Loan, Matrix Computations, 4th ed., section 8.5), without LAPACK: on the CPU
-    of jaxlib 0.10.2 an `eigh` waits in a thread of the pool for work it has left to the same pool, so that as many fits
-    in one program as there are cores wait for ever. In curvature/ no program has two of them.
-    """
-    (a, b), (_, d) = matrix
-    half = (d - a) / 2
-    tangent = jnp.where(half < 0, -b, b) / jnp.maximum(jnp.abs(half) + jnp.hypot(half, b), jnp.finfo(b.dtype).tiny)
-    cosine = jax.lax.rsqrt(1 + tangent * tangent)
-    sine = tangent * cosine
-    return jnp.stack([a - tangent * b, d + tangent * b]), jnp.stack([cosine, sine, -sine, cosine]).reshape(2, 2)
-
-
-def _start(objective, every, alone, tolerance):
-    """The best of the coarse grid, where that beats the temperature fitted alone, and its NLL.
-
-    The grid is evaluated on every so many examples: what that finds only has to lie in the valley of the best.
-    """
-    dtype = alone.temperature.dtype
-    gammas, factors = np.meshgrid(_START_GAMMAS, np.log(_START_FACTORS), indexing="ij")
-    log_temperatures = jnp.log(alone.temperature) + jnp.asarray(factors.ravel(), dtype)
-    log_temperatures = jnp.clip(log_temperatures, *np.log(TEMPERATURE_BRACKET).astype(dtype))
-    points = jnp.stack([jnp.asarray(gammas.ravel(), dtype), log_temperatures], axis=1)
-    coarse = points[jnp.argmin(jax.lax.map(partial(objective, every=every), points))]
-    points = jnp.stack([jnp.stack([alone.gamma, jnp.log(alone.temperature)]), coarse])
+    start = jnp.stack([alone.gamma, jnp.log(alone.temperature)])
+    points = jnp.clip(start[None] + _STARTS.astype(logits.dtype), low[None], high[None])
     values = jax.lax.map(objective, points)
-    best = (values[1] < values[0] - tolerance).astype(jnp.int32)
-    return points[best], values[best]
+    best = jnp.argmin(values.at[0].add(-tolerance))  # the temperature alone, where none is better by more
+    found = newton.box_descent(objective, points[best], values[best], low, high, tolerance=tolerance)
+    at_bound = jnp.any((found.point <= low + AT_EDGE) | (found.point >= high - AT_EDGE))
+    at_bound |= alone.at_bound & (found.point[0] == 0)
+    converged = (found.gain <= _CONVERGED * tolerance) & ~at_bound
+    return CalibrationFit(found.point[0], jnp.exp(found.point[1]), found.value, converged, at_bound)

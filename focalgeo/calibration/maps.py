@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.calibration.newton import newton_in_bracket
-from focalgeo.precision import matmul
+from focalgeo.trees import matmul
 from focalgeo.types import Array
 
 Rows = Float[Array, "*batch classes"]
@@ -148,8 +148,7 @@ def focal_vector_scaling(
     """
     log_probs = focal_temperature_scaling(logits, gamma, temperature)
     scales = _shaped("scales", scales, log_probs.shape[-1:], log_probs)
-    biases = _shaped("biases", biases, log_probs.shape[-1:], log_probs)
-    return _log_softmax(jnp.broadcast_to(scales, log_probs.shape) * log_probs, biases)
+    return _shifted(jnp.broadcast_to(scales, log_probs.shape) * log_probs, biases)
 
 
 def focal_matrix_scaling(
@@ -163,13 +162,13 @@ def focal_matrix_scaling(
     Source: Guo et al., arXiv 1706.04599, section 4.2, for the matrix.
     """
     log_probs = focal_temperature_scaling(logits, gamma, temperature)
-    classes = log_probs.shape[-1]
-    weights = _shaped("weights", weights, (classes, classes), log_probs)
-    biases = _shaped("biases", biases, (classes,), log_probs)
-    return _log_softmax(matmul(log_probs, weights.T), biases)
+    weights = _shaped("weights", weights, log_probs.shape[-1:] * 2, log_probs)
+    return _shifted(matmul(log_probs, weights.T), biases)
 
 
-def _log_softmax(scores, biases):
+def _shifted(scores, biases):
+    """Log-probabilities of softmax(scores + biases)."""
+    biases = _shaped("biases", biases, scores.shape[-1:], scores)
     scores = scores + jnp.broadcast_to(biases, scores.shape)
     return normalised(scores, top_class(scores))
 
@@ -237,8 +236,7 @@ def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 2.
     """
     checks.check_above("gamma", gamma, -1)
-    log_odds = _wide(checks.number_array("log_odds", log_odds))
-    gamma = jnp.asarray(checks.number_array("gamma", gamma, log_odds.shape), log_odds.dtype)
+    log_odds, gamma = checks.broadcast(log_odds=log_odds, gamma=gamma)
     likely, unlikely = _surprise_ratio(log_odds), _surprise_ratio(-log_odds)
     return (log_odds + gamma * log_odds) + (jnp.log1p(gamma * unlikely) - jnp.log1p(gamma * likely))
 
@@ -259,7 +257,7 @@ def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
         Derivatives of every order in both arguments, forward and reverse. focal_calibration followed by this gives
         back log q to 1e-5 plus 2e-6 of the value, for gamma up to 10 and logits that span up to 100; in general to
         1e-5 plus 1e-6 of the larger of |log q| and |log p|, because so much is lost in float32 where log p is written
-        down. Float64: 1e-12 of the same. Tested in tests/calibration/test_inverse.py.
+        down. Float64: 1e-12 of the same. Tested in tests/calibration/test_maps.py.
 
     Source: the map is Komisarenko & Kull, arXiv 2408.11598, Proposition 4; they state that it is bijective, and give
     its inverse for two classes only in words.
@@ -379,37 +377,31 @@ def _surprise_ratio(log_odds):
 def _focal(scores, gamma, top):
     """The focal map of softmax(scores), where `top` marks one largest entry of each row."""
     gamma = jnp.where(_has_top(scores), gamma, jnp.nan)
-    log_odds = top_log_odds(scores, top)
-    log_p = jnp.where(top, -1.0, _rest(scores, top, log_odds))
-    log_p_top, log_complement_top = jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds)
-    weights = jnp.where(
-        top,
-        _log_focal_weight(log_p_top, log_complement_top, gamma),
-        _log_focal_weight(log_p, jnp.log1p(-jnp.exp(log_p)), gamma),
-    )
-    return normalised(weights, top)
+    log_odds, rest = _odds_and_rest(scores, top)
+    rest = jnp.where(top, -1.0, rest)
+    log_p = jnp.where(top, jax.nn.log_sigmoid(log_odds), rest)
+    log_complement = jnp.where(top, jax.nn.log_sigmoid(-log_odds), jnp.log1p(-jnp.exp(rest)))
+    return normalised(_log_focal_weight(log_p, log_complement, gamma), top)
 
 
 def normalised(scores, top):
     """log_softmax of scores whose top entry keeps its 1 - p; the others stay below it, whatever rounding does."""
-    log_odds = top_log_odds(scores, top)
+    log_odds, rest = _odds_and_rest(scores, top)
     log_top = jax.nn.log_sigmoid(log_odds)
-    rest = _rest(scores, top, log_odds)
     bound = jnp.nextafter(jax.lax.stop_gradient(log_top), jnp.full_like(log_top, -jnp.inf))
-    excess = jnp.maximum(jax.lax.stop_gradient(rest) - bound, 0)
-    return jnp.where(top, log_top, rest - excess)
+    return jnp.where(top, log_top, rest - jnp.maximum(jax.lax.stop_gradient(rest) - bound, 0))
 
 
-def _rest(scores, top, log_odds):
-    """Log-probability of the classes that are not the top one; meaningless at the top."""
+def _odds_and_rest(scores, top):
+    """Log-odds of the top class, [..., 1], and log-probabilities of the others, meaningless at the top."""
     top_score = jnp.sum(jnp.where(top, scores, 0), axis=-1, keepdims=True)
-    return (scores - top_score) + jax.nn.log_sigmoid(log_odds)
+    log_odds = top_score - jax.nn.logsumexp(scores, axis=-1, keepdims=True, where=~top)
+    return log_odds, scores - top_score + jax.nn.log_sigmoid(log_odds)
 
 
 def top_log_odds(scores, top):
     """[..., 1]: the top score minus the logsumexp of the others."""
-    top_score = jnp.sum(jnp.where(top, scores, 0), axis=-1, keepdims=True)
-    return top_score - jax.nn.logsumexp(scores, axis=-1, keepdims=True, where=~top)
+    return _odds_and_rest(scores, top)[0]
 
 
 def top_class(scores):
@@ -432,13 +424,7 @@ def scaled(logits, temperature):
 
 
 def _rows(name, scores):
-    return _wide(checks.score_rows(name, scores))
-
-
-def _wide(values):
-    """The values as float32, or as float64 where they are float64."""
-    values = jnp.asarray(values)
-    return values.astype(jnp.float64 if values.dtype == jnp.float64 else jnp.float32)
+    return checks.floats(checks.score_rows(name, scores))[0]
 
 
 def _per_row(name, value, rows, *, above=None):

@@ -46,10 +46,6 @@ class Method(NamedTuple):
     keeps_class: bool = True  # False: it may change the predicted class
     most_classes: int | None = None  # beyond which it is refused
 
-    def takes(self, num_classes: int) -> bool:
-        """Whether logits of so many classes can be fitted."""
-        return self.most_classes is None or num_classes <= self.most_classes
-
 
 class ConvergenceWarning(UserWarning):
     """A fit ended at an end of its range, or did not converge."""
@@ -98,19 +94,18 @@ class Fitted(NamedTuple):
     @property
     def at_end(self) -> bool:
         """Whether a fit that has not converged stands at an end of its range: a bracket's by NLL, else the grid's."""
-        if self.converged or self.criterion != "nll":
-            return not self.converged and bool(self.searched)
-        ends = {"gamma": fits.GAMMA_BRACKET, "temperature": np.log(fits.TEMPERATURE_BRACKET)}
-        near = 1.1 * fits.AT_EDGE  # what float32 rounds is near too
-        numbers = {name: np.log(value) if name == "temperature" else value for name, value in self.searched.items()}
-        return any(not ends[name][0] + near < value < ends[name][1] - near for name, value in numbers.items())
+        brackets = {"gamma": fits.GAMMA_BRACKET, "temperature": fits.TEMPERATURE_BRACKET}
+        near = 2 * fits.AT_EDGE  # what float32 rounds is near too
+        return not self.converged and any(
+            self.criterion != "nll" or np.isclose(value, brackets[name], rtol=near).any()
+            for name, value in self.searched.items()
+        )
 
     @property
     def why_not_converged(self) -> str:
         """In words why the fit has not converged; "" where it has."""
-        if self.converged:
-            return ""
-        return "its fit ended at the end of the range searched" if self.at_end else "its fit did not converge"
+        end = "its fit ended at the end of the range searched" if self.at_end else "its fit did not converge"
+        return "" if self.converged else end
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -124,13 +119,11 @@ class Fitted(NamedTuple):
 
 def plain_numbers(params: Mapping[str, Array]) -> dict[str, Any]:
     """The params as Python numbers, truth values and nested lists, each with the fewest digits that give it back."""
-    return {name: _plain(np.asarray(value)) for name, value in params.items()}
-
-
-def _plain(value):
-    if value.ndim:
-        return [_plain(part) for part in value]
-    return float(str(value)) if np.issubdtype(value.dtype, np.floating) else value.item()
+    numbers = {}
+    for name, value in params.items():
+        array = np.asarray(value)
+        numbers[name] = (array if array.dtype == bool else array.astype(str).astype(float)).tolist()
+    return numbers
 
 
 def calibrator_json(
@@ -139,8 +132,8 @@ def calibrator_json(
     """The object that calibrator.json holds: the fitted method, checksums of what it was made from, and other fits."""
     if fitted.num_classes is None:
         raise InputError("the number of classes is not known: give num_classes to Fitted, or use calibration.fit")
-    for name, value in fitted.params.items():
-        checks.check_finite(name, np.asarray(value, np.float32))
+    for name, value in fitted.parameters.items():
+        checks.check_finite(name, value)
     return {
         "format": "focalgeo-calibrator",
         "version": 2,
@@ -175,7 +168,7 @@ def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
         with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused below
             params = {name: np.asarray(value, np.float32) for name, value in stored.parameters.items()}
         fitted = Fitted(METHODS[stored.method], stored.criterion, params, stored.num_classes)
-        works = fitted.method.takes(stored.num_classes) and _works(fitted)
+        works = _works(fitted)
     except (OSError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(f"cannot read {path} as a calibrator.json: {error}; write it anew") from error
     if not works:
@@ -185,13 +178,11 @@ def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
 
 def _works(fitted):
     """Whether it gives log-probabilities, and keeps the predicted class where the method promises that."""
-    logits = np.zeros((2, fitted.num_classes), np.float32)
-    logits[1, 0] = 100
-    log_probs = np.concatenate([fitted.predict_log_proba(row[None]) for row in logits])
-    if log_probs.shape != logits.shape or not np.isfinite(log_probs).all():
-        return False
-    kept = not fitted.method.keeps_class or log_probs[1].max() == log_probs[1, 0]
-    return kept and np.allclose(np.exp(np.float64(log_probs)).sum(axis=1), 1, atol=1e-3)
+    logits = np.zeros((2, 1, fitted.num_classes), np.float32)  # so that no parameter can have a number for each row
+    logits[1, 0, 0] = 100
+    log_probs = np.asarray(fitted.method.apply(fitted.params, logits), np.float64)
+    kept = not fitted.method.keeps_class or log_probs[1].max() == log_probs[1, 0, 0]
+    return kept and log_probs.shape == logits.shape and np.allclose(np.exp(log_probs).sum(axis=-1), 1, atol=1e-3)
 
 
 def _fit_nothing(logits, labels, *, criterion, mask):
@@ -360,20 +351,26 @@ _SETTINGS = {
 }
 
 
-def usable(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> dict[str, Method]:
-    """The methods without those that need the gamma of the training, where `settings` has no "trained_gamma"."""
-    known = settings.get("trained_gamma") is not None
-    return {name: method for name, method in methods.items() if known or "trained_gamma" not in method.options}
+def _why_refused(method, settings, num_classes):
+    """Why logits of so many classes cannot be fitted; "" where they can."""
+    if "trained_gamma" in method.options and settings.get("trained_gamma") is None:
+        return f"{method.name} needs the gamma that the model was trained with: give trained_gamma"
+    if num_classes > (method.most_classes or num_classes):
+        most = f"{method.title.lower()} takes {method.most_classes} at most"
+        return f"logits have {num_classes} classes, {most}: choose another method"
+    return ""
+
+
+def usable(methods: Mapping[str, Method], settings: Mapping[str, Any], num_classes: int) -> dict[str, Method]:
+    """The methods that take so many classes, and need no gamma of the training that `settings` does not give."""
+    return {name: method for name, method in methods.items() if not _why_refused(method, settings, num_classes)}
 
 
 def check_usable(methods: Mapping[str, Method], settings: Mapping[str, Any], num_classes: int) -> None:
-    """Refuse a method that needs a gamma of the training that is not given, or takes fewer classes."""
-    for name, method in methods.items():
-        if name not in usable({name: method}, settings):
-            raise InputError(f"{name} needs the gamma that the model was trained with: give trained_gamma")
-        if not method.takes(num_classes):
-            most = f"{method.title.lower()} takes {method.most_classes} at most"
-            raise InputError(f"logits have {num_classes} classes, {most}: choose another method")
+    """Refuse methods that are not `usable`."""
+    for method in methods.values():
+        if why := _why_refused(method, settings, num_classes):
+            raise InputError(why)
 
 
 def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -381,9 +378,8 @@ def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     settings = _SETTINGS | dict(settings)
     grid = search.checked_grid(settings["gammas"], settings["temperatures"], "ece", settings["num_bins"])
     if settings["trained_gamma"] is not None:
-        checks.number_array("trained_gamma", settings["trained_gamma"], ())
         checks.check_above("trained_gamma", settings["trained_gamma"], -1)
-    return settings | dict(zip(("gammas", "temperatures"), grid, strict=True))
+    return settings | {"gammas": grid[0], "temperatures": grid[1]}
 
 
 def fit(
@@ -418,16 +414,14 @@ def fit(
     """
     checks.check_choice("the method", name, tuple(METHODS))
     method = METHODS[name]
+    criteria = method.criteria[:1] if criterion is None else (criterion,)
     if criterion is not None:
         checks.check_choice(f"criterion of {name}", criterion, method.criteria)
-    criteria = (criterion,) if criterion else method.criteria[:1]
     grid = {name: values for name, values in (("gammas", gammas), ("temperatures", temperatures)) if values is not None}
     if grid and criteria == ("nll",):
         raise InputError("a fit by NLL is continuous and takes no gammas and temperatures: give criterion='ece'")
-    settings = checked_settings({"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma} | grid)
-    examples = checks.predicted_logits(logits, labels, mask)
-    check_usable({name: method}, settings, examples.rows.shape[-1])
-    (fitted,) = fit_all({name: method}, examples, settings)
+    settings = {"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma} | grid
+    (fitted,) = fit_all({name: method}, *_checked({name: method}, logits, labels, settings, mask))
     if not checks.is_traced(fitted.params) and not fitted.converged:
         where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items()) if fitted.at_end else ""
         why = f"{method.title.lower()}: {fitted.why_not_converged}{f' ({where})' if where else ''}"
@@ -455,10 +449,15 @@ def fit_methods(
             each criterion: give the results by criterion as "searches" where they are known.
         mask: Bool [examples], or how often each example counts; None counts each once.
     """
+    return fit_all(methods, *_checked(methods, logits, labels, settings, mask))
+
+
+def _checked(methods, logits, labels, settings, mask):
+    """Examples and settings as `fit_all` takes them; a warning of the logits names the line that calls our caller."""
     settings = checked_settings(settings)
-    examples = checks.predicted_logits(logits, labels, mask)
+    examples = checks.predicted_logits(logits, labels, mask, stacklevel=4)
     check_usable(methods, settings, examples.rows.shape[-1])
-    return fit_all(methods, examples, settings)
+    return examples, settings
 
 
 def fit_all(methods, examples, settings) -> list[Fitted]:
@@ -467,24 +466,18 @@ def fit_all(methods, examples, settings) -> list[Fitted]:
         (method, criterion) for method in methods.values() for criterion in criteria_of(method, settings) or (None,)
     ]
     needed = {option for method, criterion in plan if criterion == "nll" for option in method.options}
-    shared = dict.fromkeys(("temperature_fit", "focal_fit"))
-    if needed & shared.keys():
-        shared["temperature_fit"] = fits.temperature_fit(*examples)
+    known = settings | {"searches": settings.get("searches") or search_all(methods, examples, settings)}
+    if needed & {"temperature_fit", "focal_fit"}:
+        known["temperature_fit"] = fits.temperature_fit(*examples)
     if "focal_fit" in needed:
-        shared["focal_fit"] = fits.focal_fit(*examples, shared["temperature_fit"])
-    shared["searches"] = settings.get("searches") or search_all(methods, examples, settings)
-    known, (logits, labels, weight) = settings | shared, examples
-    return [
-        Fitted(
-            method,
-            criterion,
-            method.fit(
-                logits, labels, criterion=criterion, mask=weight, **{option: known[option] for option in method.options}
-            ),
-            logits.shape[-1],
-        )
-        for method, criterion in plan
-    ]
+        known["focal_fit"] = fits.focal_fit(*examples, known["temperature_fit"])
+    logits, labels, weight = examples
+    fitted = []
+    for method, criterion in plan:
+        options = {option: known.get(option) for option in method.options}
+        params = method.fit(logits, labels, criterion=criterion, mask=weight, **options)
+        fitted.append(Fitted(method, criterion, params, logits.shape[-1]))
+    return fitted
 
 
 def criteria_of(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -493,20 +486,15 @@ def criteria_of(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in method.criteria if name in criteria) or method.criteria[:1]
 
 
-def searched_criteria(methods: Mapping[str, Method], settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The criteria by which a method is fitted on the grid of gamma and temperature."""
-    used = {
-        name for method in methods.values() if "searches" in method.options for name in criteria_of(method, settings)
-    }
-    return tuple(name for name in ("ece", "adaptive_ece") if name in used)
-
-
 def search_all(methods, examples, settings) -> dict[str, GridSearch]:
     """The searches of the grid that `fit_all` makes for these settings, by criterion."""
+    searching = [method for method in methods.values() if "searches" in method.options]
+    criteria = {criterion for method in searching for criterion in criteria_of(method, settings)}
     grid = settings["gammas"], settings["temperatures"]
     return {
         criterion: search.searched_grid(examples, *grid, criterion=criterion, num_bins=settings["num_bins"])
-        for criterion in searched_criteria(methods, settings)
+        for criterion in ("ece", "adaptive_ece")
+        if criterion in criteria
     }
 
 
@@ -514,8 +502,8 @@ def surfaces(searches: Mapping[str, GridSearch], settings: Mapping[str, Any]) ->
     """The grid and what was searched on it, by criterion, and the NLL; {} without a search by ECE."""
     if "ece" not in searches:
         return {}
-    grid = {name: np.float32((_SETTINGS | dict(settings))[name]) for name in ("gammas", "temperatures")}
-    eces = {name: np.asarray(found.ece) for name, found in searches.items()}
+    grid = {name: settings[name] for name in ("gammas", "temperatures")}
+    eces = {criterion: np.asarray(found.ece) for criterion, found in searches.items()}
     return grid | eces | {"nll": np.asarray(searches["ece"].nll)}
 
 

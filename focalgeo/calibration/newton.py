@@ -1,4 +1,4 @@
-"""Newton's method: roots of functions of one number inside a bracket, and least NLL plus a ridge over class scores.
+"""Newton's method: roots of one number in a bracket, least values of two in a box, and least NLL plus a ridge.
 
 For jit and vmap. No root is differentiated through: `implicit_step` gives it its derivatives afterwards. No LAPACK is
 called, see `fits`.
@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Bool, Float, Int
 
+from focalgeo import trees
+from focalgeo.calibration.binning import nll_of
+from focalgeo.checks import Examples
 from focalgeo.types import Array, PyTree
 
 Points = Float[Array, "*batch"]
@@ -21,6 +23,9 @@ _MOST_STEPS = 100  # in a bracket, where ten are usual; each fourth is a bisecti
 _NEAR = 0.1  # a Newton step shorter than this is in reach of quadratic convergence, for functions of scale 1
 _GOLDEN = 0.6180339887498949
 _MOST_DESCENTS = 60
+_SMALLEST = 2**-12  # share of a step that is tried
+_FLATTEST = 1e-6  # share of the largest curvature that every direction is given
+_FLAT = 1e-15  # curvature of a plane: float32 holds its square
 _MOST_PRODUCTS = 200  # with the curvature, in one step
 _RESIDUAL = 0.03  # of a step's linear system, relative: steps are then nearly Newton's, at a third of the products
 _GAIN = {"float32": 1e-8, "float64": 1e-14}  # nats: no further step where the last promised less
@@ -28,11 +33,10 @@ _CONVERGED = 100  # times that; in float32 an objective of 4 nats is not known b
 
 
 class Root(NamedTuple):
-    """A root, whether the search for it converged, and the steps that it took."""
+    """A root, and whether the search for it converged."""
 
     point: Points
     converged: Bool[Array, "*batch"]
-    steps: Int[Array, ""]
 
 
 class _Bracket(NamedTuple):
@@ -84,7 +88,7 @@ def newton_in_bracket(
 
     state = _Bracket(start, low, high, jnp.ones(start.shape, bool), jnp.zeros((), jnp.int32))
     state = jax.lax.while_loop(lambda s: jnp.any(s.moving) & (s.step < _MOST_STEPS), advance, state)
-    return Root(state.point, ~state.moving, state.step)
+    return Root(state.point, ~state.moving)
 
 
 def implicit_step(root: Points, value: Points, slope: Points) -> Points:
@@ -141,7 +145,6 @@ def descend(
     *,
     tolerance: float,
     inside: Callable[[PyTree], PyTree] = lambda point: point,
-    halvings: int = 12,
     last_step: bool = True,
 ) -> Descent:
     """Newton steps from `start`, each halved until it lowers the objective, while they promise more than `tolerance`.
@@ -155,22 +158,22 @@ def descend(
         newton_step: newton_step(point) -> the step, and what it promises to gain.
         tolerance: Of the gain.
         inside: inside(point) -> the nearest point where the objective is defined.
-        halvings: Of a step, at most.
         last_step: Whether the first step that promises less is still taken.
     """
-    sizes = jnp.asarray(0.5 ** np.arange(halvings + 1), value.dtype)
 
     def advance(descent):
         direction, gain = newton_step(descent.point)
 
         def attempt(carry):
-            point = jax.tree.map(lambda x, d: x + sizes[carry[0]] * d, descent.point, direction)
-            return carry[0] + 1, inside(point), objective(inside(point))
+            size = carry[0]
+            point = inside(jax.tree.map(lambda x, d: x + size * d, descent.point, direction))
+            return size / 2, point, objective(point)
 
         def searching(carry):
-            return ~(carry[2] < descent.value) & (carry[0] <= halvings) & (last_step | (gain > tolerance))
+            size, _, value = carry
+            return ~(value < descent.value) & (size >= _SMALLEST) & (last_step | (gain > tolerance))
 
-        nowhere = jnp.int32(0), descent.point, jnp.full_like(gain, jnp.inf)
+        nowhere = jnp.ones_like(gain), descent.point, jnp.full_like(gain, jnp.inf)
         _, point, value = jax.lax.while_loop(searching, attempt, nowhere)
         moved = value < descent.value
         kept = jax.tree.map(lambda new, old: jnp.where(moved, new, old), (point, value), (descent.point, descent.value))
@@ -183,13 +186,47 @@ def descend(
     return jax.lax.while_loop(going, advance, first)
 
 
+def box_descent(
+    objective: Callable[[Array], Array],
+    start: Float[Array, "2"],
+    value: Array,
+    low: Float[Array, "2"],
+    high: Float[Array, "2"],
+    *,
+    tolerance: float,
+) -> Descent:
+    """`descend` for two numbers between `low` and `high`; at an edge that the slope presses on, along that edge only.
+
+    A direction of negative curvature is gone down as if it were as strongly curved upwards. For the symmetric matrix H
+    of two rows |H| = (H H + |det H| I) / sqrt(tr H H + 2 |det H|), the root of H H (Higham, Functions of Matrices,
+    2008, section 6.1), which takes no LAPACK: on the CPU of jaxlib 0.10.2 an `eigh` waits in a thread of the pool for
+    work it has left to the same pool, so that as many fits in one program as there are cores wait for ever.
+    """
+
+    def newton_step(point):
+        curvature, slope = jax.jacfwd(lambda at: (jax.grad(objective)(at),) * 2, has_aux=True)(point)
+        held = ((point <= low) & (slope > 0)) | ((point >= high) & (slope < 0))
+        free, tiny = (~held).astype(point.dtype), jnp.finfo(point.dtype).tiny
+        slope, curvature = slope * free, curvature * free[:, None] * free[None, :] + jnp.diag(1 - free)
+        (a, b), (_, d) = curvature
+        size = jnp.abs(a * d - b * b)
+        scale = jnp.sqrt(jnp.maximum(a * a + 2 * b * b + d * d + 2 * size, tiny))
+        a, b, d = (a * a + b * b + size) / scale, b * (a + d) / scale, (b * b + d * d + size) / scale
+        least = _FLATTEST * (a + d) + _FLAT
+        a, d = a + least, d + least
+        rows = jnp.stack([jnp.stack([d, -b]), jnp.stack([-b, a])])
+        step = -trees.matmul(rows, slope) / (a * d - b * b)
+        return step, -0.5 * trees.matmul(slope, step)
+
+    inside = lambda point: jnp.clip(point, low, high)  # noqa: E731
+    return descend(objective, start, value, newton_step, tolerance=tolerance, inside=inside, last_step=False)
+
+
 class RidgeFit(NamedTuple):
-    """Parameters, the penalised NLL that they have, whether it is least, and the steps taken."""
+    """Parameters of the least penalised NLL, and whether it is least."""
 
     params: PyTree
-    objective: Float[Array, ""]  # nats per example
     converged: Bool[Array, ""]
-    steps: Int[Array, ""]
 
 
 def ridge_fit(
@@ -208,37 +245,33 @@ def ridge_fit(
     Args:
         scores: scores(params) -> [examples, classes], differentiable; a constant added to a row changes nothing.
         start: Tree of float arrays.
-        ridge: Tree of the same structure whose leaves broadcast against those of `start`, 0 or more.
+        ridge: Tree of the same structure and shapes, 0 or more.
         labels: Int32 [examples].
         weight: Float [examples], how often each example counts.
 
     Returns:
         RidgeFit. Converged where a further step promises less than 1e-6 nats in float32, 1e-12 in float64.
     """
-    share, tolerance = weight / jnp.sum(weight), _GAIN[weight.dtype.name]
+    tolerance = _GAIN[weight.dtype.name]
 
-    def total(tree):
-        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(tree))
+    def nll(rows):
+        return nll_of(Examples(jax.nn.log_softmax(rows), labels, weight))
 
     def objective(params):
-        log_probs = jax.nn.log_softmax(scores(params))
-        is_true = jax.nn.one_hot(labels, log_probs.shape[-1], dtype=bool)
-        nll = -jnp.sum(weight * jnp.sum(jnp.where(is_true, log_probs, 0), axis=-1)) / jnp.sum(weight)
-        return nll + total(jax.tree.map(lambda k, x: k * (x * x), ridge, params))
+        return nll(scores(params)) + trees.dot(ridge, jax.tree.map(jnp.square, params))
 
     def newton_step(params):
         slope = jax.grad(objective)(params)
         rows, forward = jax.linearize(scores, params)
         backward = jax.linear_transpose(forward, params)
-        probs = jax.nn.softmax(rows)
+        bend = jax.linearize(jax.grad(nll), rows)[1]
 
         def curvature(direction):
-            along = forward(direction)
-            along = share[:, None] * probs * (along - jnp.sum(probs * along, axis=-1, keepdims=True))
-            return jax.tree.map(lambda x, k, d: x + 2 * k * d, backward(along)[0], ridge, direction)
+            (along,) = backward(bend(forward(direction)))
+            return jax.tree.map(lambda x, k, d: x + 2 * k * d, along, ridge, direction)
 
         step = cg(curvature, jax.tree.map(jnp.negative, slope), tol=_RESIDUAL, maxiter=_MOST_PRODUCTS)[0]
-        return step, -0.5 * total(jax.tree.map(jnp.multiply, slope, step))
+        return step, -0.5 * trees.dot(slope, step)
 
     found = descend(objective, start, objective(start), newton_step, tolerance=tolerance)
-    return RidgeFit(found.point, found.value, found.gain <= _CONVERGED * tolerance, found.step)
+    return RidgeFit(found.point, found.gain <= _CONVERGED * tolerance)

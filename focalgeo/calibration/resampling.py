@@ -17,7 +17,7 @@ from focalgeo import checks
 from focalgeo.calibration import metrics
 from focalgeo.calibration.binning import Labels, Reliability, Scalar
 from focalgeo.calibration.methods import Calibrated
-from focalgeo.precision import at_highest
+from focalgeo.trees import at_highest
 from focalgeo.types import MOST_RESAMPLES, Array, Estimate, PyTree
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile

@@ -133,13 +133,11 @@ def best_point(
         gamma: Only points of this gamma are considered; None considers all.
     """
     gammas, temperatures = np.asarray(gammas, np.float32), np.asarray(temperatures, np.float32)
+    rows = slice(None) if gamma is None else np.flatnonzero(gammas == np.float32(gamma))
+    if not gammas[rows].size:
+        raise InputError(f"gamma {gamma} is not on the grid {gammas.tolist()}: search with it, or choose another")
     surface = search.nll if criterion == "nll" else search.ece
-    if gamma is not None:
-        row = gammas == np.float32(gamma)
-        if not row.any():
-            raise InputError(f"gamma {gamma} is not on the grid {gammas.tolist()}: search with it, or choose another")
-        surface = _module(surface).where(row[:, None], surface, np.float32(np.inf))
-    return _best(gammas, temperatures, search.ece, search.nll, surface)
+    return _best(gammas[rows], temperatures, search.ece, search.nll, surface[rows])
 
 
 class LineSearch(NamedTuple):
@@ -151,7 +149,6 @@ class LineSearch(NamedTuple):
     temperatures: Float[Array, " gammas"]  # of the line
     ece: Float[Array, " gammas"]  # equal-mass ECE where that is the criterion
     nll: Float[Array, " gammas"]  # nats
-    num_evaluations: int  # points at which the map was computed
 
 
 def line_search(
@@ -196,40 +193,31 @@ def searched_line(examples, gammas, temperatures, *, criterion="ece", num_bins) 
         raise InputError(f"gammas are {gammas.tolist()}: a line needs two different values or more")
     search = searched_grid(examples, ends, temperatures, criterion=criterion, num_bins=num_bins)
     fitted = [best_point(search, ends, temperatures, criterion=criterion, gamma=end).temperature for end in ends]
-    gamma = jnp.asarray(gammas)
-    line = jnp.interp(gamma, jnp.asarray(ends), jnp.stack(jax.tree.map(jnp.float32, fitted)))
-    eces, nlls = _at_points(*examples, gamma, line, num_bins=num_bins, by_rank=criterion == "adaptive_ece")
+    gammas, ends = jnp.asarray(gammas), jnp.asarray(ends)
+    line = jnp.interp(gammas, ends, jnp.stack(fitted))
+    eces, nlls = _at_points(*examples, gammas, line, num_bins=num_bins, by_rank=criterion == "adaptive_ece")
     values = nlls if criterion == "nll" else eces
-    best = _index_of_least(values, gamma, line)
-    return LineSearch(gamma[best], line[best], values[best], line, eces, nlls, 2 * len(temperatures) + len(gammas))
+    return LineSearch(*_least(values, gammas, line), line, eces, nlls)
 
 
 def _best(gammas, temperatures, ece, nll, surface):
     """The least value of the surface."""
     gamma, temperature = np.repeat(gammas, len(temperatures)), np.tile(temperatures, len(gammas))
-    best, module = _index_of_least(surface.ravel(), gamma, temperature), _module(surface)
-    point = (module.asarray(values)[best] for values in (gamma, temperature, surface.ravel()))
-    return GridSearch(*point, ece, nll)
+    return GridSearch(*_least(surface.ravel(), gamma, temperature), ece, nll)
 
 
-def _index_of_least(values, gammas, temperatures):
-    """Index of the least of [points]; ties go to the least |log T|, then to the least |gamma|, then to the first."""
-    module = _module(values)
-    order = module.lexsort((abs(gammas), abs(module.log(temperatures))))
-    return order[module.argmin(values[order])]
-
-
-def _module(values):
-    """The module that computes with these values: NumPy, where they lie on the host, else jax.numpy."""
-    return np if isinstance(values, np.ndarray) else jnp
+@jax.jit
+def _least(values, gammas, temperatures):
+    """Gamma, temperature and value of the least of [points]; ties go to the least |log T|, then the least |gamma|."""
+    order = jnp.lexsort((jnp.abs(gammas), jnp.abs(jnp.log(temperatures))))
+    best = order[jnp.argmin(values[order])]
+    return gammas[best], temperatures[best], values[best]
 
 
 def checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: int) -> tuple[np.ndarray, np.ndarray]:
     """Gammas and temperatures of a grid as float32; refuses what is no grid, no criterion or no number of bins."""
     checks.check_choice("criterion", criterion, CRITERIA)
     checks.check_bins(num_bins)
-    if checks.is_traced(gammas, temperatures):
-        raise InputError("gammas or temperatures are traced: give plain numbers, the grid is static")
     grid = []
     for name, values, low, high in (
         ("gammas", gammas, -1, _LARGEST_GAMMA),
@@ -239,8 +227,7 @@ def checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: int
         if values.ndim != 1 or not values.size or not ((values > low) & (values <= high)).all():
             raise InputError(f"{name} are {np.unique(values)}: give a list of numbers above {low} and at most {high:g}")
         grid.append(values)
-    if grid[0].size * grid[1].size > MOST_PAIRS:
-        raise InputError(
-            f"gammas and temperatures make {grid[0].size * grid[1].size} points: give at most {MOST_PAIRS}"
-        )
+    points = grid[0].size * grid[1].size
+    if points > MOST_PAIRS:
+        raise InputError(f"gammas and temperatures make {points} points: give at most {MOST_PAIRS}")
     return tuple(grid)

@@ -7,27 +7,21 @@ regression aside). `temperature_fit` and `focal_fit` are the fits of `fits` to t
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo import checks
 from focalgeo.calibration import fits, maps, newton
-from focalgeo.calibration.binning import Labels, Logits, Mask
-from focalgeo.calibration.fits import GAMMA_BRACKET, TEMPERATURE_BRACKET
-from focalgeo.precision import matmul
-from focalgeo.types import Array, InputError
+from focalgeo.trees import matmul
+from focalgeo.types import Array
 
 Params = dict[str, Array]
 
 MOST_MATRIX_CLASSES = 200  # a fit of 10,000 examples takes 3 s on two shared cores: it grows with their square
 
-_INSIDE = 1e-3  # share of a bracket that the joint fit keeps off its ends, where its slope is 0
-_MOST_STEPS = 60  # of the shares; ten are usual
-_STEP_SIZES = 0.5 ** np.arange(12)[:, None]  # of a step that are tried
-_GAIN = {"float32": 1e-6, "float64": 1e-9}  # nats that other shares could still gain where a fit has converged
+_GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further step of the shares where the last promised less
+_CONVERGED = 1000  # times that
 _ROUNDING = 64  # eps, by which log-odds that are equal may differ after two ways of computing them
 
 
@@ -44,8 +38,7 @@ def fit_vector_scaling(logits, labels, *, criterion, mask, temperature_fit) -> P
     probmetrics 1.3.0 fits it. That mixes the temperature-scaled probabilities with 1 / ((n + 1) K) of a uniform one
     first; here they stay as they are.
     """
-    ridge = _vector_ridge(logits, labels, mask, temperature_fit)
-    return {"temperature": temperature_fit.temperature, **_vector_params(temperature_fit, ridge)}
+    return {"temperature": temperature_fit.temperature, **_by_class(logits, labels, mask, temperature_fit)}
 
 
 def fit_focal_vector_scaling(logits, labels, *, criterion, mask, focal_fit) -> Params:
@@ -56,22 +49,8 @@ def fit_focal_vector_scaling(logits, labels, *, criterion, mask, focal_fit) -> P
 
     Source: our own; see `fit_focal_temperature` and `fit_vector_scaling`.
     """
-    params = _vector_params(focal_fit, _vector_ridge(logits, labels, mask, focal_fit))
-    return {"gamma": focal_fit.gamma, "temperature": focal_fit.temperature, **params}
-
-
-def fit_focal_vector_scaling_jointly(logits: Logits, labels: Labels, mask: Mask = None) -> Params:
-    """As `fit_focal_vector_scaling`, and then all its numbers together, by the same penalised NLL: never worse in it.
-
-    On two networks of CIFAR-100 (5,000 examples, three splits each) it lowers the objective by 1e-4 and changes the NLL
-    of other 5,000 examples by -4e-4 to 2e-4, for three times the seconds of compilation: the two stages are the method.
-
-    Source: our own.
-    """
-    examples = checks.predicted_logits(logits, labels, mask)
-    first = fits.focal_fit(*examples, fits.temperature_fit(*examples))
-    focal, found = _joint_ridge(*examples, first, _vector_ridge(*examples, first))
-    return {**focal, **_vector_params(first, found)}
+    first = {"gamma": focal_fit.gamma, "temperature": focal_fit.temperature}
+    return first | _by_class(logits, labels, mask, focal_fit)
 
 
 def fit_matrix_scaling(logits, labels, *, criterion, mask, temperature_fit) -> Params:
@@ -85,87 +64,34 @@ def fit_matrix_scaling(logits, labels, *, criterion, mask, temperature_fit) -> P
     Source: SMS of Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, with a ridge, as probmetrics 1.3.0 fits it, but
     for the mixture with a uniform distribution: see `fit_vector_scaling`.
     """
-    params = _matrix_params(temperature_fit, _matrix_ridge(logits, labels, mask, temperature_fit))
-    return {"temperature": temperature_fit.temperature, **params}
+    return {"temperature": temperature_fit.temperature, **_by_class(logits, labels, mask, temperature_fit, full=True)}
 
 
-@jax.jit
-def _matrix_params(first, found):
-    weights = jnp.eye(len(found.params["weights"]), dtype=found.objective.dtype) + found.params["weights"]
-    return {"weights": weights, "biases": found.params["biases"], "converged": first.converged & found.converged}
-
-
-@jax.jit
-def _vector_params(first, found):
-    params, converged = found.params, first.converged & found.converged
-    return {"scales": 1 + params["scales"], "biases": params["biases"], "converged": converged}
-
-
-def _vector_scores(log_probs, params):
-    scales, biases = (jnp.broadcast_to(params[name], log_probs.shape) for name in ("scales", "biases"))
-    return log_probs + scales * log_probs + biases
-
-
-@jax.jit
-def _vector_ridge(rows, labels, weight, first):
-    """The ridge fit of scales - 1 and biases; one program for vector scaling and focal vector scaling."""
+@partial(jax.jit, static_argnames="full")
+def _by_class(rows, labels, weight, first, *, full=False):
+    """Scales, or in full the weights of a matrix, and biases; the first stage's fit is a temperature's or a pair's."""
     log_probs = maps.focal_temperature_scaling(rows, first.gamma, first.temperature)
-    strengths = dict.fromkeys(("scales", "biases"), rows.shape[-1] / jnp.sum(weight))
-    start = jax.tree.map(lambda _: jnp.zeros_like(rows[0]), strengths)
-    return newton.ridge_fit(partial(_vector_scores, log_probs), start, strengths, labels, weight)
+    classes, name = rows.shape[-1], "weights" if full else "scales"
+    identity = np.eye(classes, dtype=rows.dtype) if full else np.ones(classes, rows.dtype)
+    strength = classes / jnp.sum(weight)
+    ridge = {name: strength * jnp.where(identity == 1, 1, classes - 1), "biases": jnp.full_like(rows[0], strength)}
 
+    def scores(change):
+        weights = identity + change[name]
+        product = matmul(log_probs, weights.T) if full else log_probs * weights[None]
+        return product + change["biases"][None]
 
-@jax.jit
-def _matrix_ridge(rows, labels, weight, first):
-    """The ridge fit of weights - I and biases."""
-    log_probs = maps.focal_temperature_scaling(rows, first.gamma, first.temperature)
-    classes = rows.shape[-1]
-    ridge = classes / jnp.sum(weight)
-
-    def scores(params):
-        change = matmul(log_probs, params["weights"].T)
-        return log_probs + change + jnp.broadcast_to(params["biases"], log_probs.shape)
-
-    start = {"weights": jnp.zeros((classes, classes), rows.dtype), "biases": jnp.zeros_like(rows[0])}
-    strengths = ridge * jnp.where(np.eye(classes, dtype=bool), 1, jnp.asarray(classes - 1, rows.dtype))
-    return newton.ridge_fit(scores, start, {"weights": strengths, "biases": ridge}, labels, weight)
-
-
-@jax.jit
-def _joint_ridge(rows, labels, weight, first, before):
-    """Gamma and T, and the ridge fit of scales and biases with them; those of before where it is not better."""
-    ends = jnp.asarray(np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)]), rows.dtype)
-    low, width = ends[:, 0], ends[:, 1] - ends[:, 0]
-    begin = jnp.stack([first.gamma, jnp.log(first.temperature)])
-    share = jnp.clip((begin - low) / width, _INSIDE, 1 - _INSIDE)
-
-    def focal(params):
-        gamma, log_temperature = low + width * jax.nn.sigmoid(params["focal"])
-        return {"gamma": gamma, "temperature": jnp.exp(log_temperature)}
-
-    def scores(params):
-        return _vector_scores(maps.focal_temperature_scaling(rows, **focal(params)), params)
-
-    ridge = rows.shape[-1] / jnp.sum(weight)
-    start = {"focal": jnp.log(share) - jnp.log1p(-share), **before.params}
-    strengths = {"focal": jnp.zeros_like(ridge), "scales": ridge, "biases": ridge}
-    found = newton.ridge_fit(scores, start, strengths, labels, weight)
-    together = focal(found.params), found._replace(params={name: found.params[name] for name in before.params})
-    apart = {"gamma": first.gamma, "temperature": first.temperature}, before
-    better = found.objective < before.objective
-    return jax.tree.map(lambda new, old: jnp.where(better, new, old), together, apart)
+    found = newton.ridge_fit(scores, jax.tree.map(jnp.zeros_like, ridge), ridge, labels, weight)
+    converged = first.converged & found.converged
+    return {name: identity + found.params[name], "biases": found.params["biases"], "converged": converged}
 
 
 def fit_loss_implied_temperature(logits, labels, *, criterion, mask, trained_gamma) -> Params:
     """The T of `loss_implied_temperature_scaling` with the least NLL; "gamma" is `trained_gamma`."""
     gamma = jnp.asarray(trained_gamma, logits.dtype)
-    found = fits.temperature_fit(_implied(logits, gamma), labels, mask)
+    log_probs = jax.jit(maps.focal_temperature_scaling)(logits, gamma, 1.0)
+    found = fits.temperature_fit(log_probs, labels, mask)
     return {"gamma": gamma, "temperature": found.temperature, "converged": found.converged}
-
-
-@jax.jit
-def _implied(logits, gamma):
-    return maps.focal_temperature_scaling(logits, gamma, 1.0)
 
 
 def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit) -> Params:
@@ -176,83 +102,33 @@ def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit
         bracket. Shares within 1e-6 nats of the least NLL, and never worse than the temperature alone.
 
     Source: Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2; they minimise over the shares by SLSQP, here it is
-    Newton's method on the simplex, stopped where the largest of mean(part / mixture) - 1 bounds what is left to gain.
+    Newton's method over the uniform share and the share that the temperature has of the rest.
     """
     shares, converged = _fit_shares(logits, labels, mask, temperature_fit.temperature)
     converged &= temperature_fit.converged
     return {"temperature": temperature_fit.temperature, "shares": shares, "converged": converged}
 
 
-class _Ascent(NamedTuple):
-    shares: Array  # [3]
-    bound: Array  # on the nats that other shares could have gained before the last step
-    moved: Array  # bool
-    step: Array
-
-
 @jax.jit
 def _fit_shares(rows, labels, weight, temperature):
-    """The shares, and whether no others gain more than the tolerance."""
+    """The shares, and whether a further step promises less than the tolerance."""
     is_true = jax.nn.one_hot(labels, rows.shape[-1], dtype=bool)
     log_parts = jnp.sum(jnp.where(is_true[None], maps.ensemble_parts(rows, temperature), 0), axis=-1)
     parts = jnp.exp(log_parts - jnp.max(log_parts, axis=0, keepdims=True))  # [3, examples]
-    share, least = (weight / jnp.sum(weight))[None], 8 * jnp.finfo(weight.dtype).eps - 1
 
-    def excess(shares):
-        """Part / mixture - 1, [3, examples]; its mean is the gradient along the simplex."""
-        mixture = matmul(shares[None], parts)
-        return (parts - mixture) / mixture
+    def shares(point):
+        uniform, scaled = point
+        return jnp.stack([(1 - uniform) * scaled, (1 - uniform) * (1 - scaled), uniform])
 
-    def gain(over, change):
-        """Nats that changes [changes, 3] of the shares gain; minus infinity where an example is left nothing."""
-        ratio = matmul(change, over)
-        return jnp.sum(share * jnp.where(ratio > least, jnp.log1p(ratio), -jnp.inf), axis=-1)
+    def objective(point):
+        """The NLL, but for a constant, which takes digits from it."""
+        return -jnp.sum(weight * jnp.log(matmul(shares(point), parts))) / jnp.sum(weight)
 
-    def advance(state):
-        over = excess(state.shares)
-        slope, curvature = jnp.sum(share * over, axis=-1), matmul(share * over, over.T)
-        changes = sizes * _newton_step(state.shares, slope, curvature)[None]
-        gains = gain(over, changes)
-        best, moved = jnp.argmax(gains), jnp.max(gains) > 0
-        shares = jnp.maximum(state.shares + jnp.where(moved, changes[best], 0), 0)
-        return _Ascent(shares / jnp.sum(shares), jnp.max(slope), moved, state.step + 1)
-
-    def going(state):
-        return (state.bound > tolerance) & state.moved & (state.step < _MOST_STEPS)
-
-    tolerance, sizes = _GAIN[rows.dtype.name], jnp.asarray(_STEP_SIZES, rows.dtype)
-    thirds = jnp.full(3, 1 / 3, rows.dtype)
-    start = _Ascent(thirds, jnp.full((), jnp.inf, rows.dtype), jnp.ones((), bool), jnp.int32(0))
-    found = jax.lax.while_loop(going, advance, start)
-    alone = jnp.asarray([1, 0, 0], rows.dtype)
-    is_best = gain(excess(found.shares), (alone - found.shares)[None])[0] >= 0
-    return jnp.where(is_best, alone, found.shares), found.bound <= tolerance
-
-
-def _newton_step(shares, slope, curvature):
-    """The change d with the largest slope'd - d' curvature d / 2 that keeps the shares on their simplex.
-
-    It is the best of the edges, or without regard to the signs of the shares, if none of these is then negative.
-    """
-    corners = jnp.eye(3, dtype=shares.dtype)
-
-    def rise(along, change):
-        return matmul(along, slope - matmul(curvature, change))
-
-    edges = []
-    for first, second in ((0, 1), (0, 2), (1, 2)):
-        along, begin = corners[second] - corners[first], corners[first] - shares
-        bend = matmul(along, matmul(curvature, along))
-        size = rise(along, begin) / jnp.maximum(bend, jnp.finfo(shares.dtype).tiny)
-        edges.append(begin + jnp.clip(size, 0, 1) * along)
-    sides = corners[1:] - corners[:1]
-    (a, b), (_, c) = matmul(sides, matmul(curvature, sides.T))
-    up = matmul(sides, slope)
-    inside = matmul(jnp.stack([c * up[0] - b * up[1], a * up[1] - b * up[0]]) / (a * c - b * b), sides)
-    changes = jnp.stack([*edges, inside])
-    promised = jnp.stack([matmul(change, slope) / 2 + rise(change, change) / 2 for change in changes])
-    valid = jnp.all(shares[None] + changes >= -jnp.finfo(shares.dtype).eps, axis=-1)
-    return changes[jnp.argmax(jnp.where(valid, promised, -jnp.inf))]
+    start, alone = jnp.asarray([[1 / 3, 1 / 2], [0, 1]], rows.dtype)
+    low, tolerance = jnp.zeros_like(start), _GAIN[rows.dtype.name]
+    found = newton.box_descent(objective, start, objective(start), low, low + 1, tolerance=tolerance)
+    point = jnp.where(objective(alone) <= found.value, alone, found.point)
+    return shares(point), found.gain <= _CONVERGED * tolerance
 
 
 def fit_histogram_binning(logits, labels, *, criterion, mask, num_bins) -> Params:
@@ -277,8 +153,8 @@ def _fit_bins(rows, labels, weight, num_bins):
     log_odds = maps.top_log_odds(log_probs, maps.top_class(rows))[:, 0]
     right = (jnp.argmax(rows, axis=-1) == labels).astype(weight.dtype)
     edges = _equal_mass_edges(jnp.where(weight > 0, log_odds, jnp.inf), weight, num_bins)
-    bins = jax.nn.one_hot(jnp.searchsorted(edges, log_odds, side="left"), num_bins, dtype=weight.dtype)
-    count, correct = jnp.sum(weight[:, None] * bins, axis=0), jnp.sum((weight * right)[:, None] * bins, axis=0)
+    bins = jnp.searchsorted(edges, log_odds, side="left")
+    count, correct = (jnp.bincount(bins, counted, length=num_bins) for counted in (weight, weight * right))
     return {"edges": edges, "accuracies": (correct + 1) / (count + 2)}
 
 
@@ -294,10 +170,8 @@ def _equal_mass_edges(values, weight, num_bins):
     below = jnp.concatenate([jnp.finfo(values.dtype).min[None], values[order]])
     low, high = below[:-1], below[1:]
     apart = (high - low > _ROUNDING * jnp.finfo(values.dtype).eps * jnp.maximum(jnp.abs(low), 1)) & (high < jnp.inf)
-    place = jnp.arange(len(values), dtype=quantiles.dtype)
-    above = jax.lax.cummin(jnp.where(apart, place, len(values)), reverse=True)
-    last = jnp.max(jnp.where(apart, place, 0))
-    edges = jnp.minimum(above[jnp.minimum(quantiles + 1, len(values) - 1)], last)
+    places = jnp.flatnonzero(apart, size=len(values), fill_value=len(values))
+    edges = places[jnp.minimum(jnp.searchsorted(places, quantiles + 1), jnp.sum(apart) - 1)]
     return low[edges] / 2 + high[edges] / 2
 
 
@@ -310,14 +184,12 @@ def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
 
     Source: as `isotonic_calibration`.
     """
-    if checks.is_traced(logits, labels, mask):
-        raise InputError("isotonic regression is fitted by scikit-learn: call it outside jit and vmap")
     from sklearn.isotonic import IsotonicRegression  # heavy, and only this method needs it
 
     log_probs, labels, weight = map(np.asarray, (jax.jit(maps.temperature_scaling)(logits, 1.0), labels, mask))
     classes = log_probs.shape[1]
-    is_label = (labels[:, None] == np.arange(classes)).astype(weight.dtype)
-    model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
+    is_label = np.eye(classes, dtype=weight.dtype)[labels]
+    model = IsotonicRegression(y_min=0, y_max=1)
     model.fit(log_probs.ravel(), is_label.ravel(), np.repeat(weight, classes))
     floor = 1 / (weight.sum() * classes + 2)
     return {

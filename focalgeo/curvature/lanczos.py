@@ -20,7 +20,7 @@ from focalgeo.curvature.matvec import (
     stacked,
     unravel,
 )
-from focalgeo.precision import matmul
+from focalgeo.trees import matmul
 from focalgeo.types import Array, InputError, PyTree
 
 # In units of the machine epsilon times the matrix norm: what is shorter, of a new direction or a residual, is rounding

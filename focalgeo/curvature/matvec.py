@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from focalgeo import checks
-from focalgeo.precision import at_highest
+from focalgeo.trees import at_highest
 from focalgeo.types import Array, PyTree
 
 MOST_PRODUCTS = 100_000  # the standard error of so many samples is 1/300 of a sample's

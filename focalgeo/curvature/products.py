@@ -12,7 +12,7 @@ import numpy as np
 
 from focalgeo import checks
 from focalgeo.curvature.matvec import layout_of, ravel, unravel
-from focalgeo.precision import at_highest
+from focalgeo.trees import at_highest
 from focalgeo.types import Array, InputError, PyTree
 
 DENSE_LIMIT = 5000

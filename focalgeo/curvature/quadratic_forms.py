@@ -20,7 +20,7 @@ from focalgeo.curvature.matvec import (
     stacked,
     unravel,
 )
-from focalgeo.precision import at_highest, matmul
+from focalgeo.trees import at_highest, matmul
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
 

@@ -15,7 +15,7 @@ from focalgeo import checks, trees
 from focalgeo.curvature.lanczos import orthogonalise
 from focalgeo.curvature.matvec import MOST_PRODUCTS, Layout, flat_matvec, orthonormal_rows, row_of, stacked
 from focalgeo.curvature.quadratic_forms import sample_mean, sampled
-from focalgeo.precision import matmul
+from focalgeo.trees import matmul
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
 # a standard error takes two samples of 1, 1 or 2 products

@@ -12,17 +12,15 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
+from tqdm import tqdm
 
 from focalgeo.data import sources
 from focalgeo.data.splits import Options, RawDataset
 from focalgeo.types import InputError, Split
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
-# What Pillow turns into RGB without loss of range; "I;16", "I" and "F" it would clip at 255.
-EIGHT_BIT_MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
 # Other formats are not tried, whatever the name says: Pillow runs Ghostscript on PostScript.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-TOLD = 5000  # images between two lines of progress
 SPLITS = ("train", "val", "test")
 ANNOTATIONS = "val/val_annotations.txt"
 TFDS_SPLITS = {"train": "train", "val": "validation", "test": "test"}
@@ -38,7 +36,7 @@ def read_folder(location: str, options: Options) -> RawDataset:
         location: a folder or archive that holds {train,val,test}/<class>/<image>, val and test optional, or
             <class>/<image>; folders around it all, hidden files and other files are passed over. Relative to the
             working directory; ~ is the home folder.
-        options: image_size and tell.
+        options: image_size.
 
     Raises:
         InputError: nothing there, no images, one class, a corrupt archive or image, two sizes, an unusable layout.
@@ -78,11 +76,11 @@ def layout(names: Sequence[str], *, where: str) -> tuple[tuple[str, ...], Member
     for name, path in zip(names, paths, strict=True):
         if len(path) != 3 or path[0] not in SPLITS:
             raise InputError(f"{where}: {name} lies elsewhere than in <class>/ or train, val or test/<class>/: move it")
-    class_names = tuple(sorted({path[1] for path in paths if path[0] == "train"}))
-    if len(class_names) < 2 or not {path[1] for path in paths} <= {*class_names}:
-        folders = sorted({f"{part}/{class_name}" for part, class_name, _ in paths})
-        mend = "give two classes or more in train, and none but them in val and test"
-        raise InputError(f"{where} has {', '.join(folders[:9])}: {mend}")
+    folders = sorted({path[:2] for path in paths})
+    class_names = tuple(class_name for part, class_name in folders if part == "train")
+    if len(class_names) < 2 or not {class_name for _, class_name in folders} <= {*class_names}:
+        there = ", ".join(map("/".join, folders[:9]))
+        raise InputError(f"{where} has {there}: give two classes or more in train, and none but them in val and test")
     pairs: dict[str, list[tuple[int, int]]] = {}
     for row in sorted(range(len(paths)), key=paths.__getitem__):
         part, class_name, _ = paths[row]
@@ -104,23 +102,21 @@ def decode_files(
 
     def decode(name: str) -> np.ndarray:
         with sources.reading(f"{where}: {name}"), Image.open(folder / name, formats=FORMATS) as image:
-            # a camera's MPO holds a photo and smaller copies of it
-            if image.mode not in EIGHT_BIT_MODES or (image.format != "MPO" and getattr(image, "is_animated", False)):
+            # Pillow would clip 16 and 32 bits at 255; a camera's MPO holds a photo and smaller copies of it
+            if image.mode[0] in "IF" or (image.format != "MPO" and getattr(image, "is_animated", False)):
                 raise ValueError(f"mode {image.mode} or holds several images, not one of 8 bits per channel")
             return resized(image.convert("RGB"), options.image_size)
 
-    # closing: an error ends the decoding of the files that are left
-    with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool, closing(pool.map(decode, names)) as decoded:
-        warnings.simplefilter("ignore")  # of Pillow, about a file's metadata
-        for row, image in enumerate(decoded):
+    # Pillow warns of a file's metadata. closing: an error ends the decoding of the files that are left
+    ignoring = warnings.catch_warnings(action="ignore")
+    with ignoring, ThreadPoolExecutor(2) as pool, closing(pool.map(decode, names)) as decoded:
+        for row, image in enumerate(tqdm(decoded, where, len(names), unit=" images", disable=None)):
             if row == 0:
                 images = np.empty((len(names), *image.shape), np.uint8)
             if image.shape != images.shape[1:]:
                 sizes = f"{names[0]} is {images.shape[1:3]} and {names[row]} is {image.shape[:2]}"
                 raise InputError(f"{where}: {sizes}: set config.data.image_size to resize them all")
             images[row] = image
-            if options.tell and row % TOLD == TOLD - 1:
-                options.tell(f"read {row + 1:,} images of {where}")
     return images
 
 
@@ -138,7 +134,7 @@ def read_tiny_imagenet(location: str, options: Options) -> RawDataset:
         location: a folder or archive with train/<wnid>/images/, val/images/, val/val_annotations.txt and words.txt, as
             tiny-imagenet-200.zip of Stanford's CS231n course; its test images have no labels and are passed over. A
             class is named by the first of its names in words.txt, or by its wnid where it is missing there.
-        options: image_size, None keeps 64x64, and tell. Greyscale becomes RGB.
+        options: image_size, None keeps 64x64. Greyscale becomes RGB.
 
     Raises:
         InputError: nothing there, another layout, an image of val that is not there or has no class of train's, a
@@ -156,23 +152,27 @@ def read_tiny_imagenet(location: str, options: Options) -> RawDataset:
         if len(roots) != 1:
             raise InputError(f"{where} holds {len(roots)} files {ANNOTATIONS}: give Tiny ImageNet's own layout, once")
         folder = folder / roots[0]
-        paths = [PurePosixPath(name) for name in sources.list_files(folder)]
-        wnid_of = {path: path.parts[1] for path in paths if path.match("train/*/images/*")}
-        listed = {PurePosixPath("val/images", file): rest.split("\t")[0] for file, rest in _pairs(folder / ANNOTATIONS)}
-        parts = {"train": [*wnid_of], "test": [path for path in paths if path.match("val/images/*")]}
+        names = sources.list_files(folder)
+        parts = {
+            part: [name for name in names if PurePosixPath(name).match(pattern)]
+            for part, pattern in (("train", "train/*/images/*"), ("test", "val/images/*"))
+        }
+        wnid_of = {name: name.split("/")[1] for name in parts["train"]}
         wnids = sorted({*wnid_of.values()})
-        strange = {*parts["test"]} ^ {path for path, wnid in listed.items() if wnid in wnids}
+        listed = {f"val/images/{file}": rest.split("\t")[0] for file, rest in _pairs(folder / ANNOTATIONS)}
+        strange = {*parts["test"]} ^ {name for name, wnid in listed.items() if wnid in wnids}
         if strange or not all(parts.values()):
-            path = min(strange, default="train/<wnid>/images")
-            raise InputError(f"{where}: {path} is not there, or has no class of train's: unpack or fetch it again")
-        english, wnid_of = dict(_pairs(folder / "words.txt")), wnid_of | listed
+            name = min(strange, default="train/<wnid>/images")
+            raise InputError(f"{where}: {name} is not there, or has no class of train's: unpack or fetch it again")
+        wnid_of |= listed
         splits = {
             part: Split(
-                decode_files(folder, [*map(str, members)], options, where=where),
-                np.array([wnids.index(wnid_of[path]) for path in members], np.int32),
+                decode_files(folder, members, options, where=where),
+                np.array([wnids.index(wnid_of[name]) for name in members], np.int32),
             )
             for part, members in parts.items()
         }
+        english = dict(_pairs(folder / "words.txt"))
         class_names = tuple(english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
         return RawDataset(splits, class_names, source.checksum)
 

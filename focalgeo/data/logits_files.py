@@ -18,15 +18,14 @@ from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safet
 from safetensors.numpy import load_file
 
 from focalgeo.data import sources
-from focalgeo.types import InputError, expanded, floored_log, look_like_probabilities
+from focalgeo.types import InputError, floored_log, look_like_probabilities
 
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
-_ROUNDED = 0.01  # share of the examples whose predicted class rounding alone may change
 _LARGE_LOGIT = 1e6  # float32 rounds what is less by 0.03 at the most
 _FEWEST_EXAMPLES = 30
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
 _NEGATIVE_ROUNDING = 1e-6  # a probability this far below 0 counts as 0
-_SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}  # by bytes of the type: what rounding leaves of a sum of 1
+_SUM_TOLERANCE = 1e-2  # what rounding to 8 bits leaves of a sum of 1
 _ROLES = "logits|probs|labels|group"
 _NUMBERED = re.compile(r"^(.+)_[0-9]+$")
 
@@ -69,14 +68,17 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         numbers that are not finite, labels out of range, probabilities that are none, fewer than 30 examples.
     """
     parts = re.findall(rf"(?:^|, *)({_ROLES})=(.+?)(?=, *(?:{_ROLES})=|$)", source)
-    if not parts or os.path.isfile(expanded(source)):  # whatever its name looks like
+    if not parts or os.path.isfile(os.path.expanduser(source)):  # whatever its name looks like
         parts = [("", source)]
-    paths = [Path(expanded(text)) for _, text in parts]
+    paths = [Path(os.path.expanduser(text)) for _, text in parts]
     with sources.reading(f"--{where}={source}"):
         files = {role: _open(path, where) for (role, _), path in zip(parts, paths, strict=True)}
         arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
-        roles = [role for role in ("logits", "probs") if getattr(keys, role)]
-        given, *more = roles or [role for role in ("logits", "probs") if role in arrays] or ["logits"]
+        given, *more = (
+            [role for role in ("logits", "probs") if getattr(keys, role)]
+            or [role for role in ("logits", "probs") if role in arrays]
+            or ["logits"]
+        )
         if more:
             raise InputError(f"{where} has logits and probs: say which by --logits-key or --probs-key alone")
         scores, labels = (_array(arrays, getattr(keys, role) or role, role, where) for role in (given, "labels"))
@@ -84,15 +86,16 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         group = _array(arrays, keys.group or "group", "group", where) if has_group else None
     for fault in _faults(scores, labels, group, given):
         raise InputError(f"{where}: {fault}")
+    is_probs = given == "probs"
     return Outputs(
         source=source,
         checksum=" ".join(f"sha256:{sources.checksum(path)}" for path in paths),
         given=given,
-        logits=floored_log(scores) if given == "probs" else _as_float32(scores, where),
+        logits=floored_log(scores) if is_probs else _as_float32(scores),
         labels=labels.astype(np.int32),
         group=group,
-        saturated=int(((scores <= 0) | (scores >= 1)).any(axis=1).sum()) if given == "probs" else 0,
-        looks_like_probs=given == "logits" and look_like_probabilities(scores, _tolerance(scores)),
+        saturated=int(((scores <= 0) | (scores >= 1)).any(axis=1).sum()) if is_probs else 0,
+        looks_like_probs=not is_probs and look_like_probabilities(scores, _SUM_TOLERANCE),
     )
 
 
@@ -108,7 +111,7 @@ def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: 
         InputError: a file that cannot be read, an array that is missing, of another shape, or no probabilities.
     """
     with sources.reading(path):
-        arrays = _open(Path(expanded(path)), where)
+        arrays = _open(Path(os.path.expanduser(path)), where)
         probs = {split: _array(arrays, split, "probs", where) for split in shapes}
     for split, array in probs.items():
         if array.dtype.kind not in "fiu" or array.shape != shapes[split]:
@@ -129,9 +132,9 @@ def _array(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.nd
         return values.astype(np.float32)
     if role == "labels" and values.dtype.kind in "fU":
         numbers = values.astype(np.float64)
-        wrong = np.argwhere(~(np.abs(numbers) < _LARGEST_LABEL) | (numbers != np.round(numbers)))
+        wrong = values[~(np.abs(numbers) < _LARGEST_LABEL) | (numbers != np.round(numbers))]
         if wrong.size:
-            raise ValueError(f"labels{wrong[0]} is {values[tuple(wrong[0])]}, no class number 0, 1, 2 ...")
+            raise ValueError(f"labels hold {wrong[0]}, no class number 0, 1, 2 ...")
         return numbers.astype(np.int64)
     if role == "group" and values.dtype.kind in "USbiufM":
         return np.where(values != values, "", values.astype(str))  # NaN, which differs from itself, is no name
@@ -161,9 +164,9 @@ def _faults(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, gi
         yield what + hint.get(int(least), "")
     if least == most:
         yield f"all labels are {least}, one class: calibration needs examples of two or more"
-    for row, name in enumerate([] if group is None else group.tolist()):
+    for name in () if group is None else set(group.tolist()):
         if not (name.strip() and name.isprintable()):
-            yield f"group of row {row} is {name!a}, no name on one line: name them all"
+            yield f"group {name!a} is no name on one line: name them all"
 
 
 def _faults_of_scores(scores: np.ndarray, given: str) -> Iterator[str]:
@@ -173,38 +176,19 @@ def _faults_of_scores(scores: np.ndarray, given: str) -> Iterator[str]:
         yield f"{what}, the first in row {np.argmax(wrong)}: remove or mend them"
     if given == "probs":
         sums = scores.sum(axis=1, dtype=np.float64)
-        wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > _tolerance(scores))
+        wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > _SUM_TOLERANCE)
         if wrong.any():
             row = np.argmax(wrong)
             what = f"{wrong.sum()} rows of probs are negative or do not sum to 1, the first is row {row}"
             yield f"{what} with {sums[row]:.6g}: if these are logits, say --logits-key"
 
 
-def _tolerance(probs: np.ndarray) -> float:
-    """Deviation of a sum from 1 that rounding explains, by the digits in the numbers: bfloat16 may come as float32."""
-    if probs.dtype.kind != "f":
-        return 0.0
-    if probs.dtype.itemsize == 4 and not np.any(np.ascontiguousarray(probs).view(np.uint32) & 0xFFFF):
-        return _SUM_TOLERANCE[2]
-    return _SUM_TOLERANCE.get(probs.dtype.itemsize, 1e-3)
-
-
-def _as_float32(logits: np.ndarray, where: str) -> np.ndarray:
-    """Logits as float32; of wider types each row less its maximum, if they are large, lest differences round away.
-
-    Refuses those of which float32 does not hold what class is predicted, as tiny ones.
-    """
-    narrow = logits.astype(np.float32)
-    if logits.dtype.itemsize > 4 and np.abs(narrow).max() > _LARGE_LOGIT:
-        top = logits.max(axis=1, keepdims=True)
-        whole = logits.dtype.kind in "iu"  # differences modulo 2^64 are exact, with sign and without
-        below = top.astype(np.uint64) - logits.astype(np.uint64) if whole else top - logits
-        narrow = -below.astype(np.float32)
-    lost = np.flatnonzero(logits.argmax(axis=1) != narrow.argmax(axis=1))
-    if lost.size > _ROUNDED * len(logits):
-        what = f"{where}: float32 does not hold which of the logits of {lost.size} examples is the largest"
-        raise InputError(f"{what}, the first in row {lost[0]}: scale tiny ones up, subtract each row's largest")
-    return narrow
+def _as_float32(logits: np.ndarray) -> np.ndarray:
+    """Logits as float32; of wider types each row less its maximum, if they are large, lest differences round away."""
+    if logits.dtype.itemsize > 4:
+        logits = logits.astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True) if np.abs(logits).max() > _LARGE_LOGIT else 0
+    return logits.astype(np.float32)
 
 
 def _open(path: Path, where: str) -> Mapping[str, Any]:
@@ -224,10 +208,11 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
     import torch  # optional, and slow to import
 
     tensors = torch.load(path, map_location="cpu", weights_only=True)
-    for name, tensor in tensors.items():
-        exact = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # NumPy has no bfloat16
-        tensors[name] = exact.detach().numpy()
-    return tensors
+    # NumPy has no bfloat16
+    return {
+        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
+        for name, tensor in tensors.items()
+    }
 
 
 def _read_text(path: Path, *, mark: str) -> dict[str, Any]:
@@ -259,15 +244,12 @@ def _columns(table: Any) -> dict[str, Any]:
 def _of_columns(table: Any) -> np.ndarray:
     import pandas
 
-    stem, *more = names = [*table.columns]
-    if not more and not _NUMBERED.fullmatch(stem):
+    stem, *_ = names = [*table.columns]
+    if len(names) == 1 and not _NUMBERED.fullmatch(stem):
         values = np.array(table[stem].tolist())  # of text, of numbers, or of lists of them
         return np.char.strip(values) if values.dtype.kind == "U" else values
-    table = table[[_NUMBERED.sub(rf"\1_{number}", names[0]) for number in range(len(names))]]  # in order, none missing
-    numbers = table.apply(pandas.to_numeric, errors="coerce").to_numpy(np.float64)
-    for row, column in np.argwhere(np.isnan(numbers)):
-        raise ValueError(f"row {row} of column {table.columns[column]} is {table.iat[row, column]!r}, no number")
-    return numbers
+    table = table[[_NUMBERED.sub(rf"\1_{number}", stem) for number in range(len(names))]]  # in order, none missing
+    return table.apply(pandas.to_numeric).to_numpy(np.float64)
 
 
 FORMATS: dict[str, Callable[[Path], Mapping[str, Any]]] = {

@@ -38,7 +38,6 @@ def load_dataset(
     image_size: int | None = None,
     max_words: int | None = None,
     max_length: int | None = None,
-    tell: Callable[[str], None] | None = None,
 ) -> Dataset:
     """Train, val and test of a data set by name, the same bits for the same arguments on every machine.
 
@@ -65,7 +64,6 @@ def load_dataset(
         max_words: size of the vocabulary of newsgroups and sst, which is the most frequent words of the train split
             that is returned; by default 20,000, and all for sst.
         max_length: words kept from the start of each post of newsgroups, by default 1000.
-        tell: gets a line of progress every few seconds of reading.
 
     Returns:
         Images uint8 [examples, height, width, channels], posts int32 [examples, length] of token ids (0 is padding, 1
@@ -84,7 +82,7 @@ def load_dataset(
         forms = (f"{kind}{reader.argument}" for kind, reader in READERS.items())
         raise InputError.of_choice("config.data.name", name, forms)
     sizes = Sizes(train_size, val_size, test_size)
-    options = Options(sizes, split_seed, image_size, max_words, max_length, tell)
+    options = Options(sizes, split_seed, image_size, max_words, max_length)
     for option in ("image_size", "max_words", "max_length"):
         value = getattr(options, option)
         if value is not None and (option not in reader.options or value < 1):

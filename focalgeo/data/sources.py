@@ -7,12 +7,11 @@ import contextlib
 import hashlib
 import os
 import shutil
-import stat
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 import filelock
@@ -95,21 +94,19 @@ def list_files(folder: Path) -> list[str]:
     names, met = [], set()
     for parent, folders, inside in os.walk(folder, onerror=refuse, followlinks=True):
         folders[:] = [name for name in folders if not is_hidden(name)]
-        real = os.path.realpath(parent)
-        if real in met:
+        if os.path.realpath(parent) in met:
             raise InputError(f"{parent} is reached twice through links: remove one")
-        met.add(real)
-        for path in (Path(parent, name) for name in inside if not is_hidden(name)):
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE:
-                raise InputError(f"{path} is no file of at most {LARGEST_FILE >> 30} GiB: remove it")
-            names.append(path.relative_to(folder).as_posix())
-    return sorted(names)
+        met.add(os.path.realpath(parent))
+        names += [Path(parent, name) for name in inside if not is_hidden(name)]
+    for path in names:
+        if not path.is_file() or path.stat().st_size > LARGEST_FILE:
+            raise InputError(f"{path} is no file of at most {LARGEST_FILE >> 30} GiB: remove it")
+    return sorted(path.relative_to(folder).as_posix() for path in names)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a part of the path begins with a dot, or is the folder that macOS adds to archives."""
-    return any(part == "__MACOSX" or (part[:1] == "." and part != ".") for part in name.split("/"))
+    """Whether a name begins with a dot, or is that of the folder that macOS adds to archives."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def unpacked(source: Source) -> Path:
@@ -128,35 +125,21 @@ def unpacked(source: Source) -> Path:
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    left = UNPACKED_LEAST + UNPACKED_RATIO * path.stat().st_size
-
-    def wanted(name: str, size: int) -> bool:
-        nonlocal left
-        left -= size
-        if left < 0 or size < 0:
-            raise ValueError(f"it unpacks to more than {UNPACKED_RATIO} times its own size")
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise ValueError(f"{name} leads out of the archive")
-        return not is_hidden(name)
-
-    def filtered(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo | None:
-        if not wanted(member.name, member.size):
-            return None
-        if not (member.isreg() or member.isdir()):
-            raise ValueError(f"{member.name} is a link or a device; tar --dereference packs files")
-        return tarfile.data_filter(member, target)
-
-    if path.suffix.lower() == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            archive.extractall(folder, [file for file in archive.infolist() if wanted(file.filename, file.file_size)])
-        return
-    with tarfile.open(path) as archive:
-        archive.extractall(folder, filter=filtered)
-        # tarfile takes an unreadable header, or the end of a file that is cut, for the end of the archive.
-        archive.fileobj.seek(archive.offset)
-        rest = archive.fileobj.read(1 << 20)
-        if not rest or any(rest):
-            raise ValueError("it is cut short, or has an unreadable header")
+    left, is_zip = UNPACKED_LEAST + UNPACKED_RATIO * path.stat().st_size, path.suffix.lower() == ".zip"
+    with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
+        for member in archive.infolist() if is_zip else archive:
+            size = member.file_size if is_zip else member.size
+            left -= size
+            if left < 0 or size < 0:
+                raise ValueError(f"it unpacks to more than {UNPACKED_RATIO} times its own size")
+            # neither writes outside of the folder; the filter refuses devices, and links that lead there, too
+            archive.extract(member, folder, **({} if is_zip else {"filter": "data"}))
+        if not is_zip:
+            # tarfile takes an unreadable header, or the end of a file that is cut, for the end of the archive.
+            archive.fileobj.seek(archive.offset)
+            rest = archive.fileobj.read(1 << 20)
+            if not rest or any(rest):
+                raise ValueError("it is cut short, or has an unreadable header")
 
 
 def decoded(source: Source, key: str, build: Callable[[], RawDataset]) -> RawDataset:

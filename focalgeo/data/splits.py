@@ -1,6 +1,6 @@
 """Train, val and test splits: the papers' seeded rule, subsets, and the checks of every split."""
 
-from collections.abc import Callable
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,6 @@ class Options(NamedTuple):
     image_size: int | None = None  # height and width that images are resized to; None: they must all have one size
     max_words: int | None = None  # in the vocabulary
     max_length: int | None = None  # words kept from the start of each text
-    tell: Callable[[str], None] | None = None  # gets a line of progress now and then
 
 
 class RawDataset(NamedTuple):
@@ -141,7 +140,7 @@ def check_labels(raw: RawDataset, *, name: str) -> None:
     """
     classes = len(raw.class_names)
     for part, (_, y) in raw.splits.items():
-        top = y.reshape(len(y), y.size // max(1, len(y))).max(axis=1, initial=-1)
+        top = y.reshape(len(y), math.prod(y.shape[1:])).max(axis=1, initial=-1)
         wrong = (top < 0) | (top >= classes)
         if wrong.any() or not len(y):
             what = f"label of example {np.argmax(wrong)} is none" if len(y) else "split is empty"

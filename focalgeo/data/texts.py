@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import os
 import re
-import zipfile
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -19,8 +19,8 @@ from focalgeo.data import images, sources
 from focalgeo.data.splits import Options, RawDataset, Sizes
 from focalgeo.types import Dataset, InputError, Split
 
-PADDING, UNKNOWN = "", "<unk>"
-SPECIAL = (PADDING, UNKNOWN)
+UNKNOWN = "<unk>"
+SPECIAL = ("", UNKNOWN)  # of padding, and of words that are not in the vocabulary
 SUFFIXES = frozenset({"", ".txt"})
 # A folder such as 20news-bydate-train above a group folder, and all before it.
 PART = re.compile(r".*(train|test)(?=/[^/]+/[^/]+\Z)", re.IGNORECASE | re.DOTALL)
@@ -38,14 +38,12 @@ def number_words(texts: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], list[
     A text without words is one unknown word.
 
     Args:
-        texts: the words of each text; "<unk>" among them is the unknown word. Read once, so a generator will do.
+        texts: the words of each text; "<unk>" among them is the unknown word.
     """
-    met = {PADDING: 0, UNKNOWN: 1}  # in the order in which they are met
-    ids = [np.array([met.setdefault(word, len(met)) for word in text] or [1], np.int32) for text in texts]
-    vocabulary = (*SPECIAL, *sorted(met.keys() - {*SPECIAL}))
-    rank = {word: position for position, word in enumerate(vocabulary)}
-    positions = np.array([rank[word] for word in met], np.int32)
-    return vocabulary, [positions[text] for text in ids]
+    texts = [[sys.intern(str(word)) for word in text] or [UNKNOWN] for text in texts]
+    vocabulary = (*SPECIAL, *sorted({word for text in texts for word in text} - {*SPECIAL}))
+    positions = {word: position for position, word in enumerate(vocabulary)}
+    return vocabulary, [np.array([positions[word] for word in text], np.int32) for text in texts]
 
 
 def pad_texts(ids: Sequence[Int32[np.ndarray, " _"]]) -> Int32[np.ndarray, "texts length"]:
@@ -98,10 +96,9 @@ def read_embeddings(
     Rows of words that the file lacks are sampled from N(0, s), s the standard deviation of all values found.
 
     Args:
-        path: a text file with "word v1 v2 ..." on each line, in UTF-8, plain or .gz; or a .zip that holds one, or
-            <archive>.zip/<file> for one of several. The first line sets `size`; a longer line has a word with spaces in
-            it, and is passed over, since no vocabulary has one. A first line of two integers (word2vec's) is skipped.
-            Of a word given twice the first line counts.
+        path: a text file with "word v1 v2 ..." on each line, in UTF-8, plain or .gz. The first line sets `size`; a
+            longer line has a word with spaces in it, and is passed over, since no vocabulary has one. A first line of
+            two integers (word2vec's) is skipped. Of a word given twice the first line counts.
         vocabulary: words by token id; the first is padding.
         seed: of the sampled rows. A row depends on it, s, and its position in the vocabulary only.
 
@@ -117,7 +114,9 @@ def read_embeddings(
     """
     path = Path(os.path.expanduser(path))
     wanted = {word.encode(): row for row, word in enumerate(vocabulary) if row > 0}
-    with sources.reading(path), _open(path) as file:
+    if not os.path.isfile(path):  # a pipe would be waited for
+        raise InputError(f"there is no file {path}: check the path, relative to {Path.cwd()}")
+    with sources.reading(path), (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
         vectors = _read_vectors(file, wanted, path)
     if not vectors:
         raise InputError(
@@ -149,19 +148,6 @@ def _read_vectors(file: BinaryIO, wanted: dict[bytes, int], path: Path) -> dict[
                 raise ValueError(f"it has no {size} numbers that are finite in float32")
         vectors[row] = vector.astype(np.float32)
     return vectors
-
-
-def _open(path: Path) -> BinaryIO:
-    archive = next((part for part in (path, *path.parents) if part.suffix.lower() == ".zip"), None)
-    if not os.path.isfile(archive or path):  # a pipe would be waited for
-        raise InputError(f"there is no file {path}: check the path, relative to {Path.cwd()}")
-    if archive is None:
-        return (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb")
-    members = zipfile.ZipFile(archive)
-    names = members.namelist() if path == archive else [path.relative_to(archive).as_posix()]
-    if len(names) != 1:
-        raise InputError(f"{path} holds {len(names)} files: name one, as {archive}/{names[0] if names else 'FILE'}")
-    return members.open(names[0])
 
 
 def read_newsgroups(location: str, options: Options) -> RawDataset:

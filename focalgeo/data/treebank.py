@@ -14,9 +14,8 @@ from focalgeo.data.texts import number_words
 from focalgeo.types import InputError, Split
 
 FILES = {"train.txt": "train", "dev.txt": "val", "test.txt": "test"}
-# A leaf, the sentiment of an inner node, its end, or what is none of these. Words may hold a no-break space
-# ("8 1\\/2"), so only ASCII's spaces part them.
-TOKEN = re.compile(r"\(\s*([0-4])\s+([^\s()]+)\s*\)|\(\s*([0-4])(?=\s*\()|(\))|(\S)", re.ASCII)
+# Words may hold a no-break space ("8 1\\/2"), so only ASCII's spaces part them.
+TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)
 # Sentiments 0..4, very negative to very positive, as the two classes; neutral has none.
 CLASS_OF_SENTIMENT = np.array([0, 0, -1, 1, 1], np.int32)
 NEUTRAL = 2
@@ -90,26 +89,27 @@ def parse_tree(line: str) -> Tree:
     """The tree that a line such as "(3 (2 It) (4 works))" writes.
 
     Raises:
-        ValueError: it is none, or one of more than `MOST_LEAVES` words.
+        ValueError, IndexError, RecursionError: it is none, or one of more than `MOST_LEAVES` words.
     """
-    tree = Tree([], [], [], [])
-    stack: list[str | int] = []  # sentiments of nodes that are not closed, as text, and numbers of children
-    for leaf, word, inner, _, stray in TOKEN.findall(line):
-        if word:
-            stack.append(len(tree.words))
-            tree.words.append(word)
-            tree.leaf_sentiments.append(int(leaf))
-        elif inner:
-            stack.append(inner)
+    tree, tokens = Tree([], [], [], []), TOKEN.findall(line)[::-1]
+
+    def read_node() -> int:
+        """The next node, as a child is written."""
+        opening, sentiment = tokens.pop(), int(tokens.pop())
+        if tokens[-1] == "(":
+            tree.children.append((read_node(), read_node()))
+            tree.inner_sentiments.append(sentiment)
+            child = -len(tree.children)
         else:
-            match stack[-3:]:
-                case [str() as sentiment, int() as left, int() as right] if not stray:
-                    tree.children.append((left, right))
-                    tree.inner_sentiments.append(int(sentiment))
-                    stack[-3:] = [-len(tree.children)]
-                case _:
-                    raise ValueError("a node is not (SENTIMENT WORD) or (SENTIMENT NODE NODE), sentiments from 0 to 4")
-    if [type(node) for node in stack] != [int] or len(tree.words) > MOST_LEAVES:
+            child = len(tree.words)
+            tree.words.append(tokens.pop())
+            tree.leaf_sentiments.append(sentiment)
+        if (opening, tokens.pop()) != ("(", ")") or not 0 <= sentiment <= 4:
+            raise ValueError("a node is not (SENTIMENT WORD) or (SENTIMENT NODE NODE), sentiments from 0 to 4")
+        return child
+
+    read_node()
+    if tokens or len(tree.words) > MOST_LEAVES:
         raise ValueError(f"it is not one tree of at most {MOST_LEAVES} words")
     return tree
 

@@ -9,4 +9,4 @@ from focalgeo.evaluation.curvature import (
     make_batch_loss,
     measure_curvature,
 )
-from focalgeo.evaluation.diagnostics import Diagnosis, check_last_layer, diagnose, diagnosis_rows, predict
+from focalgeo.evaluation.diagnostics import Diagnosis, diagnose, diagnosis_rows, predict

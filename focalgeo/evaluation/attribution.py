@@ -10,11 +10,11 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Float, Int
 
-from focalgeo import checks, curvature, parallel
-from focalgeo.evaluation.curvature import Curvature, Problem, as_argument, count_examples, on_device
-from focalgeo.precision import at_highest
+from focalgeo import curvature, parallel
+from focalgeo.evaluation.curvature import Curvature, Problem, count_examples, on_device
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
-from focalgeo.types import Array, Batch, InputError, PyTree
+from focalgeo.trees import at_highest
+from focalgeo.types import Array, Batch, PyTree
 
 REFERENCE = "cross_entropy"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -42,51 +42,50 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
         num_probes: 4 or more vectors for each trace: a third of them spans a subspace on which all parts are exact, the
             others are samples of the rest, the same for all parts and batches.
 
-    Raises:
-        InputError: the problem has no cross-entropy or no example, or num_probes is below 4.
-
     Accuracy: parts and traces against dense matrices; tests/evaluation/test_attribution.py.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, section 3. Eq. 28 there holds the focal weight constant, which leaves
     out rank_one; Kwon et al., ASAM (2021) for the elementwise scale.
     """
-    if REFERENCE not in problem.losses:
-        raise InputError(f'losses lack "{REFERENCE}", to which the others are compared')
-    num_probes, n = checks.count("num_probes", num_probes, 4), count_examples(problem)
-    problem = on_device(problem)
-    examples = compare_examples(problem)
+    n, problem = count_examples(problem), on_device(problem)
+    network = (problem.apply, problem.params, problem.model_state)
+    by_batch = [(_compare_all(problem.losses, *network, batch), batch.mask) for batch in problem.batches]
+    examples, mask = jax.tree.map(lambda *leaves: np.concatenate(leaves), *map(parallel.to_host, by_batch))
+    examples = jax.tree.map(lambda leaf: leaf[mask], examples)
     probability = examples.pop(REFERENCE).probability
-    weights = {name: float(found.weight.mean()) for name, found in examples.items() if found.parallel.all()}
+    weights = {name: float(of_loss.weight.mean()) for name, of_loss in examples.items() if of_loss.parallel.all()}
     form, matvecs = make_form(problem, weights), list(measured.matvecs.values())
-    of_trace = partial(_samples, params=problem.params, key=key, num_probes=num_probes)
-    # v' H v differs from lambda_max by at most the square of the residual over the gap.
-    tops = _beyond_scaling({name: form(top.vector)[name] for name, top in measured.tops.items()}, weights)
-    parts = _beyond_scaling(of_trace(form, matvecs), weights)
+    basis_key, sample_key = jax.random.split(key)
+
+    def samples(form: Callable, matvecs: list[Callable]) -> dict[str, dict[str, Array]]:
+        basis = curvature.dominant_basis(matvecs, problem.params, basis_key, max(1, num_probes // 3 // len(matvecs)))
+        return curvature.trace_samples(form, problem.params, sample_key, max(2, num_probes - len(basis)), basis=basis)
+
     # D H D is the Hessian in the logarithms of |theta| (but for the gradient's share), which no rescaling moves.
     scaled = partial(_multiplied, problem.params)
-    free = of_trace(
-        lambda vector: form(scaled(vector)), [lambda vector, m=matvec: scaled(m(scaled(vector))) for matvec in matvecs]
-    )
-    of_split = {"split": split, "n": n}
+    scaled_matvecs = [lambda vector, matvec=matvec: scaled(matvec(scaled(vector))) for matvec in matvecs]
+    free = samples(lambda vector: form(scaled(vector)), scaled_matvecs)
+    # v' H v differs from lambda_max by at most the square of the residual over the gap.
+    tops, parts = {name: form(top.vector)[name] for name, top in measured.tops.items()}, samples(form, matvecs)
+    for of_losses in (tops, parts):
+        for name, weight in weights.items():
+            whole, scale_only = of_losses[name]["whole"], weight * of_losses[REFERENCE]["whole"]
+            of_losses[name] |= {"scale_only": scale_only, "beyond_scaling": whole - scale_only}
+    of_split, rows = {"split": split, "n": n}, []
 
     def estimated(samples: Array) -> dict[str, Array]:
         return {**curvature.sample_mean(samples)._asdict(), "probes": num_probes, **of_split}
 
-    rows = [
-        AttributionPart("attribution", of="lambda_max", part=part, value=value, loss=name, **of_split)
-        for name, named in tops.items()
-        for part, value in named.items()
-    ]
-    rows += [
-        AttributionPart("attribution", of="trace", part=part, loss=name, **estimated(samples))
-        for name, named in parts.items()
-        for part, samples in named.items()
-    ]
-    rows += [Trace("scale_free_trace", loss=name, **estimated(named["whole"])) for name, named in free.items()]
-    quantiles = zip(QUANTILES, np.quantile(probability, QUANTILES), strict=True)
-    rows += [Diagnostic("true_class_probability", value, quantile=level, **of_split) for level, value in quantiles]
-    for name, found in examples.items():
-        means = {"share_raised": found.raised.mean(), "share_negative": found.negative.mean()}
+    for name in problem.losses:
+        for part, value in tops[name].items():
+            rows.append(AttributionPart("attribution", "lambda_max", part, value, loss=name, **of_split))
+        for part, of_vectors in parts[name].items():
+            rows.append(AttributionPart("attribution", "trace", part, loss=name, **estimated(of_vectors)))
+        rows.append(Trace("scale_free_trace", loss=name, **estimated(free[name]["whole"])))
+    for level, value in zip(QUANTILES, np.quantile(probability, QUANTILES), strict=True):
+        rows.append(Diagnostic("true_class_probability", value, quantile=level, **of_split))
+    for name, of_loss in examples.items():
+        means = {"share_raised": of_loss.raised.mean(), "share_negative": of_loss.negative.mean()}
         means |= {"mean_weight": weights[name]} if name in weights else {}
         rows += [Diagnostic(mean, value, loss=name, **of_split) for mean, value in means.items()]
     return [finite(row) for row in rows]
@@ -95,24 +94,22 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
 def make_form(problem: Problem, split: Collection[str]) -> Callable[[PyTree], dict[str, dict[str, Array]]]:
     """The function v -> loss -> part -> value of the parts of v' H v, with one batch's activations in memory.
 
+    problem: as `on_device` gives it.
     split: names of the losses whose gauss_newton is split into softmax_weighted and rank_one.
     """
-    plain, n = problem.losses.get(REFERENCE), count_examples(problem)
-    weighted = {f"weighted {name}": with_constant_weight(problem.losses[name], plain) for name in split}
-    losses = {name: as_argument(loss) for name, loss in {**problem.losses, **weighted}.items()}
-    network = (as_argument(problem.apply), problem.params, problem.model_state)
+    n, losses = count_examples(problem), problem.losses
+    held = {f"weighted {name}": Partial(constant_weight, losses[name], losses[REFERENCE]) for name in split}
+    network = (problem.apply, problem.params, problem.model_state)
 
     @at_highest
     def form(vector: PyTree) -> dict[str, dict[str, Array]]:
         # One after the other: devices of one CPU take independent programs in any order, and their sums never meet.
-        shares = [jax.device_get(_parts_of(vector, losses, n, *network, batch)) for batch in problem.batches]
-        total = jax.tree.map(lambda *each: np.sum(each, dtype=np.float64), *shares)
-        named = {}
-        for name in problem.losses:
-            parts = total[name]
-            held = total[f"weighted {name}"].gauss_newton if name in split else None
-            own = {} if held is None else {"softmax_weighted": held, "rank_one": parts.gauss_newton - held}
-            named[name] = {**own, **parts._asdict(), "whole": parts.gauss_newton + parts.residual}
+        shares = [jax.device_get(_parts_of(vector, losses | held, n, *network, batch)) for batch in problem.batches]
+        total = jax.tree.map(lambda *leaves: np.sum(leaves, dtype=np.float64), *shares)
+        named = {name: {**total[name]._asdict(), "whole": sum(total[name])} for name in losses}
+        for name in split:
+            weighted = total[f"weighted {name}"].gauss_newton
+            named[name] |= {"softmax_weighted": weighted, "rank_one": total[name].gauss_newton - weighted}
         return named
 
     return form
@@ -139,21 +136,7 @@ def _parts_of(
     )
 
 
-def _beyond_scaling(parts: dict[str, dict[str, Array]], weights: dict[str, float]) -> dict[str, dict[str, Array]]:
-    """Adds scale_only, cross-entropy's whole times the mean weight, and beyond_scaling, the rest of the whole."""
-    for name, weight in weights.items():
-        scaled = weight * parts[REFERENCE]["whole"]
-        parts[name] |= {"scale_only": scaled, "beyond_scaling": parts[name]["whole"] - scaled}
-    return parts
-
-
 _multiplied = jax.jit(partial(jax.tree.map, jnp.multiply))
-
-
-def _samples(form: Callable, matvecs: list[Callable], *, params: PyTree, key: Array, num_probes: int) -> PyTree:
-    basis_key, sample_key = jax.random.split(key)
-    basis = curvature.dominant_basis(matvecs, params, basis_key, max(1, num_probes // 3 // len(matvecs)))
-    return curvature.trace_samples(form, params, sample_key, max(2, num_probes - len(basis)), basis=basis)
 
 
 class Examples(NamedTuple):
@@ -164,14 +147,6 @@ class Examples(NamedTuple):
     parallel: Array  # bool [examples] the loss's gradient in the logits is `weight` times cross-entropy's
     raised: Array  # bool [examples] its second derivative in the true logit is above cross-entropy's, p_y (1 - p_y)
     negative: Array  # bool [examples] that second derivative is negative
-
-
-def compare_examples(problem: Problem) -> dict[str, Examples]:
-    """`Examples` of every loss, unmasked, in the order of the batches, as NumPy arrays."""
-    network = (as_argument(problem.apply), problem.params, problem.model_state)
-    found = [parallel.to_host(_compare_all(problem.losses, *network, batch)) for batch in problem.batches]
-    mask = np.concatenate([parallel.to_host(batch.mask) for batch in problem.batches])
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[mask], *found)
 
 
 @jax.jit
@@ -193,13 +168,11 @@ def compare(
 
     Source: Kimura & Naganuma, arXiv 2405.00442, section 3: the curvature that Eq. 28 gives for a constant weight.
     """
-    (own, second), (plain, plain_second) = (
-        (_gradient(function, logits, labels), _second_derivative(function, logits, labels))
-        for function in (loss, reference)
-    )
-    weight = _ratio(own, plain, labels)
-    apart = jnp.max(jnp.abs(own - weight[:, None] * plain), axis=-1)
-    size = jnp.max(jnp.abs(own), axis=-1)
+    gradient, plain = (_gradient(function, logits, labels) for function in (loss, reference))
+    second, plain_second = (_second_derivative(function, logits, labels) for function in (loss, reference))
+    weight = _ratio(gradient, plain, labels)
+    apart = jnp.max(jnp.abs(gradient - weight[:, None] * plain), axis=-1)
+    size = jnp.max(jnp.abs(gradient), axis=-1)
     return Examples(
         probability=jnp.exp(-reference(logits, labels)),
         weight=weight,
@@ -209,13 +182,9 @@ def compare(
     )
 
 
-def with_constant_weight(loss: Callable, reference: Callable) -> Callable:
+def constant_weight(loss: Callable, reference: Callable, logits: Array, labels: Array) -> Array:
     """The loss w * cross_entropy with w, the ratio of both gradients in the true logit, a constant to derivatives."""
-    return Partial(_weighted, as_argument(loss), as_argument(reference))
-
-
-def _weighted(loss: Partial, reference: Partial, logits: Array, labels: Array) -> Array:
-    gradients = (_gradient(each, logits, labels) for each in (loss, reference))
+    gradients = (_gradient(function, logits, labels) for function in (loss, reference))
     return jax.lax.stop_gradient(_ratio(*gradients, labels)) * reference(logits, labels)
 
 
@@ -223,9 +192,8 @@ def _gradient(loss: Callable, logits: Array, labels: Array) -> Array:
     return jax.grad(lambda point: jnp.sum(loss(point, labels)))(logits)
 
 
-def _ratio(own: Array, plain: Array, labels: Array) -> Array:
-    is_true = jax.nn.one_hot(labels, own.shape[-1], dtype=bool)
-    numerator, denominator = (jnp.sum(jnp.where(is_true, each, 0), axis=-1) for each in (own, plain))
+def _ratio(gradient: Array, plain: Array, labels: Array) -> Array:
+    numerator, denominator = (jnp.take_along_axis(z, labels[:, None], axis=-1)[:, 0] for z in (gradient, plain))
     # Cross-entropy's is p_y - 1: where it underflows the example has no curvature left to weigh.
     gone = denominator == 0
     return jnp.where(gone, 0, numerator / jnp.where(gone, 1, denominator))

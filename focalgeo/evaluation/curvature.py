@@ -10,8 +10,8 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import curvature, parallel, trees
-from focalgeo.precision import at_highest
 from focalgeo.rows import DENSITY_LINEAR_WIDTH, DensityBin, Eigenvalue, Trace, finite
+from focalgeo.trees import at_highest
 from focalgeo.types import Array, Batch, InputError, PyTree
 
 NUM_BINS = 60
@@ -24,7 +24,7 @@ class Problem(NamedTuple):
     losses: dict[str, Callable]  # row name -> (logits, labels) -> [examples], in nats
     params: PyTree
     model_state: PyTree
-    batches: Iterable[Batch]  # iterated at every product: a list, or an object that makes them again and keeps none
+    batches: list[Batch]
 
 
 class Curvature(NamedTuple):
@@ -46,24 +46,19 @@ def as_argument(function: Callable) -> Partial:
 def on_device(problem: Problem) -> Problem:
     """The problem with its arrays on the devices, where every product reads them again.
 
-    The examples of each batch are spread over all devices and everything else is replicated; batches that are not in a
-    list stay as they are.
+    The examples of each batch are spread over all devices and everything else is replicated.
     """
-    batches = problem.batches
-    batches = parallel.spread(batches) if isinstance(batches, list) else batches
     losses = {name: as_argument(loss) for name, loss in problem.losses.items()}
     params, model_state, losses = parallel.everywhere((problem.params, problem.model_state, losses))
-    return Problem(as_argument(problem.apply), losses, params, model_state, batches)
+    return Problem(as_argument(problem.apply), losses, params, model_state, parallel.spread(problem.batches))
 
 
 def count_examples(problem: Problem) -> int:
     """Number of unmasked examples.
 
     Raises:
-        InputError: there is none, or the problem holds no loss.
+        InputError: there is none.
     """
-    if not problem.losses:
-        raise InputError("losses is empty: a problem holds one loss or more by name")
     count = sum(int(np.sum(parallel.to_host(batch.mask))) for batch in problem.batches)
     if count == 0:
         raise InputError("batches hold no example that counts: curvature is a mean over one or more")
@@ -95,7 +90,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     params, model_state and batches (of one shape) should lie on the device: they are read at each product. Batches that
     are made again at each iteration keep memory nearly flat in their number.
     """
-    arguments = (as_argument(batch_loss), params, model_state)
+    arguments = (batch_loss, params, model_state)
     zeros = jax.tree.map(jnp.zeros_like, params)
 
     @at_highest
@@ -135,8 +130,7 @@ def measure_curvature(
         InputError: there is no example, an option is out of range, or a loss changes from call to call.
         RunError: a loss, gradient or product is not finite.
     """
-    n = count_examples(problem)
-    problem = on_device(problem)
+    n, problem = count_examples(problem), on_device(problem)
     params, model_state, batches = problem.params, problem.model_state, problem.batches
     key_lambda, key_trace = jax.random.split(key)
     measured = Curvature([], {}, {})

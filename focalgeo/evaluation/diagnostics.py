@@ -1,6 +1,7 @@
 """Predictions of all examples, and diagnostics of each: confidence, entropy, gradient norm at the last layer."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ PER_DECADE = 4
 INTERMEDIATES = "intermediates"  # flax's name of the collection
 NORM_EDGES = np.concatenate([[0.0], 10.0 ** (np.arange(-12 * PER_DECADE, 4 * PER_DECADE + 1) / PER_DECADE)])
 PROBABILITY_EDGES = np.arange(26) / 25
+_equal_width = jax.jit(equal_width, static_argnums=3)
 
 
 class Diagnosis(NamedTuple):
@@ -63,12 +65,11 @@ def diagnose(
     """
     variables = {"params": states.params, **states.model_state}
     variables, loss_values = parallel.replicated((variables, states.loss_values))
-    forward, found = _compiled(apply, loss), []
+    forward, numbers = _compiled(apply, loss), []
     for batch in batches:
-        labels = np.where(batch.mask, batch.y, 0)
-        numbers = forward((variables, loss_values), batch._replace(x=(batch.x, labels)))
-        found.append(numbers[batch.mask])
-    *columns, weight_norm = np.moveaxis(_all_of(found), (0, 1), (2, 1))
+        inputs = (batch.x, np.where(batch.mask, batch.y, 0))
+        numbers.append(forward((variables, loss_values), batch._replace(x=inputs))[batch.mask])
+    *columns, weight_norm = np.moveaxis(_all_of(numbers), (0, 1), (2, 1))
     diagnosis = Diagnosis(*columns)
     return diagnosis._replace(correct=diagnosis.correct > 0), weight_norm[:, 0]
 
@@ -94,11 +95,11 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
     return parallel.pmapped_forward(jax.vmap(forward, in_axes=(0, None), out_axes=-2))
 
 
-def _all_of(found: list[np.ndarray]) -> np.ndarray:
+def _all_of(by_batch: list[np.ndarray]) -> np.ndarray:
     """The numbers of all batches' examples, one or more."""
-    if not any(map(len, found)):
+    if not any(map(len, by_batch)):
         raise InputError("batches hold no example that counts: give one or more")
-    return np.concatenate(found)
+    return np.concatenate(by_batch)
 
 
 def _judge(logits: Array, labels: Array, gradient_norm: Array) -> Diagnosis:
@@ -134,29 +135,20 @@ def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[R
     `calibration_rows`, of no method, with the "share" of the examples in each bin.
     """
     rows, total = [], len(diagnosis.confidence)
-    outcomes = zip(OUTCOMES, (diagnosis.correct, ~diagnosis.correct), strict=True)
-    masks = {None: np.ones(total, bool), **dict(outcomes)}  # of all examples, then by outcome
-    for name in BY_OUTCOME:
-        values = np.asarray(getattr(diagnosis, name), np.float64)
-        rows += [
-            Diagnostic(name, values[mask].mean(), n=int(mask.sum()), split=split, outcome=outcome)
-            for outcome, mask in masks.items()
-            if mask.any()
-        ]
+    masks = zip((None, *OUTCOMES), (np.ones(total, bool), diagnosis.correct, ~diagnosis.correct), strict=True)
+    for (outcome, mask), name in itertools.product(masks, BY_OUTCOME):
+        if mask.any():
+            mean = np.mean(getattr(diagnosis, name)[mask], dtype=np.float64)
+            rows.append(Diagnostic(name, mean, n=int(mask.sum()), split=split, outcome=outcome))
     for name, edges in (("gradient_norm", NORM_EDGES), ("true_class_probability", PROBABILITY_EDGES)):
-        index = np.searchsorted(edges, getattr(diagnosis, name), side="right") - 1
-        counts = np.bincount(np.clip(index, 0, len(edges) - 2), minlength=len(edges) - 1)
+        counts, _ = np.histogram(np.clip(getattr(diagnosis, name), edges[0], edges[-1]), edges)
         rows += [
             HistogramBin(f"{name}_histogram", counts[k] / total, k, edges[k], edges[k + 1], n=total, split=split)
             for k in np.flatnonzero(counts)
         ]
-    bins = _bins(diagnosis.confidence, diagnosis.correct, num_bins=num_bins)
+    weight = np.ones_like(diagnosis.confidence)
+    bins = _equal_width(diagnosis.confidence, diagnosis.correct, weight, num_bins)
     return [*map(finite, rows), *reliability_rows(bins, split=split, total=total)]
-
-
-@functools.partial(jax.jit, static_argnames="num_bins")
-def _bins(confidence: Array, correct: Array, *, num_bins: int) -> calibration.Reliability:
-    return equal_width(confidence, correct, jnp.ones_like(confidence), num_bins)
 
 
 def find_last_layer(sown: Mapping) -> tuple[Float[Array, "*examples width"], Float[Array, "width outputs"]]:
@@ -165,25 +157,14 @@ def find_last_layer(sown: Mapping) -> tuple[Float[Array, "*examples width"], Flo
     Raises:
         InputError: there is none, or more than one.
     """
-    leaves = jax.tree_util.tree_flatten_with_path(sown, is_leaf=lambda part: isinstance(part, tuple))[0]
-    found = {name: [leaf for path, leaf in leaves if path[-1].key == name] for name in ("features", "kernel")}
-    counts = {name: sum(map(len, tuples)) for name, tuples in found.items()}
-    if set(counts.values()) != {1}:
-        listed = " and ".join(f"{count} {name}" for name, count in counts.items())
+    leaves = jax.tree_util.tree_leaves_with_path(sown)  # sown are tuples
+    features, kernels = ([leaf for path, leaf in leaves if path[-2].key == name] for name in ("features", "kernel"))
+    if not len(features) == len(kernels) == 1:
         raise InputError(
-            f"config.diagnostics: the network sows {listed} of a last layer, one of each is needed; "
-            "set diagnostics.every=0, or let its last layer sow them"
+            f"config.diagnostics: the network sows {len(features)} features and {len(kernels)} kernel of a last layer, "
+            "one of each is needed; set diagnostics.every=0, or let its last layer sow them"
         )
-    return found["features"][0][0], found["kernel"][0][0]
-
-
-def check_last_layer(apply: Callable, variables: PyTree, x: Array) -> None:
-    """Refuses a network that sows no last layer, from shapes alone, before it is trained.
-
-    Raises:
-        InputError: as `find_last_layer`.
-    """
-    jax.eval_shape(lambda variables, x: find_last_layer(apply(variables, x, mutable=[INTERMEDIATES])[1]), variables, x)
+    return features[0], kernels[0]
 
 
 def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> Predictions:

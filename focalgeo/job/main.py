@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from focalgeo import files, parallel, records, report
 from focalgeo.job import measurement, preparation, say, start, training
-from focalgeo.job.preparation import Member, Prepared, make_members, of_shard, stopped
+from focalgeo.job.preparation import Member, Prepared, make_members, of_shard
 from focalgeo.rows import Row, Scalar, Seconds, select, tagged
 from focalgeo.training.step import member_state
 from focalgeo.types import Dataset, Predictions, RunError, TrainState
@@ -37,7 +37,6 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     prepared = preparation.prepare(config)
     parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     states = preparation.initial_state(prepared, members)
-    measurement.check_network(config, prepared, states)
     rows: list[Row] = []
 
     def begin() -> list[int]:
@@ -45,13 +44,13 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
         start.begin(workdir, how, config, prepared.dataset, members, states, shard)
         before = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
         evaluated = select(before, Seconds, phase="evaluate")  # a part of the evaluation's one write
-        return [i for i, member in enumerate(members) if not any(preparation.belongs(row, member) for row in evaluated)]
+        return [i for i, member in enumerate(members) if not select(evaluated, Seconds, **member.tags)]
 
     def finish() -> None:
         say("drawing the report")
         report.write_report(workdir)
         rows.extend(records.read_rows(workdir))
-        stops = stopped(rows, members)
+        stops = _stops(rows, members)
         if len(stops) == len(members):
             raise RunError(
                 f"every member stopped and has no results ({_listed(stops)}); lower config.optimizer.learning_rate "
@@ -63,7 +62,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
         if left:
             predict = training.make_prediction(config, prepared.model)
             seconds = {"prepare": time.perf_counter() - began}
-            outcome, at_once = training.train(config, workdir, prepared, members, states, predict)
+            outcome, at_once = training.train(workdir, prepared, members, states, predict)
             seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
             if outcome.compile_seconds:  # else nothing was left to train: what it took then stays in the rows
                 took = [Seconds("seconds", phase, value) for phase, value in seconds.items()]
@@ -74,9 +73,15 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     return [row for row in rows if row.epoch is None]
 
 
-def _listed(stops: dict[str, int]) -> str:
-    listed = [f"{name or 'the run'} at step {step}" for name, step in stops.items()]
-    return "; ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
+def _stops(rows: Sequence[Row], members: Sequence[Member]) -> list[str]:
+    """The members that have stopped, since a number was not finite, and where."""
+    stops = select(rows, Scalar, name="stopped")
+    pairs = [(member.name, row.value) for member in members for row in select(stops, Scalar, **member.tags)]
+    return [f"{name or 'the run'} at step {step:.0f}" for name, step in pairs]
+
+
+def _listed(stops: Sequence[str]) -> str:
+    return "; ".join(stops[:3]) + (f" and {len(stops) - 3} more" if len(stops) > 3 else "")
 
 
 def _predict(
@@ -143,7 +148,7 @@ def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None 
     manifest, members = records.read_manifest(workdir), of_shard(make_members(config), shard)
     print(report.sweep_text(rows, manifest) if members[0].name else report.results_text(rows, manifest, "test"))
     print(", ".join(f"{row.phase} {row.value:.1f} s" for row in select(rows, Seconds)))
-    stops = stopped(records.read_rows(workdir), members)
+    stops = _stops(records.read_rows(workdir), members)
     if stops:
         print(f"{len(stops)} of {len(members)} members stopped and have no results: {_listed(stops)}")
     print(f"report: {Path(workdir) / 'report.html'}")

@@ -12,7 +12,6 @@ from focalgeo import calibration, evaluation, losses, parallel, records
 from focalgeo.job import preparation, say
 from focalgeo.job.preparation import Member, Prepared
 from focalgeo.rows import Diagnostic, Row, Scalar, finite, tagged
-from focalgeo.training import loop
 from focalgeo.training.step import member_state
 from focalgeo.types import Array, Predictions, PyTree, RunError, Split, TrainState
 
@@ -47,18 +46,23 @@ def evaluate(
     return rows + curvature_rows(member, prepared, state)
 
 
-def curvature_rows(member: Member, prepared: Prepared, state: TrainState) -> list[Row]:
+def curvature_rows(member: Member, prepared: Prepared, state: TrainState, *, in_training: bool = False) -> list[Row]:
     """Eigenvalues, trace, attribution and density of cross-entropy, and of the loss trained with, on each split.
 
-    A loss with a penalty is measured without it, as its mean over examples.
+    A loss with a penalty is measured without it, as its mean over examples. In training only lambda_max and trace are.
     """
     settings, rows = member.config.curvature, []
-    _, parts_key, density_key = _keys(member)
+    key, parts_key, density_key = jax.random.split(member.keys["probe"], 3)
+    names = ("max_products", "tolerance", "num_probes", "trace_method")
+    options = {name: settings[name] for name in names}
     for split in settings.splits if settings.examples else ():
-        if not member.name:
+        if not (member.name or in_training):
             say(f"measuring the curvature of the loss on {split}")
-        problem, measured = _measure(member, prepared, state, split)
+        problem = make_problem(member, prepared, state, split)
+        measured = evaluation.measure_curvature(problem, key, split=split, **options)
         rows += measured.rows
+        if in_training:
+            continue
         rows += evaluation.attribution_rows(problem, measured, parts_key, split=split, num_probes=settings.num_probes)
         if settings.density_probes:
             of_density = {"num_probes": settings.density_probes, "steps": settings.density_steps}
@@ -66,26 +70,23 @@ def curvature_rows(member: Member, prepared: Prepared, state: TrainState) -> lis
     return rows
 
 
-def curvature_of_epoch(
-    config, prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]
-) -> list[Row]:
+def curvature_of_epoch(prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]) -> list[Row]:
     """lambda_max and trace of each member that still trains, every config.curvature.every epochs; 0 asks for none.
 
     The last epoch's are left to the measurement after training.
     """
-    settings, rows = config.curvature, []
-    if not settings.examples or not _is_due(settings.every, prepared.plan, groups, at_end=False):
-        return rows
-    groups = jax.device_get([group._replace(opt_state=(), best=None) for group in groups])
-    states = [member_state(group, index) for group in groups for index in range(len(group.step))]
-    for member, state in zip(members, states, strict=True):
-        for split in () if state.frozen else settings.splits:
-            rows += tagged(_measure(member, prepared, state, split)[1].rows, **member.tags)
+    rows = []
+    if prepared.config.curvature.examples and _is_due(prepared.config.curvature.every, prepared, groups, at_end=False):
+        groups = jax.device_get([group._replace(opt_state=(), best=None) for group in groups])
+        states = [member_state(group, index) for group in groups for index in range(len(group.step))]
+        for member, state in zip(members, states, strict=True):
+            if not state.frozen:
+                rows += tagged(curvature_rows(member, prepared, state, in_training=True), **member.tags)
     return rows
 
 
-def _is_due(every: int, plan: loop.Plan, groups: Sequence[TrainState], *, at_end: bool) -> bool:
-    step = int(np.max(groups[0].step))
+def _is_due(every: int, prepared: Prepared, groups: Sequence[TrainState], *, at_end: bool) -> bool:
+    step, plan = int(np.max(groups[0].step)), prepared.plan
     return every > 0 and (at_end if step == plan.steps else step // plan.steps_per_epoch % every == 0)
 
 
@@ -113,48 +114,20 @@ def _with_values(loss: Callable, loss_values: dict[str, PyTree], logits: Array, 
     return loss(logits, labels, loss_values)
 
 
-def _keys(member: Member) -> jax.Array:
-    """Three independent keys: of lambda_max and trace, of the attribution, of the density."""
-    return jax.random.split(member.keys["probe"], 3)
-
-
-def _measure(
-    member: Member, prepared: Prepared, state: TrainState, split: str
-) -> tuple[evaluation.Problem, evaluation.Curvature]:
-    problem = make_problem(member, prepared, state, split)
-    names = ("max_products", "tolerance", "num_probes", "trace_method")
-    settings = {name: member.config.curvature[name] for name in names}
-    return problem, evaluation.measure_curvature(problem, _keys(member)[0], split=split, **settings)
-
-
-def check_network(config, prepared: Prepared, states: TrainState) -> None:
-    """Refuses, before training begins, diagnostics of a network that does not show its last layer.
-
-    Raises:
-        InputError: the network sows no last layer.
-    """
-    if config.diagnostics.every:
-        state, x = member_state(states, 0), preparation.few_examples(prepared, config).x
-        evaluation.check_last_layer(prepared.model.apply, {"params": state.params, **state.model_state}, x)
-
-
-def diagnostics_of_epoch(
-    config, prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]
-) -> list[Row]:
+def diagnostics_of_epoch(prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]) -> list[Row]:
     """Rows of `evaluation.diagnosis_rows` for each member that still trains and each split, and its "weight_norm".
 
     After every config.diagnostics.every epochs and after the last; 0 asks for none. "weight_norm", that of the last
     layer's kernel, is of the network and so of no split. A member has no rows of a split on which its numbers are not
     finite.
     """
-    settings, rest, rows = config.diagnostics, list(members), []
-    for group in groups if _is_due(settings.every, prepared.plan, groups, at_end=True) else ():
+    settings, rest, rows = prepared.config.diagnostics, list(members), []
+    for group in groups if _is_due(settings.every, prepared, groups, at_end=True) else ():
         of_group, rest = rest[: len(group.step)], rest[len(group.step) :]
         training = np.flatnonzero(~np.asarray(group.frozen))
         for split in settings.splits if len(training) else ():
-            batches = preparation.evaluation_batches(
-                config, _spread(getattr(prepared.dataset, split), settings.examples)
-            )
+            examples = _spread(getattr(prepared.dataset, split), settings.examples)
+            batches = preparation.evaluation_batches(prepared.config, examples)
             diagnosis, norms = evaluation.diagnose(
                 prepared.model.apply, prepared.objective.loss, group, batches=batches
             )
@@ -172,7 +145,7 @@ def _spread(split: Split, examples: int) -> Split:
     """So many examples at even distances, all of them for 0: the test files of a folder stand class by class."""
     count = len(split.y)
     chosen = np.arange(examples) * count // examples if 0 < examples < count else slice(None)
-    return Split(jax.tree.map(lambda leaf: leaf[chosen], split.x), split.y[chosen])
+    return Split(split.x[chosen], split.y[chosen])
 
 
 def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[list[Row], dict[str, np.ndarray]]:
@@ -196,8 +169,8 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
         "trained_gamma": preparation.trained_gamma(member.config),
     }
     names = ("uncalibrated", *(options.methods or calibration.DEFAULT_METHODS))
-    known = calibration.usable(calibration.METHODS, settings).items()
-    methods = {name: method for name, method in known if name in names and method.takes(logits.shape[-1])}
+    known = calibration.usable(calibration.METHODS, settings, logits.shape[-1])
+    methods = {name: method for name, method in known.items() if name in names}
     searches = calibration.searched(methods, logits, labels, settings=settings)
     fits = calibration.fit_methods(methods, logits, labels, settings=settings | {"searches": searches})
     rows, resamples = calibration.fit_rows(fits, n=len(labels)), (options.num_bins, options.num_resamples)

@@ -5,24 +5,22 @@ network, the objective, the optimiser, the step that joins them, first states.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import FrozenConfigDict
 
 from focalgeo import calibration, curvature, data, losses, models, parallel, trees
 from focalgeo import config as fields
 from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES
 from focalgeo.job import say
-from focalgeo.precision import at_precision
-from focalgeo.rows import Row, Scalar, select
 from focalgeo.training import loop, optimiser, penalties
 from focalgeo.training.step import make_ascent, make_step, stack
-from focalgeo.types import Array, Batch, Dataset, InputError, Model, PyTree, Split, TrainState, shown
+from focalgeo.types import Array, Batch, BestEpoch, Dataset, InputError, Model, PyTree, Split, TrainState, shown
 
 # names that config fields may hold; the table of fields itself imports no package that has them
 KNOWN = fields.Known(
@@ -73,15 +71,14 @@ class Member(NamedTuple):
 
 def make_members(config) -> list[Member]:
     """All combinations of the values of config.sweep; members with one seed share initial weights and batches."""
-    return [_member(config, values) for values in fields.combinations(config)]
-
-
-def _member(config, values: dict[str, Any]) -> Member:
-    own, names = fields.member_config(config, values), ("init", "noise", "probe", "bootstrap")
-    keys = dict(zip(names, jax.random.split(jax.random.PRNGKey(own.seed), len(names)), strict=True))
-    gamma = {"gamma": own.loss.gamma} if own.loss.name in KNOWN.losses_with_gamma else {}
-    tags = gamma | values | {"seed": own.seed}
-    return Member(fields.member_name(values), tags, FrozenConfigDict(own), keys)
+    members, names = [], ("init", "noise", "probe", "bootstrap")
+    for values in fields.combinations(config):
+        of_member = FrozenConfigDict(fields.member_config(config, values))
+        keys = dict(zip(names, jax.random.split(jax.random.PRNGKey(of_member.seed), len(names)), strict=True))
+        gamma = {"gamma": of_member.loss.gamma} if of_member.loss.name in KNOWN.losses_with_gamma else {}
+        tags = gamma | values | {"seed": of_member.seed}
+        members.append(Member(fields.member_name(values), tags, of_member, keys))
+    return members
 
 
 def of_shard(members: Sequence, shard: str | None) -> list:
@@ -100,24 +97,6 @@ def of_shard(members: Sequence, shard: str | None) -> list:
     return list(members[index::count])
 
 
-def names_in(manifest: Mapping[str, Any]) -> list[str]:
-    """The names of the members that a workdir holds, in the order in which its checkpoints hold them."""
-    sweep = {**dict.fromkeys(fields.SWEPT_FIELDS, ()), **manifest["config"].get("sweep", {})}
-    names = [fields.member_name(values) for values in fields.combinations(ConfigDict({"sweep": sweep}))]
-    return of_shard(names, manifest.get("shard"))
-
-
-def belongs(row: Row, member: Member) -> bool:
-    """Whether a row has all tags of the member."""
-    return all(getattr(row, name) == value for name, value in member.tags.items())
-
-
-def stopped(rows: Iterable[Row], members: Sequence[Member]) -> dict[str, int]:
-    """Name -> step of the members that have stopped, since a number was not finite."""
-    stops = select(rows, Scalar, name="stopped")
-    return {member.name: int(row.value) for member in members for row in stops if belongs(row, member)}
-
-
 class Objective(NamedTuple):
     """The objective of a step: `loss` summed over a batch plus the penalties of `outputs`, divided by its examples.
 
@@ -133,6 +112,7 @@ class Objective(NamedTuple):
 class Prepared(NamedTuple):
     """Everything that a run needs before it writes anything."""
 
+    config: FrozenConfigDict
     dataset: Dataset
     model: Model
     plan: loop.Plan
@@ -152,13 +132,10 @@ def prepare(config, dataset: Dataset | None = None) -> Prepared:
     settings, classes = config.optimizer, len(dataset.class_names)
     steps_per_epoch = data.num_batches(dataset.train, settings.batch_size)
     plan = loop.Plan(settings.epochs, steps_per_epoch, config.log_every, config.checkpoint.every)
-    if plan.steps > loop.MOST_STEPS:
-        most = loop.MOST_STEPS // steps_per_epoch
-        raise InputError(f"config.optimizer.epochs is {plan.epochs}: lower it to {most} or less, 2^31 - 1 steps in all")
     if settings.schedule == "cosine":
         schedule = optimiser.cosine_schedule(plan.steps, settings.warmup_epochs * steps_per_epoch)
-    else:  # beyond the last step no boundary has an effect, and int32 would not hold it
-        boundaries = [min(epoch * steps_per_epoch, loop.MOST_STEPS) for epoch in settings.decay_epochs]
+    else:  # beyond the last step no boundary has an effect, and int32 may not hold it
+        boundaries = [min(epoch * steps_per_epoch, plan.steps) for epoch in settings.decay_epochs]
         schedule = optimiser.step_schedule(boundaries, settings.decay_factor)
     names = ("momentum", "nesterov", "weight_decay", "clip_norm")
     tx = optimiser.make_optimiser(settings.name, schedule, **{name: settings[name] for name in names})
@@ -167,7 +144,7 @@ def prepare(config, dataset: Dataset | None = None) -> Prepared:
         raise InputError(
             f"config.loss.alpha holds {len(config.loss.alpha)} weights, {dataset.name} has {classes} classes"
         )
-    return Prepared(dataset, model, plan, objective, schedule, tx, step_of(config, model, objective, tx))
+    return Prepared(config, dataset, model, plan, objective, schedule, tx, step_of(config, model, objective, tx))
 
 
 def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
@@ -177,7 +154,9 @@ def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
     options = {"outputs": objective.outputs, "mean": mean, "ascent": ascent}
     step = make_step(model.apply, objective.loss, tx, parallel.reduce_sum, **options)
     precision = config.model.precision
-    return step if precision == "default" else at_precision(step, precision)  # jax's own default, as it may be set
+    return (
+        step if precision == "default" else jax.default_matmul_precision(precision)(step)
+    )  # jax's own default, as it may be set
 
 
 def make_objective(config) -> Objective:
@@ -186,37 +165,41 @@ def make_objective(config) -> Objective:
     Raises:
         InputError: config.loss.trace_examples does not divide by the devices.
     """
-    name, examples, devices = config.loss.name, config.loss.trace_examples, parallel.device_count()
-    if examples % devices:
-        raise InputError(f"config.loss.trace_examples is {examples}: it must be a multiple of the {devices} devices")
-    function, penalty, trace = losses.FUNCTIONS[name], losses.PENALTIES.get(name), None
-    loss, title, needed = losses.make_loss(function), name, [*losses.hyperparameters(function)]
+    settings, devices = config.loss, parallel.device_count()
+    if settings.trace_examples % devices:
+        raise InputError(
+            f"config.loss.trace_examples is {settings.trace_examples}: it must be a multiple of the {devices} devices"
+        )
+    function, penalty, trace = losses.FUNCTIONS[settings.name], losses.PENALTIES.get(settings.name), None
+    loss, title, needed = losses.make_loss(function), settings.name, [*losses.hyperparameters(function)]
     if penalty is not None:
         title = function
         needed.append("penalty_weight")
-    if config.loss.trace_penalty or any(config.sweep.trace_penalty):
-        options = {"of": config.loss.trace_of, "form": config.loss.trace_form}
-        estimator = partial(curvature.outputs_and_trace, **options)
-        trace = penalties.make_trace(estimator, losses.cross_entropy, examples=examples)
+    if settings.trace_penalty or any(config.sweep.trace_penalty):
+        estimator = partial(curvature.outputs_and_trace, of=settings.trace_of, form=settings.trace_form)
+        trace = penalties.make_trace(estimator, losses.cross_entropy, examples=settings.trace_examples)
         needed.append("trace_penalty")
-    if config.loss.alpha:
-        loss, title = penalties.class_weighted(loss, losses.weighted_by_class), f"class_weighted_{title}"
+    if settings.alpha:
+        unweighted, title = loss, f"class_weighted_{title}"
         needed.append("alpha")
+
+        def loss(logits: Array, labels: Array, loss_values: dict) -> Array:
+            return losses.weighted_by_class(unweighted(logits, labels, loss_values), labels, loss_values["alpha"])
+
     outputs = penalties.make_outputs(trace=trace, on_batch=penalty)
     return Objective(title, loss, outputs, initial_values(config, needed))
 
 
-def initial_values(config, names: Iterable[str]) -> dict[str, PyTree]:
+def initial_values(config, names: Collection[str]) -> dict[str, PyTree]:
     """The traced values of these names as training begins, as float32 arrays."""
-    with jax.ensure_compile_time_eval():
-        values = {**config.loss, "epoch": 0, "adafocal": losses.adafocal_state()}
+    by_name = {**config.loss, "epoch": 0}
     for table in (losses.POLICIES, losses.SCHEDULES):
-        values |= table[config.loss.name]._asdict() if config.loss.name in table else {}
-
-    def is_list(value) -> bool:
-        return type(value) in (list, tuple)
-
-    return {name: jax.tree.map(lambda v: np.asarray(v, np.float32), values[name], is_leaf=is_list) for name in names}
+        by_name |= table[config.loss.name]._asdict() if config.loss.name in table else {}
+    values = {name: np.asarray(by_name[name], np.float32) for name in names if name != "adafocal"}
+    if "adafocal" in names:
+        with jax.ensure_compile_time_eval():
+            values["adafocal"] = jax.device_get(losses.adafocal_state())
+    return values
 
 
 def trained_gamma(config) -> float | None:
@@ -231,7 +214,7 @@ def trained_gamma(config) -> float | None:
 
 def _load(config) -> Dataset:
     names = ("split_seed", "train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
-    dataset = data.load_dataset(config.data.name, tell=say, **{name: config.data[name] for name in names})
+    dataset = data.load_dataset(config.data.name, **{name: config.data[name] for name in names})
     for gap in data.gaps(dataset):
         say(f"{config.data.name}: {gap}")
     if config.data.augment != "none" and dataset.train.x.ndim != 4:
@@ -243,18 +226,17 @@ def _load(config) -> Dataset:
 
 def _model(config, dataset: Dataset) -> Model:
     options = {**config.model.options, "dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
-    path, size = config.data.embeddings, options.get("embedding_size")
+    path = config.data.embeddings
     if path is not None:
         if not dataset.vocabulary:
             raise InputError(f"config.data.embeddings is {path}, {dataset.name} holds no words: leave it out")
         vectors = data.read_embeddings(path, dataset.vocabulary)
         width = vectors.shape[1]
-        if size not in (None, width):
+        if options.get("embedding_size") not in (None, width):
             raise InputError(
                 f"{path} holds vectors of {width} numbers: set config.model.options.embedding_size to that"
             )
-        options["embedding_size"] = width
-        options["embedding_init"] = lambda key, shape, dtype: jnp.asarray(vectors, dtype)
+        options |= {"embedding_size": width, "embedding_init": lambda key, shape, dtype: jnp.asarray(vectors, dtype)}
     if dataset.vocabulary:
         options["vocabulary_size"] = len(dataset.vocabulary)
     return models.build(config.model.name, len(dataset.class_names), **options)
@@ -264,53 +246,7 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     """The states of all members [members, ...] as training begins; each seed has a batch stream of its own.
 
     Raises:
-        InputError: the network does not fit the data, or the states memory.
-    """
-    check_memory(prepared, members)
-    x, seeds = few_examples(prepared, members[0].config).x, stream_seeds(members)
-    init, keys = jax.jit(prepared.model.init), {member.config.seed: member.keys["init"] for member in members}
-    variables = {seed: init(key, x) for seed, key in keys.items()}  # once a seed
-    return stack(
-        _state(prepared, member, dict(variables[member.config.seed]), stream=seeds.index(member.config.seed))
-        for member in members
-    )
-
-
-def few_examples(prepared: Prepared, config) -> Batch:
-    """Two training examples as the network reads them."""
-    train = prepared.dataset.train
-    few = Split(train.x[:2], train.y[:2])
-    return next(data.evaluation_batches(few, batch_size=2, normalise=normalisation(config, train)))
-
-
-def state_shapes(prepared: Prepared, member: Member) -> TrainState:
-    """The shapes of a member's state as training begins; allocates nothing.
-
-    Raises:
-        InputError: the network cannot read the data, or gives other logits; both are named.
-    """
-    config, dataset, (x, y, _) = member.config, prepared.dataset, few_examples(prepared, member.config)
-    misfit = f"config.model.name: {config.model.name} does not fit {dataset.name}"
-
-    def state(key: Array) -> tuple[TrainState, Array]:
-        variables = prepared.model.init(key, x)
-        return _state(prepared, member, dict(variables), stream=0), prepared.model.apply(variables, x)
-
-    try:
-        shapes, logits = jax.eval_shape(state, member.keys["init"])
-    except (ArithmeticError, IndexError, TypeError, ValueError) as error:  # InputError is a ValueError
-        raise InputError(f"{misfit}: {str(error).partition(chr(10))[0] or type(error).__name__}") from error
-    wanted = (*y.shape, len(dataset.class_names))
-    if logits.shape != wanted:
-        raise InputError(f"{misfit}: two examples give logits of shape {logits.shape}, not {wanted}")
-    return shapes
-
-
-def check_memory(prepared: Prepared, members: Sequence[Member]) -> None:
-    """Refuses, before anything is allocated or written, states that memory will not hold twice, as a step does.
-
-    Raises:
-        InputError: what is needed, what there is, and the field to lower.
+        InputError: the network does not fit the data, or memory does not hold the states twice, as a step does.
     """
     shapes, free = state_shapes(prepared, members[0]), parallel.free_memory()
     needed = 2 * len(members) * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
@@ -320,6 +256,33 @@ def check_memory(prepared: Prepared, members: Sequence[Member]) -> None:
             f"{needed / 1e9:,.2g} GB, {free / 1e9:,.2g} are free: sweep fewer values, or set smaller "
             "config.model.options"
         )
+    x, seeds, init = _examples(prepared), stream_seeds(members), jax.jit(prepared.model.init)
+    variables = {member.config.seed: member.keys["init"] for member in members}
+    variables = {seed: init(key, x) for seed, key in variables.items()}  # once a seed
+    return stack(
+        _state(prepared, member, dict(variables[member.config.seed]), stream=seeds.index(member.config.seed))
+        for member in members
+    )
+
+
+def _examples(prepared: Prepared) -> Array:
+    """Two training examples, or as many as there are devices, as the network reads them."""
+    few = Split(*(leaf[:2] for leaf in prepared.dataset.train))
+    return next(evaluation_batches(prepared.config, few, batch_size=2)).x
+
+
+def state_shapes(prepared: Prepared, member: Member) -> TrainState:
+    """The shapes of a member's state as training begins; allocates nothing.
+
+    Raises:
+        InputError: the network cannot read the data.
+    """
+
+    def state(key: Array) -> TrainState:
+        return _state(prepared, member, dict(prepared.model.init(key, x)), stream=0)
+
+    x = _examples(prepared)
+    return jax.eval_shape(state, member.keys["init"])
 
 
 def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) -> TrainState:
@@ -332,7 +295,7 @@ def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) 
         key=member.keys["noise"],
         loss_values=initial_values(member.config, names=tuple(prepared.objective.loss_values)),
         learning_rate=np.float32(settings.learning_rate),
-        best=loop.best_before_training(params, variables) if settings.select == "best_val" else None,
+        best=BestEpoch(np.float32(-1), np.float32(0), params, variables) if settings.select == "best_val" else None,
         stream=np.int32(stream),
     )
 
@@ -362,14 +325,13 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
     seeds: one for each batch stream.
     """
     train, free = dataset.train, parallel.free_memory()
-    augmentation = data.AUGMENTATIONS[config.data.augment]
+    augmentation, size = data.AUGMENTATIONS[config.data.augment], config.optimizer.batch_size
     options = {"augmentation": augmentation, "normalise": normalisation(config, train)}
 
     def specs(epoch: int, start: int) -> Iterator[PyTree]:
-        size, multiple_of = config.optimizer.batch_size, parallel.device_count()
-        each = {"batch_size": size, "epoch": epoch, "start": start, "augmentation": augmentation}
-        streams = [data.batch_specs(train, seed=seed, multiple_of=multiple_of, **each) for seed in seeds]
-        for of_streams in zip(*streams, strict=True):
+        alike = {"batch_size": size, "epoch": epoch, "start": start, "augmentation": augmentation}
+        of_stream = partial(data.batch_specs, train, multiple_of=parallel.device_count(), **alike)
+        for of_streams in zip(*(of_stream(seed=seed) for seed in seeds), strict=True):
             yield jax.tree.map(lambda *leaves: np.stack(leaves), *of_streams)
 
     if free is None or 2 * (train.x.nbytes + train.y.nbytes) <= free:
@@ -390,6 +352,5 @@ def evaluation_batches(config, split: Split, *, batch_size: int | None = None) -
 
 def normalisation(config, split: Split) -> data.Normalisation | None:
     """The Normalisation of a split's images, from config.data; None for data that are no images."""
-    if split.x.dtype != np.uint8:
-        return None
-    return data.Normalisation(config.data.mean, config.data.std, config.data.scale)
+    settings = config.data
+    return data.Normalisation(settings.mean, settings.std, settings.scale) if split.x.dtype == np.uint8 else None

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
+from ml_collections import ConfigDict
 
-from focalgeo import losses, parallel, records, trees
-from focalgeo.config import SWEPT_FIELDS, member_name
+from focalgeo import checks, losses, parallel, records, trees
+from focalgeo.config import SWEPT_FIELDS, combinations, member_name
 from focalgeo.job import provenance, say
-from focalgeo.job.preparation import Member, names_in
+from focalgeo.job.preparation import Member, of_shard
 from focalgeo.training import checkpoint, optimiser
 from focalgeo.types import Dataset, InputError, PyTree, TrainState, shown
 
@@ -60,8 +60,8 @@ def begin(
     words = [word.encode(errors="replace").decode() for word in sys.argv[1:]]
     manifest = {
         "config": config.to_dict(),
-        **({"shard": shard} if shard else {}),
-        **({"start": _digest(config)} if config.start.run else {}),
+        "shard": shard,
+        "start": _digest(config),
         "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": list(dataset.class_names), **splits},
         "devices": [str(device.device_kind) for device in jax.devices()],
         "processes": parallel.count(),
@@ -77,9 +77,8 @@ def _source(config) -> Path:
 
 
 def _digest(config) -> dict[str, str]:
-    """The folder of the checkpoint that members start from, and its digest."""
-    path = _source(config)
-    return {str(path.relative_to(config.start.run)): checkpoint.digest(path)}
+    """The checkpoint that members start from, and its digest; {} without one."""
+    return {} if config.start.run is None else {str(_source(config)): checkpoint.digest(_source(config))}
 
 
 def begun(config, workdir: Path, members: Sequence[Member], states: TrainState) -> TrainState:
@@ -88,10 +87,9 @@ def begun(config, workdir: Path, members: Sequence[Member], states: TrainState) 
     Raises:
         InputError: as `started`; or what the workdir's run began with has changed since.
     """
-    if config.start.run is not None:
-        ((name, digest),) = _digest(config).items()
-        source = Path(config.start.run) / name
-        if records.read_manifest(workdir).get("start", {}).get(name, digest) != digest:
+    before = records.read_manifest(workdir).get("start", {})
+    for source, digest in _digest(config).items():
+        if before.get(source, digest) != digest:
             raise InputError(f"{source} has changed since the run in {workdir} began; choose another --workdir")
         say(f"starting from {source}")
     return started(config, members, states)
@@ -109,7 +107,16 @@ def started(config, members: Sequence[Member], states: TrainState) -> TrainState
     """
     if config.start.run is None:
         return states
-    path, places, modules = _source(config), _places(config.start.run, members), config.start.modules
+    path, run, modules = _source(config), config.start.run, config.start.modules
+    manifest = records.read_manifest(Path(run))
+    sweep = {**dict.fromkeys(SWEPT_FIELDS, ()), **manifest["config"].get("sweep", {})}
+    values = of_shard(combinations(ConfigDict({"sweep": sweep})), manifest.get("shard"))
+    names, places = list(map(member_name, values)), []
+    for member in members:
+        name = member_name({axis: operator.attrgetter(SWEPT_FIELDS[axis])(member.config) for axis in values[0]})
+        if name not in names:
+            raise InputError(f"config.start.run is {run}: it has no member {name}; it has {', '.join(names[:3])}")
+        places.append(names.index(name))
     read = checkpoint.read(path)
     parts = [read[part] for part in ("params", "model_state", "opt_state")]
     params, statistics, opt_state = jax.tree.map(lambda leaf: leaf[places], parts)
@@ -118,46 +125,17 @@ def started(config, members: Sequence[Member], states: TrainState) -> TrainState
             raise InputError.of_choice("config.start.modules", name, states.params)
 
     def taken(here: Mapping[str, PyTree], there: Mapping[str, PyTree]) -> dict[str, PyTree]:
-        return {
-            name: _fitted(part, there.get(name), f"{name} in {path}") if name in (modules or here) else part
-            for name, part in here.items()
-        }
+        parts = {name: there.get(name) if name in (modules or here) else part for name, part in here.items()}
+        for name, part in parts.items():
+            checks.check_alike(f"{name} in {path}", part, "here", here[name])
+        return parts
 
     statistics = {kind: taken(here, statistics.get(kind, {})) for kind, here in states.model_state.items()}
     states = states._replace(params=taken(states.params, params), model_state=statistics)
     if config.start.optimizer == "kept":
-        moments, there = optimiser.moments(states.opt_state), optimiser.moments(opt_state) or {}
-        moments = moments._replace(**_fitted(moments._asdict(), there, f"the optimiser's state in {path}"))
-        states = states._replace(opt_state=optimiser.with_moments(states.opt_state, moments))
+        of_chain, kept = list(states.opt_state), opt_state[optimiser.MOMENTS] or {}
+        moments = of_chain[optimiser.MOMENTS]
+        checks.check_alike(f"the optimiser's state in {path}", kept, "here", moments._asdict())
+        of_chain[optimiser.MOMENTS] = moments._replace(**kept)
+        states = states._replace(opt_state=tuple(of_chain))
     return states
-
-
-def _places(run: str, members: Sequence[Member]) -> list[int]:
-    """The number of each member's parameters among the members of the run."""
-    manifest = records.read_manifest(Path(run))
-    names, swept = names_in(manifest), manifest["config"].get("sweep", {})
-    fields = {axis: field for axis, field in SWEPT_FIELDS.items() if swept.get(axis)}
-    places = []
-    for member in members:
-        name = member_name({axis: operator.attrgetter(field)(member.config) for axis, field in fields.items()})
-        if name not in names:
-            raise InputError(f"config.start.run is {run}: it has no member {name}; it has {', '.join(names[:3])}")
-        places.append(names.index(name))
-    return places
-
-
-def _fitted(here: PyTree, there: PyTree, what: str) -> PyTree:
-    """What is saved, in the structure and dtypes of what the members have."""
-    saved, shapes = (
-        {jax.tree_util.keystr(key): np.shape(leaf)[1:] for key, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (there, here)
-    )
-    for key in saved | shapes:
-        shape, wanted = saved.get(key, "none"), shapes.get(key, "none")
-        if shape != wanted:
-            raise InputError(
-                f"{what} does not fit: {key} has shape {shape} there, {wanted} here; set the same network and "
-                "optimiser, or name the parts that fit as config.start.modules"
-            )
-    leaves = map(np.asarray, jax.tree.leaves(there), [leaf.dtype for leaf in jax.tree.leaves(here)])
-    return jax.tree.unflatten(jax.tree.structure(here), leaves)

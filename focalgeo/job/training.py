@@ -20,13 +20,13 @@ from focalgeo.types import Array, Model, Predictions, PyTree, Split, TrainState
 
 
 def train(
-    config, workdir: Path, prepared: Prepared, members: list[Member], states: TrainState, predict: Callable
+    workdir: Path, prepared: Prepared, members: list[Member], states: TrainState, predict: Callable
 ) -> tuple[loop.Outcome, int]:
     """Train the members to the end of the plan, and say how many advance at once; the same call goes on after a stop.
 
     states: as training begins, where there is no checkpoint to go on from. predict: of `make_prediction`.
     """
-    began, folder, begins_with = time.perf_counter(), workdir / "checkpoints", states
+    began, config, folder, begins_with = time.perf_counter(), prepared.config, workdir / "checkpoints", states
 
     def restore() -> tuple:
         nonlocal begins_with
@@ -40,7 +40,7 @@ def train(
     first = int(np.max(begins_with.step))
     records.replace_rows(workdir, [], where=lambda row: (row.step or 0) > first)  # these are made again
     pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(members))
-    program, at_once = choose_program(config, prepared, at_once, begins_with, pipeline)
+    program, at_once = choose_program(prepared, at_once, begins_with, pipeline)
     rates = np.array([member.config.optimizer.learning_rate for member in members])
     predict_val = functools.partial(predict, prepared.dataset.val)
     chosen_in = time.perf_counter() - began
@@ -57,7 +57,7 @@ def train(
             tags=[member.tags for member in members],
             sweep=members[0].name != "",
             batches=pipeline.specs,
-            validate=make_validation(config, prepared, members, predict_val),
+            validate=make_validation(prepared, members, predict_val),
             adapt=make_adapt(predict_val),
             learning_rate=lambda index: rates * float(prepared.schedule(index)),
             write=functools.partial(records.append_rows, workdir),
@@ -77,7 +77,7 @@ def train(
 
 
 def choose_program(
-    config, prepared: Prepared, at_once: int, state: TrainState, pipeline: Pipeline
+    prepared: Prepared, at_once: int, state: TrainState, pipeline: Pipeline
 ) -> tuple[parallel.Program, int]:
     """The compiled step, and how many members one call of it advances: `at_once`, or the fastest of those that fit.
 
@@ -90,8 +90,8 @@ def choose_program(
     at_once: 0 asks config.sweep.at_once, and where that is 0 too, the clock.
     """
     members, shared = len(state.step), parallel.replicated(pipeline.resident)  # once for all programs
-    step = members_step(prepared, pipeline)
-    number = at_once or math.gcd(config.sweep.at_once, members) * bool(config.sweep.at_once)  # a shard may be smaller
+    step, of_config = members_step(prepared, pipeline), prepared.config.sweep.at_once
+    number = at_once or math.gcd(of_config, members) * bool(of_config)  # a shard may be smaller
     programs = {
         number: parallel.make_program(step, at_once=number, shared=shared, fetch=pipeline.fetch)
         for number in ([number] if number else candidates(members, parallel.device_count()))
@@ -105,11 +105,9 @@ def choose_program(
     for number, program in programs.items():
         if number > 1 and free is not None and states + number * temporary > free:
             continue
-        groups = program.place(state)
-        for call in range(4):
-            if call == 1:  # compiled by now
-                jax.block_until_ready(groups)
-                began = time.perf_counter()
+        groups = jax.block_until_ready(program.step(program.place(state), batch)[0])  # compiled by now
+        began = time.perf_counter()
+        for _ in range(3):
             groups = program.step(groups, batch)[0]
         jax.block_until_ready(groups)
         seconds[number] = (time.perf_counter() - began) / 3
@@ -153,10 +151,8 @@ def make_prediction(config, model: Model) -> Callable[[Split, TrainState], Predi
     return predict
 
 
-def make_adapt(
-    predict: Callable[[TrainState], Predictions],
-) -> Callable[[list[TrainState], int], list[TrainState]]:
-    """The change of all states as an epoch begins, as `loop.run` takes it; predict(states) gives val's predictions.
+def make_adapt(predict: Callable[[TrainState], Predictions]) -> Callable[[TrainState, int], TrainState]:
+    """The change of some members' states as an epoch begins; predict(states) gives val's predictions.
 
     A schedule of the loss learns the epoch's number. From the second epoch on AdaFocal moves its gammas by the
     calibration on val, and the epoch before is kept if it is the best on val so far and the best is asked for.
@@ -180,11 +176,11 @@ def make_adapt(
             best = best and loop.best_after_epoch(states, epoch, predicted)
         return states._replace(loss_values=values, best=best)
 
-    return lambda groups, epoch: [adapted(states, epoch) for states in groups]
+    return adapted
 
 
 def make_validation(
-    config, prepared: Prepared, members: list[Member], predict: Callable
+    prepared: Prepared, members: list[Member], predict: Callable
 ) -> Callable[[list[TrainState]], list[Row]]:
     """Rows of mean loss (without penalty) and accuracy on val, and of diagnostics and curvature where asked for."""
     loss = jax.jit(jax.vmap(prepared.objective.loss, in_axes=(1, None, 0)))
@@ -200,7 +196,7 @@ def make_validation(
                 if math.isfinite(mean) and not frozen:
                     for name, value in (("loss", mean), ("accuracy", accuracy)):
                         rows.append(Scalar(name, value, len(right), "val", **member.tags))
-        rows += measurement.diagnostics_of_epoch(config, prepared, members, groups)
-        return rows + measurement.curvature_of_epoch(config, prepared, members, groups)
+        rows += measurement.diagnostics_of_epoch(prepared, members, groups)
+        return rows + measurement.curvature_of_epoch(prepared, members, groups)
 
     return validate

@@ -3,32 +3,30 @@
 The parameters of its constructor but those of GIVEN are its options, set in a config as config.model.options.NAME.
 """
 
-import difflib
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
+import msgspec
 from flax.errors import FlaxError
 
 from focalgeo import checks
-from focalgeo.models import cnn, mlp, resnet, text, transformer
+from focalgeo.models import cnn, mlp, text, transformer
+from focalgeo.models.resnet import Bottleneck, ResNet
 from focalgeo.types import InputError, Model, shown
 
 MODELS = {
     "linear": partial(mlp.MLP, hidden=()),
     "mlp": mlp.MLP,
     "cnn": cnn.CNN,
-    "resnet18": resnet.ResNet,
-    "resnet18_2w": partial(resnet.ResNet, widths=(128, 256, 512, 1024)),
-    "resnet20": partial(resnet.ResNet, blocks=(3, 3, 3), widths=(16, 32, 64)),
-    "resnet50": partial(resnet.ResNet, blocks=(3, 4, 6, 3), block=resnet.Bottleneck),
-    "resnet110": partial(resnet.ResNet, blocks=(18, 18, 18), widths=(16, 32, 64)),
+    "resnet18": ResNet,
+    "resnet18_2w": partial(ResNet, widths=(128, 256, 512, 1024)),
+    "resnet20": partial(ResNet, blocks=(3, 3, 3), widths=(16, 32, 64)),
+    "resnet50": partial(ResNet, blocks=(3, 4, 6, 3), block=Bottleneck),
+    "resnet110": partial(ResNet, blocks=(18, 18, 18), widths=(16, 32, 64)),
     # the papers' published code
-    "resnet110_bottleneck": partial(resnet.ResNet, blocks=(3, 4, 26, 3), block=resnet.Bottleneck),
-    "wide_resnet26_10": partial(resnet.ResNet, blocks=(4, 4, 4), widths=(160, 320, 640), stem_width=16),
+    "resnet110_bottleneck": partial(ResNet, blocks=(3, 4, 26, 3), block=Bottleneck),
+    "wide_resnet26_10": partial(ResNet, blocks=(4, 4, 4), widths=(160, 320, 640), stem_width=16),
     "densenet121": cnn.DenseNet,
     "mobilenet_v2": cnn.MobileNetV2,
     "vgg19": cnn.VGG,
@@ -52,39 +50,27 @@ def options(name: str) -> dict[str, Any]:
     return {option: values.get(option, field.default) for option, field in _option_fields(name).items()}
 
 
-def check_options(name: str, values: Mapping[str, Any]) -> None:
-    """Refuse options that the network `name` does not have, or values that are not of their kind; None sets nothing.
+def check_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the network `name` in its constructor's kinds; one number is a list of one, None sets nothing.
 
     Raises:
-      InputError: the first of them, with what the network has.
+      InputError: the first that it does not have, or whose value is of another kind.
     """
-    fields = _option_fields(name)
+    fields, checked = _option_fields(name), {}
     for option, value in values.items():
         if value is None:
             continue
         if option not in fields:
-            near = difflib.get_close_matches(option, fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "set it to None"
-            offered = ", ".join(fields) or "none"
-            raise InputError(f"config.model.options.{option}: {name} has no such option (it has: {offered}); {hint}")
-        kind = fields[option].type
-        if not _is_of_kind(value, kind):
-            kind = getattr(kind, "__name__", kind) if kind != Sequence[int] else "whole numbers"
-            raise InputError(f"config.model.options.{option} is {shown(value)}: give {kind}, 1 or more of a count")
+            raise InputError.of_choice(f"the option of {name} in config.model.options", option, fields)
         numbers = value if isinstance(value, list | tuple) else (value,)
+        try:
+            takes_list = isinstance(fields[option].default, tuple)
+            checked[option] = msgspec.convert(numbers if takes_list else value, fields[option].type)
+        except msgspec.ValidationError as error:
+            raise InputError(f"config.model.options.{option} is {shown(value)}: {error}") from error
         if (sum(numbers) if option in COUNT_LAYERS else len(numbers)) > MOST_LAYERS:
             raise InputError(f"config.model.options.{option} is {shown(value)}: give at most {MOST_LAYERS} layers")
-
-
-def _is_of_kind(value: Any, kind: Any) -> bool:
-    """Whether the value is what the constructor's annotation says."""
-    if kind == Sequence[int]:
-        return all(_is_of_kind(number, int) for number in (value if isinstance(value, list | tuple) else (value,)))
-    if isinstance(value, bool | np.bool_):
-        return kind is bool
-    if kind in (int, int | None):
-        return isinstance(value, Integral) and 1 <= value < 2**31
-    return isinstance(value, Real) and math.isfinite(value) if kind is float else isinstance(value, kind)
+    return checked
 
 
 def build(name: str, num_classes: int = 10, **options) -> Model:
@@ -102,19 +88,15 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
         2, or words for a network that reads none, or none for one that does.
     """
     fields = _fields(name)
-    check_options(name, {option: value for option, value in options.items() if option not in GIVEN})
+    checked = check_options(name, {option: value for option, value in options.items() if option not in GIVEN})
     num_classes = checks.count("num_classes", num_classes, 2, MOST_CLASSES)
     has_words, reads_words = bool(options.get("vocabulary_size")), "vocabulary_size" in fields
     if has_words != reads_words:
         wrong = "does not read words, of which the data is made" if has_words else "reads words, the data has none"
         choose = "choose gp_cnn for documents, tree_lstm for trees, transformer for both, others for images"
         raise InputError(f"config.model.name: {name} {wrong}; {choose}")
-    set_options = {
-        option: (value,) if fields[option].type == Sequence[int] and isinstance(value, Integral) else value
-        for option, value in options.items()
-        if option in fields and value is not None
-    }
-    module = _constructor(name)(num_classes=num_classes, **set_options)
+    others = {option: options[option] for option in GIVEN & fields.keys() if options.get(option) is not None}
+    module = _constructor(name)(num_classes=num_classes, **others, **checked)
     return Model(_checked(module.init, name, fields), _checked(module.apply, name, fields))
 
 
@@ -125,11 +107,11 @@ def _checked(function: Callable, name: str, fields: Mapping[str, Any]) -> Callab
 
     def call(first: Any, x: Any, **options: Any) -> Any:
         checks.check_array(f"x for {name}", checks.array_of("x", x), shape=shape, dtype=dtype)
-        if options.get("mask") is not None:
-            checks.check_array("mask", options["mask"], shape=(len(x), ...), dtype=bool)
         try:
             return function(first, x, **options)
-        except FlaxError as error:
+        except InputError:
+            raise
+        except (FlaxError, AssertionError, TypeError, ValueError) as error:
             message = " ".join(str(error).split())
             raise InputError(f"{name} does not fit its variables, its input or its options: {message:.300}") from error
 

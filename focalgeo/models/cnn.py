@@ -1,11 +1,13 @@
 """Plain and compact convolutional networks for small images: a small one for quick runs, VGG, DenseNet, MobileNet."""
 
-from collections.abc import Sequence
+from typing import Annotated
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+from msgspec import Meta
 
-from focalgeo.models.layers import BatchNorm, Block, Classifier, ImageNetwork, check_stages, conv, conv_norms
+from focalgeo.models.layers import BatchNorm, Block, Classifier, Count, Counts, ImageNetwork, Stages, conv, conv_norms
 from focalgeo.types import InputError
 
 
@@ -15,7 +17,7 @@ class CNN(ImageNetwork):
     Strides, not max pooling: on a CPU the gradient of pooling takes several times the rest of the step.
     """
 
-    widths: Sequence[int] = (32, 64, 128)
+    widths: Counts = (32, 64, 128)
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
@@ -35,12 +37,8 @@ class VGG(ImageNetwork):
     Source: Simonyan & Zisserman (2015), configuration E for the default; no bias before batch norm.
     """
 
-    blocks: Sequence[int] = (2, 2, 4, 4, 4)
-    widths: Sequence[int] = (64, 128, 256, 512, 512)
-
-    def __post_init__(self):
-        check_stages(self.blocks, self.widths)
-        super().__post_init__()
+    blocks: Stages = (2, 2, 4, 4, 4)
+    widths: Stages = (64, 128, 256, 512, 512)
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
@@ -62,9 +60,9 @@ class DenseNet(ImageNetwork):
     Source: Huang et al., Densely connected convolutional networks (2017), DenseNet-BC with compression 0.5; 3x3 stem.
     """
 
-    blocks: Sequence[int] = (6, 12, 24, 16)
-    growth: int = 32
-    stem_stride: int = 1
+    blocks: Counts = (6, 12, 24, 16)
+    growth: Count = 32
+    stem_stride: Count = 1
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
@@ -87,11 +85,9 @@ class DenseNet(ImageNetwork):
 
 def _halved(x):
     """Means over 2x2 positions; flax's own pooling divides by an integer, which strict dtype promotion refuses."""
-    examples, height, width, channels = x.shape
-    if min(height, width) < 2:
+    if min(x.shape[1:3]) < 2:
         raise InputError("config.model.options.blocks: each but the first halves the images, which are too small")
-    x = x[:, : height // 2 * 2, : width // 2 * 2]
-    return jnp.mean(x.reshape(examples, height // 2, 2, width // 2, 2, channels), axis=(2, 4))
+    return 0.25 * nn.pooling.pool(x, 0.0, jax.lax.add, (2, 2), (2, 2), "VALID")
 
 
 # (expansion, width, stride of the first block) of each stage; the strides of small images
@@ -124,15 +120,8 @@ class MobileNetV2(ImageNetwork):
     Source: Sandler et al., MobileNetV2 (2018).
     """
 
-    blocks: Sequence[int] = (1, 2, 3, 4, 3, 3, 1)
-    stem_stride: int = 1
-
-    def __post_init__(self):
-        if len(self.blocks) > len(STAGES):
-            raise InputError(
-                f"config.model.options.blocks has {len(self.blocks)} entries, of at most {len(STAGES)} stages"
-            )
-        super().__post_init__()
+    blocks: Annotated[Counts, Meta(max_length=len(STAGES))] = (1, 2, 3, 4, 3, 3, 1)
+    stem_stride: Count = 1
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):

@@ -1,13 +1,22 @@
 """Layers that the networks share."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from msgspec import Meta
 
 from focalgeo.types import Array, InputError
+
+# what the options of networks may hold, as msgspec reads it
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Counts = tuple[Count, ...]
+Stages = Annotated[Counts, Meta(min_length=1)]  # a number for each
+Share = Annotated[float, Meta(ge=0, lt=1)]
 
 CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
@@ -54,17 +63,11 @@ def embed(module: WordNetwork, words: Array) -> Array:
     return jnp.where((words != 0)[..., None], vectors, jnp.zeros_like(vectors))
 
 
-def check_stages(blocks: Sequence[int], widths: Sequence[int]) -> None:
-    """Refuse stages that have not one number of blocks and one width each."""
-    if not blocks or len(blocks) != len(widths):
-        stages = f"config.model.options.blocks is {tuple(blocks)}, widths {tuple(widths)}"
-        raise InputError(f"{stages}: give one entry of each for every stage")
-
-
-def check_dropout(dropout: float) -> None:
-    """Refuse what is no share to drop."""
-    if not 0 <= dropout < 1:
-        raise InputError(f"config.model.options.dropout is {dropout}: it must be at least 0 and below 1")
+def check_trees(x: Array) -> None:
+    """Refuse what is no batch of trees."""
+    if x.ndim != 3 or x.shape[1] % 2 == 0 or x.shape[2] != 3:
+        mend = "give trees [examples, 2 leaves - 1, 3], or choose gp_cnn or transformer for documents"
+        raise InputError(f"x has shape {list(x.shape)}: {mend}")
 
 
 class BatchNorm(nn.Module):
@@ -96,22 +99,19 @@ class BatchNorm(nn.Module):
                 unbiased = var * (count / jnp.maximum(count - 1, 1))
                 running_mean.value = self.momentum * running_mean.value + (1 - self.momentum) * mean
                 running_var.value = self.momentum * running_var.value + (1 - self.momentum) * unbiased
-        factor = scale * jax.lax.rsqrt(var + self.epsilon)
         shape = (1,) * (x.ndim - 1) + (channels,)
-        normalised = (x.astype(jnp.float32) - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
-        return normalised.astype(self.dtype)
+        mean, factor, bias = (leaf.reshape(shape) for leaf in (mean, scale * jax.lax.rsqrt(var + self.epsilon), bias))
+        return ((x.astype(jnp.float32) - mean) * factor + bias).astype(self.dtype)
 
     def _batch_statistics(self, x, mask):
         x = x.astype(jnp.float32)
-        mask = jnp.ones(x.shape[0], bool) if mask is None else mask
-        weight = mask.astype(jnp.float32).reshape((-1,) + (1,) * (x.ndim - 1))
-        axes = tuple(range(x.ndim - 1))
-        positions = jnp.float32(x[0, ..., 0].size)
-        count = jnp.sum(weight) * positions
-        sums = jnp.concatenate([jnp.sum(weight * x, axes), jnp.sum(weight * x * x, axes), count[None]])
+        weight = jnp.ones(x.shape[0], jnp.float32) if mask is None else mask.astype(jnp.float32)
+        weight = weight.reshape((-1,) + (1,) * (x.ndim - 1))
+        axes, positions = tuple(range(x.ndim - 1)), jnp.float32(x[0, ..., 0].size)
+        sums = jnp.sum(weight) * positions, jnp.sum(weight * x, axes), jnp.sum(weight * x * x, axes)
         if self.axis_name is not None and not self.is_initializing():
             sums = jax.lax.psum(sums, self.axis_name)
-        (total, total_of_squares), count = jnp.split(sums[:-1], 2), sums[-1]
+        count, total, total_of_squares = sums
         mean = total / count
         return mean, jnp.maximum(total_of_squares / count - mean * mean, 0.0), count
 
@@ -168,22 +168,17 @@ def _depthwise(x: Array, kernel: Array, strides: Sequence[int], padding: Any, **
     products take 2.4 times the cycles, by the compiler. Tested in tests/test_depthwise.py.
     """
 
-    def grouped(x: Array, kernel: Array) -> Array:
-        return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
-
     def shifted(x: Array, kernel: Array) -> Array:
         padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
-        height, width = (
-            (size - kernel.shape[0]) // step + 1 for size, step in zip(padded.shape[1:3], strides, strict=True)
-        )
+        sides = zip(padded.shape[1:3], kernel.shape, strides, strict=False)
+        height, width = ((size - taps) // step + 1 for size, taps, step in sides)
         total: Array | float = 0.0
-        for row in range(kernel.shape[0]):
-            for column in range(kernel.shape[1]):
-                rows = slice(row, row + (height - 1) * strides[0] + 1, strides[0])
-                columns = slice(column, column + (width - 1) * strides[1] + 1, strides[1])
-                total = total + padded[:, rows, columns] * kernel[row, column].reshape(1, 1, 1, -1)
+        for row, column in np.ndindex(kernel.shape[:2]):
+            window = padded[:, row :: strides[0], column :: strides[1]][:, :height, :width]
+            total = total + window * kernel[row, column].reshape(1, 1, 1, -1)
         return total
 
+    grouped = partial(jax.lax.conv_general_dilated, window_strides=strides, padding=padding, **options)
     return jax.lax.platform_dependent(x, kernel, cpu=shifted, default=grouped)
 
 

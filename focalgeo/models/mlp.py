@@ -1,12 +1,11 @@
 """Multi-layer perceptrons, the linear classifier among them, and logistic regression of two classes."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import last_layer, show_last_layer
+from focalgeo.models.layers import Counts, last_layer, show_last_layer
 from focalgeo.types import InputError
 
 
@@ -14,7 +13,7 @@ class MLP(nn.Module):
     """Dense layers of the `hidden` widths with ReLU on the flattened input, then a linear one to the classes."""
 
     num_classes: int
-    hidden: Sequence[int] = (32, 32)
+    hidden: Counts = (32, 32)
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -41,14 +40,11 @@ class Logistic(nn.Module):
     num_classes: int
     dtype: Any = jnp.float32
 
-    def __post_init__(self):
-        if self.num_classes != 2:
-            raise InputError(f"config.model.name: logistic tells 2 classes apart, the data has {self.num_classes}")
-        super().__post_init__()
-
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, 2] of x [examples, features]."""
+        if self.num_classes != 2:
+            raise InputError(f"config.model.name: logistic tells 2 classes apart, the data has {self.num_classes}")
         kernel = self.param("kernel", nn.initializers.zeros, (x.shape[-1], 1), jnp.float32)
         show_last_layer(self, x.astype(jnp.float32), kernel)
         score = (x.astype(self.dtype) @ kernel.astype(self.dtype)).astype(jnp.float32)

@@ -1,10 +1,8 @@
 """Residual networks for small images: He's CIFAR nets, ResNet-18 and -50, wide ones; a 3x3 stem and no max pooling."""
 
-from collections.abc import Sequence
-
 import flax.linen as nn
 
-from focalgeo.models.layers import Block, Classifier, ImageNetwork, check_stages, conv_norms
+from focalgeo.models.layers import Block, Classifier, Count, ImageNetwork, Stages, conv_norms
 
 
 class BasicBlock(Block):
@@ -40,15 +38,11 @@ class ResNet(ImageNetwork):
     dropout, as the papers' published code has them. Shortcuts that change shape are 1x1 convolutions throughout.
     """
 
-    blocks: Sequence[int] = (2, 2, 2, 2)
-    widths: Sequence[int] = (64, 128, 256, 512)
-    stem_width: int | None = None  # None: that of the first stage
-    stem_stride: int = 1  # 2 for 64x64 images, which then cost as much as 32x32 ones
+    blocks: Stages = (2, 2, 2, 2)
+    widths: Stages = (64, 128, 256, 512)
+    stem_width: Count | None = None  # None: that of the first stage
+    stem_stride: Count = 1  # 2 for 64x64 images, which then cost as much as 32x32 ones
     block: type = BasicBlock
-
-    def __post_init__(self):
-        check_stages(self.blocks, self.widths)
-        super().__post_init__()
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):

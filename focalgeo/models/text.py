@@ -1,12 +1,10 @@
 """Networks for text: the global-pooling convolutional network for documents, the binary Tree-LSTM for sentences."""
 
-from collections.abc import Sequence
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from focalgeo.models.layers import WordNetwork, check_dropout, embed, last_layer
+from focalgeo.models.layers import Count, Counts, Share, WordNetwork, check_trees, embed, last_layer
 from focalgeo.types import Array, InputError
 
 POOL = 5
@@ -26,37 +24,27 @@ class GPCNN(WordNetwork):
     one word has features.
     """
 
-    embedding_size: int = 100
-    widths: Sequence[int] = (128, 128, 128)
-    hidden: Sequence[int] = (128,)
+    embedding_size: Count = 100
+    widths: Counts = (128, 128, 128)
+    hidden: Counts = (128,)
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x int32 [examples, length], token ids with 0 for padding."""
         if x.ndim != 2:
             raise InputError("config.model.name: gp_cnn reads documents, no trees; choose tree_lstm or transformer")
-        words = x != 0
+        words = (x != 0)[..., None].astype(jnp.float32)
         x = embed(self, x)
         for layer, width in enumerate(self.widths):
             if layer > 0:
-                # not nn.max_pool, whose gradient makes the whole step a quarter slower on a CPU
-                x, words = jnp.max(_windows(x), axis=2), jnp.any(_windows(words), axis=2)
+                ends = ((0, -x.shape[1] % POOL),)
+                x, words = (nn.max_pool(leaf, (POOL,), (POOL,), ends) for leaf in (x, words))
             x = nn.relu(nn.Conv(width, (5,), dtype=self.dtype)(x))
-            x = jnp.where(words[..., None], x, jnp.zeros_like(x))
+            x = x * words.astype(x.dtype)
         x = jnp.max(x, axis=1)
         for width in self.hidden:
             x = nn.relu(nn.Dense(width, dtype=self.dtype)(x))
         return last_layer(self, x, self.num_classes)
-
-
-def _windows(x: Array) -> Array:
-    """Windows [examples, windows, POOL, ...] of x [examples, length, ...]; zeros, ReLU's least, fill up the last."""
-    short = -x.shape[1] % POOL
-    x = jnp.pad(x, ((0, 0), (0, short)) + ((0, 0),) * (x.ndim - 2))
-    return x.reshape(x.shape[0], -1, POOL, *x.shape[2:])
-
-
-BLOCK = 14  # inner slots that are left out together: a condition for each one costs more than it saves
 
 
 class TreeLSTM(WordNetwork):
@@ -70,7 +58,7 @@ class TreeLSTM(WordNetwork):
     x int32 [examples, 2L - 1, 3] holds (word, left, right) of each slot: in 0..L-1 the leaves, in L..2L-2 the inner
     nodes, children before parents, which name their children's slots; (0, 0, 0) is an empty slot, and its logits are
     finite and mean nothing. A slot's number that is none gives NaN. All leaves of a batch are one matrix product, each
-    inner slot of all trees is one more; blocks of slots that are empty in all trees are left out.
+    inner slot of all trees is one more.
 
     Accuracy: every node's logits are within 1e-5 of a recursion over the tree in float64, on 200 trees of the Stanford
     Sentiment Treebank: tests/test_text_models.py.
@@ -80,20 +68,14 @@ class TreeLSTM(WordNetwork):
     here 360,600.
     """
 
-    embedding_size: int = 300
-    width: int = 150
-    dropout: float = 0.5
-
-    def __post_init__(self):
-        check_dropout(self.dropout)
-        super().__post_init__()
+    embedding_size: Count = 300
+    width: Count = 150
+    dropout: Share = 0.5
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, 2L - 1, classes] of x."""
-        if x.ndim != 3 or x.shape[1] % 2 == 0 or x.shape[2] != 3:
-            reads = "trees [examples, 2 leaves - 1, 3]; choose gp_cnn or transformer for documents"
-            raise InputError(f"config.model.name: x has shape {list(x.shape)}, tree_lstm reads {reads}")
+        check_trees(x)
         init = nn.initializers.lecun_normal()
         # columns: input gate, output gate, candidate, left child's and right child's forget gate
         word_kernel = self.param("word_kernel", init, (self.embedding_size, 3 * self.width), jnp.float32)
@@ -115,8 +97,7 @@ def _leaf_states(vectors: Array, kernel: Array, bias: Array) -> Array:
     """States [leaves, examples, 2 hidden], h before c, of word vectors [leaves, examples, size]."""
     hidden = kernel.shape[1] // 3
     gates = vectors @ kernel + bias[: 3 * hidden].reshape(1, 1, -1)
-    i, o, u = jnp.split(gates, 3, axis=-1)
-    return _state(o, jax.nn.sigmoid(i) * jnp.tanh(u))
+    return _state(*jnp.split(gates, 3, axis=-1))
 
 
 def _compose(leaves: Array, children: Array, kernel: Array, bias: Array) -> Array:
@@ -133,23 +114,17 @@ def _compose(leaves: Array, children: Array, kernel: Array, bias: Array) -> Arra
 
     states = jnp.concatenate([leaves, jnp.zeros((inner, examples, size), leaves.dtype)])
     slots = num_leaves + jnp.arange(inner, dtype=jnp.int32)
-    for start in range(0, inner, BLOCK):
-        nodes = slots[start : start + BLOCK], children[start : start + BLOCK]
-        used = jnp.any(nodes[1] != 0)
-        states = jax.lax.cond(
-            used, lambda states, nodes: jax.lax.scan(step, states, nodes)[0], lambda states, _: states, states, nodes
-        )
-    return states
+    return jax.lax.scan(step, states, (slots, children))[0]
 
 
 def _node_states(pair: Array, kernel: Array, bias: Array) -> Array:
     """States [examples, 2 hidden] of the nodes whose children's states are pair [2, examples, 2 hidden]."""
     (h_left, c_left), (h_right, c_right) = (jnp.split(child, 2, axis=-1) for child in pair)
     gates = jnp.concatenate([h_left, h_right], axis=-1) @ kernel + bias
-    i, o, u, f_left, f_right = jnp.split(gates, 5, axis=-1)
-    sigma = jax.nn.sigmoid
-    return _state(o, sigma(i) * jnp.tanh(u) + sigma(f_left) * c_left + sigma(f_right) * c_right)
+    *gates, f_left, f_right = jnp.split(gates, 5, axis=-1)
+    return _state(*gates, jax.nn.sigmoid(f_left) * c_left + jax.nn.sigmoid(f_right) * c_right)
 
 
-def _state(o: Array, c: Array) -> Array:
+def _state(i: Array, o: Array, u: Array, remembered: Array | float = 0.0) -> Array:
+    c = jax.nn.sigmoid(i) * jnp.tanh(u) + remembered
     return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c], axis=-1)

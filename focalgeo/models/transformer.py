@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.models.layers import Classifier, WordNetwork, check_dropout, embed, last_layer
+from focalgeo.models.layers import Classifier, Count, Share, WordNetwork, check_trees, embed, last_layer
 from focalgeo.types import Array, InputError
 
 
@@ -18,7 +18,7 @@ class Transformer(WordNetwork):
     Of a document x int32 [examples, length] the mean is over all its words; of a tree x int32 [examples, 2L - 1, 3], as
     `TreeLSTM` reads it, every node's is over the words of its phrase, which have seen the whole sentence. Positions
     where a word is 0 are padding and count for nothing: logits are the same at every padded length, to rounding. A word
-    or a slot's number that is none gives NaN.
+    that is none gives NaN.
 
     By default 2 blocks of width 128 with 4 heads and a hidden layer of 512. In training `dropout` of the values are
     dropped after the word vectors, in the attention and at the end of each half of a block; flax's key for it is
@@ -28,17 +28,11 @@ class Transformer(WordNetwork):
     place of a class token. Tested in tests/test_text_models.py.
     """
 
-    embedding_size: int = 128
-    depth: int = 2
-    width: int = 128
-    heads: int = 4
-    dropout: float = 0.1
-
-    def __post_init__(self):
-        check_dropout(self.dropout)
-        if self.width % self.heads or self.width % 2:
-            raise InputError(f"config.model.options.heads {self.heads} must divide width {self.width}, an even number")
-        super().__post_init__()
+    embedding_size: Count = 128
+    depth: Count = 2
+    width: Count = 128
+    heads: Count = 4
+    dropout: Share = 0.1
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
@@ -51,28 +45,23 @@ class Transformer(WordNetwork):
         y = drop(nn.Dense(self.width, dtype=self.dtype)(vectors) + positions[None])
 
         for _ in range(self.depth):
-            attention = nn.MultiHeadDotProductAttention(
-                self.heads, dtype=self.dtype, dropout_rate=self.dropout, deterministic=not train
-            )
-            y = _block(y, lambda y, attention=attention: drop(attention(y, mask=there[:, None, None])), drop)
+            y = _block(y, self.heads, drop, there[:, None, None], dropout_rate=self.dropout, deterministic=not train)
         counted = there[:, None] if phrases is None else there[:, None] & phrases  # [examples, nodes, words]
         features = _means(_normalised(y).astype(jnp.float32), counted)
-        if phrases is None:
-            return last_layer(self, features[:, 0], self.num_classes)
-        are_slots = jnp.all((x[..., 1:] >= 0) & (x[..., 1:] < x.shape[1]), axis=(1, 2), keepdims=True)
-        return last_layer(self, jnp.where(are_slots, features, jnp.nan), self.num_classes)
+        return last_layer(self, features[:, 0] if phrases is None else features, self.num_classes)
 
 
 def _normalised(x: Array) -> Array:
     return nn.LayerNorm()(x.astype(jnp.float32)).astype(x.dtype)
 
 
-def _block(x: Array, attention: Callable, drop: Callable) -> Array:
+def _block(x: Array, heads: int, drop: Callable = lambda x: x, mask: Array | None = None, **attention: Any) -> Array:
     """Features [examples, positions, width] after attention and a hidden layer four times as wide, each added.
 
     Its layers belong to the module that calls it.
     """
-    x = x + attention(_normalised(x))
+    layer = nn.MultiHeadDotProductAttention(heads, dtype=x.dtype, **attention)
+    x = x + drop(layer(_normalised(x), mask=mask))
     hidden = nn.gelu(nn.Dense(4 * x.shape[-1], dtype=x.dtype)(_normalised(x)))
     return x + drop(nn.Dense(x.shape[-1], dtype=x.dtype)(hidden))
 
@@ -93,8 +82,7 @@ def _means(states: Array, counted: Array) -> Array:
 
 def _phrases(x: Array) -> Array:
     """Which words [examples, 2L - 1, L] each node of the trees x [examples, 2L - 1, 3] spans; none of empty slots."""
-    if x.shape[1] % 2 == 0 or x.shape[2] != 3:
-        raise InputError(f"x has shape {list(x.shape)}: transformer reads trees [examples, 2 leaves - 1, 3]")
+    check_trees(x)
     examples, slots = x.shape[:2]
     leaves = (slots + 1) // 2
     example = jnp.arange(examples)[:, None]
@@ -118,18 +106,17 @@ class ViT(nn.Module):
     """
 
     num_classes: int
-    patch: int = 4
-    depth: int = 6
-    width: int = 192
-    heads: int = 3
+    patch: Count = 4
+    depth: Count = 6
+    width: Count = 192
+    heads: Count = 3
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x, whose height and width the patch divides, and heads the width."""
-        if x.shape[1] % self.patch or x.shape[2] % self.patch or self.width % self.heads:
-            divided = f"the images' sides {x.shape[1:3]}, and heads {self.heads} the width {self.width}"
-            raise InputError(f"config.model.options: patch {self.patch} must divide {divided}")
+        if x.shape[1] % self.patch or x.shape[2] % self.patch:
+            raise InputError(f"config.model.options.patch {self.patch} must divide the images' sides {x.shape[1:3]}")
         size = (self.patch, self.patch)
         x = nn.Conv(self.width, size, size, padding="VALID", dtype=self.dtype)(x.astype(self.dtype))
         x = x.reshape(x.shape[0], -1, self.width)
@@ -137,5 +124,5 @@ class ViT(nn.Module):
         x = x + positions.astype(self.dtype)
 
         for _ in range(self.depth):
-            x = _block(x, nn.MultiHeadDotProductAttention(self.heads, dtype=self.dtype), lambda y: y)
+            x = _block(x, self.heads)
         return Classifier(self.num_classes)(_normalised(x))

@@ -5,6 +5,7 @@ python -m focalgeo.report RUNS                                    a folder of wo
 python -m focalgeo.report WORKDIR WORKDIR [...] --out=FOLDER      shards of a sweep
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from focalgeo.records import MANIFEST
 from focalgeo.report.page import write_report
 from focalgeo.report.runs import merge_workdirs, workdirs_in, write_list
 from focalgeo.report.style import printable, short
-from focalgeo.types import InputError, expanded
+from focalgeo.types import InputError
 
 _USAGE = "give one workdir, for example python -m focalgeo.report runs/digits, or several and --out="
 
@@ -24,13 +25,11 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0
     try:
-        flags = [argument for argument in arguments if argument.startswith("-")]
-        folders = [expanded(argument) for argument in arguments if argument not in flags]
-        if unknown := [flag for flag in flags if not flag.startswith("--out=")]:
-            raise InputError(f"{short(unknown[0])} is no argument: {_USAGE}")
-        outs = [expanded(flag.removeprefix("--out=")) for flag in flags]
-        if not all([*folders, *outs]) or not folders or (len(folders) > 1 and not outs) or len(outs) > 1:
-            raise InputError(_USAGE)
+        outs = [os.path.expanduser(text.removeprefix("--out=")) for text in arguments if text.startswith("--out=")]
+        folders = [os.path.expanduser(text) for text in arguments if not text.startswith("--out=")]
+        is_clear = all(text and not text.startswith("-") for text in [*folders, *outs])
+        if not folders or len(outs) > 1 or len(folders) > 1 > len(outs) or not is_clear:
+            raise InputError(f"{short(' '.join(arguments))} is not clear: {_USAGE}")
         if outs:
             folders = [merge_workdirs(folders, outs[0])]
         folder = Path(folders[0])

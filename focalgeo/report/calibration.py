@@ -35,7 +35,6 @@ from focalgeo.rows import LEAST_EXAMPLES, Metric, Row, select
 from focalgeo.types import METRIC_OF
 
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
-MOST_LARGE = 3  # reliability diagrams that stand beside each other in full size
 _LEAST_P = 0.0001  # shown
 
 # Plain NumPy for a page to show: it applies a calibrator.json on a machine without focalgeo, method by method. Each
@@ -155,14 +154,14 @@ def results_text(rows: Sequence[Row], manifest: Mapping[str, Any], split: str) -
 def reliability_panels(
     run: Run, columns: Sequence[Column], split: str = "test", *, name: str = "reliability", file: str = ""
 ) -> list[Panel]:
-    """Return a reliability diagram for each column that has bins `name`; more than MOST_LARGE are drawn small."""
+    """Return a reliability diagram for each column that has bins `name`."""
     bins = {column.method: figures.bins_of(run.rows, column, split=split, name=name) for column in columns}
     bins = {method: rows for method, rows in bins.items() if rows}
     return [
         Panel(
             f"{file or name}_{method}",
             run.method_title(method),
-            figures.diagram(rows, colour=run.method_colour(method), small=len(bins) > MOST_LARGE),
+            figures.diagram(rows, colour=run.method_colour(method)),
         )
         for method, rows in bins.items()
     ]
@@ -235,22 +234,23 @@ def bold_words(run: Run, split: str, criterion: str) -> Markup:
     return say("bold", criterion=criterion_title(criterion), kept=kept)
 
 
-def _chosen(run: Run) -> Column:
-    choice = run.manifest["calibration"]["choice"]
-    return Column(choice["method"], choice["criterion"])
+def _choice(run: Run) -> tuple[Column, str]:
+    """The method to use, and the metric by which it was chosen."""
+    entry = run.manifest["calibration"]
+    choice, criterion = entry["choice"], entry["criterion"]
+    return Column(choice["method"], choice["criterion"]), METRIC_OF.get(criterion, criterion)
 
 
 def verdict(run: Run) -> Markup:
     """Return the verdict, two sentences at the most: the method to use with its evidence, and what test adds."""
-    chosen, entry = _chosen(run), run.manifest["calibration"]
-    refused, beaten, test = entry["refused"], entry["beaten"], entry.get("score_test")
-    metric, leave = METRIC_OF.get(entry["criterion"], entry["criterion"]), chosen == AS_TRAINED
-    columns = run.column_of_each(HELD_OUT, criterion=entry["criterion"])
-    fitted = [column for column in columns if column.criterion]
+    (chosen, metric), entry = _choice(run), run.manifest["calibration"]
+    split, beaten, test, leave = entry["split"], entry["beaten"], entry.get("score_test"), chosen == AS_TRAINED
     # The chosen is held against the last plainer one that is beaten; of none against the plainest fitted. Gamma 0 is
     # temperature scaling, which is not held against itself.
+    columns = run.column_of_each(HELD_OUT, criterion=entry["criterion"])
     others = [column for column in columns if run.fitted_title(column) != run.fitted_title(chosen)]
     plainer = [c for c in others if c.method in beaten] or [c for c in others if c.method == PLAIN]
+    fitted = [column for column in columns if column.criterion]
     against = [*fitted, AS_TRAINED][0] if leave else [AS_TRAINED, *plainer][-1]
     pair = (against, chosen) if leave else (chosen, against)
 
@@ -258,52 +258,47 @@ def verdict(run: Run) -> Markup:
         rows = {name: run.difference(name, split, *pair) for name in names}
         return [difference_text(row, run.metrics[name], named=named) for name, row in rows.items() if row]
 
-    row = run.difference(metric, HELD_OUT, *pair) or run.difference("nll", HELD_OUT, *pair)
-    n, by = row.n if row else 0, beaten.get(against.method)
-    by_score = (
-        test and metric == "nll" and (against.method == PLAIN if leave else against == AS_TRAINED and by == PLAIN)
-    )
-    p_value = test["p_value"] if by_score else 1.0
-    score = f"p\u00a0=\u00a0{rounded(p_value, 2)}" if p_value >= _LEAST_P else f"p\u00a0<\u00a0{_LEAST_P}"
-    on_val = say(
-        "on_val",
-        use=run.in_words(chosen),
-        leave=leave,
-        n=n,
-        few=n < LEAST_EXAMPLES,
-        other="no calibration" if against == AS_TRAINED else run.fitted_title(against).lower(),
-        numbers=", ".join(differences(HELD_OUT, metric, "nll")),
-        admitted=" to choose from" if refused else "",
-        score=score if by_score else "",
-        side="overconfident" if by_score and test["statistic"] < 0 else "underconfident",
-        chances=is_better(row) or p_value < 0.05,
-        better=is_better(row) or by == chosen.method,  # the choice's test is one-sided: its interval may hold 0
-        p="" if is_better(row) or row is None else rounded(row.p_value / 2, 2),
-        by=run.method_title(by).lower() if by else "",
-    )
-    if entry["split"] == HELD_OUT:
-        return on_val + " " + say("no_test")
-    judged = []
+    row, by = run.difference(metric, HELD_OUT, *pair), beaten.get(against.method)
+    evidence = {"n": row.n if row else 0}
+    if row:
+        by_score = test and (against.method == PLAIN if leave else against == AS_TRAINED and by == PLAIN)
+        p_value = test["p_value"] if by_score else 1.0
+        score = f"p\u00a0=\u00a0{rounded(p_value, 2)}" if p_value >= _LEAST_P else f"p\u00a0<\u00a0{_LEAST_P}"
+        evidence |= {
+            "few": row.n < LEAST_EXAMPLES,
+            "other": "no calibration" if against == AS_TRAINED else run.fitted_title(against).lower(),
+            "numbers": ", ".join(differences(HELD_OUT, metric, "nll")),
+            "admitted": " to choose from" if entry["refused"] else "",
+            "score": score if by_score else "",
+            "side": "overconfident" if by_score and test["statistic"] < 0 else "underconfident",
+            "chances": is_better(row) or p_value < 0.05,
+            "better": is_better(row) or by == chosen.method,  # the choice's test is one-sided: its interval may hold 0
+            "p": "" if is_better(row) else rounded(row.p_value / 2, 2),
+            "by": run.method_title(by).lower() if by else "",
+        }
+    sentences = [say("on_val", use=run.in_words(chosen), leave=leave, **evidence)]
+    if split == HELD_OUT:
+        return sentences[0] + " " + say("no_test")
+    judged, n = [], 0
     for name in ("nll", "ece"):
-        if row := run.difference(name, entry["split"], chosen, against):
-            words = (
+        if row := run.difference(name, split, chosen, against):
+            said = (
                 "agrees" if is_better(row) else "speaks against it" if is_worse(row) else "does not tell the two apart"
             )
-            judged.append((words, name.upper(), *differences(entry["split"], name, named=False)))
+            judged.append((said, name.upper(), *differences(split, name, named=False)))
             n = row.n
-    if not judged:
-        return on_val
-    judged = judged if len({words for words, *_ in judged}) > 1 else judged[:1]
-    numbers = ", ".join(differences(entry["split"], "nll", "ece"))
-    return on_val + " " + say("on_test", n=n, few=n < LEAST_EXAMPLES, numbers=numbers, judged=judged)
+    if judged:
+        numbers = ", ".join(differences(split, "nll", "ece"))
+        judged = judged if len({said for said, *_ in judged}) > 1 else judged[:1]
+        sentences.append(say("on_test", n=n, few=n < LEAST_EXAMPLES, numbers=numbers, judged=judged))
+    return Markup(" ").join(sentences)
 
 
 def _elsewhere(run: Run) -> list[Markup]:
     """A line for each method from elsewhere that is better than the chosen one beyond noise."""
-    lines, entry, chosen = [], run.manifest["calibration"], _chosen(run)
-    metric = METRIC_OF.get(entry["criterion"], entry["criterion"])
-    for column in run.columns(entry["split"]):
-        row = run.difference(metric, entry["split"], column, chosen)
+    lines, split, (chosen, metric) = [], run.manifest["calibration"]["split"], _choice(run)
+    for column in run.columns(split):
+        row = run.difference(metric, split, column, chosen)
         if column.method not in run.methods and is_better(row) and row.n >= LEAST_EXAMPLES:
             numbers = difference_text(row, run.metrics[metric])
             lines.append(say("elsewhere", method=run.method_title(column.method), numbers=numbers))
@@ -320,8 +315,8 @@ def _refused_words(run: Run) -> Markup:
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
-    entry, chosen, title = run.manifest["calibration"], _chosen(run), run.method_title(_chosen(run).method)
-    split, criterion = entry["split"], entry["criterion"]
+    entry, (chosen, _) = run.manifest["calibration"], _choice(run)
+    split, criterion, title = entry["split"], entry["criterion"], run.method_title(chosen.method)
     columns, is_held_out = run.column_of_each(split, criterion=criterion), split == HELD_OUT
     marks = "Filled marks: the test set. Hollow: held-out parts of val, by which a method was chosen"
     intervals = say(
@@ -329,7 +324,7 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         resamples=run.setting("evaluation.num_resamples"),
         bins=run.setting("evaluation.num_bins"),
         cross_fitted=is_held_out,
-        level=rounded(entry["level"], 2) if entry["level"] else "",
+        level=rounded(entry["level"], 2),
     )
     corner = "Cross-fitted" if is_held_out else "Test split"
     parts = [
@@ -412,18 +407,15 @@ def _group_section(run: Run, column: Column, split: str) -> Section:
     if not groups:
         return Section("")
     groups.sort(key=lambda row: -row.value)
-    heads, pairs = ["Examples", "Accuracy"], [(AS_TRAINED, "group_accuracy")]
-    for of in dict.fromkeys([AS_TRAINED, column]):
-        heads.append(f"ECE, {run.method_title(of.method).lower()}")
-        pairs.append((of, "group_ece"))
+    heads = {"Accuracy": (AS_TRAINED, "group_accuracy")}
+    heads |= {f"ECE, {run.method_title(of.method).lower()}": (of, "group_ece") for of in (AS_TRAINED, column)}
     lines = []
     for row in groups:
-        shares = [metric_cell(run.metric(*pair, split, row.group), ECE) for pair in pairs]
+        shares = [metric_cell(run.metric(*pair, split, row.group), ECE) for pair in heads.values()]
         lines.append(Line(row.group, "", [Cell(f"{row.n:,}", value=row.n), *shares]))
+    table = Table("Group", [(head, "") for head in ("Examples", *heads)], lines)
     words = say("worst_group", name=_after(run, column), row=groups[0], total=len(groups))
-    return Section(
-        "Group by group", words, [Table("Group", [(head, "") for head in heads], lines)], notes=say("groups")
-    )
+    return Section("Group by group", words, [table], notes=say("groups"))
 
 
 def _apply_section(run: Run, choice: Mapping[str, Any]) -> Section:

@@ -5,6 +5,7 @@ Each draws into `ax`, or into a new figure of the page's size, and returns the a
 
 import itertools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
@@ -24,15 +25,11 @@ from focalgeo.report.selection import (
     PLAIN,
     Column,
     Run,
-    is_better,
-    is_worse,
     latest_by,
-    splits_of,
 )
-from focalgeo.report.style import COLOURS, LINESTYLES, loss_colour, new_axes, plain, styled
+from focalgeo.report.style import COLOURS, LINESTYLES, Mark, loss_colour, new_axes, plain, styled
 from focalgeo.rows import (
     DENSITY_LINEAR_WIDTH,
-    OUTCOMES,
     DensityBin,
     Diagnostic,
     Difference,
@@ -42,7 +39,6 @@ from focalgeo.rows import (
     ReliabilityBin,
     Row,
     Scalar,
-    Title,
     Trace,
     select,
 )
@@ -59,9 +55,11 @@ MEANS = {
     "nll": ("NLL", "mean NLL (nats)"),
     "entropy": ("Entropy", "mean entropy (nats)"),
     "true_class_probability": ("True class's probability", "mean p of the true class"),
+    "weight_norm": ("Norm of the last layer's weights", "‖W‖, Frobenius norm"),
 }
 _EPOCH_COLOURS = ("grey", "blue", "orange")  # of the first, a middle and the last epoch
 _FAR = 6.0  # times the median reach: a difference farther out is an arrow, so that the others keep their detail
+_LEAST_SHARE = 1e-7  # of eigenvalues: rounding alone makes shares below that
 _Z95 = NormalDist().inv_cdf(0.975)
 
 
@@ -90,49 +88,38 @@ def reliability(
 
 
 @styled()
-def diagram(
-    bins: Sequence[ReliabilityBin],
-    *,
-    colour: str = "grey",
-    small: bool = False,
-    sizes: str = "n",
-    ax: Axes | None = None,
-) -> Axes:
-    """Draw what share came true in each bin, its Wilson 95% interval, and the gap to the bin's mean confidence.
+def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str = "n", ax: Axes | None = None) -> Axes:
+    """Draw what share came true in each bin, its Wilson 95% interval, and hatched the gap to its mean confidence.
 
-    Without `ax`, the examples per bin stand beneath, or with sizes="share" their share of all. small: without legend,
-    for many side by side.
+    Without `ax`, the examples per bin stand beneath, or with sizes="share" their share of all.
     """
     lower, upper, share, confidence, *ends = values_of(bins, "lower", "upper", "value", "confidence", "low", "high")
     true, predicted = _TRUE[bins[0].name]
     if ax is None:
-        figure = Figure(figsize=(3.2, 3.4) if small else (4.1, 4.7))
-        ax, beneath = figure.subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
+        ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
         (counts,) = values_of(bins, sizes)
         style.bars(beneath, (lower, upper), counts, colour=colour)
         style.logarithmic_ticks(beneath, "y")
         beneath.set(xlabel=predicted, ylabel={"n": "examples"}.get(sizes, sizes), ylim=(counts.min() / 2, None))
-    style.bars(ax, (lower, upper), share, *ends, colour=colour, label=true)
+    style.bars(ax, (lower, upper), share, *ends, colour=colour)
     look = {"facecolor": "none", "edgecolor": COLOURS["muted"], "hatch": "////", "linewidth": 0, "alpha": 0.7}
-    ax.bar(lower, share - confidence, upper - lower, confidence, align="edge", label="gap to confidence", **look)
-    ax.hlines(confidence, lower, upper, color=COLOURS["ink"], linewidth=1.2, label="mean confidence")
-    ax.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, linestyle="--")
+    ax.bar(lower, share - confidence, upper - lower, confidence, align="edge", **look)
+    ax.hlines(confidence, lower, upper, color=COLOURS["ink"], linewidth=1.2)
+    ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"])
     ax.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(PercentFormatter(1))
-    if len(ax.figure.axes) == 2 and not small:
-        style.legend(ax, loc="outside upper center")
     return ax
 
 
 def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
     """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
     counts, *shares = values_of(bins, "n", "value", "confidence")
-    n, (value, confidence) = counts.sum(), (float(np.average(means, weights=counts)) for means in shares)
-    centre, shrink = value + _Z95**2 / (2 * n), 1 + _Z95**2 / n
-    half = _Z95 * math.sqrt(max(value * (1 - value), 0) / n + _Z95**2 / (4 * n * n))
-    ends = {"low": (centre - half) / shrink, "high": (centre + half) / shrink}
-    return replace(bins[0], value=value, confidence=confidence, n=int(n), **ends)
+    value, confidence = (float(np.average(means, weights=counts)) for means in shares)
+    shrink = _Z95**2 / counts.sum()
+    centre, half = value + shrink / 2, math.sqrt(shrink * value * (1 - value) + shrink**2 / 4)
+    low, high = ((centre + side) / (1 + shrink) for side in (-half, half))
+    return replace(bins[0], value=value, confidence=confidence, n=int(counts.sum()), low=low, high=high)
 
 
 def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
@@ -141,16 +128,17 @@ def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
 
 
 @styled()
-def estimates(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes:
-    """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss on one axis."""
+def estimates(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+    """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
     kind, label = ESTIMATES[name]
-    rows = selection.measured(rows, kind, name)
-    ax, places = ax or new_axes(4.3, 1.05 + 0.5 * len(rows)), -np.arange(len(rows))
-    for place, row in zip(places, rows, strict=True):
-        style.intervals(ax, place, row.value, *bounds(row), colour=loss_colour(row.loss))
-    style.zero_line(ax)
-    ax.set_yticks(places, map(selection.measured_title, rows))
-    ax.set(xlabel=label, ylim=(0.4 - len(rows), 0.6))
+    lines = {
+        selection.measured_title(row): [Mark(row.value, *bounds(row), loss_colour(row.loss))]
+        for row in selection.measured(rows, kind, name)
+    }
+    if not lines:
+        return None
+    ax = ax or new_axes(4.3, 1.05 + 0.5 * len(lines))
+    style.intervals(ax, lines, label)
     return ax
 
 
@@ -181,20 +169,10 @@ def courses(
     return ax
 
 
-def curvature_course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes:
-    """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split."""
+def curvature_course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+    """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split; None of none."""
     kind, label = ESTIMATES[name]
-    rows = selection.in_training(select(rows, kind, name=name))
-    styles = dict(zip(splits_of(rows), itertools.cycle(LINESTYLES)))
-    lines = {
-        f"{selection.loss_title(loss)}, {split}": (
-            select(rows, kind, loss=loss, split=split),
-            loss_colour(loss),
-            styles[split],
-        )
-        for loss, split in dict.fromkeys((row.loss, row.split) for row in rows)
-    }
-    return courses(lines, "step", label, ax=ax)
+    return _by_split(selection.in_training(select(rows, kind, name=name)), "loss", "step", label, ax)
 
 
 def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
@@ -203,15 +181,13 @@ def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | 
     Rows of a hundred steps or more stand faint behind their moving mean.
     """
     train, val = (latest_by(select(rows, Scalar, name=name, split=split), "step") for split in ("train", "val"))
-    batches, width = selection.batches_of_row(train), len(train) // 50 * 2 + 1
-    smooth = len(train) >= 100 and name != "learning_rate"
-    title = f"training, {f'mean of {batches} batches' if batches > 1 else 'single batches'}"
-    lines = {title: (train, (COLOURS["blue"], 0.35) if smooth else "blue", "-")}
-    if smooth:
-        means = np.convolve(*values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
-        rows = [replace(row, value=mean) for row, mean in zip(train[width // 2 :], means, strict=False)]
-        lines[f"moving mean of {width} such rows"] = rows, "blue", "-"
-    lines = {title: line for title, line in (lines | {"validation": (val, "orange", "-")}).items() if line[0]}
+    lines, width = {"training": (train, "blue", "-"), "validation": (val, "orange", "-")}, len(train) // 50 * 2 + 1
+    if len(train) >= 100 and name != "learning_rate":
+        values = np.convolve(*values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
+        smooth = [replace(row, value=value) for row, value in zip(train[width // 2 :], values, strict=False)]
+        lines["training"] = train, (COLOURS["blue"], 0.35), "-"
+        lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
+    lines = {title: line for title, line in lines.items() if line[0]}
     if not lines:
         return None
     ax = courses(lines, "step", COURSES[name][1], ax=ax)
@@ -222,20 +198,22 @@ def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | 
     return ax
 
 
-def outcomes(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
-    """Draw a mean over the examples predicted right and over those predicted wrong by epoch and split; None of none."""
-    rows = [row for row in select(rows, Diagnostic, name=name) if row.outcome and row.split]
-    lines = {
-        f"{outcome}, {split}": (select(rows, Diagnostic, outcome=outcome, split=split), colour, linestyle)
-        for outcome, colour in zip(OUTCOMES, ("blue", "orange"), strict=True)
-        for split, linestyle in zip(splits_of(rows), LINESTYLES, strict=False)
-    }
-    if not rows:
-        return None
-    ax = courses(lines, "epoch", MEANS[name][1], ax=ax)
-    if name != "true_class_probability" and 0 < 10 * ax.dataLim.y0 < ax.dataLim.y1:
+def means(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+    """Draw a diagnostic by epoch, for examples predicted right and those predicted wrong, by split; None of none."""
+    ax = _by_split(select(rows, Diagnostic, name=name), "outcome", "epoch", MEANS[name][1], ax)
+    if ax and name in ("nll", "entropy") and 0 < 10 * ax.dataLim.y0 < ax.dataLim.y1:
         style.logarithmic_ticks(ax, "y")
     return ax
+
+
+def _by_split(rows: Sequence[Any], field: str, across: str, label: str, ax: Axes | None) -> Axes | None:
+    """Draw a line for each value of a field and each split."""
+    styles, lines = dict(zip(selection.splits_of(rows), itertools.cycle(LINESTYLES))), {}
+    for row in rows:
+        value = getattr(row, field)
+        line = [], loss_colour(value), styles.get(row.split, "-")
+        lines.setdefault(f"{selection.loss_title(str(value))}, {row.split}", line)[0].append(row)
+    return courses(lines, across, label, ax=ax) if lines else None
 
 
 @styled()
@@ -244,7 +222,7 @@ def gradient_norms(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -
     rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), ax or new_axes()
     epochs = sorted({row.epoch for row in rows})
     drawn = dict.fromkeys([epochs[0], epochs[len(epochs) // 2], epochs[-1]])
-    for epoch, colour in zip(drawn, _EPOCH_COLOURS[-len(drawn) :], strict=True):
+    for epoch, colour in zip(drawn, _EPOCH_COLOURS, strict=False):
         lower, upper, shares = values_of(
             latest_by(select(rows, HistogramBin, epoch=epoch), "bin"), "lower", "upper", "value"
         )
@@ -260,7 +238,8 @@ def gradient_norms(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -
 @styled()
 def density(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
     """Draw the share of eigenvalues per bin for each loss, with one standard error, both axes logarithmic beyond 0."""
-    rows, ax = select(rows, DensityBin, split=split), ax or new_axes(6.4, 3.3)
+    rows = [row for row in select(rows, DensityBin, split=split) if row.value > _LEAST_SHARE]
+    ax = ax or new_axes(6.4, 3.3)
     for loss in dict.fromkeys(row.loss for row in rows):
         bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
         lower, upper, *shares = values_of(bins, "lower", "upper", "value", "stderr")
@@ -269,8 +248,7 @@ def density(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
     largest = np.abs(values_of(rows, "lower", "upper")).max()
     ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * largest)
     ax.xaxis.set_major_formatter(lambda value, _: plain(value))
-    least = min([row.value for row in rows if row.value > 1e-7], default=1.0)  # rounding alone makes shares below that
-    ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues", ylim=(0.4 * least, 1.6))
+    ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues")
     style.legend(ax)
     return ax
 
@@ -288,19 +266,18 @@ def search_surface(
     best, places = temperatures[surface.argmin(1)], np.arange(len(gammas))
     near = temperatures >= best.min() / 4
     label, scale = ("ECE on validation, %", 100) if criterion == "ece" else ("NLL on validation, nats", 1)
-    surface = scale * surface[:, near]
-    usable = surface[np.isfinite(surface) & (surface > 0)]
-    if not usable.size:
+    surface = np.where(np.isfinite(surface), scale * surface, np.nan)[:, near]
+    if not (surface > 0).any():
         return None
-    ax, norm = ax or new_axes(4.1, 4.3), LogNorm(usable.min(), usable.max())
-    mesh = ax.pcolormesh(temperatures[near], places, surface.clip(norm.vmin, norm.vmax), norm=norm, rasterized=True)
-    ticks = np.geomspace(norm.vmin, norm.vmax, 5)
+    ax = ax or new_axes(4.1, 4.3)
+    mesh = ax.pcolormesh(temperatures[near], places, surface, norm=LogNorm(clip=True), rasterized=True)
+    ticks = np.geomspace(*mesh.get_clim(), 5)
     ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
     ax.plot(best, places, ".", color=style.LIGHT, label="best T of each γ")
     run = Run(rows, {})
     for method, marker, size in ((PLAIN, "o", 14), (FOCAL, "*", 12)):  # a star in a circle
         fitted = run.fits(Column(method, criterion))
-        if "temperature" in fitted:  # perhaps between the rows of gammas
+        if fitted:  # perhaps between the rows of gammas
             level = np.interp(fitted.get("calibration_gamma", 0.0), gammas, places)
             look = {"color": COLOURS[run.method_colour(method)], "markeredgecolor": style.LIGHT, "linestyle": "none"}
             label = run.method_title(method).lower()
@@ -327,54 +304,36 @@ def differences(run: Run, split: str = "test", *, criterion: str = "nll") -> Axe
     Filled marks are of `split`, hollow ones of held-out parts of val. Green leaves out 0 on the better side, orange on
     the worse. A row far beyond the others is an arrow.
     """
-    against, titles = reference(run, split, criterion), {}
-    competing = run.column_of_each(split, criterion=criterion)
+    against, competing = reference(run, split, criterion), run.column_of_each(split, criterion=criterion)
+    pairs = {selection.NLL: {}, selection.ECE: {}}
     for column in run.columns(split) if against else ():
-        if column != against and any(run.difference(name, split, column, against) for name in ("nll", "ece")):
-            is_other = column.criterion not in (None, criterion) and column not in competing
-            by = f", by {selection.criterion_title(column.criterion)}" if is_other else ""
-            titles[run.method_title(column.method) + by] = column
-    if not titles:
+        is_other = column.criterion and column not in competing
+        by = f", by {selection.criterion_title(column.criterion)}" if is_other else ""
+        for metric, rows in pairs.items():
+            parts = dict.fromkeys((split, HELD_OUT))
+            pair = [run.difference(metric.title.lower(), part, column, against) for part in parts]
+            if any(pair):
+                rows[run.method_title(column.method) + by] = [row for row in pair if row]
+    pairs = {metric: rows for metric, rows in pairs.items() if rows}
+    if not pairs:
         return None
-    both = Figure(figsize=(4.3, 1.1 + 0.48 * len(titles))).subplots(1, 2, sharey=True)
-    for ax, name, title in zip(both, ("nll", "ece"), (selection.NLL, selection.ECE), strict=True):
-        title = run.metrics.get(name, title)
-        rows = {
-            height - level: row
-            for level, column in enumerate(titles.values())
-            for height, part in ((0.06, split), *([] if split == HELD_OUT else [(-0.2, HELD_OUT)]))
-            if (row := run.difference(name, part, column, against))
-        }
-        _draw_differences(ax, rows, title)
-    where = {"xycoords": (both[0].transAxes, both[0].transData), "annotation_clip": False, "in_layout": False}
-    look = {"va": "center", "fontweight": "bold", "backgroundcolor": COLOURS["paper"]}
-    for level, text in enumerate(titles):  # above its row, over both panels: the numbers keep the width
-        both[1].annotate(text, (0, 0.36 - level), **where, **look)
-    both[0].set_ylim(0.7 - len(titles), 0.5)
-    return both[0]
+    figure = Figure(figsize=(4.3, 0.7 * len(pairs) + 0.38 * sum(map(len, pairs.values()))))
+    for ax, (metric, rows) in zip(figure.subplots(len(pairs), squeeze=False).flat, pairs.items(), strict=True):
+        ends = [max(-row.low, row.high) for pair in rows.values() for row in pair]
+        reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
+        lines = {title: [_difference_mark(row, reach) for row in pair] for title, pair in rows.items()}
+        label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
+        style.intervals(ax, lines, label, scale=metric.scale)
+        ax.set(xlim=(-metric.scale * reach, metric.scale * reach), title="← better")
+    return figure.axes[0]
 
 
-def _draw_differences(ax: Axes, rows: Mapping[float, Difference], title: Title) -> None:
-    """Differences in the unit of the metric, by their heights."""
-    ends = sorted(max(-row.low, row.high) for row in rows.values() if row.low or row.high) or [1.0]
-    reach = 1.12 * max(end for end in ends if end <= _FAR * ends[(len(ends) - 1) // 2])
-    for place, row in rows.items():
-        colour = "green" if is_better(row, title.best) else "orange" if is_worse(row, title.best) else "grey"
-        if max(-row.low, row.high) <= reach:
-            numbers = (title.scale * number for number in (row.value, row.low, row.high))
-            style.intervals(ax, place, *numbers, colour=colour, filled=row.split != HELD_OUT)
-        else:
-            text = selection.signed(row, title)
-            x, text, side = (0.98, f"{text} ▶", "right") if row.value > 0 else (0.02, f"◀ {text}", "left")
-            ax.text(x, place, text, ha=side, va="center", color=COLOURS[colour], transform=ax.get_yaxis_transform())
-    style.zero_line(ax)
-    reach *= title.scale
-    unit = {"%": "percentage points"}.get(title.unit, title.unit)
-    ax.set(xlim=(-reach, reach), xlabel=", ".join(filter(None, (title.title, unit))))
-    ax.set_title("← better" if title.best == "low" else "better →", fontweight="normal", color=COLOURS["muted"])
-    ax.locator_params("x", nbins=4)
-    ax.yaxis.set_visible(False)
-    ax.spines.left.set_visible(False)
+def _difference_mark(row: Difference, reach: float) -> Mark:
+    colour = "green" if row.high < 0 else "orange" if row.low > 0 else "grey"
+    if max(-row.low, row.high) > reach:
+        edge = math.copysign(reach, row.value)
+        return Mark(edge, edge, edge, colour, marker=">" if row.value > 0 else "<")
+    return Mark(row.value, row.low, row.high, colour, row.split != HELD_OUT)
 
 
 def errors_off(row: Metric) -> float:
@@ -385,7 +344,7 @@ def errors_off(row: Metric) -> float:
 def class_gaps(run: Run, split: str, chosen: Column, criterion: str) -> dict[Column, dict[str, Metric]]:
     """Return the rows "class_gap" by class: as given, by the plainest fitted method, and by the chosen one."""
     columns = dict.fromkeys(filter(None, (AS_TRAINED, reference(run, split, criterion), chosen)))
-    rows = [row for row in select(run.rows, Metric, name="class_gap", split=split) if row.low is not None]
+    rows = select(run.rows, Metric, name="class_gap", split=split)
     gaps = {column: {row.group: row for row in select(rows, Metric, **column._asdict())} for column in columns}
     return {column: rows for column, rows in gaps.items() if rows}
 
@@ -401,15 +360,17 @@ def class_differences(run: Run, gaps: Mapping[Column, Mapping[str, Metric]], *, 
         far |= {name: max(errors_off(row), far.get(name, 0.0)) for name, row in rows.items()}
     threshold = NormalDist().inv_cdf(1 - 0.025 / len(far))
     classes = sorted(far, key=far.get, reverse=True)[:MOST_CLASSES]
+    lines = {
+        f"class {name}": [
+            Mark(row.value, row.low, row.high, run.method_colour(column.method), errors_off(row) > threshold)
+            for column, rows in gaps.items()
+            if (row := rows.get(name))
+        ]
+        for name in classes
+    }
     ax = ax or new_axes(4.3, 1.3 + (0.12 + 0.14 * len(gaps)) * len(classes))
-    for number, (column, rows) in enumerate(gaps.items()):
-        height = 0.39 - 0.78 / len(gaps) * (number + 0.5)
-        line = {height - place: rows[name] for place, name in enumerate(classes) if name in rows}
-        look = {"colour": run.method_colour(column.method), "label": run.fitted_title(column)}
-        numbers = (100 * values for values in values_of(list(line.values()), "value", "low", "high"))
-        style.intervals(ax, list(line), *numbers, filled=[errors_off(row) > threshold for row in line.values()], **look)
-    style.zero_line(ax)
-    ax.set_yticks(-np.arange(len(classes)), [f"class {name}" for name in classes])
-    ax.set(ylim=(0.55 - len(classes), 0.55), xlabel="mean probability less share, percentage points")
+    style.intervals(ax, lines, "mean probability less share, percentage points", scale=100)
+    for column in gaps:
+        ax.plot([], [], "o-", color=COLOURS[run.method_colour(column.method)], label=run.fitted_title(column))
     style.legend(ax, columns=1)
     return ax

@@ -8,42 +8,21 @@ from typing import Any
 from markupsafe import Markup
 
 from focalgeo import records
-from focalgeo.report import calibration, figures, style, sweep
-from focalgeo.report.sections import (
-    NOTHING,
-    Cell,
-    Line,
-    Section,
-    Table,
-    metric_cell,
-    panels,
-    record,
-    say,
-    write_page,
-)
+from focalgeo.report import calibration, figures, selection, style, sweep
+from focalgeo.report.sections import NOTHING, Cell, Line, Section, Table, metric_cell, panels, record, say, write_page
 from focalgeo.report.selection import (
     AS_TRAINED,
-    CRITERION,
     ECE,
-    FOCAL,
-    NLL,
-    PLAIN,
     Column,
     Run,
-    batches_of_row,
-    difference_text,
-    has_interval,
     in_training,
-    is_better,
-    is_worse,
     latest,
-    latest_by,
     loss_title,
     measured,
     measured_title,
     splits_of,
 )
-from focalgeo.report.style import fixed, interval, plain, significant
+from focalgeo.report.style import fixed, significant
 from focalgeo.rows import (
     LEAST_EXAMPLES,
     TITLES,
@@ -62,7 +41,6 @@ from focalgeo.types import InputError
 
 _LEVEL = 0.05  # two-sided, of one difference alone
 _ROUNDING = 1e-4  # of the whole: float32 says nothing of a difference below
-_MOST_TILES = 4
 _ESTIMATORS = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
 _PARTS = (
     ("whole", "Whole", "sum of the two parts"),
@@ -88,9 +66,9 @@ def write_report(workdir: records.Workdir) -> Path:
     try:
         write = {"calibration": calibration.write_calibration, "sweep": sweep.write_sweep, "run": write_run}
         return write[kind_of(run)](folder / "report.html", run, search)
+    except InputError:
+        raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         what = f"{type(error).__name__}: {style.short(str(error), 200)}"
         raise InputError(f"{folder} holds what no page can show ({what}); choose another workdir") from error
 
@@ -127,93 +105,86 @@ def verdict(run: Run) -> Markup:
         loss=run.loss,
         accuracy=accuracy,
         before=before,
-        after=run.metric(first, "ece") if first else None,
-        first=run.in_words(first) if first else "",
-        compared=_compared(run, first, others),
+        after=first and run.metric(first, "ece"),
+        first=first and run.in_words(first),
+        compared=_compared(run, first, others) if first else "",
     )
 
 
-def _compared(run: Run, first: Column | None, others: Sequence[Column]) -> Markup:
+def _compared(run: Run, first: Column, others: Sequence[Column]) -> Markup:
     """Sentence on how many methods have a better NLL than the plainest on the same examples, and the best of them.
 
     Many methods are many chances: a difference counts where its p-value is below 5% / their number (Bonferroni).
     """
-    same = [
-        c
-        for c in others
-        if (c.method, first.method) == (FOCAL, PLAIN) and run.fitted_title(c) != run.method_title(FOCAL)
-    ]
-    rows = {column: run.difference("nll", "test", column, first) for column in others if column not in same}
-    rows = {column: row for column, row in rows.items() if row is not None}
+    plain = run.fitted_title(first)  # which a focal map is where it came to gamma 0
+    different = [column for column in others if run.fitted_title(column) != plain]
+    rows = {column: row for column in different if (row := run.difference("nll", "test", column, first))}
     if not rows:
-        return say("gamma_0", plain=run.fitted_title(first).lower()) if same else Markup()
+        return say("gamma_0", plain=plain.lower()) if len(different) < len(others) else Markup()
     n = next(iter(rows.values())).n
     if n < LEAST_EXAMPLES:
         return say("too_few", n=n)
-    counted = {c: row for c, row in rows.items() if has_interval(row) and row.p_value < _LEVEL / len(rows)}
-    better, worse = ([c for c, row in counted.items() if is_finding(row)] for is_finding in (is_better, is_worse))
+    counted = [c for c, row in rows.items() if selection.has_interval(row) and row.p_value < _LEVEL / len(rows)]
+    better = [column for column in counted if selection.is_better(rows[column])]
     best = min(better or rows, key=lambda column: rows[column].value)
-    pairs = ((rows[best], NLL), (run.difference("ece", "test", best, first), ECE))
+    ece = run.difference("ece", "test", best, first)
+    numbers = [selection.difference_text(rows[best], selection.NLL), ece and selection.difference_text(ece, ECE)]
     return say(
         "compared",
         total=len(rows),
         better=len(better),
-        worse=len(worse),
+        worse=sum(selection.is_worse(rows[column]) for column in counted),
         best=run.in_words(best),
-        plain=run.fitted_title(first).lower(),
-        numbers=", ".join(difference_text(row, title) for row, title in pairs if row is not None),
+        plain=plain.lower(),
+        numbers=", ".join(filter(None, numbers)),
         alike=rows[best].low == rows[best].high == 0,
     )
 
 
-def _tiles(run: Run) -> list[dict[str, Any]]:
-    """The ECE on test of the first methods, for the tiles at the top of the page."""
-    cells = {column: metric_cell(run.metric(column, "ece"), ECE) for column in run.column_of_each()[:_MOST_TILES]}
+def _tiles(run: Run) -> list[tuple[str, Cell, str]]:
+    """Title, ECE on test and colour of the first four methods, for the tiles at the top of the page."""
+    rows = {column.method: run.metric(column, "ece") for column in run.column_of_each()[:4]}
     return [
-        {"title": run.method_title(column.method), "cell": cell, "colour": run.method_colour(column.method)}
-        for column, cell in cells.items()
-        if cell != NOTHING
+        (run.method_title(name), metric_cell(row, ECE), run.method_colour(name)) for name, row in rows.items() if row
     ]
 
 
 def _method_sections(run: Run) -> list[Section]:
     resamples, bins = (run.setting(f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
-    fold = "The same on the validation split, on which the methods were fitted (optimistic)"
-    test, val = (
-        calibration.metric_table(run, split, f"{name} split")
-        for split, name in (("test", "Test"), ("val", "Validation"))
-    )
-    table = Section(
-        "Before and after calibration",
-        tables=[test],
-        notes=calibration.bold_words(run, "test", CRITERION) + say("intervals_of_run", resamples=resamples, bins=bins),
-        parts=[Section(fold, tables=[val], folded=True)],
+    words = calibration.bold_words(run, "test", selection.CRITERION)
+    val = Section(
+        "The same on the validation split, on which the methods were fitted (optimistic)",
+        tables=[calibration.metric_table(run, "val", "Validation split")],
+        folded=True,
     )
     return [
         calibration.reliability_section(run, run.column_of_each(), "test", "Test"),
-        *([table] if test else []),
-        calibration.difference_section(run, "test", CRITERION, "On the test split"),
+        Section(
+            "Before and after calibration",
+            tables=[calibration.metric_table(run, "test", "Test split")],
+            notes=words + say("intervals_of_run", resamples=resamples, bins=bins),
+            parts=[val],
+        ),
+        calibration.difference_section(run, "test", selection.CRITERION, "On the test split"),
         calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
     ]
 
 
 def _training_sections(rows: Sequence[Row]) -> list[Section]:
     courses = [(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()]
-    epoch = next((row.value for row in select(rows, Scalar, name="selected_epoch")), None)
-    batches = batches_of_row(select(rows, Scalar, name="loss", split="train"))
+    epoch = latest(rows, Scalar, name="selected_epoch")
+    batches = selection.batches_of_row(select(rows, Scalar, name="loss", split="train"))
     rows = in_training(rows)
-    means = [(f"diagnostics_{name}", title, figures.outcomes(rows, name)) for name, (title, _) in figures.MEANS.items()]
-    if norms := select(rows, Diagnostic, name="weight_norm"):
-        drawn = figures.courses({"": (norms, "ink", "-")}, "epoch", "‖W‖, Frobenius norm")
-        means.append(("diagnostics_weight_norm", "Norm of the last layer's weights", drawn))
+    means = [(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()]
     for split in splits_of(select(rows, HistogramBin))[:1]:
         title = f"Gradients of single examples, {split}"
         means.append(("diagnostics_gradient_norm", title, figures.gradient_norms(rows, split)))
-    bins = [row for row in select(rows, ReliabilityBin, method=None) if row.share is not None]
+    bins = select(rows, ReliabilityBin)
     for split in splits_of(bins):
-        last = max(row.epoch for row in bins if row.split == split)
-        drawn = figures.diagram(latest_by(select(bins, ReliabilityBin, split=split, epoch=last), "bin"), sizes="share")
-        means.append((f"diagnostics_reliability_{split}", f"Reliability on {split}, epoch {plain(last)}", drawn))
+        last = max(row.epoch for row in bins)
+        bins_of_split = selection.latest_by(select(bins, ReliabilityBin, split=split, epoch=last), "bin")
+        title = f"Reliability on {split}, epoch {style.plain(last)}"
+        means.append((f"diagnostics_reliability_{split}", title, figures.diagram(bins_of_split, sizes="share")))
     return [
         Section("Training", figures=panels(*courses), notes=say("training", batches=batches, epoch=epoch)),
         Section("Training, example by example", figures=panels(*means), notes=say("diagnostics")),
@@ -222,55 +193,57 @@ def _training_sections(rows: Sequence[Row]) -> list[Section]:
 
 def _curvature_section(rows: Sequence[Row]) -> Section:
     """Two losses side by side: largest eigenvalue and trace, the spectrum, and the parts of each."""
-    heads = [("Value", ""), ("Error", ""), ("Effort", ""), ("Examples", "")]
     lines, drawn = [], []
     for name, (kind, _) in figures.ESTIMATES.items():
-        present, title = measured(rows, kind, name), TITLES[name].title
-        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in present]
-        if present:
-            drawn.append((f"curvature_{name}", title, figures.estimates(rows, name)))
-        if select(in_training(rows), kind, name=name):
-            drawn.append((f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)))
-    if not lines:
-        return Section("")
-    density = latest(rows, DensityBin)
+        title = TITLES[name].title
+        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
+        drawn += [
+            (f"curvature_{name}", title, figures.estimates(rows, name)),
+            (f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)),
+        ]
     spectra = [
         (f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
         for split in splits_of(select(rows, DensityBin))
     ]
-    final = [row for row in rows if row.epoch is None]
-    by_split = {
-        split: [row for row in final if getattr(row, "split", None) == split]
-        for split in splits_of(select(final, AttributionPart))
-    }
+    splits = splits_of(select(rows, AttributionPart, epoch=None))
     parts = Section(
         "Where it comes from",
-        words=say("paragraph", text=_attribution_words(by_split)),
-        tables=[_attribution_table(own, f"Part, {split}") for split, own in by_split.items()],
+        words=say("paragraph", text=_attribution_words(rows, "val" if "val" in splits else splits[0]))
+        if splits
+        else "",
+        tables=[_attribution_table(rows, split) for split in splits],
         notes=say("parts"),
     )
-    words = say("density", probes=density.probes, products=density.products) if density else ""
+    heads = [(title, "") for title in ("Value", "Error", "Effort", "Examples")]
     return Section(
         "Curvature of the loss",
         words=_curvature_words(rows),
-        tables=[Table("Hessian of", heads, lines)],
+        tables=[Table("Hessian of", heads, lines)] if lines else [],
         figures=panels(*drawn),
         notes=say("hessian", estimators=sorted({str(r.estimator) for r in select(rows, Trace, name="trace")})),
-        parts=[Section("All eigenvalues", figures=panels(*spectra), notes=words, layout="wide"), parts],
+        parts=[
+            Section(
+                "All eigenvalues",
+                figures=panels(*spectra),
+                notes=say("density", row=latest(rows, DensityBin)),
+                layout="wide",
+            ),
+            parts,
+        ],
         layout="wide",
     )
 
 
 def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
-    value = Cell(significant(row.value), value=row.value)
+    value, products = significant(row.value), "Hessian products"
     if isinstance(row, Trace):
         ends = f"[{significant(row.low)},\u00a0{significant(row.high)}]"
-        value = value._replace(note=ends, low=row.low, high=row.high)
-        by = f" ({_ESTIMATORS.get(row.estimator, row.estimator)})" if row.estimator else ""
-        error, of, effort, products = row.stderr, "standard error", row.probes, f"Hessian products{by}"
+        products += f" ({_ESTIMATORS.get(row.estimator, row.estimator)})" if row.estimator else ""
+        value = Cell(value, ends, value=row.value, low=row.low, high=row.high)
+        error, of, effort = row.stderr, "standard error", row.probes
     else:
-        value = value._replace(note="" if row.converged else "not converged")
-        error, of, effort, products = row.residual, "residual", row.products, "Hessian products"
+        value = Cell(value, "" if row.converged else "not converged", value=row.value)
+        error, of, effort = row.residual, "residual", row.products
     cells = (Cell(f"± {significant(error, 2)}", of, value=error), Cell(f"{effort:,}", products, value=effort))
     return [value, *cells, Cell(f"{row.n:,}", value=row.n)]
 
@@ -279,72 +252,61 @@ def _curvature_words(rows: Sequence[Row]) -> Markup:
     """One sentence that compares the training loss's trace on val with cross-entropy's; "" without both."""
     on_val = {row.loss: row for row in measured(rows, Trace, "trace") if row.split == "val"}
     cross = on_val.pop("cross_entropy", None)
-    own = next(iter(on_val.values()), None)
-    if own is None or cross is None or min(own.stderr, cross.stderr, own.value, cross.value) <= 0:
+    row = next(iter(on_val.values()), None)
+    if row is None or cross is None or min(row.value, cross.value) <= 0:
         return Markup()
-    ratio = own.value / cross.value
-    half = 1.96 * ratio * math.hypot(own.stderr / own.value, cross.stderr / cross.value)
-    digits = max(2, 1 - math.floor(math.log10(half)))
-    ends = interval(ratio - half, ratio + half, digits=digits)
-    return say("curvature", loss=loss_title(own.loss), ratio=fixed(ratio, digits), ends=ends)
+    ratio = row.value / cross.value
+    half = 1.96 * ratio * math.hypot(row.stderr / row.value, cross.stderr / cross.value)
+    ends = style.ends(ratio - half, ratio + half)
+    return say("curvature", loss=loss_title(row.loss), ratio=significant(ratio, 3), ends=ends)
 
 
-def _attribution_table(rows: Sequence[Row], corner: str) -> Table:
-    parts = select(rows, AttributionPart)
-    losses = list(dict.fromkeys(row.loss for row in parts))
-    columns = [(of, loss) for of in ("trace", "lambda_max") for loss in losses]
-    weight, named = latest(rows, Diagnostic, name="mean_weight"), list(_PARTS)
-    if weight is not None:
-        note = f"cross-entropy × mean weight {significant(weight.value, 2)}"
-        named.append(("scale_only", "By scale alone", note))
+def _attribution_table(rows: Sequence[Row], split: str) -> Table:
+    after = {"split": split, "epoch": None}
+    cells = {(row.part, row.of, row.loss): row for row in select(rows, AttributionPart, **after)}
+    columns = sorted(dict.fromkeys((of, loss) for _, of, loss in cells), key=lambda column: column[0] != "trace")
+    free = select(rows, Trace, name="scale_free_trace", **after)
+    cells |= {("scale_free_trace", "trace", row.loss): row for row in free}
+    weight, parts = latest(rows, Diagnostic, name="mean_weight", **after), [*_PARTS]
+    if weight:
+        parts.append(("scale_only", "By scale alone", f"cross-entropy × mean weight {significant(weight.value, 2)}"))
+    parts.append(("scale_free_trace", TITLES["scale_free_trace"].title, "Σ θ² × diagonal of the Hessian"))
     lines = [
-        Line(
-            title,
-            note,
-            [_part_cell(latest(parts, AttributionPart, of=of, loss=loss, part=part)) for of, loss in columns],
-        )
-        for part, title, note in named
+        Line(title, note, [_part_cell(cells.get((part, *column))) for column in columns]) for part, title, note in parts
     ]
-    free = [_part_cell(latest(rows, Trace, name="scale_free_trace", loss=loss)) for loss in losses]
-    note = "Σ θ² × diagonal of the Hessian"
-    lines.append(Line(TITLES["scale_free_trace"].title, note, [*free, *[NOTHING] * len(losses)]))
     heads = [(TITLES[of].title, loss_title(loss)) for of, loss in columns]
-    return Table(corner, heads, [line for line in lines if set(line.cells) != {NOTHING}])
+    return Table(f"Part, {split}", heads, [line for line in lines if set(line.cells) != {NOTHING}])
 
 
 def _part_cell(row: AttributionPart | Trace | None) -> Cell:
     if row is None:
         return NOTHING
-    error = "" if row.stderr is None else f"± {significant(row.stderr, 2)}"
-    if row.stderr is None or row.stderr < 1e-4:
-        return Cell(significant(row.value), error, value=row.value)
+    if not row.stderr:
+        return Cell(significant(row.value), value=row.value)
     digits = max(1 - math.floor(math.log10(row.stderr)), 0)  # what lies below the error's second digit says nothing
-    return Cell(fixed(row.value, digits), error, value=row.value)
+    return Cell(fixed(row.value, digits), f"± {significant(row.stderr, 2)}", value=row.value)
 
 
-def _attribution_words(by_split: dict[str, list[Row]]) -> Markup:
-    """Sentences on the parts on val, or else on the first split: scaled or not, and by which examples."""
-    rows = by_split.get("val") or next(iter(by_split.values()), [])
-    weight, sentences = next(iter(select(rows, Diagnostic, name="mean_weight")), None), []
-    parts = {row.part: row for row in select(rows, AttributionPart, of="trace", loss=weight.loss if weight else None)}
-    beyond = parts.get("beyond_scaling")
-    if beyond and beyond.low is not None and {"whole", "scale_only"} <= parts.keys():
+def _attribution_words(rows: Sequence[Row], split: str) -> Markup:
+    """Sentences on the parts: scaled or not, and by which examples."""
+    rows = select(rows, AttributionPart | Diagnostic, split=split, epoch=None)
+    named, sentences = {(row.name, row.quantile): row for row in select(rows, Diagnostic)}, []
+    for beyond in select(rows, AttributionPart, of="trace", part="beyond_scaling")[-1:]:
+        parts = {row.part: row for row in select(rows, AttributionPart, of="trace", loss=beyond.loss)}
         finding = "more" if beyond.low > 0 else "less" if beyond.high < 0 else ""
         finding = "rounding" if abs(beyond.value) < _ROUNDING * abs(parts["whole"].value) else finding
-        sentences.append(
-            say("scaling", loss=loss_title(weight.loss), weight=weight.value, parts=parts, finding=finding)
-        )
-    shares = {row.quantile: row for row in select(rows, Diagnostic, name="true_class_probability")}
-    if {0.05, 0.5, 0.95} <= shares.keys():
-        low, middle, high = (_probability(shares[level].value) for level in (0.05, 0.5, 0.95))
-        sentences.append(say("probabilities", low=low, middle=middle, high=high, n=shares[0.5].n))
-        raised, negative = (latest(rows, Diagnostic, name=f"share_{name}") for name in ("raised", "negative"))
-        if raised and negative:
-            numbers = {"raised": raised.value, "negative": negative.value}
-            sentences.append(say("second_derivative", loss=loss_title(raised.loss), **numbers))
+        weight = named["mean_weight", None].value
+        sentences.append(say("scaling", loss=loss_title(beyond.loss), weight=weight, parts=parts, finding=finding))
+    if median := named.get(("true_class_probability", 0.5)):
+        low, middle, high = (_probability(named[median.name, level].value) for level in (0.05, 0.5, 0.95))
+        sentences.append(say("probabilities", low=low, middle=middle, high=high, n=median.n))
+    if raised := named.get(("share_raised", None)):
+        negative = named["share_negative", None].value
+        loss = loss_title(raised.loss)
+        sentences.append(say("second_derivative", loss=loss, raised=raised.value, negative=negative))
     return Markup(" ").join(sentences)
 
 
 def _probability(value: float) -> str:
     """Three decimals, or as many as leave two digits of what is missing to 1, up to six."""
-    return plain(round(value, max(3, 1 - math.floor(math.log10(max(1 - value, 1e-5))))))
+    return style.plain(round(value, max(3, 1 - math.floor(math.log10(max(1 - value, 1e-5))))))

@@ -59,7 +59,7 @@ def write_list(folder: records.Workdir) -> Path:
             run = Run(records.read_rows(workdir) if has_rows else [], manifest)
             headlines[name] = page.headline(run)
             runs[name], kinds[name] = run, page.kind_of(run)
-            settings[name] = dict(sections.settings(manifest.get("config", {})))
+            settings[name] = sections.settings(manifest.get("config", {}))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             words = say("paragraph", text="cannot be read", kind="how") + say("paragraph", text=short(str(error), 500))
             unreadable.append(Section(short(str(name), 120), words))
@@ -80,7 +80,7 @@ def write_list(folder: records.Workdir) -> Path:
         words = say("paragraph", text=what, kind="how") + say("paragraph", text=headlines[name])
         link = f"{quote(os.fsencode(name))}/report.html" if is_finished else ""
         heading = say("linked", name=short(str(name), 120), page=link)
-        parts.append(Section(heading, words, lists=[("", pairs[:_MOST_DIFFERENCES])] if pairs else []))
+        parts.append(Section(heading, words, lists={"": dict(pairs[:_MOST_DIFFERENCES])}))
     table = Table("Run", list(_COLUMNS), lines) if len(lines) > 1 else None
     first = Section("Test split, as trained and after temperature scaling by NLL", tables=[table])
     verdict = say("runs", count=len(parts) + len(unreadable), differ=differ)

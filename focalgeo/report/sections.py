@@ -4,12 +4,11 @@ Sentences stand in sentences.html, one macro each; `say` hands them numbers.
 """
 
 import csv
-import functools
 import io
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -20,12 +19,11 @@ from matplotlib.axes import Axes
 from msgspec.structs import replace
 
 from focalgeo import records
-from focalgeo.report.selection import Run, has_interval
-from focalgeo.report.style import COLOURS, FONT, fixed, interval, percent, plain, printable, short, significant, to_svg
+from focalgeo.report import style
+from focalgeo.report.selection import ECE, Run, has_interval
+from focalgeo.report.style import printable, short
 from focalgeo.rows import Row, Seconds, Title, select
 from focalgeo.types import InputError
-
-_PHASES = ("prepare", "compile", "train", "fit", "evaluate")  # in the order of a job
 
 
 class Cell(NamedTuple):
@@ -80,7 +78,7 @@ class Section(NamedTuple):
     figures: Sequence[Panel] = ()
     notes: str = ""
     parts: "Sequence[Section]" = ()
-    lists: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
+    lists: Mapping[str, Mapping[str, str]] = {}
     layout: str = ""
     opening: str = ""  # of "diagrams": the title of the second that stands open
     folded: bool = False
@@ -88,9 +86,8 @@ class Section(NamedTuple):
     @property
     def has_content(self) -> bool:
         """Whether there is anything to show."""
-        return bool(
-            self.words or any(self.tables) or self.figures or self.lists or any(p.has_content for p in self.parts)
-        )
+        parts = (part.has_content for part in self.parts)
+        return bool(self.words or any([*self.tables, *self.figures, *self.lists.values(), *parts]))
 
 
 def panels(*parts: tuple[str, str, Axes | None]) -> list[Panel]:
@@ -107,11 +104,12 @@ def metric_cell(row: Any, title: Title, *, best: bool = False) -> Cell:
     """Return a metric in its unit, with its interval beneath; of no row NOTHING."""
     if row is None:
         return NOTHING
-    text = fixed(title.scale * row.value, title.digits) + ("%" if title.unit == "%" else "")
+    value = title.scale * row.value
+    text = style.fixed(value, title.digits) + ("%" if title.unit == "%" else "")
     if not has_interval(row):
-        return Cell(text, "", best, title.scale * row.value)
-    numbers = [title.scale * number for number in (row.value, row.low, row.high)]
-    return Cell(text, interval(*numbers[1:], digits=title.digits), best, *numbers)
+        return Cell(text, "", best, value)
+    ends = title.scale * row.low, title.scale * row.high
+    return Cell(text, style.interval(*ends, digits=title.digits), best, value, *ends)
 
 
 def as_text(table: Table) -> str:
@@ -126,65 +124,66 @@ def as_text(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Return a table as CSV: numbers to ten digits, percentages without their sign, an interval's ends in columns.
-
-    A name that begins as a formula of a spreadsheet does gets an apostrophe before it.
-    """
-    columns = [
-        [table.corner, *(_harmless(line.title) for line in table.lines)],
-        ["", *(_harmless(line.note) for line in table.lines)],
-    ]
-    for number, (title, _) in enumerate(table.heads):
-        cells = [line.cells[number] for line in table.lines]
-        unit = ", %" if any(cell.text.endswith("%") for cell in cells) and not title.endswith("%") else ""
-        columns.append([f"{title}{unit}", *(_number(cell.value, cell.text) for cell in cells)])
-        for end in ("low", "high") if any(cell.low is not None for cell in cells) else ():
-            columns.append([f"{title}, {end}", *(_number(getattr(cell, end)) for cell in cells)])
-        if any(cell.note and cell.low is None for cell in cells):
-            notes = ["" if cell.low is not None else _harmless(cell.note) for cell in cells]
-            columns.append([f"{title}, note", *notes])
+    """Return a table as CSV: numbers to ten digits, percentages without their sign, an interval's ends in columns."""
+    columns = [[table.corner, *(line.title for line in table.lines)], ["", *(line.note for line in table.lines)]]
+    for (title, _), *cells in zip(table.heads, *(line.cells for line in table.lines), strict=True):
+        unit = ", %" if any(cell.text.endswith("%") for cell in cells) else ""
+        parts = {
+            unit: [cell.text if cell.value is None else cell.value for cell in cells],
+            ", low": [cell.low for cell in cells],
+            ", high": [cell.high for cell in cells],
+            ", note": ["" if cell.low is not None else cell.note for cell in cells],
+        }
+        columns += [[title + part, *entries] for part, entries in parts.items() if set(entries) - {None, ""}]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(zip(*columns, strict=True))
+    csv.writer(text, lineterminator="\n").writerows(map(_csv_text, line) for line in zip(*columns, strict=True))
     return text.getvalue()
 
 
-def _number(value: float | None, text: str = "") -> str:
-    return f"{value:.10g}" if value is not None else "" if text == NOTHING.text else _harmless(text)
+def _csv_text(entry: Any) -> str:
+    """A name that begins as a formula of a spreadsheet does gets an apostrophe before it."""
+    if not isinstance(entry, str):
+        return "" if entry is None else f"{entry:.10g}"
+    return "" if entry == NOTHING.text else f"'{entry}" if entry.startswith(("=", "+", "-", "@", "\t")) else entry
 
 
-def _harmless(text: str) -> str:
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    """Templates into which every text is put escaped."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "address": lambda table: f"data:text/csv;charset=utf-8,{quote(as_csv(table))}",
-        "count": lambda number: f"{number:,}",
-        "percent": percent,
-        "plain": plain,
-        "share": lambda row: " ".join(filter(None, metric_cell(row, Title("", "%", scale=100.0, digits=2))[:2])),
-        "significant": significant,
-        "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"),
-    }
-    return environment
+_TEMPLATES = jinja2.Environment(  # into which every text is put escaped
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {
+    "address": lambda table: f"data:text/csv;charset=utf-8,{quote(as_csv(table))}",
+    "count": "{:,}".format,
+    "percent": style.percent,
+    "plain": style.plain,
+    "share": lambda row: " ".join(filter(None, metric_cell(row, ECE)[:2])),
+    "significant": style.significant,
+    "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"),
+}
 
 
 def say(sentence: str, **numbers: Any) -> Markup:
     """Return a sentence of sentences.html about these numbers, in one line; "" where it has nothing to say."""
-    text = getattr(_environment().get_template("sentences.html").module, sentence)(**numbers)
+    text = getattr(_TEMPLATES.get_template("sentences.html").module, sentence)(**numbers)
     return Markup(re.sub(r"[ \n]+", " ", text).strip(" "))
 
 
-def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any) -> Path:
+def write_page(
+    path: Path,
+    title: str,
+    sections: Sequence[Section],
+    *,
+    verdict: str = "",
+    warnings: Sequence[str] = (),
+    tiles: Sequence[tuple[str, Cell, str]] = (),
+    contents: bool = True,
+) -> Path:
     """Write a page and figures/*.svg beside it; returns the page's path. Nothing is written before all is drawn.
 
-    head: verdict, warnings, tiles, and whether it has contents, as page.html takes them.
+    contents: whether the page begins with links to its sections.
 
     Raises:
         InputError: a file cannot be written, or the folder of the figures is a link to another.
@@ -194,88 +193,76 @@ def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any)
     def svg(panel: Panel) -> Markup:
         name = re.sub(r"[^A-Za-z0-9,=_-]+", "_", panel.name)[:80]  # it may hold names of rows
         name = name if name not in figures else f"{name}-{len(figures)}"
-        figures[name] = to_svg(panel.axes.figure, name)
+        figures[name] = style.to_svg(panel.axes.figure, name)
         return _inline(figures[name], panel)
 
-    head = {"verdict": "", "warnings": (), "tiles": (), "contents": True, **head}
-    shown = [section for section in sections if section.has_content]
-    page = _environment().get_template("page.html").render(title=title, sections=shown, svg=svg, **head)
+    sections = [section for section in sections if section.has_content]
+    head = {"verdict": verdict, "warnings": warnings, "tiles": tiles, "contents": contents}
+    page = _TEMPLATES.get_template("page.html").render(title=title, sections=sections, svg=svg, **head)
     if (path.parent / "figures").is_symlink():
         raise InputError(f"{path.parent / 'figures'} is a link: put what it points to in its place")
     for name, text in figures.items():
         records.write_text(path.parent / "figures" / f"{name}.svg", text)
-    records.write_text(path, "\n".join(map(printable, page.split("\n"))))
+    records.write_text(path, printable(page, but="\n"))
     return path
 
 
 def _inline(svg: str, panel: Panel) -> Markup:
     """An SVG fit for a page: no ids but those referred to, colours that follow the theme, the page's font, a label."""
-    axes = panel.axes
-    label = f"{panel.title}: {' against '.join(filter(None, (axes.get_ylabel(), axes.get_xlabel())))}"
-    body = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :]).replace(FONT, "var(--font)")
-    for name, colour in COLOURS.items():
+    label = f"{panel.title}: {' against '.join(filter(None, (panel.axes.get_ylabel(), panel.axes.get_xlabel())))}"
+    body = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :]).replace(style.FONT, "var(--font)")
+    for name, colour in style.COLOURS.items():
         body = body.replace(colour, f"var(--{name})")
-    return Markup(body.replace("<svg", f'<svg role="img" aria-label="{escape(label.rstrip(": "))}"', 1))
+    return Markup(body.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 
 
-def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted names and values of a nested dict, in the order in which it was written."""
+def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
+    """Return a nested dict as dotted names and texts, in the order written; of a long list the first twelve."""
     if isinstance(tree, Mapping) and (tree or not prefix):
+        texts: dict[str, str] = {}
         for key, value in tree.items():
-            yield from leaves(value, f"{prefix}.{key}".strip("."))
-    else:
-        yield prefix, tree
+            texts |= settings(value, none, f"{prefix}.{key}".strip("."))
+        return texts
+    if isinstance(tree, list):
+        more = f" … ({len(tree)} in all)" if len(tree) > 12 else ""
+        tree = ", ".join(map(str, tree[:12])) + more
+    return {short(prefix, 100): none if tree is None else short(str("none" if tree in ("", {}) else tree), 1000)}
 
 
-def setting_text(value: Any) -> str:
-    """Return a config's value as a page shows it; of a long list the first twelve."""
-    if isinstance(value, list | tuple):
-        more = f" … ({len(value)} in all)" if len(value) > 12 else ""
-        return short(", ".join(str(item) for item in value[:12]) + more or "none", 1000)
-    return "none" if value is None or value == {} else short(str(value), 1000)
-
-
-def settings(tree: Any) -> list[tuple[str, str]]:
-    """Return a nested dict as dotted names and values, in the order in which it was written."""
-    return [(short(name, 100), setting_text(value)) for name, value in leaves(tree)]
-
-
-def config_settings(run: Run) -> list[tuple[str, str]]:
+def config_settings(run: Run) -> dict[str, str]:
     """Return the config's settings; of one left to its default the value it came to, where the manifest has that."""
-    data, config = run.manifest.get("data", {}), run.manifest.get("config", {})
-    sizes = {f"data.{split}_size": f"{data[split]} (default)" for split in ("train", "val", "test") if split in data}
-    defaults = {name: sizes.get(name, "default") for name, value in leaves(config) if value is None}
-    defaults |= {} if run.setting("evaluation.methods") else {"evaluation.methods": "all"}
-    return [(name, defaults.get(name, value)) for name, value in settings(config)]
+    config = settings(run.manifest.get("config", {}), none="default")
+    sizes = {f"data.{split}_size": f"{size} (default)" for split, size in run.manifest.get("data", {}).items()}
+    config |= {name: sizes[name] for name in sizes if config.get(name) == "default"}
+    return config | {name: "all" for name in ("evaluation.methods",) if name in config and not run.setting(name)}
 
 
-def phases(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the wall time of each phase, of all members, in the order of a job, and the total."""
+def phases(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the wall time of each phase, of all members, and the total."""
     last = {replace(row, value=0.0, step=None): row for row in select(rows, Seconds)}  # a part may have run twice
     seconds: Counter[str] = Counter()
     for row in last.values():
         seconds[row.phase] += row.value
-    names = sorted(seconds, key=lambda name: _PHASES.index(name) if name in _PHASES else len(_PHASES))
-    total = [("total", f"{seconds.total():.1f} s")] if len(seconds) > 1 else []
-    return [(name, f"{seconds[name]:.1f} s") for name in names] + total
+    total = {"total": seconds.total()} if len(seconds) > 1 else {}
+    return {phase: f"{value:.1f} s" for phase, value in {**seconds, **total}.items()}
 
 
-def manifest_settings(run: Run, *names: str) -> list[tuple[str, str]]:
+def manifest_settings(run: Run, *names: str) -> dict[str, str]:
     """Return names and values of these entries of the manifest, as far as it has them."""
     return settings({name: run.manifest[name] for name in names if name in run.manifest})
 
 
-def record(run: Run, title: str, lists: Mapping[str, Sequence[tuple[str, str]]] | None = None, **notes: Any) -> Section:
+def record(run: Run, title: str, lists: Mapping[str, Mapping[str, str]] | None = None, **notes: Any) -> Section:
     """Return the last section: the command to type again, and lists of what the manifest says, by their headings."""
-    lists = lists or {
-        "": manifest_settings(run, "data", "parameters", "created", "git"),
-        "Wall time": phases(run.rows),
-        "Config": config_settings(run),
-        "Versions and devices": manifest_settings(run, "platform", "devices", "versions"),
-    }
     return Section(
         f"{title}, and how to repeat it",
         words=say("command", text=short(shlex.join(map(str, run.manifest.get("command", ()))), 10_000)),
-        lists=[(heading, pairs) for heading, pairs in lists.items() if pairs],
+        lists=lists
+        or {
+            "": manifest_settings(run, "data", "parameters", "created", "git"),
+            "Wall time": phases(run.rows),
+            "Config": config_settings(run),
+            "Versions and devices": manifest_settings(run, "platform", "devices", "versions"),
+        },
         notes=say("record", **notes),
     )

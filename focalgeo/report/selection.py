@@ -63,7 +63,7 @@ class Run(NamedTuple):
     def data_title(self) -> str:
         """The data set's name, of a path its last part alone: "newsgroups:/data/20news.tar.xz" is "20news"; or ""."""
         name = self.manifest.get("data", {}).get("name", "")
-        return short(PurePath(name).name.split(".")[0] if ":/" in name else name)
+        return short(PurePath(name).name.split(".")[0] if "/" in name else name)
 
     @property
     def loss(self) -> str:
@@ -93,12 +93,7 @@ class Run(NamedTuple):
     def method_colour(self, method: str) -> str:
         """Return a method's colour: grey as trained, two that stay, and others by position in the manifest."""
         # The loss-implied map stands in no figure with the others.
-        known = {
-            UNCALIBRATED: "grey",
-            PLAIN: METHOD_COLOURS[0],
-            FOCAL: METHOD_COLOURS[1],
-            LOSS_IMPLIED: METHOD_COLOURS[1],
-        }
+        known = {UNCALIBRATED: "grey", PLAIN: "blue", FOCAL: "orange", LOSS_IMPLIED: "orange"}
         others = [name for name in self.methods if name not in known]
         known |= zip(others, itertools.cycle(METHOD_COLOURS[2:]), strict=False)
         return known.get(method, METHOD_COLOURS[-1])

@@ -8,14 +8,15 @@ import hashlib
 import io
 import unicodedata
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
+from numpy.typing import ArrayLike
 
 # Okabe and Ito's palette, safe for colour-blind readers. On the page each colour becomes a CSS variable of its name.
 COLOURS = {
@@ -45,34 +46,22 @@ _STYLE = {
     "axes.formatter.useoffset": False,
     "axes.grid": True,
     "axes.labelcolor": COLOURS["ink"],
-    "axes.linewidth": 0.8,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlecolor": COLOURS["ink"],
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
     "figure.constrained_layout.use": True,
     "figure.facecolor": COLOURS["paper"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.0,
     "grid.color": COLOURS["rule"],
-    "grid.linewidth": 0.6,
-    "legend.borderaxespad": 0.2,
-    "legend.columnspacing": 1.2,
     "legend.fontsize": 8,
+    "legend.handlelength": 2.8,
     "legend.frameon": False,
-    "legend.handlelength": 2.2,
-    "legend.labelcolor": COLOURS["ink"],
-    "lines.linewidth": 1.6,
-    "savefig.facecolor": "auto",
+    "lines.markersize": 4.5,
     "svg.fonttype": "none",  # text stays text: it can be selected, read aloud and follows the page's font and theme
     "text.color": COLOURS["ink"],
     "text.parse_math": False,  # a $ in a name is a dollar
     "xtick.color": COLOURS["muted"],
     "ytick.color": COLOURS["muted"],
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
 }
 _MOST_ENTRIES, _LETTERS_OF_TWO = 24, 30  # of a legend; of an entry of which two stand beside each other
 _MOST_MARKS = 60  # of a course, up to which each of its points is marked
@@ -83,9 +72,9 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"}  # control characters, halves of 
 _JOINERS = "\u200c\u200d"  # which scripts and emoji need
 
 
-def loss_colour(loss: str) -> str:
-    """Return the name of a loss's colour: cross-entropy has one, the loss trained with the other."""
-    return "blue" if loss == "cross_entropy" else "orange"
+def loss_colour(loss: str | None) -> str:
+    """Return the colour of a loss, or of an outcome: one of cross-entropy and what is right, another of the others."""
+    return {"cross_entropy": "blue", "correct": "blue", None: "ink"}.get(loss, "orange")
 
 
 def styled() -> Any:
@@ -178,14 +167,14 @@ def _colour(name: Any) -> Any:
 
 def bands(
     ax: Axes,
-    x: Sequence[float],
-    y: Sequence[float],
-    low: Sequence[float] | None = None,
-    high: Sequence[float] | None = None,
+    x: ArrayLike,
+    y: ArrayLike,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
     *,
-    colour: Any = "blue",
-    label: str | None = None,
-    linestyle: str = "-",
+    colour: Any,
+    label: str,
+    linestyle: str,
 ) -> None:
     """Draw y against x, each point marked where they are few, and from `low` to `high` a bar at each x."""
     colour, marker = _colour(colour), "o" if len(x) <= _MOST_MARKS else None
@@ -196,30 +185,28 @@ def bands(
 
 def bars(
     ax: Axes,
-    edges: Sequence[Sequence[float]],
-    heights: Sequence[float],
-    low: Sequence[float] | None = None,
-    high: Sequence[float] | None = None,
+    edges: ArrayLike,
+    heights: ArrayLike,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
     *,
-    colour: Any = "blue",
-    label: str | None = None,
+    colour: str,
 ) -> None:
-    """Draw a bar over each bin of edges (lower, upper), and from `low` to `high` its 95% interval."""
+    """Draw a bar over each bin of edges (lower, upper), and a line from `low` to `high`."""
     lower, upper = np.asarray(edges)
-    ax.bar(lower, heights, 0.92 * (upper - lower), align="edge", color=_colour(colour), alpha=0.5, label=label)
+    ax.bar(lower, heights, 0.92 * (upper - lower), align="edge", color=_colour(colour), alpha=0.5)
     if low is not None:
-        look = {"color": COLOURS["ink"], "linewidth": 1.8, "zorder": 3, "label": f"95% interval of {label}"}
-        ax.vlines((lower + upper) / 2, low, high, **look)
+        ax.vlines((lower + upper) / 2, low, high, color=COLOURS["ink"], linewidth=1.8, zorder=3)
 
 
 def histogram(
     ax: Axes,
-    edges: Sequence[Sequence[float]],
-    heights: Sequence[float],
-    errors: Sequence[float] | None = None,
+    edges: ArrayLike,
+    heights: ArrayLike,
+    errors: ArrayLike | None = None,
     *,
-    colour: Any = "blue",
-    label: str | None = None,
+    colour: str,
+    label: str,
 ) -> None:
     """Draw the outline of a histogram, whose bins that are missing are empty, and one error above and below a band."""
     (lower, upper), colour = np.asarray(edges), _colour(colour)
@@ -228,27 +215,29 @@ def histogram(
     ax.bar(lower, high, upper - lower, low, align="edge", color=colour, alpha=0.2, linewidth=0)
 
 
-def intervals(
-    ax: Axes,
-    places: Any,
-    values: Any,
-    low: Any,
-    high: Any,
-    *,
-    colour: Any = "blue",
-    filled: Any = True,
-    label: str | None = None,
-) -> None:
-    """Draw estimates as points, filled or hollow, on horizontal intervals at these heights; numbers or arrays."""
-    inside = np.where(filled, _colour(colour), COLOURS["paper"]).tolist()
-    ax.hlines(places, low, high, color=_colour(colour), linewidth=2)
-    ax.scatter(values, places, 30, inside, edgecolors=_colour(colour), zorder=3, label=label)
-    ax.grid(visible=False, axis="y")
+class Mark(NamedTuple):
+    """A number on its interval, in a colour; a mark that is not filled is hollow."""
+
+    value: float
+    low: float
+    high: float
+    colour: str
+    filled: bool = True
+    marker: str = "o"
 
 
-def zero_line(ax: Axes) -> None:
-    """Draw a line at 0."""
+def intervals(ax: Axes, lines: Mapping[str, Sequence[Mark]], label: str, *, scale: float = 1.0) -> None:
+    """Draw marks, times `scale`, on horizontal intervals, those of one title beneath each other, and a line at 0."""
+    for place, marks in enumerate(lines.values()):
+        for height, mark in zip(np.linspace(place - 0.4, place + 0.4, len(marks) + 2)[1:-1], marks, strict=True):
+            colour = _colour(mark.colour)
+            ax.hlines(height, scale * mark.low, scale * mark.high, color=colour, linewidth=2)
+            inside = colour if mark.filled else COLOURS["paper"]
+            ax.plot(scale * mark.value, height, mark.marker, color=colour, markerfacecolor=inside)
     ax.axvline(0, color=COLOURS["ink"], linewidth=1)
+    ax.set_yticks(range(len(lines)), lines)
+    ax.set(xlabel=label, ylim=(len(lines) - 0.5, -0.5))
+    ax.grid(visible=False, axis="y")
 
 
 def legend(ax: Axes, *, columns: int = 2, title: str | None = None, loc: str = "outside upper left") -> None:

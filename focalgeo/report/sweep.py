@@ -53,8 +53,8 @@ class Sweep(NamedTuple):
     """The axis along which figures run, and lines: the combinations of the other axes but the seed."""
 
     axis: str
-    values: list[str]
-    lines: list[str]  # "λ = 0.01"; "" where there is one line
+    values: dict[str, tuple[float, ...]]  # and the colour of each
+    lines: dict[str, str]  # "λ = 0.01", "" where there is one line; and the line style of each
     seeds: list[int]  # that have results
     rows: Mapping[tuple[str, str], list[Row]]  # of the members (line, value)
 
@@ -102,9 +102,11 @@ def sweep_of(run: Run) -> Sweep:
         if None not in values.values():
             line = ", ".join(f"{AXES[name][1]} = {values[name]:g}" for name in others)
             rows[line, f"{values[axis]:g}"].append(row)
-    lines = list(dict.fromkeys(line for line, _ in rows))
+    values = [f"{value:g}" for value in sorted(axes[axis])]
+    shades = map(tuple, colormaps["viridis"](np.linspace(*_VISIBLE, len(values))))
+    lines = zip(dict.fromkeys(line for line, _ in rows), itertools.cycle(style.LINESTYLES), strict=False)
     seeds = sorted({row.seed for row in select(run.rows, Metric)} - {None})
-    return Sweep(axis, [f"{value:g}" for value in sorted(axes[axis])], lines, seeds, rows)
+    return Sweep(axis, dict(zip(values, shades, strict=True)), dict(lines), seeds, rows)
 
 
 def headline(run: Run) -> Markup:
@@ -136,12 +138,11 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     """Draw quantities of one figure against the axis: mean, interval, every seed."""
     ax = style.new_axes()
     for quantity in quantities:
-        linestyles = itertools.cycle(style.LINESTYLES)
-        for title, linestyle, numbers in zip(sweep.lines, linestyles, quantity.numbers, strict=False):
+        for (line, linestyle), numbers in zip(sweep.lines.items(), quantity.numbers, strict=True):
             value, _, low, high, _ = np.transpose([mean(seeds) for seeds in numbers])
-            look = {"colour": quantity.colour, "linestyle": linestyle}
-            style.bands(ax, range(len(value)), value, low, high, label=joined(quantity.legend, title), **look)
-            ax.plot(numbers, "_", color=style.COLOURS[quantity.colour], alpha=0.45, markersize=7)
+            title, colour = joined(quantity.legend, line), quantity.colour
+            style.bands(ax, range(len(value)), value, low, high, label=title, colour=colour, linestyle=linestyle)
+            ax.plot(numbers, "_", color=style.COLOURS[colour], alpha=0.45, markersize=7)
     ax.set_xticks(range(len(sweep.values)), sweep.values)
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=quantity.figure[3])
     if quantity.scale == 100:
@@ -152,17 +153,12 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     return ax
 
 
-def _shades(sweep: Sweep) -> list[tuple[float, ...]]:
-    """A colour for each value."""
-    return list(map(tuple, colormaps["viridis"](np.linspace(*_VISIBLE, len(sweep.values)))))
-
-
 @style.styled()
 def scatter(sweep: Sweep, split: str) -> Axes:
     """Draw ECE against cross-entropy's trace on a split, a point for each member and seed, a colour for each value."""
     trace, ece = sweep.numbers(Trace, split=split, **_OF_CROSS_ENTROPY), sweep.metric("ece")
     ax, known = style.new_axes(4.6, 3.4), np.isfinite(trace + ece)
-    for place, (value, shade) in enumerate(zip(sweep.values, _shades(sweep), strict=True)):
+    for place, (value, shade) in enumerate(sweep.values.items()):
         if known[:, place].any():
             ax.scatter(trace[:, place], ece[:, place], color=shade, s=26, label=value)
     ax.set(xlabel=f"trace of cross-entropy's Hessian on {split}", ylabel="ECE on test, as trained")
@@ -175,15 +171,14 @@ def scatter(sweep: Sweep, split: str) -> Axes:
 
 def by_epoch(sweep: Sweep, label: str, **fields: Any) -> Axes | None:
     """Draw the mean over seeds of a diagnostic against the epoch, a line for each member; None of none."""
-    lines, linestyles = {}, itertools.cycle(style.LINESTYLES)
-    for line, linestyle in zip(sweep.lines, linestyles, strict=False):
-        for value, shade in zip(sweep.values, _shades(sweep), strict=True):
-            epochs = defaultdict(list)
-            for row in in_training(select(sweep.rows[line, value], Diagnostic, **fields)):
-                epochs[row.epoch].append(row)
-            means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs.values()]
-            if means:
-                lines[joined(value, line)] = means, shade, linestyle
+    lines = {}
+    for (line, linestyle), (value, shade) in itertools.product(sweep.lines.items(), sweep.values.items()):
+        epochs = defaultdict(list)
+        for row in in_training(select(sweep.rows[line, value], Diagnostic, **fields)):
+            epochs[row.epoch].append(row)
+        means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs.values()]
+        if means:
+            lines[joined(value, line)] = means, shade, linestyle
     return figures.courses(lines, "epoch", label, beside=AXES[sweep.axis][1]) if lines else None
 
 
@@ -198,7 +193,7 @@ def _reliability(sweep: Sweep) -> list[Section]:
             for row in select(sweep.rows[line, value], ReliabilityBin, **fields):
                 bins[row.bin].append(row)
             if bins:
-                drawn = figures.diagram([figures.pooled(rows) for _, rows in sorted(bins.items())], small=True)
+                drawn = figures.diagram([figures.pooled(rows) for _, rows in sorted(bins.items())])
                 diagrams.append(Panel(f"sweep_reliability_{number}_{place}", f"{AXES[sweep.axis][1]} {value}", drawn))
         parts.append(Section(line, figures=diagrams, layout="small"))
     return parts
@@ -207,12 +202,12 @@ def _reliability(sweep: Sweep) -> list[Section]:
 def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     """Return metrics, ECE and NLL after each method, fitted numbers and curvature, as far as there are rows."""
     metrics, fits, columns = run.metrics, _own_fits(run), [c for c in run.column_of_each() if c != AS_TRAINED]
-    after = {AS_TRAINED: "as trained", Column(PLAIN, CRITERION): "after T", Column(FOCAL, CRITERION): "after γ and T"}
+    after = {UNCALIBRATED: "as trained", PLAIN: "after T", FOCAL: "after γ and T"}
 
     def of_metric(name: str, column: Column = AS_TRAINED) -> Quantity:
         title, words, figure = metrics[name], "", None
         if column != AS_TRAINED or name == "ece":
-            words = after.get(column) or f"after {run.method_title(column.method).lower()}"
+            words = after.get(column.method) or f"after {run.method_title(column.method).lower()}"
         if name == "ece" or (name in PRINTED and column == AS_TRAINED):
             figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
         line, colour = joined(f"{title.title} {words}".strip(), title.unit), run.method_colour(column.method)
@@ -220,14 +215,13 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
 
     lines = [of_metric(name) for name in PRINTED]
     lines += [of_metric(name, column) for name in ("ece", "nll") for column in columns]
-    for column, names in fits.items():
+    for column, name, symbol in fits:
         method, colour = run.method_title(column.method).lower(), run.method_colour(column.method)
-        for name, symbol in symbols_of(names).items():
-            is_alone = sum(name in others for others in fits.values()) == 1
-            heading = f"Best {symbol} of {method}" if is_alone else f"Best {symbol}"
-            figure = "Calibration", f"sweep_{name}", heading, _FITTED.get(name, name.replace("_", " ").capitalize())
-            line = joined(f"Best {symbol}", method if column.method != PLAIN else "")
-            lines.append(Quantity(line, sweep.numbers(Fit, name=name, **column._asdict()), figure, method, colour))
+        is_alone = [name for _, name, _ in fits].count(name) == 1
+        heading = f"Best {symbol} of {method}" if is_alone else f"Best {symbol}"
+        figure = "Calibration", f"sweep_{name}", heading, _FITTED.get(name, name.replace("_", " ").capitalize())
+        line = joined(f"Best {symbol}", method if column.method != PLAIN else "")
+        lines.append(Quantity(line, sweep.numbers(Fit, name=name, **column._asdict()), figure, method, colour))
     lines += [of_metric(name) for name in metrics if name not in PRINTED]
     for row in sorted(measured(run.rows, Trace, "trace"), key=lambda row: row.loss != "cross_entropy"):
         for name, symbol in _CURVATURE.items():
@@ -238,14 +232,14 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     return [line for line in lines if np.isfinite(line.numbers).any()]
 
 
-def _own_fits(run: Run) -> dict[Column, list[str]]:
-    """The fitted numbers of each method that are not those of a plainer one, as its fit's first stage has them."""
-    first: dict[tuple, Column] = {}
+def _own_fits(run: Run) -> list[tuple[Column, str, str]]:
+    """Method, name and symbol of the fitted numbers that are not those of a plainer one, as a first stage has them."""
+    fits: dict[tuple, tuple[Column, str, str]] = {}
     for column in run.column_of_each():
-        for name in run.fits(column):
+        for name, symbol in symbols_of(run.fits(column)).items():
             values = (row.value for row in select(run.rows, Fit, name=name, **column._asdict()))
-            first.setdefault((name, *values), column)
-    return {column: [name for (name, *_), of in first.items() if of == column] for column in first.values()}
+            fits.setdefault((name, *values), (column, name, symbol))
+    return list(fits.values())
 
 
 def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: bool = True) -> list[Table]:
@@ -312,9 +306,9 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     """Write the page of a sweep: curves along its axis with intervals over seeds, and tables of them."""
     sweep = sweep_of(run)
     lines, (chosen, sentence) = quantities(run, sweep), choices(run, sweep)
-    fits = {
-        run.method_title(column.method): list(symbols_of(names).values()) for column, names in _own_fits(run).items()
-    }
+    fits = defaultdict(list)
+    for column, _, symbol in _own_fits(run):
+        fits[run.method_title(column.method)].append(symbol)
     flatness = [
         Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", scatter(sweep, split))
         for split in splits_of(select(run.rows, Trace, **_OF_CROSS_ENTROPY))

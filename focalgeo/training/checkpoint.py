@@ -19,7 +19,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from focalgeo.types import InputError, TrainState, shown
+from focalgeo import files
+from focalgeo.types import Array, InputError, TrainState, shown
 
 DIGEST = "digest.json"
 _SUMS = "sums.json"
@@ -29,7 +30,7 @@ class Checkpoint(NamedTuple):
     """The state that a run goes on from: members' states (NumPy leaves [members, ...]) and sums since the last row."""
 
     state: TrainState
-    sums: dict[str, list[float]]
+    sums: dict[str, Array]  # [members] of each
     at_once: int = 0  # members that a call of the step advances, on which the bits depend; 0: not chosen yet
 
 
@@ -47,10 +48,11 @@ def save(directory: Path, checkpoint: Checkpoint, *, keep: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
         (path / DIGEST).unlink(missing_ok=True)
         _checkpointer().save(path / "state", args=ocp.args.StandardSave(state._asdict()), force=True)
-        (path / _SUMS).write_text(json.dumps({"sums": checkpoint.sums, "at_once": checkpoint.at_once}))
-        temporary = path / f"{DIGEST}.tmp"
-        temporary.write_text(json.dumps({"blake2b": digest(path)}))
-        os.replace(temporary, path / DIGEST)
+        (path / _SUMS).write_text(
+            json.dumps({"sums": checkpoint.sums, "at_once": checkpoint.at_once}, default=np.ndarray.tolist)
+        )
+        text = json.dumps({"blake2b": digest(path)})
+        files.replace(path / DIGEST, lambda file: file.write(text.encode()))
         for older in _newest_first(directory)[keep:]:
             shutil.rmtree(older)
 
@@ -65,7 +67,7 @@ def restore_latest(directory: Path, like: TrainState) -> Checkpoint | None:
     for path in paths:
         if _is_whole(path):
             template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)._asdict()
-            state = TrainState(**read(path, template, refusal="does not fit this network"))
+            state = TrainState(**read(path, template))
             return Checkpoint(state, **json.loads((path / _SUMS).read_text()))
         instead = "starting anew" if path == paths[-1] else "falling back to the one before"
         print(f"checkpoint {path} is corrupt or incomplete; {instead}", file=sys.stderr)
@@ -88,14 +90,14 @@ def find(directory: Path, step: int | None = None) -> Path:
     raise InputError(f"{directory} holds no {what} (steps there: {there})")
 
 
-def read(path: Path, template: dict[str, Any] | None = None, *, refusal: str = "cannot be read") -> dict[str, Any]:
+def read(path: Path, template: dict[str, Any] | None = None) -> dict[str, Any]:
     """The state that a checkpoint holds: the fields of a TrainState, NumPy leaves [members, ...], as dicts.
 
     Raises:
         InputError: orbax cannot read it, as what the template holds.
     """
     mend = "it was written by another version of the code; choose another --workdir"
-    with _orbax(f"checkpoint {path} {refusal}", mend):
+    with _orbax(f"checkpoint {path} cannot be read or does not fit this network", mend):
         return _checkpointer().restore(path.absolute() / "state", args=ocp.args.StandardRestore(template))
 
 
@@ -114,15 +116,14 @@ def _newest_first(directory: Path) -> list[Path]:
 def _is_whole(path: Path) -> bool:
     try:
         return not path.is_symlink() and json.loads((path / DIGEST).read_text())["blake2b"] == digest(path)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except Exception:  # whatever a damaged file raises
         return False
 
 
 def digest(directory: Path) -> str:
     """Of all that a checkpoint holds, and of its step: a folder of another name has another."""
     total = hashlib.blake2b(directory.name.encode(), digest_size=16)
-    files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.name.startswith(DIGEST))
-    for path in files:
+    for path in sorted(path for path in directory.rglob("*") if path.is_file() and DIGEST not in path.name):
         total.update(f"{path.relative_to(directory)}:{path.stat().st_size};".encode())
         total.update(path.read_bytes())
     return total.hexdigest()

@@ -21,7 +21,6 @@ from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.step import FINITE
 from focalgeo.types import Array, BestEpoch, Interrupted, Predictions, PyTree, RunError, TrainState
 
-MOST_STEPS = 2**31 - 1  # TrainState.step is int32
 SUMMED = ("loss", "penalty", "correct", "count")
 
 
@@ -56,7 +55,7 @@ def run(
     sweep: bool,
     batches: Callable[[int, int], Iterator[PyTree]],
     validate: Callable[[list[TrainState]], list[Row]],
-    adapt: Callable[[list[TrainState], int], list[TrainState]],
+    adapt: Callable[[TrainState, int], TrainState],
     learning_rate: Callable[[int], np.ndarray],
     write: Callable[[list[Row]], None],
     save: Callable[[Checkpoint], None],
@@ -72,8 +71,8 @@ def run(
         sweep: whether a member whose numbers are not finite is frozen while the others go on. A run alone ends there.
         batches: (epoch, first) -> the epoch's batches [streams, examples, ...] from number `first` on.
         validate: (states) -> rows after each epoch. States come in groups, leaves [members of the group, ...].
-        adapt: (states, epoch) -> the states that the epoch begins with, of the same groups: a schedule of the loss
-            changes `loss_values` there. A function of its arguments alone, as a resumed run calls it again.
+        adapt: (states of a group, epoch) -> the states that the epoch begins with: a schedule of the loss changes
+            `loss_values` there. A function of its arguments alone, as a resumed run calls it again.
         learning_rate: (number of a step) -> that of each member.
         write: appends rows.
         save: writes a checkpoint; all rows up to its step are written by then.
@@ -85,49 +84,43 @@ def run(
             disagree.
         Interrupted: a signal came; a checkpoint of the last complete step is saved.
     """
-    first = int(np.max(start.state.step))
-    meter = Meter(start.sums, tags, start.state.frozen, sweep=sweep)
+    first, several = int(np.max(start.state.step)), parallel.count() > 1
+    meter = Meter(start, plan, tags, write, sweep=sweep)
     groups = program.place(start.state)
-    hidden, tenth = not (files.is_first() and sys.stderr.isatty()), first * 10 // max(plan.steps, 1)
-    bar = tqdm(total=plan.steps, initial=first, unit="step", dynamic_ncols=True, disable=hidden)
-    began, compile_seconds, signum, done = time.perf_counter(), 0.0, None, first
-    several = parallel.count() > 1
-    try:
+    hidden = not (files.is_first() and sys.stderr.isatty())
+    began, compile_seconds, done = time.perf_counter(), 0.0, first
+    with tqdm(total=plan.steps, initial=first, unit="step", dynamic_ncols=True, disable=hidden) as bar:
         for index, batch in _from(first, plan, batches):
             if index % plan.steps_per_epoch == 0:
                 with meter.paused():
-                    groups = list(map(program.put, adapt(program.states(groups), index // plan.steps_per_epoch)))
+                    epoch = index // plan.steps_per_epoch
+                    groups = [program.put(adapt(states, epoch)) for states in program.states(groups)]
             groups, metrics, fingerprints = program.step(groups, batch, stop=several and interrupted() is not None)
             done = index + 1
             if index == first:
-                parallel.check_replicas(np.stack(jax.device_get(fingerprints)))  # waits for the first step
+                parallel.check_replicas(fingerprints)  # waits for the first step
                 compile_seconds = time.perf_counter() - began
                 meter.restart_clock()
             meter.add(done, metrics)
-            signum = None if several else interrupted()
-            stop = meter.stop if several else signum is not None
+            stop = meter.stop if several else interrupted() is not None
             last, epoch = done == plan.steps, done / plan.steps_per_epoch
             if done % plan.log_every == 0 or last:
-                meter.settle()
-                parallel.check_replicas(np.stack(jax.device_get(fingerprints)))
+                with meter.paused():
+                    parallel.check_replicas(fingerprints)
                 bar.set_postfix_str(text := meter.text(), refresh=False)
-                if hidden and done * 10 // plan.steps > tenth:  # one line per tenth of the steps
-                    tenth = done * 10 // plan.steps
-                    files.say(f"step {done}/{plan.steps}: {text}")
-                write(meter.stops(plan.steps_per_epoch) + meter.rows(done, epoch, learning_rate(index)))
+                if hidden and 10 * done // plan.steps > 10 * (done - plan.log_every) // plan.steps:
+                    files.say(f"step {done}/{plan.steps}: {text}")  # one line per tenth of the steps
+                write(tagged(meter.rows(learning_rate(index)), step=done, epoch=epoch))
             if done % plan.steps_per_epoch == 0:
                 with meter.paused():
                     write(tagged(validate(program.states(groups)), step=done, epoch=epoch))
             if done % plan.checkpoint_every == 0 or last or stop:
                 with meter.paused():
-                    write(meter.stops(plan.steps_per_epoch))
                     save(Checkpoint(program.gather(groups), meter.sums))
             bar.update()
-            if stop and not last:
+            if stop:
                 break
-    finally:
-        bar.close()
-    signum = -parallel.all_min("signal", -(signum or interrupted() or 0))
+    signum = -parallel.all_min("signal", -(interrupted() or 0))
     if signum:
         where = f"stopped at step {done} of {plan.steps} and saved"
         raise Interrupted(signum, f"{where}; the same command goes on from there")
@@ -143,115 +136,90 @@ def _from(first: int, plan: Plan, batches: Callable) -> Iterator[tuple[int, PyTr
 
 
 class Meter:
-    """Sums of each member since its last row of training; `sums` is what a checkpoint must keep of them."""
+    """Sums of each member since its last row of training, which a checkpoint must keep, and the rate of examples."""
 
-    def __init__(self, sums: dict[str, list[float]], tags: Sequence[dict], frozen: Sequence[bool], *, sweep: bool):
-        """A meter that goes on from `sums` (empty: from zero); tags[i] are those of member i's rows.
-
-        sweep: whether a member that stops leaves others that go on. A run alone ends there.
-        """
-        zeros = np.zeros(len(tags))
-        self._sums = {name: np.asarray(sums.get(name, zeros)) for name in (*SUMMED, "seen")}
-        self._tags, self._frozen, self._sweep = tags, np.array(frozen, bool), sweep
-        self._pending, self._stops = None, []
+    def __init__(self, start: Checkpoint, plan: Plan, tags: Sequence[dict], write: Callable, *, sweep: bool):
+        """A meter that goes on from a checkpoint; see `run`."""
+        self.sums = {name: np.asarray(start.sums.get(name, np.zeros(len(tags)))) for name in (*SUMMED, "seen")}
         self.stop = False  # whether a process was asked to stop, as of the last step that was read
+        self._plan, self._tags, self._write, self._sweep = plan, tags, write, sweep
+        self._running, self._pending = ~np.asarray(start.state.frozen), None
         self.restart_clock()
-
-    @property
-    def sums(self) -> dict[str, list[float]]:
-        """The sums as JSON takes them."""
-        return {name: values.tolist() for name, values in self._sums.items()}
 
     def restart_clock(self) -> None:
         """Count the rate from now on, so that compilation is left out."""
-        self._began, self._timed = time.perf_counter(), 0.0
+        self._began, self._seen = time.perf_counter(), self.sums["seen"].sum()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Read all metrics, then stop the clock for the block: validating and saving are not training."""
-        self.settle()
+        self._settle()
         entered = time.perf_counter()
         yield
         self._began += time.perf_counter() - entered
 
     def add(self, step: int, metrics: list[dict]) -> None:
-        """Take the metrics of step number `step`, one dict per group, after those of the step before have been read."""
-        self.settle()
-        self._pending = (step, metrics)
-
-    def settle(self) -> None:
-        """Read the metrics that are still on the device.
+        """Take the metrics of step number `step`, one dict per group, after those of the step before have been read.
 
         Raises:
             RunError: the loss, or the norm of the gradient or of the new parameters, of a run alone is not finite.
         """
+        self._settle()
+        self._pending = (step, metrics)
+
+    def _settle(self) -> None:
+        """Read the metrics that are still on the device; note the members that stop, or end a run alone."""
         if self._pending is None:
             return
         (step, groups), self._pending = jax.device_get(self._pending), None
-        metrics = {name: np.concatenate([np.ravel(group[name]) for group in groups]) for name in groups[0]}
-        metrics = {name: values.astype(float) for name, values in metrics.items()}
+        metrics = {
+            name: np.concatenate([np.ravel(group[name]) for group in groups]).astype(float) for name in groups[0]
+        }
         self.stop = bool(np.any(metrics.get("stop", 0)))
-        self._freeze(int(step), metrics)
-        running = ~self._frozen
-        for name, values in self._sums.items():
-            self._sums[name] = values + np.where(running, metrics["count" if name == "seen" else name], 0)
-        self._timed += float(np.sum(metrics["count"], where=running))
+        for name in FINITE:
+            for index in np.flatnonzero(self._running & ~np.isfinite(metrics[name])):
+                self._end(int(step), index, f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}")
+        metrics["seen"] = metrics["count"]
+        self.sums = {name: total + np.where(self._running, metrics[name], 0) for name, total in self.sums.items()}
 
-    def _freeze(self, step: int, metrics: dict[str, np.ndarray]) -> None:
-        """Note the members of a sweep that stop at this step; end a run alone."""
-        finite = np.all([np.isfinite(metrics[name]) for name in FINITE], axis=0)
-        for index in np.flatnonzero(~finite & ~self._frozen):
-            name = next(name for name in FINITE if not np.isfinite(metrics[name][index]))
-            what = f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}"
-            if not self._sweep:
-                raise RunError(
-                    f"{what}; what was saved before is kept. Lower config.optimizer.learning_rate or set "
-                    "config.optimizer.clip_norm, in a new --workdir"
-                )
-            self._frozen[index] = True
-            who = ", ".join(f"{key} {value}" for key, value in self._tags[index].items())
-            files.say(f"member {who} stops, the others go on: {what}")
-            self._stops.append((step, self._tags[index]))
+    def _end(self, step: int, index: int, why: str) -> None:
+        if not self._sweep:
+            raise RunError(
+                f"{why}; what was saved before is kept. Lower config.optimizer.learning_rate or set "
+                "config.optimizer.clip_norm, in a new --workdir"
+            )
+        self._running[index], tags = False, self._tags[index]
+        files.say(f"member {', '.join(f'{key} {value}' for key, value in tags.items())} stops, the others go on: {why}")
+        self._write([Scalar("stopped", step, **tags, step=step, epoch=step / self._plan.steps_per_epoch)])
 
     def text(self) -> str:
         """Mean loss, accuracy and rate since the last row, as text for the progress display."""
-        running = ~self._frozen
-        if not running.any():
+        if not self._running.any():
             return "all members have stopped"
-        loss, correct, count = (np.sum(self._sums[name], where=running) for name in ("loss", "correct", "count"))
-        count = max(count, 1.0)
+        loss, correct, count = (self.sums[name][self._running].sum() for name in ("loss", "correct", "count"))
         return f"loss {loss / count:.4f}, accuracy {correct / count:.3f}, {self._rate():.0f} examples/s"
 
-    def rows(self, step: int, epoch: float, learning_rate: np.ndarray) -> list[Scalar]:
+    def rows(self, learning_rate: np.ndarray) -> list[Scalar]:
         """The rows of the training split since the last ones, after which the sums start anew.
 
         learning_rate: of each member at this step.
         """
-        rows, rate = [], self._rate() / max(np.sum(~self._frozen), 1)
-        for index in np.flatnonzero(self._sums["count"]):
-            tags = {**self._tags[index], "step": step, "epoch": epoch}
-            loss, penalty, correct, count, seen = (values[index] for values in self._sums.values())
-            means = {"loss": loss / count, "accuracy": correct / count}
-            now = {"learning_rate": float(learning_rate[index]), "examples_per_second": rate, "examples_seen": seen}
-            rows += [Scalar(name, value, int(count), "train", **tags) for name, value in means.items()]
-            rows += [Scalar(name, value, None, "train", **tags) for name, value in now.items()]
-            rows += [Scalar("penalty", penalty / count, int(count), "train", **tags)] if penalty else []
-        self._sums |= {name: np.zeros(len(self._tags)) for name in SUMMED}
+        rows, rate = [], self._rate() / max(self._running.sum(), 1)
+        for index in np.flatnonzero(self.sums["count"]):
+            loss, penalty, correct, count, seen = (total[index] for total in self.sums.values())
+            means = {"loss": loss / count, "accuracy": correct / count} | (
+                {"penalty": penalty / count} if penalty else {}
+            )
+            now = {"learning_rate": learning_rate[index], "examples_per_second": rate, "examples_seen": seen}
+            of_member = [Scalar(name, value, int(count), "train") for name, value in means.items()]
+            of_member += [Scalar(name, value, None, "train") for name, value in now.items()]
+            rows += tagged(of_member, **self._tags[index])
+        self.sums |= {name: np.zeros(len(self._tags)) for name in SUMMED}
         self.restart_clock()
         return rows
 
-    def stops(self, steps_per_epoch: int) -> list[Scalar]:
-        """The rows "stopped" of the members that have stopped since the last call; value is the step."""
-        stops, self._stops = self._stops, []
-        return [Scalar("stopped", step, **own, step=step, epoch=step / steps_per_epoch) for step, own in stops]
-
     def _rate(self) -> float:
-        return self._timed / max(time.perf_counter() - self._began, 1e-9)
-
-
-def best_before_training(params: PyTree, model_state: PyTree) -> BestEpoch:
-    """The start value of one member: accuracy -1, which any epoch exceeds."""
-    return BestEpoch(np.float32(-1), np.float32(0), params, model_state)
+        return (self.sums["seen"].sum() - self._seen) / max(time.perf_counter() - self._began, 1e-9)
 
 
 def best_after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> BestEpoch:

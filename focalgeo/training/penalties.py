@@ -1,4 +1,4 @@
-"""Penalties on a batch, and class weights.
+"""Penalties on a batch.
 
 With them a step minimises
 
@@ -79,20 +79,12 @@ def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0
         probe_key = jax.random.fold_in(parallel.from_first_device(key), 1)
         return outputs_and_trace(partial(network, batch=batch), summed, params, probe_key)
 
-    def of_part(network: Callable, params: PyTree, batch: Batch, key: Array) -> Outputs:
+    def from_part(network: Callable, params: PyTree, batch: Batch, key: Array) -> Outputs:
         rows = examples // parallel.num_parts()
         part = jax.tree.map(lambda leaf: leaf[:: len(leaf) // rows][:rows], batch)
         _, _, estimate = estimated(network, params, part, key)
-        chosen, all_of_it = parallel.reduce_sum([jnp.sum(each.mask, dtype=jnp.float32) for each in (part, batch)])
-        return *network(params), estimate * all_of_it / jnp.maximum(chosen, 1)
+        counts = [jnp.sum(mask, dtype=jnp.float32) for mask in (part.mask, batch.mask)]
+        of_part, of_all = parallel.reduce_sum(counts)
+        return *network(params), estimate * of_all / jnp.maximum(of_part, 1)
 
-    return of_part if examples else estimated
-
-
-def class_weighted(loss: Callable, weighted_by_class: Callable) -> Callable:
-    """The loss (logits, labels, loss_values) -> [...] times loss_values["alpha"][label]."""
-
-    def weighted(logits: Array, labels: Array, loss_values: dict) -> Array:
-        return weighted_by_class(loss(logits, labels, loss_values), labels, loss_values["alpha"])
-
-    return weighted
+    return from_part if examples else estimated

@@ -1,7 +1,6 @@
 """The training step: of one run, and of all members of a sweep side by side."""
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -92,21 +91,21 @@ def make_members_step(step: Callable) -> Callable:
     for the step's number, and is frozen from then on; the others go on. Metrics gain "frozen".
     """
 
-    def of_member(step: Callable, state: TrainState, batch: PyTree, *shared: PyTree) -> tuple[TrainState, dict]:
-        # The batch of an only stream does not depend on the member: what is made of it is computed once for all.
-        own = jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[state.stream], batch)
-        new, metrics = step(state, own, *shared)
-        finite = jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
-        frozen = state.frozen | ~finite
-        kept = jax.tree.map(lambda after, before: jnp.where(frozen, before, after), new, state)
-        # The number of the step goes on for all, as checkpoints are named by it.
-        return kept._replace(step=new.step, frozen=frozen), metrics | {"frozen": frozen}
-
     def members_step(
         states: TrainState, batch: PyTree, *shared: PyTree, stop: Array | None = None
     ) -> tuple[TrainState, dict]:
-        own = step if stop is None else partial(step, stop=stop)
-        return jax.vmap(partial(of_member, own), (0, None, *(None for _ in shared)))(states, batch, *shared)
+        options = {} if stop is None else {"stop": stop}
+
+        def of_member(state: TrainState) -> tuple[TrainState, dict]:
+            # The batch of an only stream does not depend on the member: what is made of it is computed once for all.
+            of_stream = jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[state.stream], batch)
+            new, metrics = step(state, of_stream, *shared, **options)
+            frozen = state.frozen | ~jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
+            kept = jax.tree.map(lambda after, before: jnp.where(frozen, before, after), new, state)
+            # The number of the step goes on for all, as checkpoints are named by it.
+            return kept._replace(step=new.step, frozen=frozen), metrics | {"frozen": frozen}
+
+        return jax.vmap(of_member)(states)
 
     return members_step
 

@@ -103,7 +103,7 @@ def changed(array, value):
         (VAL, (TEST[0], changed(TEST[1], 7)), None, r"test: labels\[59\] is 7"),
         (VAL, outputs(60, 3), None, "test has another number of classes than the 4 of val"),
         ((*VAL, ["a"] * 59), None, None, r"val: group: has shape \(59,\)"),
-        (VAL, TEST, (LOG_PROBS[0], np.exp(LOG_PROBS[1])), r"also mine, test: log_probs\[0\] are .*: of logits give"),
+        (VAL, TEST, (LOG_PROBS[0], np.exp(LOG_PROBS[1])), r"also mine, test: log_probs are .*: of logits give"),
         (VAL, TEST, (LOG_PROBS[0], None), "also mine, test: log_probs are object: give numbers"),
         (VAL, None, (LOG_PROBS[0][:-1], None), r"also mine, val: log_probs: has shape \(59, 4\)"),
         (VAL, None, (np.where(np.eye(4)[VAL[1]], -np.inf, 0), None), "also mine, val: log_probs"),

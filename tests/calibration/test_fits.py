@@ -1,28 +1,39 @@
+"""Fits of the temperature and of the pair: against scipy in float64, at the ends; the score test of T = 1."""
+
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import optimize
+from scipy import optimize, special
 
 from focalgeo.calibration import (
+    compare,
     fit_focal_temperature,
     fit_temperature,
     fits,
     focal_temperature_scaling,
+    newton,
     nll,
     temperature_scaling,
+    temperature_score_test,
 )
 
 scaled = jax.jit(focal_temperature_scaling)
 mean_nll = jax.jit(lambda z, y, gamma, temperature: nll(focal_temperature_scaling(z, gamma, temperature), y))
 
 
-def drawn(gamma, temperature, num_examples=1000):
+def drawn(gamma, temperature, num_examples=1000, *, num_classes=5, spread=4, seed=0):
     """Labels drawn from the map of the logits, so that (gamma, T) is right in the limit."""
-    rng = np.random.default_rng(0)
-    logits = (rng.normal(size=(num_examples, 5)) * 4).astype(np.float32)
+    rng = np.random.default_rng(seed)
+    logits = (rng.normal(size=(num_examples, num_classes)) * spread).astype(np.float32)
     log_probs = np.asarray(scaled(logits, np.float32(gamma), np.float32(temperature)))
     return logits, np.argmax(log_probs + rng.gumbel(size=log_probs.shape), axis=1).astype(np.int32)
+
+
+def of_temperature(temperature, seed=0):
+    return drawn(0.0, temperature, 300, num_classes=3, spread=2, seed=seed)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.7])
@@ -30,15 +41,12 @@ def test_temperature_equals_scipy_and_a_dense_grid(temperature):
     logits, labels = drawn(0.0, temperature)
 
     def oracle(log_temperature):
-        scores = logits.astype(float) / np.exp(log_temperature)
-        scores -= scores.max(axis=1, keepdims=True)
-        return np.mean(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels])
+        scores = special.log_softmax(logits.astype(float) / np.exp(log_temperature), axis=1)
+        return -scores[np.arange(len(labels)), labels].mean()
 
     best = optimize.minimize_scalar(oracle, bounds=(-4, 4), method="bounded", options={"xatol": 1e-8})
     found = fit_temperature(logits, labels)
-    assert found.converged
-    assert not found.at_bound
-    assert found.gamma == 0
+    assert (found.converged, found.at_bound, found.gamma) == (True, False, 0)
     np.testing.assert_allclose(found.temperature, np.exp(best.x), rtol=1e-3)
     np.testing.assert_allclose(found.nll, best.fun, atol=1e-6)
     assert found.nll <= min(oracle(t) for t in np.linspace(-4, 4, 400)) + 1e-6
@@ -47,18 +55,13 @@ def test_temperature_equals_scipy_and_a_dense_grid(temperature):
 @pytest.mark.parametrize("temperature", [0.05, 1.7])
 def test_derivatives_are_those_that_jax_derives(temperature):
     logits, labels = drawn(0.5, 1.0, 100)
-    weight = np.arange(100, dtype=np.float32) % 3
+    weight = np.arange(100) % 3
     with jax.enable_x64(True):
-        given = logits.astype(float), labels, weight.astype(float)
-        point = np.array([0.5, np.log(temperature)])
-        nll_of = lambda rows: nll(rows, given[1], mask=given[2])  # noqa: E731
-        alone = lambda t: nll_of(temperature_scaling(given[0], jnp.exp(t)))  # noqa: E731
-        pair = lambda at: nll_of(focal_temperature_scaling(given[0], at[0], jnp.exp(at[1])))  # noqa: E731
-        expected = jax.grad(alone)(point[1]), jax.grad(jax.grad(alone))(point[1])
-        np.testing.assert_allclose(fits._temperature_slopes(*given, point[1]), expected, rtol=1e-8)
-        slope, curvature = fits._slope_and_curvature(pair, point)
-        np.testing.assert_allclose(slope, jax.grad(pair)(point), rtol=1e-8)
-        np.testing.assert_allclose(curvature, jax.hessian(pair)(point), rtol=1e-7)
+        wide, point = logits.astype(float), np.log(temperature)
+        alone = lambda t: nll(temperature_scaling(wide, jnp.exp(t)), labels, mask=weight)  # noqa: E731
+        expected = jax.grad(alone)(point), jax.grad(jax.grad(alone))(point)
+        slopes = fits._temperature_slopes(wide, labels, weight.astype(float), point)
+        np.testing.assert_allclose(slopes, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("gamma", "temperature"), [(1.0, 1.5), (-0.5, 0.7)])
@@ -79,29 +82,43 @@ def test_pair_equals_scipy_from_many_starts(gamma, temperature):
     assert found.nll <= fit_temperature(logits, labels).nll
 
 
+@pytest.mark.parametrize("matrix", [[[4, 1], [1, 3]], [[2, -1.9], [-1.9, 2]], [[1, -5], [-5, 1]], [[0, 0], [0, 0]]])
+def test_descent_in_a_box_ends_where_scipys_does(matrix):
+    """The second is a narrow valley, the third a saddle, the last a plane."""
+    matrix = np.float32(matrix)
+    for slope in np.float32([[0.5, -0.3], [-9.0, 0.1]]):
+        objective = lambda x, slope=slope: x @ (matrix @ x) / 2 + slope @ x  # noqa: E731
+        start, low, high = np.float32([[0.2, 0.1], [-1, -1], [2, 1]])
+        found = newton.box_descent(objective, start, objective(start), low, high, tolerance=1e-9)
+        best = optimize.minimize(objective, start, bounds=list(zip(low, high, strict=True)))
+        np.testing.assert_allclose(found.value, best.fun, rtol=1e-5)
+        assert found.step < 10
+
+
 def test_separable_labels_end_at_the_bracket():
     logits = np.eye(5, dtype=np.float32)[np.arange(1000) % 5] * 5
     for fit in (fit_temperature, fit_focal_temperature):
         found = fit(logits, np.argmax(logits, axis=1).astype(np.int32))
         np.testing.assert_allclose(found.temperature, 0.01, rtol=1e-5)
-        assert found.at_bound
-        assert not found.converged
+        assert (found.converged, found.at_bound) == (False, True)
 
 
 def test_equal_logits_leave_temperature_one():
     for fit in (fit_temperature, fit_focal_temperature):
         found = fit(np.ones((1000, 5), np.float32), np.zeros(1000, np.int32))
-        assert (found.gamma, found.temperature) == (0, 1)
-        assert not found.converged
+        assert (found.gamma, found.temperature, found.converged) == (0, 1, False)
 
 
-def test_mask_leaves_out_what_it_says_even_nan():
+def test_a_mask_leaves_out_what_it_says_even_nan():
     logits, labels = drawn(0.0, 1.7)
     mask = np.arange(1000) < 900
-    full = fit_temperature(logits[mask], labels[mask])
-    logits[~mask] = np.nan
-    found = fit_temperature(logits, labels, mask)
-    np.testing.assert_allclose(found.temperature, full.temperature, rtol=1e-5)
+    kept = logits[mask], labels[mask]
+    logits[~mask], labels[~mask] = np.nan, -1
+    np.testing.assert_allclose(
+        fit_temperature(logits, labels, mask).temperature, fit_temperature(*kept).temperature, rtol=1e-5
+    )
+    alone = temperature_score_test(*kept)
+    np.testing.assert_allclose(temperature_score_test(logits, labels, mask), alone, rtol=1e-12)
 
 
 def test_jit_and_vmap_of_the_pair():
@@ -114,28 +131,6 @@ def test_jit_and_vmap_of_the_pair():
     assert together.converged.all()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "matrix",
-    [
-        [[1, -5], [-5, 1]],
-        [[0, 0], [0, 0]],
-        [[4, 0], [0, -7]],
-        [[1e-3, 30], [30, -1e4]],
-        [[1e20, 1], [1, 1e-20]],
-    ],
-)
-def test_eigenpairs_of_two_by_two_equal_lapack(matrix, dtype):
-    matrix, rounding = np.array(matrix, dtype), 3 * np.finfo(dtype).eps
-    with jax.enable_x64(True):
-        values, vectors = map(np.asarray, jax.jit(fits._eigenpairs)(matrix))
-    assert values.dtype == vectors.dtype == dtype
-    largest = np.abs(matrix).max()
-    np.testing.assert_allclose(np.sort(values), np.linalg.eigvalsh(matrix.astype(float)), atol=rounding * largest)
-    np.testing.assert_allclose(vectors.T @ vectors, np.eye(2), atol=rounding)
-    np.testing.assert_allclose(vectors * values @ vectors.T, matrix, atol=rounding * largest)
-
-
 def test_a_fit_calls_no_lapack():
     """Several at once would wait for each other in the thread pool of jaxlib 0.10.2's CPU."""
 
@@ -144,3 +139,56 @@ def test_a_fit_calls_no_lapack():
 
     assert "lapack" not in program(fit_focal_temperature, np.zeros((6, 3), np.float32), np.arange(6) % 3)
     assert "lapack" in program(jax.numpy.linalg.eigh, np.eye(2))
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.6])
+def test_the_score_test_is_that_of_a_loop_in_float64(temperature):
+    logits, labels = of_temperature(temperature)
+    weight = np.arange(300) % 3
+    score = information = 0.0
+    for z, y, w in zip(logits.tolist(), labels.tolist(), weight.tolist(), strict=True):
+        a = [x - math.log(sum(math.exp(x) for x in z)) for x in z]
+        mean = sum(math.exp(x) * x for x in a)
+        score += w * (a[y] - mean)
+        information += w * sum(math.exp(x) * (x - mean) ** 2 for x in a)
+    found, statistic = temperature_score_test(logits, labels, weight), score / math.sqrt(information)
+    assert found.statistic == pytest.approx(statistic, rel=1e-6)
+    assert found.p_value == pytest.approx(math.erfc(abs(statistic) / math.sqrt(2)), rel=1e-5)
+    assert found.n == weight.sum()
+
+
+def test_the_sign_of_the_score_test_says_which_way_and_its_size_is_the_level():
+    assert temperature_score_test(*of_temperature(1.6)).statistic < -3  # overconfident
+    assert temperature_score_test(*of_temperature(0.6)).statistic > 3
+    p = np.array([temperature_score_test(*of_temperature(1.0, seed)).p_value for seed in range(400)])
+    for level in (0.05, 0.2):
+        assert abs(np.mean(p < level) - level) < 3.5 * math.sqrt(level * (1 - level) / 400)
+
+
+def test_the_score_test_of_saturated_equal_and_shifted_logits():
+    labels = np.arange(200, dtype=np.int32) % 4
+    logits = np.eye(4, dtype=np.float32)[labels] * 60
+    right, wrong = temperature_score_test(logits, labels), temperature_score_test(logits, np.roll(labels, 1))
+    assert np.isfinite([right, wrong]).all()
+    assert right.p_value > 0.99
+    assert wrong.p_value == 0
+    assert temperature_score_test(logits * 100, labels)[:2] == (0, 1)
+    assert temperature_score_test(logits * 100, np.roll(labels, 1))[:2] == (-np.inf, 0)
+    for classes in (2, 3, 7):
+        assert temperature_score_test(np.full((200, classes), 0.3), labels % classes)[:2] == (0, 1)
+    logits, labels = of_temperature(1.3)
+    shift = np.random.default_rng(1).normal(size=(300, 1)) * 10
+    plain = temperature_score_test(logits.astype(float), labels)
+    assert temperature_score_test(logits + shift, labels).statistic == pytest.approx(plain.statistic, rel=1e-5)
+
+
+def test_few_examples_of_another_temperature_are_told_from_calibrated_ones():
+    """In the first the difference of NLLs is within noise, and alone it kept the outputs as given."""
+    for temperature, method in ((1.3, "temperature_scaling"), (1.0, "uncalibrated")):
+        examples = of_temperature(temperature)
+        found = compare(examples, None, ("temperature_scaling",), criteria=("nll",), num_resamples=200)
+        assert found.choice.fitted.method.name == method
+        if temperature == 1.3:
+            assert found.choice.test == temperature_score_test(*examples)
+            (row,) = [row for row in found.rows if row.name == "nll_difference"]
+            assert row.p_value / 2 > 0.2

@@ -1,30 +1,39 @@
-from functools import partial
+"""Methods, what is fitted by them, and calibrator.json, which is read back as it was or refused in one line."""
+
+import copy
+import functools
+import json
+import pickle
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from outputs import outputs
 
 from focalgeo import calibration
-from focalgeo.calibration import (
-    CRITERIA,
-    METHODS,
-    Fitted,
-    Method,
-    fit_methods,
-)
+from focalgeo.calibration import CRITERIA, METHODS, Fitted, Method, calibrator_json, fit, fit_methods, read_calibrator
 from focalgeo.types import InputError
 
 GAMMAS = (0.0, -0.5, 0.5, 2.0)
 TEMPERATURES = tuple(np.arange(0.25, 4, 0.25))
 GRID = {name: METHODS[name] for name in ("temperature_scaling", "focal_temperature_scaling")}
 SETTINGS = {"gammas": GAMMAS, "temperatures": TEMPERATURES, "trained_gamma": 3.0, "num_bins": 10}
+PARAMS = {"gamma": np.float32(0.51), "temperature": np.float32(1.37), "converged": np.True_}
+FOCAL = Fitted(METHODS["focal_temperature_scaling"], "nll", PARAMS, 4)
 
 
-def predictions(num_examples=400, num_classes=4, seed=0):
-    rng = np.random.default_rng(seed)
-    logits = (rng.normal(size=(num_examples, num_classes)) * 3).astype(np.float32)
-    return logits, np.argmax(logits / 1.6 + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
+predictions = functools.partial(outputs, 400, 4, sharpness=1.6)
+LOGITS = predictions()[0][:40]
+
+
+@functools.cache
+def fitted_by(name):
+    return fit(name, *predictions(), **{"trained_gamma": 1.5} if "trained_gamma" in METHODS[name].options else {})
+
+
+def names_of(fits):
+    return [(fitted.method.name, fitted.criterion) for fitted in fits]
 
 
 def fit_vector_scaling(logits, labels, *, criterion, mask=None):
@@ -42,44 +51,26 @@ def apply_vector_scaling(params, logits):
     return jax.nn.log_softmax(logits * params["weight"][None] + params["bias"][None])
 
 
-VECTOR_SCALING = Method(
-    "own_scaling", "Own scaling", fit_vector_scaling, apply_vector_scaling, criteria=("nll",), keeps_class=False
-)
-
-
 def test_a_new_method_is_a_function_pair_and_stands_beside_the_others():
     logits, labels = predictions()
-    fits = fit_methods({**METHODS, "own_scaling": VECTOR_SCALING}, logits, labels, settings=SETTINGS)
-    names = [(fitted.method.name, fitted.criterion) for fitted in fits]
-    assert names[-1] == ("own_scaling", "nll")
+    method = Method("new", "New scaling", fit_vector_scaling, apply_vector_scaling, keeps_class=False)
+    fits = fit_methods({**METHODS, "new": method}, logits, labels, settings=SETTINGS)
     nll = {
         name: calibration.nll(fitted.predict_log_proba(logits), labels)
-        for name, fitted in zip(names, fits, strict=True)
+        for name, fitted in zip(names_of(fits), fits, strict=True)
     }
-    assert nll["own_scaling", "nll"] < nll["temperature_scaling", "nll"] < nll["uncalibrated", None]
-    compiled = jax.jit(VECTOR_SCALING.fit, static_argnames="criterion")(logits, labels, criterion="nll")
-    np.testing.assert_allclose(compiled["weight"], fits[-1].params["weight"], rtol=1e-4)
-    np.testing.assert_allclose(
-        jax.vmap(VECTOR_SCALING.apply, (None, 0))(compiled, logits[None])[0],
-        fits[-1].predict_log_proba(logits),
-        atol=1e-3,
-    )
+    assert list(nll)[-1] == ("new", "nll")
+    assert nll["new", "nll"] < nll["temperature_scaling", "nll"] < nll["uncalibrated", None]
 
 
 def test_every_method_is_fitted_by_each_of_its_criteria_in_the_order_of_the_table():
-    settings = {**SETTINGS, "criteria": CRITERIA}
-    fits = fit_methods(METHODS, *predictions(), settings=settings)
-    found = [(fitted.method.name, fitted.criterion) for fitted in fits]
-    assert found == [(name, each) for name, method in METHODS.items() for each in method.criteria or (None,)]
-    assert {("focal_temperature_scaling", each) for each in CRITERIA} <= set(found)
-    usual = [
-        (fitted.method.name, fitted.criterion) for fitted in fit_methods(METHODS, *predictions(), settings=SETTINGS)
-    ]
-    assert usual == [each for each in found if each[1] in ("nll", "ece", None)]
-    by_ece = fit_methods(METHODS, *predictions(), settings={**SETTINGS, "criteria": ("ece",)})
-    assert {each.criterion for each in by_ece if each.method.criteria == ("nll",)} <= {"nll"}
-    assert ("loss_implied_map", None) in found
     assert all(name == method.name for name, method in METHODS.items())
+    every = [(name, criterion) for name, method in METHODS.items() for criterion in method.criteria or (None,)]
+    assert names_of(fit_methods(METHODS, *predictions(), settings={**SETTINGS, "criteria": CRITERIA})) == every
+    usual = [pair for pair in every if pair[1] in ("nll", "ece", None)]
+    assert names_of(fit_methods(METHODS, *predictions(), settings=SETTINGS)) == usual
+    by_ece = fit_methods(METHODS, *predictions(), settings={**SETTINGS, "criteria": ("ece",)})
+    assert {fitted.criterion for fitted in by_ece if fitted.method.criteria == ("nll",)} == {"nll"}
 
 
 @pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])
@@ -97,25 +88,25 @@ def test_temperature_scaling_by_an_ece_is_the_row_of_gamma_0_of_the_same_search(
 @pytest.mark.parametrize("name", ["loss_implied_temperature_scaling", "loss_implied_map"])
 def test_a_method_that_needs_the_gamma_of_the_training_asks_for_it(name):
     with pytest.raises(InputError, match=f"{name} needs the gamma .*: give trained_gamma"):
-        calibration.fit(name, *predictions())
+        fit(name, *predictions())
 
 
 def test_a_fit_that_did_not_converge_warns_once_where_values_are_concrete():
     logits, _ = predictions()
     with pytest.warns(calibration.ConvergenceWarning) as told:
-        found = calibration.fit("vector_scaling", logits, logits.argmax(1))
-    assert [str(each.message) for each in told] == [
+        found = fit("vector_scaling", logits, logits.argmax(1))
+    assert [str(warning.message) for warning in told] == [
         "vector scaling: its fit ended at the end of the range searched (temperature 0.01): look at the labels, give"
         " more examples or take another method"
     ]
     right = jnp.asarray(logits.argmax(1))
-    traced = jax.jit(lambda logits: calibration.fit("temperature_scaling", logits, right).params)(logits)
+    traced = jax.jit(lambda logits: fit("temperature_scaling", logits, right).params)(logits)
     np.testing.assert_allclose(traced["temperature"], found.params["temperature"])
     fit_methods(GRID, logits, np.asarray(right), settings=SETTINGS)  # of the command, which has a line of its own
 
 
 def test_methods_that_promise_it_keep_the_class_and_the_others_say_so():
-    logits, labels = predictions(300)
+    logits, labels = predictions()
     labels = np.where(labels == 1, 2, labels)  # class 1 is predicted and never right
     changed = set()
     for fitted in fit_methods(METHODS, logits, labels, settings=SETTINGS):
@@ -127,40 +118,133 @@ def test_methods_that_promise_it_keep_the_class_and_the_others_say_so():
 
 
 def test_methods_of_the_same_gamma_and_temperature_agree_to_the_bit():
-    logits, _ = predictions(1000, 10)
-    plain, focal = METHODS["temperature_scaling"], METHODS["focal_temperature_scaling"]
+    logits, _ = outputs(1000, 10)
+    apply = {name: METHODS[name].apply for name in METHODS}
     for temperature in np.float32([0.3, 1.0, 1.37]):
-        first = Fitted(plain, "nll", {"temperature": temperature, "converged": np.True_})
-        second = Fitted(focal, "nll", {"gamma": np.float32(0), "temperature": temperature, "converged": np.True_})
-        np.testing.assert_array_equal(first.predict_log_proba(logits), second.predict_log_proba(logits))
-    uncalibrated = METHODS["uncalibrated"].apply({}, logits)
-    one = {"temperature": np.float32(1)}
-    np.testing.assert_array_equal(uncalibrated, plain.apply(one, logits))
-    np.testing.assert_allclose(uncalibrated, jax.nn.log_softmax(logits), atol=2e-5)
-    implied = METHODS["loss_implied_map"]
-    np.testing.assert_array_equal(
-        implied.apply({"gamma": np.float32(2)}, logits),
-        focal.apply({"gamma": np.float32(2), "temperature": np.float32(1)}, logits),
-    )
+        plain = apply["temperature_scaling"]({"temperature": temperature}, logits)
+        focal = {"gamma": np.float32(0), "temperature": temperature}
+        np.testing.assert_array_equal(plain, apply["focal_temperature_scaling"](focal, logits))
+        if temperature == 1:
+            np.testing.assert_array_equal(plain, apply["uncalibrated"]({}, logits))
+            np.testing.assert_allclose(plain, jax.nn.log_softmax(logits), atol=2e-5)
+    numbers = {"gamma": np.float32(2), "temperature": np.float32(1)}
+    implied, focal = (apply[name](numbers, logits) for name in ("loss_implied_map", "focal_temperature_scaling"))
+    np.testing.assert_array_equal(implied, focal)
 
 
 @pytest.mark.filterwarnings("ignore::focalgeo.calibration.ConvergenceWarning")
-def test_a_temperature_at_the_end_of_its_grid_has_not_converged():
-    logits, labels = predictions()
-    fit = partial(calibration.fit, "temperature_scaling", logits, labels, criterion="ece")
-    found = fit(temperatures=(0.5, 1.0))
-    assert found.params["temperature"] == 1
-    assert not found.converged
-    assert fit(temperatures=(0.5,)).converged
+def test_a_number_at_the_end_of_its_grid_has_not_converged():
+    by_ece = functools.partial(fit, "temperature_scaling", *predictions(), criterion="ece")
+    found = by_ece(temperatures=(0.5, 1.0))
+    assert (found.params["temperature"], found.converged) == (1, False)
+    assert by_ece(temperatures=(0.5,)).converged
     with pytest.raises(InputError, match=r"gamma 0.0 is not on the grid"):
-        fit(gammas=(1.0,), temperatures=(0.5,))
-
-
-@pytest.mark.filterwarnings("ignore::focalgeo.calibration.ConvergenceWarning")
-def test_a_gamma_at_the_end_of_its_grid_has_not_converged():
-    logits, labels = predictions()
-    fit = partial(calibration.fit, "focal_temperature_scaling", logits, labels, temperatures=TEMPERATURES)
+        by_ece(gammas=(1.0,), temperatures=(0.5,))
+    focal = functools.partial(fit, "focal_temperature_scaling", *predictions(), temperatures=TEMPERATURES)
     for criterion in ("ece", "line_search"):
         for gammas in ((0.0, 0.01), (-0.01, 0.0), (0.0, -0.5, 0.5, 2.0)):
-            found = fit(criterion=criterion, gammas=gammas)
+            found = focal(criterion=criterion, gammas=gammas)
             assert found.converged == (min(gammas) < found.params["gamma"] < max(gammas))
+
+
+def test_predictions_are_those_of_the_map():
+    expected = calibration.focal_temperature_scaling(LOGITS, 0.51, 1.37)
+    np.testing.assert_allclose(FOCAL.predict_log_proba(LOGITS), expected, atol=1e-6)
+    np.testing.assert_allclose(FOCAL.predict_proba(LOGITS), np.exp(expected), atol=1e-6)
+    np.testing.assert_allclose(jax.jit(FOCAL.predict_log_proba)(LOGITS), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("logits", "says"),
+    [
+        ([[0.0, np.nan, 1.0, 2.0]], "logits of 1 examples are not finite, the first in row 0"),
+        (np.ones((1, 3)), r"logits: has shape \(1, 3\) but expected \(None, 4\)"),
+    ],
+)
+def test_logits_that_are_none_are_refused(logits, says):
+    with pytest.raises(InputError, match=says) as raised:
+        FOCAL.predict_log_proba(logits)
+    assert "\n" not in str(raised.value)
+
+
+def test_parameters_are_plain_numbers_and_lists_with_the_fewest_digits():
+    assert FOCAL.parameters == {"gamma": 0.51, "temperature": 1.37}
+    matrix = FOCAL._replace(params={"weights": np.float32([[1, 0.1], [2, 0.3]]), "converged": np.False_})
+    assert matrix.parameters == {"weights": [[1, 0.1], [2, 0.3]]}
+    assert not matrix.converged
+
+
+def test_what_cannot_be_written_is_one_line():
+    with pytest.raises(InputError, match="the number of classes is not known: give num_classes"):
+        calibrator_json(FOCAL._replace(num_classes=None))
+    with pytest.raises(InputError, match="temperature is nan"):
+        FOCAL._replace(params={"temperature": np.float32(np.nan)}).to_json()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_fitted_is_saved_copied_and_pickled_and_predicts_the_same(tmp_path, name):
+    """Pickled as joblib does, and as processes hand it on."""
+    fitted, path = fitted_by(name), tmp_path / "calibrator.json"
+    path.write_text(json.dumps(calibrator_json(fitted, inputs={"val": {"checksum": "sha256:1"}}, fits=[fitted])))
+    found = read_calibrator(path)
+    for again in (found, copy.deepcopy(fitted), pickle.loads(pickle.dumps(fitted))):
+        np.testing.assert_array_equal(again.predict_log_proba(LOGITS), fitted.predict_log_proba(LOGITS))
+        assert again.to_json() == fitted.to_json()
+    written = json.loads(path.read_text())
+    assert written["inputs"] == {"val": {"checksum": "sha256:1"}}
+    ((listed,), converged) = written["fits"], {"converged": fitted.converged} if "converged" in fitted.params else {}
+    assert listed == {"method": name, "criterion": fitted.criterion, "parameters": {**found.parameters, **converged}}
+
+
+def refused(path, calibrator, changes):
+    path.write_text(json.dumps({**calibrator, **changes}))
+    with pytest.raises(InputError, match=r"calibrator\.json") as raised:
+        read_calibrator(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_calibrator_is_written_so_and_a_corrupt_one_is_refused(tmp_path):
+    path, calibrator = tmp_path / "calibrator.json", json.loads(FOCAL.to_json())
+    assert calibrator == {
+        "format": "focalgeo-calibrator",
+        "version": 2,
+        "method": "focal_temperature_scaling",
+        "criterion": "nll",
+        "num_classes": 4,
+        "parameters": {"gamma": 0.51, "temperature": 1.37},
+        "inputs": {},
+        "fits": [],
+    }
+    for changes in (
+        {"version": 1},
+        {"format": "other"},
+        {"method": "temperature"},
+        {"criterion": "mse"},
+        {"num_classes": 1},
+        {"parameters": {"gamma": 1.0}},
+        {"parameters": {"gamma": "one", "temperature": 1}},
+        {"parameters": {"gamma": 1.0, "temperature": 0}},
+        {"parameters": {"gamma": 1.0, "temperature": [1.0, 2.0]}},
+        {"parameters": {"gamma": float("nan"), "temperature": 1}},
+    ):
+        refused(path, calibrator, changes)
+    path.write_text("[" * 10**5)
+    for place in (path, tmp_path / "nowhere.json", tmp_path):
+        with pytest.raises(InputError):
+            read_calibrator(place)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "change"),
+    [
+        ("vector_scaling", "scales", lambda x: x[:2]),
+        ("structured_matrix_scaling", "weights", lambda x: [x[0][:2], *x[1:]]),
+        ("ensemble_temperature_scaling", "shares", lambda x: [1.5, -0.5, 0]),
+        ("histogram_binning", "edges", lambda x: x[:-1]),
+        ("isotonic", "probabilities", lambda x: [*x[1:-1], "a"]),
+    ],
+)
+def test_arrays_of_another_shape_or_out_of_range_are_one_line(tmp_path, name, parameter, change):
+    calibrator = json.loads(fitted_by(name).to_json())
+    parameters = {**calibrator["parameters"], parameter: change(calibrator["parameters"][parameter])}
+    refused(tmp_path / "calibrator.json", calibrator, {"parameters": parameters})

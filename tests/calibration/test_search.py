@@ -2,18 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from outputs import outputs
 
 from focalgeo import calibration, checks
-from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, fast_search, grid_search, search
+from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, fast_search, grid_search, line_search, search
 from focalgeo.calibration.search import GridSearch, plain_surfaces
 from focalgeo.types import InputError
-
-
-def predictions(num_examples=300, num_classes=5, seed=0, stretch=1.7):
-    generator = np.random.default_rng(seed)
-    logits = generator.normal(size=(num_examples, num_classes)).astype(np.float32) * 2
-    noise = generator.gumbel(size=logits.shape)
-    return logits * np.float32(stretch), (logits + noise).argmax(axis=1).astype(np.int32)
 
 
 def surfaces(logits, labels, gammas, temperatures):
@@ -26,7 +20,7 @@ def surfaces(logits, labels, gammas, temperatures):
 
 @pytest.mark.parametrize("at_once", [None, 1])
 def test_plain_surfaces_are_the_metrics_of_the_map_at_each_point(monkeypatch, at_once):
-    logits, labels = predictions(100)
+    logits, labels = outputs(100, 5)
     if at_once:
         monkeypatch.setattr(search, "TABLE_NUMBERS", at_once)
         jax.clear_caches()
@@ -42,7 +36,7 @@ def test_plain_surfaces_are_the_metrics_of_the_map_at_each_point(monkeypatch, at
 
 @pytest.mark.parametrize(("num_classes", "criterion"), [(2, "ece"), (5, "adaptive_ece"), (60, "ece")])
 def test_surface_is_the_metric_at_each_point(criterion, num_classes):
-    logits, labels = predictions(num_classes=num_classes)
+    logits, labels = outputs(300, num_classes)
     gammas, temperatures = (0.0, -0.9, 0.37, 5.0, 20.0), (0.01, 0.4, 1.0, 3.3)
     got = grid_search(logits, labels, gammas, temperatures, criterion=criterion)
     expected = surfaces(logits, labels, gammas, temperatures)
@@ -54,7 +48,7 @@ def test_surface_is_the_metric_at_each_point(criterion, num_classes):
 
 @pytest.mark.parametrize(("num_examples", "num_classes"), [(100, 1000), (400, 18), (2000, 2)])
 def test_surface_with_sums_over_the_tail_of_saturated_logits(num_examples, num_classes):
-    logits, labels = predictions(num_examples, num_classes, seed=3)
+    logits, labels = outputs(num_examples, num_classes, seed=3)
     logits = logits * np.float32(np.linspace(0.1, 30, num_examples)[:, None])
     gammas, temperatures = (0.0, -0.5, 5.0), (0.01, 0.7, 5.0)
     expected = surfaces(logits, labels, gammas, temperatures)
@@ -67,7 +61,7 @@ def test_surface_with_sums_over_the_tail_of_saturated_logits(num_examples, num_c
 def test_the_most_probable_class_of_the_tail_is_within_the_reach_of_the_polynomial():
     """All of the top class, those that are computed one by one, and the first of the tail share the probability."""
     gammas = (0.0, -0.5, 5.0)
-    alike = fast_search.fit_tail(np.float64(gammas), 18).num_exact + 2
+    alike = fast_search.fit_tail(np.float64(gammas), 18)[0] + 2
     assert alike < 18
     logits = np.where(np.arange(18) < alike, 0, np.float32(-60))[None].repeat(2, axis=0)
     got = grid_search(logits, np.int32([0, alike - 1]), gammas, (0.5, 1.0))
@@ -84,7 +78,7 @@ def test_a_confidence_at_an_edge_belongs_to_the_bin_below():
 
 @pytest.mark.parametrize("criterion", ["ece", "adaptive_ece"])
 def test_weights_count_examples_as_often_as_they_say(criterion):
-    logits, labels = predictions(100)
+    logits, labels = outputs(100, 5)
     times = np.arange(100) % 4
     got = grid_search(logits, labels, (0.0, 1.0), (0.5, 1.0), criterion=criterion, mask=times)
     repeated = np.repeat(logits, times, axis=0), np.repeat(labels, times)
@@ -94,7 +88,7 @@ def test_weights_count_examples_as_often_as_they_say(criterion):
 
 
 def test_blocks_of_temperatures_that_do_not_come_out_even_change_nothing(monkeypatch):
-    logits, labels = predictions()
+    logits, labels = outputs(300, 5)
     temperatures = (0.2, 0.5, 1.0, 2.0, 3.0)
     whole = grid_search(logits, labels, (0.0, 1.0), temperatures, criterion="adaptive_ece")
     monkeypatch.setattr(fast_search, "_KEPT", 1500)  # two temperatures of two gammas at a time
@@ -104,7 +98,7 @@ def test_blocks_of_temperatures_that_do_not_come_out_even_change_nothing(monkeyp
 
 
 def test_saturated_logits_and_examples_in_several_padded_chunks(monkeypatch):
-    logits, labels = predictions()
+    logits, labels = outputs(300, 5)
     logits = logits * np.float32(np.linspace(1, 60, 300)[:, None])
     monkeypatch.setattr(fast_search, "_CHUNK", 200)
     monkeypatch.setattr(fast_search, "_FEWEST", 38)
@@ -118,7 +112,7 @@ def test_saturated_logits_and_examples_in_several_padded_chunks(monkeypatch):
 
 @pytest.mark.parametrize("criterion", ["ece", "adaptive_ece", "nll"])
 def test_search_inside_jit_and_vmap_is_the_plain_one(criterion):
-    members = [predictions(80, seed=seed) for seed in range(3)]
+    members = [outputs(80, 5, seed=seed) for seed in range(3)]
     logits, labels = (jnp.stack(arrays) for arrays in zip(*members, strict=True))
     keep = jnp.arange(80) % 5 > 0
     options = {"gammas": (0.0, -0.5, 1.0), "temperatures": (0.5, 1.0, 1.7, 3.0), "criterion": criterion}
@@ -135,7 +129,7 @@ def test_search_inside_jit_and_vmap_is_the_plain_one(criterion):
 
 
 def test_finds_the_temperature_that_was_put_in_and_never_loses_to_it():
-    logits, labels = predictions(num_examples=3000, stretch=2.5)
+    logits, labels = outputs(3000, 5, sharpness=2.5)
     temperatures = TEMPERATURES[::5]
     found = grid_search(logits, labels, GAMMAS, temperatures)
     for criterion in ("ece", "nll"):
@@ -166,13 +160,36 @@ def test_of_two_tied_points_the_temperature_nearer_one_goes_before_the_smaller_g
 
 
 def test_mask_drops_examples_whatever_they_hold():
-    logits, labels = predictions()
+    logits, labels = outputs(300, 5)
     keep = np.arange(300) % 4 > 0
     padded, wrong = np.where(keep[:, None], logits, np.nan), np.where(keep, labels, 99)
     got = grid_search(padded, wrong, (0.0, 1.0), (0.5, 1.0), mask=keep)
     expected = grid_search(logits[keep], labels[keep], (0.0, 1.0), (0.5, 1.0))
     for left, right in zip(got, expected, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-5)
+
+
+@pytest.mark.parametrize("criterion", ["ece", "nll"])
+def test_line_runs_through_the_two_fits_and_its_points_are_the_grids(criterion):
+    logits, labels = outputs(500, 5)
+    gammas, temperatures = (0.0, -0.5, 1.0, 5.0), np.arange(0.25, 4, 0.25)
+    found = line_search(logits, labels, gammas, temperatures, criterion=criterion)
+    ends = [grid_search(logits, labels, [g], temperatures, criterion=criterion).temperature for g in (-0.5, 5.0)]
+    np.testing.assert_allclose(found.temperatures, ends[0] + (np.array(gammas) + 0.5) / 5.5 * (ends[1] - ends[0]), 1e-6)
+    for i, gamma in enumerate(gammas):
+        point = grid_search(logits, labels, [gamma], [found.temperatures[i]], criterion=criterion)
+        np.testing.assert_allclose(found.ece[i], point.ece[0, 0], atol=1e-6)
+        np.testing.assert_allclose(found.nll[i], point.nll[0, 0], atol=1e-6)
+    values = found.nll if criterion == "nll" else found.ece
+    assert found.value == values.min()
+    best = gammas.index(float(found.gamma))
+    assert (found.value, found.temperature) == (values[best], found.temperatures[best])
+
+
+def test_ties_of_a_line_go_to_the_temperature_nearest_one():
+    logits, labels = np.zeros((4, 2), np.float32), np.array([0, 0, 1, 1])
+    found = line_search(logits, labels, (1.0, 0.0), (3.0, 1.0))
+    assert (found.gamma, found.temperature) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -188,4 +205,4 @@ def test_mask_drops_examples_whatever_they_hold():
 )
 def test_bad_grids_give_one_line(options, message):
     with pytest.raises(InputError, match=message):
-        grid_search(*predictions(6), **options)
+        grid_search(*outputs(6, 5), **options)

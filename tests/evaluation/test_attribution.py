@@ -1,14 +1,15 @@
 """Attribution: parts against dense float64 matrices, rows against their laws, the papers' numbers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from reference.curvature import focal_logit_hessian
 
 from focalgeo import curvature, data, evaluation, losses
-from focalgeo.evaluation.attribution import compare, make_form, with_constant_weight
+from focalgeo.evaluation.attribution import compare, constant_weight
 from focalgeo.rows import AttributionPart, select
 from focalgeo.types import Split
 
@@ -54,50 +55,6 @@ def measured():
     """Rows of focal loss with gamma 2 from 12 vectors, of which 4 span the basis."""
     problem, x, y = make_problem({"focal_loss": focal(2.0)})
     return problem, x, y, *rows_of(problem, 12)
-
-
-def matrices(form, size, unravel):
-    """The symmetric matrix behind each part of each loss, by polarisation."""
-
-    def values(vector):
-        return np.array([value for named in form(unravel(vector)).values() for value in named.values()])
-
-    units = np.eye(size)
-    alone = np.stack([values(unit) for unit in units])
-    found = np.zeros((size, size, alone.shape[1]))
-    for i in range(size):
-        for j in range(i + 1):
-            found[i, j] = found[j, i] = (values(units[i] + units[j]) - alone[i] - alone[j]) / 2
-    labels = [(loss, part) for loss, named in form(unravel(units[0])).items() for part in named]
-    return {label: found[..., index] for index, label in enumerate(labels)}
-
-
-def test_parts_are_dense_matrices_in_float64():
-    with jax.enable_x64(True):
-        problem, x, y = make_problem({str(gamma): focal(gamma) for gamma in GAMMAS}, np.float64)
-        flat, unravel = ravel_pytree(jax.tree.map(jnp.asarray, problem.params))
-        found = matrices(make_form(problem, split=tuple(map(str, GAMMAS))), flat.size, unravel)
-        logits = np.asarray(apply({"params": problem.params}, x))
-        jacobian = np.asarray(jax.jacobian(lambda at: apply({"params": unravel(at)}, jnp.asarray(x)))(flat))
-
-        def gauss_newton(inner):
-            return np.einsum("nci,ncd,ndj->ij", jacobian, np.stack(inner), jacobian) / EXAMPLES
-
-        for gamma in GAMMAS:
-            of_logits = [focal_logit_hessian(z, label, gamma) for z, label in zip(logits, y, strict=True)]
-            p = np.exp(logits[range(EXAMPLES), y]) / np.exp(logits).sum(1)
-            weight = (1 - p) ** gamma - gamma * p * (1 - p) ** (gamma - 1) * np.log(p)
-            plain = [focal_logit_hessian(z, label, 0) for z, label in zip(logits, y, strict=True)]
-            held = gauss_newton([w * inner for w, inner in zip(weight, plain, strict=True)])
-            loss = lambda at, g=gamma: losses.focal_loss(apply({"params": at}, jnp.asarray(x)), y, g).mean()  # noqa: E731
-            parts = {part: matrix for (name, part), matrix in found.items() if name == str(gamma)}
-            np.testing.assert_allclose(parts["softmax_weighted"], held, atol=1e-9)
-            np.testing.assert_allclose(parts["rank_one"], gauss_newton(of_logits) - held, atol=1e-9)
-            np.testing.assert_allclose(parts["gauss_newton"], gauss_newton(of_logits), atol=1e-9)
-            np.testing.assert_allclose(parts["whole"], curvature.dense_hessian(loss, problem.params), atol=1e-9)
-            np.testing.assert_allclose(parts["whole"] - parts["residual"], parts["gauss_newton"], atol=1e-9)
-            assert np.linalg.eigvalsh(parts["softmax_weighted"])[0] > -1e-9
-            assert np.linalg.eigvalsh(parts["rank_one"])[0] < -1e-3
 
 
 def test_rows_of_parts_sum_to_the_whole_and_to_lambda_max(measured):
@@ -184,7 +141,7 @@ def test_only_a_loss_of_the_true_probability_alone_is_split_by_weight(loss, spli
     assert bool(found.parallel.all()) == splits
     constant, own = (
         jax.grad(lambda z, each=each: jnp.sum(each(z, labels)))(jnp.asarray(logits))
-        for each in (with_constant_weight(loss, losses.cross_entropy), loss)
+        for each in (functools.partial(constant_weight, loss, losses.cross_entropy), loss)
     )
     assert np.allclose(constant, own, rtol=1e-3, atol=1e-6) == splits
 
@@ -225,16 +182,6 @@ def test_a_confident_example_is_neither_negative_nor_raised(gamma):
     found = compare(focal(gamma), losses.cross_entropy, logits, jnp.zeros(20, jnp.int32))
     assert not found.negative.any()
     assert not found.raised.any()
-
-
-def test_the_frozen_factor_of_eq_28_is_not_the_curvature_of_focal_loss(papers):
-    # Eq. 28 scales cross-entropy's curvature by (1-p)^gamma, below 1: at p = 1/3 focal loss's curvature is above it.
-    records = {r["gamma"]: r for r in papers["softmax_logit_hessian"] if r["logits"] == [0, 0, 0]}
-    for gamma in (1.0, 2.0, 5.0):
-        z, label = jnp.zeros((1, 3)), jnp.array([records[gamma]["y"]])
-        total = jnp.trace(jax.hessian(lambda at, y=label, g=gamma: focal(g)(at, y)[0])(z)[0, :, 0])
-        assert float(total) == pytest.approx(records[gamma]["trace"], rel=1e-4)
-        assert total > records[0.0]["trace"] > (2 / 3) ** gamma * records[0.0]["trace"]
 
 
 def test_shares_and_quantiles_are_of_the_unmasked_examples(measured):

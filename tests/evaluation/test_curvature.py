@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from focalgeo import curvature, data, evaluation, losses, parallel
@@ -68,32 +67,6 @@ def test_predictions_are_all_examples_once_and_in_order(net):
     assert (predicted.logits.dtype, predicted.mask.all(), len(predicted.mask)) == (np.float32, True, EXAMPLES)
     with pytest.raises(InputError, match="batches hold no example"):
         evaluation.predict(forward, {}, [])
-
-
-def test_shares_of_the_batches_add_up_to_the_mean_loss_of_what_is_not_padding(net, batches):
-    params, state, (x, y) = net
-    batch_loss = evaluation.make_batch_loss(apply, loss, EXAMPLES)
-    expected = np.asarray(loss(apply({"params": params, **state}, x), y))
-    shares = [float(batch_loss(params, state, batch)) for batch in batches]
-    np.testing.assert_allclose(shares, [expected[:8].sum() / EXAMPLES, expected[8:].sum() / EXAMPLES], rtol=1e-5)
-
-
-def test_products_over_uneven_batches_are_the_dense_hessian_of_the_mean_loss(net, batches, hessian):
-    params, state, _ = net
-    batch_loss = evaluation.make_batch_loss(apply, loss, EXAMPLES)
-
-    class Anew:
-        """Batches that are made again at every product, and kept nowhere."""
-
-        def __iter__(self):
-            return iter(batches)
-
-    matvec = evaluation.data_matvec(batch_loss, params, state, Anew())
-    flat, unravel = ravel_pytree(params)
-    columns = [ravel_pytree(matvec(unravel(unit)))[0] for unit in jnp.eye(flat.size)]
-    np.testing.assert_allclose(columns, hessian, rtol=1e-4, atol=1e-5 * np.abs(hessian).max())
-    fourth = jax.jit(matvec)(unravel(jnp.eye(flat.size)[3]))
-    np.testing.assert_allclose(ravel_pytree(fourth)[0], columns[3], rtol=1e-5, atol=1e-6)
 
 
 def test_a_product_is_computed_by_all_devices_and_equals_that_of_one(net, batches):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from focalgeo import calibration, data, evaluation, losses, models, theory
-from focalgeo.evaluation.diagnostics import BY_OUTCOME, NORM_EDGES
+from focalgeo.evaluation.diagnostics import BY_OUTCOME, NORM_EDGES, find_last_layer
 from focalgeo.rows import HistogramBin, ReliabilityBin, select
 from focalgeo.types import Batch, InputError, Split, TrainState
 
@@ -92,7 +92,6 @@ def test_norms_are_those_of_dense_gradients_of_each_example(name, options):
     model = models.build(name, CLASSES, **options)
     variables = model.init(jax.random.key(0), split.x[:2])
     params, rest = variables["params"], {key: each for key, each in variables.items() if key != "params"}
-    evaluation.check_last_layer(model.apply, variables, split.x[:2])
 
     def loss_of(params, x, y, gamma):
         return FOCAL(model.apply({"params": params, **rest}, x[None])[0], y, {"gamma": gamma})
@@ -137,19 +136,6 @@ def test_norms_of_a_trees_nodes_are_those_of_dense_gradients_of_each_node():
     dense = per_node(params["Dense_0"]["kernel"], *np.nonzero(split.y >= 0))
     np.testing.assert_allclose(found.gradient_norm[1], np.linalg.norm(dense, axis=(1, 2)), rtol=1e-4)
     assert found.nll.shape == (2, 6)
-
-
-def test_the_nodes_of_trees_that_count_are_examples(found, examples):
-    x, labels, kernel = examples
-    mask = np.arange(8 * 3).reshape(8, 3) % 2 == 0
-    mask.flat[2 * EXAMPLES :] = False
-    trees, y = np.full((8, 3, WIDTH), 7.0, np.float32), np.full((8, 3), -1, np.int32)
-    mask &= np.cumsum(mask).reshape(mask.shape) <= EXAMPLES
-    counted = int(mask.sum())
-    trees[mask], y[mask] = x[:counted], labels[:counted]
-    own, _ = evaluation.diagnose(linear, FOCAL, states_of({"kernel": kernel}), batches=[Batch(trees, y, mask)])
-    assert counted == 12
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[:, :counted], rtol=1e-6), own, found[0])
 
 
 def test_both_outcomes_average_to_the_whole_by_their_examples(found, examples):
@@ -221,4 +207,4 @@ def test_reliability_is_that_of_the_predictions_with_the_share_of_each_bin(found
 )
 def test_a_network_without_one_last_layer_is_refused_in_one_line(sown):
     with pytest.raises(InputError, match=r"sows [02] features and [02] kernel of a last layer, one of each is needed"):
-        evaluation.check_last_layer(lambda variables, x, mutable: (x, {"intermediates": sown}), {}, np.ones((2, 3)))
+        find_last_layer({"intermediates": sown})

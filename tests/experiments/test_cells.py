@@ -67,7 +67,7 @@ def test_a_tiny_cell_has_what_the_questions_need(tmp_path, real_archive, monkeyp
     fields = cells.Cell.fields
     monkeypatch.setattr(cells.Cell, "fields", lambda cell, data: fields(cell, data) | quick)
     run = cells.train(cells.Cell("sst", "ce", 0), tmp_path, f"sst:{real_archive('sst-trees.tar.xz')}")
-    (brief,) = calibration_of_losses.brief(pd.DataFrame([run]))
+    brief = calibration_of_losses.brief(pd.DataFrame([run])).iloc[0]
     stored = next(run for run in cells.stored("sst") if run["loss"] == "ce")
     assert run.keys() == stored.keys()
     assert run["metrics"]["test"].keys() == stored["metrics"]["test"].keys()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ml_collections import ConfigDict, config_dict
 
 from focalgeo import job, run
-from focalgeo.config import FIELDS, default_config, load_config
+from focalgeo.config import FIELDS, default_config
 from focalgeo.types import InputError, shown
 
 pytestmark = pytest.mark.long
@@ -104,30 +104,3 @@ def test_any_arguments_are_one_line_or_a_config(given_arguments):
     for flag, value, joint in given_arguments:
         arguments += {"=": [f"{flag}={value}"], " ": [flag, value], "": [flag]}[joint]
     one_line_or_a_config(lambda: run.parse(arguments).config)
-
-
-LINES = st.sampled_from(
-    [
-        "import sys, warnings",
-        "def get_config(words=''):",
-        "    return default_config()",
-        "    return {}",
-        "    raise BaseException",
-        "raise SystemExit",
-        "sys.path.clear()",
-        "sys.path = None",
-        "warnings.warn('old')",
-        "from focalgeo.config import default_config",
-        "\x00",
-        "x = '\\d'",
-        "(" * 300,
-    ]
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(LINES | st.text(max_size=10), max_size=7) | st.binary(max_size=20))
-def test_any_file_is_one_line_or_a_config(tmp_path_factory, lines):
-    file = tmp_path_factory.getbasetemp() / "own.py"
-    file.write_bytes(lines if isinstance(lines, bytes) else "\n".join(lines).encode(errors="surrogatepass"))
-    one_line_or_a_config(lambda: load_config(file))

@@ -10,7 +10,7 @@ from focalgeo import job, records
 from focalgeo.config import load_config as config_file
 from focalgeo.rows import Metric, Scalar, select
 from focalgeo.training import loop
-from focalgeo.types import Predictions, TrainState
+from focalgeo.types import BestEpoch, Predictions, TrainState
 
 CONFIG = Path(__file__).parents[2] / "configs" / "digits.py"
 
@@ -19,8 +19,7 @@ def make_state(value, members=2):
     params = {"w": jnp.full((members, 3), value, jnp.float32)}
     scalar = jnp.zeros(members, jnp.int32)
     state = TrainState(scalar, params, {"mean": jnp.full((members,), value, jnp.float32)}, {}, None, {}, None)
-    best = loop.best_before_training(state.params, state.model_state)
-    return state._replace(best=best._replace(accuracy=jnp.full(members, best.accuracy), epoch=jnp.zeros(members)))
+    return state._replace(best=BestEpoch(-jnp.ones(members), jnp.zeros(members), state.params, state.model_state))
 
 
 def predictions(*right):

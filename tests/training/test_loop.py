@@ -1,6 +1,7 @@
 """The loop and its checkpoints: stop anywhere, go on, end with the same bits; damage is said in one line."""
 
 import functools
+import itertools
 import os
 import signal
 from types import SimpleNamespace
@@ -61,7 +62,7 @@ def train(
     *,
     start=None,
     tags=({},),
-    adapt=lambda groups, epoch: groups,
+    adapt=lambda states, epoch: states,
     rows=None,
     save=lambda saved: None,
     interrupted=lambda: None,
@@ -96,7 +97,7 @@ def stopped_and_resumed(workshop, folder, stop_after, **options):
             workshop,
             rows=rows,
             save=functools.partial(checkpoint.save, folder, keep=2),
-            interrupted=lambda: signal.SIGTERM if next(calls) == stop_after else None,
+            interrupted=lambda: signal.SIGTERM if next(calls) >= stop_after else None,
             **options,
         )
     restored = checkpoint.restore_latest(folder, workshop.start.state)
@@ -121,12 +122,11 @@ def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path,
 def test_what_adapts_between_epochs_survives_stops_anywhere(workshop, tmp_path):
     epochs = []
 
-    def halved(groups, epoch):
-        (state,) = groups
+    def halved(state, epoch):
         epochs.append(epoch)
         bias = jnp.sum(jnp.abs(state.params["Dense_0"]["bias"]))  # an update that depends on what was learnt so far
         gamma = parallel.replicated(jnp.full(1, 3 / (1 + epoch), jnp.float32) + jnp.reshape(bias, 1))
-        return [state._replace(loss_values={"gamma": gamma})]
+        return state._replace(loss_values={"gamma": gamma})
 
     expected = train(workshop, adapt=halved)
     assert epochs == [0, 1, 2]
@@ -159,9 +159,9 @@ def test_the_step_is_compiled_for_all_calls_at_the_first(workshop, whole):
 def test_a_loss_that_is_not_finite_stops_the_run_at_its_step_and_parameters_are_never_saved(workshop):
     saved = []
 
-    def poisoned(groups, epoch):
+    def poisoned(state, epoch):
         factor = np.nan if epoch == 2 else 1
-        return [state._replace(loss_values={"gamma": state.loss_values["gamma"] * factor}) for state in groups]
+        return state._replace(loss_values={"gamma": state.loss_values["gamma"] * factor})
 
     with pytest.raises(RunError, match="loss is nan at step 9; what was saved before is kept"):
         train(workshop, save=lambda made: saved.append(int(made.state.step[0])), adapt=poisoned)
@@ -174,11 +174,12 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step_and_parameters_are_
 
 def test_a_member_that_stopped_stays_so_and_is_noted_before_the_checkpoint(workshop):
     start = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), workshop.start.state)
-    happened, saved = [], {}
+    happened, saved, calls = [], {}, itertools.count()
 
-    def poisoned_for_an_epoch(groups, epoch):
-        gamma = parallel.replicated(np.float32([np.nan if epoch == 1 else 1]))
-        return [groups[0], groups[1]._replace(loss_values={"gamma": gamma})]
+    def poisoned_for_an_epoch(state, epoch):
+        is_second = next(calls) % 2 == 1
+        gamma = parallel.replicated(np.float32([np.nan if epoch == 1 and is_second else 1]))
+        return state._replace(loss_values={"gamma": gamma})
 
     def save(made):
         happened.append("saved")
@@ -197,7 +198,7 @@ def test_a_member_that_stopped_stays_so_and_is_noted_before_the_checkpoint(works
     assert happened.index(stopped) < happened.index("saved")
     later = [row for row in happened if row != "saved" and row.split == "train" and row.step > 6]
     assert {row.seed for row in later} == {0}
-    assert saved[12].sums["seen"] == [3 * 29, 29]
+    assert saved[12].sums["seen"].tolist() == [3 * 29, 29]
 
 
 def test_devices_that_part_after_the_first_step_are_found(workshop):
@@ -216,37 +217,44 @@ def test_devices_that_part_after_the_first_step_are_found(workshop):
 FINITE = {"loss": 6.0, "penalty": 0.0, "correct": 5, "count": 10, "gradient_norm": 1.0, "parameter_norm": 1.0}
 
 
+def meter(*tags, **sums):
+    """A meter, and the rows that it writes."""
+    rows, state = [], SimpleNamespace(frozen=[False] * len(tags))
+    return Meter(checkpoint.Checkpoint(state, sums), PLAN, tags, rows.extend, sweep=len(tags) > 1), rows
+
+
 def test_the_rate_of_all_members_is_shared_among_them(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
-    counted = Meter({"seen": [100.0, 100.0]}, [{"seed": 0}, {"seed": 1}], [False, False], sweep=True)
+    counted, _ = meter({"seed": 0}, {"seed": 1}, seen=[100.0, 100.0])
     for step in (1, 2):
         counted.add(step, [{name: np.array([value, value]) for name, value in FINITE.items()}])
-    counted.settle()
-    clock[0] = 4.0
+    with counted.paused():
+        clock[0] = 4.0
+    clock[0] = 8.0
     assert counted.text() == "loss 0.6000, accuracy 0.500, 10 examples/s"
-    rows = {row.name: row.value for row in counted.rows(2, 0.5, np.array([0.1, 0.2])) if row.seed == 1}
+    rows = {row.name: row.value for row in counted.rows(np.array([0.1, 0.2])) if row.seed == 1}
     shown = {"loss": 0.6, "accuracy": 0.5, "learning_rate": 0.2, "examples_per_second": 5.0, "examples_seen": 120.0}
     assert rows == pytest.approx(shown)
 
 
 def test_a_member_that_stopped_counts_no_examples_and_a_run_alone_ends(capsys):
-    sweep = Meter({}, [{"seed": 0}, {"seed": 1}], [False, False], sweep=True)
+    sweep, written = meter({"seed": 0}, {"seed": 1})
     for step, loss in enumerate((1.0, np.nan, 1.0, 1.0), 1):
         values = {name: np.full(2, value, float) for name, value in FINITE.items()}
         values["loss"][0] = loss
         sweep.add(step, [values])
-    sweep.settle()
-    assert sweep.sums["seen"] == [10, 40]
-    assert sweep.sums["loss"] == [1, 4 * 6 - 0]
-    rows = sweep.rows(4, 1.0, np.array([0.1, 0.1]))
+    with sweep.paused():
+        assert sweep.sums["seen"].tolist() == [10, 40]
+        assert sweep.sums["loss"].tolist() == [1, 4 * 6]
+    rows = sweep.rows(np.array([0.1, 0.1]))
     assert [(row.seed, row.value) for row in rows if row.name == "examples_seen"] == [(0, 10), (1, 40)]
-    assert [(row.seed, row.value) for row in sweep.stops(4)] == [(0, 2)]
+    assert written == [Scalar("stopped", 2, seed=0, step=2, epoch=0.5)]
     assert capsys.readouterr().err.count("stops, the others go on") == 1
-    alone = Meter({}, [{}], [False], sweep=False)
+    alone, _ = meter({})
     alone.add(4, [{name: np.array([np.inf if name == "gradient_norm" else value]) for name, value in FINITE.items()}])
-    with pytest.raises(RunError, match="gradient norm is inf at step 4"):
-        alone.settle()
+    with pytest.raises(RunError, match="gradient norm is inf at step 4"), alone.paused():
+        pass
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from focalgeo import losses, models, parallel
 from focalgeo.training import optimiser, penalties
 from focalgeo.training.step import make_members_step, make_step, member_state, stack
-from focalgeo.types import Batch, InputError, RunError, TrainState
+from focalgeo.types import Batch, RunError, TrainState
 
 LOSS = losses.make_loss("focal_loss")
 
@@ -98,37 +98,6 @@ def test_the_sum_of_losses_moves_parameters_by_the_mean_s_step_times_the_example
     close(moved[1], jax.tree.map(lambda leaf: np.float32(11) * leaf, moved[0]), rtol=1e-3)
 
 
-def test_a_penalty_over_the_whole_batch_is_the_same_on_two_devices_and_one(tx):
-    def spread(logits, mask):
-        """No mean over examples."""
-        confidence, count = jnp.max(jax.nn.softmax(logits), -1), jnp.sum(mask, dtype=jnp.float32)
-        mean = jnp.sum(jnp.where(mask, confidence, 0)) / count
-        return jnp.sqrt(jnp.sum(jnp.where(mask, (confidence - mean) ** 2, 0)) / count)
-
-    def on(gather):
-        def outputs(network, params, batch, key, loss_values):
-            logits, model_state = network(params)
-            count = jnp.sum(batch.mask, dtype=jnp.float32)
-            return logits, model_state, loss_values["gamma"] * count * spread(*gather((logits, batch.mask)))
-
-        return outputs
-
-    model, batch = models.build("mlp", 4, hidden=(5,)), make_batch(8, 5)
-    step = make_step(model.apply, LOSS, tx, parallel.reduce_sum, outputs=on(parallel.gather))
-    two, two_metrics, fingerprints = parallel.pmapped(step)(make_state(model, tx), parallel.shard(batch))
-    parallel.check_replicas(fingerprints)
-    alone = make_step(model.apply, LOSS, tx, lambda tree: tree, outputs=on(lambda tree: tree))
-    one, one_metrics = jax.jit(alone)(make_state(model, tx), batch)
-    close(two.params, one.params)
-    close(two_metrics, one_metrics)
-    plain, plain_metrics = jax.jit(make_step(model.apply, LOSS, tx, lambda tree: tree))(make_state(model, tx), batch)
-    assert one_metrics["loss"] == plain_metrics["loss"]
-    assert plain_metrics["penalty"] == 0
-    expected = 2 * spread(model.apply({"params": make_state(model, tx).params}, batch.x), batch.mask)
-    np.testing.assert_allclose(one_metrics["penalty"] / 5, expected, rtol=1e-4)
-    assert not np.allclose(one.params["Dense_0"]["bias"], plain.params["Dense_0"]["bias"], rtol=1e-3)
-
-
 @pytest.mark.parametrize("at_once", [1, 2])  # each batch over both devices, or a member on each
 def test_members_take_a_penalty_on_the_batch_as_a_run_alone_does(tx, at_once):
     model, batch = models.build("cnn", 4, widths=(4, 8), axis_name=parallel.AXIS), make_batch(8, 5)
@@ -150,14 +119,6 @@ def test_members_take_a_penalty_on_the_batch_as_a_run_alone_does(tx, at_once):
         close(member.params, alone.params)
         close(member.model_state, alone.model_state)
     assert not member.frozen
-
-
-def test_replicas_stay_equal_over_steps(tx, two_devices):
-    state = fresh_state(tx)
-    for seed in range(3):
-        state, _, fingerprints = two_devices(state, parallel.shard(make_batch(8, 7, seed=seed)))
-        parallel.check_replicas(fingerprints)
-    assert int(state.step) == 3
 
 
 def test_a_forgotten_reduction_is_caught(tx):
@@ -251,13 +212,6 @@ def test_each_step_draws_noise_of_its_own_and_statistics_must_be_finite():
     assert not np.isfinite(step(state._replace(model_state=infinite), batch)[1]["parameter_norm"])
 
 
-def test_gamma_and_learning_rate_are_traced(tx):
-    model = models.build("mlp", 4, hidden=(5,))
-    step = jax.jit(chex.assert_max_traces(make_step(model.apply, LOSS, tx, lambda tree: tree), n=1))
-    for gamma, rate in ((0.0, 0.1), (3.0, 0.01), (0.5, 0.2)):
-        step(make_state(model, tx, gamma=gamma, learning_rate=rate), make_batch(6, 6))
-
-
 def test_bfloat16_compute_keeps_float32_parameters(tx):
     model = models.build("cnn", 4, widths=(4, 8), dtype=jnp.bfloat16)
     state = make_state(model, tx)
@@ -306,10 +260,3 @@ def test_the_norm_is_clipped_before_weight_decay():
     weight = jnp.array([1.0, 2.0])
     updates, _ = tx.update(jnp.array([30.0, 40.0]), tx.init(weight), weight)
     np.testing.assert_allclose(updates, [-0.7, -1.0], rtol=1e-5)
-
-
-def test_unknown_optimiser_is_one_line():
-    with pytest.raises(InputError, match="name is 'sdg': choose one of sgd, adam"):
-        optimiser.make_optimiser(
-            "sdg", optimiser.step_schedule([], 0.1), momentum=0.9, nesterov=False, weight_decay=0.0, clip_norm=0.0
-        )
