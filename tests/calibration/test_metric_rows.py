@@ -79,7 +79,7 @@ def test_reliability_rows_are_the_bins_that_hold_examples(sample):
 def test_a_number_that_is_not_finite_is_an_error_that_says_which():
     logits, labels = outputs(20, 3)
     given = [calibrated(np.float32(1e37) * logits, method="temperature_scaling", criterion="nll")]
-    with pytest.raises(RunError, match="not finite in .*'name': 'nll'.*'criterion': 'nll'"):
+    with pytest.raises(RunError, match=r"not finite in .*'name': 'nll'.*'criterion': 'nll'"):
         calibration.calibration_rows(sampled(given, labels))
 
 
