@@ -121,7 +121,9 @@ def reference_ece(logits, labels, temperature):
 
 
 def test_difference_rows_compare_two_methods_on_the_same_resamples():
-    (logits, labels), rng = outputs(400, 3, sharpness=1.0), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
+    logits = (3 * rng.standard_normal((400, 3))).astype(np.float32)
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), 1).astype(np.int32)
     plain = calibrated(logits, method="temperature_scaling", criterion="nll")
     worse = calibrated(logits, criterion="nll", temperature=3.0)
     sample = sampled([plain, worse], labels, num_resamples=300)
