@@ -36,8 +36,9 @@ from synthetic_workdir import (
 )
 
 from focalgeo import records
-from focalgeo.report import merge_workdirs, results_text, style, sweep_text, write_list, write_report
+from focalgeo.report import Run, merge_workdirs, results_text, sections, style, sweep_text, write_list, write_report
 from focalgeo.report.__main__ import main
+from focalgeo.report.figures import differences
 from focalgeo.rows import Metric, ReliabilityBin, Scalar, encode, select, tagged
 from focalgeo.types import InputError
 
@@ -366,6 +367,31 @@ def test_a_single_number_changes_the_page_where_it_stands(tmp_path, figures):
     assert next(new for old, new in zip(before, after, strict=True) if old != new) == "0.0712"
     assert sum(old != new for old, new in zip(before, after, strict=True)) == 2  # in the table and in its CSV
     assert {name: list(drawn(figure)) for name, figure in figures.items()} == drawn_before
+
+
+def test_a_difference_far_out_is_an_arrow_at_the_edge():
+    rows, manifest = of_run((FOCAL, BETTER), (ECE, HOLDS_0))
+    axes = differences(Run([*rows, difference(TEMPERATURE, "uncalibrated", *ends(-0.5))], manifest))
+    (arrow,) = (line for line in axes.lines if line.get_marker() in "<>")
+    assert (arrow.get_marker(), arrow.get_xdata()[0]) == (">", pytest.approx(axes.get_xlim()[1]))
+    assert axes.get_xlim()[1] == pytest.approx(1.12 * 6 * 0.014)  # six times the median of the rows' ends
+
+
+def test_no_text_of_a_csv_is_a_formula():
+    table = sections.Table(
+        "=a",
+        [("+b", "")],
+        [
+            sections.Line(
+                "-c",
+                "@d",
+                [
+                    sections.Cell("–"),
+                ],
+            )
+        ],
+    )
+    assert sections.as_csv(table) == "'=a,,'+b\n'-c,'@d,\n"
 
 
 def test_a_part_without_rows_is_left_out(tmp_path, figures):

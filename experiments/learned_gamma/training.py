@@ -26,10 +26,11 @@ TASKS = {  # name -> (title, training examples, share of their labels drawn anew
 
 
 class Recipe(NamedTuple):
-    """What a run needs: inputs and labels of each split, network, and the rate by step, epochs and batch size."""
+    """What a run needs: inputs and labels of each split, network, optimiser, its rate by step, epochs, batch size."""
 
     splits: dict[str, tuple[Array, Array]]
     model: Any
+    tx: optax.GradientTransformation
     rate: Callable
     epochs: int
     batch: int
@@ -60,7 +61,9 @@ def read(task: str) -> Recipe:
     per_epoch = -(-len(train.y) // settings.batch_size)
     schedule = optimiser.step_schedule([at * per_epoch for at in settings.decay_epochs], settings.decay_factor)
     rate = lambda step: settings.learning_rate * schedule(step)  # noqa: E731
-    return Recipe(splits, models.build(config.model.name, 10), rate, settings.epochs, settings.batch_size)
+    names = ("momentum", "nesterov", "weight_decay", "clip_norm")
+    tx = optimiser.make_optimiser(settings.name, rate, **{name: settings[name] for name in names})
+    return Recipe(splits, models.build(config.model.name, 10), tx, rate, settings.epochs, settings.batch_size)
 
 
 def hypergradient(
@@ -82,7 +85,8 @@ def make_run(recipe: Recipe, kind: str) -> Callable:
     train_x, train_y = recipe.splits["train"]
     examples, batch = len(train_y), recipe.batch
     per_epoch = -(-examples // batch)
-    gamma_tx = optax.adam(RATE)
+    plain = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "clip_norm": 0.0}
+    gamma_tx = optimiser.make_optimiser("adam", lambda step: RATE, **plain)
 
     def loss(params, gamma, x, y, mask):
         logits = recipe.logits(params, x)
@@ -93,13 +97,13 @@ def make_run(recipe: Recipe, kind: str) -> Callable:
         return jnp.sum(values * mask) / jnp.sum(mask)
 
     def step(carry, at):
-        params, gamma, gamma_state, key = carry
+        params, state, gamma, gamma_state, key = carry
         order = jax.random.permutation(jax.random.fold_in(key, at // per_epoch), per_epoch * batch)
         places = jax.lax.dynamic_slice_in_dim(order, (at % per_epoch) * batch, batch)
         mask, places, rate = (places < examples).astype(jnp.float32), places % examples, recipe.rate(at)
         on_batch = partial(loss, x=train_x[places], y=train_y[places], mask=mask)
-        gradient = jax.grad(on_batch)(params, gamma)
-        after = jax.tree.map(lambda leaf, slope: leaf - rate * slope, params, gradient)
+        updates, state = recipe.tx.update(jax.grad(on_batch)(params, gamma), state, params)
+        after = optax.apply_updates(params, updates)
 
         def moved(_):
             slope = hypergradient(on_batch, recipe.val_loss, params, gamma, after, rate)
@@ -109,12 +113,12 @@ def make_run(recipe: Recipe, kind: str) -> Callable:
         if kind == "learned":
             due = (at + 1) % EVERY == 0
             gamma, gamma_state = jax.lax.cond(due, moved, lambda _: (gamma, gamma_state), None)
-        return (after, gamma, gamma_state, key), gamma
+        return (after, state, gamma, gamma_state, key), gamma
 
     def run(seed, gamma):
         first, order = jax.random.split(jax.random.PRNGKey(seed))
         params = recipe.model.init(first, train_x[:2])["params"]
-        carry = (params, gamma, gamma_tx.init(gamma), order)
+        carry = (params, recipe.tx.init(params), gamma, gamma_tx.init(gamma), order)
         (params, *_), path = jax.lax.scan(step, carry, jnp.arange(recipe.epochs * per_epoch))
         return *(recipe.logits(params, recipe.splits[name][0]) for name in ("val", "test")), path[EVERY - 1 :: EVERY]
 

@@ -73,7 +73,9 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         for warning in warnings:
             say(f"warning: {warning}")
         records.write_manifest(out, manifest)
-        records.replace_rows(out, rows, where=lambda row: True)
+        with records.writing(out):
+            (out / records.METRICS_FILE).unlink(missing_ok=True)  # all its rows are made anew, whatever it holds
+        records.append_rows(out, rows)
         if compared.search:
             records.write_arrays(out, "search", compared.search)
         _write_probabilities(out, splits, compared)

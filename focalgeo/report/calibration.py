@@ -155,8 +155,9 @@ def reliability_panels(
     run: Run, columns: Sequence[Column], split: str = "test", *, name: str = "reliability", file: str = ""
 ) -> list[Panel]:
     """Return a reliability diagram for each column that has bins `name`."""
-    bins = {column.method: figures.bins_of(run.rows, column, split=split, name=name) for column in columns}
-    bins = {method: rows for method, rows in bins.items() if rows}
+    bins = {
+        column.method: rows for column in columns if (rows := figures.bins_of(run.rows, column, split=split, name=name))
+    }
     return [
         Panel(
             f"{file or name}_{method}",
@@ -310,7 +311,7 @@ def _refused_words(run: Run) -> Markup:
     for name, why in run.manifest["calibration"]["refused"].items():
         methods[why].append(run.method_title(name).lower())
     reasons = "; ".join(f"{', '.join(names)} ({why})" for why, names in methods.items())
-    return say("paragraph", text=say("refused", reasons=reasons)) if reasons else Markup()
+    return say("refused", reasons=reasons)
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
@@ -389,13 +390,12 @@ def _two_classes(run: Run, columns: Sequence[Column], split: str, opening: str) 
     ]
     if not select(run.rows, Metric, name="class1_ece", split=split):
         return Section("")
-    diagrams = reliability_panels(run, columns, split, name="class1_reliability")
     return Section(
         "Two classes: top-label and class-1 calibration",
         words=say("two_classes"),
         tables=[Table("Two classes", list(heads.values()), lines)],
-        figures=diagrams,
-        notes=say("class_1") if diagrams else "",
+        figures=reliability_panels(run, columns, split, name="class1_reliability"),
+        notes=say("class_1"),
         layout="diagrams",
         opening=opening,
     )

@@ -50,34 +50,32 @@ def write_list(folder: records.Workdir) -> Path:
     path = folder / PAGE
     if path.exists() and b'content="focalgeo"' not in path.read_bytes()[:1000]:
         raise InputError(f"{path} is another's page: move it away, or name a folder of runs alone")
-    runs, kinds, settings, headlines, unreadable = {}, {}, {}, {}, []
+    runs, unreadable = [], []
     for workdir in workdirs_in(folder):
         name = workdir.relative_to(folder)
         try:
             manifest = records.read_manifest(workdir)
             has_rows = (workdir / records.METRICS_FILE).exists()  # which a run that has just begun has not
             run = Run(records.read_rows(workdir) if has_rows else [], manifest)
-            headlines[name] = page.headline(run)
-            runs[name], kinds[name] = run, page.kind_of(run)
-            settings[name] = sections.settings(manifest.get("config", {}))
+            settings = sections.settings(manifest.get("config", {}))
+            runs.append((manifest.get("created", ""), page.kind_of(run), name, run, settings, page.headline(run)))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             words = say("paragraph", text="cannot be read", kind="how") + say("paragraph", text=short(str(error), 500))
             unreadable.append(Section(short(str(name), 120), words))
     lines, parts, differ = [], [], False
-    for name in sorted(runs, key=lambda name: runs[name].manifest.get("created", ""), reverse=True):
-        run, is_finished = runs[name], (folder / name / "report.html").exists()
-        if kinds[name] != "sweep":
+    for created, kind, name, run, settings, headline in sorted(runs, key=lambda entry: entry[0], reverse=True):
+        if kind != "sweep":
             cells = [
                 sections.metric_cell(run.metric(column, metric), form) for metric, column, form in _COLUMNS.values()
             ]
             lines += [Line(short(str(name), 60), "", cells)] if set(cells) != {NOTHING} else []
-        peers = [settings[other] for other in runs if kinds[other] == kinds[name]]
-        pairs = [pair for pair in settings[name].items() if any(pair not in peer.items() for peer in peers)]
+        peers = [others for _, other, _, _, others, _ in runs if other == kind]
+        pairs = [pair for pair in settings.items() if any(pair not in others.items() for others in peers)]
         differ |= bool(pairs)
-        what = f"calibration of {run.data_title}" if kinds[name] == "calibration" else f"{run.data_title}, {run.loss}"
-        when = run.manifest.get("created", "")[:16].replace("T", " ")
-        what = sections.joined(when, what, "" if is_finished else "not finished")
-        words = say("paragraph", text=what, kind="how") + say("paragraph", text=headlines[name])
+        is_finished = (folder / name / "report.html").exists()
+        what = f"calibration of {run.data_title}" if kind == "calibration" else f"{run.data_title}, {run.loss}"
+        what = sections.joined(created[:16].replace("T", " "), what, "" if is_finished else "not finished")
+        words = say("paragraph", text=what, kind="how") + say("paragraph", text=headline)
         link = f"{quote(os.fsencode(name))}/report.html" if is_finished else ""
         heading = say("linked", name=short(str(name), 120), page=link)
         parts.append(Section(heading, words, lists={"": dict(pairs[:_MOST_DIFFERENCES])}))

@@ -322,8 +322,13 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         )
         for split in splits_of(select(run.rows, Diagnostic, **wrong))
     ]
-    norm = by_epoch(sweep, "‖W‖, Frobenius norm", name="weight_norm")
-    courses.append(("sweep_weight_norm", "Norm of the last layer's weights", norm))
+    courses.append(
+        (
+            "sweep_weight_norm",
+            "Norm of the last layer's weights",
+            by_epoch(sweep, "‖W‖, Frobenius norm", name="weight_norm"),
+        )
+    )
     parts = [
         Section(
             "Calibration",
