@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Integer
 
 from focalgeo import checks
 from focalgeo.calibration import fits, metric_rows
@@ -47,43 +46,23 @@ def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
 
 
 def cross_fit(
-    methods: Mapping[str, Method],
-    logits: Float[Array, "examples classes"],
-    labels: Integer[Array, " examples"],
-    *,
-    settings: Mapping[str, Any],
-    num_folds: int = 5,
-    seed: int = 0,
+    methods: Mapping[str, Method], examples: checks.Examples, settings: Mapping[str, Any], fold: np.ndarray
 ) -> list[Calibrated]:
     """Held-out log-probabilities [examples, classes] of each fit of `fit_methods`, in its order.
 
-    Each example is calibrated by a fit of the other folds, which has not seen it.
-
-    Args:
-        methods: Some of METHODS, or others.
-        logits: Float [examples, classes].
-        labels: Int [examples].
-        settings: As of `fit_methods`; "searches", which are of all examples, are not used.
-        num_folds: 2 or more.
-        seed: Of the folds.
+    Each example is calibrated by a fit of the other folds, which has not seen it: fold [examples], from `folds`.
     """
-    settings = of_methods.checked_settings(settings)
-    examples = checks.predicted_logits(logits, labels)
-    of_methods.check_usable(methods, settings, examples.rows.shape[-1])
-    return _cross_fit(methods, examples, settings, folds(labels, num_folds, seed))
-
-
-def _cross_fit(methods, examples, settings, fold):
     held_out = []
     for index in range(fold.max() + 1):
         weight = jnp.asarray(fold != index, examples.weight.dtype)
         others = examples._replace(rows=jnp.where(weight[:, None] > 0, examples.rows, 0), weight=weight)
         fitted = of_methods.fit_all(methods, others, settings | {"searches": None})
-        parts = [np.asarray(fit.method.apply(fit.params, examples.rows)) for fit in fitted]
-        held_out = held_out or [Calibrated(fit.method, fit.criterion, np.empty_like(parts[0])) for fit in fitted]
-        for calibrated, part in zip(held_out, parts, strict=True):
-            calibrated.log_probs[fold == index] = part[fold == index]
-    return held_out
+        held_out.append([np.asarray(fit.method.apply(fit.params, examples.rows))[fold == index] for fit in fitted])
+    place = np.argsort(np.argsort(fold, kind="stable"))  # of each example among the folds one after another
+    return [
+        Calibrated(fit.method, fit.criterion, np.concatenate(parts)[place])
+        for fit, *parts in zip(fitted, *held_out, strict=True)
+    ]
 
 
 class Choice(NamedTuple):
@@ -127,64 +106,61 @@ def choose(
     if len(compared) == 1:
         return Choice(uncalibrated, LEVEL, {}, {})
     level = LEVEL / (len(compared) - 1)
+    table = {(row.name, row.method, row.criterion, row.against, row.against_criterion): row for row in differences}
     refused = {fitted.method.name: fitted.why_not_converged for fitted in compared if not fitted.converged}
-    if _difference(differences, "nll", compared[1], uncalibrated).n < LEAST_EXAMPLES:
+    if _difference(table, "nll", compared[1], uncalibrated).n < LEAST_EXAMPLES:
         return Choice(next((fitted for fitted in compared[1:] if fitted.converged), uncalibrated), level, refused, {})
     admitted: list[Fitted] = []
     for fitted in compared:
-        why = fitted.why_not_converged or _worse(fitted, admitted, differences)
+        why = fitted.why_not_converged or _worse(fitted, admitted, table)
         refused |= {fitted.method.name: why} if why else {}
         admitted += [] if why else [fitted]
     metric = METRIC_OF.get(criterion, criterion)
     test = test if metric == "nll" and any(map(_is_plain, admitted)) else None
     beaten: dict[str, str] = {}
     for index, fitted in enumerate(admitted):
-        better = _better_than(index, admitted, differences, metric, level, test)
+        better = _better_than(index, admitted, table, metric, level, test)
         if better is None:
             return Choice(fitted, level, refused, beaten, test)
         beaten[fitted.method.name] = better.method.name
     raise AssertionError("of several methods one has the least criterion, and none beats it")
 
 
-def _worse(fitted, plainer, differences):
+def _worse(fitted, plainer, table):
     """In words how a method is worse than a plainer one; "" where it is not."""
     for against in plainer:
         for metric, sign in (("nll", 1), ("brier", 1), ("accuracy", -1)):
-            row = _difference(differences, metric, fitted, against)
-            if row is not None and min(sign * row.low, sign * row.high) > 0:
+            row = _difference(table, metric, fitted, against)
+            if row and min(sign * row.low, sign * row.high) > 0:
                 return f"{_WORDS[metric]} worse than {against.method.title.lower()}'s beyond noise"
     return ""
 
 
-def _better_than(index, admitted, differences, metric, level, test):
+def _better_than(index, admitted, table, metric, level, test):
     """The plainest of the admitted methods that is better than the one at `index` beyond noise."""
     for other, rival in enumerate(admitted):
         if other == index:
             continue
         earlier, later = (admitted[position] for position in sorted((other, index)))
         if test is not None and earlier.criterion is None and _is_plain(later):
-            if other > index and test.p_value < level:
-                return rival
-            continue
-        row = _difference(differences, metric, later, earlier)
-        if row.p_value / 2 < level and (row.value < 0) == (other > index):
+            better, p_value = later, test.p_value
+        else:
+            row = _difference(table, metric, later, earlier)
+            better, p_value = later if row.value < 0 else earlier, row.p_value / 2
+        if better is rival and p_value < level:
             return rival
     return None
+
+
+def _difference(table, metric, fitted, against):
+    """The row of one method less another; None for the accuracy of two that keep the class."""
+    other = None if against.criterion == fitted.criterion else against.criterion
+    return table.get((f"{metric}_difference", fitted.method.name, fitted.criterion, against.method.name, other))
 
 
 def _is_plain(fitted):
     """Whether it is temperature scaling, which holds the outputs as given at T = 1."""
     return fitted.method.name == "temperature_scaling"
-
-
-def _difference(differences, metric, fitted, against):
-    """The row of one method less another; None for the accuracy of two that keep the class."""
-    other = against.criterion if against.criterion != fitted.criterion else None
-    pair = {"method": fitted.method.name, "criterion": fitted.criterion, "against": against.method.name}
-    rows = select(differences, Difference, name=f"{metric}_difference", **pair, against_criterion=other)
-    if not rows and not (metric == "accuracy" and fitted.method.keeps_class and against.method.keeps_class):
-        raise InputError(f"differences have no {metric} of {fitted.method.name} less {against.method.name}: give it")
-    return rows[0] if rows else None
 
 
 class Outputs(NamedTuple):
@@ -260,8 +236,15 @@ def compare(
     num_classes = of_val.examples.rows.shape[1]
     if on_test is not None and on_test.examples.rows.shape[1] != num_classes:
         raise InputError(f"test has another number of classes than the {num_classes} of val: give one classifier's")
-    names = {"criterion": criterion, "criteria": criteria, "metrics": metrics, "trained_gamma": trained_gamma}
-    chosen = checked_methods(methods, also=also or (), num_classes=num_classes, **names)
+    chosen = checked_methods(
+        methods,
+        criterion=criterion,
+        criteria=criteria,
+        metrics=metrics,
+        trained_gamma=trained_gamma,
+        num_classes=num_classes,
+        also=also or (),
+    )
     settings = of_methods.checked_settings(
         {
             "criteria": tuple(dict.fromkeys((criterion, *criteria))),
@@ -287,11 +270,15 @@ def compare(
         measured = sample("test", on_test, [fit.calibrated(on_test.examples.rows) for fit in fitted])
         return searches, fitted, measured, _rows(measured, criterion, deciding.union(metrics), on_test.group)
 
-    # each method by the one criterion of its fits that it competes by, where val is not what is measured
-    competing = chosen if on_test is None else _competing(chosen, criterion, settings)
+    def competing(method):
+        """The method with the one criterion of its fits that `candidates` takes: val is not what is measured."""
+        fitted_by = of_methods.criteria_of(method, settings)
+        return method._replace(criteria=(criterion,) if criterion in fitted_by else fitted_by[:1])
+
+    crossed = chosen if on_test is None else {name: competing(method) for name, method in chosen.items()}
     with ThreadPoolExecutor(1) as pool:  # fits of all of val beside those of the folds, compiled side by side
         future = pool.submit(of_all)
-        held_out = sample("cross_fit", of_val, _cross_fit(competing, of_val.examples, settings, fold))
+        held_out = sample("cross_fit", of_val, cross_fit(crossed, of_val.examples, settings, fold))
         if on_test is None:
             rows = _rows(held_out, criterion, deciding.union(metrics), of_val.group)
         else:  # ECE too, where it is asked for: on val it is drawn beside test's
@@ -305,7 +292,10 @@ def compare(
         test=fits.score_test(*of_val.examples),
     )
     of_fits = metric_rows.fit_rows(fitted, n=len(fold))
-    gaps = metric_rows.class_gap_rows(_shown(measured or held_out, choice, criterion))
+    measured, fit = measured or held_out, (choice.fitted.method.name, choice.fitted.criterion)
+    places = [(calibrated.method.name, calibrated.criterion) for calibrated in measured.calibrated]
+    drawn = {0, *metric_rows.candidates(measured.calibrated, criterion)[:1], places.index(fit)}
+    gaps = metric_rows.class_gap_rows(_part(measured, sorted(drawn)))
     rows = [*of_fits, *rows_of_test, *rows, *gaps]
     return Comparison(rows, fitted, choice, held_out.calibrated, of_methods.surfaces(searches, settings))
 
@@ -313,28 +303,19 @@ def compare(
 def _split(name, outputs, also, position):
     """The outputs of a split, checked; what is wrong with them is said with its name."""
     logits, labels, group = Outputs(*outputs)
-    where = name
+    where, others = name, []
     try:
         examples = checks.predicted_logits(logits, labels, stacklevel=4)
         if group is not None:
             checks.check_array("group", np.asarray(group), shape=examples.labels.shape)
-        others = []
         for other, by_split in also.items():
             where = f"also {other}, {name}"
+            log_probs = checks.score_rows("log_probs", by_split[position], shape=examples.rows.shape)
             method = Method(other, other, None, None, criteria=(), keeps_class=False)
-            others.append(Calibrated(method, None, _from_elsewhere(tuple(by_split)[position], examples)))
+            others.append(Calibrated(method, None, checks.examples(log_probs, examples.labels).rows))
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     return _Split(examples, group, others)
-
-
-def _from_elsewhere(log_probs, examples):
-    """Log-probabilities of these examples by any other method."""
-    checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=examples.rows.shape)
-    rows = np.asarray(checks.examples(log_probs, examples.labels).rows)
-    if not np.isfinite(np.take_along_axis(rows, np.asarray(examples.labels)[:, None], axis=1)).all():
-        raise InputError("log_probs are infinite for a true class: calibration.log_probabilities floors them")
-    return log_probs
 
 
 def checked_methods(
@@ -352,10 +333,9 @@ def checked_methods(
     checks.names("criteria", criteria, CRITERIA)
     checks.names("metrics", metrics, METRICS)
     checks.check_choice("criterion", criterion, CRITERIA)
-    taken = next((name for name in also if name in METHODS), None)
-    if taken is not None:
-        raise InputError(f"also names {taken}, a method of focalgeo's own: give it another name")
-    chosen = {name: METHODS[name] for name in METHODS if name in names or name == "uncalibrated"}
+    if taken := METHODS.keys() & also:
+        raise InputError(f"also names {min(taken)}, a method of focalgeo's own: give it another name")
+    chosen = {name: method for name, method in METHODS.items() if name in names or name == "uncalibrated"}
     settings = {"trained_gamma": trained_gamma}
     if methods is None:
         return of_methods.usable(chosen, settings, num_classes)
@@ -363,13 +343,8 @@ def checked_methods(
     return chosen
 
 
-def _competing(methods, criterion, settings):
-    """The methods, each with the one criterion of its fits that it competes by: that which `candidates` takes."""
-    competing = {}
-    for name, method in methods.items():
-        fitted_by = of_methods.criteria_of(method, settings)
-        competing[name] = method._replace(criteria=(criterion,) if criterion in fitted_by else fitted_by[:1])
-    return competing
+def _part(sample, positions):
+    return sample._replace(calibrated=[sample.calibrated[index] for index in positions])
 
 
 def _ordered(names):
@@ -380,20 +355,7 @@ def _rows(sample, criterion, metrics, group):
     """Rows of a split on which methods are compared: metrics, differences, and those of two classes and of groups."""
     pairs = metric_rows.comparisons(sample.calibrated, criterion)
     rows = metric_rows.calibration_rows(sample, pairs, _ordered(metrics))
-    compete = [0, *metric_rows.candidates(sample.calibrated, criterion)]
-    competing = sample._replace(calibrated=[sample.calibrated[index] for index in compete])
-    if np.shape(competing.calibrated[0].log_probs)[1] == 2:
+    competing = _part(sample, [0, *metric_rows.candidates(sample.calibrated, criterion)])
+    if competing.calibrated[0].log_probs.shape[1] == 2:
         rows += metric_rows.class1_rows(competing)
     return rows if group is None else rows + metric_rows.group_rows(competing, np.asarray(group))
-
-
-def _shown(sample, choice, criterion):
-    """The sample as given, by the plainest fitted method, and by the chosen one."""
-    positions = {0, *metric_rows.candidates(sample.calibrated, criterion)[:1]}
-    chosen = choice.fitted.method.name, choice.fitted.criterion
-    kept = [
-        calibrated
-        for index, calibrated in enumerate(sample.calibrated)
-        if index in positions or (calibrated.method.name, calibrated.criterion) == chosen
-    ]
-    return sample._replace(calibrated=kept)

@@ -13,14 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from msgspec.structs import replace
 
-from focalgeo import checks
 from focalgeo.calibration import metrics, resampling
 from focalgeo.calibration.binning import Reliability, reliability
 from focalgeo.calibration.methods import Calibrated, Fitted
 from focalgeo.calibration.metrics import METRICS
 from focalgeo.calibration.resampling import Sample
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Fit, Metric, ReliabilityBin, Row, finite
-from focalgeo.types import CRITERIA, DEFAULT_METRICS
+from focalgeo.types import DEFAULT_METRICS
 
 _NAMES = {"gamma": "calibration_gamma"}
 _OF_GROUPS = {name: METRICS[name]._replace(share=False) for name in ("ece", "accuracy")}
@@ -66,12 +65,15 @@ def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
         return []
     inside = jnp.asarray(names[:, None] == group[None, :], jnp.float32)
     measured = resampling.measure(sample, _OF_GROUPS, inside=inside)
-    rows = []
-    for number, (name, size) in enumerate(zip(names, sizes, strict=True)):
-        of_group = jax.tree.map(lambda leaf: leaf[..., number], measured)  # noqa: B023
-        for row in _metric_rows(sample, of_group, _OF_GROUPS):
-            rows.append(replace(row, name=f"group_{row.name}", group=str(name), n=int(size)))
-    return rows
+    return [
+        replace(row, name=f"group_{row.name}", group=str(name), n=int(size))
+        for index, (name, size) in enumerate(zip(names, sizes, strict=True))
+        for row in _metric_rows(sample, jax.tree.map(partial(_of_group, index), measured), _OF_GROUPS)
+    ]
+
+
+def _of_group(index, numbers):
+    return numbers[..., index]
 
 
 def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fit]:
@@ -121,19 +123,17 @@ def reliability_rows(
 ) -> list[ReliabilityBin]:
     """Rows of the bins that hold examples: accuracy with Wilson's 95% interval, and their share of `total` examples."""
     bins, (low, high) = jax.device_get((bins, _share_interval(bins.accuracy * bins.count, bins.count)))
-    tags = {"split": split, "method": method, "criterion": criterion}
     rows = []
     for index in np.flatnonzero(bins.count):
-        count, confidence, accuracy, *edges = (values[index] for values in bins)
-        interval, share = (accuracy, low[index], high[index]), None if total is None else count / total
-        row = ReliabilityBin(name, *interval, int(index), *edges, confidence, int(count), share=share, **tags)
-        rows.append(finite(row))
+        count, confidence, accuracy, lower, upper = (column[index] for column in bins)
+        numbers = accuracy, low[index], high[index], int(index), lower, upper, confidence, int(count)
+        share = None if total is None else count / total
+        rows.append(finite(ReliabilityBin(name, *numbers, split, method, criterion, share)))
     return rows
 
 
 def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]:
     """Indices in `fits` of one fit of each fitted method: that by `criterion`, or else the first that there is."""
-    checks.check_choice("criterion", criterion, CRITERIA)
     positions: dict[str, int] = {}
     for index, fit in enumerate(fits):
         if fit.criterion is not None and (fit.method.name not in positions or fit.criterion == criterion):
@@ -173,52 +173,41 @@ def _compared(first, second, *, num_examples):
 
 
 def _metric_rows(sample, measured, entries):
-    estimate = partial(_estimated, num_examples=len(sample.labels))
-    positions = range(len(sample.calibrated))
-    estimates = [{name: estimate(*_numbers(measured, name, index)) for name in entries} for index in positions]
     rows = []
-    for calibrated, of_method in zip(sample.calibrated, jax.device_get(estimates), strict=True):
+    for calibrated, numbers in zip(sample.calibrated, measured, strict=True):
         for name, entry in entries.items():
-            value, _, low, high, n = of_method[name]
+            estimate = _estimated(numbers.values[name], numbers.draws[name], num_examples=len(sample.labels))
+            value, _, low, high, n = jax.device_get(estimate)
             if entry.may_lack and np.isnan(value + low):
                 continue
             if entry.share:
                 n = n if entry.among is None else jax.device_get(entry.among(calibrated.log_probs, sample.labels))
-                low, high = jax.device_get(_share_interval(value * n, n))
-            row = finite(Metric(name, value, low, high, int(n), **_tags(sample, calibrated)))
+                low, high = _share_interval(value * n, n)
+            row = finite(Metric(name, value, low, high, n, **_tags(sample, calibrated)))
             rows.append(replace(row, low=max(row.low, 0.0), high=min(row.high, entry.largest)))
     return rows
 
 
-def _numbers(measured, name, index):
-    """Value and draws of a metric by the method at `index`."""
-    return measured.values[name][index], measured.draws[name][index]
-
-
 def _bin_rows(sample, measured, name):
-    rows = []
-    for index, calibrated in enumerate(sample.calibrated):
-        bins = jax.tree.map(lambda leaf: leaf[index], measured.bins)  # noqa: B023
-        rows += reliability_rows(bins, name=name, **_tags(sample, calibrated))
-    return rows
+    return [
+        row
+        for calibrated, numbers in zip(sample.calibrated, measured, strict=True)
+        for row in reliability_rows(numbers.bins, name=name, **_tags(sample, calibrated))
+    ]
 
 
 def _difference_rows(sample, measured, pairs):
-    names, size = [name for name in METRICS if name in measured.values], len(sample.labels)
-    found = [
-        {name: _compared(*(_numbers(measured, name, index) for index in pair), num_examples=size) for name in names}
-        for pair in pairs
-    ]
-    rows = []
-    for pair, differences in zip(pairs, jax.device_get(found), strict=True):
+    names, rows = [name for name in METRICS if name in measured[0].values], []
+    for pair in pairs:
         method, other = (sample.calibrated[index] for index in pair)
         against = {"against": other.method.name}
         if other.criterion != method.criterion:
             against["against_criterion"] = other.criterion
         for name in names:
-            value, _, *numbers, _ = differences[name]
+            both = ((measured[index].values[name], measured[index].draws[name]) for index in pair)
+            value, _, low, high, p_value, n = _compared(*both, num_examples=len(sample.labels))
             unchanged = name == "accuracy" and method.method.keeps_class and other.method.keeps_class
-            if not unchanged and not (METRICS[name].may_lack and np.isnan(value + numbers[0])):
-                row = Difference(f"{name}_difference", value, *numbers, n=size, **_tags(sample, method), **against)
-                rows.append(finite(row))
+            if not unchanged and not (METRICS[name].may_lack and np.isnan(value + low)):
+                numbers = value, low, high, p_value, n
+                rows.append(finite(Difference(f"{name}_difference", *numbers, **_tags(sample, method), **against)))
     return rows

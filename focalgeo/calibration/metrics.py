@@ -226,15 +226,17 @@ def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, m
     tests/calibration/test_metrics.py.
     """
     bins = binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask)
-    excess = jnp.where(bins.count > 0, jnp.maximum(bins.confidence - bins.accuracy, 0), 0)
-    return binning.bin_mean(bins, excess)
+    return _excess(bins, bins.confidence - bins.accuracy)
 
 
 def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`."""
     bins = binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask)
-    excess = jnp.where(bins.count > 0, jnp.maximum(bins.accuracy - bins.confidence, 0), 0)
-    return binning.bin_mean(bins, excess)
+    return _excess(bins, bins.accuracy - bins.confidence)
+
+
+def _excess(bins, gap):
+    return binning.bin_mean(bins, jnp.where(bins.count > 0, jnp.maximum(gap, 0), 0))
 
 
 class BrierSplit(NamedTuple):

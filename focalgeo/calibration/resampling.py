@@ -24,7 +24,6 @@ Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)}
 
 _AT_ONCE = 8  # resamples
-_MOST_NUMBERS = 2**25  # counts of examples that one call of a program is given
 
 
 def wilson_interval(
@@ -36,8 +35,7 @@ def wilson_interval(
     """
     successes, n = checks.broadcast(successes=successes, n=n)
     checks.check_interval("successes", successes, 0)
-    if not checks.is_traced(successes, n):
-        checks.check_interval("n less the successes", np.asarray(n) - np.asarray(successes), 0)
+    checks.check_interval("n less the successes", n - successes, 0)
     denominator = n + Z95**2
     centre = (successes + Z95**2 / 2) / denominator
     spread = successes * (n - successes) / jnp.maximum(n, 1) + Z95**2 / 4
@@ -74,7 +72,8 @@ def bootstrap(
         tests/calibration/test_resampling.py, which counts how often the interval covers.
     """
     _check(key, num_resamples)
-    return _bootstrapped(metric, *checks.examples(log_probs, labels), key, num_resamples)
+    rows, labels, _ = checks.examples(log_probs, labels)
+    return _bootstrapped(metric, rows, labels, key, num_resamples)
 
 
 def _check(key, num_resamples):
@@ -90,8 +89,8 @@ def _scalars(values):
 
 @partial(jax.jit, static_argnames=("metric", "num_resamples"))
 @at_highest
-def _bootstrapped(metric, log_probs, labels, once, key, num_resamples):
-    value = _scalars(metric(log_probs, labels, mask=once))
+def _bootstrapped(metric, log_probs, labels, key, num_resamples):
+    value = _scalars(metric(log_probs, labels))
     draws = _resampled(lambda counts: metric(log_probs, labels, mask=counts), len(labels), key, num_resamples)
     return jax.tree.map(partial(estimated, num_examples=len(labels)), value, draws)
 
@@ -217,9 +216,8 @@ def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
 def compared(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int) -> PairedDifference:
     """The PairedDifference of `paired_bootstrap`, from a difference on the data and its values on the resamples."""
     stderr = jnp.nanstd(draws, ddof=1)
-    z = jnp.abs(value) / jnp.where(stderr > 0, stderr, 1)
-    certain = jnp.where(value == 0, 1.0, 0.0).astype(z.dtype)
-    p_value = jnp.where(stderr == 0, certain, jax.scipy.special.erfc(z / jnp.sqrt(2.0).astype(z.dtype)))
+    z = jnp.abs(value) / stderr
+    p_value = jnp.where(value == 0, jnp.ones_like(z), jax.scipy.special.erfc(z / jnp.sqrt(2.0).astype(z.dtype)))
     half = Z95 * stderr
     return PairedDifference(value, stderr, value - half, value + half, p_value, jnp.asarray(num_examples, jnp.int32))
 
@@ -236,11 +234,11 @@ class Sample(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Metrics of several methods on the same examples and on the same resamples of them, in host memory."""
+    """Metrics by one method on some examples and on resamples of them."""
 
-    values: dict[str, Array]  # by name, [methods], or [methods, groups]
-    draws: dict[str, Array]  # [methods, resamples], or [methods, resamples, groups]
-    bins: Reliability | None  # [methods, bins]
+    values: dict[str, Array]  # by name, scalars, or [groups]
+    draws: dict[str, Array]  # [resamples], or [resamples, groups]
+    bins: Reliability | None
 
 
 def measure(
@@ -249,31 +247,24 @@ def measure(
     *,
     bins: Callable[..., Reliability] | None = None,
     inside: Array | None = None,
-) -> Measured:
-    """The metrics of these entries, and reliability bins, by every method of a sample: one program serves them all.
+) -> list[Measured]:
+    """The metrics of these entries, and reliability bins, by each method of a sample: one program serves them all.
 
-    Many resamples take several calls of it. With `inside` [groups, examples] the metrics are [groups], of each group.
+    With `inside` [groups, examples] the metrics are [groups], of each group.
     """
     checks.check_key(sample.key)
     labels = jnp.asarray(sample.labels)
     for method in sample.calibrated:
         checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(labels.size, None))
-    measured = partial(_measured, entries=tuple(entries.items()), num_bins=sample.num_bins, bins=bins)
-    keys = jax.random.split(sample.key, sample.num_resamples)
-    most = max(_AT_ONCE, _MOST_NUMBERS // labels.size)
+    counts = _counts(jax.random.split(sample.key, sample.num_resamples), num_examples=labels.size)
     once = np.ones(labels.size, np.float32)  # handed in: of constants XLA makes sums that it rounds otherwise
-    parts = []
-    for first in range(0, len(keys), most):
-        counts = _counts(keys[first : first + most], num_examples=labels.size)  # drawn once, they serve every method
-        of_methods = [measured(method.log_probs, labels, once, counts, inside) for method in sample.calibrated]
-        parts.append(jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(of_methods)))
-    draws = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *(part.draws for part in parts))
-    return parts[0]._replace(draws=draws)
+    options = {"entries": tuple(entries.items()), "num_bins": sample.num_bins, "bins": bins}
+    return [_measured(method.log_probs, labels, once, counts, inside, **options) for method in sample.calibrated]
 
 
 @partial(jax.jit, static_argnames="num_examples")
 def _counts(keys, *, num_examples):
-    """The counts [resamples, examples] of each key."""
+    """The counts [resamples, examples] of each key: drawn once, they serve every method."""
     return jax.lax.map(partial(_resample, num_examples=num_examples), keys, batch_size=_AT_ONCE)
 
 
@@ -283,9 +274,7 @@ def _measured(log_probs, labels, once, counts, inside, *, entries, num_bins, bin
     of_all = partial(metrics.metrics_of, log_probs, labels, entries=dict(entries), num_bins=num_bins)
 
     def of(mask):
-        if inside is None:
-            return of_all(mask=mask)
-        return jax.lax.map(lambda members: of_all(mask=members * mask), inside)
+        return of_all(mask) if inside is None else jax.lax.map(lambda members: of_all(members * mask), inside)
 
     draws = jax.lax.map(of, counts, batch_size=_AT_ONCE)
     return Measured(of(once), draws, None if bins is None else bins(log_probs, labels, num_bins=num_bins))

@@ -1,11 +1,16 @@
-"""calibration.compare: what it fits, chooses and measures, and what it refuses."""
+"""calibration.compare: what it fits, cross-fits, chooses and measures, and what it refuses."""
 
 import jax
 import numpy as np
 import pytest
+from msgspec.structs import replace
+from outputs import outputs
 
-from focalgeo import calibration
-from focalgeo.calibration import METHODS, compare
+from focalgeo import calibration, checks
+from focalgeo.calibration import METHODS, Fitted, choose, compare, fit_methods, folds
+from focalgeo.calibration.comparison import cross_fit
+from focalgeo.calibration.fits import ScoreTest
+from focalgeo.calibration.methods import Method, checked_settings
 from focalgeo.rows import Difference, Fit, Metric, select
 from focalgeo.types import InputError
 
@@ -13,17 +18,9 @@ NAMES = ("temperature_scaling", "focal_temperature_scaling")
 FEW = {"num_resamples": 100, "temperatures": (0.5, 1.0, 1.5, 2.0), "gammas": (0.0, 1.0)}
 
 
-def draw(n, classes=4, *, sharpness=1.7, seed=0):
-    """Logits `sharpness` times those that the labels are drawn from."""
-    rng = np.random.default_rng(seed)
-    truth = 2 * rng.standard_normal((n, classes))
-    labels = np.argmax(truth + rng.gumbel(size=truth.shape), axis=1)
-    return (sharpness * truth).astype(np.float32), np.int32(labels)
-
-
 @pytest.fixture(scope="module")
 def found():
-    return compare(draw(600), draw(600, seed=1), NAMES, **FEW)
+    return compare(outputs(600, 4), outputs(600, 4, seed=1), NAMES, **FEW)
 
 
 def test_methods_are_chosen_on_val_and_measured_on_test(found):
@@ -39,11 +36,11 @@ def test_methods_are_chosen_on_val_and_measured_on_test(found):
 
 
 def test_rows_are_those_of_the_functions(found):
-    (logits, labels), fitted = draw(600, seed=1), found.choice.fitted
+    (logits, labels), fitted = outputs(600, 4, seed=1), found.choice.fitted
     (row,) = select(found.rows, Metric, name="nll", split="test", method="temperature_scaling", criterion="nll")
     log_probs = fitted.predict_log_proba(logits)
     np.testing.assert_allclose(row.value, calibration.nll(log_probs, labels), rtol=1e-5)
-    ((_, key),) = [(0, jax.random.split(jax.random.PRNGKey(0), 4)[3])]
+    key = jax.random.split(jax.random.PRNGKey(0), 4)[3]
     direct = calibration.bootstrap(calibration.nll, log_probs, labels, key, 100)
     np.testing.assert_allclose((row.low, row.high), (direct.low, direct.high), rtol=1e-4)
     (gap, *_) = select(found.rows, Metric, name="class_gap", method="uncalibrated", group="2")
@@ -54,7 +51,7 @@ def test_rows_are_those_of_the_functions(found):
 
 
 def test_without_test_val_is_measured_by_fits_of_the_other_folds():
-    alone = compare(draw(300), None, NAMES, criteria=("nll",), **FEW)
+    alone = compare(outputs(300, 4), None, NAMES, criteria=("nll",), **FEW)
     assert {row.split for row in select(alone.rows, Metric)} == {"cross_fit"}
     assert len(alone.held_out) == 3
     assert alone.search == {}
@@ -68,7 +65,7 @@ def test_without_test_val_is_measured_by_fits_of_the_other_folds():
 
 
 def test_predictions_from_elsewhere_are_measured_and_never_chosen():
-    (logits, labels), (other, truth) = draw(300), draw(300, seed=1)
+    (logits, labels), (other, truth) = outputs(300, 4), outputs(300, 4, seed=1)
     best = [np.asarray(jax.nn.log_softmax(each / 1.7)) for each in (logits, other)]
     both = compare((logits, labels), (other, truth), NAMES, also={"mine": tuple(best)}, **FEW)
     (row,) = select(both.rows, Metric, name="nll", split="test", method="mine")
@@ -89,10 +86,10 @@ def test_predictions_from_elsewhere_are_measured_and_never_chosen():
 )
 def test_what_makes_no_comparison_is_refused(options, words):
     with pytest.raises(InputError, match=words):
-        compare(draw(50), None, **options)
+        compare(outputs(50, 4), None, **options)
 
 
-VAL, TEST = draw(60), draw(60, seed=1)
+VAL, TEST = outputs(60, 4), outputs(60, 4, seed=1)
 LOG_PROBS = [np.array(jax.nn.log_softmax(logits)) for logits, _ in (VAL, TEST)]
 
 
@@ -104,7 +101,7 @@ def changed(array, value):
     ("val", "test", "also", "words"),
     [
         (VAL, (TEST[0], changed(TEST[1], 7)), None, r"test: labels\[59\] is 7"),
-        (VAL, draw(60, 3), None, "test has another number of classes than the 4 of val"),
+        (VAL, outputs(60, 3), None, "test has another number of classes than the 4 of val"),
         ((*VAL, ["a"] * 59), None, None, r"val: group: has shape \(59,\)"),
         (VAL, TEST, (LOG_PROBS[0], np.exp(LOG_PROBS[1])), r"also mine, test: log_probs are .*: of logits give"),
         (VAL, TEST, (LOG_PROBS[0], None), "also mine, test: log_probs are object: give numbers"),
@@ -119,7 +116,195 @@ def test_what_is_wrong_with_test_groups_or_others_predictions_is_said_at_once(va
 
 @pytest.mark.parametrize(("criterion", "criteria"), [("line_search", ()), ("adaptive_ece", ("nll", "ece"))])
 def test_a_method_competes_by_the_same_criterion_on_held_out_parts_and_in_its_fit(criterion, criteria):
-    found = compare(draw(150), draw(150, seed=1), NAMES, criterion=criterion, criteria=criteria, **FEW)
+    found = compare(outputs(150, 4), outputs(150, 4, seed=1), NAMES, criterion=criterion, criteria=criteria, **FEW)
     competing = [found.fits[index] for index in calibration.candidates(found.fits, criterion)]
     held_out = [(each.method.name, each.criterion) for each in found.held_out]
     assert held_out == [("uncalibrated", None), *((each.method.name, each.criterion) for each in competing)]
+
+
+PLAIN, FOCAL = METHODS["temperature_scaling"], METHODS["focal_temperature_scaling"]
+SETTINGS = {"gammas": (0.0, 1.0), "temperatures": (0.5, 1.0, 1.5, 2.0), "num_bins": 10}
+
+
+def test_folds_are_of_one_size_and_depend_on_the_seed_alone():
+    labels = np.random.default_rng(0).choice(4, 203, p=[0.6, 0.3, 0.08, 0.02])
+    fold = folds(labels, 5, 0)
+    sizes = np.bincount(fold, minlength=5)
+    assert sizes.max() - sizes.min() <= 1
+    np.testing.assert_array_equal(fold, folds(labels, 5, 0))
+    np.testing.assert_array_equal(fold, folds(np.sort(labels), 5, 0))
+    assert (fold != folds(labels, 5, 1)).any()
+
+
+def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
+    logits, labels = outputs(31, 3)
+    seen, fold = [], folds(labels, 4, 3)
+
+    def fit(logits, labels, *, criterion, mask):
+        seen.append(mask)
+        return {"shift": np.float32(len(seen))}
+
+    shifting = Method("shifting", "", fit, lambda params, logits: logits + params["shift"], criteria=("nll",))
+    methods = {"a": shifting, "plain": PLAIN}
+    found = cross_fit(methods, checks.predicted_logits(logits, labels), checked_settings(SETTINGS), fold)
+    assert [(each.method.name, each.criterion) for each in found] == [
+        ("shifting", "nll"),
+        ("temperature_scaling", "nll"),
+        ("temperature_scaling", "ece"),
+    ]
+    assert len(seen) == 4
+    for index, mask in enumerate(seen):
+        left_out = np.asarray(mask) == 0
+        np.testing.assert_array_equal(left_out, fold == index)
+        np.testing.assert_array_equal(found[0].log_probs[left_out], logits[left_out] + np.float32(index + 1))
+
+
+def test_cross_fitted_log_probs_are_those_of_the_fits_of_the_other_folds():
+    (logits, labels), settings = outputs(300, 3), {**SETTINGS, "trained_gamma": 1.0}
+    fold, searches = folds(labels, 5, 0), METHODS  # any object: searches of all examples must not be used
+    examples = checks.predicted_logits(logits, labels)
+    found = cross_fit(METHODS, examples, checked_settings(settings) | {"searches": searches}, fold)
+    others = fold != 2
+    fits = fit_methods(METHODS, logits, labels, settings=settings, mask=others)
+    for fitted, each in zip(fits, found, strict=True):
+        assert (each.method.name, each.criterion) == (fitted.method.name, fitted.criterion)
+        np.testing.assert_array_equal(each.log_probs[~others], np.asarray(fitted.predict_log_proba(logits))[~others])
+
+
+OTHER = Method("other", "Other", None, None, keeps_class=False)
+
+
+def fits_of(*methods, converged=(True, True)):
+    """Uncalibrated, temperature scaling and focal temperature scaling by NLL, and other methods."""
+    fits = [Fitted(METHODS["uncalibrated"], None, {})]
+    for method, inside in zip((PLAIN, FOCAL), converged, strict=True):
+        fits.append(Fitted(method, "nll", {"temperature": 1.5 if inside else 0.01, "converged": inside}))
+    return fits + [Fitted(method, "nll", {}) for method in methods]
+
+
+def differences(fits, n=500, **given):
+    """A row for each pair of the fits and metric; `given` are (value, p-value) by names and metric, else (0, 1)."""
+    rows = []
+    for later, fitted in enumerate(fits):
+        for against in fits[:later]:
+            for metric in ("nll", "brier", "ece", "accuracy"):
+                value, p = given.get(f"{fitted.method.name}_less_{against.method.name}_{metric}", (0.0, 1.0))
+                half = abs(value) / 2 if p < 0.05 else abs(value) + 0.01
+                other = None if against.criterion == fitted.criterion else against.criterion
+                names = fitted.method.name, against.method.name, fitted.criterion, other
+                rows.append(
+                    Difference(f"{metric}_difference", value, value - half, value + half, p, n, "cross_fit", *names)
+                )
+    return rows
+
+
+BETTER, WORSE = (-0.02, 1e-4), (0.02, 1e-4)
+USEFUL = {f"{name}_less_uncalibrated_nll": BETTER for name in (PLAIN.name, FOCAL.name, "other")}
+
+
+def chosen_of(*methods, n=500, converged=(True, True), criterion="nll", **given):
+    fits = fits_of(*methods, converged=converged)
+    rows = differences(fits, n, **given)
+    others = [replace(row, criterion="ece", value=-1.0, p_value=0.0) for row in rows]  # of other fits: of no account
+    return choose(fits, rows + others, criterion=criterion)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({}, "uncalibrated"),
+        ({"temperature_scaling_less_uncalibrated_nll": BETTER}, "temperature_scaling"),
+        (USEFUL, "temperature_scaling"),
+        ({**USEFUL, "focal_temperature_scaling_less_temperature_scaling_nll": BETTER}, "focal_temperature_scaling"),
+        ({**USEFUL, "focal_temperature_scaling_less_temperature_scaling_nll": (-0.02, 0.06)}, "temperature_scaling"),
+        ({"focal_temperature_scaling_less_uncalibrated_nll": BETTER}, "temperature_scaling"),
+        ({"temperature_scaling_less_uncalibrated_nll": WORSE}, "uncalibrated"),
+    ],
+)
+def test_the_plainest_method_that_none_beats_beyond_noise_is_chosen(given, chosen):
+    assert chosen_of(**given).fitted.method.name == chosen
+
+
+def test_a_later_method_beats_the_plainest_and_is_taken_only_if_none_plainer_does_as_well():
+    beats = {f"other_less_{name}_nll": BETTER for name in ("uncalibrated", PLAIN.name)}
+    found = chosen_of(OTHER, **{**USEFUL, **beats})
+    assert found.fitted.method is FOCAL  # which OTHER does not beat
+    assert found.beaten == {"uncalibrated": PLAIN.name, PLAIN.name: "other"}
+    found = chosen_of(OTHER, **{**USEFUL, **beats, "other_less_focal_temperature_scaling_nll": BETTER})
+    assert found.fitted.method is OTHER
+
+
+def test_the_level_of_a_difference_is_divided_by_the_number_of_other_methods():
+    assert chosen_of().level == 0.05 / 2
+    assert chosen_of(OTHER).level == 0.05 / 3
+    barely = {"temperature_scaling_less_uncalibrated_nll": (-0.01, 0.04)}  # two-sided, as rows have it
+    assert chosen_of(**barely).fitted.method is PLAIN
+    assert chosen_of(OTHER, **barely).fitted.method.name == "uncalibrated"
+
+
+def test_with_few_examples_temperature_scaling_is_taken():
+    assert chosen_of(n=99).fitted.method is PLAIN
+    assert chosen_of(n=100).fitted.method.name == "uncalibrated"
+
+
+@pytest.mark.parametrize("metric", ["nll", "brier"])
+def test_a_method_with_a_proper_score_worse_than_a_plainer_one_s_is_refused(metric):
+    """As the focal map fitted by ECE often is: its ECE is less and its NLL is worse."""
+    given = {
+        f"{name}_less_uncalibrated_{score}": BETTER for name in (PLAIN.name, FOCAL.name) for score in ("ece", "nll")
+    }
+    given["focal_temperature_scaling_less_temperature_scaling_ece"] = BETTER
+    fits = [each._replace(criterion=each.criterion and "ece") for each in fits_of()]
+    assert choose(fits, differences(fits, **given), criterion="ece").fitted.method is FOCAL
+    given[f"focal_temperature_scaling_less_temperature_scaling_{metric}"] = (0.02, 0.04)
+    found = choose(fits, differences(fits, **given), criterion="ece")
+    assert found.fitted.method is PLAIN
+    assert "worse than temperature scaling's beyond noise" in found.refused[FOCAL.name]
+
+
+def test_a_method_that_may_change_the_class_must_not_lose_accuracy():
+    beats = {f"other_less_{name}_nll": BETTER for name in ("uncalibrated", PLAIN.name, FOCAL.name)}
+    assert chosen_of(OTHER, **beats).fitted.method is OTHER
+    found = chosen_of(OTHER, **beats, other_less_temperature_scaling_accuracy=(-0.01, 0.01))
+    assert found.fitted.method is not OTHER
+    assert found.refused["other"].startswith("its accuracy is worse")
+
+
+@pytest.mark.parametrize(("converged", "chosen"), [((True, False), PLAIN), ((False, True), FOCAL)])
+def test_a_fit_at_the_end_of_its_range_is_refused(converged, chosen):
+    given = {**USEFUL, "focal_temperature_scaling_less_temperature_scaling_nll": BETTER}
+    found = chosen_of(converged=converged, **given)
+    assert found.fitted.method is chosen
+    assert list(found.refused.values()) == ["its fit ended at the end of the range searched"]
+
+
+@pytest.mark.parametrize(("p", "chosen"), [(0.024, PLAIN.name), (0.026, "uncalibrated")])
+def test_the_score_test_stands_in_place_of_one_difference_alone(p, chosen):
+    test, fits = ScoreTest(-2.0, p, 500), fits_of()
+    for given in ({}, {"temperature_scaling_less_uncalibrated_nll": BETTER}):
+        found = choose(fits, differences(fits, **given), criterion="nll", test=test)
+        assert (found.fitted.method.name, found.test) == (chosen, test)
+    focal = {"focal_temperature_scaling_less_uncalibrated_nll": BETTER}
+    assert choose(fits, differences(fits, **focal), criterion="nll", test=test).fitted.method is PLAIN
+    for criterion, converged in (("ece", True), ("nll", False)):  # another metric, or temperature scaling refused
+        fits = fits_of(converged=(converged, True))
+        found = choose(fits, differences(fits), criterion=criterion, test=test)
+        assert (found.fitted.method.name, found.test) == ("uncalibrated", None)
+
+
+@pytest.mark.parametrize(
+    ("params", "criterion", "at_end"),
+    [
+        ({"temperature": 100.0}, "nll", True),
+        ({"temperature": 0.93}, "nll", False),
+        ({"temperature": 0.93}, "ece", True),  # of a grid nothing else is not converged
+        ({"gamma": -0.9, "temperature": 0.93}, "nll", True),
+        ({"shares": [1.0, 0.0, 0.0]}, "nll", False),
+    ],
+)
+def test_a_fit_that_did_not_converge_inside_its_range_says_so(params, criterion, at_end):
+    fits = fits_of()
+    fits[2] = Fitted(FOCAL, criterion, {**params, "converged": False})
+    assert fits[2].at_end == at_end
+    why = choose(fits, differences(fits), criterion="nll").refused[FOCAL.name]
+    assert why == ("its fit ended at the end of the range searched" if at_end else "its fit did not converge")

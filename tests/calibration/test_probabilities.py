@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from focalgeo import calibration
-from focalgeo.calibration import METHODS, ProbabilityWarning
+from focalgeo.calibration import ProbabilityWarning
 from focalgeo.types import InputError
 
 RNG = np.random.default_rng(0)
@@ -17,11 +17,9 @@ FITS = {
     "fit_focal_temperature": calibration.fit_focal_temperature,
     "grid_search": lambda logits, labels: calibration.grid_search(logits, labels, *GRID.values()),
     "line_search": lambda logits, labels: calibration.line_search(logits, labels, *GRID.values()),
-    "cross_fit": lambda logits, labels: calibration.cross_fit(METHODS, logits, labels, settings=SETTINGS, num_folds=2),
     "estimator": lambda logits, labels: calibration.TemperatureScaling().fit(logits, labels),
     "compare": lambda logits, labels: calibration.compare((logits, labels), None, (), num_resamples=100),
 }
-SETTINGS = GRID | {"trained_gamma": 1.0}
 
 
 @pytest.mark.filterwarnings("ignore::focalgeo.calibration.ConvergenceWarning")  # gamma 0, an end of this grid

@@ -1,13 +1,92 @@
+"""The bootstrap, alone and in pairs: textbook errors, and how often intervals cover; Wilson's interval."""
+
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from outputs import predictions
 
-from focalgeo.calibration import all_metrics, ece, nll, paired_bootstrap
+from focalgeo.calibration import (
+    accuracy,
+    adaptive_ece,
+    all_metrics,
+    bootstrap,
+    ece,
+    nll,
+    paired_bootstrap,
+    wilson_interval,
+)
 from focalgeo.calibration.resampling import rounded_difference
 from focalgeo.types import InputError
+
+
+def drawn(num_examples, key):
+    logits = 2 * jax.random.normal(key, (num_examples, 3))
+    labels = jax.random.categorical(jax.random.fold_in(key, 1), logits)
+    return jax.nn.log_softmax(logits * 1.3), labels
+
+
+def test_mean_metrics_have_the_textbook_error_and_interval():
+    log_probs, labels = drawn(400, jax.random.key(0))
+    losses = -np.asarray(log_probs)[np.arange(400), labels]
+    got = bootstrap(nll, log_probs, labels, jax.random.key(1), 2000)
+    assert got.n == 400
+    np.testing.assert_allclose(got.value, losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(got.stderr, losses.std() / 20, rtol=0.06)
+    reference = scipy.stats.bootstrap((losses,), np.mean, n_resamples=5000, method="percentile", rng=0)
+    np.testing.assert_allclose((got.low, got.high), reference.confidence_interval, atol=0.2 * float(got.stderr))
+
+
+def test_resamples_equal_gathered_resamples():
+    log_probs, labels = drawn(150, jax.random.key(2))
+    key, gathered = jax.random.key(3), []
+    got = bootstrap(adaptive_ece, log_probs, labels, key, 50)
+    measured = jax.jit(adaptive_ece)
+    for resample_key in jax.random.split(key, 50):
+        rows = jnp.sort(jax.random.randint(resample_key, (150,), 0, 150))
+        gathered.append(measured(log_probs[rows], labels[rows]))
+    np.testing.assert_allclose(got.stderr, np.std(gathered, ddof=1), rtol=1e-4)
+    assert got.low < got.high
+
+
+def test_interval_is_moved_against_the_bias_of_resampling():
+    """Draws around value + bias give an interval around value - bias; resampling biases ECE in just this way."""
+    log_probs, labels = drawn(400, jax.random.key(0))
+    error = float(bootstrap(accuracy, log_probs, labels, jax.random.key(1), 2000).stderr)
+
+    def biased(log_probs, labels, *, mask=None):
+        return accuracy(log_probs, labels, mask=mask) + (0.0 if mask is None else 0.3 * error)
+
+    got = bootstrap(biased, log_probs, labels, jax.random.key(1), 2000)
+    expected = float(got.value) - 0.3 * error + np.array([-1.96, 1.96]) * error
+    np.testing.assert_allclose((got.low, got.high), expected, atol=0.2 * error)
+
+
+@pytest.mark.parametrize(("sharpening", "true"), [(1.0, 0.0), (1.1, 0.0251), (1.5, 0.1001)])
+def test_the_interval_of_ece_covers_the_true_ece_of_calibrated_and_miscalibrated_models(sharpening, true):
+    """Truth: 0 for labels drawn from the model's own probabilities; else the ECE of 4 million draws."""
+
+    def covers(key):
+        logits = 2 * jax.random.normal(key, (400, 5))
+        labels = jax.random.categorical(jax.random.fold_in(key, 1), logits)
+        got = bootstrap(ece, jax.nn.log_softmax(sharpening * logits), labels, jax.random.fold_in(key, 2), 100)
+        return (got.low <= true) & (true <= got.high) & (got.low <= got.high)
+
+    share = jnp.mean(jax.jit(lambda keys: jax.lax.map(covers, keys))(jax.random.split(jax.random.key(11), 200)))
+    assert share >= 0.888  # 0.95 less 4 standard errors of 200 trials
+
+
+def test_same_key_same_result_and_degenerate_data():
+    log_probs, labels = drawn(150, jax.random.key(4))
+    first, second = (bootstrap(ece, log_probs, labels, jax.random.key(5), 200) for _ in range(2))
+    assert first == second
+    certain = bootstrap(accuracy, jnp.log(jnp.full((20, 2), 0.5)), jnp.zeros(20, jnp.int32), jax.random.key(0), 50)
+    assert (certain.value, certain.stderr, certain.low, certain.high) == (1, 0, 1, 1)
+    with pytest.raises(InputError, match="are empty"):
+        bootstrap(ece, jnp.zeros((0, 2)), jnp.zeros(0, jnp.int32), jax.random.key(0), 10)
 
 
 def both(log_probs, labels, *, mask=None):
@@ -51,10 +130,7 @@ def test_where_there_is_no_difference_it_rejects_as_often_as_it_says():
 @pytest.mark.parametrize(("size", "sharpness"), [(500, 1), (5000, 1), (5000, 3)])
 def test_a_difference_of_rounding_is_none(size, sharpness):
     """Each log-probability, or every other one, an ulp larger: Brier's difference of 1e-7 had a p-value of 0.003."""
-    rng = np.random.default_rng(0)
-    logits = (sharpness * rng.normal(size=(size, 10))).astype(np.float32)
-    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
-    log_probs = np.asarray(jax.nn.log_softmax(logits))
+    (log_probs, labels), rng = predictions(size, 10, sharpness=sharpness), np.random.default_rng(0)
     larger = np.nextafter(log_probs, np.float32(0))
     for other in (log_probs, larger, np.where(rng.uniform(size=larger.shape) < 0.5, larger, log_probs)):
         for name, got in paired_bootstrap(all_metrics, log_probs, other, labels, jax.random.key(0), 50).items():
@@ -88,3 +164,9 @@ def test_equal_predictions_have_p_value_one_and_bad_input_is_refused():
         paired_bootstrap(nll, first, second, labels, jax.random.key(0), 1)
     with pytest.raises(InputError, match="shape"):
         paired_bootstrap(nll, first, second[:10], labels, jax.random.key(0), 10)
+
+
+def test_wilson_interval_matches_published_cases():
+    low, high = wilson_interval(np.array([0, 81, 10, 0]), np.array([10, 263, 10, 0]))
+    np.testing.assert_allclose(low, [0, 0.2553, 0.7225, 0], atol=1e-4)  # 81 of 263: Newcombe 1998, Table I
+    np.testing.assert_allclose(high, [0.2775, 0.3662, 1, 1], atol=1e-4)
