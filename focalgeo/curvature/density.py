@@ -68,7 +68,7 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
     num_probes = checks.count("num_probes", num_probes, 2, MOST_PRODUCTS)
     steps = min(checks.count("steps", steps, 1), layout.size)
 
-    def quadrature(index: Array) -> tuple[Array, Array, Array]:
+    def quadrature(index):
         krylov = _start(sign_probe(key, index, None, layout=layout), steps=steps)
         krylov = iterate(_goes_on, lambda krylov: _expanded(krylov, product(lanczos.next_row(krylov))), krylov)
         lanczos.check_symmetric(krylov)

@@ -158,13 +158,13 @@ def lambda_max(matvec, like: PyTree, key: Array, *, max_products: int = 40, tole
 
     Source: as for `extreme_eigenvalues`.
     """
-    pairs = extreme_eigenvalues(matvec, like, key, max_products=max_products, tolerance=tolerance)
-    return _first(pairs._replace(num_matvecs=pairs.num_matvecs[None]))
+    return _only(extreme_eigenvalues(matvec, like, key, max_products=max_products, tolerance=tolerance))
 
 
 @jax.jit
-def _first(pairs: Eigenpairs) -> Eigenpairs:
-    return jax.tree.map(lambda leaf: leaf[0], pairs)
+def _only(pairs):
+    """The arrays without their first axis, of one pair; the number of products has none."""
+    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[1:]), pairs)
 
 
 def extreme_eigenvalues(
@@ -216,7 +216,7 @@ def extreme_eigenvalues(
     tolerance = jnp.asarray(tolerance, float)  # no integer, which may be more than int32 holds
     sign = 1 if which == "largest" else -1
 
-    def body(search: tuple) -> tuple:
+    def body(search):
         return _continued(search, sign * product(next_row(search[0])), tolerance)
 
     start = _random_start(key, layout=layout, steps=min(max_products - k, layout.size), k=k)
@@ -258,7 +258,7 @@ def _continued(search: tuple, product: Array, tolerance: float) -> tuple[Krylov,
 def _fresh_direction(basis: Array, key: Array) -> Array:
     """Random and orthogonal to all rows."""
     vector = jax.random.normal(key, basis.shape[1:], basis.dtype)
-    rest, _ = orthogonalise(basis, vector / jnp.linalg.norm(vector))
+    rest = orthogonalise(basis, vector / jnp.linalg.norm(vector))[0]
     return rest / jnp.linalg.norm(rest)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.extend.core.primitives import conv_general_dilated_p, custom_vjp_call_p, dot_general_p, jit_p, mul_p
 
 from focalgeo import checks, trees
@@ -50,14 +50,12 @@ def value_and_trace(
 
     Source: Kimura and Naganuma, Geometric Insights into Focal Loss, Eq. 33; probes of Hutchinson (1990).
     """
-    checks.check_params("params", params)
     checks.check_key(key)
     num_probes = checks.count("num_probes", num_probes, 1, MOST_PROBES)
-    checks.check_choice("form", form, FORMS)
-    loss = checks.scalar(loss)
+    checks.check_function("loss", loss)
     # Unrolled: vmap over probes makes convolutions and matrix products of another shape, measured slower.
     results = [
-        FORMS[form](lambda point: (loss(point), ()), params, trees.rademacher(probe_key, params))
+        outputs_and_trace(lambda point: (loss(point), ()), lambda value: value, params, probe_key, form=form)
         for probe_key in jax.random.split(key, num_probes)
     ]
     return results[0][0], jnp.mean(jnp.stack([curvature for _, _, curvature in results]))
@@ -111,7 +109,7 @@ def outputs_and_trace(
         outputs, along, auxiliary = jax.jvp(network, (params,), (probe,), has_aux=True)
         return outputs, auxiliary, curvature_of(lambda point: (loss(point), ()), outputs, along)[2]
 
-    def measured(point: PyTree) -> tuple[Array, tuple[PyTree, PyTree]]:
+    def measured(point):
         outputs, auxiliary = network(point)
         return loss(outputs), (outputs, auxiliary)
 
@@ -122,13 +120,13 @@ def outputs_and_trace(
 # Each takes a function params -> (loss, other results), params and v, and gives (loss, other results, v' H v).
 
 
-def _taylor(function: Callable, params: PyTree, probe: PyTree) -> tuple[Array, PyTree, Array]:
+def _taylor(function, params, probe):
     (value, others), _, (curvature, _) = second_order(function, params, probe)
     return value, others, reverse_after_forward(curvature)
 
 
-def _forward_over_forward(function: Callable, params: PyTree, probe: PyTree) -> tuple[Array, PyTree, Array]:
-    def along(point: PyTree) -> tuple[Array, tuple[Array, PyTree]]:
+def _forward_over_forward(function, params, probe):
+    def along(point):
         value, slope, others = jax.jvp(function, (point,), (probe,), has_aux=True)
         return slope, (value, others)
 
@@ -136,8 +134,8 @@ def _forward_over_forward(function: Callable, params: PyTree, probe: PyTree) -> 
     return value, others, reverse_after_forward(curvature)
 
 
-def _jvp_of_grad(function: Callable, params: PyTree, probe: PyTree) -> tuple[Array, PyTree, Array]:
-    def gradient(point: PyTree) -> tuple[PyTree, tuple[Array, PyTree]]:
+def _jvp_of_grad(function, params, probe):
+    def gradient(point):
         (value, others), slopes = jax.value_and_grad(function, has_aux=True)(point)
         return slopes, (value, others)
 
@@ -208,17 +206,18 @@ def second_order(function: Callable[[PyTree], PyTree], params: PyTree, probe: Py
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(params)
     inputs = [Series(*pair) for pair in zip(jax.tree.leaves(params), jax.tree.leaves(probe), strict=True)]
     shapes, structure = jax.tree.flatten(shapes)
-    outputs = map(_derivatives, _evaluate(closed.jaxpr, closed.consts, inputs), shapes)
+    outputs = map(_derivatives, _evaluate(closed, inputs), shapes)
     value, first, second = (structure.unflatten(leaves) for leaves in zip(*outputs, strict=True))
     return value, first, second
 
 
 # jax.experimental.jet is the same idea at any order, but it has no rules for custom_jvp (relu), scan, cond, checkpoint,
 # psum or max pooling, in jax 0.10 and 0.12.
-def _evaluate(jaxpr: Jaxpr, consts: list, inputs: list[Series]) -> list[Series]:
-    known = dict(zip(jaxpr.constvars, map(Series, consts), strict=True)) | dict(zip(jaxpr.invars, inputs, strict=True))
+def _evaluate(closed: ClosedJaxpr, inputs: list[Series]) -> list[Series]:
+    jaxpr, series = closed.jaxpr, [*map(Series, closed.consts), *inputs]
+    known = dict(zip(jaxpr.constvars + jaxpr.invars, series, strict=True))
 
-    def read(atom) -> Series:
+    def read(atom):
         return Series(atom.val) if isinstance(atom, Literal) else known[atom]
 
     for equation in jaxpr.eqns:
@@ -232,8 +231,7 @@ def _propagate(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     if all(series.first is None for series in inputs):
         return [Series(value) for value in apply(*[series.value for series in inputs])]
     if equation.primitive is jit_p:
-        inner = equation.params["jaxpr"]
-        return _evaluate(inner.jaxpr, inner.consts, inputs)
+        return _evaluate(equation.params["jaxpr"], inputs)
     if equation.primitive in BILINEAR:
         factors = map(_behind_barriers, inputs) if equation.primitive in CONTRACTIONS else inputs
         return [_product(lambda u, v: apply(u, v)[0], *factors)]
@@ -244,8 +242,8 @@ def _propagate(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     return _twice_forward(equation, apply, inputs)
 
 
-def _function_of(equation: JaxprEqn) -> Callable[..., list]:
-    def apply(*values) -> list:
+def _function_of(equation: JaxprEqn) -> Callable:
+    def apply(*values):
         outputs = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
         return list(outputs) if equation.primitive.multiple_results else [outputs]
 
@@ -263,7 +261,7 @@ def _behind_barriers(series: Series) -> Series:
 
 
 def _product(times: Callable, u: Series, v: Series) -> Series:
-    def terms(*pairs) -> Array | None:
+    def terms(*pairs):
         products = [times(left, right) for left, right in pairs if left is not None and right is not None]
         return sum(products[1:], products[0]) if products else None
 
@@ -294,11 +292,11 @@ def _jvp_of_jvp(apply: Callable, floating: list[bool], inputs: list[Series]) -> 
     values, firsts = ({index: getattr(each, name) for index, each in moving.items()} for name in ("value", "first"))
     seconds = {index: series.second for index, series in enumerate(inputs) if series.second is not None}
 
-    def outputs(values: dict) -> tuple[list, list]:
+    def outputs(values):
         found = apply(*[values.get(index, series.value) for index, series in enumerate(inputs)])
         return list(itertools.compress(found, floating)), found
 
-    def along(values: dict, varying: dict) -> tuple[list, list]:
+    def along(values, varying):
         _, slopes, found = jax.jvp(outputs, (values,), (firsts | varying,), has_aux=True)
         return slopes, found
 
@@ -313,7 +311,7 @@ def _jvp_of_jvp(apply: Callable, floating: list[bool], inputs: list[Series]) -> 
 def _depend_on_inputs(jaxpr: Jaxpr) -> list[bool]:
     reached = set(jaxpr.invars)
 
-    def depends(atom) -> bool:
+    def depends(atom):
         return not isinstance(atom, Literal) and atom in reached
 
     for equation in jaxpr.eqns:

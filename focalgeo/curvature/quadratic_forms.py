@@ -65,7 +65,7 @@ def quadratic_parts(
     checks.check_alike("vector", vector, "params", params)
     outputs, first, second = _along(network, params, vector)
 
-    def parts(loss: Callable) -> Parts:
+    def parts(loss):
         return Parts(_along(loss, outputs, first)[2], jax.jvp(loss, (outputs,), (second,))[1])
 
     return {name: parts(checks.scalar(loss)) for name, loss in losses.items()}
@@ -74,7 +74,7 @@ def quadratic_parts(
 def _along(function: Callable, point: PyTree, tangent: PyTree) -> tuple[PyTree, PyTree, PyTree]:
     """The function and its first two derivatives along the tangent."""
 
-    def moved(point: PyTree) -> tuple[PyTree, PyTree]:
+    def moved(point):
         return jax.jvp(function, (point,), (tangent,))
 
     (value, first), (_, second) = jax.jvp(moved, (point,), (tangent,))
@@ -220,7 +220,7 @@ def diagonal(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
 
     Source: Bekas, Kokiopoulou and Saad, An estimator for the diagonal of a matrix (2007), with random signs.
     """
-    return _by_products(_entries, matvec, like, key, num_probes)
+    return _by_products(jnp.asarray, matvec, like, key, num_probes)
 
 
 def leaf_traces(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
@@ -245,16 +245,17 @@ def leaf_traces(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
 
     Source: Hutchinson (1990), leaf by leaf.
     """
-    return _by_products(_blocks, matvec, like, key, num_probes)
+    return _by_products(jnp.sum, matvec, like, key, num_probes)
 
 
-def _by_products(sample_of: Callable, matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
+def _by_products(summary: Callable, matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
+    """The mean over probes of the summary of each leaf's v * (H v)."""
     product = checked_matvec(matvec, like, key)
     num_probes = checks.count("num_probes", num_probes, 2, MOST_PRODUCTS)
 
-    def sample(index: Array) -> PyTree:
+    def sample(index):
         probe = _probe(key, index, like)
-        return sample_of(probe, product(probe))
+        return _summaries(probe, product(probe), summary)
 
     estimate = _means(stacked(sample, num_probes))._replace(n=num_probes)
     checks.check_finite_tree("the standard error", estimate.stderr)
@@ -266,20 +267,14 @@ def _probe(key: Array, index: Array, like: PyTree) -> PyTree:
     return trees.rademacher(jax.random.fold_in(key, index), like)
 
 
-@jax.jit
-def _entries(probe: PyTree, product: PyTree) -> PyTree:
-    def entry(v: Array, h: Array) -> Array:
-        return (v * h).astype(v.dtype if v.dtype == jnp.float64 else jnp.float32)
+@functools.partial(jax.jit, static_argnums=2)
+def _summaries(probe, product, summary):
+    def of_leaf(v, h):
+        return summary((v * h).astype(jnp.promote_types(v.dtype, jnp.float32)))
 
-    return jax.tree.map(entry, probe, product)
-
-
-@jax.jit
-def _blocks(probe: PyTree, product: PyTree) -> PyTree:
-    return jax.tree.map(jnp.sum, _entries(probe, product))
+    return jax.tree.map(of_leaf, probe, product)
 
 
 @jax.jit
 def _means(samples: PyTree) -> Estimate:
-    inner = jax.tree.structure(Estimate(*range(5)))
-    return jax.tree.transpose(jax.tree.structure(samples), inner, jax.tree.map(sample_mean, samples))
+    return jax.tree.transpose(jax.tree.structure(samples), None, jax.tree.map(sample_mean, samples))

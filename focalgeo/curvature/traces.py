@@ -4,6 +4,7 @@ XTrace: each random vector gives a sample of the trace, exact on the span of the
 plans how many samples a requested error takes.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -61,16 +62,18 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
     checks.check_choice("method", method, LEAST_PRODUCTS)
     num_probes = checks.count("num_probes", num_probes, LEAST_PRODUCTS[method], MOST_PRODUCTS)
     if method == "xtrace":
-        rows = checks.count("num_probes // 2", min(num_probes // 2, layout.size), 1, MOST_XTRACE_SAMPLES)
-        estimate = _interval(*value_and_stderr(subspace(product, key, rows, layout)), rows)
+        count = checks.count("num_probes // 2", min(num_probes // 2, layout.size), 1, MOST_XTRACE_SAMPLES)
+        value, stderr = value_and_stderr(subspace(product, key, count, layout))
     else:
-        basis = None
+        basis, count = None, num_probes
         if method == "hutch++":
             sketch_key, key = jax.random.split(key)
-            signs = _signs(sketch_key, (min(num_probes // 3, layout.size), layout.size), layout.dtype)
-            basis, num_probes = orthonormal_rows(_each(product, signs)), num_probes - 2 * len(signs)
-        samples, exact = sampled(lambda probe: _dot(probe, product(probe)), key, num_probes, layout, basis)
-        estimate = _estimate(exact, samples)
+            signs = jax.random.rademacher(sketch_key, (min(num_probes // 3, layout.size), layout.size), layout.dtype)
+            basis, count = orthonormal_rows(_each(product, signs)), num_probes - 2 * len(signs)
+        samples, exact = sampled(lambda probe: _dot(probe, product(probe)), key, count, layout, basis)
+        mean = _mean(samples)
+        value, stderr = exact + mean.value, mean.stderr
+    estimate = _interval(value, stderr, count)
     checks.check_finite_tree("the trace", estimate[:2])
     return estimate
 
@@ -79,19 +82,9 @@ def _each(product: Callable, rows: Array) -> Array:
     return stacked(lambda index: product(row_of(rows, index)), len(rows))
 
 
-@jax.jit
-def _estimate(offset, samples):
-    mean = sample_mean(samples)
-    return mean._replace(value=offset + mean.value, low=offset + mean.low, high=offset + mean.high)
-
-
+_mean = jax.jit(sample_mean)
 _interval = jax.jit(Estimate.by_student, static_argnums=2)
-_signs = jax.jit(jax.random.rademacher, static_argnums=(1, 2))
-
-
-@jax.jit
-def _dot(left, right):
-    return jnp.vdot(left, right, precision="highest")
+_dot = functools.partial(jnp.vdot, precision="highest")
 
 
 class Subspace(NamedTuple):
@@ -105,15 +98,12 @@ class Subspace(NamedTuple):
 
 def subspace(product: Callable, key: Array, rows: int, layout: Layout, *, before: Subspace | None = None) -> Subspace:
     """So many rows, from Gaussian vectors, whose directions are uniform in any subspace; after those of `before`."""
-    vectors = _normal(key, (rows, layout.size), layout.dtype)
+    vectors = jax.random.normal(key, (rows, layout.size), layout.dtype)
     products = _each(product, vectors)
     span = products if before is None else jnp.concatenate([before.basis, products])
     basis = orthonormal_rows(span)[len(span) - rows :]
     space = Subspace(vectors, products, basis, _each(product, basis))
     return space if before is None else jax.tree.map(lambda old, new: jnp.concatenate([old, new]), before, space)
-
-
-_normal = jax.jit(jax.random.normal, static_argnums=(1, 2))
 
 
 class Compressed(NamedTuple):
@@ -155,7 +145,7 @@ def value_and_stderr(space: Subspace) -> tuple[Array, Array]:
     count, size = vectors.shape
     samples = _estimates(small, jnp.zeros_like(small.left_out), size - count + 1)
 
-    def without(index: Array) -> Array:
+    def without(index):
         # Beside its own direction, each sample loses the one that product `index` alone reaches.
         direction = jnp.broadcast_to(small.left_out[index], small.left_out.shape)
         other = direction - _along(direction, small.left_out)
@@ -203,7 +193,7 @@ def _left_out(coordinates: Array) -> Array:
     linearly dependent, as they are when the matrix has a small rank.
     """
 
-    def one(index: Array) -> Array:
+    def one(index):
         others = jnp.delete(coordinates, index, axis=1, assume_unique_indices=True)
         return jnp.linalg.qr(others, mode="complete")[0][:, -1]
 
@@ -277,15 +267,18 @@ def trace_to(
     space = subspace(product, sketch_key, rows, layout)
     if checks.is_traced((space, like, key, relative_error)):
         raise InputError("trace_to plans by values: call it outside jit, vmap and grad, or use trace there")
-    wanted, before = _samples_needed(space, relative_error), np.inf
-    while _pays(wanted, before, rows) and _fits(2 * rows, layout.size, max_products, max_rows):
+    wanted, left = _samples_needed(space, relative_error), 0.5
+    most_rows = min(layout.size, max_rows, (max_products - FEWEST_SAMPLES) // 2)
+    # Twice the rows cost 2 * rows products; they should leave the share of samples that the last doubling left.
+    while 2 * rows <= most_rows and wanted * (1 - left) > 2 * rows:
         sketch_key, _ = jax.random.split(sketch_key)
         space = subspace(product, sketch_key, rows, layout, before=space)
         rows, before = 2 * rows, wanted
         wanted = _samples_needed(space, relative_error)
+        left = min(1.0, wanted / before) if np.isfinite(before) else 0.5
     count = int(np.clip(np.ceil(wanted), FEWEST_SAMPLES, max_products - 2 * rows))
 
-    def sample(index: Array) -> Array:
+    def sample(index):
         probe = _outside(sample_key, index, space.basis)
         return _dot(probe, product(probe))
 
@@ -294,19 +287,6 @@ def trace_to(
     checks.check_finite_tree("the trace", estimate[:2])
     reached = bool(estimate.stderr <= relative_error * abs(estimate.value))
     return TraceTo(estimate, 2 * rows + count, reached)
-
-
-def _pays(wanted: float, before: float, rows: int) -> bool:
-    """Whether twice the rows should save more samples than the 2 * rows products that they cost.
-
-    The saving is taken to be in the ratio of the last doubling, and of half at first.
-    """
-    ratio = 0.5 if np.isinf(before) else min(1.0, wanted / before)
-    return wanted * (1 - ratio) > 2 * rows
-
-
-def _fits(rows: int, size: int, max_products: int, max_rows: int) -> bool:
-    return rows <= min(size, max_rows) and 2 * rows + FEWEST_SAMPLES <= max_products
 
 
 def _samples_needed(space: Subspace, relative_error: float) -> float:

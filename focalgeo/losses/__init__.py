@@ -54,12 +54,12 @@ LOSSES: dict[str, Callable[..., Array]] = {
 PENALTIES: dict[str, Callable[..., Array]] = {"mmce": mmce, "weighted_mmce": weighted_mmce}
 
 # every name that config.loss.name may have -> the loss of LOSSES that is trained with
-FUNCTIONS: dict[str, str] = {
-    **{name: name for name in LOSSES},
-    **dict.fromkeys(POLICIES, "sample_dependent_focal_loss"),
-    **dict.fromkeys(SCHEDULES, "scheduled_focal_loss"),
-    **dict.fromkeys(PENALTIES, "cross_entropy"),
-}
+FUNCTIONS: dict[str, str] = (
+    {name: name for name in LOSSES}
+    | dict.fromkeys(POLICIES, "sample_dependent_focal_loss")
+    | dict.fromkeys(SCHEDULES, "scheduled_focal_loss")
+    | dict.fromkeys(PENALTIES, "cross_entropy")
+)
 
 
 def hyperparameters(name: str) -> tuple[str, ...]:
@@ -83,11 +83,4 @@ def make_loss(name: str) -> Callable[[Array, Array, dict[str, PyTree]], Array]:
         InputError: `name` is not in LOSSES.
     """
     names, function = hyperparameters(name), LOSSES[name]
-
-    def loss(logits: Array, labels: Array, loss_values: dict[str, PyTree]) -> Array:
-        missing = [needed for needed in names if needed not in loss_values]
-        if missing:
-            raise InputError(f"loss_values have no {missing[0]!r}: {name} takes {', '.join(names)}")
-        return function(logits, labels, *(loss_values[needed] for needed in names))
-
-    return loss
+    return lambda logits, labels, loss_values: function(logits, labels, *(loss_values[value] for value in names))

@@ -2,12 +2,23 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Float
 
 from focalgeo import checks
-from focalgeo.losses import log_odds
-from focalgeo.losses.log_odds import Labels, Logits, Numbers, PerExample, labelled_rows, softplus, true_class_log_odds
+from focalgeo.losses.log_odds import (
+    Labels,
+    Logits,
+    Numbers,
+    PerExample,
+    behind_rival,
+    class_numbers,
+    difference,
+    labelled_rows,
+    log_rest,
+    margins,
+    softplus,
+    true_class_log_odds,
+)
 from focalgeo.types import Array
 
 _HUGE = 2.0**64  # beyond it a sum of many logits might leave float32
@@ -58,9 +69,10 @@ def label_smoothed_cross_entropy(
     true_logit = jnp.sum(jnp.where(is_true, small, 0), axis=-1, keepdims=True)
     loss = softplus(-true_class_log_odds(logits, labels))
     # A huge loss is the log-odds without the softplus, which alone may be cut: it is taken from the small logits.
-    huge = log_odds.log_rest(log_odds.margins(logits, labels)) * scale - log_odds.margins(small, labels).gap
+    huge = log_rest(margins(logits, labels)) * scale - margins(small, labels).gap
     loss = jnp.where(loss > 2 * _HUGE, huge, loss * scale)
-    return _scaled_up(loss + smoothing * jnp.mean(true_logit - small, axis=-1), scale)
+    loss = (loss + smoothing * jnp.mean(true_logit - small, axis=-1)) / scale
+    return difference(loss, jnp.zeros_like(loss))
 
 
 def _scaled_down(logits: Array) -> tuple[Array, Array]:
@@ -68,18 +80,6 @@ def _scaled_down(logits: Array) -> tuple[Array, Array]:
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(logits), axis=-1))
     scale = jnp.where(largest > _HUGE, 1 / _HUGE, 1).astype(logits.dtype)
     return logits * scale[..., None], scale
-
-
-@jax.custom_jvp
-def _scaled_up(loss: Array, scale: Array) -> Array:
-    """The loss divided by the scale, cut at the largest finite number; its derivative is that of one not cut."""
-    largest = jnp.finfo(loss.dtype).max
-    return jnp.clip(loss / scale, -largest, largest)
-
-
-@_scaled_up.defjvp
-def _scaled_up_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    return _scaled_up(*primals), tangents[0] / primals[1]
 
 
 def brier_loss(logits: Logits, labels: Labels) -> PerExample:
@@ -99,10 +99,10 @@ def brier_loss(logits: Logits, labels: Labels) -> PerExample:
     Source: Mukhoti et al., arXiv 2002.09437, section 5.
     """
     logits, labels = labelled_rows(logits, labels)
-    margin = log_odds.margins(logits, labels)
+    margin = margins(logits, labels)
     miss = jnp.exp(-2 * softplus(true_class_log_odds(logits, labels)))
     rival = jnp.exp(-2 * softplus(-true_class_log_odds(logits, margin.rival)))
-    return miss + rival * (1 + jnp.sum(jnp.exp(2 * log_odds.behind_rival(margin)), axis=-1))
+    return miss + rival * (1 + jnp.sum(jnp.exp(2 * behind_rival(margin)), axis=-1))
 
 
 def weighted_by_class(losses: PerExample, labels: Labels, alpha: Float[Array, " classes"]) -> PerExample:
@@ -123,6 +123,5 @@ def weighted_by_class(losses: PerExample, labels: Labels, alpha: Float[Array, " 
     checks.check_interval("alpha", alpha, 0)
     checks.check_array("alpha", alpha, shape=(None,))
     rows = jax.ShapeDtypeStruct((*losses.shape, *alpha.shape), losses.dtype)
-    known = checks.is_traced(losses) and not checks.is_traced(labels)
-    labels = checks.label_array(labels, rows, "losses and alpha", counted=np.asarray(labels) != -1 if known else None)
-    return losses * jnp.take(alpha, jnp.asarray(labels).astype(jnp.int32), mode="clip")
+    labels = class_numbers(labels, rows, "losses and alpha", traced=checks.is_traced(losses))
+    return losses * jnp.take(alpha, labels, mode="clip")

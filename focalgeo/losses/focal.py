@@ -39,12 +39,16 @@ def focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
     logits, labels = labelled_rows(logits, labels)
     log_odds = true_class_log_odds(logits, labels)
     exponent = _finite(gamma, logits) * -softplus(log_odds)
-    return jnp.exp(_in_reach(log_odds, exponent)) * softplus(-log_odds)
+    return _weighted(log_odds, exponent)
 
 
-def _in_reach(log_odds: Array, exponent: Array) -> Array:
-    """The exponent; 0 where p_y underflows, as it is there with its derivatives, which a huge loss would multiply."""
-    return jnp.where(log_odds > 1.25 * jnp.log(jnp.finfo(log_odds.dtype).tiny), exponent, 0)
+def _weighted(log_odds: Array, exponent: Array) -> Array:
+    """Cross-entropy of the log-odds times exp(exponent).
+
+    The exponent is 0 where p_y underflows, as it is there with its derivatives, which a huge loss would multiply.
+    """
+    in_reach = log_odds > 1.25 * jnp.log(jnp.finfo(log_odds.dtype).tiny)
+    return jnp.exp(jnp.where(in_reach, exponent, 0)) * softplus(-log_odds)
 
 
 def _finite(gamma: Numbers, logits: Array) -> Array:
@@ -74,7 +78,7 @@ def signed_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExam
     gamma, log_odds = _finite(gamma, logits), true_class_log_odds(logits, labels)
     log_one_plus_p = jnp.log1p(jnp.exp(-softplus(-log_odds)))
     exponent = jnp.where(gamma >= 0, gamma * -softplus(log_odds), -gamma * log_one_plus_p)
-    return jnp.exp(_in_reach(log_odds, exponent)) * softplus(-log_odds)
+    return _weighted(log_odds, exponent)
 
 
 def dual_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
@@ -100,7 +104,7 @@ def dual_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExampl
     margin = margins(logits, labels)
     rest = log_rest(margin)
     log_complement = -softplus(margin.gap - rest) + jnp.log1p(_share_of_next(logits, margin, rest, labels))
-    return jnp.exp(_in_reach(margin.gap - rest, gamma * log_complement)) * softplus(rest - margin.gap)
+    return _weighted(margin.gap - rest, gamma * log_complement)
 
 
 def _share_of_next(logits, margin, rest, labels):

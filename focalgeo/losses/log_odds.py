@@ -36,15 +36,15 @@ def labelled_rows(logits: Array, labels: Array) -> tuple[Array, Array]:
             in a gradient, -1 stands for no label and is let through: what comes of it is left out by a mask.
     """
     logits = checks.score_rows("logits", logits)
-    known = checks.is_traced(logits) and not checks.is_traced(labels)
-    labels = checks.label_array(labels, logits, counted=np.asarray(labels) != -1 if known else None)
-    return in_float32(logits), jnp.asarray(labels).astype(jnp.int32)
+    labels = class_numbers(labels, logits, "logits", traced=checks.is_traced(logits))
+    return checks.floats(logits)[0], labels
 
 
-def in_float32(logits: Array) -> Array:
-    """Logits as they are computed here: float64 stays, every other type becomes float32."""
-    logits = jnp.asarray(logits)
-    return logits.astype(jnp.float64 if logits.dtype == jnp.float64 else jnp.float32)
+def class_numbers(labels: Array, rows: Array, name: str, *, traced: bool) -> Array:
+    """The labels of the rows as int32; while these are traced, -1 is let through."""
+    known = traced and not checks.is_traced(labels)
+    labels = checks.label_array(labels, rows, name, counted=np.asarray(labels) != -1 if known else None)
+    return jnp.asarray(labels).astype(jnp.int32)
 
 
 def margins(logits: Logits, labels: Labels) -> Margins:
@@ -52,7 +52,7 @@ def margins(logits: Logits, labels: Labels) -> Margins:
 
     Masked sums replace gathers, whose transposes are scatters.
     """
-    logits = in_float32(logits)
+    (logits,) = checks.floats(logits)
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     rival = jnp.argmax(jnp.where(is_true, -jnp.inf, logits), axis=-1)
     is_rival = jax.nn.one_hot(rival, logits.shape[-1], dtype=bool)

@@ -105,7 +105,7 @@ def _checked(function: Callable, name: str, fields: Mapping[str, Any]) -> Callab
     dtype = int if "vocabulary_size" in fields else float
     shape = (None,) * 4 if {"axis_name", "patch"} & fields.keys() else (None, None, ...)
 
-    def call(first: Any, x: Any, **options: Any) -> Any:
+    def call(first, x, **options):
         checks.check_array(f"x for {name}", checks.array_of("x", x), shape=shape, dtype=dtype)
         try:
             return function(first, x, **options)

@@ -136,7 +136,7 @@ class ConvNorm(nn.Module):
 def conv_norms(module: nn.Module, *, train: bool, mask: Array | None) -> Callable:
     """ConvNorm as (x, width, kernel=3, stride=1, groups=1) -> features, each call a layer of `module`."""
 
-    def layer(x: Array, *shape: int, **options: int) -> Array:
+    def layer(x, *shape, **options):
         return ConvNorm(*shape, **options, axis_name=module.axis_name, dtype=module.dtype)(x, train=train, mask=mask)
 
     return layer
@@ -168,7 +168,7 @@ def _depthwise(x: Array, kernel: Array, strides: Sequence[int], padding: Any, **
     products take 2.4 times the cycles, by the compiler. Tested in tests/test_depthwise.py.
     """
 
-    def shifted(x: Array, kernel: Array) -> Array:
+    def shifted(x, kernel):
         padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
         sides = zip(padded.shape[1:3], kernel.shape, strides, strict=False)
         height, width = ((size - taps) // step + 1 for size, taps, step in sides)

@@ -35,7 +35,7 @@ def gradient_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = N
     Source: Mukhoti et al., arXiv 2002.09437, Proposition 1 (there g(p, gamma)).
     """
     p, c, gamma = _arguments(p, gamma, complement)
-    return _power(c, gamma) * (1 + gamma * _surprise_ratio(p, c))
+    return power(c, gamma) * (1 + gamma * _surprise_ratio(p, c))
 
 
 def focal_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None) -> Batch:
@@ -85,7 +85,7 @@ def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | N
     """
     p, c, gamma = _arguments(p, gamma, complement)
     factor = 1 + 2 * gamma + gamma * _log(p, c) + gamma**2 * _surprise_ratio(p, c)
-    return _power(c, gamma) * factor
+    return power(c, gamma) * factor
 
 
 def _arguments(p: Array, gamma: Array, complement: Array | None) -> tuple[Array, Array, Array]:
@@ -111,7 +111,7 @@ def _surprise_ratio(p: Array, c: Array) -> Array:
     return jnp.where(inside, -p_safe * _log(p_safe, c_safe) / c_safe, jnp.where(p > 0, 1.0, 0.0).astype(p.dtype))
 
 
-def _power(base: Array, exponent: Array) -> Array:
+def power(base: Array, exponent: Array) -> Array:
     """base^exponent with the limits of a zero base, and derivatives that are finite where the power is."""
     safe = jnp.where(base > 0, base, 1)
     at_zero = jnp.where(exponent > 0, 0.0, jnp.where(exponent == 0, 1.0, jnp.inf)).astype(base.dtype)
@@ -164,7 +164,7 @@ def _positive_root(r: Array) -> Array:
     near = 1 - fixed
     start = jnp.where(near < 0.05, 2 * near + 3 * near**2, (1 + jnp.sqrt(2 * v) + v) / fixed - 1)
 
-    def residual(x: Array) -> tuple[Array, Array]:
+    def residual(x):
         return fixed * x - jnp.log1p(x), fixed - 1 / (1 + x)
 
     x = newton_in_bracket(residual, start, near / fixed, 2 * start).point

@@ -69,13 +69,13 @@ def pac_bayes_bound(
     losses, prior, count, delta = checks.floats(losses, prior, num_examples, delta)
     checks.check_array(f"losses for prior {prior.shape}", losses, shape=(prior.size,))
 
-    def posterior(lambda_: Array) -> tuple[Array, Array, Array]:
+    def posterior(lambda_):
         log_rho = jax.nn.log_softmax(jnp.log(prior) - lambda_ * count * losses)
         rho = jnp.exp(log_rho)
         divergence = jnp.sum(jnp.where(rho > 0, rho * (log_rho - jnp.log(prior)), 0))
         return rho, divergence, jnp.sum(rho * losses)
 
-    def improve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def improve(state):
         lambda_, _, steps = state
         _, divergence, expected = posterior(lambda_)
         better = _best_lambda(expected, divergence, count, delta)

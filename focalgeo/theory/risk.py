@@ -6,6 +6,7 @@ from focalgeo import checks
 from focalgeo.calibration import inverse_focal_calibration
 from focalgeo.checks import Batch, Numbers, Rows
 from focalgeo.losses import focal_loss
+from focalgeo.theory.gradient import power
 from focalgeo.types import Array
 
 
@@ -28,11 +29,7 @@ def conditional_risk(p: Rows, q: Rows, gamma: Numbers) -> Batch:
     place of L(q, 0) = l(1-q).
     """
     p, q, gamma = _arguments(p, q, gamma)
-    log_q, complement = _log(q), 1 - q
-    inside = complement > 0
-    weight = jnp.exp(gamma * jnp.log(jnp.where(inside, complement, 1)))
-    weight = jnp.where(inside, weight, jnp.where(gamma == 0, 1.0, 0.0).astype(q.dtype))
-    return _expected(p, -weight * log_q)
+    return _expected(p, -power(1 - q, gamma) * _log(q))
 
 
 def focal_lower_bound(p: Rows, q: Rows, gamma: Numbers) -> Batch:
@@ -58,9 +55,8 @@ def focal_lower_bound(p: Rows, q: Rows, gamma: Numbers) -> Batch:
     gamma from 0 to 1 the bound still held in every numerical search, but that step of the proof does not.
     """
     p, q, gamma = _arguments(p, q, gamma)
-    log_q = _log(q)
-    entropy = _expected(q, -log_q)
-    return _expected(p, -log_q) - jnp.squeeze(gamma, -1) * entropy
+    surprise = -_log(q)
+    return _expected(p, surprise) - jnp.squeeze(gamma, -1) * _expected(q, surprise)
 
 
 def optimal_prediction(p: Rows, gamma: Numbers) -> Array:

@@ -115,8 +115,7 @@ def matching_temperature(gamma: Scalar, num_classes: int, *, steps: int | None =
     (gamma, T) of Figure 5, (1, 0.81) and (3, 0.46), are the temperatures of gamma 0.5 and 2; those of 1 and 3 are 0.66
     and 0.36. For four classes the error at gamma = 9 is 12 to 13%, not "at most 8%".
     """
-    gamma, logits = _checked(gamma, num_classes, steps, spread)
-    return _minimax(gamma, logits)
+    return _minimax(*_checked(gamma, num_classes, steps, spread))
 
 
 def temperature_mismatch(
@@ -143,7 +142,7 @@ def temperature_mismatch(
     gamma, logits = _checked(gamma, num_classes, steps, spread)
     checks.check_interval("temperature", checks.number_array("temperature", temperature, ()), 1e-6)
     (temperature,) = checks.floats(temperature)
-    return _largest_gap(gamma, 1 / temperature, logits)
+    return _gap(jnp.exp(focal_calibration(logits, gamma)), logits, 1 / temperature)
 
 
 @jax.jit
@@ -153,11 +152,6 @@ def _minimax(gamma: Array, logits: Array) -> Array:
     gap = partial(_gap, target, logits)
     low, high = jnp.minimum(1, gamma + 1), jnp.maximum(1, gamma + 1)
     return 1 / golden_section(gap, low, high, num_sections=_SECTIONS)
-
-
-@jax.jit
-def _largest_gap(gamma: Array, inverse_temperature: Array, logits: Array) -> Array:
-    return _gap(jnp.exp(focal_calibration(logits, gamma)), logits, inverse_temperature)
 
 
 def _gap(target: Array, logits: Array, inverse_temperature: Array) -> Array:

@@ -98,8 +98,6 @@ def test_bad_losses_and_params_are_refused(bad, params, message):
 def test_vectors_that_do_not_match_are_refused(vector):
     with pytest.raises(InputError, match="same structure"):
         hvp(jnp.sum, jnp.ones(3), vector)
-    with pytest.raises(InputError, match="same structure"):
-        linearized_hvp(jnp.sum, jnp.ones(3))(vector)
 
 
 def own_logits(params):

@@ -266,7 +266,6 @@ def test_labels_and_numbers_that_fit_no_loss_are_refused():
         lambda: label_smoothed_cross_entropy(logits, [0, 1], 1.5),
         lambda: weighted_by_class(np.ones(2), [0, 1], [-1.0, 1.0]),
         lambda: sample_gamma(0.3, [0.5, 0.1], [1.0, 2, 3]),
-        lambda: make_loss("focal_loss")(logits, [0, 1], {}),
     ):
         with pytest.raises(InputError):
             wrong()
