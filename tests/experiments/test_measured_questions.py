@@ -137,7 +137,7 @@ def test_halves_share_no_example_and_scores_are_those_of_the_metrics(files):
 def test_methods_and_peers_are_fitted_on_the_same_halves(files, monkeypatch):
     halves = measured.halves(files, 0)
     monkeypatch.setitem(peers.PEERS, "refusing", peers.Peer("scipy", "", lambda *_: 1 / 0, None))
-    names = (measured.PLAIN, "scikit-learn temperature", "scikit-learn pooled isotonic", "refusing")
+    names = (measured.PLAIN, "scikit-learn temperature", "scikit-learn isotonic", "refusing")
     ours, theirs, isotonic, refused = (measured.of_method(name, *halves, 0)[0] for name in names)
     assert theirs["nll"] == pytest.approx(ours["nll"], abs=1e-4)
     assert isotonic["nll"] < measured.scores(*halves[1])["nll"]
