@@ -145,7 +145,7 @@ def wall() -> dict[str, Any]:
 
     def seconds(fields):
         with tempfile.TemporaryDirectory() as folder:
-            return round(timing.timed(lambda: jobs.trained(CONFIG, Path(folder) / "run", fields))[0], 2)
+            return round(timing.timed(lambda: jobs.trained(CONFIG, Path(folder) / "run", fields)), 2)
 
     together = seconds({"sweep.gamma": GAMMAS, "sweep.seed": SEEDS})
     apart = [seconds({"loss.gamma": gamma, "seed": seed}) for gamma, seed in product(GAMMAS, SEEDS)]
