@@ -60,9 +60,6 @@ def test_errata_are_confirmed_and_stored(monkeypatch):
         rows = [row for row in kept["rows"] if row["gamma"] in (1.0, 3.0)]
         matched = [row["temperature"] for row in theory.matches(kept["num_classes"], (1.0, 3.0))["rows"]]
         np.testing.assert_allclose(matched, [row["temperature"] for row in rows], rtol=0.02)
-    assert rounded(theory.anchors()) == stored["anchors"]
-    largest = theory.simplex()["largest_difference"]
-    assert rounded(largest) == pytest.approx(stored["simplex"]["largest_difference"])
 
 
 # ---- known_surfaces
