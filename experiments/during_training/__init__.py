@@ -1,13 +1,12 @@
 """What cross-entropy and focal loss do to right and wrong examples while a network trains."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments import cells as stored
@@ -238,49 +237,34 @@ def curves(runs, names: Sequence[Sequence[str]]):
     return _finished(figure, runs)
 
 
-def _panels(runs, figure: Figure, axes: np.ndarray) -> Iterator[tuple[Axes, Axes, dict[str, Any]]]:
-    """The two panels of each epoch, with the losses that are overlaid."""
-    for above, below, epoch in zip(*axes, whens(runs), strict=True):
-        above.set_title(f"after epoch {epoch:g}")
-        for loss in OVERLAID:
-            yield above, below, {"loss": loss, "epoch": epoch}
+def examples(runs):
+    """M Figs. 2 and 4, b to d: training examples by confidence, gradient norm and p_y, at three epochs, over seeds.
 
-
-def _outline(axis: Axes, table: pd.DataFrame, loss: str) -> None:
-    """A histogram of the training examples, % of them, mean over seeds."""
-    weights, edges = table.share / table.seed.nunique(), np.unique(table[["lower", "upper"]])
-    style = {"histtype": "step", "linewidth": 1.4, "color": OVERLAID[loss], "label": LOSSES[loss]}
-    axis.hist((table.lower + table.upper) / 2, edges, weights=weights, **style)
-
-
-def reliability(runs):
-    """M Fig. 2: accuracy against confidence of training examples and the bins' shares, at three epochs."""
-    figure, axes = figures.panels(2, 3, 9.6, 6, sharex=True, sharey="row")
-    table = bins(runs, "reliability")
-    for above, below, tags in _panels(runs, figure, axes):
-        own = rows_where(table, **tags)
-        sums = own.assign(right=own.share * own.accuracy).groupby("lower")[["share", "right"]].sum()
-        sums = sums[sums.share >= LEAST_SHARE * own.seed.nunique()]
-        above.plot(sums.index + 0.02, sums.right / sums.share, "o", color=OVERLAID[tags["loss"]], fillstyle="none")
-        above.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
-        _outline(below, own, tags["loss"])
-        below.set_xlabel("confidence")
+    The first row has the accuracy by confidence, the others histograms.
+    """
+    figure, axes = figures.panels(4, 3, 9.6, 11, sharex="row", sharey="row")
+    sure, norms, probabilities = (
+        bins(runs, name) for name in ("reliability", "gradient_norm", "true_class_probability")
+    )
+    for column, epoch in zip(axes.T, whens(runs), strict=True):
+        column[0].set_title(f"after epoch {epoch:g}")
+        column[0].plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
+        column[2].set(xscale="log", xlim=(LEAST_NORM, None))
+        for loss, colour in OVERLAID.items():
+            own = rows_where(sure, loss=loss, epoch=epoch)
+            sums = own.assign(right=own.share * own.accuracy).groupby("lower")[["share", "right"]].sum()
+            sums = sums[sums.share >= LEAST_SHARE * own.seed.nunique()]
+            column[0].plot(sums.index + 0.02, sums.right / sums.share, "o", color=colour, fillstyle="none")
+            tables = (sure, norms[norms.lower > 0], probabilities)  # a bin from 0 has no logarithm
+            for axis, table in zip(column[1:], tables, strict=True):
+                own = rows_where(table, loss=loss, epoch=epoch)
+                middles, edges = (own.lower + own.upper) / 2, np.unique(own[["lower", "upper"]])
+                style = {"histtype": "step", "linewidth": 1.4, "color": colour, "label": LOSSES[loss]}
+                axis.hist(middles, edges, weights=own.share / own.seed.nunique(), **style)
+    for row, label in zip(axes, ("confidence", "confidence", "gradient norm at the last layer", "$p_y$"), strict=True):
+        row[1].set_xlabel(label)
+        row[0].set_ylabel("training examples, %")
     axes[0, 0].set_ylabel("accuracy in the bin")
-    axes[1, 0].set_ylabel("training examples, %")
-    return _finished(figure, runs)
-
-
-def histograms(runs):
-    """M Fig. 4, b to d: the gradient norms of training examples, and p_y, of two losses overlaid, at three epochs."""
-    figure, axes = figures.panels(2, 3, 9.6, 6, sharex="row", sharey="row")
-    norms, probabilities = (bins(runs, name) for name in ("gradient_norm", "true_class_probability"))
-    for above, below, tags in _panels(runs, figure, axes):
-        _outline(above, rows_where(norms[norms.lower > 0], **tags), tags["loss"])  # a bin from 0 has no logarithm
-        _outline(below, rows_where(probabilities, **tags), tags["loss"])
-        above.set(xscale="log", xlim=(LEAST_NORM, None), xlabel="gradient norm at the last layer")
-        below.set_xlabel("$p_y$, the probability of its own class")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("training examples, %")
     return _finished(figure, runs)
 
 
@@ -298,8 +282,7 @@ QUESTION = Question(
         "by_outcome": partial(curves, names=BY_OUTCOME),
         "error_and_ece": partial(curves, names=[["train error", "test error"], ["train ece", "test ece"]]),
         "norms": partial(curves, names=[["weight norm", "train gradient_norm", "test gradient_norm"]]),
-        "reliability": reliability,
-        "histograms": histograms,
+        "training_examples": examples,
     },
     numbers={"curves": all_curves, "runs": brief},
     read=read,
