@@ -1,7 +1,7 @@
 """The main job's own programs, on stand-ins of its data: to be timed, or compiled for devices that are not there."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,11 +27,10 @@ class Program(NamedTuple):
 
     function: Callable
     arguments: tuple
-    options: Mapping[str, PyTree] = {}
 
     def lower(self) -> Any:
         """What jax lowers for the devices of function and arguments."""
-        return self.function.lower(*self.arguments, **self.options)
+        return self.function.lower(*self.arguments)
 
 
 class Training(NamedTuple):
@@ -72,9 +71,9 @@ def make_training(config: Any, *, layout: str = "at once") -> Training:
 
 
 def _in_a_loop(step: Callable) -> Callable:
-    def looped(states, batch, *shared, **options):
+    def looped(states, batch, *shared):
         alone = jax.tree.map(lambda leaf: leaf[:, None], states)
-        results = jax.lax.map(lambda state: step(state, batch, *shared, **options), alone)
+        results = jax.lax.map(lambda state: step(state, batch, *shared), alone)
         return jax.tree.map(lambda leaf: leaf[:, 0], results)
 
     return looped
@@ -87,11 +86,9 @@ def training_step(made: Training, devices: Sequence[jax.Device]) -> Program:
     batch, state = next(made.pipeline.specs(0, 0)), preparation.state_shapes(made.prepared, made.members[0])
     state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((at_once, *leaf.shape), leaf.dtype), state)
     arguments = (parts(state, len(devices)), shapes(batch)) if apart else (state, parts(batch, len(devices), 1))
-    several = len({device.process_index for device in devices}) > 1
-    options = {"stop": jax.ShapeDtypeStruct((len(devices),), np.float32)} if several else {}
     compiled = parallel.pmapped_members if apart else parallel.pmapped
     function = compiled(made.step, num_shared=len(resident), devices=devices)
-    return Program(function, (*arguments, *shapes(resident)), options)
+    return Program(function, (*arguments, *shapes(resident)))
 
 
 def looped_steps(made: Training) -> Callable[[int], PyTree]:

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 
-def timed(call: Callable[[], Any]) -> tuple[float, float]:
-    """Wall seconds of one call, results waited for, and processor seconds of all threads of this process."""
-    before = time.perf_counter(), time.process_time()
+def timed(call: Callable[[], Any]) -> float:
+    """Wall seconds of one call, results waited for."""
+    before = time.perf_counter()
     jax.block_until_ready(call())
-    wall, processor = np.subtract((time.perf_counter(), time.process_time()), before)
-    return float(wall), float(processor)
+    return time.perf_counter() - before
 
 
 def interleaved(calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds: float = 0.0) -> dict[str, float]:
@@ -31,10 +29,10 @@ def interleaved(calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds:
     repeats, least = {}, dict.fromkeys(calls, math.inf)
     for name, call in calls.items():
         timed(call)  # compiles
-        repeats[name] = max(1, int(seconds / timed(call)[0]))
+        repeats[name] = max(1, int(seconds / timed(call)))
     for number in range(rounds):
         for name in list(calls)[:: -1 if number % 2 else 1]:
-            least[name] = min(least[name], *(timed(calls[name])[0] for _ in range(repeats[name])))
+            least[name] = min(least[name], *(timed(calls[name]) for _ in range(repeats[name])))
     return least
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import runpy
 import sys
+import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -327,7 +328,7 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
     of focalgeo is taken.
 
     Raises:
-      InputError: there is no such file, or it has no get_config. What its code raises is raised.
+      InputError: there is no such file, its code fails, with the line, or it has no get_config.
     """
     file, _, after_colon = str(file).partition(":")
     path = Path(os.path.expanduser(file))
@@ -340,6 +341,12 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
         with warnings.catch_warnings(action="ignore"):
             get_config = runpy.run_path(str(path)).get("get_config", lambda *words: None)
             config = get_config(*filter(None, [words or after_colon]))
+    except InputError:
+        raise
+    except Exception as error:  # a SyntaxError has its own line
+        places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = (places or [error])[-1].lineno
+        raise InputError(f"{shown(file)}, line {line}: {type(error).__name__}: {shown(error, most=200)}") from error
     finally:
         sys.path = search
     if not isinstance(config, ConfigDict):
@@ -488,15 +495,12 @@ def check(config: ConfigDict, known: Known) -> FrozenConfigDict:
             if word not in choices:
                 raise InputError.of_choice(f"config.{name}", word, choices)
     config = with_values(config, values)
-    _check_together(config, known)
-    for values in combinations(config):
-        _check_together(member_config(config, values), known, f"config.sweep, member {member_name(values)}: ")
+    runs = {"": config}
+    runs |= {f"config.sweep, member {member_name(at)}: ": member_config(config, at) for at in combinations(config)}
+    for where, run in runs.items():
+        for contradiction in _contradictions(run, known):
+            raise InputError(f"{where}config.{contradiction}")
     return FrozenConfigDict(config)
-
-
-def _check_together(config: ConfigDict, known: Known, where: str = "") -> None:
-    for contradiction in _contradictions(config, known):
-        raise InputError(f"{where}config.{contradiction}")
 
 
 def axes(config) -> dict[str, tuple]:

@@ -15,7 +15,6 @@ partitions by the layout of the examples over all devices; code that names no de
 """
 
 import json
-import math
 import operator
 import platform
 import time
@@ -178,8 +177,8 @@ def device_count() -> int:
     return jax.device_count()
 
 
-def free_memory() -> int | None:
-    """Bytes that a device can still give, the least of all processes' first ones; None if not known.
+def free_memory() -> float:
+    """Bytes that a device can still give, the least of all processes' first ones; infinite if not known.
 
     On a CPU they are the machine's, of which each process on it has an equal part. All processes must call it together.
     """
@@ -188,11 +187,10 @@ def free_memory() -> int | None:
         free = stats["bytes_limit"] - stats["bytes_in_use"]
     else:
         free = files.free_memory() / exchange("host", platform.node()).count(platform.node())
-    least = all_min("free memory", free)
-    return None if least == math.inf else int(least)
+    return all_min("free memory", free)
 
 
-def _layout(devices: Sequence[jax.Device], *axes: str) -> NamedSharding:
+def _layout(devices, *axes):
     return NamedSharding(Mesh(np.asarray(devices), (AXIS,)), PartitionSpec(*axes))
 
 
@@ -305,9 +303,9 @@ def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
 class Program(NamedTuple):
     """A compiled step of a sweep's members, one group at a time, and the way of their states to devices and back.
 
-    step: (groups, host batch, stop) -> (groups, metrics, fingerprints), each a list with one entry per group. A batch
-    is any tree with leaves [streams, examples, ...]. Metrics are of all members and the same in all processes; "stop"
-    among them is above 0 if a process asked to stop. The groups given are donated.
+    step: (groups, host batch) -> (groups, metrics, fingerprints), each a list with one entry per group. A batch is any
+    tree with leaves [streams, examples, ...]. Metrics are of all members and the same in all processes. The groups
+    given are donated.
     place: TrainState [members, ...] -> groups, on the devices.
     put: a TrainState [members of the group, ...] -> the group.
     states: groups -> a TrainState [members of the group, ...] of each, still on the devices but where members are
@@ -316,7 +314,7 @@ class Program(NamedTuple):
     temporary: (TrainState, host batch) -> bytes that a device needs for one call beside states and batch.
     """
 
-    step: Callable[..., tuple[list, list, list]]  # stop by name
+    step: Callable[[list, PyTree], tuple[list, list, list]]
     place: Callable[[TrainState], list]
     put: Callable[[TrainState], TrainState]
     states: Callable[[list], list[TrainState]]
@@ -333,9 +331,6 @@ def make_program(
 ) -> Program:
     """The program that advances `at_once` members in one call of step(states, batches, *shared) -> (states, metrics).
 
-    Where there are several processes the step also takes stop=1 from a process that was asked to stop, and 0 from the
-    others, and adds it to its sums over devices as the metric "stop".
-
     The members of a group are spread over the devices where they divide evenly, else the examples of a batch are.
     Members on several devices each (axis_index_groups) would be a third layout, in which every network's batch norm had
     to be told its group: 4 members on 8 devices share each batch instead.
@@ -349,12 +344,9 @@ def make_program(
     def on_devices(batch: PyTree) -> PyTree:
         return replicated(fetch(batch)) if apart else _cut(fetch(shard(batch, axis=1)))
 
-    def stopping(stop: bool) -> dict[str, np.ndarray]:
-        return {"stop": np.full(jax.local_device_count(), stop, np.float32)} if count() > 1 else {}
-
-    def step_all(groups: list, batch: PyTree, *, stop: bool = False) -> tuple[list, list, list]:
-        arguments, signal = (on_devices(batch), *shared), stopping(stop)
-        results = (in_turn(compiled(group, *arguments, **signal)) for group in groups)
+    def step_all(groups, batch):
+        arguments = on_devices(batch), *shared
+        results = (in_turn(compiled(group, *arguments)) for group in groups)
         return tuple(map(list, zip(*results, strict=True)))
 
     def put(group: TrainState) -> TrainState:
@@ -371,7 +363,7 @@ def make_program(
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(states(groups)))
 
     def temporary(states: TrainState, batch: PyTree) -> int:
-        lowered = compiled.lower(place(states)[0], on_devices(batch), *shared, **stopping(False))
+        lowered = compiled.lower(place(states)[0], on_devices(batch), *shared)
         memory = lowered.compile().memory_analysis()
         return 0 if memory is None else memory.temp_size_in_bytes  # not every backend says
 
@@ -396,14 +388,14 @@ def in_turn(results: PyTree) -> PyTree:
 def pmapped(step: Callable, *, num_shared: int = 0, devices: Sequence[jax.Device] | None = None) -> Callable:
     """Compile step(state, batch, *shared) -> (state, metrics) for all devices; shared: `num_shared` trees, never cut.
 
-    The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints [devices]); `stop` [devices], where
-    it is given by name, goes to the step. devices: others than jax's own, such as a topology's, to compile for.
+    The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints [devices]). devices: others than
+    jax's own, such as a topology's, to compile for.
 
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
     """
 
-    def replica(state: TrainState, batch: PyTree, *shared: PyTree, stop: Array | None = None) -> tuple:
-        return _one_step(_with_stop(step, stop), jax.lax.axis_index(AXIS), state, batch, *shared)
+    def replica(state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
+        return _one_step(step, jax.lax.axis_index(AXIS), state, batch, *shared)
 
     axes = {"in_axes": (None, 0) + (None,) * num_shared, "out_axes": (None, None, 0)}
     return jax.pmap(replica, axis_name=AXIS, donate_argnums=0, devices=devices, **axes)
@@ -418,9 +410,9 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
     metrics of all members. devices: as for `pmapped`.
     """
 
-    def replica(states: TrainState, batch: PyTree, *shared: PyTree, stop: Array | None = None) -> tuple:
+    def replica(states: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
         def on_one_device(*arguments: PyTree) -> tuple:
-            alone = jax.vmap(_with_stop(step, stop), in_axes=None, axis_name=AXIS, axis_size=1)
+            alone = jax.vmap(step, in_axes=None, axis_name=AXIS, axis_size=1)
             return jax.tree.map(operator.itemgetter(0), alone(*arguments))
 
         states, metrics, fingerprint = _one_step(on_one_device, 0, states, batch, *shared)
@@ -431,11 +423,7 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
     return jax.pmap(replica, axis_name=_MEMBERS, donate_argnums=0, devices=devices, **axes)
 
 
-def _with_stop(step: Callable, stop: Array | None) -> Callable:
-    return step if stop is None else partial(step, stop=stop)
-
-
-def _one_step(step: Callable, index: Array | int, state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
+def _one_step(step, index, state, batch, *shared):
     """The step with the noise key of device number `index`, and a fingerprint of the new state beside the metrics."""
     keys = state.key.reshape(-1, state.key.shape[-1])  # one, or one for each member of a sweep
     noise = jax.vmap(jax.random.fold_in, (0, None))(keys, index).reshape(state.key.shape)

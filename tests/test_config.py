@@ -212,8 +212,9 @@ def test_own_configs_are_found_from_any_folder_and_one_s_own_start_from_them(tmp
     assert c.load_config("wide.py").loss.gamma == 3.0
     (tmp_path / "configs").mkdir()
     Path("configs/digits.py").write_text("1 / 0")  # one's own goes before focalgeo's
-    with pytest.raises(ZeroDivisionError):
-        c.load_config("configs/digits.py")
+    refused(
+        lambda: c.load_config("configs/digits.py"), "configs/digits.py, line 1: ZeroDivisionError: division by zero"
+    )
 
 
 @pytest.mark.parametrize("code", ["def get_config():\n    return {}", "def get_job():\n    return {}"])
@@ -221,6 +222,21 @@ def test_a_file_without_a_config_is_one_line(code, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     refused(lambda: c.load_config("own.py"), "begin with focalgeo.config.default_config()")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("x = 1\ndef get_config(:", "own.py, line 2: SyntaxError: "),
+        ("def get_config():\n    return defualt()", "own.py, line 2: NameError: name 'defualt' is not defined"),
+        ("from focalgeo import config\nc = config.default_config()\nc.loss.gama.x = 1", "own.py, line 3: "),
+        ("import json\n\njson.loads('{')", "own.py, line 3: JSONDecodeError"),
+    ],
+)
+def test_code_of_a_config_file_that_fails_is_one_line_with_its_place(code, says, tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: c.load_config("own.py"), says)
 
 
 def test_a_word_of_each_kind_is_chosen():

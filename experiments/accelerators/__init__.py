@@ -22,7 +22,7 @@ from focalgeo.types import InputError
 
 TOPOLOGIES = (HOST, ONE, POD, NEWER)
 HEAD = (
-    *("program", "dtype", "compiled for", "compiles", "s to compile", "CPU s", "Gflop", "Mcycles"),
+    *("kind", "program", "dtype", "compiled for", "compiles", "s to compile", "CPU s", "Gflop", "Mcycles"),
     *("MB of temporaries", "MB in all", "fits in 16 GB"),
 )
 MEMORY = 16e9  # bytes of a v5e
@@ -133,9 +133,9 @@ def claims(rows) -> list[Claim]:
     return told
 
 
-def of_kind(rows: list[dict], kind: str, **tags: str) -> pd.DataFrame:
-    """The rows of a kind, with the bytes of a device in all."""
-    rows = rows_where(pd.DataFrame(rows), kind=kind, **tags)
+def with_bytes(rows: list[dict], **tags: str) -> pd.DataFrame:
+    """The rows of these tags, with the bytes of a device in all."""
+    rows = rows_where(pd.DataFrame(rows), **tags)
     return rows.assign(bytes=rows.arguments + rows.outputs + rows.temporaries)
 
 
@@ -145,11 +145,16 @@ def made_with(machine) -> str:
     return f"With {named}, on {machine['cores']} CPU cores ({machine['processor']}).\n"
 
 
-def table(rows, kind: str) -> str:
-    """A line for each row of a kind."""
+def programs_table(rows) -> str:
+    """A line for each row, kind by kind."""
     lines = []
-    for row in of_kind(rows, kind).itertuples():
-        first = [row.program, row.dtype, row.topology if row.topology == ONE else f"{row.topology} ({row.devices})"]
+    for row in with_bytes(rows).sort_values("kind", kind="stable").itertuples():
+        first = [
+            row.kind,
+            row.program,
+            row.dtype,
+            row.topology if row.topology == ONE else f"{row.topology} ({row.devices})",
+        ]
         if row.compiles:
             took = f"{row.seconds:.0f}", f"{row.cpu_seconds:.0f}"
             cost = plain(row.flops / 1e9), plain(row.cycles / 1e6)
@@ -162,7 +167,7 @@ def table(rows, kind: str) -> str:
 
 def members_table(rows) -> str:
     """Members on one device against as many steps of one: operations, estimated cycles, and bytes in all."""
-    rows, lines = of_kind(rows, "sweep step", topology=ONE), []
+    rows, lines = with_bytes(rows, kind="sweep step", topology=ONE), []
     alone = rows.iloc[0]
     for row in rows.itertuples():
         times = row.members if row.loops else 1  # the compiler counts the body of a loop once
@@ -177,8 +182,8 @@ def members_table(rows) -> str:
 
 def forms_table(rows) -> str:
     """Steps with the trace penalty against the same network's plain step."""
-    base = of_kind(rows, "training step", program="resnet20", dtype="float32", topology=HOST)
-    rows, lines = pd.concat([base, of_kind(rows, "trace penalty")]), []
+    base = with_bytes(rows, kind="training step", program="resnet20", dtype="float32", topology=HOST)
+    rows, lines = pd.concat([base, with_bytes(rows, kind="trace penalty")]), []
     for _, row in rows.iterrows():
         units = {"flops": 1e9, "cycles": 1e6, "temporaries": 1e6}
         pairs = [(plain(row[name] / unit), f"{row[name] / base[name].item():.2f}") for name, unit in units.items()]
@@ -195,10 +200,7 @@ QUESTION = Question(
         "versions": made_with,
         "members": members_table,
         "forms": forms_table,
-        "training steps": lambda rows: table(rows, "training step"),
-        "sweep steps": lambda rows: table(rows, "sweep step"),
-        "trace penalties": lambda rows: table(rows, "trace penalty"),
-        "measurements": lambda rows: table(rows, "measurement"),
+        "programs": programs_table,
     },
     jobs=plan,
     keys={

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments import jobs, programs
 from experiments.programs import Program
-from focalgeo import calibration, checks, curvature, parallel
+from focalgeo import calibration, checks, parallel
 from focalgeo.calibration import search
 from focalgeo.curvature import lanczos
 from focalgeo.evaluation.curvature import add_product, make_batch_loss
@@ -95,14 +95,9 @@ def every() -> list[Case]:
     ]
 
 
-def config_of(config: str, fields: Mapping[str, Any]) -> Any:
-    """A config of the main job with other values of some fields."""
-    return jobs.load(config, fields)
-
-
 def training(config: str, fields: Mapping[str, Any], devices: Devices, layout: str = AT_ONCE) -> Program:
     """The training step of a config."""
-    return programs.training_step(programs.make_training(config_of(config, fields), layout=layout), devices)
+    return programs.training_step(programs.make_training(jobs.load(config, fields), layout=layout), devices)
 
 
 def _step(name, dtype, topology):
@@ -132,8 +127,6 @@ def _measurements():
     on_host = {
         "hvp, cnn": partial(hessian_product, small),
         "Lanczos step, cnn": partial(lanczos_step, small),
-        "lambda_max as one program, cnn": partial(whole_measurement, small, what="lambda_max"),
-        "density as one program, cnn": partial(whole_measurement, small, what="density"),
         "prediction, resnet18": partial(programs.prediction, large),
         "hvp, resnet18": partial(hessian_product, large),
         "Lanczos step, resnet18": partial(lanczos_step, large),
@@ -157,27 +150,6 @@ def lanczos_step(config: Any, devices: Devices) -> Program:
     vector, block = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((size,), (1, size)))
     krylov = jax.eval_shape(lambda block: lanczos.krylov_start(block, steps=config.curvature.max_products), block)
     return Program(jax.jit(lanczos.expanded, donate_argnums=0), _laid_out((krylov, vector), devices))
-
-
-def whole_measurement(config: Any, devices: Devices, *, what: str) -> Program:
-    """lambda_max or the spectral density of one batch's Hessian as a single program, its loop and products inside."""
-    settings = config.curvature
-    estimate = {
-        "density": partial(
-            curvature.spectral_density, num_probes=settings.density_probes, steps=settings.density_steps
-        ),
-        "lambda_max": partial(curvature.lambda_max, max_products=settings.max_products, tolerance=settings.tolerance),
-    }[what]
-
-    def measured(key, zeros, *rest):
-        def matvec(vector):
-            return add_product(jax.tree.map(jnp.zeros_like, zeros), vector, *rest)
-
-        return estimate(matvec, zeros, key)
-
-    params, _, *whole, batch = _product_arguments(config)
-    arguments = _laid_out((jax.random.PRNGKey(0), params, *whole), devices)
-    return Program(jax.jit(measured), (*arguments, _laid_out(batch, devices, spread=True)))
 
 
 def grid_search(examples: int, classes: int, devices: Devices) -> Program:

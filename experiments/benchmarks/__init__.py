@@ -138,11 +138,6 @@ def products_table(curvature) -> str:
 # ---- a sweep in one program against separate runs
 
 CONFIG, GAMMAS, SEEDS = "configs/digits.py", (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0), (0, 1)
-COUNTS = (1, 2, 4, 8, 16, 32)  # members
-SWEPT = {  # name -> config, fields, steps of a timed call
-    "digits MLP": (CONFIG, {}, 50),
-    "small CNN": ("configs/cifar10.py", {"model.name": "cnn", "model.options": {"widths": (32, 64, 128)}}, 2),
-}
 
 
 def wall() -> dict[str, Any]:
@@ -150,50 +145,26 @@ def wall() -> dict[str, Any]:
 
     def seconds(fields):
         with tempfile.TemporaryDirectory() as folder:
-            return round(timing.timed(lambda: jobs.trained(CONFIG, Path(folder) / "run", fields))[0], 2)
+            return round(timing.timed(lambda: jobs.trained(CONFIG, Path(folder) / "run", fields)), 2)
 
     together = seconds({"sweep.gamma": GAMMAS, "sweep.seed": SEEDS})
     apart = [seconds({"loss.gamma": gamma, "seed": seed}) for gamma, seed in product(GAMMAS, SEEDS)]
     return {"config": CONFIG, "members": len(apart), "sweep": together, "separate": apart}
 
 
-def member_steps(name: str, rounds: int) -> list[dict[str, Any]]:
-    """A row for each number of members: least seconds of a step of all, at once and one by one."""
-    file, fields, repeat = SWEPT[name]
-    calls = {}
-    for count in COUNTS:
-        sweep = {"sweep.gamma": tuple(np.linspace(0, 5, count).tolist()), "sweep.seed": (0,)}
-        config = jobs.load(file, {**fields, "loss.name": "focal_loss", **sweep})
-        calls[count] = partial(programs.repeated_steps(programs.make_training(config)), repeat)
-    seconds = {count: time / repeat for count, time in timing.interleaved(calls, rounds=rounds).items()}
-    of = {"network": name, "batch": config.optimizer.batch_size}
-    return [of | {"members": n, "seconds": seconds[n], "one_by_one": n * seconds[1]} for n in COUNTS]
-
-
 def sweep_table(sweep) -> str:
-    """The wall times in a line; steps of members at once against one by one."""
-    wall, lines = sweep["wall"], []
-    total = sum(wall["separate"])
+    """The wall times in a line."""
+    wall, total = sweep["wall"], sum(sweep["wall"]["separate"])
     words = (
         f"{wall['members']} members of {wall['config']}, from command to report: one sweep {wall['sweep']:.1f} s, "
-        f"separate runs {total:.0f} s ({total / wall['members']:.1f} s each): {total / wall['sweep']:.1f} times\n\n"
+        f"separate runs {total:.0f} s ({total / wall['members']:.1f} s each): {total / wall['sweep']:.1f} times\n"
     )
-    for row in sweep["rows"]:
-        times, rate = row["one_by_one"] / row["seconds"], row["members"] * row["batch"] / row["seconds"]
-        what = f"{row['network']}, {row['batch']}"
-        lines.append([what, row["members"], plain(1e3 * row["seconds"]), f"{times:.2f}", f"{rate:,.0f}"])
-    heads = ("network, batch", "members", "ms a step of all", "times one by one", "members' images/s")
-    return _on(sweep, words + markdown(heads, lines))
+    return _on(sweep, words)
 
 
 # ---- steps of the main job's loop, the same without the host, and of the same network in PyTorch
 
-TRAINED = {  # name -> model, examples of a batch on a CPU
-    "ResNet-18": ("resnet18", 32),
-    "ResNet-50": ("resnet50", 16),
-    "WRN-26-10": ("wide_resnet26_10", 8),
-    "ResNet-20": ("resnet20", 64),
-}
+TRAINED = {"ResNet-18": ("resnet18", 32), "ResNet-20": ("resnet20", 64)}  # model, examples of a batch on a CPU
 GPU_BATCH = 128  # the papers'
 STRETCH = 5  # steps that are timed together
 
@@ -237,7 +208,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     make = {
         "grid_search": lambda rounds: {"rows": [search(*size, rounds) for size in SIZES]},
         "curvature": lambda rounds: {"rows": [products(name, rounds) for name in NETWORKS]},
-        "sweep": lambda rounds: {"wall": wall(), "rows": [row for name in SWEPT for row in member_steps(name, rounds)]},
+        "sweep": lambda rounds: {"wall": wall()},
         "training": lambda rounds: {"rows": [steps(name, rounds) for name in TRAINED]},
     }
     for part in flags.parts:

@@ -5,7 +5,7 @@ Without the libraries there are none.
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -28,12 +28,7 @@ except ImportError:
     torch = None
 
 NUM_BINS = 15
-SHAPES = {  # name -> blocks and widths of the stages, width of the stem, whether blocks are bottlenecks
-    "ResNet-18": ((2, 2, 2, 2), (64, 128, 256, 512), 64, False),
-    "ResNet-20": ((3, 3, 3), (16, 32, 64), 16, False),
-    "ResNet-50": ((3, 4, 6, 3), (64, 128, 256, 512), 64, True),
-    "WRN-26-10": ((4, 4, 4), (160, 320, 640), 16, False),
-}
+SHAPES = {"ResNet-18": (2, (64, 128, 256, 512)), "ResNet-20": (3, (16, 32, 64))}  # blocks of a stage, its widths
 Point = Callable[[float, float], tuple[float, float]]  # (gamma, temperature) -> (equal-mass ECE, NLL)
 
 
@@ -96,32 +91,26 @@ def _conv_norm(inputs, outputs, kernel, stride=1):
 
 
 class Block(nn.Module if torch else object):
-    """Convolutions (width, kernel, stride) with batch norm around a shortcut, which is 1x1 where the shape changes."""
+    """Two convolutions with batch norm around a shortcut, which is 1x1 where the shape changes."""
 
-    def __init__(self, inputs: int, convolutions: Sequence[tuple[int, int, int]]):
+    def __init__(self, inputs: int, width: int, stride: int):
         super().__init__()
-        layers, width, strides = [], inputs, 1
-        for outputs, kernel, stride in convolutions:
-            layers += [_conv_norm(width, outputs, kernel, stride), nn.ReLU()]
-            width, strides = outputs, strides * stride
-        self.layers = nn.Sequential(*layers[:-1])
-        self.shortcut = nn.Identity() if (inputs, 1) == (width, strides) else _conv_norm(inputs, width, 1, strides)
+        self.layers = nn.Sequential(_conv_norm(inputs, width, 3, stride), nn.ReLU(), _conv_norm(width, width, 3))
+        self.shortcut = nn.Identity() if inputs == width else _conv_norm(inputs, width, 1, stride)
 
     def forward(self, x):
         """Features of the same height and width divided by the stride."""
         return torch.relu(self.layers(x) + self.shortcut(x))
 
 
-def _resnet(blocks, widths, inputs, bottleneck):
-    """Stages of `blocks[i]` blocks with `widths[i]` channels, every one but the first at half the size of the last."""
+def _resnet(blocks, widths):
+    """Stages of `blocks` blocks with `widths[i]` channels, every one but the first at half the size of the last."""
+    inputs = widths[0]
     layers = [_conv_norm(3, inputs, 3), nn.ReLU()]
-    for stage, (count, width) in enumerate(zip(blocks, widths, strict=True)):
-        for number in range(count):
-            stride = 2 if stage > 0 and number == 0 else 1
-            basic = ((width, 3, stride), (width, 3, 1))
-            convolutions = ((width, 1, 1), (width, 3, stride), (4 * width, 1, 1)) if bottleneck else basic
-            layers.append(Block(inputs, convolutions))
-            inputs = convolutions[-1][0]
+    for width in widths:
+        for _ in range(blocks):
+            layers.append(Block(inputs, width, 1 if inputs == width else 2))
+            inputs = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
 
 

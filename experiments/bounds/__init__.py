@@ -19,7 +19,7 @@ NUMBERS = {name: OUTPUTS[name] for name in ("accuracy", "ece", "ece after T", "n
     "trace CE val": Number("trace, CE, val"),
     "trace own val": Number("trace, own, val"),
 }
-LOSSES = {"focal": "focal", "penalised": "confidence penalty"}
+LOSSES = {"focal": "focal loss", "penalised": "the confidence penalty"}
 KINDS = {"random": "in random directions", "uphill": "up the gradient"}
 FALLING = {
     "trace CE val": "the trace of cross-entropy's Hessian on val",
@@ -76,7 +76,7 @@ def claims(runs, constants: list[dict], finite: list[dict]):
             claim = f"γ = {gamma:g}: focal loss and cross-entropy + γ KL(p, uniform) are alike in {words}, "
             because = f"focal less the other {shown(less, scale=scale, signed=True)}{unit}"
             told.append(Claim("K Cor. 2", f"{claim}to {scale * room:g}{unit}", numbers.alike(less, room), because))
-    for loss, words in {"focal": "focal loss", "penalised": "the confidence penalty"}.items():
+    for loss, words in LOSSES.items():
         for number, said in FALLING.items():
             slope = numbers.slope(rows_where(runs, loss=loss), number)
             told.append(numbers.told("K Conj. 1", f"{said} falls with the γ of {words}", slope, what=by_log))
@@ -97,12 +97,6 @@ def _corollary_1(bounds, finite):
         numbers.told("K Cor. 1", "this bound falls with γ", slope, what="change for a unit of γ"),
         numbers.told("K Cor. 1", claim, less),
     ]
-
-
-def constants_table(constants: list[dict]):
-    """The computed constants by gamma."""
-    heads = ["γ", "largest gradient in the logits", "largest second derivative"]
-    return numbers.markdown(heads, (map("{:.4g}".format, row.values()) for row in constants))
 
 
 def gradients_table(runs):
@@ -144,23 +138,13 @@ def objectives_table(runs):
 
 
 def draw(runs):
-    """Theorem 2 at growing distances, and T and the trace of both losses against gamma."""
-    figure, [[first, temperature, trace]] = figures.panels(1, 3, 10.2, 3.4)
-    groups = {words.removeprefix("in "): ratios(runs, kind) for kind, words in KINDS.items()}
-    for place, (words, logs) in enumerate(groups.items()):
-        values, percent = [log.mapped(np.exp) for log in logs.values()], 100 * np.array(DISTANCES)
-        figures.intervals(first, percent, values, label=words, **figures.look(place))
-    first.axhline(1, color="0.5", linewidth=0.8)
-    first.set(xlabel="distance, % of the parameters' norm", ylabel="KL over half d'Fd")
-    figures.logarithmic(first, "x", "y")
-    first.set_xticks(percent, map("{:g}".format, percent))
+    """T and the trace of both losses against gamma."""
+    figure, [axes] = figures.panels(1, 2, 7.0, 3.4)
     titles = {"temperature": "T by val's NLL", "trace CE val": "trace, cross-entropy's Hessian, val"}
-    for axis, (number, words) in zip((temperature, trace), titles.items(), strict=True):
-        names = {"focal loss": "focal", "confidence penalty": "penalised"}
-        figures.lines(axis, {title: numbers.levels(runs, "gamma", number, loss=loss) for title, loss in names.items()})
+    for axis, (number, words) in zip(axes, titles.items(), strict=True):
+        figures.lines(axis, {LOSSES[loss]: numbers.levels(runs, "gamma", number, loss=loss) for loss in LOSSES})
         axis.set(xlabel="γ", ylabel=words)
-    first.legend()
-    temperature.legend(title=f"n = {runs.seed.nunique()} seeds")
+    axes[0].legend(title=f"n = {runs.seed.nunique()} seeds")
     return figure
 
 
@@ -169,7 +153,6 @@ QUESTION = Question(
     "What do the bounds, the theorem and the conjecture of Kimura & Naganuma say in numbers?",
     claims,
     tables={
-        "constants": constants_table,
         "gradients": gradients_table,
         "distances": distances_table,
         "bounds": bounds_table,

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-import numpy as np
 import pandas as pd
 
 from experiments import figures, jobs, numbers
@@ -125,11 +124,7 @@ def _of_all(runs: dict[str, pd.DataFrame]) -> list[Claim]:
     for trace, within in product(TRACES, (True, False)):
         best = shared_minimum(runs, trace, within=within)
         least = (
-            f"inside for {best.inside} of {best.groups} networks"
-            if within
-            else "inside"
-            if best.inside
-            else "at an end"
+            f"inside for {best.inside} of {best.groups} networks" if within else ("at an end", "inside")[best.inside]
         )
         because = f"inner minimum in {100 * best.share:.3g}% of resamples; least mean ECE {least}"
         title = f"CIFAR-10, {'within networks' if within else 'over networks and γ together'}"
@@ -164,16 +159,15 @@ def of_networks(runs):
     """Of each network: curvature by gamma, its changes from gamma 0, and outputs."""
     tables, less = {}, {"ece": Number("ECE less that at γ = 0, %", 100)}
     for network, own in by_network(runs).items():
-        gammas = of_gamma(own)
-        base, columns = gammas["0"], numbers.means(CURVATURE)
+        gammas, columns = of_gamma(own), numbers.means(CURVATURE)
+        base = gammas["0"]
         rows = [[gamma, *(cell(group) for cell in columns.values())] for gamma, group in gammas.items()]
         tables[f"{network} curvature"] = numbers.markdown(["γ", *columns], [*rows, *_slopes(own, CURVATURE)])
         outputs = numbers.means(ENDS) | numbers.changes(less, base)
         tables[f"{network} outputs"] = numbers.table(["γ"], gammas, outputs)
         changes = {}
         for name, number in CURVATURE.items():
-            columns = numbers.ratios if has_log(own, name) else numbers.changes
-            changes |= columns({name: number}, base)
+            changes |= (numbers.ratios if has_log(own, name) else numbers.changes)({name: number}, base)
         del gammas["0"]
         tables[f"{network} changes"] = numbers.table(["γ"], gammas, changes)
     return tables
@@ -200,13 +194,13 @@ def minima_table(runs):
 
     By one parabola for all networks on CIFAR-10, and without each of them; over logarithms where all traces have one.
     """
-    every, rows = images(runs), []
-    kinds = {"within networks": every, "together": every}
+    every = images(runs)
+    kinds, rows = {"within networks": every, "together": every}, []
     for network in every:
         kinds[f"together, without {NETWORKS[network][0]}"] = {at: own for at, own in every.items() if at != network}
     for title, own in kinds.items():
         shares = [shared_minimum(own, trace, within=title == "within networks").share for trace in BY_PARTS]
-        rows.append([title, *("" if np.isnan(share) else f"{100 * share:.3g}" for share in shares)])
+        rows.append([title, *(numbers.plain(100 * share) for share in shares)])
     return numbers.markdown(["", *BY_PARTS.values()], rows)
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from experiments import numbers
 from experiments.numbers import NOT, RESAMPLES, SHOWS, UNKNOWN, UNTOLD, Interval, has_log, interval
 
 
@@ -32,12 +33,7 @@ def inner_minimum(runs, trace: str) -> Minimum:
     seeds = [own for own in points(runs, trace, has_log(runs, trace)) if len(own) > 3]
     fits = [fit([own], within=False) for own in seeds]
     curvature, vertex = interval([c for c, _ in fits]), interval([at for c, at in fits if c > 0])
-    if not curvature.known:
-        verdict = UNTOLD
-    elif curvature.high < 0 or vertex.high < 0 or vertex.low > 1:
-        verdict = NOT
-    else:
-        verdict = SHOWS if curvature.low > 0 and vertex.low > 0 and vertex.high < 1 else UNTOLD
+    verdict = numbers.joined([numbers.verdict(curvature, falls=False), numbers.inside(vertex, 0, 1)])
     return Minimum(curvature, vertex, sum(map(least_inside, seeds)), len(seeds), verdict)
 
 
@@ -54,11 +50,11 @@ def shared_minimum(runs: Mapping[str, pd.DataFrame], trace: str, *, within: bool
     """
     logs = all(has_log(own, trace) for own in runs.values())
     full = [points(own, trace, has_log(own, trace) if within else logs) for own in runs.values()]
-    full = [seeds for seeds in full if len(seeds)]
+    full = [seeds for seeds in full if len(seeds) > 1]
+    if len(full) < 2:
+        return Minimum(UNKNOWN, UNKNOWN, 0, len(full), UNTOLD)
     means = [seeds.mean(0) for seeds in full]
-    least = [least_inside(own) for own in (means if within else [np.concatenate(means)] if means else [])]
-    if len(full) < 2 or min(map(len, full)) < 2:
-        return Minimum(UNKNOWN, UNKNOWN, sum(least), len(least), UNTOLD)
+    least = [least_inside(own) for own in (means if within else [np.concatenate(means)])]
     rng = np.random.default_rng(0)
     drawn = np.empty((RESAMPLES, 2))
     for place in range(RESAMPLES):

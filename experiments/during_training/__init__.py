@@ -1,23 +1,19 @@
 """What cross-entropy and focal loss do to right and wrong examples while a network trains."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments import cells as stored
-from experiments import figures, jobs, numbers
+from experiments import figures, numbers
 from experiments.cells import DIAGNOSED, LOSSES, SAME_ERROR
 from experiments.numbers import Number, rows_where
 from experiments.question import Flags, Parts, Question
-from focalgeo import job
-from focalgeo.job.preparation import prepare
-from focalgeo.types import InputError, Split
 
 # gamma's p0, above which focal loss has the smaller gradient at equal p_y (M, Prop. 1), up to an edge of the histogram
 THRESHOLDS = {"fl1": 0.4, "fl2": 0.32, "fl3": 0.28}
@@ -26,19 +22,6 @@ S99 = {  # title -> method, metric
     "accuracy in it, %": ("uncalibrated", "high_confidence_accuracy"),
     "S99 after T, %": ("temperature_scaling/ece", "high_confidence"),
     "accuracy in it after T, %": ("temperature_scaling/ece", "high_confidence_accuracy"),
-}
-# M Table 6: network -> loss -> the same four; their FLA-53 is FLSD-53
-TABLE_6 = {
-    "ResNet-110": {
-        "ce": (97.11, 96.33, 11.5, 97.39),
-        "mmce": (97.65, 96.72, 10.62, 99.83),
-        "flsd53": (61.41, 99.51, 31.1, 99.68),
-    },
-    "ResNet-50": {
-        "ce": (95.93, 96.72, 7.33, 99.73),
-        "mmce": (92.33, 98.24, 4.21, 100.0),
-        "flsd53": (46.31, 99.57, 14.27, 99.93),
-    },
 }
 END = {
     "train error": Number("train error, %"),
@@ -104,14 +87,9 @@ SURER = (  # the same of FLSD-53
 
 
 def read(flags: Flags) -> Parts:
-    """The runs that were measured at every epoch; all cells of CIFAR-10; with --data, its test images."""
+    """The runs that were measured at every epoch; all cells of CIFAR-10."""
     cells = stored.compared("cifar10", scale=flags.scale)
-    runs = [run for run in cells if run["loss"] in DIAGNOSED and "diagnostics" in run]
-    parts = {"runs": runs, "cells": pd.DataFrame(cells)}
-    if flags.data:
-        config = jobs.load(stored.Cell("cifar10", "ce", 0).config, {"data.name": flags.data})
-        parts["split"] = prepare(job.check_config(config)).dataset.test
-    return parts
+    return {"runs": [run for run in cells if "diagnostics" in run], "cells": pd.DataFrame(cells)}
 
 
 # ---- numbers
@@ -203,14 +181,9 @@ def claims(runs, cells):
 
 
 def s99(cells):
-    """Table 6: all losses that have runs, and the paper's two networks for its three."""
-    groups = {(f"{network(cells)}, here", title): own for title, own in stored.by_loss(s99_of(cells)).items()}
-    ours = numbers.table(["network", "loss"], groups, numbers.means({title: Number(title) for title in S99}))
-    return ours + "".join(
-        f"| {name}, Mukhoti et al. | {LOSSES[loss]} | {' | '.join(f'{number:g}' for number in row)} |\n"
-        for name, losses in TABLE_6.items()
-        for loss, row in losses.items()
-    )
+    """Table 6: all losses that have runs."""
+    numbers_of = {title: Number(title) for title in S99}
+    return numbers.table(["loss"], stored.by_loss(s99_of(cells)), numbers.means(numbers_of))
 
 
 def end(runs):
@@ -242,8 +215,6 @@ def brief(runs) -> pd.DataFrame:
 OVERLAID = {"ce": figures.BLUE, "fl3": figures.RED}
 LEAST_NORM = 1e-5  # the least gradient norm that is drawn
 LEAST_SHARE = 0.1  # % of the examples: the accuracy of a bin of fewer says little
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-EACH = 4  # right and wrong images, as in the paper
 
 
 def _finished(figure: Figure, runs) -> Figure:
@@ -266,77 +237,35 @@ def curves(runs, names: Sequence[Sequence[str]]):
     return _finished(figure, runs)
 
 
-def _panels(runs, figure: Figure, axes: np.ndarray) -> Iterator[tuple[Axes, Axes, dict[str, Any]]]:
-    """The two panels of each epoch, with the losses that are overlaid."""
-    for above, below, epoch in zip(*axes, whens(runs), strict=True):
-        above.set_title(f"after epoch {epoch:g}")
-        for loss in OVERLAID:
-            yield above, below, {"loss": loss, "epoch": epoch}
+def examples(runs):
+    """M Figs. 2 and 4, b to d: training examples by confidence, gradient norm and p_y, at three epochs, over seeds.
 
-
-def _outline(axis: Axes, table: pd.DataFrame, loss: str) -> None:
-    """A histogram of the training examples, % of them, mean over seeds."""
-    weights, edges = table.share / table.seed.nunique(), np.unique(table[["lower", "upper"]])
-    style = {"histtype": "step", "linewidth": 1.4, "color": OVERLAID[loss], "label": LOSSES[loss]}
-    axis.hist((table.lower + table.upper) / 2, edges, weights=weights, **style)
-
-
-def reliability(runs):
-    """M Fig. 2: accuracy against confidence of training examples and the bins' shares, at three epochs."""
-    figure, axes = figures.panels(2, 3, 9.6, 6, sharex=True, sharey="row")
-    table = bins(runs, "reliability")
-    for above, below, tags in _panels(runs, figure, axes):
-        own = rows_where(table, **tags)
-        sums = own.assign(right=own.share * own.accuracy).groupby("lower")[["share", "right"]].sum()
-        sums = sums[sums.share >= LEAST_SHARE * own.seed.nunique()]
-        above.plot(sums.index + 0.02, sums.right / sums.share, "o", color=OVERLAID[tags["loss"]], fillstyle="none")
-        above.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
-        _outline(below, own, tags["loss"])
-        below.set_xlabel("confidence")
-    axes[0, 0].set_ylabel("accuracy in the bin")
-    axes[1, 0].set_ylabel("training examples, %")
-    return _finished(figure, runs)
-
-
-def histograms(runs):
-    """M Fig. 4, b to d: the gradient norms of training examples, and p_y, of two losses overlaid, at three epochs."""
-    figure, axes = figures.panels(2, 3, 9.6, 6, sharex="row", sharey="row")
-    norms, probabilities = (bins(runs, name) for name in ("gradient_norm", "true_class_probability"))
-    for above, below, tags in _panels(runs, figure, axes):
-        _outline(above, rows_where(norms[norms.lower > 0], **tags), tags["loss"])  # a bin from 0 has no logarithm
-        _outline(below, rows_where(probabilities, **tags), tags["loss"])
-        above.set(xscale="log", xlim=(LEAST_NORM, None), xlabel="gradient norm at the last layer")
-        below.set_xlabel("$p_y$, the probability of its own class")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("training examples, %")
-    return _finished(figure, runs)
-
-
-def images(runs, split: Split | None = None) -> Figure | None:
-    """M Fig. 8: the first stored test images, one a class, that both networks of the first seed get right, and wrong.
-
-    With confidences before and after T; only where the test images are given.
-
-    Raises:
-        InputError: they are not those of the runs.
+    The first row has the accuracy by confidence, the others histograms.
     """
-    if split is None:
-        return None
-    both = {loss: pd.DataFrame(rows_where(runs, loss=loss).iloc[0].diagnostics["images"]) for loss in OVERLAID}
-    index, label = both["ce"]["index"], both["ce"].label
-    if len(split.y) <= index.max() or (split.y[index] != label).any():
-        raise InputError("--data: its test images are not those of the stored runs: give the same files")
-    right = pd.DataFrame({loss: own.predicted == label for loss, own in both.items()})
-    figure, axes = figures.panels(2, EACH, 9.6, 5.6)
-    for row, wanted in zip(axes, (right.all(axis=1), ~right.any(axis=1)), strict=True):
-        for axis, place in zip(row, label[wanted].drop_duplicates().index, strict=False):
-            lines = [
-                f"{LOSSES[loss]}: {CLASSES[own.predicted[place]]} {own.confidence[place]:.1%} → {own.after[place]:.1%}"
-                for loss, own in both.items()
-            ]
-            axis.imshow(split.x[index[place]], interpolation="nearest")
-            axis.set(title=CLASSES[label[place]], xlabel="\n".join(lines), xticks=[], yticks=[])
-    return figure
+    figure, axes = figures.panels(4, 3, 9.6, 11, sharex="row", sharey="row")
+    sure, norms, probabilities = (
+        bins(runs, name) for name in ("reliability", "gradient_norm", "true_class_probability")
+    )
+    for column, epoch in zip(axes.T, whens(runs), strict=True):
+        column[0].set_title(f"after epoch {epoch:g}")
+        column[0].plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
+        column[2].set(xscale="log", xlim=(LEAST_NORM, None))
+        for loss, colour in OVERLAID.items():
+            own = rows_where(sure, loss=loss, epoch=epoch)
+            sums = own.assign(right=own.share * own.accuracy).groupby("lower")[["share", "right"]].sum()
+            sums = sums[sums.share >= LEAST_SHARE * own.seed.nunique()]
+            column[0].plot(sums.index + 0.02, sums.right / sums.share, "o", color=colour, fillstyle="none")
+            tables = (sure, norms[norms.lower > 0], probabilities)  # a bin from 0 has no logarithm
+            for axis, table in zip(column[1:], tables, strict=True):
+                own = rows_where(table, loss=loss, epoch=epoch)
+                middles, edges = (own.lower + own.upper) / 2, np.unique(own[["lower", "upper"]])
+                style = {"histtype": "step", "linewidth": 1.4, "color": colour, "label": LOSSES[loss]}
+                axis.hist(middles, edges, weights=own.share / own.seed.nunique(), **style)
+    for row, label in zip(axes, ("confidence", "confidence", "gradient norm at the last layer", "$p_y$"), strict=True):
+        row[1].set_xlabel(label)
+        row[0].set_ylabel("training examples, %")
+    axes[0, 0].set_ylabel("accuracy in the bin")
+    return _finished(figure, runs)
 
 
 BY_OUTCOME = [[f"train {name}", f"test {name} correct", f"test {name} wrong"] for name in ("nll", "entropy")]
@@ -353,9 +282,7 @@ QUESTION = Question(
         "by_outcome": partial(curves, names=BY_OUTCOME),
         "error_and_ece": partial(curves, names=[["train error", "test error"], ["train ece", "test ece"]]),
         "norms": partial(curves, names=[["weight norm", "train gradient_norm", "test gradient_norm"]]),
-        "reliability": reliability,
-        "histograms": histograms,
-        "images": images,
+        "training_examples": examples,
     },
     numbers={"curves": all_curves, "runs": brief},
     read=read,

@@ -23,8 +23,6 @@ SAME = 0.1  # points of ECE, within which two searches count as equal
 FITS = (  # of others' outputs
     *((method, criterion) for method in (T, FOCAL_T) for criterion in ("nll", "ece", "adaptive_ece")),
     (FOCAL_T, "line_search"),
-    ("vector_scaling", "nll"),
-    ("focal_vector_scaling", "nll"),
 )
 METRICS = ("accuracy", "nll", "ece", "adaptive_ece")
 FITTED = (
@@ -169,15 +167,6 @@ def _of_paper(plain, focal):
     return [*cells, f"{plain['T by ece']:g}", f"{focal['gamma']:g}, {focal['T by ece']:g}"]
 
 
-def lines_table(cells, others):
-    """Of each network: slope and correlation of the best T over gamma_ev, by each criterion."""
-    columns = {}
-    for by, name in {"nll": "NLL", "ece": "ECE", "adaptive_ece": "AdaECE"}.items():
-        columns[f"slope, {name}"] = lambda own, by=by: shown(mean(slopes(own, by).slope, own))
-        columns[f"least correlation, {name}"] = lambda own, by=by: f"{slopes(own, by).correlation.min():.3f}"
-    return numbers.table(["outputs"], by_title(cells, others), columns)
-
-
 def train_table(cells, others):
     """Of each trained network: the best T on train, on val, and val over train, which generalisation is left with."""
     rows, gammas = [], {"fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl7": 7.0}
@@ -189,22 +178,6 @@ def train_table(cells, others):
             rows.append([title, *(shown(interval(values)) for values in (on_train, on_val, on_val / on_train)), theory])
     heads = ["network", "T_train", "T on val", "T_gen = T on val / T_train", "T of the focal map (theory)"]
     return numbers.markdown(heads, rows)
-
-
-def methods_table(cells, others):
-    """Of each network: line search less grid, loss-implied map less T, focal vector scaling less plain."""
-    pairs = {
-        "ECE, line search less grid": ("ece", f"{FOCAL_T}/line_search", f"{FOCAL_T}/ece"),
-        "NLL, loss-implied map and T less T": ("nll", "loss_implied_temperature_scaling/nll", f"{T}/nll"),
-        "NLL, focal vector less vector scaling": ("nll", "focal_vector_scaling/nll", "vector_scaling/nll"),
-        "NLL, focal vector scaling less focal T": ("nll", "focal_vector_scaling/nll", f"{FOCAL_T}/nll"),
-    }
-
-    def less(own, name, one, other):
-        return shown(mean(metric(own, one, name) - metric(own, other, name), own), signed=True)
-
-    columns = {head: lambda own, pair=pair: less(own, *pair) for head, pair in pairs.items()}
-    return numbers.table(["outputs"], by_title(cells, others), columns)
 
 
 def temperatures_figure(cells, others):
@@ -227,7 +200,7 @@ QUESTION = Question(
     "focal_temperature",
     "Does focal temperature scaling calibrate better than temperature scaling, and what do its gamma and T say?",
     claims,
-    tables={"table 1": table_1, "lines": lines_table, "train": train_table, "methods": methods_table},
+    tables={"table 1": table_1, "train": train_table},
     figures={"temperatures": temperatures_figure},
     jobs=lambda flags, parts: halves.jobs(flags.logits, "loss", "others", measure),
     keys={"loss": ()},

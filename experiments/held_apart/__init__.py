@@ -68,12 +68,6 @@ def spreads(logs: np.ndarray) -> dict[str, np.ndarray]:
     return {name: mean.std(-1) for name, mean in means.items()}
 
 
-def shares(logs: np.ndarray) -> dict[str, np.ndarray]:
-    """Factor -> by seed, its main effect's share of the variance over all settings."""
-    total = logs.reshape(len(logs), -1).var(-1)
-    return {name: spread**2 / total for name, spread in spreads(logs).items()}
-
-
 def slopes(logs: np.ndarray) -> np.ndarray:
     """Least-squares slope over gamma at each setting of the others: [seeds, rates, batches, optimisers]."""
     gammas = np.array(LEVELS["gamma"]) - np.mean(LEVELS["gamma"])
@@ -111,31 +105,13 @@ def _everywhere(title, found):
 
 
 def effects_table(runs):
-    """Of each curvature the spread of its log by each factor, and the factor's share of the variance, over seeds."""
+    """Of each curvature the spread of its log by each factor, over seeds."""
     rows = []
     for name, title in CURVATURE.items():
         for words, (axis, stay) in LEFT_OUT.items():
-            logs = table_of(runs, name).take(stay, axis)
-            spread, share = spreads(logs), shares(logs)
-            percent = {of: shown(interval(share[of]).clipped(0, 1), scale=100, digits=2) for of in FACTORS}
-            rows.append([words or title, *(f"{shown(interval(spread[of]))}; {percent[of]}" for of in FACTORS)])
-    return numbers.markdown(["curvature", *(f"{title}: spread of log; share, %" for title in FACTORS.values())], rows)
-
-
-def levels_table(runs):
-    """Of each factor's levels the geometric mean of each curvature over all settings of the others, over seeds."""
-    tables = [table_of(runs, name) for name in CURVATURE]
-    outputs = {"train accuracy": "accuracy on train at the end, %", "accuracy": "accuracy on test, %"}
-    outputs["ece"] = "ECE as trained, %"
-    rows = []
-    for axis, (factor, title) in enumerate(FACTORS.items(), start=1):
-        means = 100 * runs.groupby(factor)[list(outputs)].mean()
-        for place, level in enumerate(LEVELS[factor]):
-            logs = [interval(table.take(place, axis).reshape(len(table), -1).mean(-1)) for table in tables]
-            words = RATE_WORDS[level] if factor == "rate" else f"{level:g}" if factor == "gamma" else str(level)
-            cells = [shown(log.mapped(np.exp)) for log in logs]
-            rows.append([title, words, *cells, *(f"{number:.3g}" for number in means.loc[level])])
-    return numbers.markdown(["factor", "level", *CURVATURE.values(), *outputs.values()], rows)
+            spread = spreads(table_of(runs, name).take(stay, axis))
+            rows.append([words or title, *(shown(interval(spread[factor])) for factor in FACTORS)])
+    return numbers.markdown(["curvature", *(f"{title}: spread of log" for title in FACTORS.values())], rows)
 
 
 def lambda_max(runs):
@@ -160,7 +136,7 @@ QUESTION = Question(
     "held_apart",
     "Which moves the curvature more: gamma, or learning rate, batch size and optimiser?",
     claims,
-    tables={"effects": effects_table, "levels": levels_table},
+    tables={"effects": effects_table},
     figures={"lambda_max": lambda_max},
     jobs=plan,
     keys=LEVELS,

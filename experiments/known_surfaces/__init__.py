@@ -101,7 +101,6 @@ def search_row(found: Any, products: int, truth: float, scale: float) -> dict[st
         "held": list(held),
         "converged": float(converged.mean()),
         "elsewhere": int((converged & (errors > max(TOLERANCE * abs(truth), rounding))).sum()),
-        "made": float(found.num_matvecs.mean()),
     }
 
 
@@ -174,19 +173,16 @@ def _error(row):
 
 
 def trace_table(rows) -> str:
-    """Of each surface at one cost: each method's root mean square error and claim, mean error less Hutchinson's."""
-    less = lambda row: shown(Interval(*row.more), scale=100, digits=2, signed=True)  # noqa: E731
-    errors = [(f"{title}: root mean square error (claimed), %", name, COST, _error) for name, title in TRACES.items()]
-    words = "mean absolute error less Hutchinson's, %"
-    return _table(rows, errors + [(f"{TRACES[name]}: {words}", name, COST, less) for name in list(TRACES)[1:]])
+    """Of each surface at one cost: each method's root mean square error and claim."""
+    words = "root mean square error (claimed), %"
+    return _table(rows, [(f"{title}: {words}", name, COST, _error) for name, title in TRACES.items()])
 
 
 def search_table(rows) -> str:
     """Of each surface and most products: error (residual) of lambda_max, and the share of searches that converged."""
     converged = lambda row: f"{_error(row)}; {100 * row.converged:.3g}"  # noqa: E731
     words, name = "error (residual), %; converged, %", "lambda_max"
-    made = f"products made of {SEARCHES[-1]}", name, SEARCHES[-1], lambda row: plain(row.made)
-    return _table(rows, [*((f"at most {cost}: {words}", name, cost, converged) for cost in SEARCHES), made])
+    return _table(rows, [(f"at most {cost}: {words}", name, cost, converged) for cost in SEARCHES])
 
 
 def others_table(rows) -> str:

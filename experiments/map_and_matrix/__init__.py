@@ -212,23 +212,7 @@ def gamma_table(cells):
     return numbers.markdown([*heads, "NLL with training's γ less that with the fitted, mnat"], rows)
 
 
-# ---- figures
-
-
-def gains(runs):
-    """Gains over temperature scaling: sets of outputs below each other, the two parts of the NLL beside each other."""
-    every = sets(runs)
-    figure, axes = figures.panels(1, 2, 8.2, 0.55 * len(every) + 1.5, sharey=True)
-    for axis, part in zip(axes[0], ("right or wrong", "which else"), strict=True):
-        for place, (method, label) in enumerate((SCALED | {BOTH: "both"}).items()):
-            means = [own.mean(own.gains[method][part]) for own in every.values()]
-            look = figures.look(place) | {"label": label, "linestyle": ""}
-            figures.intervals(axis, 0.22 * (1 - place) - np.arange(len(every)), means, along="x", scale=1000, **look)
-        axis.axvline(0, color="0.6", linewidth=0.8)
-        axis.set_xlabel(f"gain in “{part}”, mnat")
-    axes[0, 0].set_yticks(-np.arange(len(every)), [f"{name}, n = {len(own.values)}" for name, own in every.items()])
-    figures.legend(figure, "upper center", 3)
-    return figure
+# ---- the figure
 
 
 def gamma(cells):
@@ -247,7 +231,7 @@ QUESTION = Question(
     "Do focal temperature scaling and class-wise scaling add up, and what does the fitted gamma say?",
     claims,
     tables={"gains": gains_table, "errors": errors_table, "gammas": gamma_table},
-    figures={"gains": gains, "gamma": gamma},
+    figures={"gamma": gamma},
     jobs=plan,
     keys={"set": ()},
     read=lambda flags: {"cells": stored.compared(*TASKS)},

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments import figures, timing
+from experiments import timing
 from experiments.numbers import Claim, Interval, column, markdown, resampled_interval, rows_where, told
 from experiments.posthoc import measured
 from experiments.posthoc.measured import PLAIN, TRUTHS
@@ -80,8 +80,7 @@ def claims(methods) -> list[Claim]:
 
 def title(name: str) -> str:
     """A method's title, as a part of a sentence."""
-    plain, comma, rest = name.partition(",")
-    return METHODS[plain].title.lower() + comma + rest
+    return METHODS[name].title.lower()
 
 
 def methods_table(methods, choice) -> str:
@@ -138,10 +137,10 @@ def excess_table(simulation) -> str:
     """The mean excess NLL over the truth, in thousandths of a nat."""
 
     def cells(cell, right):
-        rules = ("uncalibrated", PLAIN, right, "chosen", "at_least_temperature", "least")
+        rules = ("uncalibrated", PLAIN, right, "chosen")
         return [f"{abs(1000 * cell['excess'][rule]):.1f}" for rule in rules]
 
-    heads = ("as given", title(PLAIN), "right method", "chosen", "chosen or temperature", "least")
+    heads = ("as given", title(PLAIN), "right method", "chosen")
     return _simulated(simulation, heads, cells)
 
 
@@ -196,25 +195,6 @@ def _seconds(runs):
     return f"{runs.processor_seconds.median():.2g}"
 
 
-def forest(methods, peers):
-    """A panel for each network: each method's NLL less that of temperature scaling; other libraries in orange."""
-    networks = list(by_method(pd.concat([methods, peers])))
-    labels = {name: title(name) for name in methods.method.unique() if name != PLAIN}
-    labels |= {name: f"{PEERS[name].package}: {PEERS[name].title}" for name in peers.method.unique()}
-    figure, axes = figures.panels(1, len(networks), 3.2 + 2.6 * len(networks), 0.8 + 0.22 * len(labels), sharey=True)
-    for axis, (network, runs) in zip(axes[0], networks, strict=True):
-        for place, name in enumerate(labels):
-            value, colour = less(runs[name], runs[PLAIN], "nll", 1000), figures.RED if name in PEERS else figures.BLUE
-            figures.intervals(axis, [-place], [value], along="x", color=colour, marker="o")
-        axis.axvline(0, color="0.5", linewidth=1)
-        axis.set_xscale("symlog", linthresh=30, linscale=2)
-        axis.set_xticks((-20, 0, 20, 300), ("-20", "0", "20", "300"))
-        axis.set(title=TITLES[network].replace(", ", "\n"))
-    axes[0, 0].set_yticks(range(0, -len(labels), -1), labels.values())
-    figure.supxlabel("NLL less temperature scaling's, thousandths of a nat (left is better)", fontsize=9)
-    return figure
-
-
 QUESTION = Question(
     "posthoc",
     "Which post-hoc method, how often is the choice right, and how do other libraries do?",
@@ -227,7 +207,6 @@ QUESTION = Question(
         "criterion": criterion_table,
         "peers": peers_table,
     },
-    figures={"nll": forest},
     jobs=plan,
     keys={name: () for name in ("network", "method", "criterion", "truth", "classes", "examples")},
     options="--predictions=runs/cifar10-ce/predictions",

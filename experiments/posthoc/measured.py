@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from scipy.special import log_softmax
@@ -21,13 +20,11 @@ from scipy.special import log_softmax
 from experiments import timing
 from experiments.posthoc import peers
 from focalgeo import calibration
-from focalgeo.calibration import newton
 from focalgeo.data.logits_files import Keys, read_outputs
 
 MOST_EXAMPLES = 10_000  # of each network, so that the halves of all are of one size
 FILES = {"Wide ResNet": "logits/wide-resnet-16-4-cifar100.npz", "DenseNet": "logits/densenet-cifar100.npz"}
 OWN = "small CNN"
-JOINT = "focal_vector_scaling, jointly"
 PLAIN = peers.PLAIN
 CRITERIA = ("nll", "ece")
 COMPARED = ("nll", "brier", "accuracy", "ece")
@@ -89,35 +86,14 @@ def scores(log_probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def method_names() -> list[str]:
-    """The methods that can be fitted without knowing how a network was trained, plainest first, and the joint fit."""
-    return [*calibration.usable(calibration.METHODS, {}, 100), JOINT]
-
-
-@jax.jit
-def fitted_jointly(logits: jax.Array, labels: jax.Array, first: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """All numbers of focal vector scaling together, by the NLL and the ridge of its second stage, from `first` on."""
-    start = {"scales": first["scales"] - 1, "biases": first["biases"]}
-    ridge = jax.tree.map(lambda leaf: jnp.full_like(leaf, logits.shape[1] / len(labels)), start)
-    start["focal"] = jnp.stack([first["gamma"], jnp.log(first["temperature"])])
-
-    def scores(params):
-        log_probs = calibration.focal_temperature_scaling(logits, params["focal"][0], jnp.exp(params["focal"][1]))
-        return log_probs * (1 + params["scales"][None]) + params["biases"][None]
-
-    ridge["focal"] = jnp.zeros_like(start["focal"])
-    found = newton.ridge_fit(scores, start, ridge, labels, jnp.ones(len(labels))).params
-    gamma, log_temperature = found.pop("focal")
-    return {"gamma": gamma, "temperature": jnp.exp(log_temperature), **found, "scales": 1 + found["scales"]}
+    """The methods that can be fitted without knowing how a network was trained, plainest first."""
+    return list(calibration.usable(calibration.METHODS, {}, 100))
 
 
 def fitted(name: str, val: Half) -> Callable:
     """A function from logits to log-probabilities: a peer's, or by the method here fitted by NLL."""
     if name in peers.PEERS:
         return peers.fitted(name, *val)
-    if name == JOINT:
-        first = calibration.fit("focal_vector_scaling", *val).params
-        params = jax.block_until_ready(fitted_jointly(*val, first))
-        return functools.partial(calibration.METHODS["focal_vector_scaling"].apply, params)
     own = calibration.fit(name, *val)
     jax.block_until_ready(own.params)
     return own.predict_log_proba
@@ -202,21 +178,15 @@ def drawn(truth: str, classes: int, examples: int, seed: int) -> tuple[Half, np.
 
 
 def repetition(truth: str, classes: int, examples: int, seed: int) -> dict[str, Any]:
-    """The method chosen on examples drawn in `seed`, and the excess NLL of each method's fit on fresh ones.
-
-    "least" is the excess of the method of least NLL by fits of the other folds: the choice without a test.
-    "at_least_temperature": of temperature scaling wherever the choice says to leave the outputs as they are.
-    """
+    """The method chosen on examples drawn in `seed`, and the excess NLL of each method's fit on fresh ones."""
     val, fresh, true = drawn(truth, classes, examples, seed)
     compared = calibration.compare(val, criteria=("nll",), metrics=("nll",), seed=seed)
     excess = {}
     for fit in compared.fits:
         predicted = np.asarray(fit.predict_log_proba(fresh), np.float64)
         excess[fit.method.name] = float((np.exp(true) * (true - predicted)).sum(1).mean())
-    least = min(compared.held_out, key=lambda fit: float(calibration.nll(fit.log_probs, val[1]))).method.name
     chosen = compared.choice.fitted.method.name
-    rules = {"chosen": chosen, "least": least, "at_least_temperature": PLAIN if chosen == "uncalibrated" else chosen}
-    return {"chosen": chosen, "excess": excess | {rule: excess[name] for rule, name in rules.items()}}
+    return {"chosen": chosen, "excess": excess | {"chosen": excess[chosen]}}
 
 
 def cell(of: dict[str, Any], repetitions: int) -> dict[str, Any]:

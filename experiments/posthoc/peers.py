@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from sklearn import calibration, frozen, isotonic, linear_model
+from sklearn import calibration, frozen, linear_model
 
 Predict = Callable[[np.ndarray], np.ndarray]
 
@@ -47,26 +47,11 @@ def _sklearn(method):
     return fit
 
 
-def _pooled_isotonic(log_probs, labels):
-    """One IsotonicRegression for the probabilities of all classes, their sum then made 1."""
-    came_true = np.arange(log_probs.shape[1]) == labels[:, None]
-    fitted = isotonic.IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
-    fitted.fit(np.exp(log_probs).ravel(), came_true.ravel())
-
-    def predict(test):
-        probs = fitted.predict(np.exp(test).ravel()).reshape(test.shape).astype(np.float64)
-        return probs / probs.sum(1, keepdims=True)
-
-    return predict
-
-
-def _netcal(name, dtype, **options):
+def _netcal(dtype):
     def fit(log_probs, labels):
-        import netcal.binning
-        import netcal.scaling
+        from netcal.scaling import TemperatureScaling
 
-        module = netcal.scaling if hasattr(netcal.scaling, name) else netcal.binning
-        fitted = getattr(module, name)(**options)
+        fitted = TemperatureScaling()
         fitted.fit(np.exp(log_probs).astype(dtype), labels)
         return lambda test: fitted.transform(np.exp(test).astype(dtype))
 
@@ -84,14 +69,8 @@ PEERS = {
     ),
     "scikit-learn temperature": Peer("scikit-learn", "temperature", _sklearn("temperature"), PLAIN),
     "scikit-learn isotonic": Peer("scikit-learn", "isotonic, one versus rest", _sklearn("isotonic"), None),
-    "scikit-learn pooled isotonic": Peer("scikit-learn", "isotonic, classes pooled", _pooled_isotonic, "isotonic"),
-    "netcal temperature": Peer("netcal", "temperature, of float32", _netcal("TemperatureScaling", np.float32), PLAIN),
-    "netcal temperature float64": Peer(
-        "netcal", "temperature, of float64", _netcal("TemperatureScaling", np.float64), PLAIN
-    ),
-    "netcal histogram": Peer(
-        "netcal", "histogram binning, one versus rest", _netcal("HistogramBinning", np.float64, bins=15), None
-    ),
+    "netcal temperature": Peer("netcal", "temperature, of float32", _netcal(np.float32), PLAIN),
+    "netcal temperature float64": Peer("netcal", "temperature, of float64", _netcal(np.float64), PLAIN),
 }
 
 
@@ -102,7 +81,7 @@ def fitted(name: str, log_probs: np.ndarray, labels: np.ndarray) -> Predict:
         predict = PEERS[name].fit(log_probs, labels)
 
     def predict_log(test):
-        with np.errstate(divide="ignore"):  # isotonic regression and histograms say 0
+        with np.errstate(divide="ignore"):  # isotonic regression says 0
             return np.log(np.asarray(predict(test), np.float64))
 
     return predict_log

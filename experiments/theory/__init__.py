@@ -10,8 +10,7 @@ from experiments.numbers import NOT, SHOWS, Claim, markdown
 from experiments.question import Flags, Job, Parts, Question
 from experiments.theory import errata as statements
 from experiments.theory import figures
-from experiments.theory.errata import Erratum, matched
-from focalgeo import theory
+from experiments.theory.errata import matched
 
 GAMMAS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 LINES = {  # classes -> the printed line 1/T = slope * gamma + intercept, and the largest gamma of our fit of it
@@ -19,10 +18,6 @@ LINES = {  # classes -> the printed line 1/T = slope * gamma + intercept, and th
     3: (0.64, 0.91, 10.0),
     4: (0.47, 0.85, 10.0),
 }
-PRINTED_PAIRS = (  # figure, classes, gamma, T
-    *(("Fig. 2", 2, 0.5, 0.76), ("Fig. 2", 2, 3.0, 0.36), ("Fig. 5", 3, 1.0, 0.81), ("Fig. 5", 3, 3.0, 0.46)),
-    *(("Fig. 7", 3, 0.5, 0.8), ("Fig. 7", 3, 2.0, 0.46)),
-)
 
 
 def matches(classes: int, gammas: Sequence[float] = GAMMAS) -> dict[str, Any]:
@@ -42,57 +37,17 @@ def matches(classes: int, gammas: Sequence[float] = GAMMAS) -> dict[str, Any]:
     }
 
 
-def printed_pairs() -> list[dict[str, Any]]:
-    """Each (gamma, T) that the papers print: its error, the best T and the best error."""
-    rows = []
-    for figure, classes, gamma, printed in PRINTED_PAIRS:
-        best, error, of_printed = matched(gamma, classes, printed)
-        row = {"figure": figure, "num_classes": classes, "gamma": gamma, "printed_temperature": printed}
-        rows.append(row | {"printed_error": of_printed, "temperature": best, "error": error})
-    return rows
-
-
-def anchors() -> list[dict[str, Any]]:
-    """Single numbers that the papers print, beside ours."""
-    best, ratio = theory.optimal_prediction([0.8, 0.2], 2.0)[0], theory.gradient_ratio
-    rows = (
-        ("best prediction for p = 0.8, gamma = 2 (Komisarenko & Kull, 3.1)", "around 0.62", best),
-        ("G(0.2, 5), the reason for gamma = 5 below 0.2 (Mukhoti et al., 4)", "about 1", ratio(0.2, 5.0)),
-        ("G(0.25, 3) (Mukhoti et al., 4)", "about 1", ratio(0.25, 3.0)),
-        ("G(0.5, 7) (Mukhoti et al., Fig. 4a)", "nearly 0", ratio(0.5, 7.0)),
-    )
-    return [{"what": what, "printed": printed, "ours": float(ours)} for what, printed, ours in rows]
-
-
-def simplex() -> dict[str, dict[str, float]]:
-    """The numbers behind the heat map."""
-    points = figures.logit_points()
-    differences = {
-        f"gamma_{gamma:g}_T_{temperature:g}": float(np.abs(figures.map_difference(points, gamma, temperature)).max())
-        for gamma, temperature in figures.PAIRS
-    }
-    return {"largest_difference": differences}
-
-
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """Numbers first, then the errata."""
-    made = {
-        "matching_temperatures": lambda out: [matches(classes) for classes in LINES],
-        "printed_pairs": lambda out: printed_pairs(),
-        "simplex": lambda out: simplex(),
-        "anchors": lambda out: anchors(),
-        "errata": lambda out: [row._asdict() for row in statements.errata()],
-    }
-    for part, make in made.items():
-        yield Job({}, (), make, part=part)
+    yield Job({}, (), lambda out: [matches(classes) for classes in LINES], part="matching_temperatures")
+    yield Job({}, (), lambda out: [row._asdict() for row in statements.errata()], part="errata")
 
 
 def claims(errata) -> list[Claim]:
     """Each erratum's statement, which its counterexample refutes or does not."""
-    rows = [Erratum(**row) for row in errata]
     return [
-        Claim(f"{row.paper}, {row.where}", row.printed, NOT if row.refuted else SHOWS, f"what holds: {row.holds}")
-        for row in rows
+        Claim(f"{paper}, {where}", printed, NOT if refuted else SHOWS, f"what holds: {holds}")
+        for paper, where, printed, holds, _, refuted in (row.values() for row in errata)
     ]
 
 

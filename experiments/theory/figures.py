@@ -8,6 +8,7 @@ from matplotlib.tri import Triangulation
 from scipy import special
 
 from experiments import figures
+from experiments.theory.errata import PRINTED_PAIRS
 from focalgeo import calibration, losses, theory
 
 CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # neighbours differ in lightness as well
@@ -34,11 +35,10 @@ def _with_legends(figure):
 
 def kimura_1():
     """Kimura & Naganuma, Fig. 1: the gradient's size by p; beside it what becomes of the curvature in the logit."""
-    figure, [[whole, near, ratio]] = figures.panels(1, 3, 10.5, 3.4)
+    figure, [[whole, ratio]] = figures.panels(1, 2, 7.4, 3.4)
     slopes = {gamma: -np.asarray(theory.focal_slope(P, gamma)) for gamma in (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)}
     ratios = {gamma: theory.logit_curvature_ratio(P, gamma) for gamma in slopes}
     _curves(whole, P, slopes, "Size of the gradient in p", "|dl/dp|", yscale="log", ylim=(1e-6, 1e3))
-    _curves(near, P, slopes, "The same near p = 1", "", xlim=(0.5, 1), ylim=(0, 2.6))
     words = "ρ, cross-entropy (γ = 0) is 1"
     _curves(ratio, P, ratios, "Curvature in the logit: ρ(p)", words, ylim=(-1.5, 4.6))
     return _with_legends(figure)
@@ -79,7 +79,7 @@ def komisarenko_1():
     return _with_legends(figure)
 
 
-def komisarenko_2_6(matching_temperatures, printed_pairs):
+def komisarenko_2_6(matching_temperatures):
     """Komisarenko & Kull, Figs. 2 and 6: best 1/T by gamma and its error, beside the printed lines and pairs."""
     figure, axes = figures.panels(2, 3, 10.5, 6.2)
     titles = ("Two classes (Fig. 2)", "Three classes (Fig. 6)", "Four classes")
@@ -92,8 +92,9 @@ def komisarenko_2_6(matching_temperatures, printed_pairs):
         }
         _curves(line, rows.gamma, lines, title, "1/T (crosses: printed pairs)", "γ")
         line.plot(rows.gamma, 1 / rows.temperature, "o", color="black", markersize=4, label="best 1/T")
-        pairs = pd.DataFrame(printed_pairs).query("num_classes == @classes")
-        line.plot(pairs.gamma, 1 / pairs.printed_temperature, "x", color=CURVES[0], markersize=8)
+        for _, of, gamma, printed, *_ in PRINTED_PAIRS:
+            if of == classes:
+                line.plot(gamma, 1 / printed, "x", color=CURVES[0], markersize=8)
         claim, ends = (1e-3, (1e-7, 1)) if classes == 2 else (0.08, (5e-3, 0.3))
         errors = {"paper's line": rows.error_of_printed_line, f"paper's claim, {claim:g}": 0 * rows.gamma + claim}
         errors["best T"] = rows.error
@@ -102,8 +103,8 @@ def komisarenko_2_6(matching_temperatures, printed_pairs):
 
 
 def komisarenko_3():
-    """Komisarenko & Kull, Fig. 3: bounds of Proposition 3 for gamma = 4 and for all gamma."""
-    figure, [[ratio, bounds]] = figures.panels(1, 2, 9.5, 3.8)
+    """Komisarenko & Kull, Fig. 3: bounds of Proposition 3 for gamma = 4."""
+    figure, [[ratio]] = figures.panels(1, 1, 5.0, 3.8)
     s = np.linspace(0.02, 20, 800)
     ratios = {"s / map(s), γ = 4": s / np.asarray(calibration.binary_focal_calibration(s, 4.0))}
     _curves(ratio, s, ratios, "The temperature that the map acts with", "T", "log-odds s", ylim=(0.195, 0.258))
@@ -113,11 +114,6 @@ def komisarenko_3():
         ratio.plot([0, reach], [of_map.tight_low] * 2, "--", color=colour, label=label)
     for bound in (of_map.low, of_map.high):
         ratio.axhline(bound, color="0.5")
-    gammas = np.linspace(0, 10, 81)
-    ends = np.array([theory.temperature_bounds(gamma) for gamma in gammas.tolist()]).T * (gammas + 1)
-    bounds.fill_between(gammas, *ends[:2], alpha=0.4, label="theory, every s")
-    bounds.fill_between(gammas, *ends[2:], alpha=0.4, label="tight, |s| < 20")
-    bounds.set(title="Bounds, as multiples of 1/(γ + 1)", xlabel="γ", ylabel="T (γ + 1)")
     return _with_legends(figure)
 
 

@@ -1,7 +1,7 @@
 """Training with the trace penalty: what it does by its weight, with the rate chosen on val, and by its form."""
 
-import functools
 from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,19 +14,10 @@ from experiments import figures, jobs, numbers
 from experiments.numbers import Interval, Number, column, interval, learned, rows_where, shown
 from experiments.question import Flags, Job, Parts, Question
 from experiments.trace_penalty import forms
-from focalgeo import records
 
 FORMS = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton"}
 CRITERION = "val nll"  # least over the rates, mean over seeds
-COLUMNS = {
-    "ece": Number("ECE, %", 100),
-    "ece after T": Number("ECE after T, %", 100),
-    "accuracy": Number("accuracy, %", 100),
-    "nll": Number("NLL, 1/100 nat", 100),
-    "trace train": Number("trace, train"),
-    "trace val": Number("trace, val"),
-    "lambda_max val": Number("λ_max, val"),
-}
+COLUMNS = forms.COMMON | {"ece after T": Number("ECE after T, %", 100)}
 ALONG = {  # number -> where the paper says that it falls, words
     "ece": ("K Fig. 4", "ECE as trained"),
     "trace train": ("K 4.3", "the trace on train"),
@@ -85,44 +76,32 @@ PAPER = TASKS["cifar10"]._replace(  # the config's own network, recipe and weigh
 
 
 def train(out: Path, name: str, task: Task, form: str, seeds: tuple[int, ...], data: str | None) -> list:
-    """The runs of a form; one that stopped, its loss no longer finite, has None for each number.
-
-    Runs without penalty are part of the Hessian's job.
-    """
-    fields = jobs.T_ALONE | task.changes | ({"data.name": data} if data and name != "digits" else {})
+    """The runs of a form. Runs without penalty are part of the Hessian's job."""
+    fields = jobs.T_ALONE | task.changes | ({"data.name": data} if data else {})
     fields |= {
         "loss.trace_of": form,
-        "sweep.trace_penalty": task.weights if form == "hessian" else task.weights[1:],
+        "sweep.trace_penalty": task.weights[form != "hessian" :],
         "sweep.learning_rate": task.rates,
         "sweep.seed": seeds,
     }
     folder = out / f"weights-{task.config.replace('/', '-')}-{form}-seeds={seeds[0]}-{seeds[-1]}"
-    rows = records.read_rows(jobs.trained(task.config, folder, fields))
-    made, runs = jobs.record(folder, task.config), []
-    for tags, own in jobs.members(rows, {"penalty": "trace_penalty", "rate": "learning_rate", "seed": "seed"}):
-        if None not in tags.values():
-            values = {name.replace(" CE ", " "): value for name, value in jobs.numbers(own)}
-            values = {name: values.get(name, np.nan) for name in (*COLUMNS, CRITERION)}
-            if not np.isfinite(list(values.values())).all():
-                values = dict.fromkeys(values)
-            runs.append({"task": name, "form": form if tags["penalty"] else "none", **tags, **values, "record": made})
-    return runs
+    workdir = jobs.trained(task.config, folder, fields)
+    tags = {"penalty": "trace_penalty", "rate": "learning_rate", "seed": "seed"}
+    made = {"record": jobs.record(workdir, task.config)}
+    return [{"task": name} | run | made for run in forms.runs_of(workdir, form, tags, (*COLUMNS, CRITERION))]
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """Weights and rates of each form; then the forms at the config's rate."""
+    """Of each task weights and rates of each form; then the forms at the config's rate."""
     for name, task in TASKS.items():
+        data = flags.data if name == "cifar10" else None
         task = PAPER if (name, flags.scale) == ("cifar10", "paper") else task
-        count = flags.seeds or task.seeds
+        count, seconds = flags.seeds or task.seeds, task.seconds * len(task.rates) * len(task.weights)
         for first, form in product(range(0, count, task.at_once), FORMS):
             seeds = tuple(range(first, min(first + task.at_once, count)))
-            make = functools.partial(train, name=name, task=task, form=form, seeds=seeds, data=flags.data)
-            seconds = task.seconds * len(task.rates) * len(task.weights)
+            make = partial(train, name=name, task=task, form=form, seeds=seeds, data=data)
             yield Job({"task": name, "form": form}, seeds, make, seconds, part="weights")
-    for name in forms.TASKS:
-        data = flags.data if name == "cifar10" else None
-        make = lambda out, name=name, data=data: forms.measure(out, name, flags.seeds or 5, data)  # noqa: E731
-        yield Job({}, (), make, part=name)
+        yield Job({}, (), partial(forms.measure, task=name, seeds=flags.seeds or 5, data=data), part=name)
 
 
 # ---- the rate chosen on val, and what a number does along the weights
@@ -143,9 +122,12 @@ def criterion(runs) -> pd.Series:
 
 def at_best_rate(runs, form: str) -> Cells:
     """The runs of each penalty at the rate of least mean NLL on val, where one has all its runs."""
-    means = {penalty: criterion(own) for penalty, own in of_form(runs, form).items()}
-    cells = of_form(runs, form).items()
-    return {at: rows_where(own, rate=means[at].idxmin()) for at, own in cells if np.isfinite(means[at]).any()}
+    cells = {}
+    for penalty, own in of_form(runs, form).items():
+        means = criterion(own)
+        if np.isfinite(means).any():
+            cells[penalty] = rows_where(own, rate=means.idxmin())
+    return cells
 
 
 def along(cells: Cells, name: str) -> tuple[Interval, int]:
@@ -162,7 +144,7 @@ def along(cells: Cells, name: str) -> tuple[Interval, int]:
     return value, len(table)
 
 
-@functools.cache
+@cache
 def by_chance(mean: float, count: int, seeds: int, draws: int = 20_000) -> float:
     """How often the mean rank correlation of so many random orders is at least that far from 0."""
     rng = np.random.default_rng(0)
@@ -229,10 +211,11 @@ def rates_table(runs):
         for penalty, own in of_form(runs, form).items():
             means, cells = criterion(own), []
             for rate, mean in means.items():
-                lost = (~(rows_where(own, rate=rate).accuracy >= numbers.LEARNED)).sum()
+                bold = "**" if rate == means.idxmin() else ""
+                own_rate = rows_where(own, rate=rate)
+                lost = len(own_rate) - len(learned(own_rate))
                 text = f"{100 * mean:.4g}" if np.isfinite(mean) else "stopped"
-                text = f"**{text}**" if rate == means.idxmin() and np.isfinite(mean) else text
-                cells.append(text + (f" ({lost} at chance)" if lost else ""))
+                cells.append(f"{bold}{text}{bold}" + (f" ({lost} at chance)" if lost else ""))
             rows.append([title, f"{penalty:g}", *cells])
     return numbers.markdown(["form", "λ", *(f"rate {rate:g}" for rate in means.index)], rows)
 
@@ -253,8 +236,10 @@ def draw(weights):
     figure, axes = figures.panels(len(tasks), len(names), 10.5, 3.3 * len(tasks) + 0.4)
     for row, (task, runs) in zip(axes, tasks.items(), strict=True):
         for axis, name in zip(row, names, strict=True):
-            forms = {title: pd.concat(map(learned, at_best_rate(runs, form).values())) for form, title in FORMS.items()}
-            levels = {title: numbers.levels(own, "penalty", name) for title, own in forms.items()}
+            levels = {
+                title: {at: numbers.level(learned(own), name) for at, own in at_best_rate(runs, form).items()}
+                for form, title in FORMS.items()
+            }
             figures.lines(axis, levels, scale=COLUMNS[name].scale)
             axis.set(xlabel="weight λ of the penalty", ylabel=COLUMNS[name].title)
         row[1].set_title(f"{TASKS[task].title}, n = {runs.seed.nunique()}")

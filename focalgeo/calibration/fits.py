@@ -25,7 +25,8 @@ AT_EDGE = 1e-4  # of gamma or log T: no further inside a bracket is its end
 _GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further Newton step where the last promised less
 _CONVERGED = 1000  # times that: a float32 mean is not known better, and a step that promises 1e-7 may not lower it
 # of the descent: gamma and log T less those of the temperature fitted alone
-_STARTS = np.array([(0, 0), *product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
+_STARTS = np.array([*product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
+_START_EXAMPLES = 1000  # at least, on which the starts are compared
 
 
 class CalibrationFit(NamedTuple):
@@ -170,16 +171,18 @@ def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> 
 def focal_fit(logits, labels, weight, alone) -> CalibrationFit:
     """`fit_focal_temperature` of what has been checked, from the fit of the temperature alone."""
 
-    def objective(point):
-        rows = maps.focal_temperature_scaling(logits, point[0], jnp.exp(point[1]))
-        return nll_of(checks.Examples(rows, labels, weight))
+    def objective(point, every=1):
+        rows = maps.focal_temperature_scaling(logits[::every], point[0], jnp.exp(point[1]))
+        return nll_of(checks.Examples(rows, labels[::every], weight[::every]))
 
     low, high = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)]).T.astype(logits.dtype)
     tolerance = _GAIN[logits.dtype.name]
-    start = jnp.stack([alone.gamma, jnp.log(alone.temperature)])
-    points = jnp.clip(start[None] + _STARTS.astype(logits.dtype), low[None], high[None])
+    every = max(1, len(labels) // _START_EXAMPLES)  # what the grid finds only has to lie in the valley of the best
+    alone_point = jnp.stack([alone.gamma, jnp.log(alone.temperature)])
+    points = jnp.clip(alone_point[None] + _STARTS.astype(logits.dtype), low[None], high[None])
+    points = jnp.stack([alone_point, points[jnp.argmin(jax.lax.map(partial(objective, every=every), points))]])
     values = jax.lax.map(objective, points)
-    best = jnp.argmin(values.at[0].add(-tolerance))  # the temperature alone, where none is better by more
+    best = jnp.argmin(values.at[0].add(-tolerance))  # the temperature alone, where the other is no better by more
     found = newton.box_descent(objective, points[best], values[best], low, high, tolerance=tolerance)
     at_bound = jnp.any((found.point <= low + AT_EDGE) | (found.point >= high - AT_EDGE))
     at_bound |= alone.at_bound & (found.point[0] == 0)

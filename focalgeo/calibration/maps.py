@@ -379,9 +379,8 @@ def _focal(scores, gamma, top):
     gamma = jnp.where(_has_top(scores), gamma, jnp.nan)
     log_odds, rest = _odds_and_rest(scores, top)
     rest = jnp.where(top, -1.0, rest)
-    log_p = jnp.where(top, jax.nn.log_sigmoid(log_odds), rest)
-    log_complement = jnp.where(top, jax.nn.log_sigmoid(-log_odds), jnp.log1p(-jnp.exp(rest)))
-    return normalised(_log_focal_weight(log_p, log_complement, gamma), top)
+    of_top = _log_focal_weight(jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds), gamma)
+    return normalised(jnp.where(top, of_top, _log_focal_weight(rest, jnp.log1p(-jnp.exp(rest)), gamma)), top)
 
 
 def normalised(scores, top):

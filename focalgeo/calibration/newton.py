@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Bool, Float, Int
 
 from focalgeo import trees
-from focalgeo.calibration.binning import nll_of
-from focalgeo.checks import Examples
 from focalgeo.types import Array, PyTree
 
 Points = Float[Array, "*batch"]
@@ -24,8 +23,6 @@ _NEAR = 0.1  # a Newton step shorter than this is in reach of quadratic converge
 _GOLDEN = 0.6180339887498949
 _MOST_DESCENTS = 60
 _SMALLEST = 2**-12  # share of a step that is tried
-_FLATTEST = 1e-6  # share of the largest curvature that every direction is given
-_FLAT = 1e-15  # curvature of a plane: float32 holds its square
 _MOST_PRODUCTS = 200  # with the curvature, in one step
 _RESIDUAL = 0.03  # of a step's linear system, relative: steps are then nearly Newton's, at a third of the products
 _GAIN = {"float32": 1e-8, "float64": 1e-14}  # nats: no further step where the last promised less
@@ -195,31 +192,42 @@ def box_descent(
     *,
     tolerance: float,
 ) -> Descent:
-    """`descend` for two numbers between `low` and `high`; at an edge that the slope presses on, along that edge only.
-
-    A direction of negative curvature is gone down as if it were as strongly curved upwards. For the symmetric matrix H
-    of two rows |H| = (H H + |det H| I) / sqrt(tr H H + 2 |det H|), the root of H H (Higham, Functions of Matrices,
-    2008, section 6.1), which takes no LAPACK: on the CPU of jaxlib 0.10.2 an `eigh` waits in a thread of the pool for
-    work it has left to the same pool, so that as many fits in one program as there are cores wait for ever.
-    """
+    """`descend` of two numbers from `low` to `high`; at an edge that the slope presses on, along that edge only."""
+    axes = jnp.eye(2, dtype=start.dtype)
 
     def newton_step(point):
-        curvature, slope = jax.jacfwd(lambda at: (jax.grad(objective)(at),) * 2, has_aux=True)(point)
+        def along(pair):  # forwards, a pair of directions at a time: 2/3 of jax.hessian's compilation
+            slope = lambda at: jax.jvp(objective, (at,), (pair[0],))[1]  # noqa: E731
+            return jax.jvp(slope, (point,), (pair[1],))
+
+        slopes, curvatures = jax.lax.map(along, (axes[np.array([0, 0, 1])], axes[np.array([0, 1, 1])]))
+        slope, curvature = slopes[np.array([0, 2])], curvatures[np.array([[0, 1], [1, 2]])]
         held = ((point <= low) & (slope > 0)) | ((point >= high) & (slope < 0))
-        free, tiny = (~held).astype(point.dtype), jnp.finfo(point.dtype).tiny
+        free = (~held).astype(point.dtype)
         slope, curvature = slope * free, curvature * free[:, None] * free[None, :] + jnp.diag(1 - free)
-        (a, b), (_, d) = curvature
-        size = jnp.abs(a * d - b * b)
-        scale = jnp.sqrt(jnp.maximum(a * a + 2 * b * b + d * d + 2 * size, tiny))
-        a, b, d = (a * a + b * b + size) / scale, b * (a + d) / scale, (b * b + d * d + size) / scale
-        least = _FLATTEST * (a + d) + _FLAT
-        a, d = a + least, d + least
-        rows = jnp.stack([jnp.stack([d, -b]), jnp.stack([-b, a])])
-        step = -trees.matmul(rows, slope) / (a * d - b * b)
-        return step, -0.5 * trees.matmul(slope, step)
+        values, vectors = _eigenpairs(curvature)
+        # A direction of negative curvature is gone down as if it were as strongly curved upwards.
+        strength = jnp.maximum(jnp.abs(values), 1e-6 * jnp.max(jnp.abs(values)) + jnp.finfo(point.dtype).tiny)
+        uphill = trees.matmul(vectors.T, slope)
+        return -trees.matmul(vectors, uphill / strength), 0.5 * jnp.sum(uphill * uphill / strength)
 
     inside = lambda point: jnp.clip(point, low, high)  # noqa: E731
     return descend(objective, start, value, newton_step, tolerance=tolerance, inside=inside, last_step=False)
+
+
+def _eigenpairs(matrix):
+    """The eigenvalues [2] of a symmetric matrix [2, 2] in no order, and unit eigenvectors in the columns.
+
+    By one Jacobi rotation (Golub and Van Loan, Matrix Computations, 4th ed., section 8.5), without LAPACK: on the CPU
+    of jaxlib 0.10.2 an `eigh` waits in a thread of the pool for work it has left to the same pool, so that as many fits
+    in one program as there are cores wait for ever. In curvature/ no program has two of them.
+    """
+    (a, b), (_, d) = matrix
+    half = (d - a) / 2
+    tangent = jnp.where(half < 0, -b, b) / jnp.maximum(jnp.abs(half) + jnp.hypot(half, b), jnp.finfo(b.dtype).tiny)
+    cosine = jax.lax.rsqrt(1 + tangent * tangent)
+    sine = tangent * cosine
+    return jnp.stack([a - tangent * b, d + tangent * b]), jnp.stack([cosine, sine, -sine, cosine]).reshape(2, 2)
 
 
 class RidgeFit(NamedTuple):
@@ -245,33 +253,37 @@ def ridge_fit(
     Args:
         scores: scores(params) -> [examples, classes], differentiable; a constant added to a row changes nothing.
         start: Tree of float arrays.
-        ridge: Tree of the same structure and shapes, 0 or more.
+        ridge: Tree of the same structure whose leaves broadcast against those of `start`, 0 or more.
         labels: Int32 [examples].
         weight: Float [examples], how often each example counts.
 
     Returns:
         RidgeFit. Converged where a further step promises less than 1e-6 nats in float32, 1e-12 in float64.
     """
-    tolerance = _GAIN[weight.dtype.name]
+    share, tolerance = weight / jnp.sum(weight), _GAIN[weight.dtype.name]
 
-    def nll(rows):
-        return nll_of(Examples(jax.nn.log_softmax(rows), labels, weight))
+    def total(tree):
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(tree))
 
     def objective(params):
-        return nll(scores(params)) + trees.dot(ridge, jax.tree.map(jnp.square, params))
+        log_probs = jax.nn.log_softmax(scores(params))
+        is_true = jax.nn.one_hot(labels, log_probs.shape[-1], dtype=bool)
+        nll = -jnp.sum(weight * jnp.sum(jnp.where(is_true, log_probs, 0), axis=-1)) / jnp.sum(weight)
+        return nll + total(jax.tree.map(lambda k, x: k * (x * x), ridge, params))
 
     def newton_step(params):
         slope = jax.grad(objective)(params)
         rows, forward = jax.linearize(scores, params)
         backward = jax.linear_transpose(forward, params)
-        bend = jax.linearize(jax.grad(nll), rows)[1]
+        probs = jax.nn.softmax(rows)
 
         def curvature(direction):
-            (along,) = backward(bend(forward(direction)))
-            return jax.tree.map(lambda x, k, d: x + 2 * k * d, along, ridge, direction)
+            along = forward(direction)
+            along = share[:, None] * probs * (along - jnp.sum(probs * along, axis=-1, keepdims=True))
+            return jax.tree.map(lambda x, k, d: x + 2 * k * d, backward(along)[0], ridge, direction)
 
         step = cg(curvature, jax.tree.map(jnp.negative, slope), tol=_RESIDUAL, maxiter=_MOST_PRODUCTS)[0]
-        return step, -0.5 * trees.dot(slope, step)
+        return step, -0.5 * total(jax.tree.map(jnp.multiply, slope, step))
 
     found = descend(objective, start, objective(start), newton_step, tolerance=tolerance)
     return RidgeFit(found.point, found.gain <= _CONVERGED * tolerance)

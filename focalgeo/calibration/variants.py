@@ -74,14 +74,14 @@ def _by_class(rows, labels, weight, first, *, full=False):
     classes, name = rows.shape[-1], "weights" if full else "scales"
     identity = np.eye(classes, dtype=rows.dtype) if full else np.ones(classes, rows.dtype)
     strength = classes / jnp.sum(weight)
-    ridge = {name: strength * jnp.where(identity == 1, 1, classes - 1), "biases": jnp.full_like(rows[0], strength)}
+    ridge = {name: strength * jnp.where(identity == 1, 1, jnp.asarray(classes - 1, rows.dtype)), "biases": strength}
+    start = {name: jnp.zeros_like(identity), "biases": jnp.zeros_like(rows[0])}
 
     def scores(change):
-        weights = identity + change[name]
-        product = matmul(log_probs, weights.T) if full else log_probs * weights[None]
-        return product + change["biases"][None]
+        product = matmul(log_probs, change[name].T) if full else change[name][None] * log_probs
+        return log_probs + product + change["biases"][None]
 
-    found = newton.ridge_fit(scores, jax.tree.map(jnp.zeros_like, ridge), ridge, labels, weight)
+    found = newton.ridge_fit(scores, start, ridge, labels, weight)
     converged = first.converged & found.converged
     return {name: identity + found.params[name], "biases": found.params["biases"], "converged": converged}
 

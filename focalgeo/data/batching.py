@@ -218,7 +218,7 @@ def _num_rows(batch_size: int, multiple_of: int) -> int:
     return -(-batch_size // multiple_of) * multiple_of
 
 
-def _batch(x: Array, y: Array, mask: Array, normalise: Normalisation | None) -> Batch:
+def _batch(x, y, mask, normalise):
     """The batch of examples and labels; the examples' mask gets an axis of length 1 for every further axis of y."""
     x = x if normalise is None else normalise_images(x, normalise)
     return Batch(x, y.clip(0), mask.reshape((-1,) + (1,) * (y.ndim - 1)) & (y >= 0))

@@ -68,7 +68,7 @@ def make_clusters(deviation: str, options: Options) -> RawDataset:
     return RawDataset(splits, ("negative", "positive"), checksum)
 
 
-def _sample(n: int, deviation: float, rng: np.random.Generator) -> Split:
+def _sample(n, deviation, rng):
     in_cluster, cluster = np.divmod(np.arange(n), len(CENTRES))
     x = CENTRES[cluster] + deviation * rng.standard_normal((n, 2))
     flipped = in_cluster < n // len(CENTRES) // FLIPPED

@@ -7,7 +7,7 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,7 +122,7 @@ def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: 
     return {split: floored_log(array) for split, array in probs.items()}
 
 
-def _array(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.ndarray:
+def _array(arrays, name, role, where):
     """The array of a role as NumPy's: of labels whole numbers, also where they are floats or text, of groups text."""
     if name not in arrays:
         names = ", ".join(map(repr, list(arrays)[:8])) or "none"
@@ -141,7 +141,7 @@ def _array(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.nd
     return values
 
 
-def _faults(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, given: str) -> Iterator[str]:
+def _faults(scores, labels, group, given):
     """What is wrong with the arrays, one line each; a line may be asked for only where those above it do not hold."""
     if scores.dtype.kind not in "fiu" or scores.ndim != 2 or scores.shape[1] < 2:
         both = "np.stack([1 - p, p], 1)" if given == "probs" else "np.stack([0 * z, z], 1)"
@@ -169,7 +169,7 @@ def _faults(scores: np.ndarray, labels: np.ndarray, group: np.ndarray | None, gi
             yield f"group {name!a} is no name on one line: name them all"
 
 
-def _faults_of_scores(scores: np.ndarray, given: str) -> Iterator[str]:
+def _faults_of_scores(scores, given):
     wrong = ~(np.abs(scores.astype(np.promote_types(scores.dtype, np.float64))) <= _LARGEST_LOGIT).all(axis=1)
     if wrong.any():
         what = f"{given} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
@@ -191,7 +191,7 @@ def _as_float32(logits: np.ndarray) -> np.ndarray:
     return logits.astype(np.float32)
 
 
-def _open(path: Path, where: str) -> Mapping[str, Any]:
+def _open(path, where):
     """The arrays of a file by name, or the columns of a table; the end of its name says the format.
 
     Columns `name_0`, `name_1`, ... are one array `name` [rows, columns]; any other is an array [rows]. The array of an
@@ -204,7 +204,7 @@ def _open(path: Path, where: str) -> Mapping[str, Any]:
     return read(path)
 
 
-def _read_torch(path: Path) -> dict[str, np.ndarray]:
+def _read_torch(path):
     import torch  # optional, and slow to import
 
     tensors = torch.load(path, map_location="cpu", weights_only=True)
@@ -215,7 +215,7 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
     }
 
 
-def _read_text(path: Path, *, mark: str) -> dict[str, Any]:
+def _read_text(path, *, mark):
     """Columns that are numbered hold numbers, all others text."""
     import pandas  # slow to import
 
@@ -229,7 +229,7 @@ def _read_text(path: Path, *, mark: str) -> dict[str, Any]:
         return _columns(read(header=0, names=names, dtype=texts, **options))
 
 
-def _read_table(path: Path, *, kind: str, **options: bool) -> dict[str, Any]:
+def _read_table(path, *, kind, **options):
     import pandas
 
     return _columns(getattr(pandas, f"read_{kind}")(path, **options))

@@ -163,7 +163,7 @@ def decoded(source: Source, key: str, build: Callable[[], RawDataset]) -> RawDat
         return RawDataset(splits, tuple(arrays["class_names"].tolist()), source.checksum)
 
 
-def _made(name: str, make: Callable[[Path], None], where: str) -> Path:
+def _made(name, make, where):
     """A file or folder of the cache, made at another path and then moved; of several processes one makes it."""
     path = platformdirs.user_cache_path("focalgeo") / name
     if path.exists():

@@ -1,6 +1,7 @@
 """Train, val and test splits: the papers' seeded rule, subsets, and the checks of every split."""
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -104,33 +105,28 @@ def divide(raw: RawDataset, sizes: Sizes, *, name: str, seed: int) -> Dataset:
     return Dataset(name, class_names=raw.class_names, checksum=raw.checksum, vocabulary=raw.vocabulary, **splits)
 
 
-def _check_size(size: int | None, most: int, name: str, part: str) -> None:
+def _check_size(size, most, name, part):
     if size is not None and not 1 <= size <= most:
         mend = f"set config.data.{part}_size from 1 to {most}, or others lower"
         raise InputError(f"{name}: {part} can have {most} examples, {size} were asked for: {mend}")
 
 
-def gaps(dataset: Dataset) -> list[str]:
+def gaps(dataset: Dataset) -> Iterator[str]:
     """Sentences on classes of which train has no example, and on examples of val and test that train holds too.
 
     The latter from `LEAST_COMMON` of a split on.
     """
-    sentences, classes = [], dataset.class_names
+    classes = dataset.class_names
     absent = np.setdiff1d(np.arange(len(classes)), dataset.train.y)
     if absent.size:
         names = ", ".join(classes[label] for label in absent[:5]) + (", ..." if absent.size > 5 else "")
-        sentences.append(
-            f"train has no example of {absent.size} of {len(classes)} classes ({names}): they cannot be learnt"
-        )
+        yield f"train has no example of {absent.size} of {len(classes)} classes ({names}): they cannot be learnt"
     trained = {row.tobytes() for row in dataset.train.x}
     for part in ("val", "test"):
         x = getattr(dataset, part).x
         common = sum(row.tobytes() in trained for row in x)
         if common > LEAST_COMMON * len(x):
-            sentences.append(
-                f"train holds {common:,} of the {len(x):,} examples of {part} too: results there are too good"
-            )
-    return sentences
+            yield f"train holds {common:,} of the {len(x):,} examples of {part} too: results there are too good"
 
 
 def check_labels(raw: RawDataset, *, name: str) -> None:

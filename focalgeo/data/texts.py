@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Float32, Int32
@@ -130,7 +129,7 @@ def read_embeddings(
     return table
 
 
-def _read_vectors(file: BinaryIO, wanted: dict[bytes, int], path: Path) -> dict[int, np.ndarray]:
+def _read_vectors(file, wanted, path):
     """The vectors by row of the table."""
     vectors: dict[int, np.ndarray] = {}
     size = 0
@@ -207,7 +206,7 @@ def tokenise(post: str) -> list[str]:
     return WORD.findall(body.lower())
 
 
-def _dataset(names: Sequence[str], texts: Iterable[str], checksum: str, where: str, options: Options) -> RawDataset:
+def _dataset(names, texts, checksum, where, options):
     class_names, members = images.layout(names, where=where)
     vocabulary, ids = number_words(tokenise(text)[: options.max_length or MAX_LENGTH] for text in texts)
     x, splits = pad_texts(ids), {}
@@ -219,7 +218,5 @@ def _dataset(names: Sequence[str], texts: Iterable[str], checksum: str, where: s
 
 
 def _split_off(splits: dict) -> Sizes:
-    n = len(splits["train"].y)
-    if "test" in splits:
-        return Sizes(val=max(1, n * VAL_POSTS // BYDATE_POSTS))
-    return Sizes(val=max(1, n * VAL_POSTS // POSTS), test=max(1, n * TEST_POSTS // POSTS))
+    n, posts = len(splits["train"].y), BYDATE_POSTS if "test" in splits else POSTS
+    return Sizes(val=max(1, n * VAL_POSTS // posts), test=max(1, n * TEST_POSTS // POSTS))

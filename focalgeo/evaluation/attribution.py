@@ -14,7 +14,7 @@ from focalgeo import curvature, parallel
 from focalgeo.evaluation.curvature import Curvature, Problem, count_examples, on_device
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
 from focalgeo.trees import at_highest
-from focalgeo.types import Array, Batch, PyTree
+from focalgeo.types import Array, PyTree
 
 REFERENCE = "cross_entropy"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -57,7 +57,7 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
     form, matvecs = make_form(problem, weights), list(measured.matvecs.values())
     basis_key, sample_key = jax.random.split(key)
 
-    def samples(form: Callable, matvecs: list[Callable]) -> dict[str, dict[str, Array]]:
+    def samples(form, matvecs):
         basis = curvature.dominant_basis(matvecs, problem.params, basis_key, max(1, num_probes // 3 // len(matvecs)))
         return curvature.trace_samples(form, problem.params, sample_key, max(2, num_probes - len(basis)), basis=basis)
 
@@ -102,7 +102,7 @@ def make_form(problem: Problem, split: Collection[str]) -> Callable[[PyTree], di
     network = (problem.apply, problem.params, problem.model_state)
 
     @at_highest
-    def form(vector: PyTree) -> dict[str, dict[str, Array]]:
+    def form(vector):
         # One after the other: devices of one CPU take independent programs in any order, and their sums never meet.
         shares = [jax.device_get(_parts_of(vector, losses | held, n, *network, batch)) for batch in problem.batches]
         total = jax.tree.map(lambda *leaves: np.sum(leaves, dtype=np.float64), *shares)
@@ -116,15 +116,7 @@ def make_form(problem: Problem, split: Collection[str]) -> Callable[[PyTree], di
 
 
 @jax.jit
-def _parts_of(
-    vector: PyTree,
-    losses: dict[str, Partial],
-    n: int,
-    apply: Partial,
-    params: PyTree,
-    model_state: PyTree,
-    batch: Batch,
-) -> dict[str, curvature.Parts]:
+def _parts_of(vector, losses, n, apply, params, model_state, batch):
     def network(params: PyTree) -> Array:
         return apply({"params": params, **model_state}, batch.x)
 
@@ -151,9 +143,7 @@ class Examples(NamedTuple):
 
 @jax.jit
 @at_highest
-def _compare_all(
-    losses: dict[str, Partial], apply: Partial, params: PyTree, model_state: PyTree, batch: Batch
-) -> dict[str, Examples]:
+def _compare_all(losses, apply, params, model_state, batch):
     logits = apply({"params": params, **model_state}, batch.x)
     return {name: compare(loss, losses[REFERENCE], logits, batch.y) for name, loss in losses.items()}
 

@@ -77,9 +77,7 @@ def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Calla
 
 @jax.jit
 @at_highest
-def _batch_loss(
-    apply: Partial, loss: Partial, num_examples: int, params: PyTree, model_state: PyTree, batch: Batch
-) -> Array:
+def _batch_loss(apply, loss, num_examples, params, model_state, batch):
     losses = loss(apply({"params": params, **model_state}, batch.x), batch.y)
     return jnp.sum(jnp.where(batch.mask, losses, 0.0)) / num_examples
 

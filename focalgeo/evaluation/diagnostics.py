@@ -81,7 +81,7 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
     Each device computes its own examples by itself: under jit, members' convolutions would gather all of them.
     """
 
-    def forward(member: PyTree, inputs: tuple[Array, Array]) -> Array:
+    def forward(member, inputs):
         variables, loss_values = member
         x, labels = inputs
         logits, sown = apply(variables, x, mutable=[INTERMEDIATES])
@@ -95,7 +95,7 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
     return parallel.pmapped_forward(jax.vmap(forward, in_axes=(0, None), out_axes=-2))
 
 
-def _all_of(by_batch: list[np.ndarray]) -> np.ndarray:
+def _all_of(by_batch):
     """The numbers of all batches' examples, one or more."""
     if not any(map(len, by_batch)):
         raise InputError("batches hold no example that counts: give one or more")

@@ -122,7 +122,7 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     return splits, also
 
 
-def _group_sizes(outputs: Outputs) -> tuple[np.ndarray, np.ndarray]:
+def _group_sizes(outputs):
     return np.unique([] if outputs.group is None else outputs.group, return_counts=True)
 
 
@@ -146,7 +146,7 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
     return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **trained}
 
 
-def _summary(options: Namespace, compared: Comparison, saved: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(options, compared, saved):
     """The manifest's entry on what was chosen, and how."""
     choice, summary = compared.choice, {"trained_gamma": options.trained_gamma}
     if choice.test is not None:
@@ -230,7 +230,7 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
         yield f"{what}: if they are copies, leave them out: intervals and folds count them as independent."
 
 
-def _of_bins(num_bins: int, name: str, outputs: Outputs, fits: Sequence[Fitted]) -> Iterator[str]:
+def _of_bins(num_bins, name, outputs, fits):
     n = len(outputs.labels)
     if n < PER_BIN * num_bins:
         plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
@@ -250,7 +250,7 @@ def noise_floor(log_probs: Array, num_bins: int) -> float:
     return float(np.sqrt(2 * variance / math.pi).sum() / len(confidence))
 
 
-def _of_labels(num_folds: int, val: Outputs, fits: Sequence[Fitted]) -> Iterator[str]:
+def _of_labels(num_folds, val, fits):
     """Classes without an example, or that some fit of the other folds may not see where a method has their numbers."""
     counts = np.bincount(val.labels, minlength=val.logits.shape[1])
     missing, rare = np.flatnonzero(counts == 0), np.flatnonzero((counts > 0) & (counts < num_folds))

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from ml_collections import ConfigDict
 
 from focalgeo import files, parallel, records, report
 from focalgeo.job import measurement, preparation, say, start, training
-from focalgeo.job.preparation import Member, Prepared, make_members, of_shard
+from focalgeo.job.preparation import make_members, of_shard
 from focalgeo.rows import Row, Scalar, Seconds, select, tagged
 from focalgeo.training.step import member_state
-from focalgeo.types import Dataset, Predictions, RunError, TrainState
+from focalgeo.types import RunError
 
 
 def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) -> list[Row]:
@@ -73,7 +73,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     return [row for row in rows if row.epoch is None]
 
 
-def _stops(rows: Sequence[Row], members: Sequence[Member]) -> list[str]:
+def _stops(rows, members):
     """The members that have stopped, since a number was not finite, and where."""
     stops = select(rows, Scalar, name="stopped")
     pairs = [(member.name, row.value) for member in members for row in select(stops, Scalar, **member.tags)]
@@ -84,9 +84,7 @@ def _listed(stops: Sequence[str]) -> str:
     return "; ".join(stops[:3]) + (f" and {len(stops) - 3} more" if len(stops) > 3 else "")
 
 
-def _predict(
-    dataset: Dataset, states: TrainState, predict: Callable, indices: Sequence[int], at_once: int
-) -> dict[int, dict[str, Predictions]]:
+def _predict(dataset, states, predict, indices, at_once):
     """Predictions on val and test of the members of these numbers, in the groups in which they trained."""
     predictions = {index: {} for index in indices}
     for name, split in (("val", dataset.val), ("test", dataset.test)):
@@ -99,15 +97,7 @@ def _predict(
     return predictions
 
 
-def _evaluate(
-    workdir: Path,
-    prepared: Prepared,
-    members: Sequence[Member],
-    left: Sequence[int],
-    states: TrainState,
-    at_once: int,
-    predict: Callable,
-) -> None:
+def _evaluate(workdir, prepared, members, left, states, at_once, predict):
     """Predictions and calibration of all members that are left at once, then each one's rows in one atomic write.
 
     Members that are frozen have none but their seconds.

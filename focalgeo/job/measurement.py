@@ -85,7 +85,7 @@ def curvature_of_epoch(prepared: Prepared, members: Sequence[Member], groups: Se
     return rows
 
 
-def _is_due(every: int, prepared: Prepared, groups: Sequence[TrainState], *, at_end: bool) -> bool:
+def _is_due(every, prepared, groups, *, at_end):
     step, plan = int(np.max(groups[0].step)), prepared.plan
     return every > 0 and (at_end if step == plan.steps else step // plan.steps_per_epoch % every == 0)
 
@@ -110,7 +110,7 @@ def _flat_logits(apply: Callable, variables: PyTree, x: PyTree) -> Array:
     return logits.reshape(-1, logits.shape[-1])
 
 
-def _with_values(loss: Callable, loss_values: dict[str, PyTree], logits: Array, labels: Array) -> Array:
+def _with_values(loss, loss_values, logits, labels):
     return loss(logits, labels, loss_values)
 
 

@@ -250,7 +250,7 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     """
     shapes, free = state_shapes(prepared, members[0]), parallel.free_memory()
     needed = 2 * len(members) * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-    if free is not None and needed > free:
+    if needed > free:
         raise InputError(
             f"{len(members):,} networks of {trees.size(shapes.params):,} parameters with their optimisers' states need "
             f"{needed / 1e9:,.2g} GB, {free / 1e9:,.2g} are free: sweep fewer values, or set smaller "
@@ -334,7 +334,7 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
         for of_streams in zip(*(of_stream(seed=seed) for seed in seeds), strict=True):
             yield jax.tree.map(lambda *leaves: np.stack(leaves), *of_streams)
 
-    if free is None or 2 * (train.x.nbytes + train.y.nbytes) <= free:
+    if 2 * (train.x.nbytes + train.y.nbytes) <= free:
         make_batch = partial(data.make_batch, shape=train.x.shape[1:], **options)
         return Pipeline(specs, lambda spec: spec, lambda spec, split: make_batch(split, spec), (data.in_rows(train),))
     return Pipeline(specs, partial(data.fetch, train), lambda fetched: data.make_batch(*fetched, **options), ())

@@ -5,7 +5,7 @@ Those are random, or those of another run's checkpoint, as config.start says.
 
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -16,7 +16,7 @@ from focalgeo.config import SWEPT_FIELDS, combinations, member_name
 from focalgeo.job import provenance, say
 from focalgeo.job.preparation import Member, of_shard
 from focalgeo.training import checkpoint, optimiser
-from focalgeo.types import Dataset, InputError, PyTree, TrainState, shown
+from focalgeo.types import Dataset, InputError, TrainState, shown
 
 
 def check_workdir(workdir: Path, config, shard: str | None) -> str:
@@ -124,7 +124,7 @@ def started(config, members: Sequence[Member], states: TrainState) -> TrainState
         if name not in states.params:
             raise InputError.of_choice("config.start.modules", name, states.params)
 
-    def taken(here: Mapping[str, PyTree], there: Mapping[str, PyTree]) -> dict[str, PyTree]:
+    def taken(here, there):
         parts = {name: there.get(name) if name in (modules or here) else part for name, part in here.items()}
         for name, part in parts.items():
             checks.check_alike(f"{name} in {path}", part, "here", here[name])

@@ -16,7 +16,7 @@ from focalgeo.job.preparation import Member, Pipeline, Prepared
 from focalgeo.rows import Row, Scalar
 from focalgeo.training import checkpoint, loop
 from focalgeo.training.step import make_members_step
-from focalgeo.types import Array, Model, Predictions, PyTree, Split, TrainState
+from focalgeo.types import Model, Predictions, Split, TrainState
 
 
 def train(
@@ -103,7 +103,7 @@ def choose_program(
     states = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))  # what a step takes, and what it gives
     temporary = -parallel.all_min("bytes of a member's step", -programs[1].temporary(state, batch))
     for number, program in programs.items():
-        if number > 1 and free is not None and states + number * temporary > free:
+        if number > 1 and states + number * temporary > free:
             continue
         groups = jax.block_until_ready(program.step(program.place(state), batch)[0])  # compiled by now
         began = time.perf_counter()
@@ -120,8 +120,8 @@ def choose_program(
 def members_step(prepared: Prepared, pipeline: Pipeline) -> Callable:
     """The step of all members that `parallel` compiles: it makes the batch, too, from a spec and what is resident."""
 
-    def step(state: TrainState, spec: PyTree, *resident: Split, stop: Array | None = None) -> tuple[TrainState, dict]:
-        return prepared.step(state, pipeline.make_batch(spec, *resident), stop)
+    def step(state, spec, *resident):
+        return prepared.step(state, pipeline.make_batch(spec, *resident))
 
     return make_members_step(step)
 
@@ -160,7 +160,7 @@ def make_adapt(predict: Callable[[TrainState], Predictions]) -> Callable[[TrainS
 
     @jax.jit
     @functools.partial(jax.vmap, in_axes=(0, 1, None))
-    def moved(adafocal: losses.AdaFocalState, logits: Array, labels: Array) -> losses.AdaFocalState:
+    def moved(adafocal, logits, labels):
         confidence = jnp.max(jax.nn.softmax(logits), axis=-1)
         return losses.adafocal_update(adafocal, confidence, jnp.argmax(logits, axis=-1) == labels)
 

@@ -255,7 +255,7 @@ def verdict(run: Run) -> Markup:
     against = [*fitted, AS_TRAINED][0] if leave else [AS_TRAINED, *plainer][-1]
     pair = (against, chosen) if leave else (chosen, against)
 
-    def differences(split: str, *names: str, named: bool = True) -> list[str]:
+    def differences(split, *names, named=True):
         rows = {name: run.difference(name, split, *pair) for name in names}
         return [difference_text(row, run.metrics[name], named=named) for name, row in rows.items() if row]
 
@@ -378,7 +378,7 @@ def _class_section(run: Run, split: str, chosen: Column, criterion: str) -> Sect
     )
 
 
-def _two_classes(run: Run, columns: Sequence[Column], split: str, opening: str) -> Section:
+def _two_classes(run, columns, split, opening):
     """The two kinds of ECE of a two-class problem side by side."""
     heads = {
         "ece": ("Top-label ECE", "probability of the predicted class"),
@@ -418,7 +418,7 @@ def _group_section(run: Run, column: Column, split: str) -> Section:
     return Section("Group by group", words, [table], notes=say("groups"))
 
 
-def _apply_section(run: Run, choice: Mapping[str, Any]) -> Section:
+def _apply_section(run, choice):
     """How to apply the method; of a list of fitted numbers no more is shown than how many it holds."""
     fitted = {
         name: f"{np.size(value):,} numbers" if isinstance(value, list) else value

@@ -206,7 +206,7 @@ def means(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | N
     return ax
 
 
-def _by_split(rows: Sequence[Any], field: str, across: str, label: str, ax: Axes | None) -> Axes | None:
+def _by_split(rows, field, across, label, ax):
     """Draw a line for each value of a field and each split."""
     styles, lines = dict(zip(selection.splits_of(rows), itertools.cycle(LINESTYLES))), {}
     for row in rows:

@@ -13,7 +13,6 @@ from focalgeo.report.sections import NOTHING, Cell, Line, Section, Table, metric
 from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
-    Column,
     Run,
     in_training,
     latest,
@@ -111,7 +110,7 @@ def verdict(run: Run) -> Markup:
     )
 
 
-def _compared(run: Run, first: Column, others: Sequence[Column]) -> Markup:
+def _compared(run, first, others):
     """Sentence on how many methods have a better NLL than the plainest on the same examples, and the best of them.
 
     Many methods are many chances: a difference counts where its p-value is below 5% / their number (Bonferroni).
@@ -124,7 +123,7 @@ def _compared(run: Run, first: Column, others: Sequence[Column]) -> Markup:
     n = next(iter(rows.values())).n
     if n < LEAST_EXAMPLES:
         return say("too_few", n=n)
-    counted = [c for c, row in rows.items() if selection.has_interval(row) and row.p_value < _LEVEL / len(rows)]
+    counted = [c for c, row in rows.items() if row.p_value < _LEVEL / len(rows)]
     better = [column for column in counted if selection.is_better(rows[column])]
     best = min(better or rows, key=lambda column: rows[column].value)
     ece = run.difference("ece", "test", best, first)
@@ -141,7 +140,7 @@ def _compared(run: Run, first: Column, others: Sequence[Column]) -> Markup:
     )
 
 
-def _tiles(run: Run) -> list[tuple[str, Cell, str]]:
+def _tiles(run):
     """Title, ECE on test and colour of the first four methods, for the tiles at the top of the page."""
     rows = {column.method: run.metric(column, "ece") for column in run.column_of_each()[:4]}
     return [

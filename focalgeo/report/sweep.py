@@ -232,7 +232,7 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     return [line for line in lines if np.isfinite(line.numbers).any()]
 
 
-def _own_fits(run: Run) -> list[tuple[Column, str, str]]:
+def _own_fits(run):
     """Method, name and symbol of the fitted numbers that are not those of a plainer one, as a first stage has them."""
     fits: dict[tuple, tuple[Column, str, str]] = {}
     for column in run.column_of_each():
@@ -367,7 +367,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     return sections.write_page(path, title, parts, verdict=lead)
 
 
-def _panels(sweep: Sweep, quantities: Sequence[Quantity], section: str) -> list[Panel]:
+def _panels(sweep, quantities, section):
     """The figures of a section, ECE first."""
     shared = dict.fromkeys(line.figure for line in quantities if line.figure and line.figure[0] == section)
     return [

@@ -76,8 +76,8 @@ def run(
         learning_rate: (number of a step) -> that of each member.
         write: appends rows.
         save: writes a checkpoint; all rows up to its step are written by then.
-        interrupted: () -> the number of a signal that asks this process to stop, or None. Of several processes each
-            learns from the metrics of a step, which are read one step later, that any of them was asked to.
+        interrupted: () -> the number of a signal that asks this process to stop, or None. Several processes tell each
+            other at every row of training.
 
     Raises:
         RunError: loss or gradient of a run alone is not finite (the last checkpoint is from before), or devices
@@ -85,6 +85,10 @@ def run(
         Interrupted: a signal came; a checkpoint of the last complete step is saved.
     """
     first, several = int(np.max(start.state.step)), parallel.count() > 1
+
+    def signalled() -> int:
+        return -parallel.all_min("signal", -(interrupted() or 0))
+
     meter = Meter(start, plan, tags, write, sweep=sweep)
     groups = program.place(start.state)
     hidden = not (files.is_first() and sys.stderr.isatty())
@@ -95,16 +99,17 @@ def run(
                 with meter.paused():
                     epoch = index // plan.steps_per_epoch
                     groups = [program.put(adapt(states, epoch)) for states in program.states(groups)]
-            groups, metrics, fingerprints = program.step(groups, batch, stop=several and interrupted() is not None)
+            groups, metrics, fingerprints = program.step(groups, batch)
             done = index + 1
             if index == first:
                 parallel.check_replicas(fingerprints)  # waits for the first step
                 compile_seconds = time.perf_counter() - began
                 meter.restart_clock()
             meter.add(done, metrics)
-            stop = meter.stop if several else interrupted() is not None
             last, epoch = done == plan.steps, done / plan.steps_per_epoch
-            if done % plan.log_every == 0 or last:
+            is_row = done % plan.log_every == 0 or last
+            stop = (is_row or not several) and signalled()
+            if is_row:
                 with meter.paused():
                     parallel.check_replicas(fingerprints)
                 bar.set_postfix_str(text := meter.text(), refresh=False)
@@ -120,14 +125,14 @@ def run(
             bar.update()
             if stop:
                 break
-    signum = -parallel.all_min("signal", -(interrupted() or 0))
+    signum = signalled()
     if signum:
         where = f"stopped at step {done} of {plan.steps} and saved"
         raise Interrupted(signum, f"{where}; the same command goes on from there")
     return Outcome(program.gather(groups), compile_seconds, time.perf_counter() - began - compile_seconds)
 
 
-def _from(first: int, plan: Plan, batches: Callable) -> Iterator[tuple[int, PyTree]]:
+def _from(first, plan, batches):
     """Every (step index, batch) from `first` to the end of the plan."""
     while first < plan.steps:
         for batch in batches(*divmod(first, plan.steps_per_epoch)):
@@ -141,7 +146,6 @@ class Meter:
     def __init__(self, start: Checkpoint, plan: Plan, tags: Sequence[dict], write: Callable, *, sweep: bool):
         """A meter that goes on from a checkpoint; see `run`."""
         self.sums = {name: np.asarray(start.sums.get(name, np.zeros(len(tags)))) for name in (*SUMMED, "seen")}
-        self.stop = False  # whether a process was asked to stop, as of the last step that was read
         self._plan, self._tags, self._write, self._sweep = plan, tags, write, sweep
         self._running, self._pending = ~np.asarray(start.state.frozen), None
         self.restart_clock()
@@ -175,7 +179,6 @@ class Meter:
         metrics = {
             name: np.concatenate([np.ravel(group[name]) for group in groups]).astype(float) for name in groups[0]
         }
-        self.stop = bool(np.any(metrics.get("stop", 0)))
         for name in FINITE:
             for index in np.flatnonzero(self._running & ~np.isfinite(metrics[name])):
                 self._end(int(step), index, f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}")

@@ -31,7 +31,7 @@ def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = N
             loss_values["penalty_weight"]. It sees all devices' examples; each device adds its own examples' part.
     """
 
-    def outputs(network: Callable, params: PyTree, batch: Batch, key: Array, loss_values: dict) -> Outputs:
+    def outputs(network, params, batch, key, loss_values):
         penalty = jnp.float32(0)
         if trace is None:
             logits, model_state = network(params)

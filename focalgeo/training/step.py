@@ -9,7 +9,7 @@ import optax
 
 from focalgeo import trees
 from focalgeo.training.penalties import plain_outputs
-from focalgeo.types import Array, Batch, PyTree, TrainState
+from focalgeo.types import Batch, PyTree, TrainState
 
 FINITE = ("loss", "penalty", "gradient_norm", "parameter_norm")  # the metrics that must stay finite
 
@@ -40,11 +40,10 @@ def make_step(
             batch and random numbers, see `make_ascent`; sums and batch statistics are of the first.
 
     Metrics are sums over the batch ("loss" without "penalty", "penalty", "correct", "count") and the norms of the
-    gradient that is applied and of the new parameters and batch statistics; "stop" is the sum of what the devices give
-    as `stop`.
+    gradient that is applied and of the new parameters and batch statistics.
     """
 
-    def step(state: TrainState, batch: Batch, stop: Array | None = None) -> tuple[TrainState, dict]:
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
         noise = jax.random.fold_in(state.key, state.step)
 
         def network(params, batch=batch):
@@ -62,7 +61,7 @@ def make_step(
 
         def gradient_at(params):
             gradient, (sums, model_state) = jax.grad(objective, has_aux=True)(params)
-            gradient, sums = reduce((gradient, sums if stop is None else sums | {"stop": stop}))
+            gradient, sums = reduce((gradient, sums))
             if mean:
                 gradient = jax.tree.map(lambda leaf: leaf / sums["count"].astype(leaf.dtype), gradient)
             return gradient, sums, model_state
@@ -84,22 +83,17 @@ def make_step(
 def make_members_step(step: Callable) -> Callable:
     """All members' step: (states [members, ...], batches [streams, examples, ...]) -> (states, metrics [members]).
 
-    `step` takes (state, the batch of its own stream, *shared), where what is shared is the same for all, and `stop`
-    by name where it is given.
+    `step` takes (state, the batch of its own stream, *shared), where what is shared is the same for all.
 
     A member whose loss, penalty, gradient or new parameters are not finite keeps its state from before that step, but
     for the step's number, and is frozen from then on; the others go on. Metrics gain "frozen".
     """
 
-    def members_step(
-        states: TrainState, batch: PyTree, *shared: PyTree, stop: Array | None = None
-    ) -> tuple[TrainState, dict]:
-        options = {} if stop is None else {"stop": stop}
-
+    def members_step(states, batch, *shared):
         def of_member(state: TrainState) -> tuple[TrainState, dict]:
             # The batch of an only stream does not depend on the member: what is made of it is computed once for all.
             of_stream = jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[state.stream], batch)
-            new, metrics = step(state, of_stream, *shared, **options)
+            new, metrics = step(state, of_stream, *shared)
             frozen = state.frozen | ~jnp.stack([jnp.isfinite(metrics[name]) for name in FINITE]).all()
             kept = jax.tree.map(lambda after, before: jnp.where(frozen, before, after), new, state)
             # The number of the step goes on for all, as checkpoints are named by it.

@@ -122,10 +122,10 @@ def test_gaps_name_absent_classes_and_shared_examples():
     train, other = numbered(10), numbered(10, 100)
     shared = Split(np.concatenate([other.x[:9], train.x[:1]]), other.y)
     data = made(train=train, val=other, test=shared)
-    assert gaps(data) == ["train holds 1 of the 10 examples of test too: results there are too good"]
+    assert list(gaps(data)) == ["train holds 1 of the 10 examples of test too: results there are too good"]
     one = data._replace(train=Split(train.x[5:], train.y[5:]), test=other)
-    assert gaps(one) == ["train has no example of 1 of 2 classes (a): they cannot be learnt"]
-    assert gaps(data._replace(test=other)) == []
+    assert list(gaps(one)) == ["train has no example of 1 of 2 classes (a): they cannot be learnt"]
+    assert list(gaps(data._replace(test=other))) == []
 
 
 def test_digits_are_scikit_learns():

@@ -84,7 +84,7 @@ def test_sizes_of_the_papers():
         return _split_off({part: Split(None, np.zeros(n)) for part, n in numbers.items()})
 
     assert sizes(train=19_997) == (None, 900, 3_999)
-    assert sizes(train=11_314, test=7_532) == sizes(train=11_315, test=7_532) == (None, 900, None)
+    assert sizes(train=11_314, test=7_532).val == sizes(train=11_315, test=7_532).val == 900
     assert sizes(train=4) == (None, 1, 1)
 
 

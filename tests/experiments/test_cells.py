@@ -72,4 +72,4 @@ def test_a_tiny_cell_has_what_the_questions_need(tmp_path, real_archive, monkeyp
     assert run.keys() == stored.keys()
     assert run["metrics"]["test"].keys() == stored["metrics"]["test"].keys()
     assert brief["accuracy"] > 40
-    assert brief["T by nll"] > 0
+    assert brief["T by ece"] > 0

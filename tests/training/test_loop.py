@@ -204,7 +204,7 @@ def test_a_member_that_stopped_stays_so_and_is_noted_before_the_checkpoint(works
 def test_devices_that_part_after_the_first_step_are_found(workshop):
     calls = iter(range(1, 100))
 
-    def step(groups, batch, stop):
+    def step(groups, batch):
         groups, metrics, fingerprints = workshop.program.step(groups, batch)
         return groups, metrics, fingerprints if next(calls) < 5 else [np.uint32([1, 2])]
 
