@@ -343,9 +343,9 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
             config = get_config(*filter(None, [words or after_colon]))
     except InputError:
         raise
-    except Exception as error:  # a SyntaxError has its own line
+    except (Exception, SystemExit) as error:  # a SyntaxError has its own line
         places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        line = (places or [error])[-1].lineno
+        line = getattr((places or [error])[-1], "lineno", None)
         raise InputError(f"{shown(file)}, line {line}: {type(error).__name__}: {shown(error, most=200)}") from error
     finally:
         sys.path = search
@@ -423,7 +423,7 @@ def _parsed(name: str, text: str) -> Any:
     with contextlib.suppress(*broken), warnings.catch_warnings(action="ignore"):  # of an unknown escape, say
         literal = ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
     words = tuple(filter(None, map(str.strip, text.strip("()[]").split(","))))
-    for value in (literal, text, (literal,), words):
+    for value in (literal, text, words if literal is text else (literal,)):
         with contextlib.suppress(InputError):
             return _typed(name, value)
     return _typed(name, literal)  # which says what is wrong

@@ -270,7 +270,7 @@ def _probe(key: Array, index: Array, like: PyTree) -> PyTree:
 @functools.partial(jax.jit, static_argnums=2)
 def _summaries(probe, product, summary):
     def of_leaf(v, h):
-        return summary((v * h).astype(jnp.promote_types(v.dtype, jnp.float32)))
+        return summary((v * h).astype(v.dtype if v.dtype == jnp.float64 else jnp.float32))
 
     return jax.tree.map(of_leaf, probe, product)
 

@@ -132,7 +132,9 @@ def _unpack(path: Path, folder: Path) -> None:
             left -= size
             if left < 0 or size < 0:
                 raise ValueError(f"it unpacks to more than {UNPACKED_RATIO} times its own size")
-            # neither writes outside of the folder; the filter refuses devices, and links that lead there, too
+            if not is_zip and not (member.isfile() or member.isdir()):
+                raise ValueError(f"{member.name} is a link or a device, not a file")
+            # neither writes outside of the folder
             archive.extract(member, folder, **({} if is_zip else {"filter": "data"}))
         if not is_zip:
             # tarfile takes an unreadable header, or the end of a file that is cut, for the end of the archive.

@@ -39,9 +39,11 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     states = preparation.initial_state(prepared, members)
     rows: list[Row] = []
 
-    def begin() -> list[int]:
+    def begin() -> None:
         stack.enter_context(records.locked(workdir))
         start.begin(workdir, how, config, prepared.dataset, members, states, shard)
+
+    def not_evaluated() -> list[int]:
         before = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
         evaluated = select(before, Seconds, phase="evaluate")  # a part of the evaluation's one write
         return [i for i, member in enumerate(members) if not select(evaluated, Seconds, **member.tags)]
@@ -58,8 +60,8 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
             )
 
     with contextlib.ExitStack() as stack:
-        left = parallel.broadcast("begin", begin)
-        if left:
+        parallel.broadcast("begin", begin)
+        if parallel.broadcast("members", not_evaluated):
             predict = training.make_prediction(config, prepared.model)
             seconds = {"prepare": time.perf_counter() - began}
             outcome, at_once = training.train(workdir, prepared, members, states, predict)
@@ -68,6 +70,8 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
                 took = [Seconds("seconds", phase, value) for phase, value in seconds.items()]
                 tags = members[0].tags if len(members) == 1 else {}  # those of a sweep are of all members together
                 records.append_rows(workdir, tagged(took, step=prepared.plan.steps, **tags))
+            # once more: a checkpoint that was damaged takes the rows after the one before it away
+            left = parallel.broadcast("members left", not_evaluated)
             _evaluate(workdir, prepared, members, left, outcome.state, at_once, predict)
         parallel.broadcast("report", finish)
     return [row for row in rows if row.epoch is None]

@@ -77,7 +77,7 @@ def run(
         write: appends rows.
         save: writes a checkpoint; all rows up to its step are written by then.
         interrupted: () -> the number of a signal that asks this process to stop, or None. Several processes tell each
-            other at every row of training.
+            other at every row of training, epoch and checkpoint.
 
     Raises:
         RunError: loss or gradient of a run alone is not finite (the last checkpoint is from before), or devices
@@ -108,7 +108,8 @@ def run(
             meter.add(done, metrics)
             last, epoch = done == plan.steps, done / plan.steps_per_epoch
             is_row = done % plan.log_every == 0 or last
-            stop = (is_row or not several) and signalled()
+            ends = is_row or done % plan.steps_per_epoch == 0 or done % plan.checkpoint_every == 0
+            stop = (ends or not several) and signalled()
             if is_row:
                 with meter.paused():
                     parallel.check_replicas(fingerprints)
