@@ -244,3 +244,8 @@ def test_a_word_of_each_kind_is_chosen():
     assert c.chosen("fl3, quick", "c.py", kinds) == {"loss": "fl3", "quick": "quick"}
     refused(lambda: c.chosen("quik", "c.py", kinds), "did you mean 'quick'?")
     refused(lambda: c.chosen("ce,fl3", "c.py", kinds), "'ce' and 'fl3'")
+
+
+def test_words_between_commas_are_as_many_names():
+    flags = ["--config.evaluation.criteria=nll,ece", "--config.data.name=digits"]
+    assert c.parse_arguments(flags, {})[0] == {"evaluation.criteria": ("nll", "ece"), "data.name": "digits"}
