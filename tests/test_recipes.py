@@ -170,15 +170,6 @@ def test_small_files_of_every_kind_train_and_evaluate(name, words, small_files, 
     assert {"weight_norm", "gradient_norm", "true_class_probability"} <= diagnosed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("cifar", "resnet50,flsd53"), ("tiny_imagenet", "mobilenet_v2,fls531"), ("newsgroups", "brier"), ("sst", "trace")],
-)
-def test_recipes_on_real_files(name, words, real_archive, tmp_path):
-    check_run(real_config(name, words, real_archive), tmp_path / "run")
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "words"), RECIPES)
 def test_every_recipe_on_real_files(name, words, real_archive, tmp_path):
