@@ -224,7 +224,6 @@ def test_a_finished_sweep_does_not_grow_and_is_no_other_shard(whole):
 
 
 @pytest.mark.long
-@pytest.mark.xfail(reason="to mend: members in other groups differ by an ulp, of which flat fits make 1e-5")
 def test_shards_merge_to_the_rows_and_the_page_of_the_whole(whole, tmp_path):
     parts = [tmp_path / f"part{index}" for index in (0, 1)]
     for index, part in enumerate(parts):

@@ -82,7 +82,10 @@ def make_members(config) -> list[Member]:
 
 
 def of_shard(members: Sequence, shard: str | None) -> list:
-    """Every n-th of the members from the i-th on, for shard "i/n"; all of them for None.
+    """The i-th of n blocks of the members, as they follow each other, for shard "i/n"; all of them for None.
+
+    So members that train at once in the whole sweep do so in a shard, where its size allows it: with others beside them
+    a member's numbers are rounded otherwise.
 
     Raises:
         InputError: it is no such text, i is not below n, or there are fewer members than shards.
@@ -94,7 +97,7 @@ def of_shard(members: Sequence, shard: str | None) -> list:
     if not index < count <= len(members):
         most = f"n at most {len(members)}, the members of config.sweep"
         raise InputError(f"--shard={shown(shard)}: give i/n with i from 0 to n - 1, and {most}")
-    return list(members[index::count])
+    return list(members[index * len(members) // count : (index + 1) * len(members) // count])
 
 
 class Objective(NamedTuple):
