@@ -107,9 +107,9 @@ def run(
                 meter.restart_clock()
             meter.add(done, metrics)
             last, epoch = done == plan.steps, done / plan.steps_per_epoch
-            is_row = done % plan.log_every == 0 or last
-            ends = is_row or done % plan.steps_per_epoch == 0 or done % plan.checkpoint_every == 0
-            stop = (ends or not several) and signalled()
+            periods = plan.log_every, plan.steps_per_epoch, plan.checkpoint_every
+            is_row, is_epoch, is_saved = (done % period == 0 or last for period in periods)
+            stop = (is_row or is_epoch or is_saved or not several) and signalled()
             if is_row:
                 with meter.paused():
                     parallel.check_replicas(fingerprints)
@@ -117,10 +117,10 @@ def run(
                 if hidden and 10 * done // plan.steps > 10 * (done - plan.log_every) // plan.steps:
                     files.say(f"step {done}/{plan.steps}: {text}")  # one line per tenth of the steps
                 write(tagged(meter.rows(learning_rate(index)), step=done, epoch=epoch))
-            if done % plan.steps_per_epoch == 0:
+            if is_epoch:
                 with meter.paused():
                     write(tagged(validate(program.states(groups)), step=done, epoch=epoch))
-            if done % plan.checkpoint_every == 0 or last or stop:
+            if is_saved or stop:
                 with meter.paused():
                     save(Checkpoint(program.gather(groups), meter.sums))
             bar.update()
