@@ -450,6 +450,7 @@ def test_help_and_errors_of_flags_are_answered_without_jax():
         assert ended.returncode == code, ended.stderr
 
 
+@pytest.mark.long
 def test_the_page_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "calibration.md").read_text()
     (command,) = re.findall(r"^python -m focalgeo\.calibrate (.*)$", text, re.MULTILINE)

@@ -98,7 +98,7 @@ def test_the_slurm_script_runs_two_tasks_as_one_run(tmp_path):
     assert done.stdout.count("report: ") == 1  # process 0 alone says so
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["training_step", "nnx_model"])
 def test_an_example_trains(name, tmp_path):
     done = python(EXAMPLES / f"{name}.py", folder=tmp_path, PYTHONPATH=str(ROOT))

@@ -127,6 +127,7 @@ def test_curvature_carries_its_errors_and_its_parts_sum_to_the_whole(rows, loss)
     assert low - 0.5 * trace.value < trace.value < high + 0.5 * trace.value  # two probes
 
 
+@pytest.mark.long
 def test_curvature_between_epochs_where_it_is_asked_for_and_the_rate_of_the_row_s_own_step(tmp_path):
     config = tiny(load_config())
     config.optimizer.update({"epochs": 6, "decay_epochs": (4,)})  # the last is measured after training, once

@@ -164,6 +164,7 @@ def test_the_trace_of_a_part_of_the_batch_is_in_the_mean_over_orders_that_of_the
     assert one_step(Batch(x, y, np.arange(8) % 2 > 0), 4)[0] == 0  # rows 0 and 2 of both devices
 
 
+@pytest.mark.long
 def test_a_trace_of_a_part_leaves_loss_and_running_statistics_those_of_the_batch():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(8, 8, 8, 3)).astype(np.float32), rng.integers(0, 3, 8).astype(np.int32)
@@ -262,6 +263,7 @@ def test_a_schedule_learns_the_epoch_and_other_losses_are_left_alone(prepared):
     np.testing.assert_array_equal(adapt(scheduled, 7).loss_values["epoch"], [7, 7])
 
 
+@pytest.mark.long
 def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path):
     config = load_config(name="adafocal_loss")
     config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})

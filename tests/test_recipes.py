@@ -148,10 +148,10 @@ def small_files(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("cifar", "vgg19,brier"),
+        pytest.param("cifar", "vgg19,brier", marks=pytest.mark.long),
         pytest.param("tiny_imagenet", "vgg19,fl3", marks=pytest.mark.long),
         ("newsgroups", "adafocal"),
-        ("sst", "mmce"),
+        pytest.param("sst", "mmce", marks=pytest.mark.long),
     ],
 )
 def test_small_files_of_every_kind_train_and_evaluate(name, words, small_files, tmp_path):
@@ -190,6 +190,7 @@ def real_config(name, words, real_archive):
     return config
 
 
+@pytest.mark.long
 def test_the_smallest_model_reaches_the_known_optimum(tmp_path, papers):
     config = load_config("linear", "limit")
     config.optimizer.epochs = 500

@@ -122,7 +122,14 @@ def test_a_file_in_the_way_and_a_full_disk_are_one_line(tmp_path, capsys):
     assert str(tmp_path / "run") in line
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "signum",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_saves_and_ends_in_one_line(tmp_path, signum):
     flags = [QUICK, "--workdir=run", "--config.optimizer.epochs=4000"]
     with clusters.cluster(tmp_path / "cwd", 1, 1, *flags) as (process,):

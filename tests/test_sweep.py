@@ -190,6 +190,7 @@ def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path)
     assert without_times(workdir) == without_times(whole)
 
 
+@pytest.mark.long
 def test_a_stop_between_evaluations_measures_only_what_is_left_in_the_same_groups(whole, tmp_path, monkeypatch):
     evaluate, measured = measurement.evaluate, []
 
@@ -260,6 +261,7 @@ def test_a_sweep_whose_members_all_diverge_is_an_error(tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
 
 
+@pytest.mark.long
 def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     evaluate = measurement.evaluate
 
@@ -277,6 +279,7 @@ def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path
     assert {row.gamma for row in ece} == {3.0}
 
 
+@pytest.mark.long
 def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():
     run_members = preparation.make_members(tiny(gamma=(0.0, 3.0), seed=(0, 1)))
     rng = np.random.default_rng(0)

@@ -117,7 +117,8 @@ def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, n
     times = jnp.round(weight).astype(jnp.int32)[order]
     p, correct = _counted(times, p[order]), correct[order].astype(times.dtype)
     last, right_before = running_sum(jnp.stack([times, correct * times]))
-    bounds = _rank_bounds(last[-1], num_bins)
+    step, total = jnp.arange(num_bins + 1, dtype=last.dtype), last[-1]
+    bounds = step * (total // num_bins) + jnp.minimum(step, total % num_bins)  # the first bins hold one more
     # Sums up to each bound, whose differences are those of the bins: a table [bins, examples] takes five times as long
     # under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
     excess = p - correct.astype(p.dtype)
@@ -129,12 +130,6 @@ def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, n
     lower = jnp.where(count > 0, p[jnp.searchsorted(last, bounds[:-1], side="right")], jnp.inf)
     upper = jnp.where(count > 0, p[ends[1:]], -jnp.inf)
     return Reliability(count, (sums + right) / count, right / count, lower, upper)
-
-
-def _rank_bounds(total, num_bins):
-    """[bins + 1] ranks at which equal-count bins begin and end; the first `total mod bins` bins hold one more."""
-    step = jnp.arange(num_bins + 1, dtype=total.dtype)
-    return step * (total // num_bins) + jnp.minimum(step, total % num_bins)
 
 
 def _counted(weight, values):

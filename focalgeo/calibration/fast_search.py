@@ -62,7 +62,9 @@ def surfaces(
     def sums(start, block):
         points = temperatures[block], nodes.left[block], nodes.weights[block]
         options = {"num_exact": num_exact, "num_bins": None if by_rank else num_bins}
-        chunk = _chunk(examples, np.arange(start, start + size))
+        index = np.arange(start, start + size)
+        rows, labels, weight = (np.take(array, index, axis=0, mode="clip") for array in examples)
+        chunk = rows.astype(np.float32), labels, np.where(index < num_examples, weight, 0).astype(np.float32)
         return jax.device_get(_chunk_surface(*chunk, gammas, points, nodes.x, coefficients, **options))
 
     parts, num_blocks = [], -(-gammas.size * temperatures.size * num_examples // _KEPT) if by_rank else 1
@@ -72,12 +74,6 @@ def surfaces(
             parts.append(_by_rank(list(chunks), examples, num_bins, pool) if by_rank else _by_width(chunks, examples))
     gaps, nll = (np.concatenate(part).T for part in zip(*parts, strict=True))
     return gaps.astype(np.float32), (nll / examples.weight.sum(dtype=np.float64)).astype(np.float32)
-
-
-def _chunk(examples, index):
-    """Logits, labels and weights of these examples, of weight 0 where there are no more."""
-    rows, labels, weight = (np.take(array, index, axis=0, mode="clip") for array in examples)
-    return rows.astype(np.float32), labels, np.where(index < len(examples.labels), weight, 0).astype(np.float32)
 
 
 def _by_width(chunks, examples):

@@ -7,6 +7,7 @@ resamples of the examples.
 
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 
 import jax
 import jax.numpy as jnp
@@ -68,12 +69,8 @@ def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
     return [
         replace(row, name=f"group_{row.name}", group=str(name), n=int(size))
         for index, (name, size) in enumerate(zip(names, sizes, strict=True))
-        for row in _metric_rows(sample, jax.tree.map(partial(_of_group, index), measured), _OF_GROUPS)
+        for row in _metric_rows(sample, jax.tree.map(itemgetter((..., index)), measured), _OF_GROUPS)
     ]
-
-
-def _of_group(index, numbers):
-    return numbers[..., index]
 
 
 def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fit]:

@@ -227,7 +227,10 @@ def _evaluate(closed: ClosedJaxpr, inputs: list[Series]) -> list[Series]:
 
 
 def _propagate(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
-    apply = _function_of(equation)
+    def apply(*values):
+        outputs = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
+        return list(outputs) if equation.primitive.multiple_results else [outputs]
+
     if all(series.first is None for series in inputs):
         return [Series(value) for value in apply(*[series.value for series in inputs])]
     if equation.primitive is jit_p:
@@ -240,14 +243,6 @@ def _propagate(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
             "the function calls a jax.custom_vjp, which has no forward derivative; make it a jax.custom_jvp"
         )
     return _twice_forward(equation, apply, inputs)
-
-
-def _function_of(equation: JaxprEqn) -> Callable:
-    def apply(*values):
-        outputs = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
-        return list(outputs) if equation.primitive.multiple_results else [outputs]
-
-    return apply
 
 
 def _behind_barriers(series: Series) -> Series:

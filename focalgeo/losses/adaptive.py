@@ -201,7 +201,10 @@ def adafocal_update(
     order = jnp.argsort(jnp.where(mask, confidence, jnp.inf))
     confidence, correct, mask = confidence[order], correct[order], mask[order]
     num_bins = state.gammas.size
-    bins = jnp.where(mask, _bin_of_rank(jnp.sum(mask), confidence.size, num_bins), num_bins)
+    small, larger = jnp.sum(mask) // num_bins, jnp.sum(mask) % num_bins  # so many first bins hold one sample more
+    rank, ahead = jnp.arange(confidence.size), larger * (small + 1)
+    behind = larger + (rank - ahead) // jnp.maximum(small, 1)
+    bins = jnp.where(mask, jnp.where(rank < ahead, rank // (small + 1), behind), num_bins)
 
     def total(values):
         return jax.ops.segment_sum(values, bins, num_segments=num_bins + 1)[:-1]
@@ -247,11 +250,3 @@ def adafocal_loss(logits: Logits, labels: Labels, adafocal: AdaFocalState) -> Pe
     """
     gamma = adafocal_gamma(adafocal, true_class_probability(logits, labels))
     return signed_focal_loss(logits, labels, gamma)
-
-
-def _bin_of_rank(count, size, num_bins):
-    """Bin of ranks 0 to size - 1 for `count` samples: the first count % num_bins bins hold one sample more."""
-    small, larger = count // num_bins, count % num_bins
-    rank = jnp.arange(size)
-    ahead = larger * (small + 1)
-    return jnp.where(rank < ahead, rank // (small + 1), larger + (rank - ahead) // jnp.maximum(small, 1))

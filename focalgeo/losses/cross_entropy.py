@@ -64,7 +64,10 @@ def label_smoothed_cross_entropy(
     logits, labels = labelled_rows(logits, labels)
     checks.check_interval("smoothing", smoothing, 0, 1)
     smoothing = jnp.asarray(checks.number_array("smoothing", smoothing, labels.shape), logits.dtype)
-    small, scale = _scaled_down(logits)
+    # Huge logits are multiplied by a power of two that keeps their sum in range.
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(logits), axis=-1))
+    scale = jnp.where(largest > _HUGE, 1 / _HUGE, 1).astype(logits.dtype)
+    small = logits * scale[..., None]
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     true_logit = jnp.sum(jnp.where(is_true, small, 0), axis=-1, keepdims=True)
     loss = softplus(-true_class_log_odds(logits, labels))
@@ -73,13 +76,6 @@ def label_smoothed_cross_entropy(
     loss = jnp.where(loss > 2 * _HUGE, huge, loss * scale)
     loss = (loss + smoothing * jnp.mean(true_logit - small, axis=-1)) / scale
     return difference(loss, jnp.zeros_like(loss))
-
-
-def _scaled_down(logits: Array) -> tuple[Array, Array]:
-    """Logits whose sum stays in range, and the power of two they are multiplied by: 1 but for huge ones."""
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(logits), axis=-1))
-    scale = jnp.where(largest > _HUGE, 1 / _HUGE, 1).astype(logits.dtype)
-    return logits * scale[..., None], scale
 
 
 def brier_loss(logits: Logits, labels: Labels) -> PerExample:

@@ -75,19 +75,15 @@ class DenseNet(ImageNetwork):
         for block, layers in enumerate(self.blocks):
             if block > 0:
                 x = conv(normalised(x), x.shape[-1] // 2, 1, dtype=self.dtype)
-                x = _halved(x)
+                if min(x.shape[1:3]) < 2:
+                    raise InputError("config.model.options.blocks: images are too small to be halved before each")
+                # flax's own mean divides by an integer, which strict dtype promotion refuses
+                x = 0.25 * nn.pooling.pool(x, 0.0, jax.lax.add, (2, 2), (2, 2), "VALID")
             for _ in range(layers):
                 y = conv(normalised(x), 4 * self.growth, 1, dtype=self.dtype)
                 y = conv(normalised(y), self.growth, 3, dtype=self.dtype)
                 x = jnp.concatenate([x, y], axis=-1)
         return Classifier(self.num_classes)(normalised(x))
-
-
-def _halved(x):
-    """Means over 2x2 positions; flax's own pooling divides by an integer, which strict dtype promotion refuses."""
-    if min(x.shape[1:3]) < 2:
-        raise InputError("config.model.options.blocks: each but the first halves the images, which are too small")
-    return 0.25 * nn.pooling.pool(x, 0.0, jax.lax.add, (2, 2), (2, 2), "VALID")
 
 
 # (expansion, width, stride of the first block) of each stage; the strides of small images

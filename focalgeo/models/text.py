@@ -87,17 +87,11 @@ class TreeLSTM(WordNetwork):
         words = x[:, :leaves, 0].T
         vectors = embed(self, words)
         children = x[:, leaves:, 1:].transpose(1, 2, 0)
-        states = _compose(_leaf_states(vectors, word_kernel, bias), children, child_kernel, bias)
+        gates = vectors @ word_kernel + bias[: 3 * self.width].reshape(1, 1, -1)
+        states = _compose(_state(*jnp.split(gates, 3, axis=-1)), children, child_kernel, bias)
         features = jnp.swapaxes(states[..., : self.width], 0, 1)
         features = nn.Dropout(self.dropout, deterministic=not train)(features)
         return last_layer(self, features, self.num_classes)
-
-
-def _leaf_states(vectors: Array, kernel: Array, bias: Array) -> Array:
-    """States [leaves, examples, 2 hidden], h before c, of word vectors [leaves, examples, size]."""
-    hidden = kernel.shape[1] // 3
-    gates = vectors @ kernel + bias[: 3 * hidden].reshape(1, 1, -1)
-    return _state(*jnp.split(gates, 3, axis=-1))
 
 
 def _compose(leaves: Array, children: Array, kernel: Array, bias: Array) -> Array:
@@ -108,23 +102,20 @@ def _compose(leaves: Array, children: Array, kernel: Array, bias: Array) -> Arra
 
     def step(states, node):
         slot, children = node
-        pair = states.at[children, example].get(mode="fill")
+        pair = states.at[children, example].get(mode="fill")  # [2, examples, 2 hidden]
+        (h_left, c_left), (h_right, c_right) = (jnp.split(child, 2, axis=-1) for child in pair)
+        gates = jnp.concatenate([h_left, h_right], axis=-1) @ kernel + bias
+        *gates, f_left, f_right = jnp.split(gates, 5, axis=-1)
+        state = _state(*gates, jax.nn.sigmoid(f_left) * c_left + jax.nn.sigmoid(f_right) * c_right)
         # added to zeros, not set: the reverse mode of setting copies all states twice at every slot
-        return states.at[slot].add(_node_states(pair, kernel, bias)), None
+        return states.at[slot].add(state), None
 
     states = jnp.concatenate([leaves, jnp.zeros((inner, examples, size), leaves.dtype)])
     slots = num_leaves + jnp.arange(inner, dtype=jnp.int32)
     return jax.lax.scan(step, states, (slots, children))[0]
 
 
-def _node_states(pair: Array, kernel: Array, bias: Array) -> Array:
-    """States [examples, 2 hidden] of the nodes whose children's states are pair [2, examples, 2 hidden]."""
-    (h_left, c_left), (h_right, c_right) = (jnp.split(child, 2, axis=-1) for child in pair)
-    gates = jnp.concatenate([h_left, h_right], axis=-1) @ kernel + bias
-    *gates, f_left, f_right = jnp.split(gates, 5, axis=-1)
-    return _state(*gates, jax.nn.sigmoid(f_left) * c_left + jax.nn.sigmoid(f_right) * c_right)
-
-
 def _state(i: Array, o: Array, u: Array, remembered: Array | float = 0.0) -> Array:
+    """The states [..., 2 hidden], h before c."""
     c = jax.nn.sigmoid(i) * jnp.tanh(u) + remembered
     return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c], axis=-1)

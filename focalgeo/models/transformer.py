@@ -41,8 +41,10 @@ class Transformer(WordNetwork):
         there = words != 0
         drop = nn.Dropout(self.dropout, deterministic=not train)
         vectors = embed(self, words)
-        positions = _positions(words.shape[1], self.width).astype(self.dtype)
-        y = drop(nn.Dense(self.width, dtype=self.dtype)(vectors) + positions[None])
+        rates = 10_000.0 ** (-np.arange(0, self.width, 2) / self.width)  # wavelengths from 2 pi to 20,000 pi
+        angles = np.arange(words.shape[1])[:, None] * rates
+        positions = jnp.asarray(np.concatenate([np.sin(angles), np.cos(angles)], axis=-1), jnp.float32)
+        y = drop(nn.Dense(self.width, dtype=self.dtype)(vectors) + positions.astype(self.dtype)[None])
 
         for _ in range(self.depth):
             y = _block(y, self.heads, drop, there[:, None, None], dropout_rate=self.dropout, deterministic=not train)
@@ -64,13 +66,6 @@ def _block(x: Array, heads: int, drop: Callable = lambda x: x, mask: Array | Non
     x = x + drop(layer(_normalised(x), mask=mask))
     hidden = nn.gelu(nn.Dense(4 * x.shape[-1], dtype=x.dtype)(_normalised(x)))
     return x + drop(nn.Dense(x.shape[-1], dtype=x.dtype)(hidden))
-
-
-def _positions(length: int, width: int) -> Array:
-    """Sines and cosines [length, width] of wavelengths from 2 pi to 20,000 pi."""
-    rates = 10_000.0 ** (-np.arange(0, width, 2) / width)
-    angles = np.arange(length)[:, None] * rates
-    return jnp.asarray(np.concatenate([np.sin(angles), np.cos(angles)], axis=-1), jnp.float32)
 
 
 def _means(states: Array, counted: Array) -> Array:

@@ -65,6 +65,7 @@ def test_interval_is_moved_against_the_bias_of_resampling():
     np.testing.assert_allclose((got.low, got.high), expected, atol=0.2 * error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("sharpening", "true"), [(1.0, 0.0), (1.1, 0.0251), (1.5, 0.1001)])
 def test_the_interval_of_ece_covers_the_true_ece_of_calibrated_and_miscalibrated_models(sharpening, true):
     """Truth: 0 for labels drawn from the model's own probabilities; else the ECE of 4 million draws."""
@@ -113,6 +114,7 @@ def test_the_difference_of_means_has_the_textbook_error_and_p_value():
     np.testing.assert_allclose((got.low, got.high), [got.difference - reach, got.difference + reach], rtol=1e-3)
 
 
+@pytest.mark.long
 def test_where_there_is_no_difference_it_rejects_as_often_as_it_says():
     """400 pairs of equally good models: 0.05 has a standard error of 0.011. With ECE it is conservative, 0.03."""
 

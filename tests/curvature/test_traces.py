@@ -95,6 +95,7 @@ def test_rounding_of_a_short_remainder_is_part_of_the_error():
         assert found.stderr < 2e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "most"), [("a few peaks", 40), ("slow decay", 70), ("flat", 40)])
 def test_a_trace_to_an_error_covers_and_meets_the_request_nine_times_in_ten(name, most):
     matvec, like = problem(with_spectrum(SPECTRA[name]))

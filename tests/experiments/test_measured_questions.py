@@ -49,6 +49,7 @@ def test_focalgeo_and_exact_arithmetic_give_the_ece_worked_out_by_hand(case, by_
 # ---- theory
 
 
+@pytest.mark.long
 def test_errata_are_confirmed_and_stored(monkeypatch):
     stored = question.stored(theory.QUESTION.folder)
     monkeypatch.setattr(errata, "STEPS", {2: 1000, 3: 50, 4: 50})  # coarse lattices
@@ -79,6 +80,7 @@ def test_the_closed_form_is_the_hessian(surface):
     np.testing.assert_allclose(found, surface.hessian, atol=3e-6 * np.abs(surface.hessian).max())
 
 
+@pytest.mark.long
 def test_estimates_are_held_against_the_closed_form(monkeypatch):
     monkeypatch.setattr(known_surfaces, "PRODUCTS", (6, 24))
     monkeypatch.setattr(known_surfaces, "SEARCHES", (4, 18))

@@ -21,7 +21,12 @@ def same(one, other) -> bool:
     return one == pytest.approx(other, rel=2e-4) if isinstance(one, float) else one == other
 
 
-@pytest.mark.parametrize("name", question.QUESTIONS)
+SLOW = ("curvature_of_losses", "curvature_and_gamma")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in question.QUESTIONS]
+)
 def test_claims_numbers_and_tables_are_those_of_the_stored_runs(name):
     asked = question.load(name)
     stored = question.stored(asked.folder)

@@ -54,6 +54,7 @@ def test_every_job_is_accepted_by_the_config(name, monkeypatch, tmp_path):
     assert len(set(checked)) == len(every)
 
 
+@pytest.mark.long
 def test_gradient_descent_on_clusters_gives_the_stored_runs():
     stored = pd.DataFrame(question.stored(two_parameters.QUESTION.folder)["runs"])
     again = pd.DataFrame(two_parameters.measure(2))
