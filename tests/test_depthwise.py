@@ -38,6 +38,7 @@ def test_shifted_products_are_the_convolution(stride, size):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-4)
 
 
+@pytest.mark.long
 def test_the_network_and_its_parameters_are_those_of_the_convolution(monkeypatch):
     x = jax.random.normal(jax.random.PRNGKey(0), (2, 32, 32, 3))
     model = models.build("mobilenet_v2", blocks=(1, 1, 1))

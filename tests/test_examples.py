@@ -107,6 +107,7 @@ def test_an_example_trains(name, tmp_path):
     assert len(list(filter(str.strip, (EXAMPLES / "training_step.py").read_text().splitlines()))) <= 42
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_outputs_of_pytorch_are_calibrated(tmp_path):
     (tmp_path / "torch.py").write_text(TORCH)

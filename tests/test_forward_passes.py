@@ -9,6 +9,8 @@ from reference import networks as oracle
 
 from focalgeo import models
 
+pytestmark = pytest.mark.long
+
 BATCHES = 5  # examples, of which the last is padding where there is a mask
 
 # name, options of a small one, its definition
@@ -86,7 +88,6 @@ def test_small_networks_are_their_definitions(name):
     check_both_modes(name, options, definition, size=8, bound=1e-5)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", FULL)
 def test_networks_of_full_size_are_their_definitions(name):
     check_both_modes(name, {}, FULL[name], size=16, bound=1e-3)

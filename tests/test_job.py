@@ -148,6 +148,7 @@ def test_states_that_memory_does_not_hold_are_refused_before_training(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_the_same_command_on_a_finished_run_changes_nothing_and_redraws_the_page(rows, finished):
     page = (finished / "report.html").read_bytes()
     (finished / "report.html").unlink()

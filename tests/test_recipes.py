@@ -154,6 +154,7 @@ def small_files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "words"),
     [

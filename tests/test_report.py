@@ -243,6 +243,7 @@ def finished(tmp_path_factory):
     return folder, write_report(folder).read_text()
 
 
+@pytest.mark.long
 def test_a_page_rebuilt_by_another_process_is_the_same_bytes(finished, tmp_path):
     folder, page = finished
     again = tmp_path / "again"

@@ -15,6 +15,8 @@ from focalgeo.job.preparation import make_members
 from focalgeo.training import checkpoint
 from focalgeo.types import InputError
 
+pytestmark = pytest.mark.long
+
 CONFIG = Path(__file__).parent.parent / "configs" / "digits.py"
 TINY = {
     "optimizer.epochs": 2,
@@ -70,7 +72,7 @@ def test_named_parts_alone_are_taken_and_may_be_all_that_fits(swept):
     chex.assert_trees_all_equal(begun.params, fresh.params | {"Dense_0": taken})
 
 
-@pytest.mark.parametrize("name", [pytest.param("sgd", marks=pytest.mark.long), "adam"])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_moments_are_kept_where_asked_and_the_schedule_begins_anew(tmp_path, name):
     own = {"optimizer__name": name, "optimizer__learning_rate": 0.01}
     job.run(config_of(**own), tmp_path / "source")
@@ -81,7 +83,6 @@ def test_moments_are_kept_where_asked_and_the_schedule_begins_anew(tmp_path, nam
     assert begun.opt_state[3].count == 0
 
 
-@pytest.mark.long
 def test_batch_statistics_come_with_the_parameters(tmp_path):
     network = {"model__name": "mobilenet_v2", "model__options__blocks": (1,), "data__train_size": 64}
     job.run(config_of(**network, optimizer__epochs=1), tmp_path / "source")

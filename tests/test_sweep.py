@@ -90,6 +90,7 @@ def test_a_member_equals_its_run_alone(axes):
             assert largest_difference(member_state(together, index), own) < 1e-5, run_members[index].name
 
 
+@pytest.mark.long
 def test_members_take_the_trace_of_the_rows_that_a_run_alone_takes_on_any_number_of_devices():
     config = load_config(trace_penalty=(0.01,), seed=(0, 1))
     config.loss.trace_examples = 16
@@ -237,6 +238,7 @@ def test_shards_merge_to_the_rows_and_the_page_of_the_whole(whole, tmp_path):
         assert page[page.index("All numbers") : page.index("The sweep, and how")] in pages[0]
 
 
+@pytest.mark.long
 def test_a_member_that_diverges_stands_still_and_the_others_go_on(tmp_path, capsys):
     config = tiny(learning_rate=(0.1, 1e30))
     rows = job.run(config, tmp_path / "run")

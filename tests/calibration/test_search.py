@@ -18,6 +18,7 @@ def surfaces(logits, labels, gammas, temperatures):
     return {"ece": ece, "adaptive_ece": plain_surfaces(examples, *grid, by_rank=True)[0], "nll": nll}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_once", [None, 1])
 def test_plain_surfaces_are_the_metrics_of_the_map_at_each_point(monkeypatch, at_once):
     logits, labels = outputs(100, 5)
@@ -46,6 +47,7 @@ def test_surface_is_the_metric_at_each_point(criterion, num_classes):
     assert got.value == got.ece.min() == got.ece[best[0]][:, best[1]].item()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_examples", "num_classes"), [(100, 1000), (400, 18), (2000, 2)])
 def test_surface_with_sums_over_the_tail_of_saturated_logits(num_examples, num_classes):
     logits, labels = outputs(num_examples, num_classes, seed=3)

@@ -16,6 +16,8 @@ from focalgeo.evaluation.attribution import make_form
 from focalgeo.evaluation.curvature import on_device
 from focalgeo.types import Split
 
+pytestmark = pytest.mark.long
+
 EXAMPLES, ROWS = 13, 8  # two batches, the second with three rows of padding
 GAMMAS = (0.0, 0.5, 2.0, 5.0)  # 0 is cross-entropy
 CASES = [(network, gamma) for network in NETWORKS for gamma in GAMMAS]
@@ -170,7 +172,7 @@ def test_gauss_newton_and_every_part_of_the_attribution(network, gamma):
 
 @pytest.mark.parametrize(
     ("network", "gamma"),
-    [pytest.param("mlp", 5.0, marks=pytest.mark.long), ("cnn", 2.0), pytest.param("vit", 0.5, marks=pytest.mark.long)],
+    [("mlp", 5.0), ("cnn", 2.0), ("vit", 0.5)],
 )
 def test_rows_of_the_attribution_are_within_their_errors(network, gamma):
     problem = problem_of(network, gamma)

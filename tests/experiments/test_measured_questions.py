@@ -22,6 +22,8 @@ from experiments.theory import errata
 from focalgeo import calibration, curvature, models, trees
 from focalgeo.types import InputError
 
+pytestmark = pytest.mark.long
+
 
 def shape(*sizes):
     return jax.ShapeDtypeStruct(sizes, jnp.float32)
@@ -49,7 +51,6 @@ def test_focalgeo_and_exact_arithmetic_give_the_ece_worked_out_by_hand(case, by_
 # ---- theory
 
 
-@pytest.mark.long
 def test_errata_are_confirmed_and_stored(monkeypatch):
     stored = question.stored(theory.QUESTION.folder)
     monkeypatch.setattr(errata, "STEPS", {2: 1000, 3: 50, 4: 50})  # coarse lattices
@@ -80,7 +81,6 @@ def test_the_closed_form_is_the_hessian(surface):
     np.testing.assert_allclose(found, surface.hessian, atol=3e-6 * np.abs(surface.hessian).max())
 
 
-@pytest.mark.long
 def test_estimates_are_held_against_the_closed_form(monkeypatch):
     monkeypatch.setattr(known_surfaces, "PRODUCTS", (6, 24))
     monkeypatch.setattr(known_surfaces, "SEARCHES", (4, 18))
@@ -217,7 +217,6 @@ def test_what_does_not_compile_is_a_row(monkeypatch):
 # ---- benchmarks
 
 
-@pytest.mark.long
 def test_a_quick_run_of_the_command_measures_every_part(monkeypatch, tmp_path):
     trained = []
     monkeypatch.setattr(benchmarks.jobs, "trained", lambda *job: trained.append(job) or time.sleep(0.02))

@@ -21,12 +21,8 @@ def same(one, other) -> bool:
     return one == pytest.approx(other, rel=2e-4) if isinstance(one, float) else one == other
 
 
-SLOW = ("curvature_of_losses", "curvature_and_gamma")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in question.QUESTIONS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", question.QUESTIONS)
 def test_claims_numbers_and_tables_are_those_of_the_stored_runs(name):
     asked = question.load(name)
     stored = question.stored(asked.folder)

@@ -26,7 +26,7 @@ def test_records_of_two_classes(papers):
         close(temperature_mismatch(float(record["gamma"]), record["T"], 2), record["max_err"], 1e-3, 5e-7)
 
 
-@pytest.mark.parametrize("num_classes", [3, 4])
+@pytest.mark.parametrize("num_classes", [3, pytest.param(4, marks=pytest.mark.long)])
 def test_records_of_more_classes(papers, num_classes):
     fit = papers[f"multiclass_ts_fit_{num_classes}"]
     slope, intercept = PRINTED_LINES[num_classes]
