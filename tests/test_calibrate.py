@@ -20,6 +20,8 @@ from focalgeo.data.logits_files import Outputs
 from focalgeo.job import calibrate
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent
 FEW = "--num-resamples=100"
 NAMES = ("temperature_scaling", "focal_temperature_scaling")
@@ -133,7 +135,6 @@ def test_the_folder_holds_the_probabilities_of_the_calibrator_and_of_the_snippet
         np.testing.assert_array_equal(held["labels"], given.labels)
 
 
-@pytest.mark.long
 def test_the_same_command_may_run_again_and_another_may_not(trained, finished, capsys):
     command = [*files_in(trained / "predictions"), f"--out={finished}", FEW, "--trained-gamma=3"]
     before, page = records.read_rows(finished), (finished / "report.html").read_text()
@@ -192,7 +193,6 @@ BIAS = (1.5, 0.0, -1.0)  # of the classes, which no temperature takes away
 MEASURED = {"accuracy", "nll", "brier", "classwise_ece"}
 
 
-@pytest.mark.long
 def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_path, monkeypatch, capsys):
     method = Method("class_scaling", "Class scaling", fit_class_scaling, apply_class_scaling, ("nll",))
     monkeypatch.setitem(METHODS, "class_scaling", method._replace(keeps_class=False))
@@ -452,7 +452,6 @@ def test_help_and_errors_of_flags_are_answered_without_jax():
         assert ended.returncode == code, ended.stderr
 
 
-@pytest.mark.long
 def test_the_page_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "calibration.md").read_text()
     (command,) = re.findall(r"^python -m focalgeo\.calibrate (.*)$", text, re.MULTILINE)

@@ -22,6 +22,8 @@ from focalgeo.rows import Row, Scalar, encode, select, tagged
 from focalgeo.training.step import member_state
 from focalgeo.types import InputError, Predictions, RunError
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent
 STEPS = 20
 
@@ -90,7 +92,6 @@ def test_a_member_equals_its_run_alone(axes):
             assert largest_difference(member_state(together, index), own) < 1e-5, run_members[index].name
 
 
-@pytest.mark.long
 def test_members_take_the_trace_of_the_rows_that_a_run_alone_takes_on_any_number_of_devices():
     config = load_config(trace_penalty=(0.01,), seed=(0, 1))
     config.loss.trace_examples = 16
@@ -117,7 +118,6 @@ def test_a_member_equals_its_run_alone_with_batch_norm_and_augmentation(tmp_path
     assert alone.model_state  # batch statistics are part of what agrees
 
 
-@pytest.mark.long
 def test_two_devices_give_what_one_gives(tmp_path):
     """The same sweep in a process with one device; here members lie on two, and an odd number shares its batches."""
     script = (
@@ -177,7 +177,6 @@ def test_members_of_a_seed_begin_alike_and_see_the_same_batches():
     assert np.any(spec.indices[0] != spec.indices[1])
 
 
-@pytest.mark.long
 def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path):
     workdir = tmp_path / "killed"
     script = f"import sys; sys.path.insert(0, 'tests'); import test_sweep as t; t.job.run(t.swept(), {str(workdir)!r})"
@@ -191,7 +190,6 @@ def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path)
     assert without_times(workdir) == without_times(whole)
 
 
-@pytest.mark.long
 def test_a_stop_between_evaluations_measures_only_what_is_left_in_the_same_groups(whole, tmp_path, monkeypatch):
     evaluate, measured = measurement.evaluate, []
 
@@ -225,7 +223,6 @@ def test_a_finished_sweep_does_not_grow_and_is_no_other_shard(whole):
         job.run(swept(), whole, shard="0/2")
 
 
-@pytest.mark.long
 def test_shards_merge_to_the_rows_and_the_page_of_the_whole(whole, tmp_path):
     parts = [tmp_path / f"part{index}" for index in (0, 1)]
     for index, part in enumerate(parts):
@@ -238,7 +235,6 @@ def test_shards_merge_to_the_rows_and_the_page_of_the_whole(whole, tmp_path):
         assert page[page.index("All numbers") : page.index("The sweep, and how")] in pages[0]
 
 
-@pytest.mark.long
 def test_a_member_that_diverges_stands_still_and_the_others_go_on(tmp_path, capsys):
     config = tiny(learning_rate=(0.1, 1e30))
     rows = job.run(config, tmp_path / "run")
@@ -263,7 +259,6 @@ def test_a_sweep_whose_members_all_diverge_is_an_error(tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
 
 
-@pytest.mark.long
 def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     evaluate = measurement.evaluate
 
@@ -281,7 +276,6 @@ def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path
     assert {row.gamma for row in ece} == {3.0}
 
 
-@pytest.mark.long
 def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():
     run_members = preparation.make_members(tiny(gamma=(0.0, 3.0), seed=(0, 1)))
     rng = np.random.default_rng(0)

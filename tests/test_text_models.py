@@ -12,6 +12,8 @@ from reference import tree_lstm as oracle
 from focalgeo import models, trees
 from focalgeo.data.treebank import pack_trees, parse_tree
 
+pytestmark = pytest.mark.long
+
 KEY = jax.random.PRNGKey(0)
 draw_vectors = jax.nn.initializers.normal(0.7)
 

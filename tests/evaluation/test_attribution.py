@@ -13,6 +13,8 @@ from focalgeo.evaluation.attribution import compare, constant_weight
 from focalgeo.rows import AttributionPart, select
 from focalgeo.types import Split
 
+pytestmark = pytest.mark.long
+
 EXAMPLES, ROWS, CLASSES = 13, 8, 3  # two batches, the second with three rows of padding
 GAMMAS = (0.5, 2.0, 5.0)
 
