@@ -158,10 +158,10 @@ def small_files(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        pytest.param("cifar", "vgg19,brier", marks=pytest.mark.long),
-        pytest.param("tiny_imagenet", "vgg19,fl3", marks=pytest.mark.long),
+        ("cifar", "vgg19,brier"),
+        ("tiny_imagenet", "vgg19,fl3"),
         ("newsgroups", "adafocal"),
-        pytest.param("sst", "mmce", marks=pytest.mark.long),
+        ("sst", "mmce"),
     ],
 )
 def test_small_files_of_every_kind_train_and_evaluate(name, words, small_files, tmp_path):
