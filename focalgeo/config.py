@@ -127,12 +127,7 @@ _TABLE = (
     ("loss.trace_penalty", 0.0, _FROM_0, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
     ("loss.trace_of", "hessian", Literal["hessian", "gauss_newton"], "matrix whose trace is the penalty"),
     ("loss.trace_examples", 0, _WHOLE, "examples of a batch, on all devices, that the trace is of; 0 for all"),
-    (
-        "loss.trace_form",
-        "taylor",
-        Literal["taylor", "forward_over_forward", "jvp_of_grad"],
-        "automatic differentiation of the trace penalty",
-    ),
+    ("loss.trace_form", "taylor", Literal["taylor", "jvp_of_grad"], "how the trace penalty is differentiated"),
     ("optimizer.name", "sgd", str, "name of the optimiser"),
     ("optimizer.learning_rate", 0.1, _RATE, "highest learning rate of the schedule"),
     ("optimizer.momentum", 0.9, _SHARE, "momentum of sgd"),

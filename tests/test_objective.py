@@ -107,7 +107,6 @@ def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name)
     ("of", "form"),
     [
         pytest.param("hessian", "taylor", marks=pytest.mark.long),
-        pytest.param("hessian", "forward_over_forward", marks=pytest.mark.long),
         pytest.param("hessian", "jvp_of_grad", marks=pytest.mark.long),
         ("gauss_newton", "taylor"),
     ],

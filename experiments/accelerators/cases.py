@@ -42,7 +42,6 @@ SLOW = {
 }
 TRACES = {
     "hessian, taylor": {},
-    "hessian, forward over forward": {"loss.trace_form": "forward_over_forward"},
     "hessian, jvp of grad": {"loss.trace_form": "jvp_of_grad"},
     "gauss_newton": {"loss.trace_of": "gauss_newton"},
     "gauss_newton, a quarter of the batch": {"loss.trace_of": "gauss_newton", "loss.trace_examples": 32},

@@ -334,11 +334,6 @@ def _part(function, field):
     return lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field)
 
 
-def _num_confident(log_probs, labels):
-    """The number of examples that `high_confidence` takes the accuracy of."""
-    return jnp.sum(jnp.exp(jnp.max(log_probs, axis=-1)) >= 0.99)
-
-
 def _percent(function, title, note="", *, best="low", **fields: bool | Callable) -> MetricEntry:
     return MetricEntry(function, Title(title, "%", note, 100.0, 2, best), largest=1.0, **fields)
 
@@ -369,7 +364,7 @@ METRICS: dict[str, MetricEntry] = {
         _SURE,
         best="high",
         share=True,
-        among=_num_confident,
+        among=lambda log_probs, labels: jnp.sum(jnp.exp(jnp.max(log_probs, axis=-1)) >= 0.99),
         may_lack=True,
     ),
     "auroc": _percent(auroc, "AUROC", "right from wrong by confidence", best="high", may_lack=True),

@@ -27,16 +27,15 @@ def value_and_trace(
     """The loss and the mean of v' H v over `num_probes` random sign vectors v, an unbiased estimate of Tr H.
 
     v' H v is the second derivative of t -> loss(params + t v) at 0. `form` says how it is computed, which changes the
-    time and nothing else: "jvp_of_grad" is the textbook's v . jvp(grad loss)(v), "forward_over_forward" is jvp of jvp,
-    which has no gradient in it, so that reverse mode through it costs the reverse of about three forward passes, and
-    "taylor" is the same second derivative with every product formed once (see `second_order`).
+    time and nothing else: "jvp_of_grad" is the textbook's v . jvp(grad loss)(v), and "taylor" has no gradient in it, so
+    that reverse mode through it costs the reverse of about two forward passes (see `second_order`).
 
     Args:
         loss: params -> one floating-point number; as under `jax.jit`, it cannot branch in Python on a value.
         params: tree of floating-point arrays.
         key: PRNG key of the probes; a fresh one at every training step.
         num_probes: 1 to 100; time, memory and compilation grow with it.
-        form: "taylor", "forward_over_forward" or "jvp_of_grad".
+        form: "taylor" or "jvp_of_grad".
 
     Returns:
         (loss value, trace estimate), scalars, in the unit of the loss; differentiable in `params`.
@@ -125,15 +124,6 @@ def _taylor(function, params, probe):
     return value, others, reverse_after_forward(curvature)
 
 
-def _forward_over_forward(function, params, probe):
-    def along(point):
-        value, slope, others = jax.jvp(function, (point,), (probe,), has_aux=True)
-        return slope, (value, others)
-
-    _, curvature, (value, others) = jax.jvp(along, (params,), (probe,), has_aux=True)
-    return value, others, reverse_after_forward(curvature)
-
-
 def _jvp_of_grad(function, params, probe):
     def gradient(point):
         (value, others), slopes = jax.value_and_grad(function, has_aux=True)(point)
@@ -143,11 +133,7 @@ def _jvp_of_grad(function, params, probe):
     return value, others, trees.dot(probe, product)
 
 
-FORMS: dict[str, Callable] = {
-    "taylor": _taylor,
-    "forward_over_forward": _forward_over_forward,
-    "jvp_of_grad": _jvp_of_grad,
-}
+FORMS: dict[str, Callable] = {"taylor": _taylor, "jvp_of_grad": _jvp_of_grad}
 
 
 def reverse_after_forward(curvature: Array) -> Array:

@@ -306,14 +306,6 @@ def _elsewhere(run: Run) -> list[Markup]:
     return lines
 
 
-def _refused_words(run: Run) -> Markup:
-    methods = defaultdict(list)
-    for name, why in run.manifest["calibration"]["refused"].items():
-        methods[why].append(run.method_title(name).lower())
-    reasons = "; ".join(f"{', '.join(names)} ({why})" for why, names in methods.items())
-    return say("refused", reasons=reasons)
-
-
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
     entry, (chosen, _) = run.manifest["calibration"], _choice(run)
@@ -327,13 +319,17 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         cross_fitted=is_held_out,
         level=rounded(entry["level"], 2),
     )
+    refused = defaultdict(list)
+    for name, why in entry["refused"].items():
+        refused[why].append(run.method_title(name).lower())
+    reasons = "; ".join(f"{', '.join(names)} ({why})" for why, names in refused.items())
     corner = "Cross-fitted" if is_held_out else "Test split"
     parts = [
         reliability_section(run, columns, split, corner.removesuffix(" split"), title),
         Section(
             "Before and after calibration",
             tables=[metric_table(run, split, corner, criterion=criterion, chosen=chosen)],
-            notes=bold_words(run, split, criterion) + _refused_words(run) + intervals,
+            notes=bold_words(run, split, criterion) + say("refused", reasons=reasons) + intervals,
         ),
         difference_section(run, split, criterion, "Cross-fitted examples of val" if is_held_out else marks),
         _class_section(run, split, chosen, criterion),

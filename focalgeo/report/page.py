@@ -92,7 +92,11 @@ def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         record(run, "The run", files="manifest.json, metrics.jsonl and search.npz", folder="WORKDIR"),
     ]
     lead = say("paragraph", text=verdict(run), kind="lead")
-    return write_page(path, f"{run.data_title or 'A run'}: {run.loss}", sections, verdict=lead, tiles=_tiles(run))
+    eces = {column.method: run.metric(column, "ece") for column in run.column_of_each()[:4]}
+    tiles = [
+        (run.method_title(name), metric_cell(row, ECE), run.method_colour(name)) for name, row in eces.items() if row
+    ]
+    return write_page(path, f"{run.data_title or 'A run'}: {run.loss}", sections, verdict=lead, tiles=tiles)
 
 
 def verdict(run: Run) -> Markup:
@@ -138,14 +142,6 @@ def _compared(run, first, others):
         numbers=", ".join(filter(None, numbers)),
         alike=rows[best].low == rows[best].high == 0,
     )
-
-
-def _tiles(run):
-    """Title, ECE on test and colour of the first four methods, for the tiles at the top of the page."""
-    rows = {column.method: run.metric(column, "ece") for column in run.column_of_each()[:4]}
-    return [
-        (run.method_title(name), metric_cell(row, ECE), run.method_colour(name)) for name, row in rows.items() if row
-    ]
 
 
 def _method_sections(run: Run) -> list[Section]:
