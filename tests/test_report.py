@@ -36,7 +36,17 @@ from synthetic_workdir import (
 )
 
 from focalgeo import records
-from focalgeo.report import Run, merge_workdirs, results_text, sections, style, sweep_text, write_list, write_report
+from focalgeo.report import (
+    Run,
+    merge_workdirs,
+    results_text,
+    sections,
+    style,
+    sweep,
+    sweep_text,
+    write_list,
+    write_report,
+)
 from focalgeo.report.__main__ import main
 from focalgeo.report.figures import differences
 from focalgeo.rows import Metric, ReliabilityBin, Scalar, encode, select, tagged
@@ -437,7 +447,9 @@ def test_what_is_no_workdir_is_one_line(files, tmp_path, capsys):
 )
 def test_bad_arguments_are_one_line(arguments, capsys):
     assert main(arguments) == 2
-    assert re.fullmatch(r"focalgeo: [^\n]{1,600}\n", capsys.readouterr().err)
+    line = capsys.readouterr().err
+    assert re.fullmatch(r"focalgeo: [^\n]{1,600}\n", line)
+    assert ("is not clear" in line) == (arguments not in (["w" * 5000], ["a\x00"]))
 
 
 def test_nothing_is_written_through_a_link(tmp_path):
@@ -509,6 +521,12 @@ def test_a_member_that_two_hold_and_a_folder_in_use_are_refused(tmp_path):
         merge_workdirs([parts[0], parts[0]], tmp_path / "m")
     with pytest.raises(InputError, match="holds something else"):
         merge_workdirs(parts, parts[0])
+
+
+def test_a_mean_over_seeds_has_student_s_interval_from_two_on():
+    two, one, none = (sweep.mean(np.array(values)) for values in ([1, np.nan, 3], [np.nan, 5], [np.nan]))
+    np.testing.assert_allclose((two.value, two.high - 2, 2 - two.low), (2, 12.7062, 12.7062), rtol=1e-5)
+    np.testing.assert_equal((one.value, one.low, one.n, none.value, none.n), (5, np.nan, 1, np.nan, 0))
 
 
 def test_wall_times_of_all_shards_are_summed(tmp_path, figures):

@@ -139,13 +139,9 @@ def confidence_penalised_cross_entropy(logits: Logits, labels: Labels, gamma: Nu
     """
     logits, labels = labelled_rows(logits, labels)
     gamma = _finite(gamma, logits)
-    entropy, largest = _entropy(logits), jnp.log(jnp.asarray(logits.shape[-1], logits.dtype))
-    return softplus(-true_class_log_odds(logits, labels)) + gamma * (largest - entropy)
-
-
-def _entropy(logits: Array) -> Array:
-    margin = margins(logits, jnp.argmax(logits, axis=-1))
+    largest, margin = jnp.log(jnp.asarray(logits.shape[-1], logits.dtype)), margins(logits, jnp.argmax(logits, axis=-1))
     surprise = softplus(log_rest(margin) - margin.gap)  # -log p of the largest
     behind = jnp.minimum(margin.gap[..., None] - margin.lag, _FAR)  # -lag is infinite at the largest itself
     behind = jnp.where(jnp.isneginf(margin.lag), 0, behind)
-    return surprise + jnp.sum(jnp.exp(-behind - surprise[..., None]) * behind, axis=-1)
+    entropy = surprise + jnp.sum(jnp.exp(-behind - surprise[..., None]) * behind, axis=-1)
+    return softplus(-true_class_log_odds(logits, labels)) + gamma * (largest - entropy)

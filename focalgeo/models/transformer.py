@@ -49,7 +49,9 @@ class Transformer(WordNetwork):
         for _ in range(self.depth):
             y = _block(y, self.heads, drop, there[:, None, None], dropout_rate=self.dropout, deterministic=not train)
         counted = there[:, None] if phrases is None else there[:, None] & phrases  # [examples, nodes, words]
-        features = _means(_normalised(y).astype(jnp.float32), counted)
+        weight, states = counted.astype(jnp.float32), _normalised(y).astype(jnp.float32)
+        total = jnp.einsum("enw,ewd->end", weight, states, precision=jax.lax.Precision.HIGHEST)
+        features = total / jnp.maximum(jnp.sum(weight, axis=-1, keepdims=True), 1)  # means over words; 0 of none
         return last_layer(self, features[:, 0] if phrases is None else features, self.num_classes)
 
 
@@ -66,13 +68,6 @@ def _block(x: Array, heads: int, drop: Callable = lambda x: x, mask: Array | Non
     x = x + drop(layer(_normalised(x), mask=mask))
     hidden = nn.gelu(nn.Dense(4 * x.shape[-1], dtype=x.dtype)(_normalised(x)))
     return x + drop(nn.Dense(x.shape[-1], dtype=x.dtype)(hidden))
-
-
-def _means(states: Array, counted: Array) -> Array:
-    """Means [examples, nodes, width] of states [examples, words, width] over the words that count; 0 of none."""
-    weight = counted.astype(states.dtype)
-    total = jnp.einsum("enw,ewd->end", weight, states, precision=jax.lax.Precision.HIGHEST)
-    return total / jnp.maximum(jnp.sum(weight, axis=-1, keepdims=True), 1)
 
 
 def _phrases(x: Array) -> Array:

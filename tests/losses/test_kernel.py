@@ -71,3 +71,11 @@ def test_confident_right_examples_give_their_mean_residual_not_zero(gap):
     logits, labels, miss = jnp.float32([[gap, 0, -1]] * 3), jnp.zeros(3, jnp.int32), np.exp(-gap) + np.exp(-gap - 1)
     np.testing.assert_allclose(PENALTY["mmce"](logits, labels), miss, rtol=1e-5)
     np.testing.assert_allclose(jax.grad(PENALTY["mmce"])(logits, labels)[:, 0], [-miss / 3] * 3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("label", [0, 1])
+def test_of_one_example_it_is_the_size_of_the_residual(name, label):
+    confidence = 1 / (1 + np.exp(-2.0))
+    expected = 1 - confidence if label == 0 else confidence
+    np.testing.assert_allclose(PENALTY[name](np.float32([[2, 0]]), np.int32([label])), expected, rtol=1e-6)
