@@ -187,3 +187,13 @@ def test_variables_of_another_network_and_a_mask_of_another_length_are_one_line(
         models.build("cnn", 3, widths=(5,)).apply(variables, x)
     with pytest.raises(InputError, match="cnn does not fit"):
         model.apply(variables, x, train=True, mask=np.ones(3, bool), mutable=["batch_stats"])
+
+
+def test_positions_and_word_vectors_begin_at_their_published_size():
+    vit = models.build("vit", depth=1)
+    positions = vit.init(jax.random.PRNGKey(0), np.zeros((1, 32, 32, 3), np.float32))["params"]["positions"]
+    np.testing.assert_allclose(np.std(positions), 0.02, rtol=0.03)
+    words = models.build("gp_cnn", vocabulary_size=500)
+    variables = words.init(jax.random.PRNGKey(0), np.ones((1, 20), np.int32))
+    (table,) = [leaf for path, leaf in jax.tree.leaves_with_path(variables) if "embedding" in str(path[-1])]
+    assert 0.0499 < np.max(np.abs(table)) <= 0.05
