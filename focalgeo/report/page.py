@@ -1,10 +1,12 @@
 """The page of a workdir: figures and tables in one HTML file that opens without a network."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from focalgeo import records
@@ -168,7 +170,9 @@ def _method_sections(run: Run) -> list[Section]:
 def _training_sections(rows: Sequence[Row]) -> list[Section]:
     courses = [(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()]
     epoch = latest(rows, Scalar, name="selected_epoch")
-    batches = selection.batches_of_row(select(rows, Scalar, name="loss", split="train"))
+    # a training row is a mean over as many batches as usually lie between two rows
+    apart = np.diff([0, *sorted({row.step for row in select(rows, Scalar, name="loss", split="train")})])
+    batches = int(statistics.mode(apart)) if len(apart) else 0
     rows = in_training(rows)
     means = [(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()]
     for split in splits_of(select(rows, HistogramBin))[:1]:

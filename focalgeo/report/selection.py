@@ -4,12 +4,10 @@ The methods and metrics, their titles, order, units and scales are the manifest'
 """
 
 import itertools
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-import numpy as np
 from msgspec.structs import replace
 
 from focalgeo.report.style import METHOD_COLOURS, fixed, interval, plain, rounded, short
@@ -193,12 +191,6 @@ def is_worse(row: Difference | None, best: str = "low") -> bool:
 def has_interval(row: Any) -> bool:
     """Whether a row has an interval with a width; one without width means that the resamples agree, not certainty."""
     return row.low is not None and row.low < row.high
-
-
-def batches_of_row(rows: Iterable[Row]) -> int:
-    """Return the number of batches over which a training row is the mean: the usual distance between rows' steps."""
-    apart = np.diff([0, *sorted({row.step for row in rows})])
-    return int(statistics.mode(apart)) if len(apart) else 0
 
 
 def loss_title(loss: str) -> str:
