@@ -166,6 +166,7 @@ def test_names_and_options_that_make_no_network_are_one_line(name, options, mess
         ("cnn", np.zeros((2, 8, 8, 3), np.uint8), {}),
         ("vit", np.zeros((2, 30, 30, 3), np.float32), {"patch": 4}),
         ("densenet121", np.zeros((2, 2, 2, 3), np.float32), {}),
+        ("densenet121", np.zeros((2, 2, 32, 3), np.float32), {}),
         ("resnet18", np.zeros((2, 8, 8, 3), np.float32), {"blocks": (1, 1)}),
         ("logistic", np.zeros((2, 5), np.float32), {"num_classes": 3}),
         ("transformer", np.zeros((2, 9), np.int32), {"vocabulary_size": 5, "heads": 3}),
