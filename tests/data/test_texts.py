@@ -294,6 +294,12 @@ def test_rows_are_those_of_the_file_and_others_follow_the_seed(vectors):
     assert abs(sample.mean()) < 5 * deviation / np.sqrt(sample.size)
 
 
+def test_a_phrase_is_passed_over_though_its_first_word_is_known(vectors):
+    expected = read_embeddings(vectors, (*VOCABULARY, "new"))
+    vectors.write_text(f"{TEXT}new york 7 8 9\n", encoding="utf-8")
+    np.testing.assert_array_equal(read_embeddings(vectors, (*VOCABULARY, "new")), expected)
+
+
 def test_packed_vectors_and_word2vecs_first_line_give_the_same(vectors, tmp_path):
     expected = read_embeddings(vectors, VOCABULARY)
     with gzip.open(tmp_path / "vectors.txt.gz", "wb") as file:
