@@ -1,5 +1,6 @@
 """The config: its table, what a config file and a command line may say, and the one line for whatever is wrong."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -31,6 +32,8 @@ def test_the_defaults_are_in_their_ranges_and_no_config_shares_them():
     assert job.check_config(first).to_dict() == first.to_dict()
     first.model.options.hidden, first.loss.gamma = (8,), 5.0
     assert (c.default_config().loss.gamma, dict(c.default_config().model.options)) == (3.0, {})
+    golden = json.loads((ROOT / "tests" / "golden" / "defaults.json").read_text())  # runs of others rest on them
+    assert json.loads(json.dumps(c.default_config().to_dict())) == golden
 
 
 @pytest.mark.parametrize(
