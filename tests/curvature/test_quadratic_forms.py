@@ -7,6 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from reference.curvature import MLP, focal_logit_hessian, sign_quadratic_forms, with_spectrum
 
+from focalgeo import trees
 from focalgeo.curvature import dense_hessian, dominant_basis, quadratic_parts, sample_mean, trace_samples
 from focalgeo.losses import cross_entropy, focal_loss
 from focalgeo.types import InputError
@@ -201,3 +202,9 @@ def test_too_few_samples_and_a_basis_of_another_dimension_are_refused():
         trace_samples(jnp.sum, jnp.ones(3), KEY, 1, basis=np.eye(2))
     with pytest.raises(InputError, match="takes 2 or more"):
         sample_mean(np.ones(1))
+
+
+@pytest.mark.parametrize(("values", "unit"), [([3, -5], 4), ([0.75], 0.5), ([0, 0], 1), ([np.inf], 1), ([], 1)])
+def test_the_power_of_two_next_below(values, unit):
+    assert trees.power_of_two(np.float32(values)) == unit
+    assert trees.power_of_two(jnp.float32(values)) == unit
