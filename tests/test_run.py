@@ -15,7 +15,7 @@ import clusters
 import pytest
 
 import focalgeo
-from focalgeo import config, records, run
+from focalgeo import config, job, records, run
 from focalgeo.__main__ import COMMANDS
 from focalgeo.job import process
 from focalgeo.rows import Metric, select
@@ -189,3 +189,12 @@ def test_kills_at_random_moments_change_no_bit(tmp_path, monkeypatch):
             process.kill()
     clusters.run_cluster(tmp_path / "killed", 1, 1, *flags)
     assert clusters.differences(workdir, tmp_path / "whole" / "run") == []
+
+
+def test_a_fault_of_the_code_is_raised_where_no_other_process_can_be_its_cause(tmp_path, monkeypatch):
+    def broken(*arguments, **options):
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(job, "run_and_print", broken, raising=False)
+    with pytest.raises(KeyError, match="a fault"):
+        run.main(["focalgeo.run", QUICK, f"--workdir={tmp_path / 'run'}"])

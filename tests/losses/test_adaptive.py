@@ -109,3 +109,7 @@ def test_the_first_state_is_focal_loss_with_gamma_one_and_a_sweep_can_stack_stat
     assert both.gammas.shape == (2, 15)
     np.testing.assert_allclose(both.gammas[0], both.gammas[1], rtol=1e-6)
     assert jax.vmap(adafocal_loss, in_axes=(None, None, 0))(logits, labels, both).shape == (2, 30)
+
+
+def test_a_gamma_of_zero_counts_as_negative():
+    np.testing.assert_allclose(next_gamma(0.0, [0.0, 0.5]), 0.2)
