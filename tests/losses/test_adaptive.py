@@ -112,4 +112,4 @@ def test_the_first_state_is_focal_loss_with_gamma_one_and_a_sweep_can_stack_stat
 
 
 def test_a_gamma_of_zero_counts_as_negative():
-    np.testing.assert_allclose(next_gamma(0.0, [0.0, 0.5]), 0.2)
+    np.testing.assert_allclose(next_gamma(np.zeros(2, np.float32), np.float32([0, 0.5])), 0.2)
