@@ -80,11 +80,12 @@ PAGES = {
 
 
 def texts(page):
-    """The visible lines of a page, and the lines of its CSV files."""
+    """The visible lines of a page, ** about what is bold, and the lines of its CSV files."""
     page = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     page = re.sub(r'<svg[^>]*aria-label="([^"]*)".*?</svg>', r"\n[\1]\n", page, flags=re.DOTALL)
     page = re.sub(r'href="data:[^,]*,([^"]*)"', lambda link: f">\n{html.escape(unquote(link[1]))}<a", page)
-    page = re.sub(r"</?(?!b>|sub>|code>)[a-z0-9]+\b[^>]*>", "\n", page)
+    page = re.sub(r"</?b>", "**", page)
+    page = re.sub(r"</?(?!sub>|code>)[a-z0-9]+\b[^>]*>", "\n", page)
     lines = html.unescape(re.sub(r"<[^>]*>", "", page)).split("\n")
     return [" ".join(line.split(" ")).strip(" ") for line in lines if line.strip(" ")]
 
