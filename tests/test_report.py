@@ -48,6 +48,7 @@ from focalgeo.report import (
     write_report,
 )
 from focalgeo.report.__main__ import main
+from focalgeo.report.calibration import metric_table
 from focalgeo.report.figures import differences
 from focalgeo.rows import Metric, ReliabilityBin, Scalar, encode, select, tagged
 from focalgeo.types import InputError
@@ -379,6 +380,17 @@ def test_a_single_number_changes_the_page_where_it_stands(tmp_path, figures):
     assert next(new for old, new in zip(before, after, strict=True) if old != new) == "0.0712"
     assert sum(old != new for old, new in zip(before, after, strict=True)) == 2  # in the table and in its CSV
     assert {name: list(drawn(figure)) for name, figure in figures.items()} == drawn_before
+
+
+@pytest.mark.parametrize(("ends", "bold"), [((-0.3, -0.1), True), ((-0.3, 0.1), False)])
+def test_bold_is_better_than_every_other_beyond_noise(ends, bold):
+    rows = [
+        Metric("nll", value, value / 2, 2 * value, 360, split="test", method=method, criterion=criterion)
+        for (method, criterion), value in {("uncalibrated", None): 0.4, ("temperature_scaling", "nll"): 0.2}.items()
+    ]
+    rows.append(difference(("temperature_scaling", "nll"), "uncalibrated", *ends))
+    lines = metric_table(Run(rows, MANIFEST), "test", "Test").lines
+    assert [[cell.best for cell in line.cells] for line in lines] == [[False], [bold]]
 
 
 def test_a_difference_far_out_is_an_arrow_at_the_edge():
