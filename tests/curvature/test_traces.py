@@ -118,6 +118,9 @@ def test_every_product_is_counted_and_none_is_beyond_the_limit():
     assert found.num_matvecs == len(calls) == 90
     assert not found.reached
     assert abs(found.estimate.value - 3) <= 4 * found.estimate.stderr
+    assert trace_to(matvec, like, jax.random.key(0), max_products=36).num_matvecs == 36  # 16 and 20 samples
+    with pytest.raises(InputError, match="max_products is 35"):
+        trace_to(matvec, like, jax.random.key(0), max_products=35)
 
 
 def test_the_subspace_grows_where_that_saves_samples_and_rows_are_limited():
