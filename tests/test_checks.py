@@ -73,8 +73,8 @@ def test_logits_are_finite_and_warned_of_where_they_look_like_probabilities():
         checks.predicted_logits(LOG_PROBS, LABELS, np.zeros(3, bool))
     with pytest.warns(checks.ProbabilityWarning, match=r"give calibration\.log_probabilities\(logits\)"):
         checks.predicted_logits(np.exp(LOG_PROBS), LABELS)
-    below = np.exp(LOG_PROBS) + np.float32([-1, 1, *[0] * (LOG_PROBS.shape[1] - 2)])[None]
-    checks.predicted_logits(below, LABELS)  # rows sum to 1, but not all of them are in [0, 1]
+    below = np.float32([[-0.2, 0.6, 0.6], [0.3, 0.3, 0.4]])  # rows sum to 1, but not all of them lie in [0, 1]
+    checks.predicted_logits(below, np.int32([0, 1]))
 
 
 def test_whole_numbers_keys_and_choices():
