@@ -126,6 +126,10 @@ def test_gaps_name_absent_classes_and_shared_examples():
     one = data._replace(train=Split(train.x[5:], train.y[5:]), test=other)
     assert list(gaps(one)) == ["train has no example of 1 of 2 classes (a): they cannot be learnt"]
     assert list(gaps(data._replace(test=other))) == []
+    many = numbered(100, 100)
+    for count in (1, 2):  # of 100; one in a hundred is usual
+        shared = Split(np.concatenate([many.x[count:], train.x[:count]]), many.y)
+        assert bool(list(gaps(made(train=train, val=other, test=shared)))) == (count == 2)
 
 
 def test_digits_are_scikit_learns():
