@@ -18,7 +18,7 @@ export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
 help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
-	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (another quarter of an hour)"
+	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
 	@echo "make fuzz   bad input alone: the tables and random cases of tests/hostile, SEED=... chooses which (2 minutes)"
 	@echo "make test-accelerator   tests on the GPU or TPU that jax finds, skipped where there is none; ACCELERATOR=cpu runs them there"
 	@echo "make quick-test   the tests marked neither slow nor long"

@@ -37,7 +37,8 @@ def intervals(
 ) -> None:
     """Means, times a scale, with the bars of their intervals against `at`; a bar that is unknown is left out."""
     means, lows, highs = scale * np.array([*values], float).reshape(-1, 3).T
-    bars = np.nan_to_num(np.array([means - lows, highs - means]), posinf=0)
+    bars = np.array([means - lows, highs - means])
+    bars = np.where(np.isfinite(bars), bars, 0)
     points = (list(at), means) if along == "y" else (means, list(at))
     axis.errorbar(*points, **{f"{along}err": bars}, **({"capsize": 2, "markersize": 4, "linewidth": 1.2} | style))
 

@@ -23,7 +23,8 @@ FILES = {
     "newsgroups": ("newsgroups", "20news-bydate.tar.xz"),
     "sst": ("sst", "sst-trees.tar.xz"),
 }
-# Each network and half of the losses on images, the other half on text. Of CIFAR-100 there are no files.
+# Each network and half of the losses are trained on images, the other half on text; what is left of both is traced,
+# and the trace penalty through each network. Of CIFAR-100 there are no files.
 IMAGES, TEXTS = [*LOSSES][::2], [*LOSSES][1::2]
 RECIPES = [
     *(("cifar", f"{network},{loss}") for network, loss in zip(NETWORKS, [*IMAGES, "trace"], strict=True)),
@@ -31,6 +32,11 @@ RECIPES = [
     ("tiny_imagenet", "resnet18,fl3"),
     ("cifar", "published,resnet110_bottleneck,mmce"),
     *((name, "published,brier") for name in ("newsgroups", "sst")),
+]
+TRACED = [
+    *(("cifar", f"{network},trace") for network in NETWORKS),
+    *(("cifar", f"{network},{loss}") for network, loss in zip(NETWORKS, TEXTS, strict=False)),
+    *zip(itertools.cycle(("newsgroups", "sst")), IMAGES),
 ]
 # what each config file's words may be: one of each kind, or none
 WORDS = {
@@ -80,15 +86,18 @@ def test_every_pair_of_words_is_a_config_in_range(name):
 
 
 def test_every_word_of_a_recipe_is_run():
-    run = {word for _, words in RECIPES for word in words.split(",")}
-    every = {word for name, _ in RECIPES for words in WORDS[name] if words is not DATA for word in words}
-    assert every - run <= {"quick", "small"}
+    for kind in (("cifar",), ("newsgroups", "sst")):
+        run = {word for name, words in RECIPES + TRACED if name in kind for word in words.split(",")}
+        every = {word for words in WORDS[kind[0]] if words is not DATA for word in words}
+        assert every - run <= {"quick", "small"}
+    trained = {word for _, words in RECIPES for word in words.split(",")}
+    assert trained >= {*NETWORKS, *LOSSES, "published"}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("network", NETWORKS)
-def test_the_trace_penalty_is_traced_through_each_network(network):
-    made = programs.make_training(load_config("cifar", f"quick,{network},trace"))
+@pytest.mark.parametrize(("name", "words"), TRACED)
+def test_what_is_not_trained_is_traced(name, words):
+    made = programs.make_training(load_config(name, f"quick,{words}"))
     function, arguments = programs.training_step(made, jax.devices()[:1])
     state, metrics, _ = jax.eval_shape(function, *arguments)
     assert jax.tree.map(lambda leaf: leaf.shape, state) == jax.tree.map(lambda leaf: leaf.shape, arguments[0])

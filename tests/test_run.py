@@ -195,6 +195,6 @@ def test_a_fault_of_the_code_is_raised_where_no_other_process_can_be_its_cause(t
     def broken(*arguments, **options):
         raise KeyError("a fault")
 
-    monkeypatch.setattr(job, "run_and_print", broken, raising=False)
+    monkeypatch.setattr(job, "run_and_print", broken)
     with pytest.raises(KeyError, match="a fault"):
         run.main(["focalgeo.run", QUICK, f"--workdir={tmp_path / 'run'}"])

@@ -27,8 +27,8 @@ def value_and_trace(
     """The loss and the mean of v' H v over `num_probes` random sign vectors v, an unbiased estimate of Tr H.
 
     v' H v is the second derivative of t -> loss(params + t v) at 0. `form` says how it is computed, which changes the
-    time and nothing else: "jvp_of_grad" is the textbook's v . jvp(grad loss)(v), and "taylor" has no gradient in it, so
-    that reverse mode through it costs the reverse of about two forward passes (see `second_order`).
+    time and nothing else: "jvp_of_grad" is the textbook's v . jvp(grad loss)(v), and "taylor" is the
+    second derivative itself, with no gradient in it and every product formed once (see `second_order`).
 
     Args:
         loss: params -> one floating-point number; as under `jax.jit`, it cannot branch in Python on a value.

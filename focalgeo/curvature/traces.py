@@ -156,12 +156,7 @@ def value_and_stderr(space: Subspace) -> tuple[Array, Array]:
 
     values = jax.lax.map(without, jnp.arange(count, dtype=jnp.int32))
     scatter, jackknife = samples.std(ddof=1) / count**0.5, (count - 1) ** 0.5 * values.std()
-    # The rounding errors in the second terms of `_estimates`, which are differences of numbers as large as these.
-    inside = small.projected - _along(small.projected, small.left_out)
-    terms = jnp.abs(small.forms) + 2 * jnp.abs(jnp.sum(inside * small.coupled, axis=1))
-    eps = float(jnp.finfo(terms.dtype).eps)
-    rounding = _per_length(2 * eps * (size - count + 1) * terms, small, inside)
-    stderr = jnp.hypot(jnp.sqrt(scatter * jackknife), rounding.mean())
+    stderr = jnp.hypot(jnp.sqrt(scatter * jackknife), _rounding(small, size - count + 1).mean())
     return samples.mean() * unit, stderr * unit
 
 
@@ -171,6 +166,13 @@ def _estimates(small: Compressed, other: Array, dimension: int) -> Array:
     exact = jnp.trace(small.inner) - _quadratic(small.inner, small.left_out) - _quadratic(small.inner, other)
     outside = small.forms - 2 * jnp.sum(inside * small.coupled, axis=1) + _quadratic(small.inner, inside)
     return exact + _per_length(dimension * outside, small, inside)
+
+
+def _rounding(small: Compressed, dimension: int) -> Array:
+    """[samples]: size of the rounding errors in the second terms of `_estimates`, differences of numbers as large."""
+    inside = small.projected - _along(small.projected, small.left_out)
+    terms = jnp.abs(small.forms) + 2 * jnp.abs(jnp.sum(inside * small.coupled, axis=1))
+    return _per_length(2 * float(jnp.finfo(terms.dtype).eps) * dimension * terms, small, inside)
 
 
 def _per_length(values: Array, small: Compressed, inside: Array) -> Array:

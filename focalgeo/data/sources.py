@@ -134,8 +134,10 @@ def _unpack(path: Path, folder: Path) -> None:
                 raise ValueError(f"it unpacks to more than {UNPACKED_RATIO} times its own size")
             if not is_zip and not (member.isfile() or member.isdir()):
                 raise ValueError(f"{member.name} is a link or a device, not a file")
-            # neither writes outside of the folder
-            archive.extract(member, folder, **({} if is_zip else {"filter": "data"}))
+            try:  # neither writes outside of the folder
+                archive.extract(member, folder, **({} if is_zip else {"filter": "data"}))
+            except tarfile.FilterError as error:  # it names two long paths before it says what is wrong
+                raise ValueError(f"{member.name} is outside the destination") from error
         if not is_zip:
             # tarfile takes an unreadable header, or the end of a file that is cut, for the end of the archive.
             archive.fileobj.seek(archive.offset)

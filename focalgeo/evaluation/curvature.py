@@ -173,12 +173,7 @@ def density_rows(
         name: curvature.spectral_density(matvec, problem.params, key, **options)
         for name, matvec in measured.matvecs.items()
     }
-    nodes = np.concatenate([np.ravel(density.nodes) for density in densities.values()])
-    largest = float(np.max(np.abs(nodes)))
-    width = DENSITY_LINEAR_WIDTH * largest if largest > 0 else 1.0
-    low, high = np.arcsinh(np.array([np.min(nodes), np.max(nodes)], np.float64) / width)
-    margin = 0.01 * (high - low) + 0.01  # wide enough that rounding leaves no node outside
-    edges = (width * np.sinh(np.linspace(low - margin, high + margin, NUM_BINS + 1))).astype(np.float32)
+    edges = _edges(np.concatenate([np.ravel(density.nodes) for density in densities.values()]))
     n, rows = count_examples(problem), []
     for name, density in densities.items():
         shares = jax.device_get(curvature.share_in_bins(density, edges))
@@ -186,3 +181,12 @@ def density_rows(
         bins = zip(shares.value, shares.stderr, range(NUM_BINS), edges[:-1], edges[1:], strict=True)
         rows += [finite(DensityBin("spectral_density", *numbers, **of_loss)) for numbers in bins]
     return rows
+
+
+def _edges(nodes: Array) -> Array:
+    """NUM_BINS + 1 edges around all nodes, even in asinh, wide enough that rounding leaves no node outside."""
+    largest = float(np.max(np.abs(nodes)))
+    width = DENSITY_LINEAR_WIDTH * largest if largest > 0 else 1.0
+    low, high = np.arcsinh(np.array([np.min(nodes), np.max(nodes)], np.float64) / width)
+    margin = 0.01 * (high - low) + 0.01
+    return (width * np.sinh(np.linspace(low - margin, high + margin, NUM_BINS + 1))).astype(np.float32)

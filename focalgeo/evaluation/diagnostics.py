@@ -88,20 +88,9 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
         features, kernel = find_last_layer(sown)
         gradient = jax.grad(lambda point: jnp.sum(loss(point, labels, loss_values)))(logits)
         gradient_norm = _norm(gradient[..., -kernel.shape[-1] :]) * _norm(features.astype(gradient.dtype))
-        log_probs = calibration.temperature_scaling(logits, 1.0)
-        is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-        nll = -jnp.sum(jnp.where(is_true, log_probs, 0), axis=-1)
-        terms = jnp.where(log_probs > -jnp.inf, jnp.exp(log_probs) * log_probs, 0)
-        diagnosis = Diagnosis(
-            nll=nll,
-            entropy=-jnp.sum(terms, axis=-1),
-            true_class_probability=jnp.exp(-nll),
-            confidence=jnp.exp(jnp.max(log_probs, axis=-1)),
-            correct=jnp.argmax(logits, axis=-1) == labels,
-            gradient_norm=gradient_norm,
-        )
         weight_norm = jnp.broadcast_to(jnp.linalg.norm(kernel), gradient_norm.shape)
-        return jnp.stack([number.astype(jnp.float32) for number in (*diagnosis, weight_norm)], axis=-1)
+        numbers = (*_judge(logits, labels, gradient_norm), weight_norm)
+        return jnp.stack([number.astype(jnp.float32) for number in numbers], axis=-1)
 
     return parallel.pmapped_forward(jax.vmap(forward, in_axes=(0, None), out_axes=-2))
 
@@ -111,6 +100,21 @@ def _all_of(by_batch):
     if not any(map(len, by_batch)):
         raise InputError("batches hold no example that counts: give one or more")
     return np.concatenate(by_batch)
+
+
+def _judge(logits: Array, labels: Array, gradient_norm: Array) -> Diagnosis:
+    log_probs = calibration.temperature_scaling(logits, 1.0)
+    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    nll = -jnp.sum(jnp.where(is_true, log_probs, 0), axis=-1)
+    terms = jnp.where(log_probs > -jnp.inf, jnp.exp(log_probs) * log_probs, 0)
+    return Diagnosis(
+        nll=nll,
+        entropy=-jnp.sum(terms, axis=-1),
+        true_class_probability=jnp.exp(-nll),
+        confidence=jnp.exp(jnp.max(log_probs, axis=-1)),
+        correct=jnp.argmax(logits, axis=-1) == labels,
+        gradient_norm=gradient_norm,
+    )
 
 
 def _norm(vectors: Array) -> Array:

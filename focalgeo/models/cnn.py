@@ -76,7 +76,9 @@ class DenseNet(ImageNetwork):
             if block > 0:
                 x = conv(normalised(x), x.shape[-1] // 2, 1, dtype=self.dtype)
                 if min(x.shape[1:3]) < 2:
-                    raise InputError("config.model.options.blocks: images are too small to be halved before each")
+                    raise InputError(
+                        "config.model.options.blocks: each but the first halves the images, which are too small"
+                    )
                 # flax's own mean divides by an integer, which strict dtype promotion refuses
                 x = 0.25 * nn.pooling.pool(x, 0.0, jax.lax.add, (2, 2), (2, 2), "VALID")
             for _ in range(layers):

@@ -50,7 +50,7 @@ def test_bfloat16_is_the_float32_number_it_is():
     assert {value.dtype for value in values} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize("num_bins", [1, 15, pytest.param(120, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_bins", [1, 7, 15, pytest.param(120, marks=pytest.mark.long)])
 def test_binned_metrics_equal_plain_loops(num_bins):
     log_probs, labels = predictions(203)
     confidences, correct = top(log_probs, labels)

@@ -170,10 +170,7 @@ def test_gauss_newton_and_every_part_of_the_attribution(network, gamma):
         assert abs(parts["softmax_weighted"] + parts["rank_one"] - parts["gauss_newton"]) < 1e-9 * size
 
 
-@pytest.mark.parametrize(
-    ("network", "gamma"),
-    [("mlp", 5.0), ("cnn", 2.0), ("vit", 0.5)],
-)
+@pytest.mark.parametrize(("network", "gamma"), [("mlp", 5.0), ("cnn", 2.0), ("vit", 0.5)])
 def test_rows_of_the_attribution_are_within_their_errors(network, gamma):
     problem = problem_of(network, gamma)
     measured = evaluation.measure_curvature(
