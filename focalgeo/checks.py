@@ -301,10 +301,14 @@ def check_params(name: str, params: PyTree) -> None:
 
 def check_alike(name: str, tree: PyTree, other: str, like: PyTree) -> None:
     """Refuse a tree that has not the structure, shapes and dtypes of `like`, which messages call `other`."""
-    first, second = (jax.tree.map(described, leaves) for leaves in (tree, like))
-    if first != second:
-        first, second = shown(first, most=200), shown(second, most=200)
+    if _layout(tree) != _layout(like):
+        first, second = (shown(jax.tree.map(described, side), most=200) for side in (tree, like))
         raise InputError(f"{name} is {first}, {other} {second}: give the same structure, shapes and dtypes")
+
+
+def _layout(tree):
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
 
 
 def scalar(loss):
@@ -322,7 +326,15 @@ def scalar(loss):
 
 def check_finite_tree(name: str, tree: PyTree) -> None:
     """Refuse NaN and infinities in concrete arrays by a RunError that names the leaf."""
+    if is_traced(tree) or all_finite(tree):
+        return
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if not is_traced(leaf) and not jnp.all(jnp.isfinite(leaf)):
+        if not all_finite(leaf):
             where = f"{name}{jax.tree_util.keystr(path)}"
             raise RunError(f"{where} is not finite; look at the loss, the data and the parameters there")
+
+
+@jax.jit
+def all_finite(tree: PyTree) -> Array:
+    """Whether every number in a tree of at least one array is finite, by one program."""
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]).all()

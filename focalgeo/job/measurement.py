@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from focalgeo import calibration, evaluation, losses, parallel, records
+from focalgeo import calibration, checks, evaluation, losses, parallel, records
 from focalgeo.job import preparation, say
 from focalgeo.job.preparation import Member, Prepared
 from focalgeo.rows import Diagnostic, Row, Scalar, finite, tagged
@@ -133,7 +133,7 @@ def diagnostics_of_epoch(prepared: Prepared, members: Sequence[Member], groups: 
             )
             for index in training:
                 of_member = jax.tree.map(lambda leaf: leaf[index], diagnosis)  # noqa: B023
-                if all(np.isfinite(leaf).all() for leaf in (*of_member, norms[index])):
+                if checks.all_finite((of_member, norms[index])):
                     measured = evaluation.diagnosis_rows(of_member, split=split, num_bins=settings.num_bins)
                     if split == settings.splits[0]:
                         measured.append(finite(Diagnostic("weight_norm", norms[index])))
@@ -157,7 +157,7 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
         RunError: a number is not finite.
     """
     for split, (logits, *_) in predictions.items():
-        if not np.isfinite(logits).all():
+        if not checks.all_finite(logits):
             raise RunError(f"logits on {split} are not finite")
     options, (logits, labels, _) = member.config.evaluation, predictions["val"]
     count = round(options.max_temperature / options.temperature_step)
