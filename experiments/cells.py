@@ -145,7 +145,7 @@ def metric(runs: pd.DataFrame, method: str, name: str, *, split: str = "test") -
 
 def by_loss(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Title of a loss -> its runs, in their order."""
-    return {LOSSES[loss]: own for loss, own in runs.groupby("loss", sort=False)}
+    return {LOSSES[loss]: group for loss, group in runs.groupby("loss", sort=False)}
 
 
 def store(run: dict[str, Any], task: str, scale: str = "small") -> None:

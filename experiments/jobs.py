@@ -96,11 +96,11 @@ def measured(
     """
     rows = records.read_rows(workdir)
     made, runs = record(workdir, config, rows), []
-    for values, own in members(rows, tags):
-        if select(own, Trace, name="trace"):
-            run = {**of, **values, "train accuracy": train_accuracy(own)}
-            run |= {name: value for name, value in numbers(own) if parts or not name.startswith("trace,")}
-            runs.append(run | more(run, own, workdir) | {"record": made})
+    for values, group in members(rows, tags):
+        if select(group, Trace, name="trace"):
+            run = {**of, **values, "train accuracy": train_accuracy(group)}
+            run |= {name: value for name, value in numbers(group) if parts or not name.startswith("trace,")}
+            runs.append(run | more(run, group, workdir) | {"record": made})
     return runs
 
 
@@ -109,7 +109,7 @@ def members(rows: list, tags: Mapping[str, str]) -> Iterator[tuple[dict[str, Any
     every: dict[tuple, list] = {}
     for row in rows:
         every.setdefault(tuple(getattr(row, tag) for tag in tags.values()), []).append(row)
-    return ((dict(zip(tags, values, strict=True)), own) for values, own in every.items())
+    return ((dict(zip(tags, values, strict=True)), group) for values, group in every.items())
 
 
 def load(config: str, fields: Mapping[str, Any] = {}) -> ConfigDict:

@@ -123,7 +123,7 @@ def level(runs: pd.DataFrame, number: str, **tags: Any) -> Interval:
 
 def levels(runs: pd.DataFrame, by: str, number: str, **tags: Any) -> dict[Any, Interval]:
     """Value of `by`, in the order of the runs -> the interval of a number over the seeds."""
-    return {at: level(own, number) for at, own in rows_where(runs, **tags).groupby(by, sort=False)}
+    return {at: level(group, number) for at, group in rows_where(runs, **tags).groupby(by, sort=False)}
 
 
 def change(one: pd.DataFrame, other: pd.DataFrame, number: str) -> Interval:
@@ -219,7 +219,7 @@ def joined(verdicts: Iterable[str]) -> str:
 def by_verdict(verdicts: Mapping[str, str]) -> str:
     """Which titles have which verdict, as a sentence for each."""
     titles = {said: [title for title, of in verdicts.items() if of == said] for said in (SHOWS, NOT, UNTOLD)}
-    return ". ".join(f"{said}: {'; '.join(own)}" for said, own in titles.items() if own)
+    return ". ".join(f"{said}: {'; '.join(names)}" for said, names in titles.items() if names)
 
 
 def told(
@@ -242,8 +242,8 @@ def with_own(runs: pd.DataFrame) -> pd.DataFrame:
 
     A penalty is no part of "own": MMCE and both trace penalties have cross-entropy's numbers there.
     """
-    own = {name.replace(" CE ", " own "): runs[name] for name in runs if " CE " in name}
-    return runs.assign(**{name: runs[name].fillna(other) if name in runs else other for name, other in own.items()})
+    of_loss = {name.replace(" CE ", " own "): runs[name] for name in runs if " CE " in name}
+    return runs.assign(**{name: runs[name].fillna(other) if name in runs else other for name, other in of_loss.items()})
 
 
 # ---- as text

@@ -36,12 +36,12 @@ LACKS = {  # question -> what some of its tables and figures lack
 
 def answers() -> dict[str, str]:
     """Table or figure -> the question that answers it."""
-    return {name: asked for asked in QUESTIONS for name in stored(HERE / asked)["about"]["answers"]}
+    return {name: question for question in QUESTIONS for name in stored(HERE / question)["about"]["answers"]}
 
 
 def coverage() -> str:
     """What answers each table and figure, and what is missing with the command that would make it."""
-    rows = [[name, f"`{asked}`", LACKS.get(asked, "")] for name, asked in sorted(answers().items())]
+    rows = [[name, f"`{question}`", LACKS.get(question, "")] for name, question in sorted(answers().items())]
     reasons = [[name, why, f"`{command}`"] for name, (why, command) in MISSING.items()]
     return (
         "K: Kimura & Naganuma, F: Komisarenko & Kull, M: Mukhoti et al.\n\n"

@@ -174,9 +174,9 @@ def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: I
     """
     if not {name for name, part in parts.items() if name != "about" and len(part)}:
         raise InputError(f"{folder} holds no results of {question.name}: leave --tables out to make some")
-    own = frames(parts)
-    claims = called(question.claims, own) or []
-    numbers = {name: rounded(called(function, own), 4) for name, function in question.numbers.items()}
+    tables = frames(parts)
+    claims = called(question.claims, tables) or []
+    numbers = {name: rounded(called(function, tables), 4) for name, function in question.numbers.items()}
     results = {"about": head(question, parts), "claims": [claim._asdict() for claim in claims], **numbers}
     results |= {name: parts[name] for name in keep if name != "about"}
     suffix = "" if scale == "small" else f"_{scale}"
@@ -184,12 +184,12 @@ def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: I
     lines = [f" {json.dumps(name)}: {_laid_out(part)}" for name, part in results.items()]
     replaced(folder / f"results{suffix}.json", "{\n" + ",\n".join(lines) + "\n}\n")
     for name, draw in question.figures.items():
-        figure = called(draw, own)
+        figure = called(draw, tables)
         if figure is not None:
             (folder / f"figures{suffix}").mkdir(exist_ok=True)
             figure.savefig(folder / f"figures{suffix}" / f"{name}.png", dpi=120, pil_kwargs={"optimize": True})
             figure.clear()
-    texts = {"claims": claims_table(claims)} | texts_of(question, own)
+    texts = {"claims": claims_table(claims)} | texts_of(question, tables)
     for path in (folder / "README.md", folder / "tables.md") if not suffix else ():
         if path.exists():
             replaced(path, filled(path.read_text(encoding="utf-8"), texts))

@@ -48,7 +48,7 @@ def files_in(folder):
 
 
 def outputs(logits, labels, **fields):
-    settings = {"source": "a.npz", "checksum": str(labels[:9]), "given": "logits", "group": None}
+    settings = {"source": "a.npz", "checksum": str(labels[:9]), "kind": "logits", "group": None}
     settings |= {"saturated": 0, "looks_like_probs": False, **fields}
     return Outputs(logits=np.float32(logits), labels=np.int32(labels), **settings)
 
@@ -261,7 +261,7 @@ FAULTS = {
         outputs(*SAME[0]), outputs(*SAME[1], saturated=7)
     ),
     "In 5 examples of val the true class has probability 0, which is taken for 1.2e-38": lambda: warnings_of(
-        outputs(SURELY_WRONG, SAME[0][1], given="probs")
+        outputs(SURELY_WRONG, SAME[0][1], kind="probs")
     ),
     "No example of val has label 3": lambda: warnings_of(outputs(SAME[0][0], SAME[0][1] % 3)),
     "Val and test hold the same examples": lambda: warnings_of(outputs(*SAME[0]), outputs(*SAME[0])),

@@ -126,8 +126,8 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 def claims(rows) -> list[Claim]:
     """Whether every program compiles and fits, by topology."""
     told = []
-    for topology, own in pd.DataFrame(rows).groupby("topology", sort=False):
-        good = own.fits.eq(True)
+    for topology, group in pd.DataFrame(rows).groupby("topology", sort=False):
+        good = group.fits.eq(True)
         words = f"{topology}: every program compiles and fits in memory"
         told.append(Claim("focalgeo", words, SHOWS if good.all() else NOT, f"{good.sum()} of {len(good)} programs"))
     return told

@@ -66,7 +66,7 @@ def search_table(grid_search) -> str:
         what = f"{row['examples']:,} x {row['classes']:,}, {row['points']:,}"
         ours = [row["seconds"][f"ours, {criterion}"] for criterion in CRITERIA]
         for name, seconds in row["seconds"].items():
-            lines.append([what, name, plain(seconds), *(plain(seconds / own) for own in ours)])
+            lines.append([what, name, plain(seconds), *(plain(seconds / ours_seconds) for ours_seconds in ours)])
     heads = ("examples x classes, points", "way", "seconds", "times ece", "times adaptive_ece")
     return _on(grid_search, markdown(heads, lines))
 
@@ -126,11 +126,11 @@ def products_table(curvature) -> str:
     for row in curvature["rows"]:
         what = f"{row['network']}, {row['parameters']:,}, {row['batch']}"
         for name, seconds in row["seconds"].items():
-            megabytes, memory, own = row["megabytes"], "", "torch gradient"
+            megabytes, memory, reference = row["megabytes"], "", "torch gradient"
             if name in megabytes:
-                own = "gradient"
-                memory = f"{megabytes[name]:.3g} ({megabytes[name] / megabytes[own]:.2f})"
-            lines.append([what, name, f"{1e3 * seconds:.4g}", f"{seconds / row['seconds'][own]:.2f}", memory])
+                reference = "gradient"
+                memory = f"{megabytes[name]:.3g} ({megabytes[name] / megabytes[reference]:.2f})"
+            lines.append([what, name, f"{1e3 * seconds:.4g}", f"{seconds / row['seconds'][reference]:.2f}", memory])
     heads = ("network, parameters, batch", "call", "ms", "times its own gradient", "temporary MB (times)")
     return _on(curvature, markdown(heads, lines))
 

@@ -101,7 +101,7 @@ def _corollary_1(bounds, finite):
 
 def gradients_table(runs):
     """Largest gradients of trained networks by gamma, means over seeds."""
-    groups = {f"{gamma:g}": own for gamma, own in rows_where(runs, loss="focal").groupby("gamma")}
+    groups = {f"{gamma:g}": group for gamma, group in rows_where(runs, loss="focal").groupby("gamma")}
     return numbers.table(["γ"], groups, numbers.means({name: Number(f"largest {name}") for name in GRADIENTS}))
 
 
@@ -123,8 +123,8 @@ def bounds_table(runs, finite: list[dict]):
 
     rows = []
     for gamma, groups in pd.DataFrame(finite).groupby("gamma"):
-        own = rows_where(with_bounds(runs), gamma=gamma)
-        cells = [*shares(own, "bound", "drawn", "error"), shown(interval(own.divergence))]
+        group = rows_where(with_bounds(runs), gamma=gamma)
+        cells = [*shares(group, "bound", "drawn", "error"), shown(interval(group.divergence))]
         rows.append([f"{gamma:g}", *cells, *shares(groups, "boltzmann", "uniform", "error")])
     heads = ["γ", "bound, half the data, %", "error over draws, other half, %", "test error of the centre, %"]
     heads += ["KL, nats", "bound, five networks, Maxwell-Boltzmann, %", "uniform, %", "test error, %"]
@@ -133,7 +133,7 @@ def bounds_table(runs, finite: list[dict]):
 
 def objectives_table(runs):
     """Focal loss and the confidence penalty at every gamma, means over seeds."""
-    groups = {(LOSSES[loss], f"{gamma:g}"): own for (loss, gamma), own in runs.groupby(["loss", "gamma"])}
+    groups = {(LOSSES[loss], f"{gamma:g}"): group for (loss, gamma), group in runs.groupby(["loss", "gamma"])}
     return numbers.means_table(["loss", "γ"], groups, NUMBERS)
 
 

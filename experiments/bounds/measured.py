@@ -211,17 +211,17 @@ def finite_bounds(out: Path, seeds: int) -> list[dict[str, float]]:
     The latter's energies are the networks' cross-entropies on train, its mean energy half way from their mean to their
     least: of the training data alone, as a prior may be for a bound on val.
     """
-    networks, everything, found = jobs.networks(train(out, "focal", seeds)), dataset(), []
+    networks, everything, groups = jobs.networks(train(out, "focal", seeds)), dataset(), []
     train_, val, test = (arrays_of(getattr(everything, name)) for name in ("train", "val", "test"))
     for gamma, group in itertools.product(GAMMAS, range(seeds // GROUP)):
-        own = [networks[gamma, seed] for seed in range(group * GROUP, (group + 1) * GROUP)]
-        energies = np.array([mean_loss(params, *train_) for params in own])
-        on_val, on_test = (np.array([error(params, *split) for params in own]) for split in (val, test))
+        members = [networks[gamma, seed] for seed in range(group * GROUP, (group + 1) * GROUP)]
+        energies = np.array([mean_loss(params, *train_) for params in members])
+        on_val, on_test = (np.array([error(params, *split) for params in members]) for split in (val, test))
         _, prior = theory.maxwell_boltzmann(energies, float((energies.mean() + energies.min()) / 2))
         uniform, boltzmann = (
             theory.pac_bayes_bound(on_val, np.asarray(weights, np.float32), len(val[1]))
             for weights in (np.full(GROUP, 1 / GROUP), prior)
         )
         bounds = {"uniform": float(uniform.bound), "boltzmann": float(boltzmann.bound)}
-        found.append({"gamma": gamma, "group": group, **bounds, "error": float(boltzmann.posterior @ on_test)})
-    return found
+        groups.append({"gamma": gamma, "group": group, **bounds, "error": float(boltzmann.posterior @ on_test)})
+    return groups

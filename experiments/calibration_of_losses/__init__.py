@@ -145,7 +145,7 @@ def paper_table(cells, name: str):
             )
         for network in PAPERS.get(quantities[0], {}).get(task, {}):
             of_paper = [PAPERS.get(quantity, {}).get(task, {}).get(network, {}) for quantity in quantities]
-            theirs = [own.get(loss) for loss in losses for own in of_paper]
+            theirs = [of_losses.get(loss) for loss in losses for of_losses in of_paper]
             rows.append(["", network, *("" if value is None else f"{value:g}" for value in theirs)])
     heads = [f"{LOSSES[loss]}: {TITLES[quantity]}" for loss in losses for quantity in quantities]
     return f"## {name}: {title}\n\n" + numbers.markdown(["data", "network", *heads], rows)
@@ -153,15 +153,15 @@ def paper_table(cells, name: str):
 
 def of_tasks(cells):
     """The tables of each data set, and the paper's: losses by quantities, and each loss less cross-entropy."""
-    found = {name: paper_table(cells, name) for name in PAPER_TABLES}
+    texts = {name: paper_table(cells, name) for name in PAPER_TABLES}
     for task, runs in tasks(cells).items():
         losses = stored.by_loss(runs)
         for title, names in ((task, SHORT), (f"{task} more", LONG)):
             columns = {TITLES[name]: MEANS[TITLES[name]] for name in names}
-            found[title] = numbers.table(["loss"], losses, {"seeds": len} | columns)
+            texts[title] = numbers.table(["loss"], losses, {"seeds": len} | columns)
         short = {name: Number(TITLES[name]) for name in SHORT}
-        found[f"{task} differences"] = numbers.changes_table(["less CE"], losses, short)
-    return found
+        texts[f"{task} differences"] = numbers.changes_table(["less CE"], losses, short)
+    return texts
 
 
 def ranks(cells):

@@ -81,12 +81,12 @@ def by_network(runs) -> dict[str, pd.DataFrame]:
     runs = numbers.with_own(runs)
     for of in ("CE val", "own val"):
         runs[f"trace by parts {of}"] = runs[f"trace, gauss_newton {of}"] + runs[f"trace, residual {of}"]
-    return {network: own for network in NETWORKS if len(own := rows_where(runs, network=network))}
+    return {network: of_network for network in NETWORKS if len(of_network := rows_where(runs, network=network))}
 
 
 def images(runs) -> dict[str, pd.DataFrame]:
     """Those of the networks on CIFAR-10."""
-    return {network: own for network, own in by_network(runs).items() if network != DIGITS}
+    return {network: of_network for network, of_network in by_network(runs).items() if network != DIGITS}
 
 
 def along(runs, name: str) -> numbers.Interval:
@@ -96,19 +96,19 @@ def along(runs, name: str) -> numbers.Interval:
 
 def of_gamma(runs) -> dict[str, pd.DataFrame]:
     """Gamma, as text -> runs."""
-    return {f"{gamma:g}": own for gamma, own in runs.groupby("gamma")}
+    return {f"{gamma:g}": of_network for gamma, of_network in runs.groupby("gamma")}
 
 
 def claims(runs):
     """Each claim for each network, and of two networks or more of CIFAR-10 those on all of them."""
     told, every = [], images(runs)
-    for network, own in by_network(runs).items():
+    for network, of_network in by_network(runs).items():
         title = NETWORKS[network][0]
         for name, words in SURFACES.items():
-            what = f"change of {'log' if has_log(own, name) else 'the number'} for a unit of γ"
-            told.append(numbers.told("K Fig. 2", f"{title}: {words}", along(own, name), what=what))
+            what = f"change of {'log' if has_log(of_network, name) else 'the number'} for a unit of γ"
+            told.append(numbers.told("K Fig. 2", f"{title}: {words}", along(of_network, name), what=what))
         for trace in TRACES:
-            best = inner_minimum(own, trace)
+            best = inner_minimum(of_network, trace)
             least = f"least ECE inside in {best.inside} of {best.groups} seeds"
             told.append(_minimum(title, trace, best, least))
     return told + (_of_all(every) if len(every) > 1 else [])
@@ -118,7 +118,9 @@ def _of_all(runs: dict[str, pd.DataFrame]) -> list[Claim]:
     """The paper's "for all architectures": shown where each shows it, not shown where one has the opposite."""
     told = []
     for name, words in SURFACES.items():
-        verdicts = {NETWORKS[network][0]: numbers.verdict(along(own, name)) for network, own in runs.items()}
+        verdicts = {
+            NETWORKS[network][0]: numbers.verdict(along(of_network, name)) for network, of_network in runs.items()
+        }
         claim = f"every network on CIFAR-10: {words}"
         told.append(Claim("K Fig. 2", claim, numbers.joined(verdicts.values()), numbers.by_verdict(verdicts)))
     for trace, within in product(TRACES, (True, False)):
@@ -130,7 +132,7 @@ def _of_all(runs: dict[str, pd.DataFrame]) -> list[Claim]:
         title = f"CIFAR-10, {'within networks' if within else 'over networks and γ together'}"
         told.append(_minimum(title, trace, best, because))
     for trace, words in TRACES.items():
-        means = pd.concat([own.groupby("gamma")[[trace, "ece"]].mean() for own in runs.values()])
+        means = pd.concat([of_network.groupby("gamma")[[trace, "ece"]].mean() for of_network in runs.values()])
         ranks = numbers.rank_correlation(means[trace], means.ece)
         claim = f"CIFAR-10, over networks and γ: ECE as trained grows with the trace ({words}; rank correlation)"
         told.append(Claim("K 4.2", claim, numbers.verdict(ranks, falls=False), shown(ranks)))
@@ -158,16 +160,16 @@ def _slopes(runs, names: Iterable[str]) -> Iterator[list[str]]:
 def of_networks(runs):
     """Of each network: curvature by gamma, its changes from gamma 0, and outputs."""
     tables, less = {}, {"ece": Number("ECE less that at γ = 0, %", 100)}
-    for network, own in by_network(runs).items():
-        gammas, columns = of_gamma(own), numbers.means(CURVATURE)
+    for network, of_network in by_network(runs).items():
+        gammas, columns = of_gamma(of_network), numbers.means(CURVATURE)
         base = gammas["0"]
         rows = [[gamma, *(cell(group) for cell in columns.values())] for gamma, group in gammas.items()]
-        tables[f"{network} curvature"] = numbers.markdown(["γ", *columns], [*rows, *_slopes(own, CURVATURE)])
+        tables[f"{network} curvature"] = numbers.markdown(["γ", *columns], [*rows, *_slopes(of_network, CURVATURE)])
         outputs = numbers.means(ENDS) | numbers.changes(less, base)
         tables[f"{network} outputs"] = numbers.table(["γ"], gammas, outputs)
         changes = {}
         for name, number in CURVATURE.items():
-            changes |= (numbers.ratios if has_log(own, name) else numbers.changes)({name: number}, base)
+            changes |= (numbers.ratios if has_log(of_network, name) else numbers.changes)({name: number}, base)
         del gammas["0"]
         tables[f"{network} changes"] = numbers.table(["γ"], gammas, changes)
     return tables
@@ -177,15 +179,19 @@ def attribution(runs):
     """Of each network and gamma: parts of the trained loss's trace on val, and the trace by the mean weight alone."""
     groups = {
         (NETWORKS[network][0], gamma): group
-        for network, own in by_network(runs).items()
-        for gamma, group in of_gamma(own[own.gamma > 0]).items()
+        for network, of_network in by_network(runs).items()
+        for gamma, group in of_gamma(of_network[of_network.gamma > 0]).items()
     }
     return numbers.table(["network", "γ"], groups, numbers.means(PARTS))
 
 
 def other_vectors(runs):
     """Of each network: the change of both traces along gamma, and of the sums of their parts, by other vectors."""
-    rows = [[NETWORKS[name][0], *row] for name, own in by_network(runs).items() for row in _slopes(own, BY_PARTS)]
+    rows = [
+        [NETWORKS[name][0], *row]
+        for name, of_network in by_network(runs).items()
+        for row in _slopes(of_network, BY_PARTS)
+    ]
     return numbers.markdown(["network", "", *BY_PARTS.values()], rows)
 
 
@@ -197,9 +203,11 @@ def minima_table(runs):
     every = images(runs)
     kinds, rows = {"within networks": every, "together": every}, []
     for network in every:
-        kinds[f"together, without {NETWORKS[network][0]}"] = {at: own for at, own in every.items() if at != network}
-    for title, own in kinds.items():
-        shares = [shared_minimum(own, trace, within=title == "within networks").share for trace in BY_PARTS]
+        kinds[f"together, without {NETWORKS[network][0]}"] = {
+            at: of_network for at, of_network in every.items() if at != network
+        }
+    for title, of_network in kinds.items():
+        shares = [shared_minimum(of_network, trace, within=title == "within networks").share for trace in BY_PARTS]
         rows.append([title, *(numbers.plain(100 * share) for share in shares)])
     return numbers.markdown(["", *BY_PARTS.values()], rows)
 
@@ -213,13 +221,13 @@ def curvature(runs):
     """Curvature on val against gamma, a column for each network; logarithmic where all runs have logarithms."""
     networks = by_network(runs)
     figure, axes = figures.panels(2, len(networks), 2.6 * len(networks), 5.6, sharex=True)
-    for pair, (network, own) in zip(axes.T, networks.items(), strict=True):
+    for pair, (network, of_network) in zip(axes.T, networks.items(), strict=True):
         for axis, number in zip(pair, ("lambda_max", "trace"), strict=True):
             names = {f"Hessian of {words}": f"{number} {of} val" for of, words in SURFACE.items()}
-            figures.lines(axis, {label: numbers.levels(own, "gamma", name) for label, name in names.items()})
-            if all(has_log(own, name) for name in names.values()):
+            figures.lines(axis, {label: numbers.levels(of_network, "gamma", name) for label, name in names.items()})
+            if all(has_log(of_network, name) for name in names.values()):
                 figures.logarithmic(axis, "y")
-        pair[0].set_title(f"{NETWORKS[network][0]}, n = {own.seed.nunique()}")
+        pair[0].set_title(f"{NETWORKS[network][0]}, n = {of_network.seed.nunique()}")
         pair[1].set_xlabel("γ of the training loss")
     axes[0, 0].set_ylabel("λ_max on val")
     axes[1, 0].set_ylabel("trace on val")
@@ -238,13 +246,13 @@ def trace_and_ece(runs):
     for line, group in zip(axes, rows, strict=True):
         for axis, (of, words) in zip(line, SURFACE.items(), strict=True):
             trace = f"trace {of} val"
-            for network, own in group.items():
+            for network, of_network in group.items():
                 look, title = figures.look(list(networks).index(network)), NETWORKS[network][0]
-                axis.scatter(own[trace], 100 * own.ece, s=16, alpha=0.5, linewidths=0, **look)
-                means = own.groupby("gamma")[[trace, "ece"]].mean()
-                axis.plot(means[trace], 100 * means.ece, label=f"{title}, n = {own.seed.nunique()}", **look)
+                axis.scatter(of_network[trace], 100 * of_network.ece, s=16, alpha=0.5, linewidths=0, **look)
+                means = of_network.groupby("gamma")[[trace, "ece"]].mean()
+                axis.plot(means[trace], 100 * means.ece, label=f"{title}, n = {of_network.seed.nunique()}", **look)
                 axis.plot(means[trace].iloc[0], 100 * means.ece.iloc[0], **look, markerfacecolor="white", zorder=3)
-            if all(has_log(own, trace) for own in group.values()):
+            if all(has_log(of_network, trace) for of_network in group.values()):
                 figures.logarithmic(axis, "x")
             axis.set_xlabel(f"trace of the Hessian of {words} on val")
         line[0].set_ylabel("test ECE as trained, %")

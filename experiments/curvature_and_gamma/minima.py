@@ -30,8 +30,8 @@ def inner_minimum(runs, trace: str) -> Minimum:
     It shows where the interval of c lies above 0 and that of the vertex within 0..1; it does not where that of c lies
     below 0 or that of the vertex outside; else it cannot be told.
     """
-    seeds = [own for own in points(runs, trace, has_log(runs, trace)) if len(own) > 3]
-    fits = [fit([own], within=False) for own in seeds]
+    seeds = [group for group in points(runs, trace, has_log(runs, trace)) if len(group) > 3]
+    fits = [fit([group], within=False) for group in seeds]
     curvature, vertex = interval([c for c, _ in fits]), interval([at for c, at in fits if c > 0])
     verdict = numbers.joined([numbers.verdict(curvature, falls=False), numbers.inside(vertex, 0, 1)])
     return Minimum(curvature, vertex, sum(map(least_inside, seeds)), len(seeds), verdict)
@@ -48,13 +48,13 @@ def shared_minimum(runs: Mapping[str, pd.DataFrame], trace: str, *, within: bool
     Source: Lind & Mehlum, Oxford Bulletin of Economics and Statistics 72, 2010: a U needs a fall at the low end and a
     rise at the high one.
     """
-    logs = all(has_log(own, trace) for own in runs.values())
-    full = [points(own, trace, has_log(own, trace) if within else logs) for own in runs.values()]
+    logs = all(has_log(group, trace) for group in runs.values())
+    full = [points(group, trace, has_log(group, trace) if within else logs) for group in runs.values()]
     full = [seeds for seeds in full if len(seeds) > 1]
     if len(full) < 2:
         return Minimum(UNKNOWN, UNKNOWN, 0, len(full), UNTOLD)
     means = [seeds.mean(0) for seeds in full]
-    least = [least_inside(own) for own in (means if within else [np.concatenate(means)])]
+    least = [least_inside(group) for group in (means if within else [np.concatenate(means)])]
     rng = np.random.default_rng(0)
     drawn = np.empty((RESAMPLES, 2))
     for place in range(RESAMPLES):
@@ -82,16 +82,16 @@ def points(runs, trace: str, log: bool) -> np.ndarray:
 def fit(groups: list[np.ndarray], *, within: bool) -> tuple[float, float]:
     """The pair c, -b / 2c of ECE = a + b u + c u^2, groups of [points, 2] with one a and one range each or together."""
     tables = []
-    for own in groups if within else [np.concatenate(groups)]:
-        u = (own[:, 0] - own[:, 0].min()) / np.ptp(own[:, 0])
-        table = np.column_stack([u * u, u, own[:, 1]])
+    for group in groups if within else [np.concatenate(groups)]:
+        u = (group[:, 0] - group[:, 0].min()) / np.ptp(group[:, 0])
+        table = np.column_stack([u * u, u, group[:, 1]])
         tables.append(table - table.mean(0))  # which takes the constant out
     table = np.concatenate(tables)
     c, b = np.linalg.lstsq(table[:, :2], table[:, 2])[0]
     return float(c), float(-b / (2 * c))
 
 
-def least_inside(own: np.ndarray) -> bool:
+def least_inside(group: np.ndarray) -> bool:
     """Whether the least ECE of [points, 2] is at neither end of u."""
-    at = own[own[:, 1].argmin(), 0]
-    return bool(own[:, 0].min() < at < own[:, 0].max())
+    at = group[group[:, 1].argmin(), 0]
+    return bool(group[:, 0].min() < at < group[:, 0].max())

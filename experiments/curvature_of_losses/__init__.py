@@ -79,18 +79,18 @@ def groups(runs) -> dict[str, pd.DataFrame]:
     """Title -> the runs of a way that have learned something, with the numbers of its own loss."""
     runs = numbers.with_own(numbers.learned(runs))
     every = {title: rows_where(runs, training=way) for way, (title, _) in WAYS.items()}
-    return {title: own for title, own in every.items() if len(own)}
+    return {title: group for title, group in every.items() if len(group)}
 
 
 def between(runs, *names: str) -> Interval:
     """Over ways of training, each the mean of its seeds; 95% by the bootstrap over ways of training."""
-    means = np.array([own[list(names)].mean() for own in groups(runs).values()])
+    means = np.array([group[list(names)].mean() for group in groups(runs).values()])
     return numbers.bootstrapped(len(means), lambda ways: numbers.partial_rank_correlation(means[ways]))
 
 
 def within(runs, *names: str) -> Interval:
     """Over runs, each less the mean of its way of training; 95% by the bootstrap over seeds, of all ways at once."""
-    ways = [own.set_index("seed")[list(names)] for own in groups(runs).values()]
+    ways = [group.set_index("seed")[list(names)] for group in groups(runs).values()]
     table = pd.concat(ways, axis=1, join="inner").sort_index().to_numpy()
     table = (table - table.mean(0)).reshape(len(table), len(ways), len(names))
 
@@ -116,8 +116,8 @@ def correlations_table(runs, correlation: Callable):
     """Each curvature against each measure of calibration, plain and with accuracy and p_y held fixed."""
     rows = []
     for name, (title, _) in CURVATURE.items():
-        found = [correlation(runs, name, other, *fixed) for other in CALIBRATION for fixed in ((), FIXED)]
-        rows.append([title, *(shown(value, signed=True, digits=2) for value in found)])
+        correlations = [correlation(runs, name, other, *fixed) for other in CALIBRATION for fixed in ((), FIXED)]
+        rows.append([title, *(shown(value, signed=True, digits=2) for value in correlations)])
     titles = [OUTPUTS[name].title.removesuffix(", %") for name in CALIBRATION]
     return numbers.markdown(["curvature", *(f"{title}{end}" for title in titles for end in ("", ", held fixed"))], rows)
 
@@ -138,10 +138,10 @@ def trace_and_ece(runs):
     }
     figure, axes = figures.panels(1, 2, 9.4, 4.6, sharey=True)
     for axis, (name, label) in zip(axes[0], names.items(), strict=True):
-        for place, (title, own) in enumerate(groups(runs).items()):
+        for place, (title, group) in enumerate(groups(runs).items()):
             look = figures.look(place)
-            axis.scatter(own[name], 100 * own.ece, s=8, alpha=0.25, linewidths=0, **look)
-            axis.scatter(own[name].mean(), 100 * own.ece.mean(), s=46, edgecolor="white", label=title, **look)
+            axis.scatter(group[name], 100 * group.ece, s=8, alpha=0.25, linewidths=0, **look)
+            axis.scatter(group[name].mean(), 100 * group.ece.mean(), s=46, edgecolor="white", label=title, **look)
         figures.logarithmic(axis, "x", "y")
         axis.set_xlabel(label)
     axes[0, 0].set_ylabel(f"test ECE as trained, %, n = {runs.seed.nunique()} seeds")

@@ -99,11 +99,13 @@ def by_epoch(runs) -> pd.DataFrame:
     """A row for each run and epoch: its curves by split and name, error and ECE in %."""
     tables = []
     for run in runs.itertuples():
-        own = run.diagnostics
-        curves = {f"{split} {name}": values for split, means in own["means"].items() for name, values in means.items()}
-        table = pd.DataFrame(curves | {"weight norm": own["weight_norm"]}, dtype=float)
+        diagnostics = run.diagnostics
+        curves = {
+            f"{split} {name}": values for split, means in diagnostics["means"].items() for name, values in means.items()
+        }
+        table = pd.DataFrame(curves | {"weight norm": diagnostics["weight_norm"]}, dtype=float)
         table[[name for name in table if name.endswith(("error", "ece"))]] *= 100
-        tables.append(table.assign(loss=run.loss, seed=run.seed, epoch=own["epochs"]))
+        tables.append(table.assign(loss=run.loss, seed=run.seed, epoch=diagnostics["epochs"]))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -152,9 +154,9 @@ def measured(runs) -> pd.DataFrame:
 
 def s99_of(cells) -> pd.DataFrame:
     """Loss, seed, error and Table 6's numbers of runs, in %; NaN where S99 is empty."""
-    found = {title: 100 * stored.metric(cells, *metric) for title, metric in S99.items()}
+    shares = {title: 100 * stored.metric(cells, *metric) for title, metric in S99.items()}
     error = 100 - 100 * stored.metric(cells, "uncalibrated", "accuracy")
-    return cells[["loss", "seed", "record"]].assign(error=error, **found)
+    return cells[["loss", "seed", "record"]].assign(error=error, **shares)
 
 
 def network(runs) -> str:
@@ -167,12 +169,12 @@ def network(runs) -> str:
 
 def claims(runs, cells):
     """Every statement with its verdict; those of several losses one by one."""
-    own, told = measured(runs), []
+    curves, told = measured(runs), []
     for source, words, name, falls in LATE:
         what = "change of the share in %" if name == "train, surest bin" else "change"
-        late = numbers.level(own, f"{name}, late", loss="ce")
+        late = numbers.level(curves, f"{name}, late", loss="ce")
         told.append(numbers.told(source, f"CE, late in training: {words}", late, what=what, falls=falls))
-    for table, losses, statements in ((own, THRESHOLDS, BESIDE), (s99_of(cells), ("flsd53",), SURER)):
+    for table, losses, statements in ((curves, THRESHOLDS, BESIDE), (s99_of(cells), ("flsd53",), SURER)):
         for (source, words, name, falls), loss in product(statements, losses):
             less = numbers.change(rows_where(table, loss=loss), rows_where(table, loss="ce"), name)
             how = {"falls": falls, "margin": SAME_ERROR if name == "error" else 0.0}
@@ -190,7 +192,9 @@ def end(runs):
     """Means over seeds at the last epoch, one row a quantity."""
     losses = stored.by_loss(measured(runs))
     rows = [[title, *map(cell, losses.values())] for title, cell in numbers.means(END).items()]
-    return numbers.markdown(["at the last epoch", *(f"{loss}, n = {len(own)}" for loss, own in losses.items())], rows)
+    return numbers.markdown(
+        ["at the last epoch", *(f"{loss}, n = {len(group)}" for loss, group in losses.items())], rows
+    )
 
 
 # ---- what results.json holds
@@ -199,8 +203,8 @@ def end(runs):
 def all_curves(runs) -> dict[str, Any]:
     """Loss -> split and name -> epoch -> the interval over seeds."""
     return {
-        loss: {name: numbers.levels(own, "epoch", name) for name in own if name not in ("loss", "seed", "epoch")}
-        for loss, own in by_epoch(runs).groupby("loss", sort=False)
+        loss: {name: numbers.levels(group, "epoch", name) for name in group if name not in ("loss", "seed", "epoch")}
+        for loss, group in by_epoch(runs).groupby("loss", sort=False)
     }
 
 
@@ -230,7 +234,7 @@ def curves(runs, names: Sequence[Sequence[str]]):
     figure, axes = figures.panels(rows, columns, 3.2 * columns, 2.8 * rows, sharex=True)
     losses = stored.by_loss(by_epoch(runs))
     for axis, name in zip(axes.flat, np.ravel(names), strict=True):
-        figures.lines(axis, {loss: numbers.levels(own, "epoch", name) for loss, own in losses.items()})
+        figures.lines(axis, {loss: numbers.levels(group, "epoch", name) for loss, group in losses.items()})
         axis.set(title=name.replace("_", " "), xlabel="epoch")
         if "gradient" in name:
             figures.logarithmic(axis, "y")
@@ -251,16 +255,16 @@ def examples(runs):
         column[0].plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
         column[2].set(xscale="log", xlim=(LEAST_NORM, None))
         for loss, colour in OVERLAID.items():
-            own = rows_where(sure, loss=loss, epoch=epoch)
-            sums = own.assign(right=own.share * own.accuracy).groupby("lower")[["share", "right"]].sum()
-            sums = sums[sums.share >= LEAST_SHARE * own.seed.nunique()]
+            group = rows_where(sure, loss=loss, epoch=epoch)
+            sums = group.assign(right=group.share * group.accuracy).groupby("lower")[["share", "right"]].sum()
+            sums = sums[sums.share >= LEAST_SHARE * group.seed.nunique()]
             column[0].plot(sums.index + 0.02, sums.right / sums.share, "o", color=colour, fillstyle="none")
             tables = (sure, norms[norms.lower > 0], probabilities)  # a bin from 0 has no logarithm
             for axis, table in zip(column[1:], tables, strict=True):
-                own = rows_where(table, loss=loss, epoch=epoch)
-                middles, edges = (own.lower + own.upper) / 2, np.unique(own[["lower", "upper"]])
+                group = rows_where(table, loss=loss, epoch=epoch)
+                middles, edges = (group.lower + group.upper) / 2, np.unique(group[["lower", "upper"]])
                 style = {"histtype": "step", "linewidth": 1.4, "color": colour, "label": LOSSES[loss]}
-                axis.hist(middles, edges, weights=own.share / own.seed.nunique(), **style)
+                axis.hist(middles, edges, weights=group.share / group.seed.nunique(), **style)
     for row, label in zip(axes, ("confidence", "confidence", "gradient norm at the last layer", "$p_y$"), strict=True):
         row[1].set_xlabel(label)
         row[0].set_ylabel("training examples, %")

@@ -116,9 +116,9 @@ def claims(cells, others):
     for name, title in (("adaptive_ece", "AdaECE"), ("ece", "ECE"), ("nll", "NLL")):
         gains = gain(runs, name)
         every = {"trained here": over_losses(trained, gains)}
-        for task, own in trained.groupby("task", sort=False):
-            every[f"trained here, {TASKS[task].title}"] = over_losses(own, gains)
-        for label, value in (every | {file: mean(gains, own) for file, own in files}).items():
+        for task, group in trained.groupby("task", sort=False):
+            every[f"trained here, {TASKS[task].title}"] = over_losses(group, gains)
+        for label, value in (every | {file: mean(gains, group) for file, group in files}).items():
             claim = f"{label}: focal temperature scaling by {title} lowers test {title} against temperature scaling"
             told.append(numbers.told("F Table 1", claim, value, falls=False, what="gain", unit="%"))
     for criterion in ("ece", "nll"):
@@ -127,12 +127,12 @@ def claims(cells, others):
         claim = f"the best T by {criterion.upper()} rises with gamma_ev along a line (correlation above {STRAIGHT:g})"
         because = f"in {rising} of {len(lines)} runs; least correlation {lines.correlation.min():.3f}"
         told.append(Claim("F Fig. 8", claim, SHOWS if rising == len(lines) else NOT, because))
-    for title, own in trained[trained.loss.isin(["fl1", "fl2", "fl3"])].groupby("title", sort=False):
-        value = interval(best_temperature(own, "train"))
+    for title, group in trained[trained.loss.isin(["fl1", "fl2", "fl3"])].groupby("title", sort=False):
+        value = interval(best_temperature(group, "train"))
         claim = f"{title}: T on train is between 0.4 and 0.5"
         told.append(Claim("F 4.1", claim, numbers.inside(value, 0.4, 0.5), f"T {shown(value)}"))
     more = metric(runs, f"{FOCAL_T}/line_search", "ece") - metric(runs, f"{FOCAL_T}/ece", "ece")
-    every = {"trained here": over_losses(trained, more)} | {file: mean(more, own) for file, own in files}
+    every = {"trained here": over_losses(trained, more)} | {file: mean(more, group) for file, group in files}
     for label, value in every.items():
         claim = f"{label}: the line search's test ECE is at most {SAME:g} point above the grid's"
         told.append(numbers.told("F 5.2", claim, value, margin=SAME))
@@ -145,14 +145,14 @@ def claims(cells, others):
 def table_1(cells, others):
     """Laid out as the paper's Table 1: NLL by NLL and AdaECE by AdaECE, T and gamma, both methods, and the gains."""
     rows = []
-    for title, own in by_title(cells, others).items():
-        row = [title, len(own), shown(mean(metric(own, "uncalibrated", "accuracy"), own))]
+    for title, group in by_title(cells, others).items():
+        row = [title, len(group), shown(mean(metric(group, "uncalibrated", "accuracy"), group))]
         for name in ("nll", "adaptive_ece"):
-            row += [shown(mean(metric(own, f"{method}/{name}", name), own)) for method in (T, FOCAL_T)]
-            row.append(shown(mean(gain(own, name), own), signed=True))
-        plain, focal, gamma = (own[name].mean() for name in FITTED)
+            row += [shown(mean(metric(group, f"{method}/{name}", name), group)) for method in (T, FOCAL_T)]
+            row.append(shown(mean(gain(group, name), group), signed=True))
+        plain, focal, gamma = (group[name].mean() for name in FITTED)
         rows.append([*row, f"{plain:.3g}", f"{gamma:.2g}, {focal:.3g}"])
-        of_paper = TABLE_1["CIFAR-10"].get(own.loss.iloc[0]) if own.task.iloc[0] == "cifar10" else None
+        of_paper = TABLE_1["CIFAR-10"].get(group.loss.iloc[0]) if group.task.iloc[0] == "cifar10" else None
         if of_paper:
             rows.append(["paper, CIFAR-10, ResNet-50", 5, *_of_paper(*of_paper.values())])
     heads = ["outputs", "seeds", "accuracy, %", "NLL, T", "NLL, focal T", "gain, %", "AdaECE, T", "AdaECE, focal T"]
@@ -170,10 +170,10 @@ def _of_paper(plain, focal):
 def train_table(cells, others):
     """Of each trained network: the best T on train, on val, and val over train, which generalisation is left with."""
     rows, gammas = [], {"fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl7": 7.0}
-    for title, own in by_title(cells, others).items():
-        if OTHERS not in own.task.values:
-            on_train, on_val = (best_temperature(own, split) for split in ("train", "val"))
-            gamma = gammas.get(own.loss.iloc[0]) if own.classes.iloc[0] == 2 else None
+    for title, group in by_title(cells, others).items():
+        if OTHERS not in group.task.values:
+            on_train, on_val = (best_temperature(group, split) for split in ("train", "val"))
+            gamma = gammas.get(group.loss.iloc[0]) if group.classes.iloc[0] == 2 else None
             theory = f"{float(matching_temperature(gamma, 2)):.3g}" if gamma else ""
             rows.append([title, *(shown(interval(values)) for values in (on_train, on_val, on_val / on_train)), theory])
     heads = ["network", "T_train", "T on val", "T_gen = T on val / T_train", "T of the focal map (theory)"]
@@ -186,8 +186,8 @@ def temperatures_figure(cells, others):
     names = LOSSES | dict(zip(others.loss, others.loss, strict=True))
     figure, axes = figures.panels(1, len(tasks), 4.1 * len(tasks) + 0.4, 4.2)
     for axis, (task, runs) in zip(axes[0], tasks.items(), strict=True):
-        for loss, own in runs.groupby("loss", sort=False):
-            best = pd.Series(np.mean([*own["val ece"]], axis=0), GAMMAS).loc[:1.0]
+        for loss, group in runs.groupby("loss", sort=False):
+            best = pd.Series(np.mean([*group["val ece"]], axis=0), GAMMAS).loc[:1.0]
             look = figures.look(list(names).index(loss)) | {"linewidth": 1.2, "markersize": 4}
             axis.plot(best, label=names[loss], **look)
         axis.set(title="others' outputs, CIFAR-100" if task == OTHERS else TASKS[task].title, xlabel="γ_ev")

@@ -96,8 +96,8 @@ def _more(title, factor, parts):
     return Claim("focalgeo", claim, verdicts.pop() if len(verdicts) == 1 else UNTOLD, because)
 
 
-def _everywhere(title, found):
-    verdicts = [numbers.verdict(interval(column)) for column in found.reshape(len(found), -1).T]
+def _everywhere(title, changes):
+    verdicts = [numbers.verdict(interval(column)) for column in changes.reshape(len(changes), -1).T]
     falls, rises, untold = (verdicts.count(said) for said in (SHOWS, NOT, UNTOLD))
     because = f"of {len(verdicts)} settings it falls in {falls}, rises in {rises}, and is not told in {untold}"
     claim = f"{title} falls with γ at every learning rate, batch size and optimiser"

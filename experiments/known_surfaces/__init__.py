@@ -65,11 +65,11 @@ def measure(surface: Surface, draws: int) -> list[dict[str, Any]]:
     rows, errors = [], {}
 
     def add(name, estimate, products, truth, scale):
-        found = _of_keys(estimate, keys)
-        error = errors[name, products] = (found.value - truth) / scale
-        away = np.maximum(found.low - truth, truth - found.high) <= ROUNDING * scale  # as near as float32 tells apart
+        batch = _of_keys(estimate, keys)
+        error = errors[name, products] = (batch.value - truth) / scale
+        away = np.maximum(batch.low - truth, truth - batch.high) <= ROUNDING * scale  # as near as float32 tells apart
         held = interval(away.reshape(draws, -1).mean(1)).clipped(0, 1)
-        row = {"error": _rms(error), "claimed": _rms(found.stderr) / scale, "held": list(held)}
+        row = {"error": _rms(error), "claimed": _rms(batch.stderr) / scale, "held": list(held)}
         if name in ("hutch++", "xtrace"):
             row["more"] = list(interval(np.abs(error) - np.abs(errors["hutchinson", products])))
         rows.append({"estimator": name, "products": products, **row})
@@ -86,18 +86,18 @@ def measure(surface: Surface, draws: int) -> list[dict[str, Any]]:
     return rows
 
 
-def search_row(found: Any, products: int, truth: float, scale: float) -> dict[str, Any]:
+def search_row(estimates: Any, products: int, truth: float, scale: float) -> dict[str, Any]:
     """Of searches for lambda_max; claimed: the residual.
 
     converged: share of searches; elsewhere: how many of them have not found lambda_max to their tolerance.
     """
-    errors, rounding, converged = np.abs(found.value - truth), ROUNDING * scale, found.converged.astype(bool)
-    held = interval(errors <= np.maximum(found.residual, rounding)).clipped(0, 1)
+    errors, rounding, converged = np.abs(estimates.value - truth), ROUNDING * scale, estimates.converged.astype(bool)
+    held = interval(errors <= np.maximum(estimates.residual, rounding)).clipped(0, 1)
     return {
         "estimator": "lambda_max",
         "products": products,
         "error": _rms(errors / scale),
-        "claimed": _rms(found.residual / scale),
+        "claimed": _rms(estimates.residual / scale),
         "held": list(held),
         "converged": float(converged.mean()),
         "elsewhere": int((converged & (errors > max(TOLERANCE * abs(truth), rounding))).sum()),
@@ -106,8 +106,8 @@ def search_row(found: Any, products: int, truth: float, scale: float) -> dict[st
 
 def _of_keys(estimate, keys):
     """The estimates of all keys, in float64."""
-    found = jax.jit(lambda keys: jax.lax.map(estimate, keys, batch_size=50))(keys)
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
+    estimates = jax.jit(lambda keys: jax.lax.map(estimate, keys, batch_size=50))(keys)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), estimates)
 
 
 def _rms(values):
@@ -162,9 +162,9 @@ def _nearer(rows, name):
 def _table(rows, columns):
     """A line for each surface; a column has a head, an estimator, its products, and what is said of their row."""
     lines = []
-    for name, own in pd.DataFrame(rows).groupby("surface", sort=False):
-        own = own.set_index(["estimator", "products"])
-        lines.append([TITLES[name], *(cell(own.loc[of, products]) for _, of, products, cell in columns)])
+    for name, group in pd.DataFrame(rows).groupby("surface", sort=False):
+        group = group.set_index(["estimator", "products"])
+        lines.append([TITLES[name], *(cell(group.loc[of, products]) for _, of, products, cell in columns)])
     return markdown(["surface", *(head for head, *_ in columns)], lines)
 
 
@@ -197,8 +197,8 @@ def draw_claims(rows):
     figure, [[axis]] = figures.panels(1, 1, 5.6, 4.6)
     labels, ends = TRACES | {"lambda_max": "λ_max (claimed: residual)"}, (FLOOR, 2.0)
     for place, name in enumerate(ESTIMATORS):
-        own = rows_where(pd.DataFrame(rows), estimator=name)[["claimed", "error"]].clip(lower=FLOOR)
-        axis.scatter(own.claimed, own.error, s=22, alpha=0.75, label=labels.get(name, name), **figures.look(place))
+        group = rows_where(pd.DataFrame(rows), estimator=name)[["claimed", "error"]].clip(lower=FLOOR)
+        axis.scatter(group.claimed, group.error, s=22, alpha=0.75, label=labels.get(name, name), **figures.look(place))
     axis.plot(ends, ends, color="0.5", linewidth=0.8, zorder=0)
     axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     axis.set(xlabel="claimed error, as a share", ylabel="true error (root mean square), as a share")

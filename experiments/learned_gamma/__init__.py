@@ -47,9 +47,9 @@ def claims(runs):
     for task, (title, *_) in TASKS.items():
         every = ways(runs, task)
         learned = [every[f"γ learned from {start:g}"] for start in STARTS]
-        for start, own in zip(STARTS, learned, strict=True):
+        for start, group in zip(STARTS, learned, strict=True):
             for rival, words in rivals.items():
-                nll, after, ece = (numbers.change(own, every[rival], name) for name in ("nll", "nll after T", "ece"))
+                nll, after, ece = (numbers.change(group, every[rival], name) for name in ("nll", "nll after T", "ece"))
                 because = f"NLL {shown(nll, signed=True)}, after T {shown(after, signed=True)} nats; "
                 because += f"ECE {shown(ece, scale=100, signed=True)} points"
                 claim = f"{title}: γ learned from {start:g} has a test NLL at most {ROOM:g} above that of {words}"
@@ -73,14 +73,14 @@ def gamma(runs):
         every = rows_where(with_end(runs), task=task)
         lines = {"γ fixed": numbers.levels(every, "gamma", "nll", kind="fixed")}
         for start, colour in zip(STARTS, figures.COLOURS[1:], strict=False):
-            own = rows_where(every, kind="learned", gamma=start)
-            lines[f"learned from {start:g}, at its end"] = {own.end.mean(): numbers.level(own, "nll")}
-            paths = np.array([[start, *path] for path in own.path])
+            group = rows_where(every, kind="learned", gamma=start)
+            lines[f"learned from {start:g}, at its end"] = {group.end.mean(): numbers.level(group, "nll")}
+            paths = np.array([[start, *path] for path in group.path])
             share = np.linspace(0, 100, paths.shape[1])
             above.plot(share, paths.T, color=colour, alpha=0.2, linewidth=0.7)
             above.plot(share, paths.mean(0), color=colour, linewidth=2)
         figures.lines(below, lines)
-        above.set_title(title.replace(", ", ",\n", 1) + f"\nn = {len(own)}")
+        above.set_title(title.replace(", ", ",\n", 1) + f"\nn = {len(group)}")
         above.set_xlabel("training, %")
         below.set_xlabel("γ")
     axes[0, 0].set_ylabel("learned γ")

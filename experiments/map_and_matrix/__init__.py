@@ -38,12 +38,12 @@ FITTED, IMPLIED = "focal_temperature_scaling/nll", "loss_implied_temperature_sca
 
 def measured(val: halves.Pair, test: halves.Pair) -> dict[str, dict[str, float]]:
     """Method -> number -> value on test, after a fit on val by NLL."""
-    (logits, labels), found = test, {}
+    (logits, labels), by_name = test, {}
     for name, method in METHODS.items():
         log_probs = calibration.temperature_scaling(logits, 1.0)
         log_probs = calibration.fit(method, *val).predict_log_proba(logits) if method else log_probs
-        found[name] = parts_of(log_probs, labels, np.asarray(logits).argmax(-1))
-    return found
+        by_name[name] = parts_of(log_probs, labels, np.asarray(logits).argmax(-1))
+    return by_name
 
 
 def parts_of(log_probs: Any, labels: np.ndarray, top: np.ndarray) -> dict[str, float]:
@@ -107,27 +107,27 @@ class Set(NamedTuple):
 
 def sets(runs) -> dict[str, Set]:
     """Set of outputs -> its runs; "each": the gain of both less the gains of each, 0 where they add up."""
-    found = {}
-    for name, own in runs.groupby("set", sort=False):
-        values = pd.DataFrame([pd.DataFrame(parts).unstack() for parts in own.parts])
+    by_name = {}
+    for name, group in runs.groupby("set", sort=False):
+        values = pd.DataFrame([pd.DataFrame(parts).unstack() for parts in group.parts])
         gains = {method: values["T"] - values[method] for method in (MAP, CLASSES, BOTH)}
         gains["each"] = gains[BOTH] - gains[MAP] - gains[CLASSES]
-        found[name] = Set(values, gains, numbers.resampled_interval if own.kind.iloc[0] == "halves" else interval)
-    return found
+        by_name[name] = Set(values, gains, numbers.resampled_interval if group.kind.iloc[0] == "halves" else interval)
+    return by_name
 
 
 def claims(runs, cells):
     """Of every set of outputs, and of the cells of every task by their training gamma."""
     mnat, told = {"scale": 1000, "unit": "mnat"}, []
     told_of = partial(numbers.told, "focalgeo", **mnat)
-    for name, own in sets(runs).items():
+    for name, results in sets(runs).items():
         for method, words in SCALED.items():
-            gain = own.mean(own.gains[method].nll)
+            gain = results.mean(results.gains[method].nll)
             told.append(told_of(f"{name}: {words} lowers the NLL beyond T", gain, falls=False, what="gain"))
-        told.append(_adds_up(name, own))
+        told.append(_adds_up(name, results))
         for error, title in ERRORS.items():
             for method, words in SCALED.items():
-                fall = own.mean(-own.gains[method][error])
+                fall = results.mean(-results.gains[method][error])
                 told.append(told_of(f"{name}: {words} lowers the {title}", fall, what="change"))
     for title, (fitted, saved) in by_gamma(cells).items():
         slope, start = line(fitted)[0], interval(fitted[0.0])
@@ -144,15 +144,15 @@ def claims(runs, cells):
     return told
 
 
-def _adds_up(name, own):
+def _adds_up(name, results):
     """Shows where the interaction is at most a quarter of the summed gains in size, not where it is more; 95% each."""
     claim = f"{name}: the gains of γ and of class-wise scaling add up, to a quarter of their sum"
-    each = [own.gains[method].nll for method in SCALED]
-    both, room = own.gains["each"].nll, ALIKE * sum(each)  # of each run, as both are
-    because = f"interaction {own.signed(both)} mnat, a quarter of the sum {1000 * room.mean():.3g}"
-    if any(verdict(own.mean(gain), falls=False) != SHOWS for gain in each):
+    gains = [results.gains[method].nll for method in SCALED]
+    both, room = results.gains["each"].nll, ALIKE * sum(gains)  # of each run, as both are
+    because = f"interaction {results.signed(both)} mnat, a quarter of the sum {1000 * room.mean():.3g}"
+    if any(verdict(results.mean(gain), falls=False) != SHOWS for gain in gains):
         return Claim("focalgeo", claim, UNTOLD, f"{because}; not both are shown to gain" if room.any() else because)
-    below, above = own.mean(both + room), own.mean(both - room)
+    below, above = results.mean(both + room), results.mean(both - room)
     said = SHOWS if below.low >= 0 >= above.high else NOT if below.high < 0 or above.low > 0 else UNTOLD
     return Claim("focalgeo", claim, said, because)
 
@@ -160,19 +160,26 @@ def _adds_up(name, own):
 def gains_table(runs):
     """Gains over temperature scaling, in thousandths of a nat, in each part; of two classes there is one part."""
     rows = []
-    for name, own in sets(runs).items():
-        for part in PARTS if own.values["as given", "which else"].any() else ("nll",):
-            rows.append([name, len(own.values), PARTS[part], *(own.signed(gain[part]) for gain in own.gains.values())])
+    for name, results in sets(runs).items():
+        for part in PARTS if results.values["as given", "which else"].any() else ("nll",):
+            rows.append(
+                [
+                    name,
+                    len(results.values),
+                    PARTS[part],
+                    *(results.signed(gain[part]) for gain in results.gains.values()),
+                ]
+            )
     return numbers.markdown(["outputs", "n", "part", "γ", "classes", "both", "both less each"], rows)
 
 
 def errors_table(runs):
     """Both errors after each method, in thousandths of a nat."""
     rows = []
-    for name, own in sets(runs).items():
+    for name, results in sets(runs).items():
         for error, title in ERRORS.items():
-            cells = [shown(own.mean(1000 * own.values[method, error]).clipped(0)) for method in METHODS]
-            rows.append([name, len(own.values), title, *cells])
+            cells = [shown(results.mean(1000 * results.values[method, error]).clipped(0)) for method in METHODS]
+            rows.append([name, len(results.values), title, *cells])
     return numbers.markdown(["outputs", "n", "error", *METHODS], rows)
 
 
@@ -185,16 +192,18 @@ def by_gamma(cells) -> dict[str, tuple[pd.DataFrame, pd.Series]]:
     That is the NLL with training's gamma and T less that with a fitted gamma and T, a mean over the gammas. Of
     cross-entropy and the focal losses with one gamma, where there are three or more.
     """
-    found = {}
-    for task, own in cells[cells.loss.isin(TRAINED)].groupby("task", sort=False):
-        nlls = pd.DataFrame([{way: of["nll"] for way, of in metrics["test"].items()} for metrics in own.metrics])
-        gammas = [fits[FITTED]["calibration_gamma"] for fits in own.fits]
+    by_name = {}
+    for task, group in cells[cells.loss.isin(TRAINED)].groupby("task", sort=False):
+        nlls = pd.DataFrame([{way: of["nll"] for way, of in metrics["test"].items()} for metrics in group.metrics])
+        gammas = [fits[FITTED]["calibration_gamma"] for fits in group.fits]
         saved = nlls.get(IMPLIED, np.nan) - nlls[FITTED]
-        table = pd.DataFrame({"gamma": own.loss.map(TRAINED), "seed": own.seed, "fitted": gammas, "saved": [*saved]})
+        table = pd.DataFrame(
+            {"gamma": group.loss.map(TRAINED), "seed": group.seed, "fitted": gammas, "saved": [*saved]}
+        )
         table = table.pivot(index="seed", columns="gamma")
         if table.fitted.shape[1] > 2:
-            found[TASKS[task].title] = table.fitted, table.saved.mean(axis=1)
-    return found
+            by_name[TASKS[task].title] = table.fitted, table.saved.mean(axis=1)
+    return by_name
 
 
 def line(fitted) -> list[Interval]:

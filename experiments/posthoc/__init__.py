@@ -62,8 +62,8 @@ def less(one: pd.DataFrame, other: pd.DataFrame, score: str, scale: float = 1.0)
 
 def by_method(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, pd.DataFrame]]]:
     """Each network with method -> its runs."""
-    for network, own in runs.groupby("network", sort=False):
-        yield network, dict(iter(own.groupby("method", sort=False)))
+    for network, group in runs.groupby("network", sort=False):
+        yield network, dict(iter(group.groupby("method", sort=False)))
 
 
 def claims(methods) -> list[Claim]:
@@ -88,9 +88,9 @@ def methods_table(methods, choice) -> str:
     lines = []
     for network, runs in by_method(methods):
         chosen = Counter(rows_where(choice, network=network).chosen)
-        for name, own in runs.items():
-            cells = [_less(own, runs[PLAIN], score) for score in SCORES]
-            lines.append([TITLES[network], title(name), *cells, chosen[name], _seconds(own)])
+        for name, group in runs.items():
+            cells = [_less(group, runs[PLAIN], score) for score in SCORES]
+            lines.append([TITLES[network], title(name), *cells, chosen[name], _seconds(group)])
     heads = [head for _, head in SCORES.values()]
     return markdown(["network", "method", *heads, "recommended", "processor s"], lines)
 
@@ -160,16 +160,16 @@ def criterion_table(criterion) -> str:
 def peers_table(methods, peers) -> str:
     """Other libraries' NLL less that of temperature scaling here, and less that of the same method here."""
     lines, here = [], dict(by_method(methods))
-    for (network, name), own in peers.groupby(["network", "method"], sort=False):
+    for (network, name), group in peers.groupby(["network", "method"], sort=False):
         peer = PEERS[name]
-        named = [TITLES[network], f"{peer.package} {own.version.iloc[0]}", peer.title]
-        if "error" in own and own.error.notna().any():
-            lines.append([*named, own.error.iloc[0], "", "", "", ""])
+        named = [TITLES[network], f"{peer.package} {group.version.iloc[0]}", peer.title]
+        if "error" in group and group.error.notna().any():
+            lines.append([*named, group.error.iloc[0], "", "", "", ""])
             continue
         same = here[network].get(peer.counterpart)
-        than_same, seconds = ("", "") if same is None else (_less(own, same, "nll"), _seconds(same))
-        zeros = f"{100 * own.zeros.mean():.1f}%" if own.zeros.max() else "none"
-        lines.append([*named, _less(own, here[network][PLAIN], "nll"), than_same, zeros, _seconds(own), seconds])
+        than_same, seconds = ("", "") if same is None else (_less(group, same, "nll"), _seconds(same))
+        zeros = f"{100 * group.zeros.mean():.1f}%" if group.zeros.max() else "none"
+        lines.append([*named, _less(group, here[network][PLAIN], "nll"), than_same, zeros, _seconds(group), seconds])
     heads = ("network", "library", "method", "NLL less temperature scaling", "NLL less the same here")
     return markdown((*heads, "labels given 0", "processor s", "here"), lines)
 

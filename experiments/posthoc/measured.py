@@ -94,9 +94,9 @@ def fitted(name: str, val: Half) -> Callable:
     """A function from logits to log-probabilities: a peer's, or by the method here fitted by NLL."""
     if name in peers.PEERS:
         return peers.fitted(name, *val)
-    own = calibration.fit(name, *val)
-    jax.block_until_ready(own.params)
-    return own.predict_log_proba
+    fitted = calibration.fit(name, *val)
+    jax.block_until_ready(fitted.params)
+    return fitted.predict_log_proba
 
 
 def of_splits(
@@ -138,10 +138,10 @@ def by_criteria(val: Half, test: Half, seed: int) -> list[dict[str, Any]]:
     rows, plain = [], calibration.fit(PLAIN, *val).predict_log_proba(test[0])
     for method in (PLAIN, "focal_temperature_scaling"):
         for criterion in CRITERIA:
-            own = calibration.fit(method, *val, criterion=criterion).predict_log_proba(test[0])
-            difference = less(own, plain, test[1], seed)["nll"]
+            predict = calibration.fit(method, *val, criterion=criterion).predict_log_proba(test[0])
+            difference = less(predict, plain, test[1], seed)["nll"]
             of = {"method": method, "criterion": criterion}
-            rows.append(of | scores(own, test[1]) | {"nll_difference": difference})
+            rows.append(of | scores(predict, test[1]) | {"nll_difference": difference})
     return rows
 
 

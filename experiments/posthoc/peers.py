@@ -38,10 +38,10 @@ def _sklearn(method):
 
     def fit(log_probs, labels):
         classes = log_probs.shape[1]
-        given = linear_model.LogisticRegression()
-        given.classes_, given.intercept_ = np.arange(classes), np.zeros(classes, np.float32)
-        given.coef_ = np.eye(classes, dtype=np.float32)
-        fitted = calibration.CalibratedClassifierCV(frozen.FrozenEstimator(given), method=method)
+        model = linear_model.LogisticRegression()
+        model.classes_, model.intercept_ = np.arange(classes), np.zeros(classes, np.float32)
+        model.coef_ = np.eye(classes, dtype=np.float32)
+        fitted = calibration.CalibratedClassifierCV(frozen.FrozenEstimator(model), method=method)
         return fitted.fit(log_probs, labels).predict_proba
 
     return fit

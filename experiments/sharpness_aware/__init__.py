@@ -77,10 +77,10 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 
     first = [job(method, strength) for method in METHODS for strength in METHODS[method].strengths]
     fields = {method: fields_of(method, METHODS[method].strengths[-1], 1, RATES[0]) for method in METHODS}
-    make = lambda out: {method: jobs.operations(CONFIG, own) for method, own in fields.items()}  # noqa: E731
+    make = lambda out: {method: jobs.operations(CONFIG, values) for method, values in fields.items()}  # noqa: E731
     yield Job({}, (), make, part="operations")
     yield from first
-    if all(each.is_stored(parts) for each in first) and "operations" in parts:
+    if all(job.is_stored(parts) for job in first) and "operations" in parts:
         costs, runs = parts["operations"], pd.DataFrame(parts["runs"])
         for method in METHODS:
             times = round(max(costs.values()) / costs[method], 4)
@@ -97,22 +97,22 @@ def at_best_rate(runs, method: str) -> dict[float, pd.DataFrame]:
     A seed that learned nothing rules a rate out.
     """
     best = {}
-    for strength, own in learned(rows_where(runs, method=method, times=1.0)).groupby("strength"):
-        rates = own.groupby("rate")["val nll"].agg(["size", "mean"])
-        best[strength] = rows_where(own, rate=rates[rates["size"] == rates["size"].max()]["mean"].idxmin())
+    for strength, group in learned(rows_where(runs, method=method, times=1.0)).groupby("strength"):
+        rates = group.groupby("rate")["val nll"].agg(["size", "mean"])
+        best[strength] = rows_where(group, rate=rates[rates["size"] == rates["size"].max()]["mean"].idxmin())
     return best
 
 
 def chosen(runs, method: str) -> dict[str, float]:
     """Strength and rate of the lowest mean NLL on val."""
-    best = min(at_best_rate(runs, method).values(), key=lambda own: own["val nll"].mean())
+    best = min(at_best_rate(runs, method).values(), key=lambda group: group["val nll"].mean())
     return {"strength": best.strength.iloc[0], "rate": best.rate.iloc[0]}
 
 
 def longest(runs, method: str) -> pd.DataFrame:
     """The runs of equal cost: the method's longest, at the strength and rate chosen on val."""
-    own = rows_where(runs, method=method, **chosen(runs, method))
-    return learned(rows_where(own, times=rows_where(runs, method=method).times.max()))
+    group = rows_where(runs, method=method, **chosen(runs, method))
+    return learned(rows_where(group, times=rows_where(runs, method=method).times.max()))
 
 
 def plain(runs) -> pd.DataFrame:
@@ -176,17 +176,17 @@ def level_table(runs):
     """Of each method the numbers at half the trace, means over seeds, and the strengths between which it lies."""
     groups = {("cross-entropy, the whole trace", ""): plain(runs)}
     for method in FLATTENING:
-        between, own = at_level(runs, method)
-        groups |= {(METHODS[method].title, between): own} if len(own) else {}
+        between, group = at_level(runs, method)
+        groups |= {(METHODS[method].title, between): group} if len(group) else {}
     return numbers.table(["at half the trace", "strength between"], groups, numbers.means(NUMBERS))
 
 
 def strengths_table(runs):
     """Every method and strength at the rate chosen on val, means over seeds."""
     groups = {
-        (METHODS[method].title, f"{strength:g}" if strength else "", f"{own.rate.iloc[0]:g}"): own
+        (METHODS[method].title, f"{strength:g}" if strength else "", f"{group.rate.iloc[0]:g}"): group
         for method in METHODS
-        for strength, own in at_best_rate(runs, method).items()
+        for strength, group in at_best_rate(runs, method).items()
     }
     return numbers.means_table(["method", "strength", "rate"], groups, NUMBERS | CURVATURE)
 
@@ -195,10 +195,10 @@ def cost_table(runs, operations: dict[str, float]):
     """Operations of a step, epochs of equal cost, and the numbers then, means over seeds."""
     groups = {}
     for method in METHODS:
-        own = longest(runs, method)
-        strength, rate, times = own[["strength", "rate", "times"]].iloc[0]
+        group = longest(runs, method)
+        strength, rate, times = group[["strength", "rate", "times"]].iloc[0]
         cost, strength = f"{operations[method] / operations['plain']:.3g}", f"{strength:g}" if strength else ""
-        groups[METHODS[method].title, strength, f"{rate:g}", cost, f"{EPOCHS * times:.0f}"] = own
+        groups[METHODS[method].title, strength, f"{rate:g}", cost, f"{EPOCHS * times:.0f}"] = group
     heads = ["method", "strength", "rate", "operations, of plain's", "epochs"]
     return numbers.table(heads, groups, numbers.means(NUMBERS))
 
@@ -209,7 +209,7 @@ def trace(runs):
     begin = plain(runs)
     for axis, name in zip(axes[0], ("ece", "ece after T", "nll"), strict=True):
         lines = {
-            METHODS[method].title: {np.exp(mean_log(own)): numbers.level(own, name) for own in cells}
+            METHODS[method].title: {np.exp(mean_log(group)): numbers.level(group, name) for group in cells}
             for method in FLATTENING
             for cells in [[begin, *at_best_rate(runs, method).values()]]
         }

@@ -175,7 +175,7 @@ def _of_switch(runs, source: float, point: tuple[int, str]):
     words = f"{LOSS[source]} to {LOSS[other]}, {POINTS[point]}"
     switched, whole = of(runs, source, *point, other), throughout(runs, other)
     ece = numbers.change(switched, whole, "ece")
-    trace = numbers.paired(*(at_epoch(own, "trace", EPOCHS) for own in (switched, whole)))
+    trace = numbers.paired(*(at_epoch(group, "trace", EPOCHS) for group in (switched, whole)))
     ways = [gone(runs, source, point, name, EARLY) for name in ("trace", "ece")]
     early, along = share_less(ways[1]), share_less(*ways)
     half = early.mapped(lambda share: share - 0.5)
@@ -216,7 +216,7 @@ def shares_table(runs):
 
 def ends_table(runs):
     """Where each way ends: numbers on test, curvature of cross-entropy on val, means over seeds."""
-    groups = {str(way): own for way in WAYS if len(own := of(runs, *way))}
+    groups = {str(way): group for way in WAYS if len(group := of(runs, *way))}
     return numbers.means_table(["trained with"], groups, ENDS)
 
 
@@ -229,8 +229,8 @@ def paths(runs):
         panels = zip(axes[:, column], words, strict=True)
         for (axis, name), (point, style), gamma in product(panels, styles.items(), GAMMAS):
             way = Way(gamma, 0, "fresh", gamma) if point == "throughout" else Way(source, *point, gamma)
-            own = of(runs, *way)
-            epochs, means = np.array(own.path.iloc[0]["epoch"]), np.mean(own.path.str[name].tolist(), 0)
+            group = of(runs, *way)
+            epochs, means = np.array(group.path.iloc[0]["epoch"]), np.mean(group.path.str[name].tolist(), 0)
             axis.plot(way.at + epochs, means, style, color=figures.COLOURS[GAMMAS.index(gamma)], label=str(way))
         axes[0, column].set_title(f"{LOSS[source]} to {LOSS[other_of(source)]}, n = {runs.seed.nunique()} seeds")
         axes[1, column].set_xlabel("epoch")

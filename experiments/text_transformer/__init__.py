@@ -68,12 +68,12 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         way: (f"{CONFIG},{word}", NETWORK | fields | ({"data.name": flags.data} if flags.data else {}))
         for way, (_, word, fields) in WAYS.items()
     }
-    cost = lambda out: {way: jobs.operations(*own) for way, own in jobs_of.items()}  # noqa: E731
+    cost = lambda out: {way: jobs.operations(*job) for way, job in jobs_of.items()}  # noqa: E731
     yield Job({}, (), cost, part="operations")
     for seed in range(flags.seeds):
-        for way, own in jobs_of.items():
+        for way, job in jobs_of.items():
             seconds = 180 if way in ("ce", "fl3") else 540
-            yield jobs.sweep({"training": way}, (seed,), *own, seconds=seconds, more=train_seconds)
+            yield jobs.sweep({"training": way}, (seed,), *job, seconds=seconds, more=train_seconds)
 
 
 def groups(runs):
@@ -96,9 +96,9 @@ def cost_table(runs, operations):
     """Operations of a step and seconds of training, as multiples of cross-entropy's."""
     seconds = runs.groupby("training")["train seconds"].mean()
     rows = [
-        [title, f"{operations[way] / operations['ce']:.3g}", f"{own:.0f}", f"{own / seconds['ce']:.2g}"]
+        [title, f"{operations[way] / operations['ce']:.3g}", f"{cost:.0f}", f"{cost / seconds['ce']:.2g}"]
         for way, (title, *_) in WAYS.items()
-        for own in [seconds[way]]
+        for cost in [seconds[way]]
     ]
     heads = ["trained with", "operations of a step, of plain's", "seconds of training", "of plain's"]
     return numbers.markdown(heads, rows)
@@ -108,7 +108,7 @@ def calibration(runs):
     """ECE as trained and after T, and NLL: means with intervals."""
     figure, axes = figures.panels(1, 3, 9.4, 2.6, sharey=True)
     for axis, name in zip(axes[0], ("ece", "ece after T", "nll"), strict=True):
-        levels = {title: numbers.level(own, name) for title, own in groups(runs).items()}
+        levels = {title: numbers.level(group, name) for title, group in groups(runs).items()}
         figures.lines(axis, {"": levels}, along="x", scale=NUMBERS[name].scale, linestyle="")
         axis.set_xlabel(NUMBERS[name].title)
     axes[0, 0].invert_yaxis()

@@ -163,8 +163,8 @@ def komisarenko_7():
         largest, top = np.abs(difference).max(), np.take_along_axis(difference, q.argmax(1)[:, None], 1)[:, 0]
         _simplex(axis, f"γ = {gamma:g}, T = {temperature:g}: largest {largest:.4f}")
         levels = np.linspace(-largest, largest, 21)
-        shown = axis.tricontourf(Triangulation(*_place(q)), top, levels=levels, cmap="RdBu_r")
-        bar = figure.colorbar(shown, ax=axis, shrink=0.8, format="%.3f", ticks=levels[::5])
+        surface = axis.tricontourf(Triangulation(*_place(q)), top, levels=levels, cmap="RdBu_r")
+        bar = figure.colorbar(surface, ax=axis, shrink=0.8, format="%.3f", ticks=levels[::5])
         bar.set_label("focal map − temperature, top class")
     return figure
 

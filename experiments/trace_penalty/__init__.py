@@ -123,10 +123,10 @@ def criterion(runs) -> pd.Series:
 def at_best_rate(runs, form: str) -> Cells:
     """The runs of each penalty at the rate of least mean NLL on val, where one has all its runs."""
     cells = {}
-    for penalty, own in of_form(runs, form).items():
-        means = criterion(own)
+    for penalty, group in of_form(runs, form).items():
+        means = criterion(group)
         if np.isfinite(means).any():
-            cells[penalty] = rows_where(own, rate=means.idxmin())
+            cells[penalty] = rows_where(group, rate=means.idxmin())
     return cells
 
 
@@ -137,7 +137,7 @@ def along(cells: Cells, name: str) -> tuple[Interval, int]:
     permutation test does not reject, at 5%, that each seed's numbers stand in random order, the interval is extended to
     0.
     """
-    table = pd.concat([column(learned(own), name) for own in cells.values()], axis=1, join="inner").to_numpy()
+    table = pd.concat([column(learned(group), name) for group in cells.values()], axis=1, join="inner").to_numpy()
     value = interval([stats.spearmanr(range(len(cells)), row).statistic for row in table]).clipped(-1, 1)
     if value.known and by_chance(abs(value.mean), len(cells), len(table)) >= 0.05:
         value = value._replace(low=min(value.low, 0.0), high=max(value.high, 0.0))
@@ -156,7 +156,7 @@ def by_chance(mean: float, count: int, seeds: int, draws: int = 20_000) -> float
 
 def by_task(weights) -> dict[str, pd.DataFrame]:
     """Task -> its runs."""
-    return {task: own for task in TASKS if len(own := rows_where(weights, task=task))}
+    return {task: group for task in TASKS if len(group := rows_where(weights, task=task))}
 
 
 def claims(weights):
@@ -169,7 +169,9 @@ def claims(weights):
             for number, (source, words) in ALONG.items():
                 ranks, what = along(cells, number)[0], "rank correlation with λ, by seed,"
                 told.append(numbers.told(source, f"{title}: {words} falls with λ", ranks, what=what))
-            means = {at: own[CRITERION].mean() for at, own in cells.items() if at and len(learned(own)) == len(own)}
+            means = {
+                at: group[CRITERION].mean() for at, group in cells.items() if at and len(learned(group)) == len(group)
+            }
             best, largest = min(means, key=means.__getitem__), max(cells)
             claim = f"{title}: with the λ above 0 of least NLL on val, ECE is below that without penalty"
             less = numbers.change(learned(cells[best]), learned(cells[0.0]), "ece")
@@ -186,19 +188,19 @@ def claims(weights):
 
 def tables(weights, digits: dict, cifar10: dict):
     """Of every task a table for each form, one of the rates, one at one rate; and those of the forms."""
-    found = forms.tables("digits", digits) | forms.tables("cifar10", cifar10)
+    texts = forms.tables("digits", digits) | forms.tables("cifar10", cifar10)
     for task, runs in by_task(weights).items():
-        found |= {f"{task} {form}": weights_table(runs, form) for form in FORMS}
-        found |= {f"{task} rates": rates_table(runs), f"{task} one rate": one_rate_table(runs)}
-    return found
+        texts |= {f"{task} {form}": weights_table(runs, form) for form in FORMS}
+        texts |= {f"{task} rates": rates_table(runs), f"{task} one rate": one_rate_table(runs)}
+    return texts
 
 
 def weights_table(runs, form: str):
     """Means over seeds for each penalty at the rate chosen on val, with differences of ECE and accuracy to none."""
     groups = {}
-    for penalty, own in at_best_rate(runs, form).items():
-        ended = learned(own)
-        groups[f"{penalty:g}", f"{own.rate.iloc[0]:g}", len(own), len(own) - len(ended)] = ended
+    for penalty, group in at_best_rate(runs, form).items():
+        ended = learned(group)
+        groups[f"{penalty:g}", f"{group.rate.iloc[0]:g}", len(group), len(group) - len(ended)] = ended
     less = {"ece": Number("ECE less that of λ = 0", 100), "accuracy": Number("accuracy less", 100)}
     columns = numbers.means(COLUMNS) | numbers.changes(less, next(iter(groups.values())))
     return numbers.table(["λ", "rate", "seeds", "at chance"], groups, columns)
@@ -208,12 +210,12 @@ def rates_table(runs):
     """Mean NLL on val by rate, the chosen one in bold, and how many of its runs are at chance or stopped."""
     rows = []
     for form, title in FORMS.items():
-        for penalty, own in of_form(runs, form).items():
-            means, cells = criterion(own), []
+        for penalty, group in of_form(runs, form).items():
+            means, cells = criterion(group), []
             for rate, mean in means.items():
                 bold = "**" if rate == means.idxmin() else ""
-                own_rate = rows_where(own, rate=rate)
-                lost = len(own_rate) - len(learned(own_rate))
+                at_rate = rows_where(group, rate=rate)
+                lost = len(at_rate) - len(learned(at_rate))
                 text = f"{100 * mean:.4g}" if np.isfinite(mean) else "stopped"
                 cells.append(f"{bold}{text}{bold}" + (f" ({lost} at chance)" if lost else ""))
             rows.append([title, f"{penalty:g}", *cells])
@@ -237,7 +239,7 @@ def draw(weights):
     for row, (task, runs) in zip(axes, tasks.items(), strict=True):
         for axis, name in zip(row, names, strict=True):
             levels = {
-                title: {at: numbers.level(learned(own), name) for at, own in at_best_rate(runs, form).items()}
+                title: {at: numbers.level(learned(group), name) for at, group in at_best_rate(runs, form).items()}
                 for form, title in FORMS.items()
             }
             figures.lines(axis, levels, scale=COLUMNS[name].scale)

@@ -113,10 +113,10 @@ def noise_of(apply: Callable, outputs: Callable, state: TrainState, batch: Batch
         return penalty / jnp.sum(batch.mask, dtype=jnp.float32)
 
     def once(key):
-        own, order = jax.random.split(key)
+        probe_key, order = jax.random.split(key)
         shuffled = jax.tree.map(lambda leaf: jax.random.permutation(order, leaf), batch)
         alone = jax.vmap(jax.value_and_grad(estimate), in_axes=None, axis_name=parallel.AXIS, axis_size=1)
-        value, gradient = alone(state.params, shuffled, own)
+        value, gradient = alone(state.params, shuffled, probe_key)
         return value[0], ravel_pytree(gradient)[0]
 
     keys = jax.vmap(jax.random.PRNGKey)(jnp.arange(PROBES))
@@ -140,9 +140,9 @@ def tables(task: str, measured: dict[str, Any]) -> dict[str, str]:
     runs, kinds = pd.DataFrame(measured["runs"]), ("none", *FORMS)
     runs["form"] = pd.Categorical(runs.form, kinds)
     means, ended, rows = {}, {}, []
-    for at, own in runs.groupby(["penalty", "form"], observed=True):
-        ended[at] = learned(own)
-        means[f"{at[0]:g}", at[1], len(own), len(own) - len(ended[at])] = ended[at]
+    for at, group in runs.groupby(["penalty", "form"], observed=True):
+        ended[at] = learned(group)
+        means[f"{at[0]:g}", at[1], len(group), len(group) - len(ended[at])] = ended[at]
     for penalty, (base, form) in product(sorted(set(runs.penalty) - {0}), combinations(kinds, 2)):
         one, other = ended[penalty, form], ended[penalty if base != "none" else 0.0, base]
         cells = [cell(one) for cell in numbers.changes(COLUMNS, other).values()]
@@ -162,10 +162,10 @@ def cost_table(seconds: dict[str, Any], noise: dict[str, Any]) -> str:
         head = [form, f"{1e3 * of_step['wall']:.3g}", f"{of_step['times']:.2f}"]
         if form not in noise:
             rows.append([*head, *[""] * 4])
-        for when, own in noise.get(form, {}).items():
-            mean = f"{own['mean']:.4g} ± {own['error of mean']:.2g}"
-            relative = own["gradient noise"]
-            rows.append([*head, when, mean, f"{own['sd']:.3g}", f"{relative:.2f}" if relative else "over its mean"])
+        for when, spread in noise.get(form, {}).items():
+            mean = f"{spread['mean']:.4g} ± {spread['error of mean']:.2g}"
+            relative = spread["gradient noise"]
+            rows.append([*head, when, mean, f"{spread['sd']:.3g}", f"{relative:.2f}" if relative else "over its mean"])
             head = [""] * 3
     heads = ("form", "ms a step", "times no penalty", "when", "estimate", "sd", "noise of the gradient")
     return numbers.markdown(heads, rows)

@@ -71,11 +71,11 @@ def measure(seeds: int) -> list[dict[str, Any]]:
     runs = []
     for deviation in DEVIATIONS:
         samples = [sample(deviation, seed) for seed in range(seeds)]
-        points, labels = (np.stack([own["train"][part] for own in samples]) for part in (0, 1))
+        points, labels = (np.stack([group["train"][part] for group in samples]) for part in (0, 1))
         for loss, gamma in GAMMAS.items():
             paths = np.asarray(descend(points, labels, np.full(seeds, gamma, np.float32)))
-            for seed, (path, own) in enumerate(zip(paths, samples, strict=True)):
-                runs.append({"deviation": deviation, "loss": loss, "seed": seed, **_numbers(path, *own["test"])})
+            for seed, (path, group) in enumerate(zip(paths, samples, strict=True)):
+                runs.append({"deviation": deviation, "loss": loss, "seed": seed, **_numbers(path, *group["test"])})
     return runs
 
 
@@ -121,8 +121,8 @@ def claims(runs):
 def norms_table(runs):
     """Means over samples for each deviation and loss, and the paired differences."""
     rows, means = [], numbers.means(COLUMNS)
-    for deviation, own in runs.groupby("deviation"):
-        every = [rows_where(own, loss=loss) for loss in GAMMAS]
+    for deviation, group in runs.groupby("deviation"):
+        every = [rows_where(group, loss=loss) for loss in GAMMAS]
         for title, of_loss in zip(TITLES.values(), every, strict=True):
             of_loss = of_loss if deviation else of_loss[:1]  # without spread all samples are the same points
             rows.append([f"{deviation:g}", title, *(cell(of_loss) for cell in means.values())])
@@ -140,14 +140,14 @@ def norms(runs):
     figure, axes = figures.panels(1, 3, 11, 3.4)
     labels = {"norms": "‖w‖", "logits": "mean size of test logits"}
     for loss, title in TITLES.items():
-        own = rows_where(runs, deviation=DEVIATION, loss=loss)
+        group = rows_where(runs, deviation=DEVIATION, loss=loss)
         for axis, (name, label) in zip(axes[0], labels.items(), strict=False):
-            values = np.array(own[name].tolist())
+            values = np.array(group[name].tolist())
             steps = np.linspace(0, STEPS, values.shape[1])
             axis.plot(steps, values.T, color=COLOURS[loss], alpha=0.2, linewidth=0.7)
             axis.plot(steps, values.mean(0), color=COLOURS[loss], label=title)
             axis.set(xlim=(0, 40 * EVERY), xlabel="steps of gradient descent", ylabel=label)
-        shares = np.array(own["histogram of wrong"].tolist())
+        shares = np.array(group["histogram of wrong"].tolist())
         axes[0, 2].stairs(100 * shares.mean(0), BINS, color=COLOURS[loss], linewidth=1.8)
     axes[0, 2].set(xlabel="confidence of misclassified test points", ylabel="share, %")
     axes[0, 0].legend()

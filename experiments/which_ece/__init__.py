@@ -163,8 +163,8 @@ def table(versions, rows) -> str:
     """An answer in bold is not the exact value."""
     lines = []
     for row in rows:
-        asked = [row["case"], row["asked"].replace("_", " "), f"{float(row['expected']):.5g}"]
-        lines.append([*asked, *(_cell(row["answers"].get(name), row["expected"]) for name in versions), row["fault"]])
+        cells = [row["case"], row["asked"].replace("_", " "), f"{float(row['expected']):.5g}"]
+        lines.append([*cells, *(_cell(row["answers"].get(name), row["expected"]) for name in versions), row["fault"]])
     heads = [f"{name} {version or '(not installed)'}" for name, version in versions.items()]
     return markdown(["case", "asked", "exact", *heads, "another value means"], lines)
 

@@ -236,7 +236,7 @@ def compare(
     num_classes = of_val.examples.rows.shape[1]
     if on_test is not None and on_test.examples.rows.shape[1] != num_classes:
         raise InputError(f"test has another number of classes than the {num_classes} of val: give one classifier's")
-    chosen = checked_methods(
+    candidates = checked_methods(
         methods,
         criterion=criterion,
         criteria=criteria,
@@ -263,8 +263,8 @@ def compare(
 
     def of_all():
         """Searches and fits of all of val; where there is a test set, it by every fit, and its rows."""
-        searches = of_methods.search_all(chosen, of_val.examples, settings)
-        fitted = of_methods.fit_all(chosen, of_val.examples, settings | {"searches": searches})
+        searches = of_methods.search_all(candidates, of_val.examples, settings)
+        fitted = of_methods.fit_all(candidates, of_val.examples, settings | {"searches": searches})
         if on_test is None:
             return searches, fitted, None, []
         measured = sample("test", on_test, [fit.calibrated(on_test.examples.rows) for fit in fitted])
@@ -275,7 +275,7 @@ def compare(
         fitted_by = of_methods.criteria_of(method, settings)
         return method._replace(criteria=(criterion,) if criterion in fitted_by else fitted_by[:1])
 
-    crossed = chosen if on_test is None else {name: competing(method) for name, method in chosen.items()}
+    crossed = candidates if on_test is None else {name: competing(method) for name, method in candidates.items()}
     with ThreadPoolExecutor(1) as pool:  # fits of all of val beside those of the folds, compiled side by side
         future = pool.submit(of_all)
         held_out = sample("cross_fit", of_val, cross_fit(crossed, of_val.examples, settings, fold))
@@ -335,12 +335,12 @@ def checked_methods(
     checks.check_choice("criterion", criterion, CRITERIA)
     if taken := METHODS.keys() & also:
         raise InputError(f"also names {min(taken)}, a method of focalgeo's own: give it another name")
-    chosen = {name: method for name, method in METHODS.items() if name in names or name == "uncalibrated"}
+    candidates = {name: method for name, method in METHODS.items() if name in names or name == "uncalibrated"}
     settings = {"trained_gamma": trained_gamma}
     if methods is None:
-        return of_methods.usable(chosen, settings, num_classes)
-    of_methods.check_usable(chosen, settings, num_classes)
-    return chosen
+        return of_methods.usable(candidates, settings, num_classes)
+    of_methods.check_usable(candidates, settings, num_classes)
+    return candidates
 
 
 def _part(sample, positions):

@@ -183,8 +183,8 @@ def focal_fit(logits, labels, weight, alone) -> CalibrationFit:
     points = jnp.stack([alone_point, points[jnp.argmin(jax.lax.map(partial(objective, every=every), points))]])
     values = jax.lax.map(objective, points)
     best = jnp.argmin(values.at[0].add(-tolerance))  # the temperature alone, where the other is no better by more
-    found = newton.box_descent(objective, points[best], values[best], low, high, tolerance=tolerance)
-    at_bound = jnp.any((found.point <= low + AT_EDGE) | (found.point >= high - AT_EDGE))
-    at_bound |= alone.at_bound & (found.point[0] == 0)
-    converged = (found.gain <= _CONVERGED * tolerance) & ~at_bound
-    return CalibrationFit(found.point[0], jnp.exp(found.point[1]), found.value, converged, at_bound)
+    minimum = newton.box_descent(objective, points[best], values[best], low, high, tolerance=tolerance)
+    at_bound = jnp.any((minimum.point <= low + AT_EDGE) | (minimum.point >= high - AT_EDGE))
+    at_bound |= alone.at_bound & (minimum.point[0] == 0)
+    converged = (minimum.gain <= _CONVERGED * tolerance) & ~at_bound
+    return CalibrationFit(minimum.point[0], jnp.exp(minimum.point[1]), minimum.value, converged, at_bound)

@@ -503,7 +503,7 @@ def surfaces(searches: Mapping[str, GridSearch], settings: Mapping[str, Any]) ->
     if "ece" not in searches:
         return {}
     grid = {name: settings[name] for name in ("gammas", "temperatures")}
-    eces = {criterion: np.asarray(found.ece) for criterion, found in searches.items()}
+    eces = {criterion: np.asarray(result.ece) for criterion, result in searches.items()}
     return grid | eces | {"nll": np.asarray(searches["ece"].nll)}
 
 

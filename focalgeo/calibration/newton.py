@@ -285,5 +285,5 @@ def ridge_fit(
         step = cg(curvature, jax.tree.map(jnp.negative, slope), tol=_RESIDUAL, maxiter=_MOST_PRODUCTS)[0]
         return step, -0.5 * total(jax.tree.map(jnp.multiply, slope, step))
 
-    found = descend(objective, start, objective(start), newton_step, tolerance=tolerance)
-    return RidgeFit(found.point, found.gain <= _CONVERGED * tolerance)
+    minimum = descend(objective, start, objective(start), newton_step, tolerance=tolerance)
+    return RidgeFit(minimum.point, minimum.gain <= _CONVERGED * tolerance)

@@ -81,17 +81,17 @@ def _by_class(rows, labels, weight, first, *, full=False):
         product = matmul(log_probs, change[name].T) if full else change[name][None] * log_probs
         return log_probs + product + change["biases"][None]
 
-    found = newton.ridge_fit(scores, start, ridge, labels, weight)
-    converged = first.converged & found.converged
-    return {name: identity + found.params[name], "biases": found.params["biases"], "converged": converged}
+    fit = newton.ridge_fit(scores, start, ridge, labels, weight)
+    converged = first.converged & fit.converged
+    return {name: identity + fit.params[name], "biases": fit.params["biases"], "converged": converged}
 
 
 def fit_loss_implied_temperature(logits, labels, *, criterion, mask, trained_gamma) -> Params:
     """The T of `loss_implied_temperature_scaling` with the least NLL; "gamma" is `trained_gamma`."""
     gamma = jnp.asarray(trained_gamma, logits.dtype)
     log_probs = jax.jit(maps.focal_temperature_scaling)(logits, gamma, 1.0)
-    found = fits.temperature_fit(log_probs, labels, mask)
-    return {"gamma": gamma, "temperature": found.temperature, "converged": found.converged}
+    fit = fits.temperature_fit(log_probs, labels, mask)
+    return {"gamma": gamma, "temperature": fit.temperature, "converged": fit.converged}
 
 
 def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit) -> Params:
@@ -126,9 +126,9 @@ def _fit_shares(rows, labels, weight, temperature):
 
     start, alone = jnp.asarray([[1 / 3, 1 / 2], [0, 1]], rows.dtype)
     low, tolerance = jnp.zeros_like(start), _GAIN[rows.dtype.name]
-    found = newton.box_descent(objective, start, objective(start), low, low + 1, tolerance=tolerance)
-    point = jnp.where(objective(alone) <= found.value, alone, found.point)
-    return shares(point), found.gain <= _CONVERGED * tolerance
+    minimum = newton.box_descent(objective, start, objective(start), low, low + 1, tolerance=tolerance)
+    point = jnp.where(objective(alone) <= minimum.value, alone, minimum.point)
+    return shares(point), minimum.gain <= _CONVERGED * tolerance
 
 
 def fit_histogram_binning(logits, labels, *, criterion, mask, num_bins) -> Params:

@@ -263,30 +263,30 @@ def _twice_forward(equation: JaxprEqn, apply: Callable, inputs: list[Series]) ->
     outputs = structure.unflatten(jaxpr_as_fun(closed)(*jax.tree.leaves(inputs)))
     known = structure.unflatten(_depend_on_inputs(closed.jaxpr))
     return [
-        Series(series.value, series.first if each.first else None, series.second if each.second else None)
-        for series, each in zip(outputs, known, strict=True)
+        Series(series.value, series.first if flags.first else None, series.second if flags.second else None)
+        for series, flags in zip(outputs, known, strict=True)
     ]
 
 
 def _jvp_of_jvp(apply: Callable, floating: list[bool], inputs: list[Series]) -> list[Series]:
     moving = {index: series for index, series in enumerate(inputs) if series.first is not None}
-    values, firsts = ({index: getattr(each, name) for index, each in moving.items()} for name in ("value", "first"))
+    values, firsts = ({index: getattr(series, name) for index, series in moving.items()} for name in ("value", "first"))
     seconds = {index: series.second for index, series in enumerate(inputs) if series.second is not None}
 
     def outputs(values):
-        found = apply(*[values.get(index, series.value) for index, series in enumerate(inputs)])
-        return list(itertools.compress(found, floating)), found
+        results = apply(*[values.get(index, series.value) for index, series in enumerate(inputs)])
+        return list(itertools.compress(results, floating)), results
 
     def along(values, varying):
-        _, slopes, found = jax.jvp(outputs, (values,), (firsts | varying,), has_aux=True)
-        return slopes, found
+        _, slopes, results = jax.jvp(outputs, (values,), (firsts | varying,), has_aux=True)
+        return slopes, results
 
     varying = {index: firsts[index] for index in seconds}  # the first coefficients that change with t themselves
     # The coefficient of t^2 is half the second derivative: f'' x1 x1 / 2 + f' x2.
     halves = jax.tree.map(lambda first: first / 2, firsts)
-    slopes, curvatures, found = jax.jvp(along, (values, varying), (halves, seconds), has_aux=True)
+    slopes, curvatures, results = jax.jvp(along, (values, varying), (halves, seconds), has_aux=True)
     pairs = zip(slopes, curvatures, strict=True)
-    return [Series(value, *(next(pairs) if smooth else ())) for value, smooth in zip(found, floating, strict=True)]
+    return [Series(value, *(next(pairs) if smooth else ())) for value, smooth in zip(results, floating, strict=True)]
 
 
 def _depend_on_inputs(jaxpr: Jaxpr) -> list[bool]:

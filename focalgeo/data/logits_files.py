@@ -44,7 +44,7 @@ class Outputs(NamedTuple):
 
     source: str  # as the user wrote it
     checksum: str  # SHA-256 of each file, in the order named
-    given: str  # "logits" or "probs"
+    kind: str  # "logits" or "probs"
     logits: Float32[np.ndarray, "examples classes"]  # finite
     labels: Int32[np.ndarray, " examples"]
     group: np.ndarray | None  # text [examples]
@@ -74,23 +74,23 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
     with sources.reading(f"--{where}={source}"):
         files = {role: _open(path, where) for (role, _), path in zip(parts, paths, strict=True)}
         arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
-        given, *more = (
+        kind, *more = (
             [role for role in ("logits", "probs") if getattr(keys, role)]
             or [role for role in ("logits", "probs") if role in arrays]
             or ["logits"]
         )
         if more:
             raise InputError(f"{where} has logits and probs: say which by --logits-key or --probs-key alone")
-        scores, labels = (_array(arrays, getattr(keys, role) or role, role, where) for role in (given, "labels"))
+        scores, labels = (_array(arrays, getattr(keys, role) or role, role, where) for role in (kind, "labels"))
         has_group = keys.group or "group" in arrays
         group = _array(arrays, keys.group or "group", "group", where) if has_group else None
-    for fault in _faults(scores, labels, group, given):
+    for fault in _faults(scores, labels, group, kind):
         raise InputError(f"{where}: {fault}")
-    is_probs = given == "probs"
+    is_probs = kind == "probs"
     return Outputs(
         source=source,
         checksum=" ".join(f"sha256:{sources.checksum(path)}" for path in paths),
-        given=given,
+        kind=kind,
         logits=floored_log(scores) if is_probs else _as_float32(scores),
         labels=labels.astype(np.int32),
         group=group,
@@ -141,22 +141,22 @@ def _array(arrays, name, role, where):
     return values
 
 
-def _faults(scores, labels, group, given):
+def _faults(scores, labels, group, kind):
     """What is wrong with the arrays, one line each; a line may be asked for only where those above it do not hold."""
     if scores.dtype.kind not in "fiu" or scores.ndim != 2 or scores.shape[1] < 2:
-        both = "np.stack([1 - p, p], 1)" if given == "probs" else "np.stack([0 * z, z], 1)"
-        what = f"{given} are {str(scores.dtype)[:60]} of shape {scores.shape}"
+        both = "np.stack([1 - p, p], 1)" if kind == "probs" else "np.stack([0 * z, z], 1)"
+        what = f"{kind} are {str(scores.dtype)[:60]} of shape {scores.shape}"
         yield f"{what}: give numbers [examples, classes]; of two classes give both, {both}"
     if labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu":
         hint = "labels[:, 0], or of one-hot rows labels.argmax(1)" if labels.ndim > 1 else "labels.astype(int)"
-        what = f"labels are {str(labels.dtype)[:60]} of shape {labels.shape}, {given} have shape {scores.shape}"
+        what = f"labels are {str(labels.dtype)[:60]} of shape {labels.shape}, {kind} have shape {scores.shape}"
         yield f"{what}: give a class number for each row, {hint}"
     if group is not None and (group.shape != labels.shape or group.dtype.kind != "U"):
-        yield f"group is {str(group.dtype)[:60]} of shape {group.shape}: give a name or number for each row of {given}"
+        yield f"group is {str(group.dtype)[:60]} of shape {group.shape}: give a name or number for each row of {kind}"
     if len(scores) < _FEWEST_EXAMPLES:
         mend = f"give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
         yield f"it has {len(scores)} examples, too few to fit or to measure calibration: {mend}"
-    yield from _faults_of_scores(scores, given)
+    yield from _faults_of_scores(scores, kind)
     classes, least, most = scores.shape[1], labels.min(), labels.max()
     if least < 0 or most >= classes:
         hint = {1: "; if they count from 1, give labels - 1", -1: "; if -1 stands for no label, leave these out"}
@@ -169,12 +169,12 @@ def _faults(scores, labels, group, given):
             yield f"group {name!a} is no name on one line: name them all"
 
 
-def _faults_of_scores(scores, given):
+def _faults_of_scores(scores, kind):
     wrong = ~(np.abs(scores.astype(np.promote_types(scores.dtype, np.float64))) <= _LARGEST_LOGIT).all(axis=1)
     if wrong.any():
-        what = f"{given} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
+        what = f"{kind} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
         yield f"{what}, the first in row {np.argmax(wrong)}: remove or mend them"
-    if given == "probs":
+    if kind == "probs":
         sums = scores.sum(axis=1, dtype=np.float64)
         wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > _SUM_TOLERANCE)
         if wrong.any():

@@ -131,7 +131,7 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
     inputs = {
         name: {
             "checksum": outputs.checksum,  # not its path, so that a file that has moved is still the same
-            "given": outputs.given,
+            "given": outputs.kind,
             "examples": len(outputs.labels),
             "classes": outputs.logits.shape[1],
         }
@@ -214,7 +214,7 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
         )
     of_true = outputs.logits[np.arange(n), outputs.labels]
     at_floor = int((of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum())
-    if outputs.given == "probs" and at_floor:
+    if outputs.kind == "probs" and at_floor:
         yield (
             f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
             f" {PROBABILITY_FLOOR:.1e}: the NLL there says no more than that floor."

@@ -144,8 +144,8 @@ def diagnostics_of_epoch(prepared: Prepared, members: Sequence[Member], groups: 
 def _spread(split: Split, examples: int) -> Split:
     """So many examples at even distances, all of them for 0: the test files of a folder stand class by class."""
     count = len(split.y)
-    chosen = np.arange(examples) * count // examples if 0 < examples < count else slice(None)
-    return Split(split.x[chosen], split.y[chosen])
+    places = np.arange(examples) * count // examples if 0 < examples < count else slice(None)
+    return Split(split.x[places], split.y[places])
 
 
 def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[list[Row], dict[str, np.ndarray]]:

@@ -102,10 +102,10 @@ def printable(text: str, but: str = "") -> str:
 
 def short(text: str, most: int = 64) -> str:
     """Return a text in printable characters, `most` at the most; two texts that differ do so when they are cut too."""
-    shown = printable(text[: most + 1])
-    if len(shown) <= most:
-        return shown
-    return f"{shown[: most - 10]}… {hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:8]}"
+    line = printable(text[: most + 1])
+    if len(line) <= most:
+        return line
+    return f"{line[: most - 10]}… {hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
 def significant(value: float, digits: int = 4) -> str:

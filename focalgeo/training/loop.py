@@ -243,9 +243,9 @@ def best_after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> 
 
 
 @jax.jit
-def _where(chosen: Array, new: PyTree, old: PyTree) -> PyTree:
+def _where(keep: Array, new: PyTree, old: PyTree) -> PyTree:
     """Leaves [members, ...] of the new where a member is chosen."""
-    return jax.tree.map(lambda a, b: jnp.where(chosen.reshape(-1, *(1,) * (a.ndim - 1)), a, b), new, old)
+    return jax.tree.map(lambda a, b: jnp.where(keep.reshape(-1, *(1,) * (a.ndim - 1)), a, b), new, old)
 
 
 def with_best(states: TrainState) -> TrainState:

@@ -77,7 +77,7 @@ def test_every_format_gives_what_was_written(tmp_path, name):
     np.testing.assert_array_equal(found.logits, EXACT.astype(np.float32))
     np.testing.assert_array_equal(found.labels, LABELS)
     np.testing.assert_array_equal(found.group, GROUP)
-    assert (found.logits.dtype, found.labels.dtype, found.given) == (np.float32, np.int32, "logits")
+    assert (found.logits.dtype, found.labels.dtype, found.kind) == (np.float32, np.int32, "logits")
     assert (found.saturated, found.looks_like_probs) == (0, False)
     assert found.checksum == f"sha256:{hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()}"
 
@@ -112,7 +112,7 @@ def test_probabilities_become_their_logarithms(tmp_path, dtype):
     found = read(tmp_path / "a.npz")
     np.testing.assert_allclose(found.logits[1:], np.log(PROBS[1:]), atol=1e-6)
     np.testing.assert_allclose(found.logits[0], [0, *[np.log(1.1754944e-38)] * (CLASSES - 1)], rtol=1e-6)
-    assert (found.given, found.saturated) == ("probs", 1)
+    assert (found.kind, found.saturated) == ("probs", 1)
     assert read(npz(tmp_path / "b.npz", logits=probs)).looks_like_probs
     assert not read(npz(tmp_path / "c.npz", logits=probs + 1)).looks_like_probs
     also = read_calibrated(str(tmp_path / "a.npz"), {"val": PROBS.shape}, where="--also=x")
@@ -143,7 +143,7 @@ def negative(amount):
 def test_probabilities_are_judged_by_the_digits_they_hold(tmp_path, probs, is_read):
     np.savez(tmp_path / "p.npz", probs=probs, labels=LABELS, val=probs)
     if is_read:
-        assert read(tmp_path / "p.npz").given == "probs"
+        assert read(tmp_path / "p.npz").kind == "probs"
         return
     assert "probs" in line(tmp_path / "p.npz")
     for shapes in ({"val": PROBS.shape}, {"val": (N, 2)}, {"test": PROBS.shape}):
