@@ -31,7 +31,6 @@ Numbers = Float[Array, "*#batch"] | float  # scalars or arrays that broadcast ag
 Rows = Float[Array, "*#batch classes"] | Sequence  # a last axis of classes, or (nested) lists of numbers
 Batch = Float[Array, "*batch"]
 
-TABLE = (None, None)  # [examples, classes]
 _OFF_ONE = 1e-2  # by which the probabilities of a row may sum to something else than 1: they were rounded
 _MEND = "of logits give jax.nn.log_softmax, of probabilities calibration.log_probabilities"
 
@@ -141,7 +140,7 @@ class Examples(NamedTuple):
 
 
 def _table(name: str, rows: object, labels: object, mask: object) -> tuple[Array, Array, Array | None]:
-    table = score_rows(name, rows, shape=TABLE)
+    table = score_rows(name, rows, shape=(None, None))
     if not len(table):
         raise InputError(f"{name} and labels are empty: give at least one example")
     mask = mask_array(mask, array_of("labels", labels))
@@ -308,7 +307,7 @@ def check_alike(name: str, tree: PyTree, other: str, like: PyTree) -> None:
 
 def _layout(tree):
     leaves, structure = jax.tree.flatten(tree)
-    return structure, [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
+    return structure, [(np.shape(leaf), getattr(leaf, "dtype", None)) for leaf in leaves]
 
 
 def scalar(loss):

@@ -8,7 +8,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO
 
 from focalgeo.types import InputError, shown
 
@@ -39,12 +39,6 @@ def check_regular(path: Path) -> None:
     """Refuse what cannot be read to its end: a folder, a device, a pipe, whose opening waits for a writer."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{shown(path, most=200)} is no regular file: give a file")
-
-
-def opened(path: Path) -> BinaryIO:
-    """A regular file, to be read; an OSError where it cannot be opened."""
-    check_regular(path)
-    return open(path, "rb")
 
 
 def replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:

@@ -152,11 +152,6 @@ def broadcast(name: str, decide: Callable[[], Any]) -> Any:
     return value
 
 
-def all_min(name: str, number: float) -> float:
-    """The least of all processes' numbers."""
-    return min(exchange(name, number))
-
-
 def check_equal(name: str, value: Any, mend: str) -> None:
     """Check that all processes hold the same JSON value, called `name`.
 
@@ -187,7 +182,7 @@ def free_memory() -> float:
         free = stats["bytes_limit"] - stats["bytes_in_use"]
     else:
         free = files.free_memory() / exchange("host", platform.node()).count(platform.node())
-    return all_min("free memory", free)
+    return min(exchange("free memory", free))
 
 
 def _layout(devices, *axes):
@@ -278,11 +273,6 @@ def gather(tree: PyTree, axis: str = AXIS) -> PyTree:
 def from_first_device(tree: PyTree) -> PyTree:
     """The first device's value of every leaf, on all devices; inside `pmapped` only."""
     return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS)[0], tree)
-
-
-def num_parts() -> int:
-    """Number of parts that a batch is cut into, one for each device that shares it; inside `pmapped` only."""
-    return jax.lax.axis_size(AXIS)
 
 
 def shard(tree: PyTree, *, axis: int = 0) -> PyTree:

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import filelock
 import msgspec
@@ -43,10 +43,11 @@ def writing(path: Workdir) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[IO[bytes]]:
+def _reading(path: Path) -> Iterator[Any]:
     """The file, to be read, or one line on why it cannot be."""
     try:
-        with files.opened(path) as file:
+        files.check_regular(path)
+        with open(path, "rb") as file:
             yield file
     except InputError:
         raise

@@ -33,16 +33,6 @@ def norm(tree: PyTree) -> Array:
     return jnp.sqrt(dot(tree, tree))
 
 
-def scale(tree: PyTree, factor: Array) -> PyTree:
-    """Each leaf times the scalar `factor`."""
-    return jax.tree.map(lambda leaf: leaf * jnp.asarray(factor, leaf.dtype), tree)
-
-
-def add(left: PyTree, right: PyTree) -> PyTree:
-    """Leaf-wise sum."""
-    return jax.tree.map(jnp.add, left, right)
-
-
 def size(tree: PyTree) -> int:
     """Number of scalars in the tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -46,7 +46,7 @@ def test_members_that_are_spread_stay_on_their_own_devices():
 def test_one_process_agrees_with_itself():
     assert (parallel.count(), files.is_first()) == (1, True)
     assert parallel.broadcast("x", lambda: (1, 2)) == (1, 2)
-    assert parallel.all_min("x", 3) == 3
+    assert parallel.exchange("x", 3) == [3]
     assert parallel.exchange("x", "own") == ["own"]
 
 
@@ -71,7 +71,6 @@ def two_processes(monkeypatch):
 def test_processes_learn_of_each_other_s_values_errors_and_signals(two_processes):
     two_processes({"a": ["a", 2, 0], "b": ["c", 2, 0], "d": ["d", 2, 15]})
     assert parallel.exchange("a", 1) == [1, 2]
-    assert parallel.all_min("a", 3) == 2
     assert parallel.broadcast("x", lambda: {"is": [1.5, None]}) == {"is": [1.5, None]}
     parallel.check_equal("x", {"a": 1}, "mend")
     with pytest.raises(InputError, match="the processes differ in a: 1 of process 0, 2 of process 1: mend"):

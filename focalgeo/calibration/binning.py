@@ -22,6 +22,8 @@ Mask = Shaped[Array, " examples"] | None  # bool, or how often each example coun
 Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
 
+_ROW = 100  # numbers in a row of the table of a running sum
+
 
 class Reliability(NamedTuple):
     """The bins of a reliability diagram; means of an empty bin are NaN and its count is 0."""
@@ -122,12 +124,19 @@ def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, n
     excess = p - correct.astype(p.dtype)
     ends = jnp.searchsorted(last, bounds, side="left")
     beyond = last[ends] - bounds
-    sums = jnp.cumsum(excess * times.astype(excess.dtype))[ends] - excess[ends] * beyond.astype(excess.dtype)
+    sums = _running_sum(excess * times.astype(excess.dtype))[ends] - excess[ends] * beyond.astype(excess.dtype)
     right = right_before[ends] - correct[ends] * beyond
     count, sums, right = (jnp.diff(cumulated).astype(p.dtype) for cumulated in (bounds, sums, right))
     lower = jnp.where(count > 0, p[jnp.searchsorted(last, bounds[:-1], side="right")], jnp.inf)
     upper = jnp.where(count > 0, p[ends[1:]], -jnp.inf)
     return Reliability(count, (sums + right) / count, right / count, lower, upper)
+
+
+def _running_sum(values):
+    """`jnp.cumsum` in rows of a table, all rows side by side, to which the sums of the rows above are then added."""
+    rows = jnp.pad(values, (0, -len(values) % _ROW)).reshape(-1, _ROW)
+    totals, within = jax.lax.scan(lambda total, column: (total + column,) * 2, 0 * rows[:, 0], rows.T)
+    return (within + (jnp.cumsum(totals) - totals)[None]).T.ravel()
 
 
 def _counted(weight, values):

@@ -212,7 +212,7 @@ def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask:
     return binning.ece_of(_class_one(log_probs, labels, mask, num_bins), num_bins)
 
 
-def _class_one(log_probs, labels, mask, num_bins=1):
+def _class_one(log_probs, labels, mask, num_bins):
     checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=(None, 2))
     rows, labels, weight = checks.examples(log_probs, labels, mask, num_bins=num_bins)
     return binning.Events(jnp.exp(rows[:, 1]), labels == 1, weight)

@@ -150,12 +150,9 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree)
 
     Source: Martens, New insights and perspectives on the natural gradient method (2020), sections 5 and 9.
     """
-    return ggn_vp(lambda point: checks.score_rows("logits", logits(point)), _mean_log_partition, params, vector)
-
-
-def _mean_log_partition(logits: Array) -> Array:
-    """Cross-entropy but for the true class's logit, which is linear and adds nothing to a second derivative."""
-    return jnp.mean(jax.nn.logsumexp(logits, axis=-1))
+    # cross-entropy but for the true class's logit, which is linear and adds nothing to a second derivative
+    loss = lambda rows: jnp.mean(jax.nn.logsumexp(rows, axis=-1))  # noqa: E731
+    return ggn_vp(lambda point: checks.score_rows("logits", logits(point)), loss, params, vector)
 
 
 def restrict(

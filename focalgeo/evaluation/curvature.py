@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from focalgeo import curvature, parallel, trees
+from focalgeo import curvature, parallel
 from focalgeo.rows import DENSITY_LINEAR_WIDTH, DensityBin, Eigenvalue, Trace, finite
 from focalgeo.trees import at_highest
 from focalgeo.types import Array, Batch, InputError, PyTree
@@ -107,7 +107,7 @@ def add_product(
 ) -> PyTree:
     """`total` plus the Hessian-vector product of one batch; compiled once for all products of one problem's shape."""
     share = partial(batch_loss, model_state=model_state, batch=batch)
-    return trees.add(total, curvature.hvp(share, params, vector))
+    return jax.tree.map(jnp.add, total, curvature.hvp(share, params, vector))
 
 
 def measure_curvature(

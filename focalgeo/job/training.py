@@ -101,7 +101,7 @@ def choose_program(
         return program, number
     batch, free, seconds = next(pipeline.specs(0, 0)), parallel.free_memory(), {}
     states = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))  # what a step takes, and what it gives
-    temporary = -parallel.all_min("bytes of a member's step", -programs[1].temporary(state, batch))
+    temporary = max(parallel.exchange("bytes of a member's step", programs[1].temporary(state, batch)))
     for number, program in programs.items():
         if number > 1 and states + number * temporary > free:
             continue

@@ -108,10 +108,11 @@ class BatchNorm(nn.Module):
         weight = jnp.ones(x.shape[0], jnp.float32) if mask is None else mask.astype(jnp.float32)
         weight = weight.reshape((-1,) + (1,) * (x.ndim - 1))
         axes, positions = tuple(range(x.ndim - 1)), jnp.float32(x[0, ..., 0].size)
-        sums = jnp.sum(weight) * positions, jnp.sum(weight * x, axes), jnp.sum(weight * x * x, axes)
+        # in one array, for one sum over devices
+        sums = jnp.hstack([jnp.sum(weight * x, axes), jnp.sum(weight * x * x, axes), jnp.sum(weight) * positions])
         if self.axis_name is not None and not self.is_initializing():
             sums = jax.lax.psum(sums, self.axis_name)
-        count, total, total_of_squares = sums
+        (total, total_of_squares), count = jnp.split(sums[:-1], 2), sums[-1]
         mean = total / count
         return mean, jnp.maximum(total_of_squares / count - mean * mean, 0.0), count
 

@@ -87,7 +87,7 @@ def run(
     first, several = int(np.max(start.state.step)), parallel.count() > 1
 
     def signalled() -> int:
-        return -parallel.all_min("signal", -(interrupted() or 0))
+        return max(parallel.exchange("signal", interrupted() or 0))
 
     meter = Meter(start, plan, tags, write, sweep=sweep)
     groups = program.place(start.state)

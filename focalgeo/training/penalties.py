@@ -80,7 +80,7 @@ def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0
         return outputs_and_trace(partial(network, batch=batch), summed, params, probe_key)
 
     def from_part(network: Callable, params: PyTree, batch: Batch, key: Array) -> Outputs:
-        rows = examples // parallel.num_parts()
+        rows = examples // jax.lax.axis_size(parallel.AXIS)
         part = jax.tree.map(lambda leaf: leaf[:: len(leaf) // rows][:rows], batch)
         _, _, estimate = estimated(network, params, part, key)
         counts = [jnp.sum(mask, dtype=jnp.float32) for mask in (part.mask, batch.mask)]

@@ -131,6 +131,6 @@ def make_ascent(radius: float, *, adaptive: bool = False) -> Callable | None:
         measured = jax.tree.map(jnp.multiply, sizes, gradient)
         length = trees.norm(measured)
         factor = jnp.where(length > 0, radius / jnp.where(length > 0, length, 1.0), 0.0)
-        return trees.scale(jax.tree.map(jnp.multiply, sizes, measured), factor)
+        return jax.tree.map(lambda size, slope: size * slope * factor.astype(size.dtype), sizes, measured)
 
     return ascent

@@ -58,7 +58,7 @@ def test_lambda_max_is_the_most_positive_eigenvalue(name):
     assert abs(pair.value - expected) <= pair.residual + 1e-6 * size
     # The vector belongs to the value, and the residual is the true one.
     np.testing.assert_allclose(trees.norm(pair.vector), 1, rtol=1e-5)
-    rest = trees.add(matvec(pair.vector), trees.scale(pair.vector, -pair.value))
+    rest = jax.tree.map(lambda product, vector: product - pair.value * vector, matvec(pair.vector), pair.vector)
     rest = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), jax.tree.leaves(rest))
     length = np.sqrt(sum(np.sum(leaf**2) for leaf in rest))
     np.testing.assert_allclose(length, pair.residual, rtol=1e-2, atol=1e-6 * size)
