@@ -1,5 +1,7 @@
 """Networks: counted parameters, output shape and type, padding that counts for nothing."""
 
+from functools import partial
+
 import chex
 import flax.linen as nn
 import jax
@@ -44,6 +46,13 @@ def test_number_of_parameters(name):
     shape, expected = PARAMETERS[name]
     variables = jax.eval_shape(models.build(name).init, jax.random.PRNGKey(0), jnp.zeros((1, *shape)))
     assert trees.size(variables["params"]) == expected
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+def test_a_convolution_of_stride_1_keeps_the_size(kernel):
+    layer, x = layers.ConvNorm(6, kernel), jnp.zeros((2, 8, 9, 3))
+    variables = jax.eval_shape(partial(layer.init, train=False, mask=None), jax.random.PRNGKey(0), x)
+    assert jax.eval_shape(partial(layer.apply, train=False, mask=None), variables, x).shape == (2, 8, 9, 6)
 
 
 @pytest.mark.parametrize(

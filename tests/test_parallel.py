@@ -43,6 +43,12 @@ def test_members_that_are_spread_stay_on_their_own_devices():
     assert {shard.data.shape for shard in states.params.addressable_shards} == {(4 // jax.device_count(),)}
 
 
+def test_examples_and_their_labels_lie_on_all_devices_and_what_they_do_not_divide_on_each():
+    table, labels, odd, number = parallel.spread((np.ones((4, 3)), np.arange(4), np.ones(5), np.float32(1)))
+    parts = [leaf.addressable_shards[0].data.shape for leaf in (table, labels, odd, number)]
+    assert parts == [(4 // jax.device_count(), 3), (4 // jax.device_count(),), (5,), ()]
+
+
 def test_one_process_agrees_with_itself():
     assert (parallel.count(), files.is_first()) == (1, True)
     assert parallel.broadcast("x", lambda: (1, 2)) == (1, 2)

@@ -66,7 +66,7 @@ PAGES = {
     "run": (run_rows(), MANIFEST),
     "sweep": (
         [*SWEPT, Scalar("stopped", 7.0, gamma=2.0, seed=1)],
-        sweep_manifest(gamma=[0.0, 1.0, 2.0], trace_penalty=[0.0, 0.01]),
+        sweep_manifest(gamma=[2.0, 0.0, 1.0], trace_penalty=[0.0, 0.01]),
     ),
     "calibration": (
         calibration_rows(),
