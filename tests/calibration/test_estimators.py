@@ -108,6 +108,8 @@ def test_a_class_without_labels_is_given_by_name(overconfident):
     with pytest.raises(InputError, match=r"logits have 4 columns .*, and there are 3 classes: give all classes"):
         TemperatureScaling().fit(logits[few], labels[few])
     fitted = TemperatureScaling(classes=NAMES).fit(logits[few], labels[few])
+    with pytest.raises(InputError, match="X has 3 features"):
+        fitted.predict_log_proba(logits[:, :3])
     assert fitted.predict_proba(logits).shape == (2000, 4)
     assert set(fitted.predict(logits)) == set(NAMES)
 
