@@ -425,6 +425,14 @@ def test_a_part_without_rows_is_left_out(tmp_path, figures):
     assert re.findall("<h2>(.*?)</h2>", page) == ["Training"]
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", "focal_loss"])
+def test_the_curvature_of_one_loss_alone_is_compared_with_no_other(loss, tmp_path, figures):
+    rows = [row for row in run_rows() if getattr(row, "loss", loss) in (loss, None)]
+    compared = "focal loss's trace is"
+    assert compared in " ".join(texts(write_report(write_workdir(tmp_path / "both", run_rows(), MANIFEST)).read_text()))
+    assert compared not in " ".join(texts(write_report(write_workdir(tmp_path / "one", rows, MANIFEST)).read_text()))
+
+
 def test_the_last_of_two_equal_rows_counts(tmp_path, figures):
     rows = [Metric("ece", value, split="test", method="uncalibrated") for value in (0.3, 0.1)]
     bins = select(method_rows(), ReliabilityBin, method="uncalibrated")
