@@ -368,7 +368,7 @@ def good(tmp_path_factory):
         (["--methods=loss_implied_temperature_scaling"], "trained_gamma"),
         (["--methods=vektor_scaling"], "did you mean 'vector_scaling'?"),
         (["--metrics=ecce"], "did you mean"),
-        (["--also=temperature_scaling=also.npz"], "temperature_scaling"),
+        (["--also=temperature_scaling=also.npz"], "also names temperature_scaling, a method of focalgeo's own"),
         (["--also=val=also.npz"], "--also=val=also.npz: give NAME=PATH"),
         (["--also=a=also.npz", "--also=a=also.npz"], "--also=a=also.npz: give NAME=PATH"),
     ],
