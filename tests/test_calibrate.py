@@ -19,6 +19,7 @@ from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrat
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job import calibrate
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
+from focalgeo.types import InputError
 
 pytestmark = pytest.mark.long
 
@@ -424,6 +425,19 @@ def test_files_beyond_memory_are_one_line(good, tmp_path, capsys, monkeypatch):
 def test_methods_of_which_none_is_fitted_are_compared(good, tmp_path, capsys, flags):
     assert main([f"--val={good}/val.npz", f"--out={tmp_path}/out", FEW, *flags]) == 0
     assert "to use: uncalibrated" in capsys.readouterr().out
+
+
+def test_numbers_at_the_ends_of_their_ranges_are_taken_and_stand_in_the_config():
+    ends = {"trained-gamma": (0, 100), "folds": (2, 100), "num-bins": (1, 10_000), "seed": (0, 2**31 - 1)}
+    for place in (0, 1):
+        options = parse(["--val=v", "--out=o", *(f"--{name}={pair[place]}" for name, pair in ends.items())])
+        config = calibrate.make_config(options, {}, {})
+        names = ("trained_gamma", "folds", "seed")
+        assert {name: config[name] for name in names} == {name: ends[name.replace("_", "-")][place] for name in names}
+        for name, pair in ends.items():
+            with pytest.raises(InputError, match=f"--{name} is"):
+                parse(["--val=v", "--out=o", f"--{name}={pair[place] + (1 if place else -1)}"])
+    assert "trained_gamma" not in calibrate.make_config(OPTIONS, {}, {})
 
 
 def test_a_tilde_is_the_home_folder_in_every_command(tmp_path, monkeypatch, capsys):

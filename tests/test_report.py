@@ -50,7 +50,7 @@ from focalgeo.report import (
 from focalgeo.report.__main__ import main
 from focalgeo.report.calibration import metric_table
 from focalgeo.report.figures import differences
-from focalgeo.rows import Metric, ReliabilityBin, Scalar, encode, select, tagged
+from focalgeo.rows import AttributionPart, Diagnostic, Metric, ReliabilityBin, Scalar, encode, select, tagged
 from focalgeo.types import InputError
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
@@ -423,6 +423,16 @@ def test_a_part_without_rows_is_left_out(tmp_path, figures):
     assert set(figures) == {"training_loss", "training_accuracy", "training_learning_rate"}
     assert "holds no final test rows yet" in page
     assert re.findall("<h2>(.*?)</h2>", page) == ["Training"]
+
+
+def test_parts_of_the_curvature_that_were_measured_twice_stand_there_once(tmp_path, figures):
+    rows = run_rows()
+    again = [row for row in rows if isinstance(row, AttributionPart | Diagnostic) and row.epoch is None]
+    pages = [
+        write_report(write_workdir(tmp_path / str(len(twice)), [*rows, *twice], MANIFEST)) for twice in ((), again)
+    ]
+    assert again
+    assert texts(pages[0].read_text()) == texts(pages[1].read_text())
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "focal_loss"])
