@@ -48,9 +48,8 @@ def test_number_of_parameters(name):
     assert trees.size(variables["params"]) == expected
 
 
-@pytest.mark.parametrize("kernel", [1, 3, 5])
-def test_a_convolution_of_stride_1_keeps_the_size(kernel):
-    layer, x = layers.ConvNorm(6, kernel), jnp.zeros((2, 8, 9, 3))
+def test_a_convolution_of_stride_1_keeps_the_size():
+    layer, x = layers.ConvNorm(6, 5), jnp.zeros((2, 8, 9, 3))
     variables = jax.eval_shape(partial(layer.init, train=False, mask=None), jax.random.PRNGKey(0), x)
     assert jax.eval_shape(partial(layer.apply, train=False, mask=None), variables, x).shape == (2, 8, 9, 6)
 

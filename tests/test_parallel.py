@@ -52,7 +52,6 @@ def test_examples_and_their_labels_lie_on_all_devices_and_what_they_do_not_divid
 def test_one_process_agrees_with_itself():
     assert (parallel.count(), files.is_first()) == (1, True)
     assert parallel.broadcast("x", lambda: (1, 2)) == (1, 2)
-    assert parallel.exchange("x", 3) == [3]
     assert parallel.exchange("x", "own") == ["own"]
 
 

@@ -8,7 +8,7 @@ from outputs import outputs
 
 from focalgeo import calibration, checks
 from focalgeo.calibration import METHODS, Fitted, choose, compare, fit_methods, folds
-from focalgeo.calibration.comparison import TEMPERATURES, cross_fit
+from focalgeo.calibration.comparison import cross_fit
 from focalgeo.calibration.fits import ScoreTest
 from focalgeo.calibration.methods import Method, checked_settings
 from focalgeo.rows import Difference, Fit, Metric, select
@@ -33,12 +33,6 @@ def test_methods_are_chosen_on_val_and_measured_on_test(found):
     assert columns == {("uncalibrated", None), *((name, by) for name in NAMES for by in ("nll", "ece"))}
     held_out = {(row.method, row.criterion) for row in select(found.rows, Metric, split="cross_fit")}
     assert held_out == {("uncalibrated", None), *((name, "nll") for name in NAMES)}
-
-
-def test_the_default_grid_is_the_papers_and_goes_on():
-    np.testing.assert_allclose(TEMPERATURES[:500], np.linspace(0.01, 5, 500), rtol=1e-6)
-    assert np.all(np.diff(TEMPERATURES) > 0)
-    assert TEMPERATURES[-1] == 100
 
 
 def test_rows_are_those_of_the_functions(found):
