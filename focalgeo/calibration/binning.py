@@ -5,7 +5,6 @@ table [bins, examples] of how often each example counts in each bin; its columns
 is dropped.
 """
 
-from fractions import Fraction
 from typing import NamedTuple
 
 import jax
@@ -22,7 +21,8 @@ Mask = Shaped[Array, " examples"] | None  # bool, or how often each example coun
 Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
 
-_ROW = 100  # numbers in a row of the table of a running sum
+ON_EDGE = 1e-6  # within which a value counts as on an edge: exp(log p) is off by up to 1.3e-7 in float32
+EQUAL = 2**-21  # within which two values count as equal, for the same reason
 
 
 class Reliability(NamedTuple):
@@ -55,33 +55,45 @@ def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
     Args:
         log_probs: Float [examples, classes].
         labels: Int [examples].
-        num_bins: M, 1 or more. A confidence of 0 belongs to the first bin, of 1 to the last; a confidence that equals
-            an edge belongs to the bin below, decided in exact arithmetic (float32(0.1) is above 1/10).
+        num_bins: M, 1 or more. A confidence of 0 belongs to the first bin, of 1 to the last; one that is within 1e-6
+            of an edge counts as on it and belongs to the bin below, whatever rounding made of it.
         mask: Bool [examples], or how often each example counts; None counts each once.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 2 (their figures use 25 bins, their tables 15).
     """
-    return equal_width(*top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins)
+    return named_empty(equal_width(*top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins))
 
 
 def adaptive_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal count, by rank of confidence.
 
-    With N examples the first N mod M bins hold one more than the rest; equal confidences keep the order of the
-    examples. Arguments as `reliability`; weights are rounded to whole numbers.
+    With N examples the first N mod M bins hold one more than the rest. Confidences within 5e-7 of that at a cut count
+    as equal and are never parted: the cut moves to their nearer end, so that bins of few distinct values differ in
+    size or stay empty. Arguments as `reliability`; weights are rounded to whole numbers.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3. The published code interpolates edges instead and drops examples.
     """
-    return equal_mass(*top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins)
+    return named_empty(equal_mass(*top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins))
+
+
+def named_empty(bins: Reliability) -> Reliability:
+    """The bins with NaN for the means of an empty one, where JAX looks for NaN too."""
+    with jax.debug_nans(False):
+        nothing = jnp.where(bins.count > 0, 0, jnp.nan)
+        return bins._replace(confidence=bins.confidence + nothing, accuracy=bins.accuracy + nothing)
 
 
 def equal_width(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
-    """`reliability` of events."""
-    edges = bin_edges(num_bins, p.dtype)
+    """`reliability` of events, with 0 for the means of an empty bin."""
+    edges = jnp.arange(num_bins + 1, dtype=p.dtype) / num_bins
     inside = jax.nn.one_hot(bin_index(p, num_bins), num_bins, axis=0, dtype=p.dtype)
     values = jnp.stack([weight, _counted(weight, weight * p), weight * correct.astype(p.dtype)])
     count, sums, right = jnp.einsum("ve,be->vb", values, inside, precision=jax.lax.Precision.HIGHEST)
-    return Reliability(count, sums / count, right / count, jnp.asarray(edges[:-1]), jnp.asarray(edges[1:]))
+    return Reliability(count, *_means(count, sums, right), edges[:-1], edges[1:])
+
+
+def _means(count, *sums):
+    return (total / jnp.where(count > 0, count, 1) for total in sums)
 
 
 def residual_sums(
@@ -98,45 +110,39 @@ def residual_sums(
 
 def bin_index(p, num_bins):
     """Number from 0 of the equal-width bin that each probability falls into."""
-    return jnp.searchsorted(bin_edges(num_bins, p.dtype)[1:-1], p, side="left", method="compare_all")
+    return jnp.searchsorted(inner_ends(num_bins, p.dtype), p, side="left", method="compare_all")
 
 
-def bin_edges(num_bins, dtype):
-    """Edges 0, 1/M, ..., 1 of equal-width bins, each rounded down in `dtype`.
-
-    Rounded down, `p <= edge` says exactly whether p <= i/M for every p of that type.
-    """
-    edges = (np.arange(num_bins + 1) / num_bins).astype(dtype)
-    above = [Fraction(float(edge)) > Fraction(i, num_bins) for i, edge in enumerate(edges)]
-    return np.where(above, np.nextafter(edges, np.asarray(-1, dtype)), edges)
+def inner_ends(num_bins, dtype):
+    """The largest values [num_bins - 1] of all equal-width bins but the last: 1/M, 2/M, ... and what is on them."""
+    return (np.arange(1, num_bins) / num_bins + ON_EDGE).astype(dtype)
 
 
 def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
-    """`adaptive_reliability` of events."""
+    """`adaptive_reliability` of events, with 0 for the means of an empty bin."""
     order = jnp.argsort(p, stable=True)
-    times = jnp.round(weight).astype(jnp.int32)[order]
-    p, correct = _counted(times, p[order]), correct[order].astype(times.dtype)
-    last, right_before = jnp.cumsum(times), jnp.cumsum(correct * times)
-    step, total = jnp.arange(num_bins + 1, dtype=last.dtype), last[-1]
+    ordered, times = p[order], jnp.round(weight).astype(jnp.int32)[order]
+    p, correct = _counted(times, ordered), correct[order].astype(times.dtype)
+    # Sums before each example, whose differences at the cuts are those of the bins: a table [bins, examples] takes five
+    # times as long under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
+    excess = (p - correct.astype(p.dtype)) * times.astype(p.dtype)
+    before, right, excess = (jnp.pad(jnp.cumsum(each), (1, 0)) for each in (times, times * correct, excess))
+    step, total = jnp.arange(num_bins + 1, dtype=times.dtype), before[-1]
     bounds = step * (total // num_bins) + jnp.minimum(step, total % num_bins)  # the first bins hold one more
-    # Sums up to each bound, whose differences are those of the bins: a table [bins, examples] takes five times as long
-    # under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
-    excess = p - correct.astype(p.dtype)
-    ends = jnp.searchsorted(last, bounds, side="left")
-    beyond = last[ends] - bounds
-    sums = _running_sum(excess * times.astype(excess.dtype))[ends] - excess[ends] * beyond.astype(excess.dtype)
-    right = right_before[ends] - correct[ends] * beyond
-    count, sums, right = (jnp.diff(cumulated).astype(p.dtype) for cumulated in (bounds, sums, right))
-    lower = jnp.where(count > 0, p[jnp.searchsorted(last, bounds[:-1], side="right")], jnp.inf)
-    upper = jnp.where(count > 0, p[ends[1:]], -jnp.inf)
-    return Reliability(count, (sums + right) / count, right / count, lower, upper)
+    at_bound = ordered[jnp.searchsorted(before[1:], bounds, side="left")]
+    first, end = ends_of_equal(ordered, at_bound)
+    cuts = jax.lax.cummax(jnp.where(bounds - before[first] <= before[end] - bounds, first, end))
+    count, sums, right = (jnp.diff(each[cuts]).astype(p.dtype) for each in (before, excess, right))
+    mean, accuracy = _means(count, sums + right, right)
+    lower = jnp.where(count > 0, p[jnp.searchsorted(before[1:], before[cuts[:-1]], side="right")], jnp.inf)
+    upper = jnp.where(count > 0, p[jnp.searchsorted(before[1:], before[cuts[1:]], side="left")], -jnp.inf)
+    return Reliability(count, mean, accuracy, lower, upper)
 
 
-def _running_sum(values):
-    """`jnp.cumsum` in rows of a table, all rows side by side, to which the sums of the rows above are then added."""
-    rows = jnp.pad(values, (0, -len(values) % _ROW)).reshape(-1, _ROW)
-    totals, within = jax.lax.scan(lambda total, column: (total + column,) * 2, 0 * rows[:, 0], rows.T)
-    return (within + (jnp.cumsum(totals) - totals)[None]).T.ravel()
+def ends_of_equal(ordered, values, *, method="scan"):
+    """Where the numbers that count as equal to each value begin and end among the ordered ones."""
+    first, end = ((values - EQUAL, "left"), (values + EQUAL, "right"))
+    return tuple(jnp.searchsorted(ordered, value, side=side, method=method) for value, side in (first, end))
 
 
 def _counted(weight, values):
@@ -145,8 +151,8 @@ def _counted(weight, values):
 
 
 def gap(bins: Reliability) -> Float[Array, " bins"]:
-    """|accuracy - confidence|, 0 where a bin is empty."""
-    return jnp.where(bins.count > 0, jnp.abs(bins.accuracy - bins.confidence), 0)
+    """|accuracy - confidence| of bins whose means are 0 where they are empty."""
+    return jnp.abs(bins.accuracy - bins.confidence)
 
 
 def bin_mean(bins: Reliability, values: Float[Array, " bins"]) -> Scalar:

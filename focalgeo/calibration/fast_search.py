@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.interpolate import BarycentricInterpolator
 
-from focalgeo.calibration.binning import bin_edges
+from focalgeo.calibration.binning import EQUAL, inner_ends
 from focalgeo.checks import Examples
 from focalgeo.trees import matmul
 
@@ -112,9 +112,19 @@ def rank_bin_sums(confidence: np.ndarray, correct: np.ndarray, num_bins: int) ->
     examples = np.arange(len(correct))
     bits = np.ascontiguousarray(confidence, np.float32).view(np.int32).astype(np.int64)
     keys = np.sort(bits << 32 | examples << 1 | correct, axis=1)
-    excess = (keys & 1) - (keys >> 32).astype(np.int32).view(np.float32)
-    starts = [part[0] for part in np.array_split(examples, min(num_bins, len(correct)))]
-    return np.add.reduceat(excess, starts, axis=1, dtype=np.float64)
+    confidence = (keys >> 32).astype(np.int32).view(np.float32)
+    excess = (keys & 1) - confidence
+    bounds = np.array([part[0] for part in np.array_split(examples, min(num_bins, len(correct)))])
+    sums = np.add.reduceat(excess, bounds, axis=1, dtype=np.float64)
+    at_bound = confidence[:, bounds - 1][:, 1:]
+    for row in np.flatnonzero((confidence[:, bounds[1:]] <= at_bound + np.float32(EQUAL)).any(axis=1)):  # parts equals
+        first, end = (
+            np.searchsorted(confidence[row], at_bound[row] + np.float32(sign * EQUAL), side)
+            for sign, side in ((-1, "left"), (1, "right"))
+        )
+        cuts = np.maximum.accumulate(np.where(bounds[1:] - first <= end - bounds[1:], first, end))
+        sums[row] = np.diff(np.append(0, np.cumsum(excess[row], dtype=np.float64))[[0, *cuts, len(correct)]])
+    return sums
 
 
 @partial(jax.jit, static_argnames=("num_exact", "num_bins"))
@@ -174,8 +184,8 @@ def _below_half(log_p):
 def _bin_sums(confidence, weight, correct, num_bins):
     """[gammas, bins]: sum over each bin's examples of weight times (correct - confidence)."""
     excess = weight[None] * (correct.astype(confidence.dtype)[None] - confidence)
-    edges = jnp.asarray(bin_edges(num_bins, confidence.dtype)[1:-1])
-    above = (confidence[:, None, :] > edges[None, :, None]).astype(confidence.dtype)
+    ends = jnp.asarray(inner_ends(num_bins, confidence.dtype))
+    above = (confidence[:, None, :] > ends[None, :, None]).astype(confidence.dtype)
     beyond = jnp.einsum("gen,gn->ge", above, excess, precision="highest")
     total = jnp.sum(excess, axis=1, keepdims=True)
     beyond = jnp.concatenate([total, beyond, jnp.zeros_like(total)], axis=1)

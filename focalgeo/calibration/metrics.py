@@ -59,7 +59,7 @@ def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 2.
     """
-    bins = binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask)
+    bins = binning.equal_width(*_top(log_probs, labels, mask, num_bins), num_bins)
     return jnp.where(jnp.sum(bins.count) > 0, jnp.max(binning.gap(bins)), jnp.nan)
 
 
@@ -109,13 +109,13 @@ class HighConfidence(NamedTuple):
 def high_confidence(
     log_probs: LogProbs, labels: Labels, threshold: float = 0.99, *, mask: Mask = None
 ) -> HighConfidence:
-    """Share of examples whose confidence is `threshold` or more, and their accuracy; the threshold is from 0 to 1.
+    """Share of examples whose confidence is `threshold` or more, to 1e-6, and their accuracy; it is from 0 to 1.
 
     Source: Mukhoti et al., arXiv 2002.09437, Table 6 (|S99|).
     """
     checks.check_interval("threshold", threshold, 0, 1)
     confidence, correct, weight = _top(log_probs, labels, mask)
-    sure = jnp.where(confidence >= threshold, weight, 0)
+    sure = jnp.where(confidence >= threshold - binning.ON_EDGE, weight, 0)
     return HighConfidence(jnp.sum(sure) / jnp.sum(weight), jnp.sum(jnp.where(correct, sure, 0)) / jnp.sum(sure))
 
 
@@ -193,14 +193,14 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator of the squared error.
     """
-    bins = binning.adaptive_reliability(log_probs, labels, num_bins=num_bins, mask=mask)
+    bins = binning.equal_mass(*_top(log_probs, labels, mask, num_bins), num_bins)
     variance = bins.accuracy * (1 - bins.accuracy) / jnp.maximum(bins.count - 1, 1)
     return binning.bin_mean(bins, jnp.where(bins.count > 1, binning.gap(bins) ** 2 - variance, 0))
 
 
 def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1."""
-    return binning.equal_width(*_class_one(log_probs, labels, mask, num_bins), num_bins)
+    return binning.named_empty(binning.equal_width(*_class_one(log_probs, labels, mask, num_bins), num_bins))
 
 
 def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
@@ -225,18 +225,14 @@ def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, m
     Thulasidasan et al., arXiv 1905.11001, multiply each bin by its confidence besides; this does not. Tested in
     tests/calibration/test_metrics.py.
     """
-    bins = binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask)
-    return _excess(bins, bins.confidence - bins.accuracy)
+    bins = binning.equal_width(*_top(log_probs, labels, mask, num_bins), num_bins)
+    return binning.bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0))
 
 
 def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`."""
-    bins = binning.reliability(log_probs, labels, num_bins=num_bins, mask=mask)
-    return _excess(bins, bins.accuracy - bins.confidence)
-
-
-def _excess(bins, gap):
-    return binning.bin_mean(bins, jnp.where(bins.count > 0, jnp.maximum(gap, 0), 0))
+    bins = binning.equal_width(*_top(log_probs, labels, mask, num_bins), num_bins)
+    return binning.bin_mean(bins, jnp.maximum(bins.accuracy - bins.confidence, 0))
 
 
 class BrierSplit(NamedTuple):
@@ -263,9 +259,8 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
     def split(events):
         p, event, weight = events
         bins, index = binning.equal_width(*events, num_bins), binning.bin_index(p, num_bins)
-        full, share = bins.count > 0, bins.count / jnp.sum(bins.count)
-        calibration = jnp.where(full, (bins.confidence - bins.accuracy) ** 2, 0)
-        refinement = jnp.where(full, bins.accuracy * (1 - bins.accuracy), 0)
+        share = bins.count / jnp.sum(bins.count)
+        calibration, refinement = (bins.confidence - bins.accuracy) ** 2, bins.accuracy * (1 - bins.accuracy)
         inside, outcome = p - bins.confidence[index], event.astype(p.dtype) - bins.accuracy[index]
         within = binning.weighted_mean(inside**2 - 2 * inside * outcome, weight)
         return BrierSplit(jnp.sum(share * calibration), jnp.sum(share * refinement), within)
@@ -277,9 +272,9 @@ def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Area under the ROC curve of confidence as a test of whether the prediction is right, 0 to 1.
 
     It is the probability that a right prediction has a larger confidence than a wrong one, a tie counted as half: 0.5
-    by chance, NaN where all predictions are right or all are wrong. Calibration does not enter: any increasing function
-    of the confidence has the same. Absolute error 1e-6, tested in tests/calibration/test_metrics.py; counts of examples
-    are exact in float32 up to 2^24.
+    by chance, NaN where all predictions are right or all are wrong. Confidences within 5e-7 are tied. Calibration does
+    not enter: any increasing function of the confidence has the same. Absolute error 1e-6, tested in
+    tests/calibration/test_metrics.py; counts of examples are exact in float32 up to 2^24.
 
     Source: Hanley and McNeil, Radiology 143 (1982), the area as a Mann-Whitney statistic.
     """
@@ -312,7 +307,7 @@ def _ranked(events):
     """
     order = jnp.argsort(events.p, stable=True)
     ordered = events.p[order]
-    ends = (jnp.searchsorted(ordered, ordered, side=side, method="sort") for side in ("left", "right"))
+    ends = binning.ends_of_equal(ordered, ordered, method="sort")
     weights = (jnp.where(outcome, events.weight, 0)[order] for outcome in (events.correct, ~events.correct))
     return *weights, *ends
 
@@ -364,7 +359,7 @@ METRICS: dict[str, MetricEntry] = {
         _SURE,
         best="high",
         share=True,
-        among=lambda log_probs, labels: jnp.sum(jnp.exp(jnp.max(log_probs, axis=-1)) >= 0.99),
+        among=lambda *of: jnp.round(high_confidence(*of).fraction * len(of[1])),
         may_lack=True,
     ),
     "auroc": _percent(auroc, "AUROC", "right from wrong by confidence", best="high", may_lack=True),

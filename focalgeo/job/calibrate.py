@@ -19,6 +19,7 @@ from scipy import special  # scipy.stats takes a second to import
 
 from focalgeo import calibration, records, report
 from focalgeo.calibration import Comparison, Fitted
+from focalgeo.calibration.binning import ON_EDGE
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.job import provenance, say
 from focalgeo.rows import LEAST_EXAMPLES, Seconds
@@ -245,7 +246,7 @@ def _of_bins(num_bins, name, outputs, fits):
 def noise_floor(log_probs: Array, num_bins: int) -> float:
     """The ECE that chance leaves if every confidence is true: the sum over bins of sqrt(2 n c (1 - c) / pi) / N."""
     confidence = _confidence(log_probs)
-    index = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
+    index = np.searchsorted(np.arange(1, num_bins) / num_bins + ON_EDGE, confidence)
     variance = np.bincount(index, confidence * (1 - confidence), num_bins)
     return float(np.sqrt(2 * variance / math.pi).sum() / len(confidence))
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from reference import calibration as oracle
 
 from focalgeo import calibration
 
@@ -59,3 +60,18 @@ def test_a_metric_lies_in_0_to_1_and_counting_an_example_twice_is_having_it_twic
     weighted = JITTED[name](log_probs, y, num_bins=3, mask=counts.astype(np.float32))
     repeated = JITTED[name](np.repeat(log_probs, counts, 0), np.repeat(y, counts), num_bins=3)
     np.testing.assert_allclose(weighted, repeated, atol=1e-6)
+
+
+@quick
+@given(st.integers(1, 10_000), st.data())
+def test_a_value_on_an_edge_falls_into_the_bin_below_whatever_rounding_made_of_it(num_bins, data):
+    """As NumPy's float64 or float32, next to the edge, or as exp(log p) in one program with all else."""
+    edge = data.draw(st.integers(0, num_bins)) / num_bins
+    off = edge + np.float64([0, 9e-7, -9e-7, 1.2e-6])
+    near = np.float32(edge) + np.spacing(np.float32(edge)) * np.arange(-3, 4)
+    values = np.clip(np.float32([*off, *near, np.exp(np.log(np.float32(max(edge, 1e-30))))]), 0, 1)
+    expected = [oracle.bin_number(value, num_bins) for value in values]
+    for binned in (calibration.binning.bin_index, jax.jit(calibration.binning.bin_index, static_argnums=1)):
+        np.testing.assert_array_equal(binned(values, num_bins), expected)
+    assert len({*expected[:3], *expected[4:]}) == 1
+    assert expected[3] == min(expected[0] + (edge > 0), num_bins - 1)

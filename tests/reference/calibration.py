@@ -29,21 +29,35 @@ def _log_share(i, weights, total):
 
 
 def ece(confidences, correct, num_bins):
-    """Equal-width ECE and MCE; bin i is ((i-1)/M, i/M], decided with fractions."""
+    """Equal-width ECE and MCE; bin i is ((i-1)/M, i/M], where what is within 1e-6 of an edge is on it."""
     bins = [[] for _ in range(num_bins)]
     for confidence, right in zip(confidences, correct, strict=True):
-        scaled = Fraction(float(confidence)) * num_bins
-        bins[max(-(-scaled.numerator // scaled.denominator) - 1, 0)].append((float(confidence), float(right)))
+        bins[bin_number(confidence, num_bins)].append((float(confidence), float(right)))
     return _summed(bins, len(confidences))
 
 
-def adaptive_ece(confidences, correct, num_bins):
-    """Equal-mass ECE by rank, as an array split in order of confidence."""
+def bin_number(confidence, num_bins):
+    """Number from 0 of the equal-width bin, decided with fractions."""
+    scaled = (Fraction(float(confidence)) - Fraction(1, 10**6)) * num_bins
+    return min(max(-(-scaled.numerator // scaled.denominator) - 1, 0), num_bins - 1)
+
+
+def equal_mass(confidences, num_bins):
+    """The examples of each bin: an array split in order, whose cuts move to the nearer end of equal confidences."""
+    confidences = np.asarray(confidences, float)
     order = np.argsort(confidences, kind="stable")
-    pairs = list(zip(np.asarray(confidences, float)[order], np.asarray(correct, float)[order], strict=True))
-    sizes = [len(part) for part in np.array_split(np.arange(len(pairs)), num_bins)]
-    ends = np.cumsum(sizes)
-    return _summed([pairs[end - size : end] for end, size in zip(ends, sizes, strict=True)], len(pairs))[0]
+    cuts = [0]
+    for bound in np.cumsum([len(part) for part in np.array_split(order, num_bins)])[:-1]:
+        at_bound = confidences[order[max(bound, 1) - 1]]
+        below, up_to = np.sum(confidences < at_bound - 5e-7), np.sum(confidences <= at_bound + 5e-7)
+        cuts.append(below if bound - below <= up_to - bound else up_to)
+    return np.split(order, cuts[1:])
+
+
+def adaptive_ece(confidences, correct, num_bins):
+    """Equal-mass ECE by rank."""
+    pairs = np.stack([np.asarray(confidences, float), np.asarray(correct, float)], axis=1)
+    return _summed([pairs[part] for part in equal_mass(confidences, num_bins)], len(pairs))[0]
 
 
 def classwise_ece(probs, labels, num_bins):
@@ -52,8 +66,9 @@ def classwise_ece(probs, labels, num_bins):
 
 
 def _summed(bins, total):
-    gaps = [abs(np.mean([p - c for p, c in pairs])) for pairs in bins if pairs]
-    return sum(len(pairs) * gap for pairs, gap in zip([b for b in bins if b], gaps, strict=True)) / total, max(gaps)
+    bins = [pairs for pairs in bins if len(pairs)]
+    gaps = [abs(np.mean([p - c for p, c in pairs])) for pairs in bins]
+    return sum(len(pairs) * gap for pairs, gap in zip(bins, gaps, strict=True)) / total, max(gaps)
 
 
 def metrics_dataset():
@@ -86,14 +101,13 @@ def smooth_ece(confidences, correct, points=4001):
 
 def debiased_squared_ece(confidences, correct, num_bins):
     """Squared gap less the estimated variance of the accuracy, over equal-mass bins by rank."""
-    order = np.argsort(confidences, kind="stable")
     total = 0.0
-    for part in np.array_split(order, num_bins):
+    for part in equal_mass(confidences, num_bins):
         if len(part) > 1:
             hits = np.asarray(correct, float)[part]
             gap = np.mean(np.asarray(confidences, float)[part]) - hits.mean()
             total += len(part) * (gap**2 - hits.var() / (len(part) - 1))
-    return total / len(order)
+    return total / len(confidences)
 
 
 def auroc(confidences, correct):
