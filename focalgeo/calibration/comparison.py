@@ -31,18 +31,23 @@ _MOST_FOLDS = 10_000  # fits are made for each
 _WORDS = {"nll": "its NLL is", "brier": "its Brier score is", "accuracy": "its accuracy is"}
 
 
-def folds(labels: Array, num_folds: int, seed: int) -> np.ndarray:
+def folds(labels: Array, num_folds: int, seed: int, *, clusters: Array | None = None) -> np.ndarray:
     """The fold of each example at random in `seed`, int32 [examples] from 0 to num_folds - 1; of one size but for 1.
 
+    With `clusters` [examples], a number or name for each, no cluster is parted, and the folds hold as many of them.
     The labels give their number alone. Folds with equal shares of each class would flatter methods that fit the
     classes: each held-out part would have the very shares that they were fitted to. With 1,000 examples of 100 classes
     that made structured matrix scaling 0.03 nats too good.
     """
     checks.count("num_folds", num_folds, 2, _MOST_FOLDS)
     checks.count("seed", seed, 0, 2**63 - 1)
-    fold = np.empty(len(labels), np.int32)
-    fold[np.random.default_rng(seed).permutation(len(labels))] = np.arange(len(labels)) % num_folds
-    return fold
+    clusters = checks.cluster_array(clusters, labels)
+    size = len(labels) if clusters is None else int(clusters.max()) + 1
+    if clusters is not None and size < num_folds:
+        raise InputError(f"num_folds is {num_folds} for {size} clusters, which are not parted: give at most {size}")
+    fold = np.empty(size, np.int32)
+    fold[np.random.default_rng(seed).permutation(size)] = np.arange(size) % num_folds
+    return fold if clusters is None else fold[clusters]
 
 
 def cross_fit(
@@ -76,17 +81,24 @@ class Choice(NamedTuple):
 
 
 def choose(
-    fits: Sequence[Fitted], differences: Sequence[Difference], *, criterion: str, test: ScoreTest | None = None
+    fits: Sequence[Fitted],
+    differences: Sequence[Difference],
+    *,
+    criterion: str,
+    test: ScoreTest | None = None,
+    absent: Sequence[int] = (),
 ) -> Choice:
     """The plainest method that no other beats beyond noise on held-out parts of the validation split.
 
     Compared are the uncalibrated predictions and a fit of each fitted method, the `candidates`, in the order of
-    `fits`, plainest first. One is refused where its fit did not converge, as one that ended at the end of its range
-    (the range would decide), and where its NLL, its Brier score or its accuracy is worse than that of a plainer one:
-    the 95% interval of the difference leaves out 0. Of the others, the first is chosen that none beats in the
-    criterion: one-sided p < 0.05 / the number of other methods. Many methods are many chances, and so divided
-    (Bonferroni) the chance that any of them passes for better than one that is as good is 5% at most. With fewer than
-    100 examples the first method whose fit converged is taken.
+    `fits`, plainest first. A method with numbers of each class takes no part where a class has no example. One is
+    refused where its fit did not converge, as one that ended at the end of its range (the range would decide), and
+    where its NLL, its Brier score or its accuracy is worse than that of a plainer one: the 95% interval of the
+    difference leaves out 0. Of the others, the first is chosen that none beats in the criterion: one-sided p < 0.05 /
+    the number of other methods. Many methods are many chances, and so divided (Bonferroni) the chance that any of them
+    passes for better than one that is as good is 5% at most. With fewer than 100 examples the first method whose fit
+    converged is taken. Where every other is better than that choice beyond noise, refused or not, it is made among
+    those instead: it is never the worst of all.
 
     By NLL the score test of T = 1 stands in the place of one of the comparisons, of temperature scaling with the
     outputs as given, which it holds at T = 1: with few examples it finds what the difference of NLL does not. Its
@@ -100,28 +112,45 @@ def choose(
             another of its fits.
         test: `temperature_score_test` of the outputs as given on all examples. It is used where the metric is NLL and
             temperature scaling is not refused; None leaves that pair to its difference.
+        absent: Classes without an example among those that were fitted on.
     """
     uncalibrated = next(fitted for fitted in fits if fitted.criterion is None)
     compared = [uncalibrated, *(fits[index] for index in metric_rows.candidates(fits, criterion))]
+    without = ", ".join(map(str, absent[:8])) + ", ..." * (len(absent) > 8)
+    lacking = f"it has numbers of each class, and val has no example of {without}"
+    refused = {fitted.method.name: lacking for fitted in compared if absent and "biases" in fitted.params}
+    compared = [fitted for fitted in compared if fitted.method.name not in refused]
     if len(compared) == 1:
-        return Choice(uncalibrated, LEVEL, {}, {})
+        return Choice(uncalibrated, LEVEL, refused, {})
     level = LEVEL / (len(compared) - 1)
     table = {(row.name, row.method, row.criterion, row.against, row.against_criterion): row for row in differences}
-    refused = {fitted.method.name: fitted.why_not_converged for fitted in compared if not fitted.converged}
-    if _difference(table, "nll", compared[1], uncalibrated).n < LEAST_EXAMPLES:
-        return Choice(next((fitted for fitted in compared[1:] if fitted.converged), uncalibrated), level, refused, {})
-    admitted: list[Fitted] = []
-    for fitted in compared:
-        why = fitted.why_not_converged or _worse(fitted, admitted, table)
-        refused |= {fitted.method.name: why} if why else {}
-        admitted += [] if why else [fitted]
+    refused |= {fitted.method.name: fitted.why_not_converged for fitted in compared if not fitted.converged}
     metric = METRIC_OF.get(criterion, criterion)
-    test = test if metric == "nll" and any(map(_is_plain, admitted)) else None
+    if _difference(table, "nll", compared[1], uncalibrated).n < LEAST_EXAMPLES:
+        choice = Choice(next((fitted for fitted in compared[1:] if fitted.converged), uncalibrated), level, {}, {})
+    else:
+        admitted: list[Fitted] = []
+        for fitted in compared:
+            why = fitted.why_not_converged or _worse(fitted, admitted, table)
+            refused |= {fitted.method.name: why} if why else {}
+            admitted += [] if why else [fitted]
+        test = test if metric == "nll" and any(map(_is_plain, admitted)) else None
+        choice = _unbeaten(admitted, table, metric, level, test)
+    others = [fitted for fitted in compared if fitted is not choice.fitted]
+    pairs = [[one for one in compared if one is fitted or one is choice.fitted] for fitted in others]
+    if all(_better_than(pair[1] is choice.fitted, pair, table, metric, LEVEL / 2, None) for pair in pairs):
+        choice = _unbeaten(others, table, metric, level, None)
+        refused.pop(choice.fitted.method.name, None)
+    return choice._replace(refused=refused)
+
+
+def _unbeaten(admitted, table, metric, level, test):
+    """The choice among these: the first that none of them beats."""
     beaten: dict[str, str] = {}
     for index, fitted in enumerate(admitted):
         better = _better_than(index, admitted, table, metric, level, test)
         if better is None:
-            return Choice(fitted, level, refused, beaten, test)
+            return Choice(fitted, level, {}, beaten, test)
         beaten[fitted.method.name] = better.method.name
     raise AssertionError("of several methods one has the least criterion, and none beats it")
 
@@ -169,6 +198,7 @@ class Outputs(NamedTuple):
     logits: Array  # float [examples, classes]
     labels: Array  # int [examples]
     group: Array | None = None  # the name of each example's group
+    clusters: Array | None = None  # the number or name of each example's cluster; None where all are independent
 
 
 class Comparison(NamedTuple):
@@ -186,6 +216,7 @@ class _Split(NamedTuple):
 
     examples: checks.Examples
     group: Array | None
+    clusters: np.ndarray | None  # int32 [examples], from 0
     also: list[Calibrated]
 
 
@@ -209,7 +240,8 @@ def compare(
     """Calibration methods fitted and chosen on val, and measured with intervals on test: the rows of the command.
 
     Args:
-        val: (logits, labels), or `Outputs` where there are groups; float [examples, classes] and int [examples].
+        val: (logits, labels), or `Outputs` where there are groups or clusters; float [examples, classes] and int
+            [examples].
         test: The same of other examples; without it, val is measured by fits of the other folds.
         methods: Names in METHODS; "uncalibrated" takes part anyway. None takes DEFAULT_METHODS, without those that
             need a gamma that is not given, or fewer classes.
@@ -254,12 +286,13 @@ def compare(
             "temperatures": temperatures,
         }
     )
-    fold = folds(of_val.examples.labels, num_folds, seed)
+    fold = folds(of_val.examples.labels, num_folds, seed, clusters=of_val.clusters)
     key = jax.random.split(jax.random.PRNGKey(seed), 4)[3]  # the main job's of this seed: it gives its rows again
     deciding = {METRIC_OF.get(criterion, criterion), "nll", "brier", "accuracy"}
 
     def sample(name, split, calibrated):
-        return Sample(name, split.examples.labels, calibrated + split.also, key, num_bins, num_resamples)
+        calibrated = calibrated + split.also
+        return Sample(name, split.examples.labels, calibrated, key, num_bins, num_resamples, split.clusters)
 
     def of_all():
         """Searches and fits of all of val; where there is a test set, it by every fit, and its rows."""
@@ -289,7 +322,8 @@ def compare(
         fitted,
         select(rows, Difference, split="cross_fit"),
         criterion=criterion,
-        test=fits.score_test(*of_val.examples),
+        test=fits.score_test(*of_val.examples, of_val.clusters),
+        absent=np.setdiff1d(np.arange(num_classes), of_val.examples.labels).tolist(),
     )
     of_fits = metric_rows.fit_rows(fitted, n=len(fold))
     measured, fit = measured or held_out, (choice.fitted.method.name, choice.fitted.criterion)
@@ -302,12 +336,13 @@ def compare(
 
 def _split(name, outputs, also, position):
     """The outputs of a split, checked; what is wrong with them is said with its name."""
-    logits, labels, group = Outputs(*outputs)
+    logits, labels, group, clusters = Outputs(*outputs)
     where, others = name, []
     try:
         examples = checks.predicted_logits(logits, labels, stacklevel=4)
         if group is not None:
             checks.check_array("group", np.asarray(group), shape=examples.labels.shape)
+        clusters = checks.cluster_array(clusters, examples.labels)
         for other, by_split in also.items():
             where = f"also {other}, {name}"
             log_probs = checks.score_rows("log_probs", by_split[position], shape=examples.rows.shape)
@@ -315,7 +350,7 @@ def _split(name, outputs, also, position):
             others.append(Calibrated(method, None, checks.examples(log_probs, examples.labels).rows))
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    return _Split(examples, group, others)
+    return _Split(examples, group, clusters, others)
 
 
 def checked_methods(

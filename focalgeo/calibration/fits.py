@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
+from scipy import special
 
 from focalgeo import checks
 from focalgeo.calibration import maps, newton
@@ -104,7 +105,9 @@ class ScoreTest(NamedTuple):
     n: float  # examples, each as often as the mask counts it
 
 
-def temperature_score_test(logits: Logits, labels: Labels, mask: Mask = None) -> ScoreTest:
+def temperature_score_test(
+    logits: Logits, labels: Labels, mask: Mask = None, *, clusters: Array | None = None
+) -> ScoreTest:
     """The score test of T = 1 in temperature scaling: U / sqrt(I), and p = 2 Phi(-|U| / sqrt(I)).
 
     With a = log softmax(logits) and p = exp(a), U = sum_i (a_i[label_i] - sum_k p_ik a_ik) is the slope of the
@@ -116,6 +119,8 @@ def temperature_score_test(logits: Logits, labels: Labels, mask: Mask = None) ->
         logits: Float [examples, classes].
         labels: Int [examples].
         mask: Bool [examples], or how often each example counts; None counts each once.
+        clusters: [examples], a number or name of the cluster of each: I is then the sum over the K clusters of their
+            squared parts of U times K / (K - 1), and p is Student's of K - 1 degrees of freedom.
 
     Returns:
         ScoreTest. Where I is 0, as of logits that are all equal or have probabilities of 0 and 1 alone in float64, the
@@ -124,10 +129,11 @@ def temperature_score_test(logits: Logits, labels: Labels, mask: Mask = None) ->
 
     Source: Rao, Proc. Camb. Phil. Soc. 44 (1948), the score test; 1 / T is the slope of Cox, Biometrika 45 (1958).
     """
-    return score_test(*checks.predicted_logits(logits, labels, mask))
+    examples = checks.predicted_logits(logits, labels, mask)
+    return score_test(*examples, checks.cluster_array(clusters, examples.labels))
 
 
-def score_test(logits, labels, weight) -> ScoreTest:
+def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     """`temperature_score_test` of what has been checked."""
     scores, weight = np.asarray(logits, np.float64), np.asarray(weight, np.float64)
     scores = scores - scores.max(axis=1, keepdims=True)
@@ -137,10 +143,16 @@ def score_test(logits, labels, weight) -> ScoreTest:
     variance = (probs * (scores - mean[:, None]) ** 2).sum(axis=1)
     true = np.take_along_axis(scores, np.asarray(labels)[:, None], axis=1)[:, 0]
     score, information = float(weight @ (true - mean)), float(weight @ variance)
+    if clusters is not None:
+        parts = np.bincount(clusters, weight * (true - mean))
+        information = float(parts @ parts) * len(parts) / (len(parts) - 1)
     statistic = math.copysign(math.inf, score) if score else 0.0
     if information > 0:
         statistic = score / math.sqrt(information)
-    return ScoreTest(statistic, math.erfc(abs(statistic) / math.sqrt(2)), float(weight.sum()))
+    p_value = math.erfc(abs(statistic) / math.sqrt(2))
+    if clusters is not None:
+        p_value = 2 * float(special.stdtr(len(parts) - 1, -abs(statistic)))
+    return ScoreTest(statistic, p_value, float(weight.sum()))
 
 
 def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:

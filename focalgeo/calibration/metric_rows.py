@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from msgspec.structs import replace
+from scipy.special import stdtrit
 
 from focalgeo.calibration import metrics, resampling
 from focalgeo.calibration.binning import Reliability, reliability
@@ -90,14 +91,18 @@ def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fi
 def class_gap_rows(sample: Sample) -> list[Metric]:
     """Rows "class_gap" of each class k: the mean of p_k less the share of examples of class k; group is the class.
 
-    Above 0 the class is given too much probability. The interval is the normal one of the mean of p_k - [y = k]: of
-    many classes 1 in 20 leaves out 0 by chance.
+    Above 0 the class is given too much probability. The interval is the normal one of the mean of p_k - [y = k], or
+    Student's by clusters: of many classes 1 in 20 leaves out 0 by chance.
     """
-    rows = []
+    rows, (spread, quantile) = [], resampling.student(sample.size["num_clusters"])
     for calibrated in sample.calibrated:
         gaps = np.exp(np.asarray(calibrated.log_probs, np.float64))
         gaps[np.arange(len(gaps)), np.asarray(sample.labels)] -= 1
-        value, half = gaps.mean(axis=0), resampling.Z95 * gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
+        value, half = gaps.mean(axis=0), quantile * gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
+        if sample.clusters is not None:
+            sums = np.zeros((sample.clusters.max() + 1, len(value)))
+            np.add.at(sums, sample.clusters, gaps - value)
+            half = quantile * spread * np.sqrt((sums**2).sum(axis=0)) / len(gaps)
         rows += [
             finite(Metric("class_gap", *numbers, len(gaps), group=str(k), **_tags(sample, calibrated)))
             for k, numbers in enumerate(zip(value, value - half, value + half, strict=True))
@@ -117,9 +122,14 @@ def reliability_rows(
     method: str | None = None,
     criterion: str | None = None,
     total: int | None = None,
+    worth: np.ndarray | None = None,
 ) -> list[ReliabilityBin]:
-    """Rows of the bins that hold examples: accuracy with Wilson's 95% interval, and their share of `total` examples."""
-    bins, (low, high) = jax.device_get((bins, _share_interval(bins.accuracy * bins.count, bins.count)))
+    """Rows of the bins that hold examples: accuracy with Wilson's 95% interval, and their share of `total` examples.
+
+    `worth` [bins] are the independent examples that a bin is worth, where that is not their number.
+    """
+    n = bins.count if worth is None else worth
+    bins, (low, high) = jax.device_get((bins, _share_interval(np.nan_to_num(bins.accuracy) * n, n)))
     rows = []
     for index in np.flatnonzero(bins.count):
         count, confidence, accuracy, lower, upper = (column[index] for column in bins)
@@ -158,39 +168,56 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
     return pairs
 
 
-_estimated = jax.jit(resampling.estimated, static_argnames="num_examples")
+_estimated = jax.jit(resampling.estimated, static_argnames=("num_examples", "num_clusters"))
 _share_interval = jax.jit(resampling.wilson_interval)  # else each of its operations is compiled by itself
 
 
-@partial(jax.jit, static_argnames="num_examples")
-def _compared(first, second, *, num_examples):
+@partial(jax.jit, static_argnames=("num_examples", "num_clusters"))
+def _compared(first, second, *, num_examples, num_clusters):
     """The difference of a metric's value and draws by two methods."""
     less = partial(resampling.rounded_difference, num_terms=num_examples)
-    return resampling.compared(*map(less, first, second), num_examples=num_examples)
+    return resampling.compared(*map(less, first, second), num_examples=num_examples, num_clusters=num_clusters)
+
+
+def _worth(n, share, stderr, num_clusters):
+    """How many independent examples a share of n is worth, by its standard error over so many clusters.
+
+    Source: Korn & Graubard, Survey Methodology 24 (1998), who so correct an interval of shares.
+    """
+    with np.errstate(all="ignore"):
+        by_error = np.where(stderr > 0, share * (1 - share) / stderr**2, num_clusters)
+        return np.minimum(n, by_error) * (resampling.Z95 / stdtrit(np.maximum(num_clusters - 1, 0.01), 0.975)) ** 2
 
 
 def _metric_rows(sample, measured, entries):
     rows = []
     for calibrated, numbers in zip(sample.calibrated, measured, strict=True):
         for name, entry in entries.items():
-            estimate = _estimated(numbers.values[name], numbers.draws[name], num_examples=len(sample.labels))
-            value, _, low, high, n = jax.device_get(estimate)
+            estimate = _estimated(numbers.values[name], numbers.draws[name], **sample.size)
+            value, stderr, low, high, n = jax.device_get(estimate)
             if entry.may_lack and np.isnan(value + low):
                 continue
             if entry.share:
                 n = n if entry.among is None else jax.device_get(entry.among(calibrated.log_probs, sample.labels))
-                low, high = _share_interval(value * n, n)
+                worth = n if sample.clusters is None else _worth(n, value, stderr, sample.size["num_clusters"])
+                low, high = _share_interval(value * worth, worth)
             row = finite(Metric(name, value, low, high, n, **_tags(sample, calibrated)))
             rows.append(replace(row, low=max(row.low, 0.0), high=min(row.high, entry.largest)))
     return rows
 
 
 def _bin_rows(sample, measured, name):
-    return [
-        row
-        for calibrated, numbers in zip(sample.calibrated, measured, strict=True)
-        for row in reliability_rows(numbers.bins, name=name, **_tags(sample, calibrated))
-    ]
+    rows = []
+    for calibrated, (*_, bins, draws) in zip(sample.calibrated, measured, strict=True):
+        worth = None
+        if draws is not None:
+            count, num_clusters = np.asarray(bins.count), sample.size["num_clusters"]
+            accuracy = np.where(count > 0, draws.accuracy, 0)  # NaN where a resample has no example of the bin
+            stderr, variation = (np.nanstd(each, axis=0) for each in (accuracy, np.asarray(draws.count)))
+            inside = 1 / ((variation / np.maximum(count, 1)) ** 2 + 1 / num_clusters)  # clusters, of one size each
+            worth = _worth(count, np.nan_to_num(bins.accuracy), stderr, inside)
+        rows += reliability_rows(bins, name=name, worth=worth, **_tags(sample, calibrated))
+    return rows
 
 
 def _difference_rows(sample, measured, pairs):
@@ -202,7 +229,7 @@ def _difference_rows(sample, measured, pairs):
             against["against_criterion"] = other.criterion
         for name in names:
             both = ((measured[index].values[name], measured[index].draws[name]) for index in pair)
-            value, _, low, high, p_value, n = _compared(*both, num_examples=len(sample.labels))
+            value, _, low, high, p_value, n = _compared(*both, **sample.size)
             unchanged = name == "accuracy" and method.method.keeps_class and other.method.keeps_class
             if not unchanged and not (METRICS[name].may_lack and np.isnan(value + low)):
                 numbers = value, low, high, p_value, n

@@ -2,23 +2,30 @@
 
 A resample is how often each example counts: nothing is gathered, and what does not depend on the counts is computed
 once. All methods are measured on the same resamples of the examples.
+
+Examples are taken for independent unless `clusters` says which belong together: pixels of an image, tokens of a text,
+visits of a patient. Then whole clusters are drawn, and intervals are Student's with one degree of freedom less than
+there are clusters, of standard errors times sqrt(K / (K - 1)) for K of them.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import sqrt
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
+from scipy.special import stdtrit
 
 from focalgeo import checks
 from focalgeo.calibration import metrics
 from focalgeo.calibration.binning import Labels, Reliability, Scalar
 from focalgeo.calibration.methods import Calibrated
 from focalgeo.trees import at_highest
-from focalgeo.types import MOST_RESAMPLES, Array, Estimate, PyTree
+from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError, PyTree
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)}
@@ -44,7 +51,13 @@ def wilson_interval(
 
 
 def bootstrap(
-    metric: Callable[..., PyTree], log_probs: Array, labels: Labels, key: Array, num_resamples: int
+    metric: Callable[..., PyTree],
+    log_probs: Array,
+    labels: Labels,
+    key: Array,
+    num_resamples: int,
+    *,
+    clusters: Array | None = None,
 ) -> PyTree:
     """Bootstrap of metrics over the examples: value, standard error and bias-corrected 95% interval of each.
 
@@ -57,6 +70,8 @@ def bootstrap(
         labels: Int [examples].
         key: PRNG key; the same key gives the same result.
         num_resamples: From 2 to 100,000; 1,000 is usual.
+        clusters: [examples], a number or name of the cluster of each; None where examples are independent. Two
+            clusters at least, and some dozens for an interval that says much.
 
     Returns:
         Estimate for each scalar that the metric returns. Its value is the plain metric of the data, `n`
@@ -71,14 +86,34 @@ def bootstrap(
         of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Tested in
         tests/calibration/test_resampling.py, which counts how often the interval covers.
     """
-    _check(key, num_resamples)
+    _check(metric, key, num_resamples)
     rows, labels, _ = checks.examples(log_probs, labels)
-    return _bootstrapped(metric, rows, labels, key, num_resamples)
+    return _of_metric(_bootstrapped, metric, rows, labels, key, *_numbered(clusters, labels), num_resamples)
 
 
-def _check(key, num_resamples):
+def _check(metric, key, num_resamples):
     checks.check_key(key)
     checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
+    checks.check_function("metric", metric)
+    parameters = inspect.signature(metric).parameters.values()
+    if not any(parameter.name == "mask" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        raise InputError("the metric takes no mask: write metric(log_probs, labels, mask=None), see bootstrap")
+
+
+def _of_metric(function, *arguments):
+    """What a compiled function of a metric returns; NaN is no fault of it where the metric has no meaning."""
+    try:
+        with jax.debug_nans(False):
+            return function(*arguments)
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+        mend = "write it with jax.numpy alone, which NumPy, scikit-learn and an if on its numbers are not"
+        raise InputError(f"the metric cannot be compiled by JAX: {mend}") from error
+
+
+def _numbered(clusters, labels):
+    """The cluster of each example as a number from 0, and how many there are; None where there are none."""
+    clusters = checks.cluster_array(clusters, labels)
+    return clusters, None if clusters is None else int(clusters.max()) + 1
 
 
 def _scalars(values):
@@ -87,55 +122,69 @@ def _scalars(values):
     return values
 
 
-@partial(jax.jit, static_argnames=("metric", "num_resamples"))
+@partial(jax.jit, static_argnames=("metric", "num_clusters", "num_resamples"))
 @at_highest
-def _bootstrapped(metric, log_probs, labels, key, num_resamples):
-    value = _scalars(metric(log_probs, labels))
-    draws = _resampled(lambda counts: metric(log_probs, labels, mask=counts), len(labels), key, num_resamples)
-    return jax.tree.map(partial(estimated, num_examples=len(labels)), value, draws)
+def _bootstrapped(metric, log_probs, labels, key, clusters, num_clusters, num_resamples):
+    value, of = _scalars(metric(log_probs, labels)), {"num_examples": len(labels), "num_clusters": num_clusters}
+    draw = partial(_resample, clusters=clusters, **of)
+    draws = _resampled(lambda counts: metric(log_probs, labels, mask=counts), draw, key, num_resamples)
+    return jax.tree.map(partial(estimated, **of), value, draws)
 
 
-def estimated(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int) -> Estimate:
+def estimated(
+    value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, num_clusters: int | None = None
+) -> Estimate:
     """The Estimate of `bootstrap`, from a metric's value on the data and its values on the resamples.
 
     A resample on which the metric is NaN does not count: the metric is undefined there, as an AUROC of all right.
     """
-    low, high = _bias_corrected(draws, value)
-    return Estimate(value, jnp.nanstd(draws, ddof=1), low, high, jnp.asarray(num_examples, jnp.int32))
+    spread, quantile = student(num_clusters)
+    low, high = _bias_corrected(draws, value, spread * quantile)
+    return Estimate(value, spread * jnp.nanstd(draws, ddof=1), low, high, jnp.asarray(num_examples, jnp.int32))
 
 
-def _resampled(statistic, num_examples, key, num_resamples):
+def student(num_clusters):
+    """By what a standard deviation over resamples is multiplied, and how many of these are half an interval."""
+    if num_clusters is None:
+        return 1.0, Z95
+    return sqrt(num_clusters / (num_clusters - 1)), float(stdtrit(num_clusters - 1, 0.975))
+
+
+def _resampled(statistic, draw, key, num_resamples):
     """statistic(counts) of each resample, stacked; a few at a time, so that memory does not grow with their number."""
     keys = jax.random.split(key, num_resamples)
-    return jax.lax.map(lambda key: statistic(_resample(key, num_examples)), keys, batch_size=_AT_ONCE)
+    return jax.lax.map(lambda key: statistic(draw(key)), keys, batch_size=_AT_ONCE)
 
 
-def _resample(key, num_examples):
-    """Counts of the examples in one resample: as many are drawn as there are, with replacement."""
-    drawn = jax.random.randint(key, (num_examples,), 0, num_examples)
-    return jnp.zeros(num_examples, jnp.float32).at[drawn].add(1)
+def _resample(key, *, num_examples, clusters, num_clusters):
+    """Counts of the examples in one resample: as many are drawn as there are, with replacement, or of the clusters."""
+    size = num_clusters or num_examples
+    drawn = jax.random.randint(key, (size,), 0, size)
+    counts = jnp.zeros(size, jnp.float32).at[drawn].add(1)
+    return counts if clusters is None else counts[clusters]
 
 
-def _bias_corrected(draws, value):
+def _bias_corrected(draws, value, deviations):
     """Normal interval around the value less its bootstrap bias, on the scale that suits the draws.
 
     Of squares where 0 is within reach, of logarithms where a positive mean is skewed to the right: asking for more of
     the skewness than its sign would leave out just the samples whose interval is too narrow.
     """
-    low_square, high_square = _normal_interval(draws**2, value**2)
+    interval = partial(_normal_interval, deviations=deviations)
+    low_square, high_square = interval(draws**2, value**2)
     biased = jnp.nanmean(draws) - value > jnp.nanstd(draws) / 2  # a mean, such as the Brier score, is not
     near_zero = biased & (jnp.nanmin(draws) >= 0) & (low_square <= 0)
     positive = (value > 0) & (jnp.nanmin(draws) > 0)
     logarithms = (jnp.log(jnp.where(positive, numbers, 1)) for numbers in (draws, value))
     right_skewed = positive & ~biased & (jnp.nanmean((draws - jnp.nanmean(draws)) ** 3) > 0)
-    plain, of_logs = _normal_interval(draws, value), map(jnp.exp, _normal_interval(*logarithms))
+    plain, of_logs = interval(draws, value), map(jnp.exp, interval(*logarithms))
     low, high = (jnp.where(right_skewed, *ends) for ends in zip(of_logs, plain, strict=True))
     return jnp.where(near_zero, 0.0, low), jnp.where(near_zero, jnp.sqrt(jnp.maximum(high_square, 0.0)), high)
 
 
-def _normal_interval(draws, value):
+def _normal_interval(draws, value, deviations):
     # the bias as a mean of differences: where all draws are the value, so are both ends, to the bit
-    centre, half = value - jnp.nanmean(draws - value), Z95 * jnp.nanstd(draws, ddof=1)
+    centre, half = value - jnp.nanmean(draws - value), deviations * jnp.nanstd(draws, ddof=1)
     return centre - half, centre + half
 
 
@@ -157,6 +206,8 @@ def paired_bootstrap(
     labels: Labels,
     key: Array,
     num_resamples: int,
+    *,
+    clusters: Array | None = None,
 ) -> PyTree:
     """Bootstrap of metric(first) - metric(second) over the examples, both measured on the same resamples.
 
@@ -167,6 +218,7 @@ def paired_bootstrap(
         labels: Int [examples].
         key: PRNG key; the resamples are those of `bootstrap` with this key.
         num_resamples: From 2 to 100,000; 1,000 is usual.
+        clusters: As for `bootstrap`; the p-value is then Student's too.
 
     Returns:
         PairedDifference for each scalar. The interval is the difference +- 1.96 standard deviations of the
@@ -180,21 +232,24 @@ def paired_bootstrap(
         the difference of two such samples, and the true one lies beyond its outer end in half of all samples or so
         (1,000 examples, true difference 0.034). NLL and Brier score, which are means, have no such bias.
     """
-    _check(key, num_resamples)
+    _check(metric, key, num_resamples)
     first, second = (checks.examples(rows, labels) for rows in (first_log_probs, second_log_probs))
     checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
-    return _paired(metric, first.rows, second.rows, first.labels, first.weight, key, num_resamples)
+    units = _numbered(clusters, first.labels)
+    return _of_metric(_paired, metric, first.rows, second.rows, first.labels, first.weight, key, *units, num_resamples)
 
 
-@partial(jax.jit, static_argnames=("metric", "num_resamples"))
+@partial(jax.jit, static_argnames=("metric", "num_clusters", "num_resamples"))
 @at_highest
-def _paired(metric, first, second, labels, once, key, num_resamples):
+def _paired(metric, first, second, labels, once, key, clusters, num_clusters, num_resamples):
+    of = {"num_examples": len(labels), "num_clusters": num_clusters}
+
     def difference(mask):
         pair = metric(first, labels, mask=mask), metric(second, labels, mask=mask)
         return _scalars(jax.tree.map(partial(rounded_difference, num_terms=len(labels)), *pair))
 
-    draws = _resampled(difference, len(labels), key, num_resamples)
-    return jax.tree.map(partial(compared, num_examples=len(labels)), difference(once), draws)
+    draws = _resampled(difference, partial(_resample, clusters=clusters, **of), key, num_resamples)
+    return jax.tree.map(partial(compared, **of), difference(once), draws)
 
 
 def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
@@ -213,12 +268,19 @@ def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
     return jnp.where(jnp.abs(difference) <= noise, jnp.zeros_like(difference), difference)
 
 
-def compared(value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int) -> PairedDifference:
+def compared(
+    value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, num_clusters: int | None = None
+) -> PairedDifference:
     """The PairedDifference of `paired_bootstrap`, from a difference on the data and its values on the resamples."""
-    stderr = jnp.nanstd(draws, ddof=1)
+    spread, quantile = student(num_clusters)
+    stderr = spread * jnp.nanstd(draws, ddof=1)
     z = jnp.abs(value) / stderr
-    p_value = jnp.where(value == 0, jnp.ones_like(z), jax.scipy.special.erfc(z / jnp.sqrt(2.0).astype(z.dtype)))
-    half = Z95 * stderr
+    if num_clusters is None:
+        p_value = jax.scipy.special.erfc(z / jnp.sqrt(2.0).astype(z.dtype))
+    else:
+        p_value = jax.scipy.special.betainc((num_clusters - 1) / 2, 0.5, 1 / (1 + z**2 / (num_clusters - 1)))
+    p_value = jnp.where(value == 0, jnp.ones_like(z), p_value)
+    half = quantile * stderr
     return PairedDifference(value, stderr, value - half, value + half, p_value, jnp.asarray(num_examples, jnp.int32))
 
 
@@ -231,6 +293,13 @@ class Sample(NamedTuple):
     key: Array  # PRNG key of the resamples
     num_bins: int  # of binned metrics and of reliability bins
     num_resamples: int  # of the bootstrap, 2 or more
+    clusters: Array | None = None  # int32 [examples], from 0; None where examples are independent
+
+    @property
+    def size(self) -> dict[str, int | None]:
+        """The numbers of examples and of clusters, None without."""
+        num_clusters = None if self.clusters is None else int(self.clusters.max()) + 1
+        return {"num_examples": len(self.labels), "num_clusters": num_clusters}
 
 
 class Measured(NamedTuple):
@@ -239,6 +308,7 @@ class Measured(NamedTuple):
     values: dict[str, Array]  # by name, scalars, or [groups]
     draws: dict[str, Array]  # [resamples], or [resamples, groups]
     bins: Reliability | None
+    bin_draws: Reliability | None  # [resamples, bins], where there are clusters
 
 
 def measure(
@@ -256,20 +326,22 @@ def measure(
     labels = jnp.asarray(sample.labels)
     for method in sample.calibrated:
         checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(labels.size, None))
-    counts = _counts(jax.random.split(sample.key, sample.num_resamples), num_examples=labels.size)
+    counts = _counts(jax.random.split(sample.key, sample.num_resamples), sample.clusters, **sample.size)
     once = np.ones(labels.size, np.float32)  # handed in: of constants XLA makes sums that it rounds otherwise
     options = {"entries": tuple(entries.items()), "num_bins": sample.num_bins, "bins": bins}
-    return [_measured(method.log_probs, labels, once, counts, inside, **options) for method in sample.calibrated]
+    options["redraw_bins"] = bins is not None and sample.clusters is not None
+    with jax.debug_nans(False):  # a metric may have no meaning on these examples, or on a resample
+        return [_measured(method.log_probs, labels, once, counts, inside, **options) for method in sample.calibrated]
 
 
-@partial(jax.jit, static_argnames="num_examples")
-def _counts(keys, *, num_examples):
+@partial(jax.jit, static_argnames=("num_examples", "num_clusters"))
+def _counts(keys, clusters, **size):
     """The counts [resamples, examples] of each key: drawn once, they serve every method."""
-    return jax.lax.map(partial(_resample, num_examples=num_examples), keys, batch_size=_AT_ONCE)
+    return jax.lax.map(partial(_resample, clusters=clusters, **size), keys, batch_size=_AT_ONCE)
 
 
-@partial(jax.jit, static_argnames=("entries", "num_bins", "bins"))
-def _measured(log_probs, labels, once, counts, inside, *, entries, num_bins, bins):
+@partial(jax.jit, static_argnames=("entries", "num_bins", "bins", "redraw_bins"))
+def _measured(log_probs, labels, once, counts, inside, *, entries, num_bins, bins, redraw_bins):
     """Metrics, resamples and bins of one method. Apart, each part would be compiled anew."""
     of_all = partial(metrics.metrics_of, log_probs, labels, entries=dict(entries), num_bins=num_bins)
 
@@ -277,4 +349,6 @@ def _measured(log_probs, labels, once, counts, inside, *, entries, num_bins, bin
         return of_all(mask) if inside is None else jax.lax.map(lambda members: of_all(members * mask), inside)
 
     draws = jax.lax.map(of, counts, batch_size=_AT_ONCE)
-    return Measured(of(once), draws, None if bins is None else bins(log_probs, labels, num_bins=num_bins))
+    binned = None if bins is None else partial(bins, log_probs, labels, num_bins=num_bins)
+    redrawn = jax.lax.map(lambda mask: binned(mask=mask), counts, batch_size=_AT_ONCE) if redraw_bins else None
+    return Measured(of(once), draws, binned and binned(), redrawn)

@@ -11,7 +11,7 @@ from focalgeo.calibration import METHODS, Fitted, choose, compare, fit_methods, 
 from focalgeo.calibration.comparison import cross_fit
 from focalgeo.calibration.fits import ScoreTest
 from focalgeo.calibration.methods import Method, checked_settings
-from focalgeo.rows import Difference, Fit, Metric, select
+from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
 from focalgeo.types import InputError
 
 NAMES = ("temperature_scaling", "focal_temperature_scaling")
@@ -134,6 +134,39 @@ def test_folds_are_of_one_size_and_depend_on_the_seed_alone():
     np.testing.assert_array_equal(fold, folds(labels, 5, 0))
     np.testing.assert_array_equal(fold, folds(np.sort(labels), 5, 0))
     assert (fold != folds(labels, 5, 1)).any()
+
+
+def test_folds_part_no_cluster():
+    clusters = np.random.default_rng(0).choice(["a", "b", "c", "d", "e", "f", "g"], 200)
+    fold = folds(np.zeros(200), 3, 0, clusters=clusters)
+    assert {len(set(fold[clusters == name])) for name in set(clusters)} == {1}
+    assert sorted(np.bincount([fold[clusters == name][0] for name in set(clusters)])) == [2, 2, 3]
+    np.testing.assert_array_equal(folds(fold, 5, 3, clusters=np.arange(200)), folds(fold, 5, 3))
+    with pytest.raises(InputError, match="num_folds is 8 for 7 clusters"):
+        folds(fold, 8, 0, clusters=clusters)
+
+
+def test_rows_that_repeat_their_cluster_are_worth_no_more_than_one():
+    """Every interval, p-value and fold of five copies of each example is that of the examples alone."""
+    logits, labels = outputs(300, 2)
+    once = calibration.Outputs(logits, labels, clusters=np.arange(300))
+    copies = calibration.Outputs(*(np.repeat(each, 5, axis=0) for each in once[:2]), clusters=np.repeat(range(300), 5))
+    options = {"methods": ("temperature_scaling",), "num_resamples": 200}
+    alone, repeated, naive = (compare(each, each, **options) for each in (once, copies, copies[:2]))
+    assert alone.choice.test.p_value == pytest.approx(repeated.choice.test.p_value, rel=1e-4)
+    plain = compare((logits, labels), (logits, labels), **options)
+    narrow = 0
+    for row, other, independent, wrong in zip(alone.rows, repeated.rows, plain.rows, naive.rows, strict=True):
+        assert row.name == other.name
+        for end in ("low", "high", "p_value"):
+            if hasattr(row, end):
+                close = 3e-2 if isinstance(row, ReliabilityBin) else 2e-3  # a bin is never worth more than it holds
+                np.testing.assert_allclose(getattr(row, end), getattr(other, end), atol=close)
+        if hasattr(row, "low") and "ece" not in row.name and row.n > 29:
+            # one example each is what is independent
+            np.testing.assert_allclose(row.high - row.low, independent.high - independent.low, rtol=0.2, atol=2e-3)
+            narrow += wrong.high - wrong.low < 0.7 * (row.high - row.low)
+    assert narrow > 10
 
 
 def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
@@ -276,6 +309,28 @@ def test_a_fit_at_the_end_of_its_range_is_refused(converged, chosen):
     found = chosen_of(converged=converged, **given)
     assert found.fitted.method is chosen
     assert list(found.refused.values()) == ["its fit ended at the end of the range searched"]
+
+
+@pytest.mark.parametrize("n", [99, 500])
+def test_the_worst_row_of_all_is_never_chosen(n):
+    """As with columns in another order, where every fit ends at the end of its range and is better all the same."""
+    assert chosen_of(n=n, converged=(False, False)).fitted.method.name == "uncalibrated"
+    found = chosen_of(n=n, converged=(False, False), **USEFUL)
+    assert found.fitted.method is PLAIN
+    assert found.refused == {FOCAL.name: "its fit ended at the end of the range searched"}
+
+
+def test_a_method_with_numbers_of_each_class_is_no_candidate_where_val_lacks_one():
+    """And so the accuracy on test, where the classes are, is that of the outputs as given."""
+    logits, labels = outputs(3000, 10)
+    kept = ~np.isin(labels[:1500], (3, 8))
+    options = {"num_resamples": 100, "methods": ("temperature_scaling", "vector_scaling")}
+    found = compare((logits[:1500][kept], labels[:1500][kept]), (logits[1500:], labels[1500:]), **options)
+    assert found.choice.fitted.method.name == "temperature_scaling"
+    assert "no example of 3, 8" in found.choice.refused["vector_scaling"]
+    assert found.choice.level == 0.05
+    table = {row.method: row.value for row in select(found.rows, Metric, name="accuracy", split="test")}
+    assert table["vector_scaling"] < table["uncalibrated"] - 0.02  # what would have come of it
 
 
 @pytest.mark.parametrize(("p", "chosen"), [(0.024, PLAIN.name), (0.026, "uncalibrated")])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from outputs import predictions
+from sklearn.metrics import log_loss
 
 from focalgeo.calibration import (
     accuracy,
@@ -88,6 +89,65 @@ def test_same_key_same_result_and_degenerate_data():
     assert (certain.value, certain.stderr, certain.low, certain.high) == (1, 0, 1, 1)
     with pytest.raises(InputError, match="are empty"):
         bootstrap(ece, jnp.zeros((0, 2)), jnp.zeros(0, jnp.int32), jax.random.key(0), 10)
+
+
+def clustered(num_clusters, size, key, together=0.3):
+    """Confidences, and clusters whose examples are right together; right in 65% of all, by `clustered`'s law."""
+    generator = np.random.default_rng(key)
+    clusters = np.repeat(np.arange(num_clusters), size)
+    confidence = generator.uniform(0.55, 0.95, len(clusters))
+    shared, own = generator.normal(size=num_clusters)[clusters], generator.normal(size=len(clusters))
+    right = together**0.5 * shared + (1 - together) ** 0.5 * own < scipy.stats.norm.ppf(confidence - 0.1)
+    return np.log(np.stack([confidence, 1 - confidence], 1)).astype(np.float32), (~right).astype(np.int32), clusters
+
+
+def test_intervals_by_cluster_cover_where_those_of_independent_examples_do_not():
+    metric, covered = jax.jit(partial(all_metrics, names=("accuracy", "nll"))), np.zeros((2, 2))
+    share = np.linspace(0.55, 0.95, 10001)
+    nll_true = -np.mean((share - 0.1) * np.log(share) + (1.1 - share) * np.log(1 - share))
+    for seed in range(150):
+        log_probs, labels, clusters = clustered(40, 50, seed)
+        for index, given in enumerate((clusters, None)):
+            got = bootstrap(metric, log_probs, labels, jax.random.key(seed), 100, clusters=given)
+            for name, true in (("accuracy", 0.65), ("nll", nll_true)):
+                covered[index, name == "nll"] += bool(got[name].low <= true <= got[name].high)
+    assert (covered[0] / 150 > 0.91).all()
+    assert (covered[1] / 150 < 0.6).all()
+
+
+def test_errors_by_cluster_are_those_of_the_sums_of_clusters():
+    log_probs, labels, clusters = clustered(30, 20, 0)
+    losses = -log_probs.astype(np.float64)[np.arange(600), labels]
+    sums = np.bincount(clusters, losses - losses.mean())
+    error = np.sqrt(30 / 29 * (sums**2).sum()) / 600
+    names = np.array(["a", "b", "c", "d", "e"])[clusters % 5]  # names, in any order
+    got = bootstrap(nll, log_probs, labels, jax.random.key(0), 4000, clusters=clusters)
+    np.testing.assert_allclose(got.stderr, error, rtol=0.05)
+    np.testing.assert_allclose((got.high - got.low) / 2, scipy.stats.t.ppf(0.975, 29) * error, rtol=0.08)
+    pair = paired_bootstrap(nll, log_probs, log_probs[::-1], labels, jax.random.key(0), 500, clusters=names)
+    expected = 2 * scipy.stats.t.sf(abs(pair.difference / pair.stderr), 4)
+    np.testing.assert_allclose(pair.p_value, expected, rtol=1e-4)
+
+
+def branching(log_probs, labels, *, mask=None):
+    return nll(log_probs, labels, mask=mask) if log_probs.sum() < 0 else jnp.zeros(())
+
+
+@pytest.mark.parametrize(
+    ("metric", "clusters", "words"),
+    [
+        (branching, None, "cannot be compiled by JAX: write it with jax.numpy"),
+        (lambda p, y, *, mask=None: jnp.float32(log_loss(y, np.exp(p))), None, "cannot be compiled by JAX"),
+        (lambda p, y: nll(p, y), None, "takes no mask"),
+        (nll, np.zeros(400), "clusters are all one"),
+        (nll, np.arange(399), "clusters for labels"),
+        (nll, np.full(400, np.nan), "none that is NaN"),
+    ],
+)
+def test_a_metric_that_cannot_be_compiled_and_clusters_that_are_none_are_one_line(metric, clusters, words):
+    log_probs, labels = drawn(400, jax.random.key(0))
+    with pytest.raises(InputError, match=words):
+        bootstrap(metric, log_probs, labels, jax.random.key(1), 10, clusters=clusters)
 
 
 def both(log_probs, labels, *, mask=None):
