@@ -131,20 +131,6 @@ def mask_array(mask: object, labels: Array, name: str = "labels") -> Array | Non
     return array
 
 
-def cluster_array(clusters: object, labels: Array) -> np.ndarray | None:
-    """The cluster of each example as a number from 0, int32; clusters are numbers or names, None stays None."""
-    if clusters is None:
-        return None
-    array = np.asarray(clusters)
-    check_array(f"clusters for labels {labels.shape}", array, shape=labels.shape)
-    if array.dtype.kind not in "biufUSM" or (array != array).any():
-        raise InputError(f"clusters are {array.dtype}: give a number or name for each example, and none that is NaN")
-    names, index = np.unique(array, return_inverse=True)
-    if len(names) < 2:
-        raise InputError("clusters are all one: resampling draws whole clusters, so give two at least")
-    return index.astype(np.int32)
-
-
 class Examples(NamedTuple):
     """Rows of scores, labels and weights that have been checked."""
 

@@ -15,6 +15,7 @@ import numpy as np
 from focalgeo import checks
 from focalgeo.calibration import fits, metric_rows
 from focalgeo.calibration import methods as of_methods
+from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.fits import ScoreTest
 from focalgeo.calibration.methods import DEFAULT_METHODS, METHODS, Calibrated, Fitted, Method
 from focalgeo.calibration.metrics import METRICS
@@ -41,13 +42,13 @@ def folds(labels: Array, num_folds: int, seed: int, *, clusters: Array | None = 
     """
     checks.count("num_folds", num_folds, 2, _MOST_FOLDS)
     checks.count("seed", seed, 0, 2**63 - 1)
-    clusters = checks.cluster_array(clusters, labels)
-    size = len(labels) if clusters is None else int(clusters.max()) + 1
+    clusters = Clusters.of(clusters, labels)
+    size = len(labels) if clusters is None else clusters.each.size
     if clusters is not None and size < num_folds:
         raise InputError(f"num_folds is {num_folds} for {size} clusters, which are not parted: give at most {size}")
     fold = np.empty(size, np.int32)
     fold[np.random.default_rng(seed).permutation(size)] = np.arange(size) % num_folds
-    return fold if clusters is None else fold[clusters]
+    return fold if clusters is None else fold[clusters.index]
 
 
 def cross_fit(
@@ -216,7 +217,7 @@ class _Split(NamedTuple):
 
     examples: checks.Examples
     group: Array | None
-    clusters: np.ndarray | None  # int32 [examples], from 0
+    clusters: Clusters | None
     also: list[Calibrated]
 
 
@@ -286,7 +287,7 @@ def compare(
             "temperatures": temperatures,
         }
     )
-    fold = folds(of_val.examples.labels, num_folds, seed, clusters=of_val.clusters)
+    fold = folds(of_val.examples.labels, num_folds, seed, clusters=of_val.clusters and of_val.clusters.index)
     key = jax.random.split(jax.random.PRNGKey(seed), 4)[3]  # the main job's of this seed: it gives its rows again
     deciding = {METRIC_OF.get(criterion, criterion), "nll", "brier", "accuracy"}
 
@@ -342,7 +343,7 @@ def _split(name, outputs, also, position):
         examples = checks.predicted_logits(logits, labels, stacklevel=4)
         if group is not None:
             checks.check_array("group", np.asarray(group), shape=examples.labels.shape)
-        clusters = checks.cluster_array(clusters, examples.labels)
+        clusters = Clusters.of(clusters, examples.labels)
         for other, by_split in also.items():
             where = f"also {other}, {name}"
             log_probs = checks.score_rows("log_probs", by_split[position], shape=examples.rows.shape)

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
-from scipy import special
+from scipy.special import stdtr
 
 from focalgeo import checks
 from focalgeo.calibration import maps, newton
 from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, nll_of
+from focalgeo.calibration.clusters import Clusters
 from focalgeo.types import Array
 
 GAMMA_BRACKET = (-0.9, 20.0)
@@ -119,8 +120,8 @@ def temperature_score_test(
         logits: Float [examples, classes].
         labels: Int [examples].
         mask: Bool [examples], or how often each example counts; None counts each once.
-        clusters: [examples], a number or name of the cluster of each: I is then the sum over the K clusters of their
-            squared parts of U times K / (K - 1), and p is Student's of K - 1 degrees of freedom.
+        clusters: [examples], a number or name of the cluster of each: I is then the sum over clusters of their squared
+            parts of U times K / (K - 1), and p is Student's of K - 1 degrees of freedom, see `Clusters`.
 
     Returns:
         ScoreTest. Where I is 0, as of logits that are all equal or have probabilities of 0 and 1 alone in float64, the
@@ -130,7 +131,7 @@ def temperature_score_test(
     Source: Rao, Proc. Camb. Phil. Soc. 44 (1948), the score test; 1 / T is the slope of Cox, Biometrika 45 (1958).
     """
     examples = checks.predicted_logits(logits, labels, mask)
-    return score_test(*examples, checks.cluster_array(clusters, examples.labels))
+    return score_test(*examples, Clusters.of(clusters, examples.labels))
 
 
 def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
@@ -144,14 +145,14 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     true = np.take_along_axis(scores, np.asarray(labels)[:, None], axis=1)[:, 0]
     score, information = float(weight @ (true - mean)), float(weight @ variance)
     if clusters is not None:
-        parts = np.bincount(clusters, weight * (true - mean))
-        information = float(parts @ parts) * len(parts) / (len(parts) - 1)
+        parts = np.bincount(clusters.index, weight * (true - mean))
+        information = float(parts @ parts) * float(clusters.spread) ** 2
     statistic = math.copysign(math.inf, score) if score else 0.0
     if information > 0:
         statistic = score / math.sqrt(information)
     p_value = math.erfc(abs(statistic) / math.sqrt(2))
     if clusters is not None:
-        p_value = 2 * float(special.stdtr(len(parts) - 1, -abs(statistic)))
+        p_value = 2 * float(stdtr(clusters.worth - 1, -abs(statistic)))
     return ScoreTest(statistic, p_value, float(weight.sum()))
 
 

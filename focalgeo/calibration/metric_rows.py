@@ -94,14 +94,14 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
     Above 0 the class is given too much probability. The interval is the normal one of the mean of p_k - [y = k], or
     Student's by clusters: of many classes 1 in 20 leaves out 0 by chance.
     """
-    rows, (spread, quantile) = [], resampling.student(sample.size["num_clusters"])
+    rows, (spread, quantile) = [], resampling.student(sample.clusters)
     for calibrated in sample.calibrated:
         gaps = np.exp(np.asarray(calibrated.log_probs, np.float64))
         gaps[np.arange(len(gaps)), np.asarray(sample.labels)] -= 1
         value, half = gaps.mean(axis=0), quantile * gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
         if sample.clusters is not None:
-            sums = np.zeros((sample.clusters.max() + 1, len(value)))
-            np.add.at(sums, sample.clusters, gaps - value)
+            sums = np.zeros((sample.clusters.each.size, len(value)))
+            np.add.at(sums, sample.clusters.index, gaps - value)
             half = quantile * spread * np.sqrt((sums**2).sum(axis=0)) / len(gaps)
         rows += [
             finite(Metric("class_gap", *numbers, len(gaps), group=str(k), **_tags(sample, calibrated)))
@@ -168,25 +168,25 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
     return pairs
 
 
-_estimated = jax.jit(resampling.estimated, static_argnames=("num_examples", "num_clusters"))
+_estimated = jax.jit(resampling.estimated, static_argnames="num_examples")
 _share_interval = jax.jit(resampling.wilson_interval)  # else each of its operations is compiled by itself
 
 
-@partial(jax.jit, static_argnames=("num_examples", "num_clusters"))
-def _compared(first, second, *, num_examples, num_clusters):
+@partial(jax.jit, static_argnames="num_examples")
+def _compared(first, second, *, num_examples, clusters):
     """The difference of a metric's value and draws by two methods."""
     less = partial(resampling.rounded_difference, num_terms=num_examples)
-    return resampling.compared(*map(less, first, second), num_examples=num_examples, num_clusters=num_clusters)
+    return resampling.compared(*map(less, first, second), num_examples=num_examples, clusters=clusters)
 
 
-def _worth(n, share, stderr, num_clusters):
+def _worth(n, share, stderr, clusters):
     """How many independent examples a share of n is worth, by its standard error over so many clusters.
 
     Source: Korn & Graubard, Survey Methodology 24 (1998), who so correct an interval of shares.
     """
     with np.errstate(all="ignore"):
-        by_error = np.where(stderr > 0, share * (1 - share) / stderr**2, num_clusters)
-        return np.minimum(n, by_error) * (resampling.Z95 / stdtrit(np.maximum(num_clusters - 1, 0.01), 0.975)) ** 2
+        by_error = np.where(stderr > 0, share * (1 - share) / stderr**2, clusters)
+        return np.minimum(n, by_error) * (resampling.Z95 / stdtrit(np.maximum(clusters - 1, 0.01), 0.975)) ** 2
 
 
 def _metric_rows(sample, measured, entries):
@@ -199,7 +199,7 @@ def _metric_rows(sample, measured, entries):
                 continue
             if entry.share:
                 n = n if entry.among is None else jax.device_get(entry.among(calibrated.log_probs, sample.labels))
-                worth = n if sample.clusters is None else _worth(n, value, stderr, sample.size["num_clusters"])
+                worth = n if sample.clusters is None else _worth(n, value, stderr, sample.clusters.worth)
                 low, high = _share_interval(value * worth, worth)
             row = finite(Metric(name, value, low, high, n, **_tags(sample, calibrated)))
             rows.append(replace(row, low=max(row.low, 0.0), high=min(row.high, entry.largest)))
@@ -211,10 +211,10 @@ def _bin_rows(sample, measured, name):
     for calibrated, (*_, bins, draws) in zip(sample.calibrated, measured, strict=True):
         worth = None
         if draws is not None:
-            count, num_clusters = np.asarray(bins.count), sample.size["num_clusters"]
+            count = np.asarray(bins.count)
             accuracy = np.where(count > 0, draws.accuracy, 0)  # NaN where a resample has no example of the bin
             stderr, variation = (np.nanstd(each, axis=0) for each in (accuracy, np.asarray(draws.count)))
-            inside = 1 / ((variation / np.maximum(count, 1)) ** 2 + 1 / num_clusters)  # clusters, of one size each
+            inside = 1 / ((variation / np.maximum(count, 1)) ** 2 + 1 / sample.clusters.each.size)
             worth = _worth(count, np.nan_to_num(bins.accuracy), stderr, inside)
         rows += reliability_rows(bins, name=name, worth=worth, **_tags(sample, calibrated))
     return rows

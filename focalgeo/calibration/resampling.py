@@ -3,26 +3,23 @@
 A resample is how often each example counts: nothing is gathered, and what does not depend on the counts is computed
 once. All methods are measured on the same resamples of the examples.
 
-Examples are taken for independent unless `clusters` says which belong together: pixels of an image, tokens of a text,
-visits of a patient. Then whole clusters are drawn, and intervals are Student's with one degree of freedom less than
-there are clusters, of standard errors times sqrt(K / (K - 1)) for K of them.
+Examples are taken for independent unless `clusters` says which belong together; then whole clusters are drawn.
 """
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
-from scipy.special import stdtrit
 
 from focalgeo import checks
 from focalgeo.calibration import metrics
 from focalgeo.calibration.binning import Labels, Reliability, Scalar
+from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.methods import Calibrated
 from focalgeo.trees import at_highest
 from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError, PyTree
@@ -88,7 +85,7 @@ def bootstrap(
     """
     _check(metric, key, num_resamples)
     rows, labels, _ = checks.examples(log_probs, labels)
-    return _of_metric(_bootstrapped, metric, rows, labels, key, *_numbered(clusters, labels), num_resamples)
+    return _of_metric(_bootstrapped, metric, rows, labels, key, Clusters.of(clusters, labels), num_resamples)
 
 
 def _check(metric, key, num_resamples):
@@ -110,58 +107,48 @@ def _of_metric(function, *arguments):
         raise InputError(f"the metric cannot be compiled by JAX: {mend}") from error
 
 
-def _numbered(clusters, labels):
-    """The cluster of each example as a number from 0, and how many there are; None where there are none."""
-    clusters = checks.cluster_array(clusters, labels)
-    return clusters, None if clusters is None else int(clusters.max()) + 1
-
-
 def _scalars(values):
     for leaf in jax.tree.leaves(values):
         checks.check_array("what the metric returns", leaf, shape=(), dtype=float)
     return values
 
 
-@partial(jax.jit, static_argnames=("metric", "num_clusters", "num_resamples"))
+@partial(jax.jit, static_argnames=("metric", "num_resamples"))
 @at_highest
-def _bootstrapped(metric, log_probs, labels, key, clusters, num_clusters, num_resamples):
-    value, of = _scalars(metric(log_probs, labels)), {"num_examples": len(labels), "num_clusters": num_clusters}
-    draw = partial(_resample, clusters=clusters, **of)
-    draws = _resampled(lambda counts: metric(log_probs, labels, mask=counts), draw, key, num_resamples)
-    return jax.tree.map(partial(estimated, **of), value, draws)
+def _bootstrapped(metric, log_probs, labels, key, clusters, num_resamples):
+    value = _scalars(metric(log_probs, labels))
+    draws = _resampled(lambda counts: metric(log_probs, labels, mask=counts), len(labels), key, clusters, num_resamples)
+    return jax.tree.map(partial(estimated, num_examples=len(labels), clusters=clusters), value, draws)
 
 
 def estimated(
-    value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, num_clusters: int | None = None
+    value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, clusters: Clusters | None = None
 ) -> Estimate:
     """The Estimate of `bootstrap`, from a metric's value on the data and its values on the resamples.
 
     A resample on which the metric is NaN does not count: the metric is undefined there, as an AUROC of all right.
     """
-    spread, quantile = student(num_clusters)
+    spread, quantile = student(clusters)
     low, high = _bias_corrected(draws, value, spread * quantile)
     return Estimate(value, spread * jnp.nanstd(draws, ddof=1), low, high, jnp.asarray(num_examples, jnp.int32))
 
 
-def student(num_clusters):
+def student(clusters: Clusters | None) -> tuple[Array | float, Array | float]:
     """By what a standard deviation over resamples is multiplied, and how many of these are half an interval."""
-    if num_clusters is None:
-        return 1.0, Z95
-    return sqrt(num_clusters / (num_clusters - 1)), float(stdtrit(num_clusters - 1, 0.975))
+    return (1.0, Z95) if clusters is None else (clusters.spread, clusters.quantile)
 
 
-def _resampled(statistic, draw, key, num_resamples):
+def _resampled(statistic, num_examples, key, clusters, num_resamples):
     """statistic(counts) of each resample, stacked; a few at a time, so that memory does not grow with their number."""
     keys = jax.random.split(key, num_resamples)
-    return jax.lax.map(lambda key: statistic(draw(key)), keys, batch_size=_AT_ONCE)
+    return jax.lax.map(lambda key: statistic(_resample(key, num_examples, clusters)), keys, batch_size=_AT_ONCE)
 
 
-def _resample(key, *, num_examples, clusters, num_clusters):
+def _resample(key, num_examples, clusters):
     """Counts of the examples in one resample: as many are drawn as there are, with replacement, or of the clusters."""
-    size = num_clusters or num_examples
-    drawn = jax.random.randint(key, (size,), 0, size)
-    counts = jnp.zeros(size, jnp.float32).at[drawn].add(1)
-    return counts if clusters is None else counts[clusters]
+    each = jnp.zeros(num_examples, jnp.float32) if clusters is None else clusters.each
+    counts = each.at[jax.random.randint(key, each.shape, 0, each.size)].add(1)
+    return counts if clusters is None else counts[clusters.index]
 
 
 def _bias_corrected(draws, value, deviations):
@@ -235,21 +222,21 @@ def paired_bootstrap(
     _check(metric, key, num_resamples)
     first, second = (checks.examples(rows, labels) for rows in (first_log_probs, second_log_probs))
     checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
-    units = _numbered(clusters, first.labels)
-    return _of_metric(_paired, metric, first.rows, second.rows, first.labels, first.weight, key, *units, num_resamples)
+    clusters = Clusters.of(clusters, first.labels)
+    return _of_metric(
+        _paired, metric, first.rows, second.rows, first.labels, first.weight, key, clusters, num_resamples
+    )
 
 
-@partial(jax.jit, static_argnames=("metric", "num_clusters", "num_resamples"))
+@partial(jax.jit, static_argnames=("metric", "num_resamples"))
 @at_highest
-def _paired(metric, first, second, labels, once, key, clusters, num_clusters, num_resamples):
-    of = {"num_examples": len(labels), "num_clusters": num_clusters}
-
+def _paired(metric, first, second, labels, once, key, clusters, num_resamples):
     def difference(mask):
         pair = metric(first, labels, mask=mask), metric(second, labels, mask=mask)
         return _scalars(jax.tree.map(partial(rounded_difference, num_terms=len(labels)), *pair))
 
-    draws = _resampled(difference, partial(_resample, clusters=clusters, **of), key, num_resamples)
-    return jax.tree.map(partial(compared, **of), difference(once), draws)
+    draws = _resampled(difference, len(labels), key, clusters, num_resamples)
+    return jax.tree.map(partial(compared, num_examples=len(labels), clusters=clusters), difference(once), draws)
 
 
 def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
@@ -269,16 +256,16 @@ def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
 
 
 def compared(
-    value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, num_clusters: int | None = None
+    value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, clusters: Clusters | None = None
 ) -> PairedDifference:
     """The PairedDifference of `paired_bootstrap`, from a difference on the data and its values on the resamples."""
-    spread, quantile = student(num_clusters)
+    spread, quantile = student(clusters)
     stderr = spread * jnp.nanstd(draws, ddof=1)
     z = jnp.abs(value) / stderr
-    if num_clusters is None:
+    if clusters is None:
         p_value = jax.scipy.special.erfc(z / jnp.sqrt(2.0).astype(z.dtype))
     else:
-        p_value = jax.scipy.special.betainc((num_clusters - 1) / 2, 0.5, 1 / (1 + z**2 / (num_clusters - 1)))
+        p_value = jax.scipy.special.betainc((clusters.worth - 1) / 2, 0.5, 1 / (1 + z**2 / (clusters.worth - 1)))
     p_value = jnp.where(value == 0, jnp.ones_like(z), p_value)
     half = quantile * stderr
     return PairedDifference(value, stderr, value - half, value + half, p_value, jnp.asarray(num_examples, jnp.int32))
@@ -293,13 +280,12 @@ class Sample(NamedTuple):
     key: Array  # PRNG key of the resamples
     num_bins: int  # of binned metrics and of reliability bins
     num_resamples: int  # of the bootstrap, 2 or more
-    clusters: Array | None = None  # int32 [examples], from 0; None where examples are independent
+    clusters: Clusters | None = None  # the clusters that are drawn; None where examples are independent
 
     @property
-    def size(self) -> dict[str, int | None]:
-        """The numbers of examples and of clusters, None without."""
-        num_clusters = None if self.clusters is None else int(self.clusters.max()) + 1
-        return {"num_examples": len(self.labels), "num_clusters": num_clusters}
+    def size(self) -> dict[str, Any]:
+        """What intervals depend on."""
+        return {"num_examples": len(self.labels), "clusters": self.clusters}
 
 
 class Measured(NamedTuple):
@@ -326,7 +312,7 @@ def measure(
     labels = jnp.asarray(sample.labels)
     for method in sample.calibrated:
         checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(labels.size, None))
-    counts = _counts(jax.random.split(sample.key, sample.num_resamples), sample.clusters, **sample.size)
+    counts = _counts(jax.random.split(sample.key, sample.num_resamples), **sample.size)
     once = np.ones(labels.size, np.float32)  # handed in: of constants XLA makes sums that it rounds otherwise
     options = {"entries": tuple(entries.items()), "num_bins": sample.num_bins, "bins": bins}
     options["redraw_bins"] = bins is not None and sample.clusters is not None
@@ -334,10 +320,10 @@ def measure(
         return [_measured(method.log_probs, labels, once, counts, inside, **options) for method in sample.calibrated]
 
 
-@partial(jax.jit, static_argnames=("num_examples", "num_clusters"))
-def _counts(keys, clusters, **size):
+@partial(jax.jit, static_argnames="num_examples")
+def _counts(keys, *, num_examples, clusters):
     """The counts [resamples, examples] of each key: drawn once, they serve every method."""
-    return jax.lax.map(partial(_resample, clusters=clusters, **size), keys, batch_size=_AT_ONCE)
+    return jax.lax.map(partial(_resample, num_examples=num_examples, clusters=clusters), keys, batch_size=_AT_ONCE)
 
 
 @partial(jax.jit, static_argnames=("entries", "num_bins", "bins", "redraw_bins"))
