@@ -18,6 +18,7 @@ from focalgeo.types import (
     DEFAULT_METRICS,
     MOST_BINS,
     MOST_RESAMPLES,
+    PROBABILITY_FLOOR,
     InputError,
     RunError,
     shown,
@@ -27,7 +28,7 @@ DESCRIPTION = """\
 Fit calibration methods to a classifier's outputs and say, on other examples, which to use: calibrated probabilities,
 calibrator.json and report.html.
 
-Each split is one file with logits or probs [examples, classes], labels [examples] and perhaps group [examples]:
+Each split is one file with logits or probs [examples, classes], labels [examples] and perhaps group and cluster:
   .npz, .safetensors, .pt   named arrays (.pt is read with weights_only, and needs torch)
   .csv                      a header: labels,logits_0,logits_1,... (or probs_0,...), perhaps group
   two .npy files            --val=logits=z.npy,labels=y.npy (or probs=p.npy,labels=y.npy)
@@ -36,6 +37,7 @@ Compiled programs are kept in ~/.cache/focalgeo/xla; JAX_COMPILATION_CACHE_DIR n
 """
 RANGES = {
     "trained_gamma": (0, 100),
+    "floor": (PROBABILITY_FLOOR, 0.1),
     "folds": (2, 100),
     "num_bins": (1, MOST_BINS),
     "num_resamples": (100, MOST_RESAMPLES),
@@ -72,6 +74,10 @@ def make_parser() -> argparse.ArgumentParser:
     for key, what in (("logits", "holds logits"), ("probs", "holds probabilities"), ("labels", "holds labels")):
         add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
+    add("--cluster-key", metavar="NAME", help="the array that names the examples that belong together (cluster)")
+    add(
+        "--floor", type=float, metavar="P", help="what a probability of 0 counts as (default half the unit of rounding)"
+    )
     add("--methods", type=_names, default=(), help="methods to compare, such as vector_scaling,isotonic")
     add(
         "--criterion",

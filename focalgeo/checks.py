@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from focalgeo import advice
 from focalgeo.types import (
     MOST_BINS,
     Array,
@@ -59,7 +60,7 @@ def array_of(name: str, value: object) -> Array:
         raise InputError(f"{name} are no array: give numbers, in lists of one length") from error
     if array.dtype != bool and not jnp.issubdtype(array.dtype, jnp.number):
         raise InputError(f"{name} are {array.dtype}: give numbers")
-    return array
+    return array if is_traced(array) or array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def number_array(name: str, value: object, shape: tuple[int, ...] | None = None) -> Array:
@@ -109,14 +110,21 @@ def label_array(labels: object, scores: Array, name: str = "logits", *, counted:
     Of 32 bits or more: XLA compares integers in the array's own type, where 8 bits do not hold the class 300.
     """
     array, classes = array_of("labels", labels), scores.shape[-1]
-    check_array(f"labels for {name} {scores.shape}", array, shape=scores.shape[:-1], dtype=int if array.size else None)
+    try:
+        dtype = int if array.size else None
+        check_array(f"labels for {name} {scores.shape}", array, shape=scores.shape[:-1], dtype=dtype)
+    except InputError as error:
+        if is_traced(array):
+            raise
+        raise InputError(f"{error}: {advice.of_labels(np.asarray(array), scores.shape)}") from error
     if not is_traced(array, counted):
         values = np.asarray(array)
         outside = (values < 0) | (values >= classes)
         outside &= True if counted is None else np.asarray(counted) > 0
         if outside.any():
             first = np.argwhere(outside)[0].tolist()
-            raise InputError(f"labels{first or ''} is {values[outside][0]}: give labels from 0 to {classes - 1}")
+            mend = f"give labels from 0 to {classes - 1}; {advice.of_labels(values, scores.shape)}"
+            raise InputError(f"labels{first or ''} is {values[outside][0]}: {mend}")
     return array.astype(np.int32) if not array.size or jnp.iinfo(array.dtype).bits < 32 else array
 
 

@@ -91,9 +91,15 @@ def look_like_probabilities(scores: np.ndarray, tolerance: float = 1e-3) -> bool
     return bool((np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= tolerance).all())
 
 
-def floored_log(probs: np.ndarray) -> np.ndarray:
-    """Log max(p, PROBABILITY_FLOOR) as float32, whatever the type of p: 0 has no logarithm."""
-    return np.log(np.maximum(probs.astype(np.float64), PROBABILITY_FLOOR)).astype(np.float32)
+def floored_log(probs: np.ndarray, floor: Array | float = PROBABILITY_FLOOR) -> np.ndarray:
+    """Log max(p, floor) as float32, whatever the type of p: 0 has no logarithm.
+
+    Rows are divided by their sums where the floor is one that adds to these.
+    """
+    floored = np.maximum(probs.astype(np.float64), floor)
+    if np.max(floor) > PROBABILITY_FLOOR:
+        floored /= floored.sum(axis=-1, keepdims=True)
+    return np.log(floored).astype(np.float32)
 
 
 class Batch(NamedTuple):

@@ -119,17 +119,22 @@ def high_confidence(
     return HighConfidence(jnp.sum(sure) / jnp.sum(weight), jnp.sum(jnp.where(correct, sure, 0)) / jnp.sum(sure))
 
 
-def log_probabilities(probs: Float[Array, "*batch classes"]) -> Float[Array, "*batch classes"]:
-    """Log max(p, PROBABILITY_FLOOR) in float32, as logits or log-probabilities of probabilities that may hold 0.
+def log_probabilities(
+    probs: Float[Array, "*batch classes"], *, floor: float = PROBABILITY_FLOOR
+) -> Float[Array, "*batch classes"]:
+    """Log max(p, floor) in float32, as logits or log-probabilities of probabilities that may hold 0.
 
-    Rows [..., classes] sum to 1 within 0.01. The floor, 1.2e-38, is the least number of full precision in float32: an
-    NLL says no more than 87.3 of an example whose true class has probability 0.
+    Rows [..., classes] sum to 1 within 0.01. The default floor, 1.2e-38, is the least number of full precision in
+    float32: an NLL says no more than 87.3 of an example whose true class has probability 0. Of rounded probabilities
+    half the unit of rounding is a better one, of votes half a vote: 0.5 / trees. Rows are then divided by their sums.
     """
     rows = checks.score_rows("probs", probs)
     checks.check_distribution("probs", rows, off=1e-2)
+    checks.check_interval("floor", floor, PROBABILITY_FLOOR, 0.5)
     if checks.is_traced(rows):
-        return jnp.log(jnp.maximum(rows.astype(jnp.float32), PROBABILITY_FLOOR))
-    return jnp.asarray(floored_log(np.asarray(rows)))
+        floored = jnp.maximum(rows.astype(jnp.float32), floor)
+        return jnp.log(floored / jnp.sum(floored, axis=-1, keepdims=True) if floor > PROBABILITY_FLOOR else floored)
+    return jnp.asarray(floored_log(np.asarray(rows), floor))
 
 
 def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:

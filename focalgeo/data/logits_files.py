@@ -17,8 +17,9 @@ from jaxtyping import Float32, Int32
 from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
 from safetensors.numpy import load_file
 
+from focalgeo import advice
 from focalgeo.data import sources
-from focalgeo.types import InputError, floored_log, look_like_probabilities
+from focalgeo.types import PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
 
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
 _LARGE_LOGIT = 1e6  # float32 rounds what is less by 0.03 at the most
@@ -26,7 +27,11 @@ _FEWEST_EXAMPLES = 30
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
 _NEGATIVE_ROUNDING = 1e-6  # a probability this far below 0 counts as 0
 _SUM_TOLERANCE = 1e-2  # what rounding to 8 bits leaves of a sum of 1
-_ROLES = "logits|probs|labels|group"
+_MOST_VOTES = 1000  # 1/n of which probabilities are found to be multiples
+_DECIMALS = (10**4, 10**5, 10**6)
+_FINE = 10  # from this n on, sums are taken that rounding explains
+_STORED = 2e-7  # by which float32 may miss a multiple
+_ROLES = "logits|probs|labels|group|cluster"
 _NUMBERED = re.compile(r"^(.+)_[0-9]+$")
 
 
@@ -37,6 +42,7 @@ class Keys(NamedTuple):
     probs: str | None = None
     labels: str | None = None
     group: str | None = None
+    cluster: str | None = None
 
 
 class Outputs(NamedTuple):
@@ -48,20 +54,21 @@ class Outputs(NamedTuple):
     logits: Float32[np.ndarray, "examples classes"]  # finite
     labels: Int32[np.ndarray, " examples"]
     group: np.ndarray | None  # text [examples]
-    saturated: int  # examples given with a probability of exactly 0 or 1
+    cluster: np.ndarray | None  # text [examples]
+    zeros: int  # examples given with a probability of 0
+    unit: int  # probabilities with zeros are multiples of 1/unit; 0 where they are not
+    unread: tuple[str, ...]  # names of arrays or columns that are not used
     looks_like_probs: bool  # given as logits, but every row is in [0, 1] and sums to 1
 
 
-def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
-    """Read logits (or probabilities), labels and perhaps groups.
+def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = None) -> Outputs:
+    """Read logits (or probabilities), labels and perhaps groups and clusters.
 
     Args:
         source: A path that ends as one of `FORMATS`, or "logits=z.npy,labels=y.npy[,group=g.npy]"; "probs=" likewise.
-        keys: Names of the arrays in the file; "logits" or "probs", "labels" and "group" where None.
+        keys: Names of the arrays in the file; their roles where None.
         where: The name of the split, for messages.
-
-    Returns:
-        Outputs. A probability below PROBABILITY_FLOOR, 0 too, counts as that floor.
+        floor: What smaller probabilities count as, before rows are divided by their sums; None for `rounded_floor`.
 
     Raises:
         InputError: a file that cannot be read, pickled objects, an array that is missing, a wrong shape or type,
@@ -82,20 +89,27 @@ def read_outputs(source: str, keys: Keys, *, where: str) -> Outputs:
         if more:
             raise InputError(f"{where} has logits and probs: say which by --logits-key or --probs-key alone")
         scores, labels = (_array(arrays, getattr(keys, role) or role, role, where) for role in (kind, "labels"))
-        has_group = keys.group or "group" in arrays
-        group = _array(arrays, keys.group or "group", "group", where) if has_group else None
-    for fault in _faults(scores, labels, group, kind):
+        named = {role: getattr(keys, role) or role for role in ("group", "cluster")}
+        group, cluster = (
+            _array(arrays, name, role, where) if getattr(keys, role) or name in arrays else None
+            for role, name in named.items()
+        )
+    used = {getattr(keys, kind) or kind, keys.labels or "labels", *named.values()}
+    for fault in _faults(scores, labels, {"group": group, "cluster": cluster}, kind):
         raise InputError(f"{where}: {fault}")
-    is_probs = kind == "probs"
+    zeros, unit = (0, 0) if kind == "logits" else _rounding(scores)
     return Outputs(
         source=source,
         checksum=" ".join(f"sha256:{sources.checksum(path)}" for path in paths),
         kind=kind,
-        logits=floored_log(scores) if is_probs else _as_float32(scores),
+        logits=_as_float32(scores) if kind == "logits" else floored_log(scores, floor or rounded_floor(scores, unit)),
         labels=labels.astype(np.int32),
         group=group,
-        saturated=int(((scores <= 0) | (scores >= 1)).any(axis=1).sum()) if is_probs else 0,
-        looks_like_probs=not is_probs and look_like_probabilities(scores, _SUM_TOLERANCE),
+        cluster=cluster,
+        zeros=zeros,
+        unit=unit,
+        unread=tuple(name for name in arrays if name not in used),
+        looks_like_probs=kind == "logits" and look_like_probabilities(scores, _SUM_TOLERANCE),
     )
 
 
@@ -119,7 +133,36 @@ def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: 
             raise InputError(f"{where}: {split} is {array.dtype}{list(array.shape)}: {mend}")
         for fault in _faults_of_scores(array, "probs"):
             raise InputError(f"{where}, {split}: {fault}")
-    return {split: floored_log(array) for split, array in probs.items()}
+    return {split: floored_log(array, rounded_floor(array, _rounding(array)[1])) for split, array in probs.items()}
+
+
+def _rounding(probs):
+    """How many rows have a zero, and the least n of which all values are multiples of 1/n; 0 where there is none.
+
+    Sought are n up to 1,000, of votes or two and three decimals, and four to six decimals.
+    """
+    zeros = int((probs <= 0).any(axis=1).sum())
+    values = np.unique(probs.astype(np.float64)) if zeros else probs[:0]
+    for n in (*range(max(values.size - 1, 2), _MOST_VOTES + 1), *_DECIMALS) if values.size > 2 else ():
+        if (np.abs(values * n - np.round(values * n)) <= n * _STORED).all() and values[values > 0][0] * n > 0.5:
+            return zeros, n
+    return zeros, 0
+
+
+def rounded_floor(probs: np.ndarray, unit: int) -> np.ndarray | float:
+    """What a probability of 0 counts as, [examples, 1], where all are multiples of 1/unit.
+
+    Of votes, whose rows sum to 1 exactly, half a vote. Of rounded numbers the zeros of a row share what its sum leaves
+    of 1, each at most half a unit and at least a tenth of that: after temperature scaling the NLL of rounded outputs is
+    so within 2% of that of exact ones down to 3 decimals of 10 classes, where half a unit takes it 1.6 times as far off
+    (experiments/posthoc). Without a unit it is PROBABILITY_FLOOR.
+    """
+    if not unit:
+        return PROBABILITY_FLOOR
+    left = 1 - probs.sum(axis=1, keepdims=True, dtype=np.float64)
+    if (np.abs(left) < 0.1 / unit).all():
+        return 0.5 / unit
+    return np.clip(left / np.maximum((probs <= 0).sum(axis=1, keepdims=True), 1), 0.05 / unit, 0.5 / unit)
 
 
 def _array(arrays, name, role, where):
@@ -128,45 +171,47 @@ def _array(arrays, name, role, where):
         names = ", ".join(map(repr, list(arrays)[:8])) or "none"
         raise InputError(f"{where} has no array {name!r}, only {names}: name the {role} by --{role}-key")
     values = arrays[name] if isinstance(arrays[name], np.ndarray) else _of_columns(arrays[name])
-    if values.dtype == bfloat16:
-        return values.astype(np.float32)
+    if values.dtype in (bfloat16, np.dtype("V2")):  # NumPy's own files do not name it
+        return values.view(bfloat16).astype(np.float32)
     if role == "labels" and values.dtype.kind in "fU":
-        numbers = values.astype(np.float64)
-        wrong = values[~(np.abs(numbers) < _LARGEST_LABEL) | (numbers != np.round(numbers))]
-        if wrong.size:
-            raise ValueError(f"labels hold {wrong[0]}, no class number 0, 1, 2 ...")
-        return numbers.astype(np.int64)
-    if role == "group" and values.dtype.kind in "USbiufM":
+        try:
+            numbers = values.astype(np.float64)
+        except ValueError:
+            return values
+        whole = (np.abs(numbers) < _LARGEST_LABEL) & (numbers == np.round(numbers))
+        return numbers.astype(np.int64) if whole.all() else numbers
+    if role in ("group", "cluster") and values.dtype.kind in "USbiufM":
         return np.where(values != values, "", values.astype(str))  # NaN, which differs from itself, is no name
     return values
 
 
-def _faults(scores, labels, group, kind):
+def _faults(scores, labels, names, kind):
     """What is wrong with the arrays, one line each; a line may be asked for only where those above it do not hold."""
     if scores.dtype.kind not in "fiu" or scores.ndim != 2 or scores.shape[1] < 2:
         both = "np.stack([1 - p, p], 1)" if kind == "probs" else "np.stack([0 * z, z], 1)"
         what = f"{kind} are {str(scores.dtype)[:60]} of shape {scores.shape}"
         yield f"{what}: give numbers [examples, classes]; of two classes give both, {both}"
     if labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu":
-        hint = "labels[:, 0], or of one-hot rows labels.argmax(1)" if labels.ndim > 1 else "labels.astype(int)"
         what = f"labels are {str(labels.dtype)[:60]} of shape {labels.shape}, {kind} have shape {scores.shape}"
-        yield f"{what}: give a class number for each row, {hint}"
-    if group is not None and (group.shape != labels.shape or group.dtype.kind != "U"):
-        yield f"group is {str(group.dtype)[:60]} of shape {group.shape}: give a name or number for each row of {kind}"
+        yield f"{what}: {advice.of_labels(labels, scores.shape)}"
+    for role, values in names.items():
+        if values is not None and (values.shape != labels.shape or values.dtype.kind != "U"):
+            what = f"{role} is {str(values.dtype)[:60]} of shape {values.shape}"
+            yield f"{what}: give a name or number for each row of {kind}"
     if len(scores) < _FEWEST_EXAMPLES:
         mend = f"give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
         yield f"it has {len(scores)} examples, too few to fit or to measure calibration: {mend}"
-    yield from _faults_of_scores(scores, kind)
     classes, least, most = scores.shape[1], labels.min(), labels.max()
     if least < 0 or most >= classes:
-        hint = {1: "; if they count from 1, give labels - 1", -1: "; if -1 stands for no label, leave these out"}
         what = f"labels run from {least} to {most}: with {classes} classes give labels from 0 to {classes - 1}"
-        yield what + hint.get(int(least), "")
+        yield f"{what}; {advice.of_labels(labels, scores.shape)}"
+    yield from _faults_of_scores(scores, kind)
     if least == most:
         yield f"all labels are {least}, one class: calibration needs examples of two or more"
-    for name in () if group is None else set(group.tolist()):
-        if not (name.strip() and name.isprintable()):
-            yield f"group {name!a} is no name on one line: name them all"
+    for role, values in names.items():
+        for name in () if values is None else set(values.tolist()):
+            if not (name.strip() and name.isprintable()):
+                yield f"{role} {name!a} is no name on one line: name them all"
 
 
 def _faults_of_scores(scores, kind):
@@ -175,12 +220,13 @@ def _faults_of_scores(scores, kind):
         what = f"{kind} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
         yield f"{what}, the first in row {np.argmax(wrong)}: remove or mend them"
     if kind == "probs":
-        sums = scores.sum(axis=1, dtype=np.float64)
-        wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > _SUM_TOLERANCE)
+        sums, (_, unit) = scores.sum(axis=1, dtype=np.float64), _rounding(scores)
+        off = max(_SUM_TOLERANCE, scores.shape[1] / (2 * unit) if unit >= _FINE else 0)  # what rounding may leave
+        wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > off)
         if wrong.any():
             row = np.argmax(wrong)
             what = f"{wrong.sum()} rows of probs are negative or do not sum to 1, the first is row {row}"
-            yield f"{what} with {sums[row]:.6g}: if these are logits, say --logits-key"
+            yield f"{what} with {sums[row]:.6g}: {advice.of_probabilities(scores)}"
 
 
 def _as_float32(logits: np.ndarray) -> np.ndarray:
@@ -207,7 +253,14 @@ def _open(path, where):
 def _read_torch(path):
     import torch  # optional, and slow to import
 
-    tensors = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        what = f"{path} holds more than tensors, as NumPy's arrays or a whole model, or is damaged"
+        mend = 'run the model, and torch.save({"logits": tensor, "labels": tensor}, path)'
+        raise InputError(f"{what}; nothing in it is executed: {mend}") from error
+    if not isinstance(tensors, Mapping):
+        tensors = {"logits": tensors}
     # NumPy has no bfloat16
     return {
         name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()

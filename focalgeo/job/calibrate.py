@@ -59,7 +59,10 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     with records.locked(out):
         began = time.perf_counter()
         say("fitting, cross-fitting and measuring")
-        pairs = {name: calibration.Outputs(split.logits, split.labels, split.group) for name, split in splits.items()}
+        pairs = {
+            name: calibration.Outputs(split.logits, split.labels, split.group, split.cluster)
+            for name, split in splits.items()
+        }
         compared = calibration.compare(pairs["val"], pairs.get("test"), methods, also=also, **settings)
         rows = [*compared.rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
         fits = [fitted for fitted in compared.fits if fitted.criterion]
@@ -96,9 +99,10 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     Raises:
         InputError: whatever is wrong with the files, or with the two together.
     """
-    keys = Keys(options.logits_key, options.probs_key, options.labels_key, options.group_key)
+    keys = Keys(options.logits_key, options.probs_key, options.labels_key, options.group_key, options.cluster_key)
     files = {"val": options.val} | ({"test": options.test} if options.test else {})
-    splits, also = {name: read_outputs(path, keys, where=name) for name, path in files.items()}, {}
+    splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in files.items()}
+    also: dict[str, tuple] = {}
     shapes = {name: outputs.logits.shape for name, outputs in splits.items()}
     if len({classes for _, classes in shapes.values()}) > 1:
         counts = f"val has {shapes['val'][1]} classes and test {shapes['test'][1]}"
@@ -208,10 +212,18 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
             f"The logits of {name} look like probabilities: every row is in [0, 1] and sums to 1. If they are, use"
             " --probs-key; everything here takes them for logits."
         )
-    if outputs.saturated:
+    if outputs.unread:
+        yield f"Arrays of {name} that are not used: {_listed(outputs.unread)}."
+    if outputs.unit:
         yield (
-            f"{outputs.saturated:,} of {n:,} examples of {name} have a probability of exactly 0 or 1: rounding has"
-            " taken how sure the model was there, and no method can give it back. Give logits if you can."
+            f"The probabilities of {name} are multiples of 1/{outputs.unit:,}, rounded or votes, and {outputs.zeros:,}"
+            f" of {n:,} rows have zeros. Of votes a zero counts as half a vote; of rounded numbers the zeros of a row"
+            " share what its sum leaves of 1, half a unit each at most. --floor sets another value; logits keep more."
+        )
+    elif outputs.zeros:
+        yield (
+            f"{outputs.zeros:,} of {n:,} examples of {name} have a probability of exactly 0. Give logits, or the value"
+            " that a 0 is to count as by --floor."
         )
     of_true = outputs.logits[np.arange(n), outputs.labels]
     at_floor = int((of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum())
@@ -262,7 +274,7 @@ def _of_labels(num_folds, val, fits):
         yield f"{what}: what methods with numbers of each class do to them rests on next to nothing."
 
 
-def _listed(values: np.ndarray) -> str:
+def _listed(values: Sequence) -> str:
     return ", ".join(map(str, values[:8])) + (", ..." if len(values) > 8 else "")
 
 

@@ -10,11 +10,17 @@ import types
 import numpy as np
 import pandas
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 from safetensors.numpy import save_file
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 
-from focalgeo.data.logits_files import Keys, read_calibrated, read_outputs
-from focalgeo.types import InputError
+from focalgeo.calibration import log_probabilities
+from focalgeo.data.logits_files import Keys, _rounding, read_calibrated, read_outputs, rounded_floor
+from focalgeo.losses import cross_entropy as nll
+from focalgeo.types import InputError, floored_log
 
 N, CLASSES = 40, 12
 RNG = np.random.default_rng(0)
@@ -78,7 +84,7 @@ def test_every_format_gives_what_was_written(tmp_path, name):
     np.testing.assert_array_equal(found.labels, LABELS)
     np.testing.assert_array_equal(found.group, GROUP)
     assert (found.logits.dtype, found.labels.dtype, found.kind) == (np.float32, np.int32, "logits")
-    assert (found.saturated, found.looks_like_probs) == (0, False)
+    assert (found.zeros, found.unit, found.unread, found.looks_like_probs) == (0, 0, (), False)
     assert found.checksum == f"sha256:{hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()}"
 
 
@@ -112,7 +118,7 @@ def test_probabilities_become_their_logarithms(tmp_path, dtype):
     found = read(tmp_path / "a.npz")
     np.testing.assert_allclose(found.logits[1:], np.log(PROBS[1:]), atol=1e-6)
     np.testing.assert_allclose(found.logits[0], [0, *[np.log(1.1754944e-38)] * (CLASSES - 1)], rtol=1e-6)
-    assert (found.kind, found.saturated) == ("probs", 1)
+    assert (found.kind, found.zeros, found.unit, found.unread) == ("probs", 1, 0, ("val",))
     assert read(npz(tmp_path / "b.npz", logits=probs)).looks_like_probs
     assert not read(npz(tmp_path / "c.npz", logits=probs + 1)).looks_like_probs
     also = read_calibrated(str(tmp_path / "a.npz"), {"val": PROBS.shape}, where="--also=x")
@@ -167,13 +173,11 @@ BAD = {
     "beyond float32": ({"logits": EXACT * 1e42}, "beyond 1e.30"),
     "vector": ({"logits": LOGITS[:, 0]}, "give both, np.stack"),
     "labels of one class": ({"labels": 0 * LABELS + 1}, "all labels are 1, one class"),
-    "float labels": ({"labels": LABELS + 0.5}, "no class number 0, 1, 2"),
-    "no label": ({"labels": LABELS - (LABELS == 0)}, "if -1 stands for no label"),
+    "cluster's length": ({"cluster": GROUP[:-1]}, "cluster is <U10 of shape .39,."),
     "labels from 1": (
-        {"labels": LABELS + 1},
+        {"labels": 1 + np.arange(N) % 12},
         "labels run from 1 to 12: with 12 classes give labels from 0 to 11; .*- 1",
     ),
-    "one-hot": ({"labels": np.eye(CLASSES, dtype=int)[LABELS]}, "labels.argmax"),
     "group's length": ({"group": GROUP[:-1]}, "group is <U10 of shape .39,."),
     "group of two lines": ({"group": np.array(["a\nb"] * N)}, "no name on one line"),
     "group missing": ({"group": np.where(LABELS[9] == LABELS, np.nan, 1)}, "group '' is no name"),
@@ -186,6 +190,125 @@ BAD = {
 def test_bad_arrays_are_one_line(tmp_path, arrays, says):
     with pytest.raises(InputError, match=f"val.*{says}"):
         read(npz(tmp_path / "a.npz", **arrays))
+
+
+ONE_HOT = np.eye(CLASSES, dtype=int)[LABELS]
+ADVICE = {  # by what the values are: a hint that is right for one cause does harm for another
+    "one-hot": ({"labels": ONE_HOT}, "one-hot rows give labels.argmax"),
+    "multi-hot": ({"labels": ONE_HOT | np.eye(CLASSES, dtype=int)[3]}, "multi-label"),
+    "multi-hot of none": ({"labels": ONE_HOT * (LABELS > 3)[:, None]}, "multi-label"),
+    "multi-hot of -1 and 1": ({"labels": 2 * ONE_HOT - 1}, "multi-label"),
+    "soft": ({"labels": 0.9 * ONE_HOT + 0.1 / CLASSES}, "soft labels"),
+    "fractions": ({"labels": LABELS + 0.5}, "fractions are no classes"),
+    "NaN for no label": ({"labels": np.where(LABELS == 2, np.nan, LABELS)}, f"leave out the {sum(LABELS == 2)} rows"),
+    "-1 for no label": ({"labels": LABELS - (LABELS == 0)}, "if -1 stands for no label, leave out"),
+    "-100 for no label": ({"labels": np.where(LABELS == 2, -100, LABELS)}, "if -100 stands for no label"),
+    "255 for no label": ({"labels": np.where(LABELS == 2, 255, LABELS).astype(np.uint8)}, "if 255 stands for no"),
+    "-1 and 1": ({"labels": 2 * (LABELS % 2) - 1, "logits": LOGITS[:, :2]}, r"\(labels \+ 1\) // 2"),
+    "a column": ({"labels": LABELS[:, None]}, r"labels\[..., 0\]"),
+    "names": ({"labels": np.array(["cat", "dog"])[LABELS % 2]}, "of names give their numbers"),
+    "classes first": ({"logits": LOGITS.T}, "classes first: give their transpose"),
+    "tokens": ({"logits": LOGITS.reshape(4, 10, CLASSES), "labels": LABELS.reshape(4, 10)}, r"\[examples, classes\]"),
+    "another length": ({"labels": LABELS[:-1]}, "one class number for each row"),
+    "one logit": ({"logits": LOGITS[:, :1]}, r"np.stack\(\[0 \* z, z\], 1\)"),
+    "sigmoid scores": ({"logits": None, "probs": 1 / (1 + np.exp(-LOGITS))}, "as sigmoid scores have"),
+    "percents": ({"logits": None, "probs": np.round(100 * PROBS, 1)}, "of percents give probs / 100"),
+    "votes as counts": ({"logits": None, "probs": np.eye(CLASSES, dtype=int)[LABELS] * 7}, "sum to 7 give probs / 7"),
+    "logarithms": ({"logits": None, "probs": np.log(PROBS)}, "these are logarithms"),
+    "logits": ({"logits": None, "probs": LOGITS}, "if these are logits"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "says"), ADVICE.values(), ids=ADVICE)
+def test_advice_is_by_what_the_values_are(tmp_path, arrays, says):
+    arrays = {name: array for name, array in {"logits": EXACT, "labels": LABELS, **arrays}.items() if array is not None}
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(InputError, match=f"val.*{says}") as caught:
+        read(tmp_path / "a.npz")
+    assert ("argmax" in str(caught.value)) == (says.startswith("one-hot"))
+
+
+def test_what_is_not_read_is_named_and_clusters_are_read_as_groups_are(tmp_path):
+    found = read(npz(tmp_path / "a.npz", weights=LABELS, ids=LABELS, cluster=LABELS // 2, group=GROUP))
+    assert found.unread == ("weights", "ids")
+    np.testing.assert_array_equal(found.cluster, (LABELS // 2).astype(str))
+    (tmp_path / "a.csv").write_text(CSV.replace("group", "patient"))
+    assert read(tmp_path / "a.csv").unread == ("patient",)
+    found = read(tmp_path / "a.csv", cluster="patient")
+    np.testing.assert_array_equal(found.cluster, GROUP)
+    assert (found.unread, found.group) == ((), None)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_other_bytes_of_the_same_numbers_are_read(tmp_path, order):
+    found = read(npz(tmp_path / "a.npz", logits=LOGITS.astype(f"{order}f4"), labels=LABELS.astype(f"{order}i8")))
+    np.testing.assert_array_equal(found.logits, LOGITS)
+    np.testing.assert_array_equal(found.labels, LABELS)
+    np.testing.assert_allclose(nll(LOGITS.astype(f"{order}f4"), LABELS.astype(f"{order}i8")), nll(LOGITS, LABELS))
+    half = LOGITS.astype(bfloat16)  # of which NumPy's files say two bytes
+    np.testing.assert_array_equal(read(npz(tmp_path / "b.npz", logits=half)).logits, half.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["a=b.npz", "x,labels=y.npz", "logits=z,labels=y.npz"])
+def test_a_path_with_signs_of_the_grammar_is_a_path(tmp_path, name):
+    np.testing.assert_array_equal(read(npz(tmp_path / name)).labels, LABELS)
+    (tmp_path / "c,d=e").mkdir()
+    np.save(tmp_path / "z.npy", LOGITS)
+    np.save(tmp_path / "c,d=e" / "y=,.npy", LABELS)
+    found = read(f"logits={tmp_path}/z.npy,labels={tmp_path}/c,d=e/y=,.npy")
+    np.testing.assert_array_equal(found.labels, LABELS)
+
+
+def after_temperature(logits, labels):
+    """T of the least NLL and that NLL, by SciPy in float64."""
+    logits = np.asarray(logits, np.float64)
+    mean = lambda log_t: -np.mean(log_softmax(logits / np.exp(log_t), 1)[np.arange(len(labels)), labels])  # noqa: E731
+    best = minimize_scalar(mean, bounds=(-3, 5), method="bounded")
+    return np.exp(best.x), best.fun
+
+
+def overconfident(classes, temperature, n=3000, seed=0):
+    generator = np.random.default_rng(seed)
+    logits = 1.5 * generator.standard_normal((n, classes))
+    labels = (logits + generator.gumbel(size=logits.shape)).argmax(1)
+    return softmax(temperature * logits, axis=1), labels
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.integers(2, 6), st.integers(2, 12), st.floats(0.5, 2), st.integers(0, 99))
+def test_probabilities_of_any_number_of_decimals_are_scaled_as_exact_ones(decimals, classes, temperature, seed):
+    """NLL within 2% of the exact one's; two decimals of ten classes that are too sure by 2 keep no more (3%)."""
+    probs, labels = overconfident(classes, min(temperature, 1.4) if decimals == 2 else temperature, seed=seed)
+    rounded = np.round(probs, decimals)
+    zeros, unit = _rounding(rounded)
+    assert unit == (10**decimals if zeros else 0)
+    logits = floored_log(rounded, rounded_floor(rounded, unit))
+    np.testing.assert_allclose(np.exp(logits.astype(np.float64)).sum(1)[(rounded == 0).any(1)], 1, atol=1e-5)
+    exact = after_temperature(np.log(probs), labels)
+    found = after_temperature(logits, labels)
+    assert abs(found[1] / exact[1] - 1) < 0.02
+
+
+def test_rounded_probabilities_and_votes_are_told_by_their_values(tmp_path):
+    probs, labels = overconfident(10, 2.0)
+    for decimals in (3, 4):
+        np.savez(tmp_path / "a.npz", probs=np.round(probs, decimals).astype(np.float32), labels=labels)
+        found = read(tmp_path / "a.npz")
+        assert found.unit == 10**decimals
+        temperature, nll_after = after_temperature(found.logits, labels)
+        exact = after_temperature(np.log(probs), labels)
+        assert abs(temperature / exact[0] - 1) < 0.02
+        assert abs(nll_after / exact[1] - 1) < 0.01
+    generator = np.random.default_rng(0)
+    votes = np.stack([generator.multinomial(7, row) for row in probs]) / 7
+    np.savez(tmp_path / "v.npz", probs=votes, labels=labels)
+    half = np.maximum(votes, 0.5 / 7)
+    np.testing.assert_allclose(read(tmp_path / "v.npz").logits, np.log(half / half.sum(1, keepdims=True)), atol=1e-6)
+    given = read_outputs(str(tmp_path / "v.npz"), Keys(), where="val", floor=0.01).logits
+    np.testing.assert_allclose(log_probabilities(votes, floor=0.01), given, atol=1e-6)
+    assert read(npz(tmp_path / "w.npz")).unit == 0
+    for no_lattice in (np.eye(10)[labels], softmax(60 * probs, 1) * (probs > 0.01)):  # sure, and cut off
+        assert _rounding(no_lattice / no_lattice.sum(1, keepdims=True))[1] == 0
 
 
 ROW = f"1,a{',1' * CLASSES}\n"
@@ -227,16 +350,16 @@ def test_pickles_are_refused_and_not_executed(tmp_path):
 
 
 def test_a_torch_file_is_read_with_weights_only(tmp_path, monkeypatch):
-    settings = []
+    asked = []
 
     def load(path, **options):
-        settings.append(options)
+        asked.append(options)
         raise RuntimeError("set weights_only=False\nto run it")
 
     (tmp_path / "a.pt").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load))
-    assert "it holds more than arrays, which could run code" in line(tmp_path / "a.pt")
-    assert settings == [{"map_location": "cpu", "weights_only": True}]
+    assert "holds more than tensors, as NumPy's arrays or a whole model" in line(tmp_path / "a.pt")
+    assert asked == [{"map_location": "cpu", "weights_only": True}]
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "torch" in line(tmp_path / "a.pt")
 
