@@ -84,6 +84,10 @@ class ProbabilityWarning(UserWarning):
     """Probabilities were given where logits belong, by all appearance."""
 
 
+class DataWarning(UserWarning):
+    """Something speaks against a classifier's outputs: the order of columns, chance, rows that val and test share."""
+
+
 def look_like_probabilities(scores: np.ndarray, tolerance: float = 1e-3) -> bool:
     """Whether every row of two or more lies in [0, 1] and sums to 1 within the tolerance, as logits hardly ever do."""
     if len(scores) < 2 or scores.shape[1] < 2 or not (scores.min() >= 0 and scores.max() <= 1):

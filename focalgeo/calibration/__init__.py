@@ -56,7 +56,14 @@ from focalgeo.calibration.metrics import (
 )
 from focalgeo.calibration.resampling import Sample, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, best_point, grid_search, line_search
-from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, DEFAULT_METRICS, PROBABILITY_FLOOR, ProbabilityWarning
+from focalgeo.types import (
+    CRITERIA,
+    DEFAULT_CRITERIA,
+    DEFAULT_METRICS,
+    PROBABILITY_FLOOR,
+    DataWarning,
+    ProbabilityWarning,
+)
 
 
 def __getattr__(name: str):

@@ -4,6 +4,7 @@ Cross-fitted: the examples are split into folds, and each fold is calibrated by 
 split alone says how a method does on examples that its fit has not seen, and a method is chosen by that.
 """
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import checks
-from focalgeo.calibration import fits, metric_rows
+from focalgeo.calibration import fits, metric_rows, suspicions
 from focalgeo.calibration import methods as of_methods
 from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.fits import ScoreTest
@@ -22,7 +23,16 @@ from focalgeo.calibration.metrics import METRICS
 from focalgeo.calibration.resampling import Sample
 from focalgeo.calibration.search import GAMMAS, Grid
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Row, select
-from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, DEFAULT_METRICS, METRIC_OF, MOST_RESAMPLES, Array, InputError
+from focalgeo.types import (
+    CRITERIA,
+    DEFAULT_CRITERIA,
+    DEFAULT_METRICS,
+    METRIC_OF,
+    MOST_RESAMPLES,
+    Array,
+    DataWarning,
+    InputError,
+)
 
 # the paper's grid, and coarsely on from there: outputs of other programs may be scaled by anything
 TEMPERATURES = tuple(np.float32([*(np.arange(1, 501) / 100), *np.geomspace(5.1, 100, 60)]).tolist())
@@ -209,6 +219,7 @@ class Comparison(NamedTuple):
     fits: list[Fitted]  # on val, plainest method first
     choice: Choice  # of the method to use
     held_out: list[Calibrated]  # val by fits of the other folds: uncalibrated, the candidates and `also`
+    suspicions: list[str]  # sentences on what speaks against the outputs: order of columns, chance, leakage
     search: dict[str, np.ndarray]  # gammas, temperatures and on them ece and nll of the focal map on val; {} without it
 
 
@@ -261,7 +272,7 @@ def compare(
         also: Name -> log-probabilities (of val, of test) by a method from elsewhere: compared, never chosen. Those of
             val are to be held out: each fold by a fit of the others.
 
-    A number that is not finite is a RunError.
+    What speaks against the outputs is warned of as DataWarning. A number that is not finite is a RunError.
     """
     checks.count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
     of_val = _split("val", val, also or {}, 0)
@@ -269,6 +280,16 @@ def compare(
     num_classes = of_val.examples.rows.shape[1]
     if on_test is not None and on_test.examples.rows.shape[1] != num_classes:
         raise InputError(f"test has another number of classes than the {num_classes} of val: give one classifier's")
+    suspected = [
+        sentence
+        for name, split in (("val", of_val), ("test", on_test))
+        for sentence in (
+            suspicions.of_split(name, *split.examples[:2], clustered=bool(split.clusters)) if split else ()
+        )
+    ]
+    suspected += suspicions.of_both(of_val.examples[:2], on_test.examples[:2]) if on_test else ()
+    for sentence in suspected:
+        warnings.warn(sentence, DataWarning, stacklevel=2)
     candidates = checked_methods(
         methods,
         criterion=criterion,
@@ -332,7 +353,7 @@ def compare(
     drawn = {0, *metric_rows.candidates(measured.calibrated, criterion)[:1], places.index(fit)}
     gaps = metric_rows.class_gap_rows(_part(measured, sorted(drawn)))
     rows = [*of_fits, *rows_of_test, *rows, *gaps]
-    return Comparison(rows, fitted, choice, held_out.calibrated, of_methods.surfaces(searches, settings))
+    return Comparison(rows, fitted, choice, held_out.calibrated, suspected, of_methods.surfaces(searches, settings))
 
 
 def _split(name, outputs, also, position):

@@ -23,7 +23,7 @@ from focalgeo.calibration.binning import ON_EDGE
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.job import provenance, say
 from focalgeo.rows import LEAST_EXAMPLES, Seconds
-from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, ProbabilityWarning, shown
+from focalgeo.types import PROBABILITY_FLOOR, Array, DataWarning, InputError, ProbabilityWarning, shown
 
 MOST_GROUPS = 100
 ASKED = ("criterion", "criteria", "metrics", "trained_gamma")
@@ -48,7 +48,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         InputError: whatever is wrong with a file or with --out; then nothing is written. RunError: a metric is not
             finite.
     """
-    filterwarnings("ignore", category=ProbabilityWarning)  # the command has its own line
+    for category in (ProbabilityWarning, DataWarning):  # the command has its own lines
+        filterwarnings("ignore", category=category)
     (splits, also), out, flags = read_inputs(options), Path(options.out), vars(options)
     config, methods = make_config(options, splits, also), options.methods or None
     records.check_workdir(out, config)
@@ -67,7 +68,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         rows = [*compared.rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
         fits = [fitted for fitted in compared.fits if fitted.criterion]
         saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
-        warnings = list(input_warnings(options, splits, compared.fits))
+        warnings = [*compared.suspicions, *input_warnings(options, splits, compared.fits)]
         manifest = {
             "config": config,
             "data": {"name": splits["val"].source.rpartition("/")[2]},
@@ -279,11 +280,7 @@ def _listed(values: Sequence) -> str:
 
 
 def _of_shift(*splits: Outputs) -> Iterator[str]:
-    val, test = splits
-    if np.array_equal(val.labels, test.labels) and np.array_equal(val.logits, test.logits):
-        yield "Val and test hold the same examples: the methods are measured on what they were fitted on."
-        return
-    table = np.stack([np.bincount(outputs.labels, minlength=val.logits.shape[1]) for outputs in splits])
+    table = np.stack([np.bincount(outputs.labels, minlength=outputs.logits.shape[1]) for outputs in splits])
     if _chi_square_p_value(table[:, table.any(axis=0)]) < LEVEL:
         yield "Val and test differ in their class shares beyond noise: one fit may not suit both."
     quantities = {

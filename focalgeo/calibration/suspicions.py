@@ -1,0 +1,139 @@
+"""What speaks against a classifier's outputs before anything is fitted: columns in another order, chance, leakage.
+
+Each is a sentence. Thresholds are such that outputs without a fault bring one out in fewer than 1 of 1,000 files.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.special import gammaln, softmax, xlogy
+
+from focalgeo.types import Array
+
+_MOST_CLASSES = 2000  # whose table of confusion is made
+_SHOWN = 20  # columns that a sentence lists
+_LOG_CHANCE = math.log(1e-4)
+_ERRORS, _LEAST_INFORMED = 4.0, 3.0  # standard errors
+
+
+def of_split(name: str, logits: Array, labels: Array, *, clustered: bool) -> Iterator[str]:
+    """What speaks against one split: float [examples, classes], int [examples], and whether clusters are known."""
+    logits, labels = np.asarray(logits), np.asarray(labels)
+    n, classes = logits.shape
+    probs, predicted = softmax(logits.astype(np.float64), axis=1), logits.argmax(axis=1)
+    right, at_chance = predicted == labels, informed(probs, labels) < _LEAST_INFORMED
+    order = permutation(predicted, labels, classes) if classes <= _MOST_CLASSES else np.arange(classes)
+    moved = np.flatnonzero(order != np.arange(classes))
+    if moved.size:
+        after = np.mean(np.argsort(order)[predicted] == labels)
+        listed = ", ".join(f"column {order[k]} is class {k}" for k in moved[:8])
+        mend = f"logits[:, {order.tolist()}]" if classes <= _SHOWN else f"{moved.size} of them: {listed}, ..."
+        what = f"{_percent(right.mean())}, {'no better than chance' if at_chance else 'less than it could be'}"
+        yield (
+            f"Columns of {name} seem to be in another order than the labels: accuracy is {what}, and {_percent(after)}"
+            f" by {mend}."
+        )
+    elif at_chance:
+        what = f"Outputs of {name} say no more of the labels than chance (accuracy {_percent(right.mean())})"
+        always = len(set(predicted.tolist())) == 1
+        why = "labels may be shuffled, or belong to other rows"
+        yield f"{what}: {f'the predicted class is always {predicted[0]}' if always else why}."
+    together, by_chance = neighbours(right - probs.max(axis=1), probs.max(axis=1), labels), 1 / math.sqrt(n)
+    if not clustered and together > _ERRORS * by_chance:
+        yield (
+            f"Neighbouring rows of {name} are right and wrong together (correlation {together:.2f}, by chance"
+            f" {by_chance:.2f}): intervals that take them for independent are too narrow. Name those that belong"
+            " together in an array cluster."
+        )
+
+
+def informed(probs: Array, labels: Array) -> float:
+    """By how many standard errors the mean probability of the label is more than that of labels in random order.
+
+    Exact are the mean and the variance over all orders, which doubly centred probabilities give.
+
+    Source: Hoeffding, Ann. Math. Stat. 22 (1951), the combinatorial central limit theorem.
+    """
+    shares = np.bincount(labels, minlength=probs.shape[1]) / len(labels)
+    centred = probs - probs.mean(axis=0)
+    centred -= (centred @ shares)[:, None]
+    variance = float((centred**2).sum(axis=0) @ shares) / (len(labels) - 1)
+    return float(centred[np.arange(len(labels)), labels].sum()) / math.sqrt(max(variance, 1e-30))
+
+
+def permutation(predicted: Array, labels: Array, classes: int) -> np.ndarray:
+    """The order of columns [classes] that makes sense of the labels; 0, 1, ... where theirs does.
+
+    It assigns labels to columns by the most examples. Of its cycles those are taken that gain beyond chance: given that
+    a column's own label is no less likely than another, of m examples with one of the two at least half have its own,
+    and the chance of fewer, times the number of cycles of that length, is below 1e-4. A chance below 5% is enough where
+    each half of the examples gains so by the assignment of the other: of many classes, cycles are too many. And the
+    counts over those of independent columns and labels are to say so too, which no preference for a class changes.
+    """
+
+    def table(part):
+        return np.bincount(predicted[part] * classes + labels[part], minlength=classes**2).reshape(classes, classes)
+
+    def gain(counts, to, columns):
+        """Log of Chernoff's bound on the chance that as many have the label assigned to them, and not their own."""
+        columns = columns[to[columns] != columns]
+        other, own = counts[columns, to[columns]].sum(), counts[columns, columns].sum()
+        half = max(other + own, 1) / 2
+        return -(xlogy(other, other / half) + xlogy(own, own / half)) if other > own else 0.0
+
+    every, even = np.arange(classes), np.arange(len(labels)) % 2 == 0
+    counts, halves = table(slice(None)), (table(even), table(~even))
+    to = linear_sum_assignment(-counts)[1]
+    by_other = [gain(half, linear_sum_assignment(-other)[1], every) for half, other in (halves, halves[::-1])]
+    lift = (counts + 0.5) / (np.outer(counts.sum(axis=1), counts.sum(axis=0)) / max(len(labels), 1) + 0.5)
+    order, left = every.copy(), set(np.flatnonzero(to != every).tolist())
+    while left:
+        cycle = [left.pop()]
+        while (following := int(to[cycle[-1]])) in left:
+            left.remove(following)
+            cycle.append(following)
+        both = np.array([cycle, cycle]), np.array([to[cycle], cycle])  # as assigned, and their own
+        gained, error = np.array([1, -1]) @ np.log(lift[both]).sum(axis=1), math.sqrt((1 / (counts[both] + 0.5)).sum())
+        number = gammaln(classes + 1) - gammaln(classes - len(cycle) + 1)
+        least = max(_LOG_CHANCE - number, math.log(0.05) if max(by_other) < _LOG_CHANCE else -math.inf)
+        if gained > 1.5 * error and gain(counts, to, np.array(cycle)) < least:
+            order[to[cycle]] = cycle
+    return order
+
+
+def neighbours(residual: Array, confidence: Array, labels: Array) -> float:
+    """Rank correlation of neighbouring rows' residuals, less their means by label and by tenth of confidence."""
+    tenth = np.argsort(np.argsort(confidence, kind="stable")) * 10 // len(labels)
+    for part in (labels, tenth):
+        residual = residual - (np.bincount(part, residual) / np.maximum(np.bincount(part), 1))[part]
+    rank = np.argsort(np.argsort(residual)) - (len(residual) - 1) / 2
+    return float(rank[1:] @ rank[:-1] / (rank @ rank))
+
+
+def of_both(val: tuple[Array, Array], test: tuple[Array, Array]) -> Iterator[str]:
+    """Rows of test, logits and label, that are rows of val too, beyond those that are alike by chance.
+
+    By chance as many are as rows of val are like another of val, which is next to none but of few votes or digits.
+    """
+    of_val, of_test = map(_hashes, (val, test))
+    times = Counter(of_val)
+    shared, alike = sum(row in times for row in of_test), sum(times[row] > 1 for row in of_val) / len(of_val)
+    n, expected = len(of_test), alike * len(of_test)
+    if shared > expected + _ERRORS * math.sqrt(expected * (1 - alike) * (1 + n / len(of_val))):
+        by_chance = f", {expected:,.0f} of them by chance" if alike else ""
+        yield (
+            f"{shared:,} of {n:,} rows of test are rows of val too, logits and label{by_chance}: there the methods are"
+            " measured on what they were fitted on."
+        )
+
+
+def _hashes(outputs):
+    logits, labels = (np.asarray(each) for each in outputs)
+    return [hash((row.tobytes(), label)) for row, label in zip(logits + np.float32(0), labels.tolist(), strict=True)]
+
+
+def _percent(share):
+    return f"{100 * share:.1f}%"
