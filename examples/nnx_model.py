@@ -41,9 +41,9 @@ for i in range(STEPS):
 log_probs = jax.nn.log_softmax(model(test[0]))
 print(f"accuracy {calibration.accuracy(log_probs, test[1]):.3f}, ECE {calibration.ece(log_probs, test[1]):.3f}")
 
-graph, params = nnx.split(model)  # curvature takes functions of a pytree
+graph, params, rest = nnx.split(model, nnx.Param, ...)  # curvature takes functions of the weights alone
 matvec = curvature.linearized_hvp(
-    lambda p: jnp.mean(losses.cross_entropy(nnx.merge(graph, p)(test[0]), test[1])), params
+    lambda p: jnp.mean(losses.cross_entropy(nnx.merge(graph, p, rest)(test[0]), test[1])), params
 )
 top = curvature.lambda_max(matvec, params, jax.random.PRNGKey(2))
 trace = curvature.trace(matvec, params, jax.random.PRNGKey(3), num_probes=30)

@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-from focalgeo import __version__
+from focalgeo import __version__, files
 from focalgeo.types import InputError, shown
 
 COMMANDS = {  # name -> what it does, an example
@@ -19,7 +19,7 @@ COMMANDS = {  # name -> what it does, an example
 }
 
 
-def main() -> None:
+def main() -> int:
     """Hand the arguments on to a command, or list the commands and the configs that `run` knows by name."""
     name, *rest = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help", "--version"):
@@ -29,7 +29,8 @@ def main() -> None:
         runpy.run_module(f"focalgeo.{name}", run_name="__main__")
     else:
         print(f"focalgeo: {InputError.of_choice('the command', shown(name), COMMANDS)}", file=sys.stderr)
-        sys.exit(InputError.exit_code)
+        return InputError.exit_code
+    return 0
 
 
 def listing() -> str:
@@ -45,5 +46,10 @@ def listing() -> str:
     return "\n".join(lines)
 
 
+def spoken_main() -> int:
+    """The command as it is installed."""
+    return files.spoken(main)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(spoken_main())

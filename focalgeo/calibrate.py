@@ -137,6 +137,7 @@ def main(arguments: Sequence[str]) -> int:
         options = parse(arguments)
         from focalgeo.job import calibrate, process  # jax after the flags, so that their errors come at once
 
+        process.check_jax()
         process.keep_programs()
         calibrate.run_and_print(options, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
@@ -149,4 +150,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(files.spoken(lambda: main(sys.argv[1:])))

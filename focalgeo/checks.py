@@ -167,6 +167,7 @@ def _weighted(rows: Array, labels: Array, mask: Array | None) -> Examples:
     return Examples(rows, jnp.asarray(labels).astype(jnp.int32), weight)
 
 
+@np.errstate(under="ignore")
 def examples(log_probs: object, labels: object, mask: object = None, *, num_bins: int = 1) -> Examples:
     """The arguments of a metric. What has weight 0 may hold anything, NaN too.
 
@@ -297,13 +298,29 @@ def check_function(name: str, value: Any) -> None:
 
 
 def check_params(name: str, params: PyTree) -> None:
-    """Refuse a tree that holds no number, or anything but floating-point arrays."""
+    """Refuse a tree that holds no number, anything but floating-point arrays, or flax's statistics beside weights."""
+    nodes = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda node: bool(_kinds(node)))
+    paths = [[jax.tree_util.keystr((key,), simple=True) for key in path] for path, _ in nodes]
+    beside = {(*path[:i],) for path in paths for i, key in enumerate(path) if key == "params"}
+    for path, (_, node) in zip(paths, nodes, strict=True):
+        of = [key for i, key in enumerate(path) if key == "batch_stats" or (key != "params" and (*path[:i],) in beside)]
+        of += [type(node).__name__] if _kinds(node) and "Param" not in _kinds(node) else []
+        if of:
+            mend = 'give variables["params"], or what nnx.split(model, nnx.Param, ...) has of nnx.Param'
+            where = f"{name}: {'/'.join(path)} is of {of[0]}"
+            raise InputError(f"{where}, no weights, as batch_stats are: {mend}, and close over the rest")
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating):
             where = f"{name}{jax.tree_util.keystr(path)}"
             raise InputError(f"{where} is {described(leaf)}: give floating-point arrays, and close over all else")
     if not any(leaf.size for leaf in jax.tree.leaves(params)):
         raise InputError(f"{name} holds no number: give the arrays that are differentiated")
+
+
+def _kinds(node):
+    """The names of a flax.nnx.Variable's classes; of all else none."""
+    names = {kind.__name__ for kind in type(node).__mro__ if kind.__module__.startswith("flax.nnx")}
+    return names if "Variable" in names else set()
 
 
 def check_alike(name: str, tree: PyTree, other: str, like: PyTree) -> None:

@@ -1,10 +1,12 @@
 """Files safely read and written: regular files alone, atomic writing, and the memory that is free."""
 
 import contextlib
+import errno
 import math
 import os
 import re
 import secrets
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +35,26 @@ def write_line(line: str) -> None:
     """Write a line of this process on standard error; one that cannot be written, on a full disk, is lost."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)
+
+
+def spoken(main: Callable[[], int]) -> int:
+    """What `main` returns once all it says is written; 141, as of SIGPIPE, where nobody reads on; 2 on a full disk."""
+    try:
+        code = main()
+        if sys.stdout is not None:  # closed before the start
+            sys.stdout.flush()
+        return code
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+            raise
+        with open(os.devnull, "wb") as nowhere:  # what is left is not tried again at the exit
+            os.dup2(nowhere.fileno(), 1)
+        if error.errno == errno.EPIPE:
+            return 128 + signal.SIGPIPE
+        write_line(
+            f"focalgeo: cannot write to standard output: {error.strerror}; what a command writes into files is there"
+        )
+        return InputError.exit_code
 
 
 def check_regular(path: Path) -> None:

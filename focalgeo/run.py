@@ -78,6 +78,7 @@ def main(arguments: list[str]) -> int:
         with process.handled(signal.SIG_DFL):  # it may wait in compiled code, in which Python heeds no signal
             parallel.join(**command.cluster)
         several = parallel.count() > 1
+        process.check_jax()
         process.keep_programs()
         # of several processes one that ended at once would leave the others waiting
         with process.deferred_signals() if several else contextlib.nullcontext(lambda: None) as signalled:
@@ -102,4 +103,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    process.end_at_once(main(sys.argv))
+    process.end_at_once(files.spoken(lambda: main(sys.argv)))

@@ -12,12 +12,13 @@ from focalgeo.config import FIELDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "focalgeo"
-LAYER_0 = {"types", "files", "rows", "config", "trees", "checks"}
+LAYER_0 = {"types", "advice", "files", "rows", "config", "trees", "checks"}
 LAYER_1 = {"losses", "calibration", "curvature", "models", "data", "records", "workdir", "parallel"}
 LAYER_2 = {"theory", "training", "evaluation", "report"}
 ALLOWED = {
     "__init__": set(),
     **{room: {"types"} for room in LAYER_0},
+    "checks": {"types", "advice"},
     **{room: LAYER_0 for room in LAYER_1},
     "theory": LAYER_0 | {"losses", "calibration"},
     "training": LAYER_0 | {"parallel"},
@@ -26,7 +27,7 @@ ALLOWED = {
     "job": LAYER_0 | LAYER_1 | LAYER_2,
     "run": LAYER_0 | {"parallel", "job"},  # it joins the processes before a job begins
     "calibrate": LAYER_0 | {"job"},
-    "__main__": {"types", "config"},
+    "__main__": {"types", "config", "files"},
 }
 # library -> the rooms that alone may import it
 ONLY = {

@@ -232,6 +232,7 @@ class _Split(NamedTuple):
     also: list[Calibrated]
 
 
+@np.errstate(under="ignore")
 def compare(
     val: tuple,
     test: tuple | None = None,

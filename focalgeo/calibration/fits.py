@@ -134,6 +134,7 @@ def temperature_score_test(
     return score_test(*examples, Clusters.of(clusters, examples.labels))
 
 
+@np.errstate(under="ignore")
 def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     """`temperature_score_test` of what has been checked."""
     scores, weight = np.asarray(logits, np.float64), np.asarray(weight, np.float64)

@@ -129,7 +129,7 @@ def reliability_rows(
     `worth` [bins] are the independent examples that a bin is worth, where that is not their number.
     """
     n = bins.count if worth is None else worth
-    bins, (low, high) = jax.device_get((bins, _share_interval(np.nan_to_num(bins.accuracy) * n, n)))
+    bins, (low, high) = jax.device_get((bins, _share_interval(np.where(n > 0, bins.accuracy, 0) * n, n)))
     rows = []
     for index in np.flatnonzero(bins.count):
         count, confidence, accuracy, lower, upper = (column[index] for column in bins)
@@ -215,7 +215,7 @@ def _bin_rows(sample, measured, name):
             accuracy = np.where(count > 0, draws.accuracy, 0)  # NaN where a resample has no example of the bin
             stderr, variation = (np.nanstd(each, axis=0) for each in (accuracy, np.asarray(draws.count)))
             inside = 1 / ((variation / np.maximum(count, 1)) ** 2 + 1 / sample.clusters.each.size)
-            worth = _worth(count, np.nan_to_num(bins.accuracy), stderr, inside)
+            worth = _worth(count, np.where(count > 0, bins.accuracy, 0), stderr, inside)
         rows += reliability_rows(bins, name=name, worth=worth, **_tags(sample, calibrated))
     return rows
 

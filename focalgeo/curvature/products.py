@@ -17,6 +17,7 @@ from focalgeo.types import Array, InputError, PyTree
 
 DENSE_LIMIT = 5000
 DENSE_ROWS_AT_ONCE = 64
+FORMS = ("forward_over_reverse", "reverse_over_reverse")
 
 
 def _check(params: PyTree, vector: PyTree) -> None:
@@ -25,13 +26,15 @@ def _check(params: PyTree, vector: PyTree) -> None:
 
 
 @at_highest
-def hvp(loss, params: PyTree, vector: PyTree) -> PyTree:
+def hvp(loss, params: PyTree, vector: PyTree, *, form: str = FORMS[0]) -> PyTree:
     """Hessian-vector product H v, exact, as the derivative of the gradient along v (forward over reverse).
 
     Args:
         loss: params -> one floating-point number.
         params: tree of floating-point arrays.
         vector: tree of the same structure and shapes.
+        form: "reverse_over_reverse" takes the gradient of gradient' v instead: exact too, slower, and all that a loss
+            with a jax.custom_vjp in it allows.
 
     Returns:
         H v, a tree like `params`; about two gradients of time. Not finite where the loss has no second derivative.
@@ -44,11 +47,29 @@ def hvp(loss, params: PyTree, vector: PyTree) -> PyTree:
     Source: Pearlmutter, Fast exact multiplication by the Hessian (1994).
     """
     _check(params, vector)
-    return jax.jvp(jax.grad(checks.scalar(loss)), (params,), (vector,))[1]
+    return _product(loss, params, form, lambda gradient: lambda v: jax.jvp(gradient, (params,), (v,))[1], vector)
+
+
+def _product(loss, params, form, forward, *vectors):
+    """The product of H with the vector given, or the function of one; `forward` makes it of the gradient."""
+    checks.check_choice("form", form, FORMS)
+    gradient = jax.grad(checks.scalar(loss))
+    try:
+        if form == FORMS[0]:
+            product = forward(gradient)
+        else:
+            pullback = jax.vjp(gradient, params)[1]
+            product = lambda v: pullback(v)[0]  # noqa: E731
+        return product(*vectors) if vectors else product
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+        mend = 'give form="reverse_over_reverse", to hvp or linearized_hvp'
+        raise InputError(f"the loss has a jax.custom_vjp, which has no forward derivative: {mend}") from error
 
 
 @at_highest
-def linearized_hvp(loss, params: PyTree):
+def linearized_hvp(loss, params: PyTree, *, form: str = FORMS[0]):
     """The function v -> H v with the gradient linearised once, for many products at one point.
 
     It keeps the gradient's intermediate values in memory for as long as it lives, and recomputes none of them.
@@ -56,6 +77,7 @@ def linearized_hvp(loss, params: PyTree):
     Args:
         loss: params -> one floating-point number.
         params: tree of floating-point arrays.
+        form: As for `hvp`.
 
     Returns:
         matvec: tree -> tree, to be jitted by the caller or not.
@@ -66,7 +88,7 @@ def linearized_hvp(loss, params: PyTree):
     Accuracy: equal to `hvp` up to rounding; tests/curvature/test_products.py.
     """
     checks.check_params("params", params)
-    return jax.linearize(jax.grad(checks.scalar(loss)), params)[1]
+    return _product(loss, params, form, lambda gradient: jax.linearize(gradient, params)[1])
 
 
 @at_highest

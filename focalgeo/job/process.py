@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from focalgeo.types import STOPPED
+from focalgeo.files import say
+from focalgeo.types import STOPPED, InputError, shown
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
@@ -60,7 +61,7 @@ def stop_at_once() -> None:
 
 def end_at_once(code: int) -> None:
     """End the process at once, once all is written, so that no thread of a library adds to the error's one line."""
-    with contextlib.suppress(OSError):  # of a terminal that is gone
+    with contextlib.suppress(OSError, AttributeError):  # of a terminal that is gone
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
@@ -96,6 +97,30 @@ def _let_go_of_terminal() -> None:
             if error.errno == errno.EIO:
                 with open(os.devnull, "wb") as nowhere:
                     os.dup2(nowhere.fileno(), descriptor)
+
+
+def check_jax() -> None:
+    """Ask for JAX's devices, and say which of its settings from outside are not, or hardly, of use to a command.
+
+    Raises:
+        InputError: JAX has no device of the platform asked for.
+    """
+    import jax
+
+    try:
+        jax.devices()
+    except Exception as error:  # an AssertionError among them
+        asked = jax.config.jax_platforms or "any platform"
+        mend = "unset JAX_PLATFORMS, or install jax for that platform"
+        raise InputError(
+            f"JAX finds no device of {asked} ({shown(error, most=150) or 'none is there'}): {mend}"
+        ) from error
+    for name in ("jax_debug_nans", "jax_debug_infs"):
+        if getattr(jax.config, name):
+            say(f"{name.upper()} is switched off: empty bins are NaN by design, and a loss that is NaN ends a run")
+            jax.config.update(name, False)
+    if jax.config.jax_disable_jit:
+        say("JAX_DISABLE_JIT is set: nothing is compiled, which takes some hundred times as long")
 
 
 def keep_programs() -> None:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
 from focalgeo import checks
@@ -19,7 +20,7 @@ from focalgeo.losses.log_odds import (
     softplus,
     true_class_log_odds,
 )
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 _HUGE = 2.0**64  # beyond it a sum of many logits might leave float32
 
@@ -118,6 +119,9 @@ def weighted_by_class(losses: PerExample, labels: Labels, alpha: Float[Array, " 
     losses, alpha = checks.floats(checks.number_array("losses", losses), checks.number_array("alpha", alpha))
     checks.check_interval("alpha", alpha, 0)
     checks.check_array("alpha", alpha, shape=(None,))
+    if np.size(labels) and not checks.is_traced(labels) and np.max(labels) >= alpha.size:
+        what = f"alpha holds {alpha.size} weights, and labels go up to {np.max(labels)}"
+        raise InputError(f"{what}: give a weight for each class, in the order of the logits' columns")
     rows = jax.ShapeDtypeStruct((*losses.shape, *alpha.shape), losses.dtype)
     labels = class_numbers(labels, rows, "losses and alpha", traced=checks.is_traced(losses))
     return losses * jnp.take(alpha, labels, mode="clip")

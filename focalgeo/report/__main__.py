@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from focalgeo import files
 from focalgeo.records import MANIFEST
 from focalgeo.report.page import write_report
 from focalgeo.report.runs import merge_workdirs, workdirs_in, write_list
@@ -42,4 +43,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(files.spoken(lambda: main(sys.argv[1:])))

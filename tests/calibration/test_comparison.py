@@ -12,7 +12,7 @@ from focalgeo.calibration.comparison import cross_fit
 from focalgeo.calibration.fits import ScoreTest
 from focalgeo.calibration.methods import Method, checked_settings
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
-from focalgeo.types import InputError
+from focalgeo.types import DataWarning, InputError
 
 NAMES = ("temperature_scaling", "focal_temperature_scaling")
 FEW = {"num_resamples": 100, "temperatures": (0.5, 1.0, 1.5, 2.0), "gammas": (0.0, 1.0)}
@@ -152,9 +152,11 @@ def test_rows_that_repeat_their_cluster_are_worth_no_more_than_one():
     once = calibration.Outputs(logits, labels, clusters=np.arange(300))
     copies = calibration.Outputs(*(np.repeat(each, 5, axis=0) for each in once[:2]), clusters=np.repeat(range(300), 5))
     options = {"methods": ("temperature_scaling",), "num_resamples": 200}
-    alone, repeated, naive = (compare(each, each, **options) for each in (once, copies, copies[:2]))
+    with pytest.warns(DataWarning):  # test is val
+        alone, repeated, naive, plain = (
+            compare(each, each, **options) for each in (once, copies, copies[:2], once[:2])
+        )
     assert alone.choice.test.p_value == pytest.approx(repeated.choice.test.p_value, rel=1e-4)
-    plain = compare((logits, labels), (logits, labels), **options)
     narrow = 0
     for row, other, independent, wrong in zip(alone.rows, repeated.rows, plain.rows, naive.rows, strict=True):
         assert row.name == other.name
