@@ -25,8 +25,6 @@ def of_labels(labels: np.ndarray, shape: tuple[int, ...]) -> str:
             return (
                 f"the scores seem to have classes first: give their transpose, {labels.size} rows of {rows[0]} classes"
             )
-        if len(rows) > 1 and labels.size == np.prod(rows):
-            return "give labels and scores of the same axes, labels.reshape(scores.shape[:-1])"
         return f"give one class number for each row, {list(rows)} of them"
     if labels.dtype.kind not in "iu":
         return _of_kind(labels)

@@ -77,8 +77,8 @@ def main(arguments: list[str]) -> int:
 
         with process.handled(signal.SIG_DFL):  # it may wait in compiled code, in which Python heeds no signal
             parallel.join(**command.cluster)
-        several = parallel.count() > 1
         process.check_jax()
+        several = parallel.count() > 1
         process.keep_programs()
         # of several processes one that ended at once would leave the others waiting
         with process.deferred_signals() if several else contextlib.nullcontext(lambda: None) as signalled:

@@ -49,7 +49,7 @@ def files_in(folder):
 
 def outputs(logits, labels, **fields):
     settings = {"source": "a.npz", "checksum": str(labels[:9]), "kind": "logits", "group": None, "cluster": None}
-    settings |= {"zeros": 0, "unit": 0, "unread": (), "looks_like_probs": False, **fields}
+    settings |= {"unit": 0, "unread": (), "looks_like_probs": False, **fields}
     return Outputs(logits=np.float32(logits), labels=np.int32(labels), **settings)
 
 
@@ -257,11 +257,8 @@ RARE = np.r_[np.flatnonzero(~TRUE[:, 3]), np.flatnonzero(TRUE[:, 3])[:4]]
 FAULTS = {
     "400 examples of val are few for 10 bins": lambda: warnings_of(outputs(*draw(400, 4))),
     "The logits of val look like probabilities": lambda: warnings_of(outputs(*SAME[0], looks_like_probs=True)),
-    "7 of 2,000 examples of test have a probability of exactly 0": lambda: warnings_of(
-        outputs(*SAME[0]), outputs(*SAME[1], zeros=7)
-    ),
-    "multiples of 1/10,000, rounded or votes, and 7 of 2,000 rows have zeros": lambda: warnings_of(
-        outputs(*SAME[0], zeros=7, unit=10_000)
+    "The probabilities of val are multiples of 1/10,000, rounded or votes": lambda: warnings_of(
+        outputs(*SAME[0], unit=10_000)
     ),
     "Arrays of val that are not used: weights, ids": lambda: warnings_of(outputs(*SAME[0], unread=("weights", "ids"))),
     "In 5 examples of val the true class has probability 0, which is taken for 1.2e-38": lambda: warnings_of(

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import clusters
+import numpy as np
 import pytest
 
 import focalgeo
@@ -198,3 +199,64 @@ def test_a_fault_of_the_code_is_raised_where_no_other_process_can_be_its_cause(t
     monkeypatch.setattr(job, "run_and_print", broken)
     with pytest.raises(KeyError, match="a fault"):
         run.main(["focalgeo.run", QUICK, f"--workdir={tmp_path / 'run'}"])
+
+
+SPOKEN = [[name, "--help"] for name in ("focalgeo.run", "focalgeo.calibrate", "focalgeo.report", "focalgeo")]
+
+
+@pytest.mark.parametrize("words", SPOKEN, ids=" ".join)
+def test_output_that_nobody_reads_or_that_finds_no_room_ends_in_good_order(words):
+    full = "exec python -m {} > /dev/full".format(" ".join(words)).replace("python", sys.executable)
+    found = subprocess.run(["bash", "-c", full], capture_output=True, text=True, cwd=ROOT)
+    line = (
+        "focalgeo: cannot write to standard output: No space left on device; what a command writes into files is there"
+    )
+    assert (found.returncode, found.stderr.strip()) == (2, line)
+    closed, writing = os.pipe()
+    os.close(closed)
+    with os.fdopen(writing, "w") as pipe:
+        found = subprocess.run([sys.executable, "-m", *words], stdout=pipe, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert (found.returncode, found.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpus"])
+def test_a_platform_that_jax_does_not_find_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, platform):
+    monkeypatch.setenv("JAX_PLATFORMS", platform)
+    np.savez(tmp_path / "val.npz", logits=np.eye(3)[np.arange(60) % 3], labels=np.arange(60) % 3)
+    for words in (["focalgeo.run", QUICK, "--workdir=out"], ["focalgeo.calibrate", "--val=val.npz", "--out=out"]):
+        code, _, error = command("-m", *words, folder=tmp_path)
+        assert (code, error.count("\n")) == (2, 1)
+        assert f"JAX finds no device of {platform}" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_jax_that_do_not_suit_are_said_and_it_goes_on(tmp_path, monkeypatch):
+    generator = np.random.default_rng(0)
+    np.savez(tmp_path / "val.npz", logits=generator.normal(size=(60, 3)), labels=np.arange(60) % 3)
+    for name in ("JAX_DEBUG_NANS", "JAX_DEBUG_INFS"):
+        monkeypatch.setenv(name, "1")
+    flags = ["--val=val.npz", "--out=out", "--methods=temperature_scaling", "--num-resamples=100"]
+    code, _, error = command("-m", "focalgeo.calibrate", *flags, folder=tmp_path)
+    assert code == 0, error
+    assert error.count("is switched off: empty bins are NaN by design") == 2
+
+
+def test_library_functions_bear_the_strictest_settings():
+    """NaN looked for by JAX, and every error of floats by NumPy, on outputs that saturate."""
+    script = """
+import jax, numpy as np
+from focalgeo import calibration
+jax.config.update("jax_debug_nans", True)
+np.seterr(all="raise")
+logits = np.float32(60 * np.random.default_rng(0).normal(size=(200, 3)))
+labels = np.argmax(logits + np.float32(np.random.default_rng(1).gumbel(size=logits.shape)) * 30, 1)
+log_probs = np.asarray(jax.nn.log_softmax(logits))
+for name, entry in calibration.METRICS.items():
+    entry.function(log_probs, labels)
+    calibration.bootstrap(entry.function, log_probs, labels, jax.random.key(0), 4)
+assert np.isnan(np.asarray(calibration.reliability(log_probs, labels).accuracy)).any()
+halves = [(logits[half], labels[half]) for half in (slice(100), slice(100, 200))]
+calibration.compare(*halves, ("temperature_scaling",), num_resamples=100)
+"""
+    code, _, error = command("-W", "ignore", "-c", script)
+    assert code == 0, error

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from experiments import timing
-from experiments.numbers import Claim, Interval, column, markdown, resampled_interval, rows_where, told
-from experiments.posthoc import measured
+from experiments.numbers import Claim, Interval, column, interval, markdown, resampled_interval, rows_where, told
+from experiments.posthoc import assumed, measured
 from experiments.posthoc.measured import PLAIN, TRUTHS
 from experiments.posthoc.peers import PEERS
 from experiments.question import Flags, Job, Parts, Question, at_least
@@ -30,6 +30,14 @@ SCORES = {  # score -> scale, head
     "brier": (1000, "Brier, 1/1000"),
     "accuracy": (100, "accuracy, points"),
 }
+ANSWERS = {  # as it is answered now, and without
+    "coverage": ("by cluster", "as independent"),
+    "rounding": ("shared", "half a unit", "1.2e-38"),
+}
+KEYS = (
+    *("network", "method", "criterion", "truth", "classes", "examples"),
+    *("sizes", "clusters", "size", "decimals", "voters", "case", "answer"),
+)
 PAIRS = (  # method, less which, the paper that says so
     (PLAIN, "uncalibrated", "Mukhoti et al., 6"),
     ("focal_temperature_scaling", PLAIN, "Komisarenko & Kull, 4.2"),
@@ -49,6 +57,17 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         for part, of, measure in pieces:
             of = {"network": network} | of
             yield Job(of, seeds, lambda out, at=(paths, seeds, of, measure): measured.of_splits(*at), part=part)
+    for sizes, cells in assumed.CLUSTERS.items():
+        for clusters, size in cells:
+            of = {"sizes": sizes, "clusters": clusters, "size": size}
+            yield Job(of, range(200), lambda out, at=of: assumed.coverage(**at, seeds=range(200)), part="coverage")
+    for part, name, cases, measure in (
+        ("rounding", "decimals", assumed.DECIMALS, assumed.rounding),
+        ("votes", "voters", assumed.VOTERS, assumed.votes),
+        ("absent", "case", assumed.ABSENT, assumed.absent),
+    ):
+        for case in cases:
+            yield Job({name: case}, range(10), lambda out, at=(measure, case): at[0](at[1], range(10)), part=part)
     for (classes, examples), truth in product(CELLS, TRUTHS):
         repetitions = max(10, round(min(1.0, LONG / (classes * examples)) * flags.repetitions / 10) * 10)
         of = {"truth": truth, "classes": classes, "examples": examples}
@@ -174,6 +193,63 @@ def peers_table(methods, peers) -> str:
     return markdown((*heads, "labels given 0", "processor s", "here"), lines)
 
 
+def coverage_table(coverage) -> str:
+    """How often the 95% intervals hold the true number, in percent."""
+    scores, lines = ("accuracy", "nll", "ece"), []
+    for (sizes, clusters, size), runs in coverage.groupby(["sizes", "clusters", "size"], sort=False):
+        cells = [[100 * runs[runs.answer == each][score].mean() for score in scores] for each in ANSWERS["coverage"]]
+        lines.append(
+            [
+                sizes,
+                clusters,
+                size,
+                len(runs) // 2,
+                *(" / ".join(f"{pair:.0f}" for pair in pairs) for pairs in zip(*cells, strict=True)),
+            ]
+        )
+    heads = (
+        "sizes",
+        "clusters",
+        "mean size",
+        "data sets",
+        *(f"{score}, by cluster / as independent" for score in scores),
+    )
+    return markdown(heads, lines)
+
+
+def rounding_table(rounding) -> str:
+    """NLL after temperature scaling, percent more than that of exact probabilities, and the temperature."""
+    lines = []
+    for decimals, runs in rounding.groupby("decimals", sort=False):
+        nll, temperature = (runs.pivot(index="seed", columns="answer", values=name) for name in ("nll", "temperature"))
+        more = [100 * (nll[each] / nll.exact - 1) for each in ANSWERS["rounding"]]
+        fitted = [temperature[each].mean() for each in ("exact", *ANSWERS["rounding"])]
+        lines.append([decimals, *(f"{each.mean():+.1f}" for each in more), *(f"{each:.2f}" for each in fitted)])
+    heads = [f"NLL, % more, {each}" for each in ANSWERS["rounding"]]
+    return markdown(["decimals", *heads, *(f"T, {each}" for each in ("exact", *ANSWERS["rounding"]))], lines)
+
+
+def votes_table(votes) -> str:
+    """NLL on test, means over splits, by what a zero counts as."""
+    scores = ("uncalibrated", "temperature", "chosen")
+    lines = [
+        [*of, *(f"{runs[score].mean():.2f}" for score in scores)]
+        for of, runs in votes.groupby(["voters", "answer"], sort=False)
+    ]
+    return markdown(["voters", "a zero is", *(f"NLL, {score}" for score in scores)], lines)
+
+
+def absent_table(absent) -> str:
+    """Accuracy in points and NLL of the choice less those of the outputs as given, on test."""
+    lines = []
+    for (case, answer), runs in absent.groupby(["case", "answer"], sort=False):
+        chosen = ", ".join(f"{title(name)} {count}" for name, count in Counter(runs.chosen).items())
+        accuracy, nll = (_cell(interval(scale * runs[name])) for name, scale in (("accuracy", 100), ("nll", 1000)))
+        lines.append([case, f"{runs.absent.mean():.1f}", answer, accuracy, nll, chosen])
+    heads = ("val lacks", "classes absent", "numbers of each class", "accuracy, points", "NLL, 1/1000 nat", "chosen")
+    return markdown(heads, lines)
+
+
 def _less(one, other, score):
     return _cell(less(one, other, score, SCORES[score][0]))
 
@@ -206,9 +282,13 @@ QUESTION = Question(
         "excess": excess_table,
         "criterion": criterion_table,
         "peers": peers_table,
+        "coverage": coverage_table,
+        "rounding": rounding_table,
+        "votes": votes_table,
+        "absent": absent_table,
     },
     jobs=plan,
-    keys={name: () for name in ("network", "method", "criterion", "truth", "classes", "examples")},
+    keys={name: () for name in KEYS},
     options="--predictions=runs/cifar10-ce/predictions",
     cost="hours on 2 cores, piece by piece",
     seeds=20,

@@ -16,10 +16,14 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from experiments.posthoc import measured
 from focalgeo import calibration
+from focalgeo.data.logits_files import rounded_floor
 from focalgeo.rows import Difference, Metric, select
-from focalgeo.types import PROBABILITY_FLOOR
+from focalgeo.types import PROBABILITY_FLOOR, floored_log
 
-CLUSTERS = {"equal": ((100, 100), (30, 100), (100, 10)), "unequal": ((100, 20), (30, 50))}  # how many, of what mean size
+CLUSTERS = {
+    "equal": ((100, 100), (30, 100), (100, 10)),
+    "unequal": ((100, 20), (30, 50)),
+}  # how many, of what mean size
 TOGETHER = 0.3  # correlation of the latent noise of two rows of a cluster
 OVERCONFIDENCE = 0.1
 VOTERS = {
@@ -88,19 +92,28 @@ def _of_choice(logits, labels, halves):
 
 
 def rounding(decimals: int, seeds: Iterable[int]) -> list[dict[str, Any]]:
-    """NLL on test after temperature scaling of probabilities of 10 classes, too sure by 2, written with few decimals."""
+    """NLL on test after temperature scaling of probabilities of 10 classes, too sure by 2, given to some decimals."""
     rows = []
     for seed in seeds:
         (logits, labels), (fresh, of_fresh) = (_drawn(10, 5000, [seed, part], scale=2.0) for part in (0, 1))
-        for answer, floor in (("exact", None), ("half a unit", 0.5 * 10.0**-decimals), ("1.2e-38", PROBABILITY_FLOOR)):
+        for answer in ("exact", "shared", "half a unit", "1.2e-38"):
             val, test = logits, fresh
-            if floor is not None:
-                written = (np.round(np.exp(each.astype(np.float64)), decimals) for each in (val, test))
-                val, test = (np.asarray(calibration.log_probabilities(probs, floor=floor)) for probs in written)
+            if answer != "exact":
+                written = [np.round(np.exp(each.astype(np.float64)), decimals) for each in (val, test)]
+                floors = {"half a unit": 0.5 * 10.0**-decimals, "1.2e-38": PROBABILITY_FLOOR}
+                val, test = (
+                    floored_log(probs, floors.get(answer) or rounded_floor(probs, 10**decimals)) for probs in written
+                )
             fitted = calibration.fit(measured.PLAIN, val, labels)
             nll = float(calibration.nll(fitted.predict_log_proba(test), of_fresh))
             rows.append(
-                {"decimals": decimals, "seed": seed, "answer": answer, "nll": nll, "temperature": fitted.searched["temperature"]}
+                {
+                    "decimals": decimals,
+                    "seed": seed,
+                    "answer": answer,
+                    "nll": nll,
+                    "temperature": fitted.searched["temperature"],
+                }
             )
     return rows
 
@@ -119,7 +132,7 @@ def absent(case: str, seeds: Iterable[int]) -> list[dict[str, Any]]:
     classes, examples = ABSENT[case]
     rows = []
     for seed in seeds:
-        shares = None if classes == 10 else np.geomspace(1, 0.01, classes)
+        shares = None if classes == 10 else np.geomspace(1, 0.002, classes)
         (logits, labels), test = (_drawn(classes, examples, [seed, part], scale=1.5, shares=shares) for part in (0, 1))
         kept = labels < classes - 2 if classes == 10 else labels >= 0
         found = calibration.compare((logits[kept], labels[kept]), test, **FEW)

@@ -97,7 +97,7 @@ def choose(
     *,
     criterion: str,
     test: ScoreTest | None = None,
-    absent: Sequence[int] = (),
+    absent: bool = False,
 ) -> Choice:
     """The plainest method that no other beats beyond noise on held-out parts of the validation split.
 
@@ -123,12 +123,11 @@ def choose(
             another of its fits.
         test: `temperature_score_test` of the outputs as given on all examples. It is used where the metric is NLL and
             temperature scaling is not refused; None leaves that pair to its difference.
-        absent: Classes without an example among those that were fitted on.
+        absent: Whether a class has no example among those that were fitted on.
     """
     uncalibrated = next(fitted for fitted in fits if fitted.criterion is None)
     compared = [uncalibrated, *(fits[index] for index in metric_rows.candidates(fits, criterion))]
-    without = ", ".join(map(str, absent[:8])) + ", ..." * (len(absent) > 8)
-    lacking = f"it has numbers of each class, and val has no example of {without}"
+    lacking = "it has numbers of each class, and val lacks examples of some"
     refused = {fitted.method.name: lacking for fitted in compared if absent and "biases" in fitted.params}
     compared = [fitted for fitted in compared if fitted.method.name not in refused]
     if len(compared) == 1:
@@ -346,7 +345,7 @@ def compare(
         select(rows, Difference, split="cross_fit"),
         criterion=criterion,
         test=fits.score_test(*of_val.examples, of_val.clusters),
-        absent=np.setdiff1d(np.arange(num_classes), of_val.examples.labels).tolist(),
+        absent=len(np.unique(of_val.examples.labels)) < num_classes,
     )
     of_fits = metric_rows.fit_rows(fitted, n=len(fold))
     measured, fit = measured or held_out, (choice.fitted.method.name, choice.fitted.criterion)

@@ -193,7 +193,9 @@ def _metric_rows(sample, measured, entries):
     rows = []
     for calibrated, numbers in zip(sample.calibrated, measured, strict=True):
         for name, entry in entries.items():
-            estimate = _estimated(numbers.values[name], numbers.draws[name], **sample.size)
+            estimate = _estimated(
+                numbers.values[name], numbers.draws[name], num_examples=len(sample.labels), clusters=sample.clusters
+            )
             value, stderr, low, high, n = jax.device_get(estimate)
             if entry.may_lack and np.isnan(value + low):
                 continue
@@ -229,7 +231,9 @@ def _difference_rows(sample, measured, pairs):
             against["against_criterion"] = other.criterion
         for name in names:
             both = ((measured[index].values[name], measured[index].draws[name]) for index in pair)
-            value, _, low, high, p_value, n = _compared(*both, **sample.size)
+            value, _, low, high, p_value, n = _compared(
+                *both, num_examples=len(sample.labels), clusters=sample.clusters
+            )
             unchanged = name == "accuracy" and method.method.keeps_class and other.method.keeps_class
             if not unchanged and not (METRICS[name].may_lack and np.isnan(value + low)):
                 numbers = value, low, high, p_value, n

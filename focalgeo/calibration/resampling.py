@@ -6,10 +6,9 @@ once. All methods are measured on the same resamples of the examples.
 Examples are taken for independent unless `clusters` says which belong together; then whole clusters are drawn.
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,18 +82,14 @@ def bootstrap(
         of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Tested in
         tests/calibration/test_resampling.py, which counts how often the interval covers.
     """
-    _check(metric, key, num_resamples)
+    _check(key, num_resamples)
     rows, labels, _ = checks.examples(log_probs, labels)
     return _of_metric(_bootstrapped, metric, rows, labels, key, Clusters.of(clusters, labels), num_resamples)
 
 
-def _check(metric, key, num_resamples):
+def _check(key, num_resamples):
     checks.check_key(key)
     checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
-    checks.check_function("metric", metric)
-    parameters = inspect.signature(metric).parameters.values()
-    if not any(parameter.name == "mask" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        raise InputError("the metric takes no mask: write metric(log_probs, labels, mask=None), see bootstrap")
 
 
 def _of_metric(function, *arguments):
@@ -219,7 +214,7 @@ def paired_bootstrap(
         the difference of two such samples, and the true one lies beyond its outer end in half of all samples or so
         (1,000 examples, true difference 0.034). NLL and Brier score, which are means, have no such bias.
     """
-    _check(metric, key, num_resamples)
+    _check(key, num_resamples)
     first, second = (checks.examples(rows, labels) for rows in (first_log_probs, second_log_probs))
     checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
     clusters = Clusters.of(clusters, first.labels)
@@ -282,11 +277,6 @@ class Sample(NamedTuple):
     num_resamples: int  # of the bootstrap, 2 or more
     clusters: Clusters | None = None  # the clusters that are drawn; None where examples are independent
 
-    @property
-    def size(self) -> dict[str, Any]:
-        """What intervals depend on."""
-        return {"num_examples": len(self.labels), "clusters": self.clusters}
-
 
 class Measured(NamedTuple):
     """Metrics by one method on some examples and on resamples of them."""
@@ -312,7 +302,7 @@ def measure(
     labels = jnp.asarray(sample.labels)
     for method in sample.calibrated:
         checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(labels.size, None))
-    counts = _counts(jax.random.split(sample.key, sample.num_resamples), **sample.size)
+    counts = _counts(jax.random.split(sample.key, sample.num_resamples), sample.clusters, num_examples=labels.size)
     once = np.ones(labels.size, np.float32)  # handed in: of constants XLA makes sums that it rounds otherwise
     options = {"entries": tuple(entries.items()), "num_bins": sample.num_bins, "bins": bins}
     options["redraw_bins"] = bins is not None and sample.clusters is not None
@@ -321,7 +311,7 @@ def measure(
 
 
 @partial(jax.jit, static_argnames="num_examples")
-def _counts(keys, *, num_examples, clusters):
+def _counts(keys, clusters, *, num_examples):
     """The counts [resamples, examples] of each key: drawn once, they serve every method."""
     return jax.lax.map(partial(_resample, num_examples=num_examples, clusters=clusters), keys, batch_size=_AT_ONCE)
 

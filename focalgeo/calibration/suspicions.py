@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from scipy.special import gammaln, softmax, xlogy
+from scipy.special import softmax, xlogy
 
 from focalgeo.types import Array
 
@@ -67,11 +67,10 @@ def informed(probs: Array, labels: Array) -> float:
 def permutation(predicted: Array, labels: Array, classes: int) -> np.ndarray:
     """The order of columns [classes] that makes sense of the labels; 0, 1, ... where theirs does.
 
-    It assigns labels to columns by the most examples. Of its cycles those are taken that gain beyond chance: given that
-    a column's own label is no less likely than another, of m examples with one of the two at least half have its own,
-    and the chance of fewer, times the number of cycles of that length, is below 1e-4. A chance below 5% is enough where
-    each half of the examples gains so by the assignment of the other: of many classes, cycles are too many. And the
-    counts over those of independent columns and labels are to say so too, which no preference for a class changes.
+    It assigns labels to columns by the most examples. That is believed where each half of the examples gains by the
+    assignment of the other: given that a column's own label is no less likely than another, of m examples with one of
+    the two at least half have its own, and the chance of so few is below 1e-4. Of its cycles those are taken that gain
+    so at 5%, and by counts over those of independent columns and labels too, which no preference for a class changes.
     """
 
     def table(part):
@@ -88,6 +87,8 @@ def permutation(predicted: Array, labels: Array, classes: int) -> np.ndarray:
     counts, halves = table(slice(None)), (table(even), table(~even))
     to = linear_sum_assignment(-counts)[1]
     by_other = [gain(half, linear_sum_assignment(-other)[1], every) for half, other in (halves, halves[::-1])]
+    if max(by_other) >= _LOG_CHANCE:
+        return every
     lift = (counts + 0.5) / (np.outer(counts.sum(axis=1), counts.sum(axis=0)) / max(len(labels), 1) + 0.5)
     order, left = every.copy(), set(np.flatnonzero(to != every).tolist())
     while left:
@@ -97,9 +98,7 @@ def permutation(predicted: Array, labels: Array, classes: int) -> np.ndarray:
             cycle.append(following)
         both = np.array([cycle, cycle]), np.array([to[cycle], cycle])  # as assigned, and their own
         gained, error = np.array([1, -1]) @ np.log(lift[both]).sum(axis=1), math.sqrt((1 / (counts[both] + 0.5)).sum())
-        number = gammaln(classes + 1) - gammaln(classes - len(cycle) + 1)
-        least = max(_LOG_CHANCE - number, math.log(0.05) if max(by_other) < _LOG_CHANCE else -math.inf)
-        if gained > 1.5 * error and gain(counts, to, np.array(cycle)) < least:
+        if gained > 1.5 * error and gain(counts, to, np.array(cycle)) < math.log(0.05):
             order[to[cycle]] = cycle
     return order
 

@@ -8,7 +8,7 @@ import math
 import re
 import time
 from argparse import Namespace
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from scipy import special  # scipy.stats takes a second to import
 
 from focalgeo import calibration, records, report
 from focalgeo.calibration import Comparison, Fitted
-from focalgeo.calibration.binning import ON_EDGE
+from focalgeo.calibration.binning import inner_ends
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.job import provenance, say
 from focalgeo.rows import LEAST_EXAMPLES, Seconds
@@ -32,7 +32,7 @@ STANDARD_ERRORS = 3.0  # from which on a difference between val and test is name
 LEVEL = 0.0027  # the two-sided p-value of 3 standard errors
 FEWEST_EXPECTED = 5  # examples of a class for Pearson's test; what has fewer is pooled
 REPEATED = 0.01  # share of the examples that repeat others, from which on it is named
-ONE_LABEL = 0.99  # share of the repeated rows that have one label each; with less, rounding has made them equal
+ONE_LABEL = 0.99  # share of the rows that are repeated with one label; with less, rounding has made them equal
 _LARGEST = 1e30  # of a statistic in the manifest: JSON has no infinity
 
 Splits = Mapping[str, Outputs]  # val, and test where it is given; methods are measured on the last
@@ -68,7 +68,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         rows = [*compared.rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
         fits = [fitted for fitted in compared.fits if fitted.criterion]
         saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
-        warnings = [*compared.suspicions, *input_warnings(options, splits, compared.fits)]
+        warnings = [*compared.suspicions, *input_warnings(options, splits, compared.fits, compared.choice.fitted)]
         manifest = {
             "config": config,
             "data": {"name": splits["val"].source.rpartition("/")[2]},
@@ -119,9 +119,10 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
         ("--folds", options.num_folds, "val"),
         *(("--num-bins", options.num_bins, name) for name in splits),
     ):
-        n = len(splits[name].labels)
+        by_cluster = flag == "--folds" and splits[name].cluster is not None
+        n, what = (len(set(splits[name].cluster)), "clusters") if by_cluster else (len(splits[name].labels), "examples")
         if number > n:
-            raise InputError(f"{flag} is {number} for {n} examples of {name}: give at most {n}")
+            raise InputError(f"{flag} is {number} for {n} {what} of {name}: give at most {n}")
     groups = len(_group_sizes(splits[name])[0])
     if groups > MOST_GROUPS:
         raise InputError(f"group of {name} has {groups} different values: give at most {MOST_GROUPS}")
@@ -141,6 +142,7 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
             "examples": len(outputs.labels),
             "classes": outputs.logits.shape[1],
         }
+        | ({} if outputs.cluster is None else {"clusters": len(set(outputs.cluster))})
         for name, outputs in splits.items()
     }
     for name, arrays in also.items():
@@ -187,7 +189,9 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison) -> Non
         records.write_arrays(out, f"probabilities/{name}", arrays)
 
 
-def input_warnings(options: Namespace, splits: Splits, fits: Sequence[Fitted]) -> Iterator[str]:
+def input_warnings(
+    options: Namespace, splits: Splits, fits: Sequence[Fitted], chosen: Fitted | None = None
+) -> Iterator[str]:
     """All warnings about the files and the fits."""
     for name, outputs in splits.items():
         yield from _of_file(name, outputs)
@@ -203,7 +207,8 @@ def input_warnings(options: Namespace, splits: Splits, fits: Sequence[Fitted]) -
         if not fitted.converged:
             where = " and ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
             why = f"ended at {where}, an end of the range searched" if fitted.at_end else "did not converge"
-            yield f"{fitted.method.title} by {fitted.criterion.replace('_', ' ').upper()} {why}: it is not chosen."
+            taken = "it is chosen only as all else is worse" if fitted is chosen else "it is not chosen"
+            yield f"{fitted.method.title} by {fitted.criterion.replace('_', ' ').upper()} {why}: {taken}."
 
 
 def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
@@ -217,29 +222,24 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
         yield f"Arrays of {name} that are not used: {_listed(outputs.unread)}."
     if outputs.unit:
         yield (
-            f"The probabilities of {name} are multiples of 1/{outputs.unit:,}, rounded or votes, and {outputs.zeros:,}"
-            f" of {n:,} rows have zeros. Of votes a zero counts as half a vote; of rounded numbers the zeros of a row"
-            " share what its sum leaves of 1, half a unit each at most. --floor sets another value; logits keep more."
-        )
-    elif outputs.zeros:
-        yield (
-            f"{outputs.zeros:,} of {n:,} examples of {name} have a probability of exactly 0. Give logits, or the value"
-            " that a 0 is to count as by --floor."
+            f"The probabilities of {name} are multiples of 1/{outputs.unit:,}, rounded or votes. Of votes a zero counts"
+            " as half a vote; of rounded numbers the zeros of a row share what its sum leaves of 1, half a unit each at"
+            " most. --floor sets another value; logits keep more."
         )
     of_true = outputs.logits[np.arange(n), outputs.labels]
     at_floor = int((of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum())
     if outputs.kind == "probs" and at_floor:
         yield (
             f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
-            f" {PROBABILITY_FLOOR:.1e}: the NLL there says no more than that floor."
+            f" {PROBABILITY_FLOOR:.1e}: the NLL there says no more than that floor. Give logits, or another --floor."
         )
     # Rows that stand there several times with one label; rows that rounding has made equal have several. Those whose
     # confidence is exactly 1 count for nothing: they are equal where a model is sure.
-    labels_of, unsure = defaultdict(list), _confidence(outputs.logits) < 1
-    for row, label in zip(outputs.logits[unsure] + np.float32(0), outputs.labels[unsure], strict=True):  # -0 is 0
-        labels_of[row.tobytes()].append(label)
-    copies = sum(len(labels) - 1 for labels in labels_of.values() if len(set(labels)) == 1)
-    if copies > REPEATED * n and copies >= ONE_LABEL * (unsure.sum() - len(labels_of)):
+    unsure = _confidence(outputs.logits) < 1
+    rows = [row.tobytes() for row in outputs.logits[unsure] + np.float32(0)]  # -0 is 0
+    times, labelled = Counter(rows), set(zip(rows, outputs.labels[unsure].tolist(), strict=True))
+    copies, repeated = len(rows) - len(times), sum(number > 1 for number in times.values())
+    if not outputs.unit and copies > REPEATED * n and len(labelled) - len(times) <= (1 - ONE_LABEL) * repeated:
         what = f"{copies:,} of {n:,} rows of {name} repeat others in all logits and the label"
         yield f"{what}: if they are copies, leave them out: intervals and folds count them as independent."
 
@@ -259,7 +259,7 @@ def _of_bins(num_bins, name, outputs, fits):
 def noise_floor(log_probs: Array, num_bins: int) -> float:
     """The ECE that chance leaves if every confidence is true: the sum over bins of sqrt(2 n c (1 - c) / pi) / N."""
     confidence = _confidence(log_probs)
-    index = np.searchsorted(np.arange(1, num_bins) / num_bins + ON_EDGE, confidence)
+    index = np.searchsorted(inner_ends(num_bins, np.float64), confidence)
     variance = np.bincount(index, confidence * (1 - confidence), num_bins)
     return float(np.sqrt(2 * variance / math.pi).sum() / len(confidence))
 

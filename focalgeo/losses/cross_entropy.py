@@ -119,7 +119,7 @@ def weighted_by_class(losses: PerExample, labels: Labels, alpha: Float[Array, " 
     losses, alpha = checks.floats(checks.number_array("losses", losses), checks.number_array("alpha", alpha))
     checks.check_interval("alpha", alpha, 0)
     checks.check_array("alpha", alpha, shape=(None,))
-    if np.size(labels) and not checks.is_traced(labels) and np.max(labels) >= alpha.size:
+    if not checks.is_traced(labels) and np.max(labels, initial=0) >= alpha.size:
         what = f"alpha holds {alpha.size} weights, and labels go up to {np.max(labels)}"
         raise InputError(f"{what}: give a weight for each class, in the order of the logits' columns")
     rows = jax.ShapeDtypeStruct((*losses.shape, *alpha.shape), losses.dtype)

@@ -317,6 +317,7 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         resamples=run.setting("evaluation.num_resamples"),
         bins=run.setting("evaluation.num_bins"),
         cross_fitted=is_held_out,
+        clusters=run.setting(f"inputs.{'val' if is_held_out else split}.clusters"),
         level=rounded(entry["level"], 2),
     )
     refused = defaultdict(list)

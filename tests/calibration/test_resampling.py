@@ -138,7 +138,6 @@ def branching(log_probs, labels, *, mask=None):
     [
         (branching, None, "cannot be compiled by JAX: write it with jax.numpy"),
         (lambda p, y, *, mask=None: jnp.float32(log_loss(y, np.exp(p))), None, "cannot be compiled by JAX"),
-        (lambda p, y: nll(p, y), None, "takes no mask"),
         (nll, np.zeros(400), "clusters are all one"),
         (nll, np.arange(399), "clusters for labels"),
         (nll, np.full(400, np.nan), "none that is NaN"),

@@ -3,10 +3,12 @@
 import itertools
 import re
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen, nnx
 from jax.flatten_util import ravel_pytree
 from reference.curvature import MLP
 
@@ -210,3 +212,60 @@ def test_values_that_are_not_finite_and_traced_ones_are_refused():
         check_deterministic(lambda params: jnp.sum(jnp.sqrt(params["head"])), PARAMS | {"head": jnp.zeros(3)})
     with pytest.raises(InputError, match="outside jit"):
         jax.jit(lambda params: check_deterministic(smooth, params))(PARAMS)
+
+
+@jax.custom_vjp
+def cubed(x):
+    return jnp.sum(x**3)
+
+
+cubed.defvjp(lambda x: (cubed(x), x), lambda x, slope: (3 * x**2 * slope,))
+
+
+def test_a_loss_with_its_own_gradient_has_the_product_of_two_gradients():
+    x, v = jnp.arange(3.0), jnp.float32([1, -2, 0.5])
+    with pytest.raises(InputError, match=r'custom_vjp, .* give form="reverse_over_reverse"'):
+        hvp(cubed, x, v)
+    np.testing.assert_allclose(hvp(cubed, x, v, form="reverse_over_reverse"), 6 * x * v)
+    np.testing.assert_allclose(linearized_hvp(cubed, x, form="reverse_over_reverse")(v), 6 * x * v)
+    params = jax.tree.map(jnp.float32, ORACLE.tree())
+    vector = jax.tree.map(jnp.ones_like, params)
+    both = (hvp(loss, params, vector, form=form) for form in ("forward_over_reverse", "reverse_over_reverse"))
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, atol=1e-5), *both)
+
+
+class Normed(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(3)(linen.BatchNorm(use_running_average=True)(x))
+
+
+class NormedNNX(nnx.Module):
+    def __init__(self, rngs):
+        self.norm, self.out = nnx.BatchNorm(5, rngs=rngs), nnx.Linear(5, 3, rngs=rngs)
+
+
+class Moving(nnx.Variable):
+    pass
+
+
+def test_statistics_of_flax_are_no_weights():
+    """Of linen every collection beside params, of NNX every Variable that is no Param, wherever it lies."""
+    square = lambda tree: sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))  # noqa: E731
+    variables = Normed().init(jax.random.key(0), jnp.ones((4, 5)))
+    _, params, rest = nnx.split(NormedNNX(nnx.Rngs(0)), nnx.Param, ...)
+    statistics = (
+        (variables, "batch_stats"),
+        (flax.core.freeze(variables), "batch_stats"),
+        ({"one": variables, "other": variables}, "batch_stats"),
+        ({"batch_stats": variables["batch_stats"]}, "batch_stats"),
+        ({"params": variables["params"], "cache": {"key": jnp.ones(2)}}, "cache"),
+        (nnx.split(NormedNNX(nnx.Rngs(0)))[1], "BatchStat"),
+        (rest, "BatchStat"),
+        ({"mean": Moving(jnp.ones(2))}, "Moving"),
+    )
+    for tree, named in statistics:
+        with pytest.raises(InputError, match=f"is of {named}, no weights, as batch_stats are: give variables"):
+            hvp(square, tree, tree)
+    for weights in (variables["params"], {"params": variables["params"]}, params, {"a": nnx.LoRAParam(jnp.ones(2))}):
+        jax.tree.map(np.testing.assert_allclose, hvp(square, weights, weights), jax.tree.map(lambda x: 2 * x, weights))

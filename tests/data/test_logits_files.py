@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from focalgeo.calibration import log_probabilities
-from focalgeo.data.logits_files import Keys, _rounding, read_calibrated, read_outputs, rounded_floor
+from focalgeo.data.logits_files import Keys, _unit, read_calibrated, read_outputs, rounded_floor
 from focalgeo.losses import cross_entropy as nll
 from focalgeo.types import InputError, floored_log
 
@@ -84,7 +84,7 @@ def test_every_format_gives_what_was_written(tmp_path, name):
     np.testing.assert_array_equal(found.labels, LABELS)
     np.testing.assert_array_equal(found.group, GROUP)
     assert (found.logits.dtype, found.labels.dtype, found.kind) == (np.float32, np.int32, "logits")
-    assert (found.zeros, found.unit, found.unread, found.looks_like_probs) == (0, 0, (), False)
+    assert (found.unit, found.unread, found.looks_like_probs) == (0, (), False)
     assert found.checksum == f"sha256:{hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()}"
 
 
@@ -118,7 +118,7 @@ def test_probabilities_become_their_logarithms(tmp_path, dtype):
     found = read(tmp_path / "a.npz")
     np.testing.assert_allclose(found.logits[1:], np.log(PROBS[1:]), atol=1e-6)
     np.testing.assert_allclose(found.logits[0], [0, *[np.log(1.1754944e-38)] * (CLASSES - 1)], rtol=1e-6)
-    assert (found.kind, found.zeros, found.unit, found.unread) == ("probs", 1, 0, ("val",))
+    assert (found.kind, found.unit, found.unread) == ("probs", 0, ("val",))
     assert read(npz(tmp_path / "b.npz", logits=probs)).looks_like_probs
     assert not read(npz(tmp_path / "c.npz", logits=probs + 1)).looks_like_probs
     also = read_calibrated(str(tmp_path / "a.npz"), {"val": PROBS.shape}, where="--also=x")
@@ -280,8 +280,8 @@ def test_probabilities_of_any_number_of_decimals_are_scaled_as_exact_ones(decima
     """NLL within 2% of the exact one's; two decimals of ten classes that are too sure by 2 keep no more (3%)."""
     probs, labels = overconfident(classes, min(temperature, 1.4) if decimals == 2 else temperature, seed=seed)
     rounded = np.round(probs, decimals)
-    zeros, unit = _rounding(rounded)
-    assert unit == (10**decimals if zeros else 0)
+    unit = _unit(rounded)
+    assert unit == (10**decimals if (rounded == 0).any() else 0)
     logits = floored_log(rounded, rounded_floor(rounded, unit))
     np.testing.assert_allclose(np.exp(logits.astype(np.float64)).sum(1)[(rounded == 0).any(1)], 1, atol=1e-5)
     exact = after_temperature(np.log(probs), labels)
@@ -308,7 +308,7 @@ def test_rounded_probabilities_and_votes_are_told_by_their_values(tmp_path):
     np.testing.assert_allclose(log_probabilities(votes, floor=0.01), given, atol=1e-6)
     assert read(npz(tmp_path / "w.npz")).unit == 0
     for no_lattice in (np.eye(10)[labels], softmax(60 * probs, 1) * (probs > 0.01)):  # sure, and cut off
-        assert _rounding(no_lattice / no_lattice.sum(1, keepdims=True))[1] == 0
+        assert _unit(no_lattice / no_lattice.sum(1, keepdims=True)) == 0
 
 
 ROW = f"1,a{',1' * CLASSES}\n"

@@ -271,6 +271,31 @@ def test_labels_and_numbers_that_fit_no_loss_are_refused():
             wrong()
 
 
+def test_class_weights_of_another_number_are_told_by_their_own_fault():
+    with pytest.raises(InputError, match="alpha holds 2 weights, and labels go up to 3: give a weight for each class"):
+        weighted_by_class(np.ones(4), [0, 1, 2, 3], np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (np.eye(3, dtype=int)[[0, 2]], "argmax"),
+        (np.int32([[1, 1, 0], [0, 1, 0]]), "multi-label"),
+        (np.float32([[0.9, 0.1, 0], [0, 0.2, 0.8]]), "soft labels"),
+        (np.int32([[0], [1]]), "labels[..., 0]"),
+        (np.float32([0, 1]), "labels.astype(int)"),
+        (np.int32([1, 3]), "give labels - 1"),
+        (np.int32([0, -100]), "if -100 stands for no label"),
+        (np.int32([0, 1, 2]), "classes first"),
+    ],
+)
+def test_advice_on_labels_is_that_of_files(labels, says):
+    with pytest.raises(InputError) as caught:
+        cross_entropy(jnp.zeros((2, 3)), labels)
+    assert says in str(caught.value)
+    assert ("argmax" in str(caught.value)) == (says == "argmax")
+
+
 def test_minus_one_is_no_label_where_a_mask_leaves_it_out():
     def masked(z):
         labels = np.array([1, -1])
