@@ -45,7 +45,7 @@ def spoken(main: Callable[[], int]) -> int:
             sys.stdout.flush()
         return code
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
         with open(os.devnull, "wb") as nowhere:  # what is left is not tried again at the exit
             os.dup2(nowhere.fileno(), 1)

@@ -141,8 +141,8 @@ def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, n
 
 def ends_of_equal(ordered, values, *, method="scan"):
     """Where the numbers that count as equal to each value begin and end among the ordered ones."""
-    first, end = ((values - EQUAL, "left"), (values + EQUAL, "right"))
-    return tuple(jnp.searchsorted(ordered, value, side=side, method=method) for value, side in (first, end))
+    first = jnp.searchsorted(ordered, values - EQUAL, method=method)
+    return first, jnp.searchsorted(ordered, values + EQUAL, side="right", method=method)
 
 
 def _counted(weight, values):

@@ -248,6 +248,7 @@ def compare(
     gammas: Grid = GAMMAS,
     temperatures: Grid = TEMPERATURES,
     also: Mapping[str, tuple[Array, Array | None]] | None = None,
+    clusters: Array | tuple | None = None,
 ) -> Comparison:
     """Calibration methods fitted and chosen on val, and measured with intervals on test: the rows of the command.
 
@@ -271,21 +272,23 @@ def compare(
         temperatures: The grid on which temperatures are fitted by an ECE.
         also: Name -> log-probabilities (of val, of test) by a method from elsewhere: compared, never chosen. Those of
             val are to be held out: each fold by a fit of the others.
+        clusters: Numbers or names [examples] of which examples of val belong together, or a tuple of those of val and
+            of test; what `Outputs` have of them is taken else.
 
     What speaks against the outputs is warned of as DataWarning. A number that is not finite is a RunError.
     """
     checks.count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
-    of_val = _split("val", val, also or {}, 0)
-    on_test = None if test is None else _split("test", test, also or {}, 1)
+    clusters = clusters if isinstance(clusters, tuple) else (clusters, None)
+    of_val = _split("val", val, also or {}, 0, clusters[0])
+    on_test = None if test is None else _split("test", test, also or {}, 1, clusters[1])
     num_classes = of_val.examples.rows.shape[1]
     if on_test is not None and on_test.examples.rows.shape[1] != num_classes:
         raise InputError(f"test has another number of classes than the {num_classes} of val: give one classifier's")
     suspected = [
         sentence
         for name, split in (("val", of_val), ("test", on_test))
-        for sentence in (
-            suspicions.of_split(name, *split.examples[:2], clustered=bool(split.clusters)) if split else ()
-        )
+        if split
+        for sentence in suspicions.of_split(name, *split.examples[:2], clustered=bool(split.clusters))
     ]
     suspected += suspicions.of_both(of_val.examples[:2], on_test.examples[:2]) if on_test else ()
     for sentence in suspected:
@@ -356,7 +359,7 @@ def compare(
     return Comparison(rows, fitted, choice, held_out.calibrated, suspected, of_methods.surfaces(searches, settings))
 
 
-def _split(name, outputs, also, position):
+def _split(name, outputs, also, position, named):
     """The outputs of a split, checked; what is wrong with them is said with its name."""
     logits, labels, group, clusters = Outputs(*outputs)
     where, others = name, []
@@ -364,7 +367,7 @@ def _split(name, outputs, also, position):
         examples = checks.predicted_logits(logits, labels, stacklevel=4)
         if group is not None:
             checks.check_array("group", np.asarray(group), shape=examples.labels.shape)
-        clusters = Clusters.of(clusters, examples.labels)
+        clusters = Clusters.of(clusters if named is None else named, examples.labels)
         for other, by_split in also.items():
             where = f"also {other}, {name}"
             log_probs = checks.score_rows("log_probs", by_split[position], shape=examples.rows.shape)

@@ -33,8 +33,8 @@ def of_split(name: str, logits: Array, labels: Array, *, clustered: bool) -> Ite
         mend = f"logits[:, {order.tolist()}]" if classes <= _SHOWN else f"{moved.size} of them: {listed}, ..."
         what = f"{_percent(right.mean())}, {'no better than chance' if at_chance else 'less than it could be'}"
         yield (
-            f"Columns of {name} seem to be in another order than the labels: accuracy is {what}, and {_percent(after)}"
-            f" by {mend}."
+            f"Columns of {name} seem, beyond chance, to be in another order than the labels: accuracy is {what}, and"
+            f" {_percent(after)} by {mend}."
         )
     elif at_chance:
         what = f"Outputs of {name} say no more of the labels than chance (accuracy {_percent(right.mean())})"
@@ -84,7 +84,8 @@ def permutation(predicted: Array, labels: Array, classes: int) -> np.ndarray:
         return -(xlogy(other, other / half) + xlogy(own, own / half)) if other > own else 0.0
 
     every, even = np.arange(classes), np.arange(len(labels)) % 2 == 0
-    counts, halves = table(slice(None)), (table(even), table(~even))
+    halves = table(even), table(~even)
+    counts = sum(halves)
     to = linear_sum_assignment(-counts)[1]
     by_other = [gain(half, linear_sum_assignment(-other)[1], every) for half, other in (halves, halves[::-1])]
     if max(by_other) >= _LOG_CHANCE:
@@ -122,10 +123,9 @@ def of_both(val: tuple[Array, Array], test: tuple[Array, Array]) -> Iterator[str
     shared, alike = sum(row in times for row in of_test), sum(times[row] > 1 for row in of_val) / len(of_val)
     n, expected = len(of_test), alike * len(of_test)
     if shared > expected + _ERRORS * math.sqrt(expected * (1 - alike) * (1 + n / len(of_val))):
-        by_chance = f", {expected:,.0f} of them by chance" if alike else ""
         yield (
-            f"{shared:,} of {n:,} rows of test are rows of val too, logits and label{by_chance}: there the methods are"
-            " measured on what they were fitted on."
+            f"{shared:,} of {n:,} rows of test are rows of val too, logits and label, {expected:,.0f} by chance: there"
+            " the methods are measured on what they were fitted on."
         )
 
 

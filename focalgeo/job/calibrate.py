@@ -204,11 +204,10 @@ def input_warnings(
         small = _listed(groups[sizes < LEAST_EXAMPLES])
         yield f"Groups with fewer than {LEAST_EXAMPLES} examples are left out of the table of groups: {small}."
     for fitted in fits:
-        if not fitted.converged:
+        if not fitted.converged and fitted is not chosen:
             where = " and ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
             why = f"ended at {where}, an end of the range searched" if fitted.at_end else "did not converge"
-            taken = "it is chosen only as all else is worse" if fitted is chosen else "it is not chosen"
-            yield f"{fitted.method.title} by {fitted.criterion.replace('_', ' ').upper()} {why}: {taken}."
+            yield f"{fitted.method.title} by {fitted.criterion.replace('_', ' ').upper()} {why}: it is not chosen."
 
 
 def _of_file(name: str, outputs: Outputs) -> Iterator[str]:

@@ -110,10 +110,9 @@ def check_jax() -> None:
     try:
         jax.devices()
     except Exception as error:  # an AssertionError among them
-        asked = jax.config.jax_platforms or "any platform"
         mend = "unset JAX_PLATFORMS, or install jax for that platform"
         raise InputError(
-            f"JAX finds no device of {asked} ({shown(error, most=150) or 'none is there'}): {mend}"
+            f"JAX finds no device of {jax.config.jax_platforms} ({shown(error, most=150) or 'none is there'}): {mend}"
         ) from error
     for name in ("jax_debug_nans", "jax_debug_infs"):
         if getattr(jax.config, name):

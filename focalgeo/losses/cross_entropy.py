@@ -120,7 +120,7 @@ def weighted_by_class(losses: PerExample, labels: Labels, alpha: Float[Array, " 
     checks.check_interval("alpha", alpha, 0)
     checks.check_array("alpha", alpha, shape=(None,))
     if not checks.is_traced(labels) and np.max(labels, initial=0) >= alpha.size:
-        what = f"alpha holds {alpha.size} weights, and labels go up to {np.max(labels)}"
+        what = f"alpha holds {alpha.size} weights, fewer than there are classes among the labels"
         raise InputError(f"{what}: give a weight for each class, in the order of the logits' columns")
     rows = jax.ShapeDtypeStruct((*losses.shape, *alpha.shape), losses.dtype)
     labels = class_numbers(labels, rows, "losses and alpha", traced=checks.is_traced(losses))

@@ -156,6 +156,8 @@ def test_rows_that_repeat_their_cluster_are_worth_no_more_than_one():
         alone, repeated, naive, plain = (
             compare(each, each, **options) for each in (once, copies, copies[:2], once[:2])
         )
+    by_name = compare(copies[:2], methods=options["methods"], num_resamples=200, clusters=copies.clusters.astype(str))
+    np.testing.assert_allclose(by_name.choice.test, repeated.choice.test)
     assert alone.choice.test.p_value == pytest.approx(repeated.choice.test.p_value, rel=1e-4)
     narrow = 0
     for row, other, independent, wrong in zip(alone.rows, repeated.rows, plain.rows, naive.rows, strict=True):

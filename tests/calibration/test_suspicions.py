@@ -29,7 +29,7 @@ def test_any_permutation_of_columns_is_named_and_undone_by_what_is_named(order, 
         assert found == []
         return
     (sentence,) = found
-    assert sentence.startswith("Columns of val seem to be in another order than the labels")
+    assert sentence.startswith("Columns of val seem, beyond chance, to be in another order than the labels")
     named = eval(re.search(r"logits\[:, (\[.*?\])\]", sentence)[1])  # as one would paste it
     np.testing.assert_array_equal(logits[:, order][:, named], logits)
 
@@ -78,7 +78,7 @@ def test_rows_that_test_shares_with_val_are_counted(copied):
     order = np.random.default_rng(0).permutation(2000)
     mixed = [np.concatenate([mine[:copied], other[copied:]])[order] for mine, other in zip(val, test, strict=True)]
     (sentence,) = suspicions.of_both(val, mixed)
-    assert sentence.startswith(f"{copied:,} of 2,000 rows of test are rows of val too, logits and label:")
+    assert sentence.startswith(f"{copied:,} of 2,000 rows of test are rows of val too, logits and label, 0 by")
     assert list(suspicions.of_both(val, test)) == []
 
 
