@@ -20,6 +20,11 @@ COMMANDS = {  # name -> what it does, an example
 
 
 def main() -> int:
+    """Answer the command line, and say where the answer cannot be written."""
+    return files.spoken(_answer)
+
+
+def _answer():
     """Hand the arguments on to a command, or list the commands and the configs that `run` knows by name."""
     name, *rest = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help", "--version"):
@@ -46,10 +51,5 @@ def listing() -> str:
     return "\n".join(lines)
 
 
-def spoken_main() -> int:
-    """The command as it is installed."""
-    return files.spoken(main)
-
-
 if __name__ == "__main__":
-    sys.exit(spoken_main())
+    sys.exit(main())

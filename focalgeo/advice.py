@@ -2,7 +2,7 @@
 
 import numpy as np
 
-_OFF_ONE = 1e-2  # by which rounded shares of a row may sum to something else than 1
+from focalgeo.types import OFF_ONE
 
 
 def of_labels(labels: np.ndarray, shape: tuple[int, ...]) -> str:
@@ -16,7 +16,7 @@ def of_labels(labels: np.ndarray, shape: tuple[int, ...]) -> str:
             return (
                 "these rows are multi-label, with any number of classes each, which is not served: one class a row is"
             )
-        if (labels >= 0).all() and (abs(sums - 1) < _OFF_ONE).all():
+        if (labels >= 0).all() and (abs(sums - 1) < OFF_ONE).all():
             return "these rows are soft labels, shares of the classes, which are not served: give the class observed"
     if labels.shape != tuple(rows):
         if labels.shape == (*rows, 1):
@@ -56,10 +56,11 @@ def _of_kind(labels):
 
 def of_probabilities(probs: np.ndarray) -> str:
     """What to give in place of rows that are negative or do not sum to 1."""
-    sums, usual = probs.sum(axis=1, dtype=np.float64), float(np.median(probs.sum(axis=1, dtype=np.float64)))
+    sums = probs.sum(axis=1, dtype=np.float64)
+    usual = float(np.median(sums))
     if (probs <= 0).all():
         return "these are logarithms: give np.exp(probs), or say --logits-key"
-    if (probs >= 0).all() and usual > 1 + _OFF_ONE and (abs(sums / usual - 1) < _OFF_ONE).all():
+    if (probs >= 0).all() and usual > 1 + OFF_ONE and (abs(sums / usual - 1) < OFF_ONE).all():
         what = "percents" if abs(usual - 100) < 1 else f"rows that all sum to {usual:.6g}"
         return f"of {what} give probs / {usual:.4g}"
     if (probs >= 0).all() and (probs <= 1).all():

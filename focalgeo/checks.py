@@ -18,6 +18,7 @@ from jaxtyping import Float
 from focalgeo import advice
 from focalgeo.types import (
     MOST_BINS,
+    OFF_ONE,
     Array,
     InputError,
     ProbabilityWarning,
@@ -32,7 +33,6 @@ Numbers = Float[Array, "*#batch"] | float  # scalars or arrays that broadcast ag
 Rows = Float[Array, "*#batch classes"] | Sequence  # a last axis of classes, or (nested) lists of numbers
 Batch = Float[Array, "*batch"]
 
-_OFF_ONE = 1e-2  # by which the probabilities of a row may sum to something else than 1: they were rounded
 _MEND = "of logits give jax.nn.log_softmax, of probabilities calibration.log_probabilities"
 
 
@@ -177,7 +177,7 @@ def examples(log_probs: object, labels: object, mask: object = None, *, num_bins
     table, labels, mask = _table("log_probs", log_probs, labels, mask)
     if not is_traced(table, mask):
         total = np.exp(_counted(table, mask).astype(np.float32)).sum(axis=-1)
-        tolerance = _OFF_ONE + 4 * float(jnp.finfo(table.dtype).eps) * np.log(table.shape[-1])
+        tolerance = OFF_ONE + 4 * float(jnp.finfo(table.dtype).eps) * np.log(table.shape[-1])
         wrong = total[~(np.abs(total - 1) <= tolerance)]
         if wrong.size:
             raise InputError(f"log_probs are logs of numbers that sum to {wrong[0]:.4g}, not 1: {_MEND}")

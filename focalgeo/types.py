@@ -29,6 +29,8 @@ MOST_PAIRS = 100_000  # of gamma and temperature: half a minute for 10,000 examp
 
 PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision; its log is -87.3
 
+OFF_ONE = 1e-2  # by which probabilities of a row that were rounded may sum to something else than 1
+
 _LONGEST = 500  # characters of an error's line
 
 

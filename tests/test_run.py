@@ -244,7 +244,7 @@ def test_settings_of_jax_that_do_not_suit_are_said_and_it_goes_on(tmp_path, monk
 def test_library_functions_bear_the_strictest_settings():
     """NaN looked for by JAX, and every error of floats by NumPy, on outputs that saturate."""
     script = """
-import jax, numpy as np
+import warnings, jax, numpy as np
 from focalgeo import calibration
 jax.config.update("jax_debug_nans", True)
 np.seterr(all="raise")
@@ -257,6 +257,10 @@ for name, entry in calibration.METRICS.items():
 assert np.isnan(np.asarray(calibration.reliability(log_probs, labels).accuracy)).any()
 halves = [(logits[half], labels[half]) for half in (slice(100), slice(100, 200))]
 calibration.compare(*halves, ("temperature_scaling",), num_resamples=100)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    calibration.compare(halves[0], halves[0], ("temperature_scaling",), num_resamples=100)
+assert {each.filename for each in caught} == {"<string>"}  # the line that calls compare
 """
     code, _, error = command("-W", "ignore", "-c", script)
     assert code == 0, error

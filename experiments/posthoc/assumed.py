@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.special import log_softmax
 from scipy.stats import norm
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
@@ -124,7 +125,7 @@ def _drawn(classes, examples, seed, *, scale=1.0, shares=None):
     logits = measured.SPREAD[classes] / 2 * generator.standard_normal((examples, classes))
     logits += 0.0 if shares is None else np.log(shares)
     labels = (logits + generator.gumbel(size=logits.shape)).argmax(1).astype(np.int32)
-    return measured.log_softmax(scale * logits, axis=1).astype(np.float32), labels
+    return log_softmax(scale * logits, axis=1).astype(np.float32), labels
 
 
 def absent(case: str, seeds: Iterable[int]) -> list[dict[str, Any]]:

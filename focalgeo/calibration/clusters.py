@@ -16,8 +16,8 @@ class Clusters(NamedTuple):
     """Which examples are drawn together, and how wide an interval is that rests on so many clusters.
 
     Intervals are Student's of K - 1 degrees of freedom, with standard errors times sqrt(K / (K - 1)), where K = n^2 /
-    sum of n_c^2 is the number of clusters of one size each that is worth as much: of 30 clusters of very different
-    sizes, intervals by their number cover 84% (experiments/posthoc).
+    sum of n_c^2 is the number of clusters of one size each that is worth as much: a few large ones decide. How often
+    they cover is in experiments/posthoc.
 
     Source: Kish, Survey Sampling (1965), the effective number.
     """

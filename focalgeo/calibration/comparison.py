@@ -231,7 +231,6 @@ class _Split(NamedTuple):
     also: list[Calibrated]
 
 
-@np.errstate(under="ignore")
 def compare(
     val: tuple,
     test: tuple | None = None,
@@ -288,7 +287,7 @@ def compare(
         sentence
         for name, split in (("val", of_val), ("test", on_test))
         if split
-        for sentence in suspicions.of_split(name, *split.examples[:2], clustered=bool(split.clusters))
+        for sentence in suspicions.of_split(name, *split.examples[:2], clustered=split.clusters is not None)
     ]
     suspected += suspicions.of_both(of_val.examples[:2], on_test.examples[:2]) if on_test else ()
     for sentence in suspected:

@@ -96,7 +96,8 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
     """
     rows, (spread, quantile) = [], resampling.student(sample.clusters)
     for calibrated in sample.calibrated:
-        gaps = np.exp(np.asarray(calibrated.log_probs, np.float64))
+        with np.errstate(under="ignore"):
+            gaps = np.exp(np.asarray(calibrated.log_probs, np.float64))
         gaps[np.arange(len(gaps)), np.asarray(sample.labels)] -= 1
         value, half = gaps.mean(axis=0), quantile * gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
         if sample.clusters is not None:

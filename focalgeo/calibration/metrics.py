@@ -24,7 +24,7 @@ from focalgeo.calibration import binning
 from focalgeo.calibration.binning import Labels, LogProbs, Mask, Reliability, Scalar
 from focalgeo.calibration.newton import bisection
 from focalgeo.rows import Title
-from focalgeo.types import DEFAULT_METRICS, PROBABILITY_FLOOR, Array, floored_log
+from focalgeo.types import DEFAULT_METRICS, OFF_ONE, PROBABILITY_FLOOR, Array, floored_log
 
 _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on which reflection is plain convolution
 _HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8
@@ -109,7 +109,7 @@ class HighConfidence(NamedTuple):
 def high_confidence(
     log_probs: LogProbs, labels: Labels, threshold: float = 0.99, *, mask: Mask = None
 ) -> HighConfidence:
-    """Share of examples whose confidence is `threshold` or more, to 1e-6, and their accuracy; it is from 0 to 1.
+    """Share of examples whose confidence is `threshold`, 0 to 1, or more, to 1e-6, and their accuracy.
 
     Source: Mukhoti et al., arXiv 2002.09437, Table 6 (|S99|).
     """
@@ -129,7 +129,7 @@ def log_probabilities(
     half the unit of rounding is a better one, of votes half a vote: 0.5 / trees. Rows are then divided by their sums.
     """
     rows = checks.score_rows("probs", probs)
-    checks.check_distribution("probs", rows, off=1e-2)
+    checks.check_distribution("probs", rows, off=OFF_ONE)
     checks.check_interval("floor", floor, PROBABILITY_FLOOR, 0.5)
     if checks.is_traced(rows):
         floored = jnp.maximum(rows.astype(jnp.float32), floor)

@@ -5,6 +5,7 @@ And the check that a loss is the same at every call, which comes before any of t
 
 import fnmatch
 from collections.abc import Callable
+from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -47,20 +48,22 @@ def hvp(loss, params: PyTree, vector: PyTree, *, form: str = FORMS[0]) -> PyTree
     Source: Pearlmutter, Fast exact multiplication by the Hessian (1994).
     """
     _check(params, vector)
-    return _product(loss, params, form, lambda gradient: lambda v: jax.jvp(gradient, (params,), (v,))[1], vector)
+    if _is_reverse(form):
+        return linearized_hvp(loss, params, form=form)(vector)
+    with _forward():
+        return jax.jvp(jax.grad(checks.scalar(loss)), (params,), (vector,))[1]
 
 
-def _product(loss, params, form, forward, *vectors):
-    """The product of H with the vector given, or the function of one; `forward` makes it of the gradient."""
+def _is_reverse(form):
     checks.check_choice("form", form, FORMS)
-    gradient = jax.grad(checks.scalar(loss))
+    return form == FORMS[1]
+
+
+@contextmanager
+def _forward():
+    """Say what to do where a loss has no forward derivative."""
     try:
-        if form == FORMS[0]:
-            product = forward(gradient)
-        else:
-            pullback = jax.vjp(gradient, params)[1]
-            product = lambda v: pullback(v)[0]  # noqa: E731
-        return product(*vectors) if vectors else product
+        yield
     except TypeError as error:
         if "custom_vjp" not in str(error):
             raise
@@ -88,7 +91,12 @@ def linearized_hvp(loss, params: PyTree, *, form: str = FORMS[0]):
     Accuracy: equal to `hvp` up to rounding; tests/curvature/test_products.py.
     """
     checks.check_params("params", params)
-    return _product(loss, params, form, lambda gradient: jax.linearize(gradient, params)[1])
+    gradient = jax.grad(checks.scalar(loss))
+    if _is_reverse(form):
+        pullback = jax.vjp(gradient, params)[1]
+        return lambda vector: pullback(vector)[0]
+    with _forward():
+        return jax.linearize(gradient, params)[1]
 
 
 @at_highest

@@ -19,14 +19,13 @@ from safetensors.numpy import load_file
 
 from focalgeo import advice
 from focalgeo.data import sources
-from focalgeo.types import PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
+from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
 
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
 _LARGE_LOGIT = 1e6  # float32 rounds what is less by 0.03 at the most
 _FEWEST_EXAMPLES = 30
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
 _NEGATIVE_ROUNDING = 1e-6  # a probability this far below 0 counts as 0
-_SUM_TOLERANCE = 1e-2  # what rounding to 8 bits leaves of a sum of 1
 _MOST_VOTES = 1000  # 1/n of which probabilities are found to be multiples
 _DECIMALS = (10**4, 10**5, 10**6)
 _FINE = 10  # from this n on, sums are taken that rounding explains
@@ -107,7 +106,7 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
         cluster=cluster,
         unit=unit,
         unread=tuple(name for name in arrays if name not in used),
-        looks_like_probs=kind == "logits" and look_like_probabilities(scores, _SUM_TOLERANCE),
+        looks_like_probs=kind == "logits" and look_like_probabilities(scores, OFF_ONE),
     )
 
 
@@ -217,8 +216,9 @@ def _faults_of_scores(scores, kind):
         what = f"{kind} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
         yield f"{what}, the first in row {np.argmax(wrong)}: remove or mend them"
     if kind == "probs":
-        sums, unit = scores.sum(axis=1, dtype=np.float64), _unit(scores)
-        off = max(_SUM_TOLERANCE, scores.shape[1] / (2 * unit) if unit >= _FINE else 0)  # what rounding may leave
+        sums = scores.sum(axis=1, dtype=np.float64)
+        unit = _unit(scores) if (np.abs(sums - 1) > OFF_ONE).any() else 0
+        off = max(OFF_ONE, scores.shape[1] / (2 * unit) if unit >= _FINE else 0)  # what rounding may leave
         wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > off)
         if wrong.any():
             row = np.argmax(wrong)

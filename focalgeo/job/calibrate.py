@@ -18,7 +18,7 @@ import numpy as np
 from scipy import special  # scipy.stats takes a second to import
 
 from focalgeo import calibration, records, report
-from focalgeo.calibration import Comparison, Fitted
+from focalgeo.calibration import Comparison, Fitted, suspicions
 from focalgeo.calibration.binning import inner_ends
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.job import provenance, say
@@ -235,7 +235,7 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
     # Rows that stand there several times with one label; rows that rounding has made equal have several. Those whose
     # confidence is exactly 1 count for nothing: they are equal where a model is sure.
     unsure = _confidence(outputs.logits) < 1
-    rows = [row.tobytes() for row in outputs.logits[unsure] + np.float32(0)]  # -0 is 0
+    rows = suspicions.hashes(outputs.logits[unsure])
     times, labelled = Counter(rows), set(zip(rows, outputs.labels[unsure].tolist(), strict=True))
     copies, repeated = len(rows) - len(times), sum(number > 1 for number in times.values())
     if not outputs.unit and copies > REPEATED * n and len(labelled) - len(times) <= (1 - ONE_LABEL) * repeated:
