@@ -38,18 +38,25 @@ LOSSES = {  # word of configs/ -> title as the papers have it
     "fl1": "FL-1",
     "fl2": "FL-2",
     "fl3": "FL-3",
+    "fl5": "FL-5",
     "fl7": "FL-7",
-    "flsd53": "FLSD-53",
+    "fla53": "FLA-53",
+    "fla532": "FLA-532",
+    "fls531": "FLS-531",
     "fls532": "FLS-532",
+    "flsd53": "FLSD-53",
     "adafocal": "AdaFocal",
     "dual": "Dual focal",
 }
+Pair = tuple[np.ndarray, np.ndarray]  # logits and labels
 SAME_ERROR = 1.0  # points of error that count as none: the papers' networks differ by as much
 GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # of evaluation: Komisarenko & Kull's, and 0
 TEMPERATURES = (0.01 * np.arange(1, 501)).astype(np.float32)
-EXAMPLES = 5000  # of the training split, and of each that is diagnosed
+LINE = np.linspace(-0.5, 1, len(TEMPERATURES), dtype=np.float32)  # the gammas of a line search: as many as T has values
+EXAMPLES = 5000  # of the training split that a run is measured on
 DIAGNOSED = ("ce", "fl1", "fl2", "fl3")  # on images: experiments/during_training
-DIAGNOSTICS = {"diagnostics.every": 1, "diagnostics.splits": ("train", "test"), "diagnostics.examples": EXAMPLES}
+DIAGNOSTICS = {"diagnostics.every": 1, "diagnostics.splits": ("train", "test"), "diagnostics.examples": 2500}
+SHOWN = ("ce", "brier", "mmce", "fla53", *DIAGNOSED)  # losses of which single images are kept: M Fig. 8
 MEANS = ("nll", "entropy", "true_class_probability", "gradient_norm", "error", "ece")
 IMAGES = 100  # of the test split at even distances, the same for every loss
 
@@ -65,9 +72,10 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "cifar10": Task("CIFAR-10 (JPEG)", "configs/cifar.py", "small", "resnet50", 5),
-    "newsgroups": Task("20 Newsgroups", "configs/newsgroups.py", "small", "", 3),
-    "sst": Task("SST, two classes", "configs/sst.py", "small", "", 3),
+    "cifar10": Task("CIFAR-10 (JPEG)", "configs/cifar.py", "fitted", "resnet50", 5),
+    "newsgroups": Task("20 Newsgroups", "configs/newsgroups.py", "small", "", 5),
+    "sst": Task("SST, two classes", "configs/sst.py", "small", "", 5),
+    "cifar10_before_fit": Task("CIFAR-10 (JPEG), before the fit", "configs/cifar.py", "small", "resnet50", 5),
 }
 
 
@@ -98,6 +106,8 @@ class Cell(NamedTuple):
     def fields(self, data: str | None) -> dict[str, Any]:
         """What its job has beside the config."""
         fields = {"seed": self.seed} | (DIAGNOSTICS if self.is_diagnosed else {})
+        if self.task == "cifar10":  # a seed has its own images, too
+            fields["data.split_seed"] = 1 + self.seed
         return fields | ({"data.name": data} if data else {})
 
 
@@ -174,11 +184,15 @@ def train(cell: Cell, out: Path, data: str | None) -> dict[str, Any]:
         "classes": int(pairs["test"][0].shape[-1]),
         "metrics": {split: by_method(select(rows, Metric, split=split)) for split in ("val", "test")},
         "train_accuracy": float((pairs["train"][0].argmax(-1) == pairs["train"][1]).mean()),
+        "train_nll": float(calibration.nll(calibration.temperature_scaling(pairs["train"][0], 1.0), pairs["train"][1])),
         "fits": by_method(select(rows, Fit)),
+        "line": {name: along_line(pairs["val"], pairs["test"], name) for name in ("nll", "ece", "adaptive_ece")},
         "temperatures": {"gammas": GAMMAS} | {split: temperatures(*pair, GAMMAS) for split, pair in pairs.items()},
     }
     if cell.is_diagnosed:
-        run["diagnostics"] = rounded(diagnosed(rows) | {"images": images(rows, *pairs["test"])}, 4)
+        run["diagnostics"] = rounded(diagnosed(rows), 4)
+    if cell.task == "cifar10" and cell.loss in SHOWN:
+        run["images"] = rounded(images(rows, *pairs["test"]), 4)
     return rounded(run, 5)
 
 
@@ -215,6 +229,18 @@ def temperatures(logits: np.ndarray, labels: np.ndarray, gammas: Sequence[float]
     ece, adaptive = (calibration.grid_search(logits, labels, *grid, criterion=name) for name in ("ece", "adaptive_ece"))
     values = {"nll": ece.nll, "ece": ece.ece, "adaptive_ece": adaptive.ece}
     return {name: TEMPERATURES[np.asarray(of).argmin(-1)].tolist() for name, of in values.items()}
+
+
+def along_line(val: Pair, test: Pair, criterion: str) -> dict[str, float]:
+    """Gamma and T of the line search on val, and the criterion's metric on test, with as many points as T has values.
+
+    The line goes through the best T of gamma -0.5 and of 1, up to which T is nearly linear in gamma: three times the
+    evaluations of temperature scaling. Source: Komisarenko & Kull, 5.2.
+    """
+    best = calibration.line_search(*val, LINE, TEMPERATURES, criterion=criterion)
+    log_probs = calibration.focal_temperature_scaling(test[0], best.gamma, best.temperature)
+    measured = calibration.all_metrics(log_probs, test[1], names=[criterion])[criterion]
+    return {"gamma": float(best.gamma), "temperature": float(best.temperature), "test": float(measured)}
 
 
 def diagnosed(rows: list) -> dict[str, Any]:

@@ -34,12 +34,17 @@ def of_program(command: Sequence[str]) -> dict[str, Any]:
 
 
 def _git_commit() -> str:
-    """The commit of the source tree, with a + where it has changes; "unknown" for an installed package."""
+    """The commit of the source tree, with a + where its Python files have changes; "unknown" where it is installed."""
     here = str(Path(__file__).parent)
-    describe = ["describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     # reads only: a lock would stay behind where the process is killed
-    describe = ["git", "--no-optional-locks", "-C", here, *describe]
+    git = ["git", "--no-optional-locks", "-C", here]
     try:
-        return subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        commit = subprocess.check_output(
+            [*git, "rev-parse", "--short=12", "HEAD"], text=True, timeout=10, stderr=subprocess.DEVNULL
+        )
+        changed = subprocess.run(
+            [*git, "diff", "--quiet", "HEAD", "--", ":/*.py"], timeout=10, stderr=subprocess.DEVNULL
+        )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+    return commit.strip() + ("+" if changed.returncode else "")
