@@ -201,7 +201,7 @@ def _metric_rows(sample, measured, entries):
             if entry.may_lack and np.isnan(value + low):
                 continue
             if entry.share:
-                n = n if entry.among is None else jax.device_get(entry.among(calibrated.log_probs, sample.labels))
+                n = n if entry.among is None else int(entry.among(calibrated.log_probs, sample.labels))
                 worth = n if sample.clusters is None else _worth(n, value, stderr, sample.clusters.worth)
                 low, high = _share_interval(value * worth, worth)
             row = finite(Metric(name, value, low, high, n, **_tags(sample, calibrated)))

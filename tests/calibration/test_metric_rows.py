@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import msgspec
 import numpy as np
 import pytest
 import scipy.special
@@ -90,6 +91,7 @@ def test_every_metric_of_the_table_may_be_asked_for(sample):
     assert [row.name for row in select(rows, Metric)] == 2 * list(METRICS)
     for row in select(rows, Metric):
         assert 0 <= row.low <= row.high <= METRICS[row.name].largest, row.name
+        assert msgspec.json.decode(msgspec.json.encode(row), type=Metric) == row  # a row is read as it was written
     share, of_share = calibration.high_confidence(given[0].log_probs, labels)
     (confident,) = select(rows[: len(METRICS)], Metric, name="high_confidence_accuracy")
     size = round(150 * float(share))
