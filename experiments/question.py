@@ -2,7 +2,7 @@
 
 A folder of experiments/ is a question: its `__init__.py` holds `QUESTION = Question(...)` and statistics as functions.
 
-    python -m experiments NAME --store      train what is not stored; write results.json, figures and README's tables
+    python -m experiments NAME --store      train what is not stored; write results.json, figures, details.md
     python -m experiments NAME --tables     train nothing, remake them;  --cost: what would be trained;  --table "..."
 
 `jobs(flags, parts)` yields `Job`s: a piece of work whose runs, dicts with a seed, are stored before the next; one
@@ -11,8 +11,9 @@ dicts, and what jobs of another `part` made. `read(flags)` adds parts that are n
 
 Claims, tables, figures and `numbers` (parts that are made from others, kept in results.json) are functions that name
 the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `runs` is a DataFrame, a row a run, as are
-`cells` and `own` in questions (experiments/numbers.py says what can be asked of it). A table is written into README.md
-between <!-- name --> and <!-- end -->, a figure as figures/NAME.png; claims are the table "claims".
+`cells` and `own` in questions (experiments/numbers.py says what can be asked of it). Claims and tables are written into
+details.md, each table under its name and what its function's docstring says; one of them into README.md too, between
+<!-- name --> and <!-- end -->; a figure as figures/NAME.png.
 
 `keys` are what tells runs of one seed apart, each with its values in the order of tables, or () for increasing ones.
 Two whole examples: text_transformer (jobs of seconds), calibration_of_losses (the stored runs of cells).
@@ -167,7 +168,7 @@ def called(function: Callable, parts: Parts) -> Any:
 
 
 def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: Iterable[str] = ()) -> None:
-    """Write results.json with the parts to keep, figures, and the tables of the README beside.
+    """Write results.json with the parts to keep, figures, details.md, and the table of the README beside.
 
     Raises:
         InputError: nothing is stored.
@@ -189,10 +190,12 @@ def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: I
             (folder / f"figures{suffix}").mkdir(exist_ok=True)
             figure.savefig(folder / f"figures{suffix}" / f"{name}.png", dpi=120, pil_kwargs={"optimize": True})
             figure.clear()
-    texts = {"claims": claims_table(claims)} | texts_of(question, tables)
-    for path in (folder / "README.md", folder / "tables.md") if not suffix else ():
-        if path.exists():
-            replaced(path, filled(path.read_text(encoding="utf-8"), texts))
+    texts = texts_of(question, tables)
+    if not suffix:
+        replaced(folder / "details.md", details(question, claims, texts))
+        readme = folder / "README.md"
+        if readme.exists():
+            replaced(readme, filled(readme.read_text(encoding="utf-8"), texts))
 
 
 def head(question: Question, parts: Parts) -> dict[str, Any]:
@@ -327,9 +330,16 @@ def _laid_out(part: Any) -> str:
 # ---- all questions
 
 
-def claims_table(claims: Sequence[Claim]) -> str:
-    """The claims as a Markdown table."""
-    return markdown(["where", "claim", "verdict", "why"], [list(claim) for claim in claims])
+def details(question: Question, claims: Sequence[Claim], texts: Mapping[str, str]) -> str:
+    """details.md: all claims with their verdicts, and every table with what its function says of it."""
+    title = "# {0}: all claims and tables\n\nWritten by `python -m experiments {0} --store --tables`; [README.md](README.md)"
+    pieces = [f"{title.format(question.name)} says what they mean.\n"]
+    pieces.append(f"## Claims\n\n{markdown(['where', 'claim', 'verdict', 'why'], claims)}")
+    for name, text in texts.items():
+        table = question.tables.get(name, question.texts)
+        caption = inspect.getdoc(table) if inspect.isfunction(table) else None
+        pieces.append("\n\n".join(filter(None, [f"## {name}", caption, text])))
+    return "\n".join(pieces)
 
 
 def index() -> str:

@@ -148,7 +148,7 @@ def paper_table(cells, name: str):
             theirs = [of_losses.get(loss) for loss in losses for of_losses in of_paper]
             rows.append(["", network, *("" if value is None else f"{value:g}" for value in theirs)])
     heads = [f"{LOSSES[loss]}: {TITLES[quantity]}" for loss in losses for quantity in quantities]
-    return f"## {name}: {title}\n\n" + numbers.markdown(["data", "network", *heads], rows)
+    return f"{title[0].upper()}{title[1:]}.\n\n" + numbers.markdown(["data", "network", *heads], rows)
 
 
 def of_tasks(cells):
