@@ -186,7 +186,7 @@ def train(cell: Cell, out: Path, data: str | None) -> dict[str, Any]:
         "train_accuracy": float((pairs["train"][0].argmax(-1) == pairs["train"][1]).mean()),
         "train_nll": float(calibration.nll(calibration.temperature_scaling(pairs["train"][0], 1.0), pairs["train"][1])),
         "fits": by_method(select(rows, Fit)),
-        "line": {name: along_line(pairs["val"], pairs["test"], name) for name in ("nll", "ece", "adaptive_ece")},
+        "line": {name: along_line(pairs["val"], pairs["test"], name) for name in ("nll", "adaptive_ece")},
         "temperatures": {"gammas": GAMMAS} | {split: temperatures(*pair, GAMMAS) for split, pair in pairs.items()},
     }
     if cell.is_diagnosed:

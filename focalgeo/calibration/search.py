@@ -181,7 +181,7 @@ def line_search(
     Source: Komisarenko & Kull, arXiv 2408.11598, section 5.2: the best T is nearly linear in gamma. They name no two
     gammas; the ends are our choice. They count 3 m evaluations for m temperatures and m points of the line.
     """
-    gammas, temperatures = checked_grid(gammas, temperatures, criterion, num_bins)
+    gammas, temperatures = checked_grid(gammas, temperatures, criterion, num_bins, whole=False)
     examples = checks.predicted_logits(logits, labels, mask)
     return searched_line(examples, gammas, temperatures, criterion=criterion, num_bins=num_bins)
 
@@ -214,8 +214,13 @@ def _least(values, gammas, temperatures):
     return gammas[best], temperatures[best], values[best]
 
 
-def checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gammas and temperatures of a grid as float32; refuses what is no grid, no criterion or no number of bins."""
+def checked_grid(
+    gammas: Grid, temperatures: Grid, criterion: str, num_bins: int, *, whole: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gammas and temperatures of a grid as float32; refuses what is no grid, no criterion or no number of bins.
+
+    whole: every pair is a point; of a line each value is one.
+    """
     checks.check_choice("criterion", criterion, CRITERIA)
     checks.check_bins(num_bins)
     grid = []
@@ -227,7 +232,7 @@ def checked_grid(gammas: Grid, temperatures: Grid, criterion: str, num_bins: int
         if values.ndim != 1 or not values.size or not ((values > low) & (values <= high)).all():
             raise InputError(f"{name} are {np.unique(values)}: give a list of numbers above {low} and at most {high:g}")
         grid.append(values)
-    points = grid[0].size * grid[1].size
+    points = grid[0].size * grid[1].size if whole else grid[0].size + 2 * grid[1].size
     if points > MOST_PAIRS:
         raise InputError(f"gammas and temperatures make {points} points: give at most {MOST_PAIRS}")
     return tuple(grid)

@@ -190,6 +190,10 @@ def test_line_runs_through_the_two_fits_and_its_points_are_the_grids(criterion):
 
 def test_ties_of_a_line_go_to_the_temperature_nearest_one():
     logits, labels = np.zeros((4, 2), np.float32), np.array([0, 0, 1, 1])
+    of_line = line_search(logits, labels, np.linspace(-0.5, 1, 400), np.linspace(0.5, 3, 400), criterion="nll")
+    assert of_line.nll.shape == (400,)  # 1,200 points, where the grid's 160,000 are too many
+    with pytest.raises(InputError, match="160000 points"):
+        grid_search(logits, labels, np.linspace(-0.5, 1, 400), np.linspace(0.5, 3, 400))
     found = line_search(logits, labels, (1.0, 0.0), (3.0, 1.0))
     assert (found.gamma, found.temperature) == (0, 1)
 
