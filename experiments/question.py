@@ -332,8 +332,9 @@ def _laid_out(part: Any) -> str:
 
 def details(question: Question, claims: Sequence[Claim], texts: Mapping[str, str]) -> str:
     """details.md: all claims with their verdicts, and every table with what its function says of it."""
-    title = "# {0}: all claims and tables\n\nWritten by `python -m experiments {0} --store --tables`; [README.md](README.md)"
-    pieces = [f"{title.format(question.name)} says what they mean.\n"]
+    command = f"`python -m experiments {question.name} --store --tables`"
+    pieces = [f"# {question.name}: all claims and tables\n"]
+    pieces.append(f"Written by {command}; [README.md](README.md) says what they mean.\n")
     pieces.append(f"## Claims\n\n{markdown(['where', 'claim', 'verdict', 'why'], claims)}")
     for name, text in texts.items():
         table = question.tables.get(name, question.texts)

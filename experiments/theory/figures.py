@@ -102,6 +102,21 @@ def komisarenko_2_6(matching_temperatures):
     return _with_legends(figure)
 
 
+def komisarenko_2_right(matching_temperatures):
+    """Komisarenko & Kull, Fig. 2, right: the map of two classes in log-odds, with its nearest temperature scalings."""
+    figure, axes = figures.panels(1, 2, 8, 3.6)
+    s, rows = np.linspace(-10, 10, 401), pd.DataFrame(matching_temperatures[0]["rows"]).set_index("gamma")
+    for axis, gamma, printed in zip(axes[0], (0.5, 3.0), (0.76, 0.36), strict=True):
+        best = rows.temperature[gamma]
+        curves = {
+            f"focal map, γ = {gamma:g}": np.asarray(calibration.binary_focal_calibration(s.astype(np.float32), gamma)),
+            f"T = {best:.3f}, nearest": s / best,
+            f"T = {printed:g}, printed": s / printed,
+        }
+        _curves(axis, s, curves, f"γ = {gamma:g}, two classes", "log-odds after", "log-odds before")
+    return _with_legends(figure)
+
+
 def komisarenko_3():
     """Komisarenko & Kull, Fig. 3: bounds of Proposition 3 for gamma = 4."""
     figure, [[ratio]] = figures.panels(1, 1, 5.0, 3.8)

@@ -57,11 +57,84 @@ def test_errata_are_confirmed_and_stored(monkeypatch):
     for row, kept in zip(errata.errata(), stored["errata"], strict=True):
         assert row.refuted, row.where
         assert rounded(row.numbers) == pytest.approx(kept["numbers"], rel=0.05, abs=1e-5)
-        assert (row.printed, row.holds) == (kept["printed"], kept["holds"])
+        assert (row.printed, row.holds, row.tried) == (kept["printed"], kept["holds"], kept["tried"])
+    for row, kept in zip(errata.readings(), stored["readings"], strict=True):
+        assert row.holds, row.printed
+        assert rounded(row.numbers) == pytest.approx(kept["numbers"], rel=0.05, abs=1e-5)
     for kept in stored["matching_temperatures"]:
         rows = [row for row in kept["rows"] if row["gamma"] in (1.0, 3.0)]
         matched = [row["temperature"] for row in theory.matches(kept["num_classes"], (1.0, 3.0))["rows"]]
         np.testing.assert_allclose(matched, [row["temperature"] for row in rows], rtol=0.02)
+
+
+def heights(axis, label: str, at: float) -> float:
+    """The height at x of the curve that a legend names so."""
+    (curve,) = (line for line in axis.lines if line.get_label() == label)
+    return float(np.interp(at, *np.asarray(curve.get_data(), float)))
+
+
+# figure -> panel, curve, x and the number that its formula has there; or panel and words with a number
+DRAWN = {
+    "kimura_1": [
+        (0, "γ = 2", 0.5, 2 * 0.5 * math.log(2) + 0.5**2 / 0.5),  # -dl/dp
+        (0, "γ = 0", 0.25, 4.0),
+        (1, "γ = 2", 0.5, 1.5966),  # rho
+    ],
+    "mukhoti_4a_7": [
+        (0, "γ = 2", 0.5, 0.25 + 0.5 * math.log(2)),  # (1-p)^2 - 2 p (1-p) log p
+        (0, "γ = 7", 0.5, 0.5**7 + 3.5 * 0.5**6 * math.log(2)),
+        (1, "γ*, 0 from p0 = 1/2 on", 0.2526, 3.0),
+        (2, "γ = 2", 0.8, 0.6266),
+    ],
+    "komisarenko_1": [
+        (0, "cross-entropy", 0.5, math.log(2)),
+        (1, "focal loss", 0.5, math.log(2) / 8),
+        (1, "its proper part", 0.5, math.log(2) / 8),  # the map leaves 1/2 where it is
+        (2, "γ = 1", 0.8, 1 / (1 + 0.25 * (0.2 - 0.8 * math.log(0.8)) / (0.8 - 0.2 * math.log(0.2)))),
+    ],
+    "komisarenko_2_6": [
+        (0, "best 1/T", 3.0, 1 / 0.2758),
+        (1, "best 1/T", 2.0, 1 / 0.4649),
+        (1, "paper: 0.64 γ + 0.91", 2.0, 2.19),
+        (4, "best T", 9.0, 0.077),
+        (5, "best T", 9.0, 0.125),
+    ],
+    "komisarenko_2_right": [
+        (0, "T = 0.731, nearest", 10.0, 10 / 0.7312),
+        (1, "T = 0.36, printed", 9.0, 25.0),
+        (1, "focal map, γ = 3", 0.0, 0.0),
+    ],
+    "komisarenko_3": [(0, "s / map(s), γ = 4", 9.9, 0.2066), (0, "tight for |s| < 10: 0.2066", 5.0, 0.2066)],
+    "komisarenko_4": [(0, "least risk 0.585"), (1, "least risk 0.975")],  # 1 - sum of squares, the entropy
+    "komisarenko_5": [(0, "γ = 1"), (2, "Temperature 0.658 (best fit)"), (5, "Temperature 0.356 (best fit)")],
+    "komisarenko_7": [(0, "largest 0.0220"), (1, "largest 0.0500")],
+}
+
+
+@pytest.mark.parametrize("name", theory.DRAWN)
+def test_a_figure_of_the_papers_has_its_numbers(name):
+    parts = question.frames(question.stored(theory.QUESTION.folder))
+    figure = question.called(theory.QUESTION.figures[name], parts)
+    for panel, words, *numbers in DRAWN[name]:
+        axis = figure.axes[panel]
+        if numbers:
+            at, height = numbers
+            assert heights(axis, words, at) == pytest.approx(height, rel=0.01, abs=1e-6), (panel, words)
+        else:
+            assert words in axis.get_title(), axis.get_title()
+
+
+def test_arrows_of_a_temperature_end_where_it_moves_a_prediction():
+    figure = theory.QUESTION.figures["komisarenko_5"]()
+    for panel, temperature in ((2, 0.658), (5, 0.356)):
+        (arrows,) = figure.axes[panel].collections
+        corners, tails = np.array([[0.5, np.sqrt(0.75)], [0, 0], [1, 0]]), arrows.XY
+        start = np.linalg.lstsq(
+            np.vstack([corners.T, np.ones(3)]), np.vstack([tails.T, np.ones(len(tails))]), rcond=None
+        )[0].T
+        end = start ** (1 / temperature)
+        moves = (end / end.sum(1, keepdims=True) - start) @ corners
+        np.testing.assert_allclose(np.column_stack([arrows.U, arrows.V]), moves, atol=2e-4)
 
 
 # ---- known_surfaces
