@@ -1,0 +1,334 @@
+"""Where does focal loss begin to help: ECE and T by gamma against how far a network fits its training set.
+
+Runs are of the small CNN of configs/cifar10.py:quick on 2,000 to 45,000 images, for few epochs and for many; a seed has
+its own images. The cells of experiments/rows stand beside, as other networks and data on which the rule is tested.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments import cells as stored
+from experiments import figures, jobs, numbers
+from experiments.numbers import Claim, Interval, interval, shown
+from experiments.question import Flags, Job, Parts, Question
+from focalgeo import records
+from focalgeo.rows import Diagnostic, Fit, select
+
+CONFIG = "configs/cifar10.py:quick"
+GAMMAS = (0.0, 1.0, 2.0, 3.0, 5.0)
+SETTINGS = ((2000, 20), (2000, 100), (5000, 12), (5000, 60), (15000, 4), (15000, 12), (45000, 3), (45000, 10))
+FIELDS = {
+    "data.augment": "none",
+    "data.val_size": 5000,
+    "data.test_size": 10000,
+    "optimizer.batch_size": 32,
+    "log_every": 500,
+    "checkpoint.every": 2000,
+    "curvature.examples": 0,
+    "diagnostics.splits": ("train",),
+    "diagnostics.examples": 2500,
+    "evaluation.methods": ("temperature_scaling", "loss_implied_temperature_scaling"),
+    "evaluation.num_resamples": 100,
+    "sweep.gamma": GAMMAS,
+    "sweep.at_once": 1,  # a CNN under vmap is slow on a CPU
+}
+IMPLIED = "loss_implied_temperature_scaling"
+OF_CELLS = {"ce": 0.0, "fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl5": 5.0}  # loss -> gamma
+SAME = 0.15  # how far ln T may lie from another that counts as the same: 15%
+
+
+# ---- runs
+
+
+def train(images: int, epochs: int, seeds: range, data: str | None, out: Path) -> list[dict[str, Any]]:
+    """The runs of a setting: every gamma of every seed."""
+    runs, of = [], {"images": images, "epochs": epochs}
+    fields = FIELDS | {"data.train_size": images, "optimizer.epochs": epochs, "diagnostics.every": epochs}
+    # the recipe lowers the rate after 150 and 250 of 350 epochs
+    fields["optimizer.decay_epochs"] = tuple(round(share * epochs) for share in (150 / 350, 250 / 350))
+    for seed in seeds:
+        beside = {"sweep.seed": (seed,), "data.split_seed": 1 + seed} | ({"data.name": data} if data else {})
+        workdir = jobs.trained(CONFIG, out / f"{images},{epochs},seed={seed}", fields | beside)
+        rows = records.read_rows(workdir)
+        made = jobs.record(workdir, CONFIG, rows)
+        for values, group in jobs.members(rows, {"gamma": "gamma", "seed": "seed"}):
+            measured = dict(jobs.numbers(group))
+            if "nll" in measured:
+                (nll,) = select(group, Diagnostic, name="nll", split="train", outcome=None)
+                (implied,) = select(group, Fit, name="temperature", method=IMPLIED, criterion="nll")
+                measured |= {"train nll": nll.value, "implied temperature": implied.value}
+                measured["train accuracy"] = jobs.train_accuracy(group)
+                runs.append({**of, **values, **measured, "record": made})
+    return runs
+
+
+def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+    """Setting by setting; two processes share the work by --only."""
+    for images, epochs in SETTINGS:
+        make = lambda out, setting=(images, epochs): train(*setting, range(flags.seeds), flags.data, out)  # noqa: E731
+        seconds = len(GAMMAS) * (20 + images * epochs / 2200)
+        yield Job({"images": images, "epochs": epochs}, range(flags.seeds), make, seconds)
+
+
+def of_cells(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells' runs with cross-entropy and focal loss, by the names of the runs here; `task` says which."""
+    cells = cells[cells.loss.isin(OF_CELLS)]
+    measured = {
+        "temperature": stored.metric(cells, "temperature_scaling/nll", "temperature"),
+        "implied temperature": stored.metric(cells, f"{IMPLIED}/nll", "temperature"),
+        "val nll": stored.metric(cells, "uncalibrated", "nll", split="val"),
+        "ece": stored.metric(cells, "uncalibrated", "ece"),
+        "nll": stored.metric(cells, "uncalibrated", "nll"),
+        "accuracy": stored.metric(cells, "uncalibrated", "accuracy"),
+        "ece after T": stored.metric(cells, "temperature_scaling/nll", "ece"),
+        "nll after T": stored.metric(cells, "temperature_scaling/nll", "nll"),
+        "train nll": pd.Series(map(train_nll, cells.to_dict("records")), cells.index, dtype=float),
+        "train accuracy": cells.train_accuracy,
+    }
+    return cells[["task", "seed"]].assign(gamma=cells.loss.map(OF_CELLS), **measured)
+
+
+def train_nll(run: dict[str, Any]) -> float:
+    """Of a cell, NLL on train after training; older cells have it where they were measured at every epoch."""
+    diagnostics = run.get("diagnostics")
+    last = diagnostics["means"]["train"]["nll"][-1] if isinstance(diagnostics, dict) else np.nan
+    nll = run.get("train_nll", np.nan)
+    return last if np.isnan(nll) else nll
+
+
+def beside_cross_entropy(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The runs, each with cross-entropy's of the same setting and seed: "T0", "ece0", and the "gap" of its NLL.
+
+    gap: NLL on val less that on train, in nats.
+    """
+    plain = runs[runs.gamma == 0].set_index([*by, "seed"])
+    plain = pd.DataFrame(
+        {"T0": plain.temperature, "ece0": plain.ece, "gap": (plain["val nll"] - plain["train nll"]).astype(float)}
+    )
+    return runs.join(plain, on=[*by, "seed"], how="inner")
+
+
+def every(runs: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """Runs of all settings with those of the cells, beside cross-entropy's; `setting` names them."""
+    here = beside_cross_entropy(runs, ["images", "epochs"])
+    here["setting"] = here.images.map("{:,}".format) + " images, " + here.epochs.map("{:g}".format) + " epochs"
+    others = beside_cross_entropy(of_cells(cells), ["task"])
+    others["setting"] = others.task.map({name: task.title for name, task in stored.TASKS.items()})
+    return pd.concat([here.assign(task="here"), others], ignore_index=True)
+
+
+# ---- the rule
+
+
+def calibrated_gamma(runs: pd.DataFrame) -> float:
+    """The gamma whose network needs no temperature: where ln T, a line between neighbours, is 0; 0 to the largest.
+
+    0 where cross-entropy is underconfident as trained, the largest gamma where all are overconfident.
+    """
+    runs = runs.sort_values("gamma")
+    logs, gammas = np.log(runs.temperature.to_numpy()), runs.gamma.to_numpy()
+    below = np.flatnonzero(logs <= 0)
+    if not len(below):
+        return float(gammas[-1])
+    at = below[0]
+    if at == 0:
+        return float(gammas[0])
+    return float(np.interp(0, [logs[at], logs[at - 1]], [gammas[at], gammas[at - 1]]))
+
+
+def points(table: pd.DataFrame) -> pd.DataFrame:
+    """A row for each setting and seed: the gap, cross-entropy's T, the gamma that needs no temperature."""
+    rows = [
+        {"setting": setting, "seed": seed, "task": group.task.iloc[0], "gap": group.gap.iloc[0], "T0": group.T0.iloc[0]}
+        | {"gamma": calibrated_gamma(group)}
+        for (setting, seed), group in table.groupby(["setting", "seed"], sort=False)
+    ]
+    return pd.DataFrame(rows).dropna()
+
+
+def fitted_rule(known: pd.DataFrame, number: str) -> np.ndarray:
+    """The line gamma = slope * ln(number) + intercept, by least squares; number: "gap" or "T0"."""
+    return np.polyfit(np.log(known[number]), known.gamma, 1)
+
+
+def ruled(line: np.ndarray, table: pd.DataFrame, number: str) -> pd.DataFrame:
+    """A row for each setting and seed: ECE by the rule's gamma, of cross-entropy, of gamma 3, and the least.
+
+    The rule's gamma lies within those trained, and its ECE on the line between its neighbours.
+    """
+    rows = []
+    for (setting, seed), group in table.groupby(["setting", "seed"], sort=False):
+        group = group.sort_values("gamma")
+        gamma = np.clip(np.polyval(line, np.log(group[number].iloc[0])), 0, group.gamma.max())
+        at = lambda where, group=group: float(np.interp(where, group.gamma, group.ece))  # noqa: E731
+        row = {
+            "setting": setting,
+            "seed": seed,
+            "gamma": float(gamma),
+            "rule": at(gamma),
+            "CE": at(0.0),
+            "FL-3": at(3.0),
+        }
+        rows.append(row | {"least": float(group.ece.min())})
+    return pd.DataFrame(rows)
+
+
+def halves(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The settings here in two halves: every other one in the order of cross-entropy's mean T."""
+    order = table.groupby("setting").T0.mean().sort_values().index
+    return table[table.setting.isin(order[::2])], table[table.setting.isin(order[1::2])]
+
+
+def rules(runs, cells) -> dict[str, Any]:
+    """Of each rule, by the gap of NLL or by cross-entropy's T: its line, and ECE where it was not fitted, in points."""
+    table = every(runs, cells).dropna(subset="gap")
+    known, other = halves(table[table.task == "here"])
+    told = {}
+    for number in ("gap", "T0"):
+        line = fitted_rule(points(known), number)
+        told[number] = {"line": line.tolist()}
+        for name, tested in {
+            "other settings": other,
+            **dict(list(table[table.task != "here"].groupby("task"))),
+        }.items():
+            eces = ruled(line, tested, number)
+            beside = {"CE": "less CE", "FL-3": "less FL-3", "least": "above the least"}
+            told[number][name] = {"gamma": interval(eces.gamma), "ece": by_seed(eces, 100 * eces.rule)} | {
+                words: by_seed(eces, 100 * (eces.rule - eces[column])) for column, words in beside.items()
+            }
+    return told
+
+
+def by_seed(table: pd.DataFrame, values: pd.Series) -> Interval:
+    """The mean over seeds of means over settings."""
+    return interval(values.groupby(table.seed).mean())
+
+
+# ---- claims
+
+
+def claims(runs, cells) -> list[Claim]:
+    """Whether T falls by the same factor everywhere, ECE where T says, and the rule on what it was not fitted on."""
+    table, told = every(runs, cells), []
+    for gamma in GAMMAS[1:]:
+        group = table[table.gamma == gamma]
+        ratios = np.log(group.T0 / group.temperature).groupby(group.setting).mean()
+        least, mean, most = np.exp([ratios.min(), ratios.mean(), ratios.max()])
+        claim = f"γ = {gamma:g} divides cross-entropy's T by the same factor in every setting, to {SAME:.0%}"
+        same = np.abs(ratios - ratios.mean()).max() <= SAME
+        because = f"by {mean:.3g}; {least:.3g} to {most:.3g} over {len(ratios)} settings"
+        told.append(Claim("focalgeo", claim, numbers.SHOWS if same else numbers.NOT, because))
+        implied = by_seed(group, np.log(group["implied temperature"] / group.T0))
+        claim = f"γ = {gamma:g}: behind the map of its loss the network needs cross-entropy's T, to {SAME:.0%}"
+        because = f"ln of the ratio {shown(implied, signed=True)}"
+        told.append(Claim("F 4.1", claim, numbers.alike(implied, SAME), because))
+        nearer = np.abs(np.log(group.temperature)) < np.abs(np.log(group.T0))
+        agree = by_seed(group, (nearer == (group.ece < group.ece0)).astype(float))
+        claim = f"γ = {gamma:g} has a lower ECE than cross-entropy just where its T is nearer 1, in 19 of 20 runs"
+        because = f"in {shown(agree.clipped(0, 1), scale=100)}% of {len(group)} runs"
+        told.append(Claim("F 4.1", claim, numbers.inside(agree.clipped(0, 1), 0.95, 1), because))
+    for number, measured in rules(runs, cells).items():
+        words = {"gap": "the gap of NLL between train and val", "T0": "cross-entropy's T"}[number]
+        for where, values in measured.items():
+            for beside in ("CE", "FL-3") if where != "line" else ():
+                claim = f"{place(where)}: ECE as trained with the γ that {words} names is lower than {beside}'s"
+                told.append(numbers.told("focalgeo", claim, values[f"less {beside}"], unit="points"))
+    return told
+
+
+def place(name: str) -> str:
+    """The title of a task, or what it is called here."""
+    return stored.TASKS[name].title if name in stored.TASKS else {"here": "small CNN"}.get(name, name)
+
+
+# ---- tables and figure
+
+
+def settings_table(runs, cells) -> str:
+    """Settings in the order of cross-entropy's T: how far it fits, ECE as trained by gamma in %; means over seeds."""
+    table, rows = every(runs, cells), []
+    groups = dict(list(table.groupby("setting")))
+    for setting in sorted(groups, key=lambda name: groups[name].T0.mean()):
+        group = groups[setting]
+        plain = group[group.gamma == 0]
+        eces = {gamma: 100 * part.ece.mean() for gamma, part in group.groupby("gamma")}
+        least = min(eces.values())
+        told = [f"**{eces[gamma]:.1f}**" if eces[gamma] == least else f"{eces[gamma]:.1f}" for gamma in eces]
+        told = dict(zip(eces, told, strict=True))
+        gap = plain.gap.mean()
+        rows.append(
+            [
+                *(setting, plain.seed.nunique(), f"{100 * plain['train accuracy'].mean():.1f}"),
+                *("" if np.isnan(gap) else f"{gap:.2f}", f"{plain.T0.mean():.2f}"),
+                *(told.get(gamma, "") for gamma in GAMMAS),
+            ]
+        )
+    heads = ["setting", "seeds", "right on train, %", "gap of NLL", "T of CE", "ECE of CE"]
+    return numbers.markdown([*heads, *(f"γ = {gamma:g}" for gamma in GAMMAS[1:])], rows)
+
+
+def temperatures_table(runs, cells) -> str:
+    """T by NLL by gamma, and that behind the map of the loss (implied); means over seeds."""
+    table, rows = every(runs, cells), []
+    for setting, group in table.groupby("setting"):
+        for name in ("temperature", "implied temperature"):
+            means = group.groupby("gamma")[name].mean()
+            rows.append([setting, name, *(f"{means[gamma]:.2f}" if gamma in means else "" for gamma in GAMMAS)])
+    return numbers.markdown(["setting", "", *(f"γ = {gamma:g}" for gamma in GAMMAS)], rows)
+
+
+def rules_table(runs, cells) -> str:
+    """Rules fitted on half of the settings and tested on what they have not seen: ECE as trained, in points."""
+    rows = []
+    for number, measured in rules(runs, cells).items():
+        slope, intercept = measured["line"]
+        for where, values in measured.items():
+            if where != "line":
+                columns = [shown(value, signed="less" in words) for words, value in values.items()]
+                rows.append([f"{slope:.2f} ln({number}) + {intercept:.2f}", place(where), *columns])
+    heads = ["gamma by the rule", "tested on", "gamma", "ECE, %", "less CE's", "less FL-3's", "above the least"]
+    return numbers.markdown(heads, rows)
+
+
+def fit(runs, cells):
+    """ECE as trained against cross-entropy's T, a line for each gamma; and the gamma that needs no T by the gap."""
+    table = every(runs, cells)
+    figure, [[eces, needed]] = figures.panels(1, 2, 9.6, 3.8)
+    here = table[table.task == "here"]
+    order = here.groupby("setting").T0.mean().sort_values()
+    for number, gamma in enumerate(GAMMAS):
+        means = here[here.gamma == gamma].groupby("setting").ece.mean().reindex(order.index)
+        eces.plot(order, 100 * means, label=f"γ = {gamma:g}", **figures.look(number), markersize=4)
+    eces.set(xlabel="T of cross-entropy: how far it is fitted", ylabel="test ECE as trained, %", ylim=(0, None))
+    of_all = points(table)
+    for number, (task, group) in enumerate(of_all.groupby("task", sort=False)):
+        look = figures.look(number) | {"linestyle": "", "markersize": 4, "fillstyle": "none"}
+        needed.plot(group.gap, group.gamma, label=place(task), **look)
+    grid = np.geomspace(of_all.gap.min(), of_all.gap.max(), 50)
+    line = np.polyval(rules(runs, cells)["gap"]["line"], np.log(grid)).clip(0, max(GAMMAS))
+    needed.plot(grid, line, color="0.5", label="rule")
+    needed.set(xlabel="NLL on val less that on train, cross-entropy (nats)", ylabel="γ that needs no temperature")
+    figures.logarithmic(needed, "x")
+    figures.legend(figure, columns=5)
+    return figure
+
+
+QUESTION = Question(
+    "regime",
+    "Where does focal loss begin to help, and which gamma needs no temperature?",
+    claims,
+    tables={"settings": settings_table, "temperatures": temperatures_table, "rules": rules_table},
+    figures={"fit": fit},
+    jobs=plan,
+    keys={"images": (), "epochs": (), "gamma": ()},
+    within=("gamma", "seed"),
+    numbers={"rules": rules},
+    read=lambda flags: {"cells": stored.compared(*stored.TASKS)},
+    options="--data=folder:cifar10.tar.xz",
+    cores="a core",
+    seeds=3,
+)
