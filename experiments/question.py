@@ -12,8 +12,8 @@ dicts, and what jobs of another `part` made. `read(flags)` adds parts that are n
 Claims, tables, figures and `numbers` (parts that are made from others, kept in results.json) are functions that name
 the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `runs` is a DataFrame, a row a run, as are
 `cells` and `own` in questions (experiments/numbers.py says what can be asked of it). Claims and tables are written into
-details.md, each table under its name and what its function's docstring says; one of them into README.md too, between
-<!-- name --> and <!-- end -->; a figure as figures/NAME.png.
+details.md, below what the module's docstring says of the set-up, each table under its name and its function's docstring;
+one of them into README.md too, between <!-- name --> and <!-- end -->; a figure as figures/NAME.png.
 
 `keys` are what tells runs of one seed apart, each with its values in the order of tables, or () for increasing ones.
 Two whole examples: text_transformer (jobs of seconds), calibration_of_losses (the stored runs of cells).
@@ -39,7 +39,7 @@ from experiments.numbers import NOT, SHOWS, UNTOLD, Claim, markdown, rounded
 from focalgeo.types import InputError, RunError
 
 HERE = Path(__file__).parent
-MARK = re.compile(r"(<!-- (?P<name>[\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+MARK = re.compile(r"(<!-- (?P<name>[\w ]+)(: (?P<rows>[^\n]+?))? -->\n).*?(<!-- end -->\n)", re.DOTALL)
 QUESTIONS = (
     *("calibration_of_losses", "during_training", "two_parameters", "curvature_and_gamma", "trace_penalty"),
     *("focal_temperature", "theory", "which_ece", "posthoc", "curvature_of_losses", "held_apart", "switch"),
@@ -308,11 +308,20 @@ def replaced(path: Path, text: str) -> None:
 
 
 def filled(text: str, tables: Mapping[str, str]) -> str:
-    """The text with each table between its marks, <!-- name --> and <!-- end -->; other marks stay as they are."""
+    """The text with each table between its marks, <!-- name --> and <!-- end -->; other marks stay as they are.
+
+    <!-- name: words --> has only the rows that hold the words.
+    """
 
     def of_mark(match):
-        name = match["name"]
-        return f"{match[1]}\n{tables[name]}\n{match[3]}" if name in tables else match[0]
+        if match["name"] not in tables:
+            return match[0]
+        table, words = tables[match["name"]], match["rows"]
+        if words:
+            *heads, rows = table.split("\n", 2)
+            kept = [row for row in rows.splitlines() if words in row]
+            table = "\n".join([*heads, *kept, ""])
+        return f"{match[1]}\n{table}\n{match[5]}"
 
     return MARK.sub(of_mark, text)
 
@@ -335,6 +344,8 @@ def details(question: Question, claims: Sequence[Claim], texts: Mapping[str, str
     command = f"`python -m experiments {question.name} --store --tables`"
     pieces = [f"# {question.name}: all claims and tables\n"]
     pieces.append(f"Written by {command}; [README.md](README.md) says what they mean.\n")
+    if question.name in QUESTIONS:
+        pieces.append(f"{inspect.getdoc(importlib.import_module(f'experiments.{question.name}'))}\n")
     pieces.append(f"## Claims\n\n{markdown(['where', 'claim', 'verdict', 'why'], claims)}")
     for name, text in texts.items():
         table = question.tables.get(name, question.texts)
