@@ -2,21 +2,22 @@
 
 digits, two layers, configs/digits_gamma.py, seven values of gamma, 10 seeds.
 
-Definition 3: the largest norm of the focal loss's gradient in the logits and its largest second derivative on a grid, and
-the largest gradient over the examples of a split. Theorem 2: KL(p_theta || p_theta+d) over half d'Fd, F the Fisher matrix of
-the predictions on val, for |d| of 0.1% to 100% of |theta|, in four random directions and up the gradient of val's
-cross-entropy. Corollary 1, in two forms: a Gaussian about a network that half of the training images trained is the prior,
-the same Gaussian about that network after 20 epochs more with all images the posterior; the bound is of the error on the
-other half, sigma from four values (union bound), over 1,000 draws (Chernoff's bound for their mean), 95% in all. And five
-networks of one gamma with the paper's Maxwell-Boltzmann prior, its energies their cross-entropies on train, and the bound
-of val's examples; beside it the uniform prior. Confidence penalty: cross-entropy + gamma KL(p || uniform)
-(confidence_penalised_cross_entropy), from which focal loss differs by a bound (Lemma 1), trained at the same gamma.
+Definition 3: the largest norm of the focal loss's gradient in the logits and its largest second derivative on a grid,
+and the largest gradient over the examples of a split. Theorem 2: KL(p_theta || p_theta+d) over half d'Fd, F the
+Fisher matrix of the predictions on val, for |d| of 0.1% to 100% of |theta|, in four random directions and up the
+gradient of val's cross-entropy. Corollary 1, in two forms: a Gaussian about a network that half of the training
+images trained is the prior, the same Gaussian about that network after 20 epochs more with all images the posterior;
+the bound is of the error on the other half, sigma from four values (union bound), over 1,000 draws (Chernoff's bound
+for their mean), 95% in all. And five networks of one gamma with the paper's Maxwell-Boltzmann prior, its energies
+their cross-entropies on train, and the bound of val's examples; beside it the uniform prior. Confidence penalty:
+cross-entropy + gamma KL(p || uniform) (confidence_penalised_cross_entropy), from which focal loss differs by a bound
+(Lemma 1), trained at the same gamma.
 
-Hypotheses, written before the run: 1. the constant in the logits does not fall with gamma, nor the largest gradient on
-val; on train it does; 2. the quadratic form holds to a tenth at 1% of |theta| and fails at 10%, up the gradient sooner;
-3. the Gaussian bound is below 1 and does not fall with gamma, and the Maxwell-Boltzmann prior is not better than the uniform
-one; 4. at the same gamma the penalty leads to other ECE and T; 5. cross-entropy's trace rises with gamma for both losses.
-Intervals are over seeds; of finite sets over two groups of five.
+Hypotheses, written before the run: 1. the constant in the logits does not fall with gamma, nor the largest gradient
+on val; on train it does; 2. the quadratic form holds to a tenth at 1% of |theta| and fails at 10%, up the gradient
+sooner; 3. the Gaussian bound is below 1 and does not fall with gamma, and the Maxwell-Boltzmann prior is not better
+than the uniform one; 4. at the same gamma the penalty leads to other ECE and T; 5. cross-entropy's trace rises with
+gamma for both losses. Intervals are over seeds; of finite sets over two groups of five.
 """
 
 from collections.abc import Iterator, Sequence

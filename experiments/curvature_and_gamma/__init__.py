@@ -1,16 +1,18 @@
 """Does focal loss flatten the loss surface, which surface, and is the flatter network better calibrated?
 
-digits: configs/digits_gamma.py. CIFAR-10 (JPEG, re-encoded images): configs/cifar10_curvature.py, reduced networks on 5,000
-images without augmentation (ResNets with a stem of stride 2, MobileNet-v2 of 4, ViT with patches of 8 pixels), 30 epochs,
-the ViT 40 with Adam. "own": the Hessian of the trained loss, CE: cross-entropy's, on the first 359 (digits) or 500
-examples of val and of train, after training. lambda_max by Lanczos, the trace by Hutch++, its parts by other random vectors.
-The scale-free trace, the sum of theta^2 H_ii, does not change when one layer is multiplied and the next divided.
+digits: configs/digits_gamma.py. CIFAR-10 (JPEG, re-encoded images): configs/cifar10_curvature.py, reduced networks on
+5,000 images without augmentation (ResNets with a stem of stride 2, MobileNet-v2 of 4, ViT with patches of 8 pixels),
+30 epochs, the ViT 40 with Adam. "own": the Hessian of the trained loss, CE: cross-entropy's, on the first 359
+(digits) or 500 examples of val and of train, after training. lambda_max by Lanczos, the trace by Hutch++, its parts
+by other random vectors. The scale-free trace, the sum of theta^2 H_ii, does not change when one layer is multiplied
+and the next divided.
 
-Changes are least-squares slopes over gamma, by seed; of the number itself where a trace is not above 0 in some run. For an
-inner minimum a parabola of ECE over the logarithm of the trace (the ViT: the trace itself) is fitted by seed, or over seeds
-drawn anew; it shows where 97.5% of resamples have one inside the range and the least mean ECE lies inside too, within
-networks for most of them; it does not where 2.5% or fewer have. By the mean weight alone: cross-entropy's trace times the
-mean factor by which the focal loss's gradient is smaller; what the whole has beyond it is no matter of scale.
+Changes are least-squares slopes over gamma, by seed; of the number itself where a trace is not above 0 in some run.
+For an inner minimum a parabola of ECE over the logarithm of the trace (the ViT: the trace itself) is fitted by seed,
+or over seeds drawn anew; it shows where 97.5% of resamples have one inside the range and the least mean ECE lies
+inside too, within networks for most of them; it does not where 2.5% or fewer have. By the mean weight alone: cross-
+entropy's trace times the mean factor by which the focal loss's gradient is smaller; what the whole has beyond it is
+no matter of scale.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,15 +1,16 @@
 """Curvature and calibration over ways of training: do they go together once accuracy and confidence are held fixed?
 
-digits, two layers, configs/digits_gamma.py; 14 ways of training x 20 seeds, each way one compiled sweep. "Own" is the trained
-loss without a penalty, so that cross-entropy, MMCE, both trace penalties, SAM and ASAM have cross-entropy's surface for
-their own. One run of 280, of the Gauss-Newton penalty, did not train at all (accuracy 8%) and is left out. lambda_max by
-Lanczos, traces by Hutch++, after training, on 359 examples of val and of train.
+digits, two layers, configs/digits_gamma.py; 14 ways of training x 20 seeds, each way one compiled sweep. "Own" is the
+trained loss without a penalty, so that cross-entropy, MMCE, both trace penalties, SAM and ASAM have cross-entropy's
+surface for their own. One run of 280, of the Gauss-Newton penalty, did not train at all (accuracy 8%) and is left
+out. lambda_max by Lanczos, traces by Hutch++, after training, on 359 examples of val and of train.
 
-Rank correlations, and partial ones: of ranks once a linear function of the ranks of accuracy and of the mean p of the label
-on test is taken from both. Between ways: 14 means over seeds, 95% by the bootstrap over ways. Within: each run less the mean
-of its way, 95% by the bootstrap over seeds. Hypotheses, written before the run: 1. between ways ECE as trained grows with
-the trace of cross-entropy's Hessian, and not with that of the own loss; 2. once accuracy and p of the label are held fixed
-nothing of this is left; 3. within a way, over seeds, there is no correlation but for NLL after T.
+Rank correlations, and partial ones: of ranks once a linear function of the ranks of accuracy and of the mean p of the
+label on test is taken from both. Between ways: 14 means over seeds, 95% by the bootstrap over ways. Within: each run
+less the mean of its way, 95% by the bootstrap over seeds. Hypotheses, written before the run: 1. between ways ECE as
+trained grows with the trace of cross-entropy's Hessian, and not with that of the own loss; 2. once accuracy and p of
+the label are held fixed nothing of this is left; 3. within a way, over seeds, there is no correlation but for NLL
+after T.
 """
 
 from collections.abc import Callable, Iterator

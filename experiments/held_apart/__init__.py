@@ -1,16 +1,17 @@
 """Gamma, learning rate, batch size and optimiser, each with the others held: which moves the curvature more.
 
-digits, two layers, configs/digits_gamma.py: gamma 0, 2, 5 x three learning rates (SGD with momentum 0.01, 0.03, 0.1; Adam
-0.001, 0.003, 0.01) x batches of 16, 64 and 256 x both optimisers x 8 seeds, 60 epochs each. lambda_max by Lanczos, traces by
-Hutch++ on 359 examples. A first run had SGD at 0.03, 0.1 and 0.3; at 0.3 with batches of 16 it did not train at all, which
-made a good third of the other factors' spreads, and so SGD's rates were lowered. At 0.1 with batches of 16 four of 24 runs
-did not train (10 to 47% of the training images right) and eleven trained badly (60 to 89%); all others reach 94%.
+digits, two layers, configs/digits_gamma.py: gamma 0, 2, 5 x three learning rates (SGD with momentum 0.01, 0.03, 0.1;
+Adam 0.001, 0.003, 0.01) x batches of 16, 64 and 256 x both optimisers x 8 seeds, 60 epochs each. lambda_max by
+Lanczos, traces by Hutch++ on 359 examples. A first run had SGD at 0.03, 0.1 and 0.3; at 0.3 with batches of 16 it did
+not train at all, which made a good third of the other factors' spreads, and so SGD's rates were lowered. At 0.1 with
+batches of 16 four of 24 runs did not train (10 to 47% of the training images right) and eleven trained badly (60 to
+89%); all others reach 94%.
 
-Hypotheses, written before the run: 1. on val gamma moves the trained loss's lambda_max more than any other factor does, and
-cross-entropy's less than learning rate and batch size do; 2. on train gamma moves cross-entropy's most; 3. the signs seen
-at one recipe hold at every setting. Spreads and slopes are by seed. gamma moves a curvature more than another factor where
-the difference of the spreads has an interval above 0 with all levels, without the highest rates and without batches of
-16; where the three disagree it cannot be told.
+Hypotheses, written before the run: 1. on val gamma moves the trained loss's lambda_max more than any other factor
+does, and cross-entropy's less than learning rate and batch size do; 2. on train gamma moves cross-entropy's most; 3.
+the signs seen at one recipe hold at every setting. Spreads and slopes are by seed. gamma moves a curvature more than
+another factor where the difference of the spreads has an interval above 0 with all levels, without the highest rates
+and without batches of 16; where the three disagree it cannot be told.
 """
 
 from collections.abc import Iterator

@@ -1,18 +1,20 @@
 """Surfaces whose Hessian is known in closed form: which estimator of its curvature to take, and when its error lies.
 
-Seven quadratics of 500 parameters with chosen eigenvalues in a random basis; a two-layer linear network (450 parameters) at
-random weights; softmax regression on digits (650 parameters): cross-entropy where it was trained, focal loss with gamma 5
-there, and at random weights, where it has eigenvalues of both signs. Closed forms are in surfaces.py, in float64.
+Seven quadratics of 500 parameters with chosen eigenvalues in a random basis; a two-layer linear network (450
+parameters) at random weights; softmax regression on digits (650 parameters): cross-entropy where it was trained,
+focal loss with gamma 5 there, and at random weights, where it has eigenvalues of both signs. Closed forms are in
+surfaces.py, in float64.
 
-An interval fails on a surface at a cost where the share of draws in which it holds lies below 90%, interval included; a
-method is nearer where the paired difference of its |error| to Hutchinson's, with the same keys, has an interval below 0.
-Errors of the trace are shares of the sum of |eigenvalues|, those of lambda_max of the largest |eigenvalue|, those of the
-diagonal of its root mean square; of the distribution function shares of all eigenvalues, at 20 points evenly over the
-spectrum. 95% intervals over draws, that is keys.
+An interval fails on a surface at a cost where the share of draws in which it holds lies below 90%, interval included;
+a method is nearer where the paired difference of its |error| to Hutchinson's, with the same keys, has an interval
+below 0. Errors of the trace are shares of the sum of |eigenvalues|, those of lambda_max of the largest |eigenvalue|,
+those of the diagonal of its root mean square; of the distribution function shares of all eigenvalues, at 20 points
+evenly over the spectrum. 95% intervals over draws, that is keys.
 
-Hypotheses, written before the run: 1. intervals of the trace hold in 90% of the draws by each method on every surface;
-2. the interval of the distribution function holds less often; 3. a search that says it has converged has found lambda_max;
-4. Hutch++ and XTrace are nearer than Hutchinson where few eigenvalues carry the trace, and further where it is flat.
+Hypotheses, written before the run: 1. intervals of the trace hold in 90% of the draws by each method on every
+surface; 2. the interval of the distribution function holds less often; 3. a search that says it has converged has
+found lambda_max; 4. Hutch++ and XTrace are nearer than Hutchinson where few eigenvalues carry the trace, and further
+where it is flat.
 """
 
 from collections.abc import Iterator

@@ -1,16 +1,16 @@
 """Gamma learned in one run by the gradient of val's NLL through a step of training, beside a sweep and FLSD-53.
 
-digits, two layers, the recipe of configs/digits.py, 20 seeds, on three tasks: all 1,079 training images; 150 of them, where
-cross-entropy becomes more overconfident; all of them with a fifth of the training labels drawn anew from all ten classes.
-Gamma begins at 0 or at 3 and is updated every 10 steps by Adam (rate 0.05) on the derivative of val's NLL after a step, with
-all of val, within 0 to 10. Beside it seven fixed values, the one of them that val's NLL as trained would choose by seed,
-and FLSD-53. One update counts 6.6 times the operations of a step.
+digits, two layers, the recipe of configs/digits.py, 20 seeds, on three tasks: all 1,079 training images; 150 of them,
+where cross-entropy becomes more overconfident; all of them with a fifth of the training labels drawn anew from all
+ten classes. Gamma begins at 0 or at 3 and is updated every 10 steps by Adam (rate 0.05) on the derivative of val's
+NLL after a step, with all of val, within 0 to 10. Beside it seven fixed values, the one of them that val's NLL as
+trained would choose by seed, and FLSD-53. One update counts 6.6 times the operations of a step.
 
-Seen before the hypotheses were written, in a trial of four seeds: gamma stays near where it began on two tasks, and goes to
-0 with drawn labels. Hypotheses: 1. the derivative looks one step ahead, so that a learned gamma need not be the sweep's, and
-depends on where it begins; 2. where it moves it moves early. A learned gamma holds up where its test NLL as trained is lower
-than that of another way, or above it by 0.01 nats at most, interval included; it finds its place where it ends within 0.5
-of the same from both starts.
+Seen before the hypotheses were written, in a trial of four seeds: gamma stays near where it began on two tasks, and
+goes to 0 with drawn labels. Hypotheses: 1. the derivative looks one step ahead, so that a learned gamma need not be
+the sweep's, and depends on where it begins; 2. where it moves it moves early. A learned gamma holds up where its test
+NLL as trained is lower than that of another way, or above it by 0.01 nats at most, interval included; it finds its
+place where it ends within 0.5 of the same from both starts.
 """
 
 from collections.abc import Iterator

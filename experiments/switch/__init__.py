@@ -1,16 +1,17 @@
 """A network that changes its loss on the way: how fast curvature and calibration follow.
 
 digits, two layers, configs/digits.py, 10 seeds: cross-entropy and focal loss (gamma 3) for 60 epochs each; from the
-checkpoints of epochs 30 and 60 (config.start) both go on with either loss for 30 epochs more. From half way with what is
-left of the schedule (rate 0.1, lowered after 10 and 20 epochs), once with the momentum kept and once from 0; from the end
-with a rate of 0.01, 0.001 for the last ten epochs, momentum from 0. Every second epoch ECE on val (25 bins), lambda_max
-and trace of cross-entropy's Hessian on 359 examples of val; accuracy, ECE and NLL on test after training.
+checkpoints of epochs 30 and 60 (config.start) both go on with either loss for 30 epochs more. From half way with what
+is left of the schedule (rate 0.1, lowered after 10 and 20 epochs), once with the momentum kept and once from 0; from
+the end with a rate of 0.01, 0.001 for the last ten epochs, momentum from 0. Every second epoch ECE on val (25 bins),
+lambda_max and trace of cross-entropy's Hessian on 359 examples of val; accuracy, ECE and NLL on test after training.
 
-A share of the way is the difference of the switched network to the one that went on with the first loss for as long, over
-the difference of the two losses' networks after 60 epochs; of curvature in logarithms. Mean over mean, 95% by the
-bootstrap over seeds. Hypotheses, written before the run: 1. from half way a switched network ends where the other loss's
-does, in ECE within a point, in the trace within a tenth; 2. to focal loss more than half of the way of ECE is gone within
-two epochs, and the trace goes along; 3. the way back takes longer; 4. after the end the same holds, slower.
+A share of the way is the difference of the switched network to the one that went on with the first loss for as long,
+over the difference of the two losses' networks after 60 epochs; of curvature in logarithms. Mean over mean, 95% by
+the bootstrap over seeds. Hypotheses, written before the run: 1. from half way a switched network ends where the other
+loss's does, in ECE within a point, in the trace within a tenth; 2. to focal loss more than half of the way of ECE is
+gone within two epochs, and the trace goes along; 3. the way back takes longer; 4. after the end the same holds,
+slower.
 """
 
 import functools

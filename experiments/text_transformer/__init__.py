@@ -1,10 +1,11 @@
 """A small transformer on the Stanford Sentiment Treebank: focal loss and trace penalties, their cost and effect.
 
-Stanford Sentiment Treebank, two classes, all phrases of the training trees that are not neutral, roots of test; 2 blocks of
-width 64 with 4 heads and word vectors of 64 numbers, drawn at random; Adam at 0.001, batches of 50 trees, dropout of 0.2, 6
-epochs, of which the most accurate on val is kept; 3 seeds. Curvature of cross-entropy and of the trained loss on 100
-sentences of val, lambda_max by Lanczos, trace by Hutch++ of 24 products. A first run with a penalty of 0.003 did not train
-with the Hessian's trace (accuracy 50%), and so both have 0.0003. Seconds are of a machine with other work, and rough.
+Stanford Sentiment Treebank, two classes, all phrases of the training trees that are not neutral, roots of test; 2
+blocks of width 64 with 4 heads and word vectors of 64 numbers, drawn at random; Adam at 0.001, batches of 50 trees,
+dropout of 0.2, 6 epochs, of which the most accurate on val is kept; 3 seeds. Curvature of cross-entropy and of the
+trained loss on 100 sentences of val, lambda_max by Lanczos, trace by Hutch++ of 24 products. A first run with a
+penalty of 0.003 did not train with the Hessian's trace (accuracy 50%), and so both have 0.0003. Seconds are of a
+machine with other work, and rough.
 """
 
 from collections.abc import Iterator

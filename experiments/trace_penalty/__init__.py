@@ -1,16 +1,18 @@
 """Training with the trace penalty: what it does by its weight, with the rate chosen on val, and by its form.
 
-Weights: digits, configs/digits_trace_sweep.py, ten seeds; CIFAR-10, 2,000 training images without augmentation, 25 epochs with
-the rate lowered after 18 and 23, otherwise configs/cifar10_trace.py:quick, three seeds. For each form and weight the rate is
-one of three, that of the least NLL on val, mean over all seeds; test chooses nothing. "One rate": rank correlations with the
-weight, by seed, over the seeds that learned with every weight; where a permutation test does not reject at 5% that
-the numbers stand in random order, the interval is extended to 0, and one without width is of seeds that all rank alike.
-"Stopped": the loss was no longer finite. "At chance": accuracy below 0.2; such runs are counted, and left out elsewhere.
+Weights: digits, configs/digits_trace_sweep.py, ten seeds; CIFAR-10, 2,000 training images without augmentation, 25
+epochs with the rate lowered after 18 and 23, otherwise configs/cifar10_trace.py:quick, three seeds. For each form and
+weight the rate is one of three, that of the least NLL on val, mean over all seeds; test chooses nothing. "One rate":
+rank correlations with the weight, by seed, over the seeds that learned with every weight; where a permutation test
+does not reject at 5% that the numbers stand in random order, the interval is extended to 0, and one without width is
+of seeds that all rank alike. "Stopped": the loss was no longer finite. "At chance": accuracy below 0.2; such runs are
+counted, and left out elsewhere.
 
-Forms: the Hessian's trace, the Gauss-Newton matrix's, and that over a quarter of the batch times four, from the same initial
-weights, batches and random vectors; digits, weights 0.001 and 0.004; CIFAR-10, configs/cifar10_trace.py:quick, 20,000
-images, 4 epochs, weight 0.0003. Traces and lambda_max are those of the Hessian of mean cross-entropy after training,
-whichever form was the penalty. Noise: the estimates and gradients at the same parameters, at the start and after training.
+Forms: the Hessian's trace, the Gauss-Newton matrix's, and that over a quarter of the batch times four, from the same
+initial weights, batches and random vectors; digits, weights 0.001 and 0.004; CIFAR-10,
+configs/cifar10_trace.py:quick, 20,000 images, 4 epochs, weight 0.0003. Traces and lambda_max are those of the Hessian
+of mean cross-entropy after training, whichever form was the penalty. Noise: the estimates and gradients at the same
+parameters, at the start and after training.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,10 @@
 """With two parameters: are the weights of focal loss smaller, and its errors less sure?
 
-Points are of four clusters about (+-1, +-1), a tenth of the labels flipped; p = sigmoid(w1 x1 + w2 x2). 1,000 training and
-1,000 test points a sample, gradient descent on all of them from zero, rate 0.3, 2,000 steps, by which the optimum is
-reached. Deviations 0, 0.25, 0.5 and 1; at 0 the optimum is known: the logit of 0.9, ln 9 = 2.1972, and for focal loss
-the logit whose focal calibration is 0.9, 1.2335. Intervals are over samples of the points, which both losses share.
+Points are of four clusters about (+-1, +-1), a tenth of the labels flipped; p = sigmoid(w1 x1 + w2 x2). 1,000
+training and 1,000 test points a sample, gradient descent on all of them from zero, rate 0.3, 2,000 steps, by which
+the optimum is reached. Deviations 0, 0.25, 0.5 and 1; at 0 the optimum is known: the logit of 0.9, ln 9 = 2.1972, and
+for focal loss the logit whose focal calibration is 0.9, 1.2335. Intervals are over samples of the points, which both
+losses share.
 """
 
 from typing import Any
