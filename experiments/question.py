@@ -12,8 +12,8 @@ dicts, and what jobs of another `part` made. `read(flags)` adds parts that are n
 Claims, tables, figures and `numbers` (parts that are made from others, kept in results.json) are functions that name
 the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `runs` is a DataFrame, a row a run, as are
 `cells` and `own` in questions (experiments/numbers.py says what can be asked of it). Claims and tables are written into
-details.md, below what the module's docstring says of the set-up, each table under its name and its function's docstring;
-one of them into README.md too, between <!-- name --> and <!-- end -->; a figure as figures/NAME.png.
+details.md, below what the module's docstring says of the set-up, each table under its name with its function's
+docstring; one of them into README.md too, between <!-- name --> and <!-- end -->; a figure as figures/NAME.png.
 
 `keys` are what tells runs of one seed apart, each with its values in the order of tables, or () for increasing ones.
 Two whole examples: text_transformer (jobs of seconds), calibration_of_losses (the stored runs of cells).

@@ -1,4 +1,16 @@
-"""Which post-hoc method, how often is the choice right, and how do other libraries do: on halves of predictions."""
+"""Which post-hoc method, how often is the choice right, and how do other libraries do: on halves of predictions.
+
+Data: logits/wide-resnet-16-4-cifar100.npz and densenet-cifar100.npz in FOCALGEO_DATA, softmax outputs of two networks
+trained elsewhere, for the 10,000 test images of CIFAR-100 (from the examples of netcal's repository, Apache 2.0). The
+small CNN is the main job's own, overfitted on purpose: configs/cifar10.py:quick with cross-entropy, no augmentation,
+weight decay 0, 20 epochs, decay after 14 and 18, no curvature; its folder of predictions is --predictions.
+
+Twenty times 10,000 examples are split at random into 5,000 to fit on and 5,000 to measure on. Intervals are the
+corrected resampled t interval, mean +- t sqrt(1/20 + 1) sd (Nadeau & Bengio, Machine Learning 52, 2003). "Worse /
+better" counts splits on which the paired bootstrap's 95% interval of the difference leaves out 0. Not repeated by the
+command: with 100 classes and 1,000 examples stratified folds make the held-out NLL of matrix scaling 0.037 nats too
+good, that of vector scaling 0.004; folds at random agree with fresh examples.
+"""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,13 @@
 """Who counts which example: the edge cases of ECE, asked of four libraries.
 
-In every case the bins that are not empty hold equally many examples, so that a library which returns only the points of
-a curve can be compared too.
+How each was asked. focalgeo: ece or binary_ece of the float32 logarithms of the probabilities. torchmetrics:
+multiclass_calibration_error of all columns, binary_calibration_error of P(class 1). scikit-learn has no ECE:
+calibration_curve was given the event and its probability, and the gaps of its points were averaged. netcal:
+ECE(bins).measure of all columns; of P(class 1) alone in the row p = 0.
+
+torchmetrics puts a confidence of exactly 1 into a bin of its own (its issue 3510) and takes rows with NaN for logits;
+netcal refuses three classes of which the labels hold two, refuses bfloat16, and for two columns gives a value that is
+neither that of class 1 nor that of the predicted class (its issues 25 and 37 are of this kind).
 """
 
 import math
