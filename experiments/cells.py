@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import pandas as pd
 from scipy.special import softmax
+from scipy.stats import rankdata
 
 from experiments import jobs
 from experiments.numbers import rounded
@@ -183,6 +184,7 @@ def train(cell: Cell, out: Path, data: str | None) -> dict[str, Any]:
         "record": jobs.record(workdir, cell.config),
         "classes": int(pairs["test"][0].shape[-1]),
         "metrics": {split: by_method(select(rows, Metric, split=split)) for split in ("val", "test")},
+        "auc": {split: class_auc(*pairs[split]) for split in ("val", "test")},
         "train_accuracy": float((pairs["train"][0].argmax(-1) == pairs["train"][1]).mean()),
         "train_nll": float(calibration.nll(calibration.temperature_scaling(pairs["train"][0], 1.0), pairs["train"][1])),
         "fits": by_method(select(rows, Fit)),
@@ -229,6 +231,20 @@ def temperatures(logits: np.ndarray, labels: np.ndarray, gammas: Sequence[float]
     ece, adaptive = (calibration.grid_search(logits, labels, *grid, criterion=name) for name in ("ece", "adaptive_ece"))
     values = {"nll": ece.nll, "ece": ece.ece, "adaptive_ece": adaptive.ece}
     return {name: TEMPERATURES[np.asarray(of).argmin(-1)].tolist() for name, of in values.items()}
+
+
+def class_auc(logits: np.ndarray, labels: np.ndarray) -> float:
+    """The mean over classes of the area under the ROC curve of p_k for "the label is k"; 0.5 is chance.
+
+    A class that no label has, or all have, is left out.
+    """
+    areas, probs = [], softmax(logits.astype(np.float64), axis=-1)
+    for k, scores in enumerate(probs.T):
+        is_k = labels == k
+        if 0 < (count := is_k.sum()) < len(labels):
+            ranks = rankdata(scores)[is_k].sum() - count * (count + 1) / 2
+            areas.append(ranks / (count * (len(labels) - count)))
+    return float(np.mean(areas))
 
 
 def along_line(val: Pair, test: Pair, criterion: str) -> dict[str, float]:

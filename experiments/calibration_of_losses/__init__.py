@@ -1,6 +1,7 @@
 """Do losses other than cross-entropy train networks that are better calibrated?"""
 
 import json
+import math
 from itertools import product
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import pandas as pd
 from experiments import cells as stored
 from experiments import figures, numbers
 from experiments.cells import LOSSES, SAME_ERROR, TASKS
-from experiments.numbers import Number, column, paired, shown
+from experiments.numbers import Number, column, paired, rows_where, shown
 from experiments.question import HERE, Question
 
 PAPERS = json.loads((HERE / "calibration_of_losses" / "papers.json").read_text(encoding="utf-8"))
@@ -47,25 +48,39 @@ QUANTITIES = {
     "s99 after T": Quantity("S99 after T by ECE, %", BY_ECE, "high_confidence"),
     "s99 accuracy after T": Quantity("accuracy in S99 after T, %", BY_ECE, "high_confidence_accuracy"),
 }
-TITLES = {name: quantity.title for name, quantity in QUANTITIES.items()} | {"error": "error, %"}
+TITLES = {name: quantity.title for name, quantity in QUANTITIES.items()} | {
+    "error": "error, %",
+    "auc": "AUC of classes, %",
+}
 MEANS = numbers.means({name: Number(title) for name, title in TITLES.items()})
 DISTANCE = "distance of T from 1,"
+DATA = {name: task.title for name, task in TASKS.items()} | {"cifar100": "CIFAR-100"}
 SHORT = ("accuracy", "ece", "ece after T", "T by ece", "nll", "nll after T", "s99")
-LONG = ("adaptive_ece", "adaptive_ece after T", "classwise_ece", "classwise_ece after T", "mce", "mce after T", "brier")
+LONG = (
+    "auc",
+    "adaptive_ece",
+    "adaptive_ece after T",
+    "classwise_ece",
+    "classwise_ece after T",
+    "mce",
+    "mce after T",
+    "brier",
+)
 RANKED = ("error", "ece", "ece after T", "adaptive_ece", "adaptive_ece after T", "nll", "nll after T", "mce")
 
 # Mukhoti et al.'s tables: title, losses, and the quantities in each cell
-_MORE = ("fl1", "fl2", "fl3", "fls532", "flsd53")
-_ALL = ("ce", "brier", "mmce", *_MORE)
+_MORE = ("fl1", "fl2", "fl3", "fls531", "fls532", "fla532", "fla53")
+_BEST, _BASE = ("fl3", "fls532", "fla53"), ("ce", "brier", "mmce")
+_ALL = (*_BASE, *_MORE)
 _ECE, _ADAPTIVE = ((name, f"{name} after T", f"T by {name}") for name in ("ece", "adaptive_ece"))
 _S99 = ("s99", "s99 accuracy", "s99 after T", "s99 accuracy after T")
 PAPER_TABLES = {
-    "M Table 1": ("ECE before and after T (by ECE on val), and T", ("ce", "brier", "mmce", "flsd53"), _ECE),
-    "M Table 2": ("AdaECE before and after T (by AdaECE on val), and T", ("ce", "brier", "mmce", "flsd53"), _ADAPTIVE),
-    "M Table 3": ("error", ("ce", "brier", "mmce", "fl3", "fls532", "flsd53"), ("error",)),
-    "M Table 4": ("ECE of focal losses before and after T, and T", _MORE[2:], _ECE),
-    "M Table 5": ("AdaECE of focal losses before and after T, and T", _MORE[2:], _ADAPTIVE),
-    "M Table 6": ("|S99| and its accuracy, before and after T", ("ce", "mmce", "flsd53"), _S99),
+    "M Table 1": ("ECE before and after T (by ECE on val), and T", (*_BASE, "fla53"), _ECE),
+    "M Table 2": ("AdaECE before and after T (by AdaECE on val), and T", (*_BASE, "fla53"), _ADAPTIVE),
+    "M Table 3": ("error", (*_BASE, *_BEST), ("error",)),
+    "M Table 4": ("ECE of focal losses before and after T, and T", _BEST, _ECE),
+    "M Table 5": ("AdaECE of focal losses before and after T, and T", _BEST, _ADAPTIVE),
+    "M Table 6": ("|S99| and its accuracy, before and after T", ("ce", "mmce", "fla53"), _S99),
     "M Table 7": ("ECE of more focal losses before and after T, and T", _MORE, _ECE),
     "M Table 8": ("AdaECE of more focal losses before and after T, and T", _MORE, _ADAPTIVE),
     "M Table 9": ("error of more focal losses", _MORE, ("error",)),
@@ -76,21 +91,35 @@ PAPER_TABLES = {
 }
 # where, statement, quantity, losses it is made of, and beside which: a loss and its quantity, or cross-entropy's own
 STATEMENTS = (
-    ("M Table 1", "ECE as trained is below cross-entropy's", "ece", ("flsd53", "fl3", "brier", "mmce")),
-    ("M Table 1", "ECE after temperature scaling is below cross-entropy's", "ece after T", ("flsd53", "fl3")),
-    ("M Table 2", "AdaECE as trained is below cross-entropy's", "adaptive_ece", ("flsd53", "fl3")),
-    ("M Table 10", "NLL as trained is below cross-entropy's", "nll", ("flsd53", "fl3")),
-    ("M Table 11", "NLL after temperature scaling is below cross-entropy's", "nll after T", ("flsd53",)),
-    ("M Table 6", "fewer test examples have a confidence above 99%", "s99", ("flsd53", "mmce")),
-    # the paper has FLSD-53 before these two on CIFAR-10 and 20 Newsgroups
-    ("M Table 1", "ECE as trained is below that of Brier", "ece", ("flsd53",), "brier", "ece"),
-    ("M Table 1", "ECE as trained is below that of MMCE", "ece", ("flsd53",), "mmce", "ece"),
-    ("M Table 3", f"error is at most {SAME_ERROR:g} point above cross-entropy's", "error", ("flsd53", "fl3")),
-    ("M Table 1", "the best temperature is nearer 1 than cross-entropy's", DISTANCE, ("flsd53",)),
+    ("M Table 1", "ECE as trained is below cross-entropy's", "ece", ("fla53", "fl3", "fl1", "brier", "mmce")),
+    ("M Table 1", "ECE after temperature scaling is below cross-entropy's", "ece after T", ("fla53", "fl3")),
+    ("M Table 2", "AdaECE as trained is below cross-entropy's", "adaptive_ece", ("fla53", "fl3")),
+    ("M Table 10", "NLL as trained is below cross-entropy's", "nll", ("fla53", "fl3")),
+    ("M Table 11", "NLL after temperature scaling is below cross-entropy's", "nll after T", ("fla53", "fl3")),
+    ("M Table 6", "fewer test examples have a confidence above 99%", "s99", ("fla53", "mmce")),
+    ("M Table 1", "ECE as trained is below that of Brier", "ece", ("fla53",), "brier", "ece"),
+    ("M Table 1", "ECE as trained is below that of MMCE", "ece", ("fla53",), "mmce", "ece"),
+    ("M Table 7", "ECE as trained is below that of FL-1", "ece", ("fl2",), "fl1", "ece"),
+    ("M Table 7", "ECE as trained is below that of FL-2", "ece", ("fl3",), "fl2", "ece"),
+    ("M 6", "of the fixed gammas 3 has a lower ECE as trained than 5", "ece", ("fl3",), "fl5", "ece"),
+    ("M 6", "ECE as trained is below that of FLA-532", "ece", ("fla53",), "fla532", "ece"),
+    ("M 6", "ECE as trained is below that of FLS-531", "ece", ("fls532",), "fls531", "ece"),
+    ("M Table 3", f"error is at most {SAME_ERROR:g} point above cross-entropy's", "error", ("fla53", "fl3")),
+    ("M Table 1", "the best temperature is nearer 1 than cross-entropy's", DISTANCE, ("fla53", "fl3")),
     (
         *("M Table 1", "ECE as trained is below that of cross-entropy after temperature scaling"),
-        *("ece", ("flsd53",), "ce", "ece after T"),
+        *("ece", ("fla53",), "ce", "ece after T"),
     ),
+    ("M 6", "ECE after T by ECE is below that after T by NLL", "ece after T", ("ce",), "ce", "ece after T by nll"),
+    (
+        "M 6",
+        "ECE after T by ECE is below that after T by NLL",
+        "ece after T",
+        ("fla53",),
+        "fla53",
+        "ece after T by nll",
+    ),
+    ("F 2", "the area under the ROC curve of classes is larger than cross-entropy's", "auc", ("fl3",)),
 )
 CRITERIA = {  # quantity that is least on val -> words
     "nll": "NLL as trained",
@@ -108,11 +137,12 @@ def tasks(cells, split: str = "test") -> dict[str, pd.DataFrame]:
     }
     runs = cells[["task", "loss", "seed", "record"]].assign(**{"train accuracy": cells.train_accuracy}, **quantities)
     runs["error"] = 100 - runs.accuracy
+    runs["auc"] = 100 * cells.auc.str[split].astype(float) if "auc" in cells else math.nan  # older cells have none
     return dict(list(runs.groupby("task", sort=False)))
 
 
 def claims(cells):
-    """Each statement for each data set and loss."""
+    """Each statement for each data set and loss that has runs; before the fit they are not the paper's."""
     told = []
     for task, runs in tasks(cells).items():
         runs = runs.assign(**{DISTANCE: (runs["T by ece"] - 1).abs()})
@@ -120,10 +150,12 @@ def claims(cells):
             other, same = beside or ("ce", name)
             how = {"unit": "in 1/100 nat" if name.startswith("nll") else "points"}
             how = {"what": DISTANCE, "unit": ""} if name == DISTANCE else how
-            how["margin"] = SAME_ERROR if name == "error" else 0.0
-            for loss in losses:
+            how |= {"margin": SAME_ERROR if name == "error" else 0.0, "falls": name != "auc"}
+            for loss in losses if other in set(runs.loss) else ():
                 less = paired(column(runs, name, loss=loss), column(runs, same, loss=other))
-                told.append(numbers.told(source, f"{TASKS[task].title}, {LOSSES[loss]}: {words}", less, **how))
+                if len(column(runs, name, loss=loss)):
+                    source = "focalgeo" if task == "cifar10_before_fit" else source
+                    told.append(numbers.told(source, f"{TASKS[task].title}, {LOSSES[loss]}: {words}", less, **how))
     return told
 
 
@@ -133,16 +165,13 @@ def claims(cells):
 def paper_table(cells, name: str):
     """A table of the paper: for each data set our means with intervals, and the paper's numbers of each network."""
     (title, losses, quantities), rows, ours = PAPER_TABLES[name], [], tasks(cells)
-    for task in TASKS:
+    for task in DATA:
         if task in ours:
-            runs = stored.by_loss(ours[task])
-            rows.append(
-                [
-                    TASKS[task].title,
-                    "here",
-                    *(MEANS[TITLES[at]](runs[LOSSES[of]]) for of, at in product(losses, quantities)),
-                ]
-            )
+            of_losses = {loss: rows_where(ours[task], loss=loss) for loss in losses}
+            means = (MEANS[TITLES[at]](of_losses[loss]) for loss, at in product(losses, quantities))
+            rows.append([DATA[task], "here", *means])
+        else:
+            rows.append([DATA[task], "no runs"])
         for network in PAPERS.get(quantities[0], {}).get(task, {}):
             of_paper = [PAPERS.get(quantity, {}).get(task, {}).get(network, {}) for quantity in quantities]
             theirs = [of_losses.get(loss) for loss in losses for of_losses in of_paper]
@@ -152,7 +181,7 @@ def paper_table(cells, name: str):
 
 
 def of_tasks(cells):
-    """The tables of each data set, and the paper's: losses by quantities, and each loss less cross-entropy."""
+    """Means over seeds with 95% intervals; differences are paired by seed, bold where the interval leaves out 0."""
     texts = {name: paper_table(cells, name) for name in PAPER_TABLES}
     for task, runs in tasks(cells).items():
         losses = stored.by_loss(runs)
@@ -165,14 +194,17 @@ def of_tasks(cells):
 
 
 def ranks(cells):
-    """The rank correlation of the losses here and in the paper (means over its networks), where cells match."""
+    """The rank correlation of the losses here and in the paper (means over its networks), where cells match.
+
+    Intervals are over losses, not over seeds.
+    """
 
     def correlation(task, name):
         theirs = pd.DataFrame(PAPERS[name][task]).dropna().mean(axis=1).rename("theirs")
         both = ours[task].groupby("loss", sort=False)[[name]].mean().join(theirs, how="inner")
         return numbers.rank_correlation(both[name], both.theirs)
 
-    ours = tasks(cells)
+    ours = {task: runs for task, runs in tasks(cells).items() if task in PAPERS["ece"]}
     rows = [[TITLES[name], *(shown(correlation(task, name)) for task in ours)] for name in RANKED]
     return numbers.markdown(["Spearman's correlation of ranks", *(TASKS[task].title for task in ours)], rows)
 
@@ -180,11 +212,12 @@ def ranks(cells):
 def choice(cells):
     """For each data set and criterion: gamma and loss chosen on val, the best on test, and the cost of the choice.
 
-    The choice is of the least mean over seeds; "gamma": 0, 1, 2, 3 or 7.
+    The choice is of the least mean over seeds; "gamma": 0, 1, 2, 3, 5 or 7, where there are runs.
     Source: Komisarenko & Kull, 2; Mukhoti et al., 5.
     """
     rows, val = [], tasks(cells, "val")
-    choices = product({"gamma": ("ce", "fl1", "fl2", "fl3", "fl7"), "loss": LOSSES}.items(), CRITERIA.items())
+    gammas = ("ce", "fl1", "fl2", "fl3", "fl5", "fl7")
+    choices = product({"gamma": gammas, "loss": LOSSES}.items(), CRITERIA.items())
     for (task, test), ((group, among), (criterion, words)) in product(tasks(cells).items(), list(choices)):
         on_val, on_test = (
             runs[runs.loss.isin(among)].pivot(index="seed", columns="loss", values=criterion)
@@ -214,8 +247,9 @@ def ece(cells):
         names = {"as trained": "ece", "after T, by ECE on val": "ece after T"}
         intervals = {label: numbers.levels(runs, "loss", name) for label, name in names.items()}
         figures.lines(axis, intervals, along="x", linestyle="")
-        theirs = pd.DataFrame(PAPERS["ece"][task]).mean(axis=1).rename(LOSSES)
-        axis.plot(theirs, theirs.index, "x", color="0.45", label="as trained, Mukhoti et al.")
+        if task in PAPERS["ece"]:
+            theirs = pd.DataFrame(PAPERS["ece"][task]).mean(axis=1).rename(LOSSES)
+            axis.plot(theirs, theirs.index, "x", color="0.45", label="as trained, Mukhoti et al.")
         axis.set(title=f"{TASKS[task].title}, n = {runs.seed.nunique()}", xlim=(0, None), xlabel="test ECE, %")
         axis.invert_yaxis()
     figures.legend(figure, "upper center", 3)

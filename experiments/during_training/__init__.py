@@ -75,11 +75,13 @@ BESIDE = (
     ("M Fig. 4", "gradients of training examples are smaller midway", "train gradient_norm, midway", True),
     ("M Fig. 4", "gradients of training examples are smaller at the end", "train gradient_norm", True),
     ("M Fig. 2", "fewer training examples have a confidence above 96% at the end", "train, surest bin", True),
-    ("M Fig. 8", "wrong ones of 100 images are less sure as trained", "confidence", True),
-    ("M Fig. 8", "wrong ones of 100 images are less sure after T", "after", True),
     ("M Fig. 3", f"error on all test examples is at most {SAME_ERROR:g} point higher", "error", True),
 )
-SURER = (  # the same of FLSD-53
+IMAGES = (  # the same of the losses whose single images are kept
+    ("M Fig. 8", "wrong ones of 100 images are less sure as trained", "confidence", True),
+    ("M Fig. 8", "wrong ones of 100 images are less sure after T", "after", True),
+)
+SURER = (  # the same of FLA-53
     ("M Table 6", "S99 holds fewer test images as trained", "S99, %", True),
     ("M Table 6", "what S99 holds is more often right as trained", "accuracy in it, %", False),
     ("M Table 6", "after T S99 holds more test images", "S99 after T, %", False),
@@ -87,8 +89,8 @@ SURER = (  # the same of FLSD-53
 
 
 def read(flags: Flags) -> Parts:
-    """The runs that were measured at every epoch; all cells of CIFAR-10."""
-    cells = stored.compared("cifar10", scale=flags.scale)
+    """The runs that were measured at every epoch; all cells of CIFAR-10: those that fit, or else before the fit."""
+    cells = stored.compared("cifar10", scale=flags.scale) or stored.compared("cifar10_before_fit")
     return {"runs": [run for run in cells if "diagnostics" in run], "cells": pd.DataFrame(cells)}
 
 
@@ -132,7 +134,7 @@ def measured(runs) -> pd.DataFrame:
     """The runs with the numbers that claims are of: a curve's end, "NAME, midway", and "NAME, late", the change since.
 
     "train, surest bin": the share of examples in the highest of 25 bins of confidence, "train, p_y above p0" of those
-    above gamma's p0, "confidence" and "after" the means of the wrong ones of the stored images, all in %.
+    above gamma's p0, in %.
     """
     keys = ["epoch", "loss", "seed"]
     table, sure = by_epoch(runs).set_index(keys), bins(runs, "reliability")
@@ -142,14 +144,17 @@ def measured(runs) -> pd.DataFrame:
     high = high.assign(least=high.loss.map(THRESHOLDS) - 1e-3).dropna()
     table["train, p_y above p0"] = high[high.lower > high.least].groupby(keys).share.sum()
     first, midway, end = (table.loc[epoch] for epoch in whens(runs))
-    images = {
-        (run.loss, run.seed): pd.DataFrame(run.diagnostics["images"]).query("label != predicted")[list(WRONG)].mean()
-        for run in runs.itertuples()
-    }
     others = {"first": first, "midway": midway, "late": end - midway}
     others = [other.add_suffix(f", {when}") for when, other in others.items()]
-    every = end.join([*others, 100 * pd.DataFrame(images).T])
+    every = end.join(others)
     return s99_of(runs).merge(every, left_on=["loss", "seed"], right_index=True)
+
+
+def images_of(cells) -> pd.DataFrame:
+    """Loss, seed and "confidence" and "after", means of the wrong ones of the stored images in %, of runs with some."""
+    kept = cells[cells.images.notna()]
+    wrong = [pd.DataFrame(images).query("label != predicted")[list(WRONG)].mean() for images in kept.images]
+    return kept[["loss", "seed"]].join(100 * pd.DataFrame(wrong, kept.index))
 
 
 def s99_of(cells) -> pd.DataFrame:
@@ -174,7 +179,11 @@ def claims(runs, cells):
         what = "change of the share in %" if name == "train, surest bin" else "change"
         late = numbers.level(curves, f"{name}, late", loss="ce")
         told.append(numbers.told(source, f"CE, late in training: {words}", late, what=what, falls=falls))
-    for table, losses, statements in ((curves, THRESHOLDS, BESIDE), (s99_of(cells), ("flsd53",), SURER)):
+    policy = [loss for loss in ("fla53", "flsd53") if loss in set(cells.loss)][:1]  # older cells have the later one
+    images = images_of(cells)
+    of_images = [loss for loss in ("fla53", "brier", "mmce", *THRESHOLDS) if loss in set(images.loss)]
+    groups = ((curves, THRESHOLDS, BESIDE), (images, of_images, IMAGES), (s99_of(cells), policy, SURER))
+    for table, losses, statements in groups:
         for (source, words, name, falls), loss in product(statements, losses):
             less = numbers.change(rows_where(table, loss=loss), rows_where(table, loss="ce"), name)
             how = {"falls": falls, "margin": SAME_ERROR if name == "error" else 0.0}
@@ -280,7 +289,7 @@ QUESTION = Question(
     tables={
         "end of training": end,
         "s99": s99,
-        "images": lambda runs: numbers.table(["loss"], stored.by_loss(measured(runs)), numbers.means(WRONG)),
+        "images": lambda cells: numbers.table(["loss"], stored.by_loss(images_of(cells)), numbers.means(WRONG)),
     },
     figures={
         "by_outcome": partial(curves, names=BY_OUTCOME),
