@@ -135,7 +135,10 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
             made = True
     every = parts | question.read(flags)
     if flags.table:
-        return print(texts_of(question, frames(every))[flags.table], end="")
+        texts = texts_of(question, frames(every))
+        if flags.table not in texts:
+            raise InputError(f"{flags.table!r} is no table of what {folder} holds: {', '.join(texts) or 'nothing'}")
+        return print(texts[flags.table], end="")
     if not made:
         write(question, every, folder, flags.scale, keep=parts)
 

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import figures, numbers
-from experiments.bounds import measured
+from experiments.bounds import corollary, measured
 from experiments.bounds.measured import DISTANCES, GAMMAS
 from experiments.numbers import NOT, OUTPUTS, SHOWS, UNTOLD, Claim, Interval, Number, interval, rows_where, shown
 from experiments.question import Flags, Job, Parts, Question
@@ -49,10 +49,11 @@ FALLING = {
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """Four sweeps with all that is measured of their networks; the constants; the finite sets of networks."""
+    """Four sweeps with all that is measured of their networks; the constants; finite sets of networks; Corollary 2."""
     yield Job({}, range(flags.seeds), lambda out: measured.measure(out, flags.seeds), 66)
     yield Job({}, (), lambda out: measured.lipschitz(), part="constants")
     yield Job({}, (), lambda out: measured.finite_bounds(out, flags.seeds), part="finite")
+    yield Job({}, (), lambda out: corollary.measure(flags.seeds), 30, part="corollary")
 
 
 def with_bounds(runs) -> pd.DataFrame:
@@ -68,7 +69,7 @@ def ratios(runs, kind: str, gammas: Sequence[float] = GAMMAS) -> dict[float, Int
     return {distance: interval(values) for distance, values in logs.groupby(level=0).mean().items()}
 
 
-def claims(runs, constants: list[dict], finite: list[dict]):
+def claims(runs, constants: list[dict], finite: list[dict], corollary):
     """Of Definition 3, Theorem 2, Corollaries 1 and 2, and Conjecture 1."""
     told, constants = [], pd.DataFrame(constants)
     gammas = ", ".join(f"{gamma:g}" for gamma in constants.gamma)
@@ -87,15 +88,15 @@ def claims(runs, constants: list[dict], finite: list[dict]):
             change = ratios(runs, kind)[distance]
             claim = f"KL is half d'Fd to a tenth, {100 * distance:g}% of the parameters' norm away, {words}"
             because = f"log of KL over half d'Fd {shown(change, signed=True)}"
-            told.append(Claim("K Thm 2", claim, numbers.alike(change, np.log1p(CLOSE)), because))
-    told += _corollary_1(with_bounds(runs), pd.DataFrame(finite))
+            told.append(Claim("K Thm. 2", claim, numbers.alike(change, np.log1p(CLOSE)), because))
+    told += _corollary_1(with_bounds(runs), pd.DataFrame(finite)) + _corollary_2(corollary)
     for gamma in (1.0, 3.0):
         pair = [rows_where(runs, loss=loss, gamma=gamma) for loss in LOSSES]
         for number, (room, words, scale) in ALIKE.items():
             less, unit = numbers.change(*pair, number), " points" if scale == 100 else ""
             claim = f"γ = {gamma:g}: focal loss and cross-entropy + γ KL(p, uniform) are alike in {words}, "
             because = f"focal less the other {shown(less, scale=scale, signed=True)}{unit}"
-            told.append(Claim("K Cor. 2", f"{claim}to {scale * room:g}{unit}", numbers.alike(less, room), because))
+            told.append(Claim("focalgeo", f"{claim}to {scale * room:g}{unit}", numbers.alike(less, room), because))
     for loss, words in LOSSES.items():
         for number, said in FALLING.items():
             slope = numbers.slope(rows_where(runs, loss=loss), number)
@@ -112,11 +113,55 @@ def _corollary_1(bounds, finite):
     # groups of different gammas share seeds, and so are not independent
     less = interval((finite.boltzmann - finite.uniform).groupby(finite.group).mean())
     claim = "with the Maxwell-Boltzmann prior the bound for five networks is lower than with a uniform one"
+    counts = by_count(bounds)
+    falls = numbers.paired(counts[max(counts)], counts[min(counts)])
+    few = f"the bound falls with the number of examples, from {min(counts)} to {max(counts)}"
     return [
+        numbers.told("K Cor. 1", few, falls),
         Claim("K Cor. 1", "the bound about a network of half the data is below 1 at every γ", said, because),
         numbers.told("K Cor. 1", "this bound falls with γ", slope, what="change for a unit of γ"),
         numbers.told("K Cor. 1", claim, less),
     ]
+
+
+def by_count(bounds) -> dict[int, pd.Series]:
+    """Number of examples -> the bound of so many, by seed, a mean over gamma."""
+    table = pd.DataFrame(bounds["by count"].tolist(), bounds.index).rename(columns=int)
+    return {count: table[count].groupby(bounds.seed).mean() for count in sorted(table)}
+
+
+def _corollary_2(corollary) -> list[Claim]:
+    told, plain = [], rows_where(corollary, strength="inf")
+    for strength, group in corollary.groupby("strength", sort=False):
+        if strength != "inf":
+            lower = {name: numbers.change(group, plain, name) for name in ("ece", "nll", "accuracy")}
+            claim = f"the Corollary's KL as regulariser, n λ + β = {float(strength):,.0f}: ECE as trained is lower"
+            because = f"{shown(lower['ece'], scale=100, signed=True)} points; accuracy "
+            because += (
+                f"{shown(lower['accuracy'], scale=100, signed=True)} points; NLL {shown(lower['nll'], signed=True)}"
+            )
+            told.append(Claim("K Cor. 2", claim, numbers.verdict(lower["ece"]), because))
+    return told
+
+
+def corollary_table(corollary):
+    """Corollary 2 as an objective, by n lambda + beta; "inf" is cross-entropy alone. Of the centre, and of draws.
+
+    Draws: the mean prediction of 50 networks of the trained Gaussian. Width: its geometric mean over parameters.
+    """
+    columns = {name: OUTPUTS[name] for name in ("accuracy", "ece", "ece after T", "nll", "temperature")}
+    columns |= {"drawn ece": Number("ECE of draws, %", 100), "drawn nll": Number("NLL of draws")}
+    columns |= {"width": Number("width")}
+    groups = {strength: group for strength, group in corollary.groupby("strength", sort=False)}
+    return numbers.means_table(["n λ + β"], groups, columns)
+
+
+def counts_table(runs):
+    """The Gaussian bound by the number of examples it is of, %, means over seeds of means over gamma."""
+    counts = by_count(with_bounds(runs))
+    return numbers.markdown(
+        ["examples", *counts], [["bound, %", *(shown(interval(of), scale=100) for of in counts.values())]]
+    )
 
 
 def gradients_table(runs):
@@ -176,7 +221,9 @@ QUESTION = Question(
         "gradients": gradients_table,
         "distances": distances_table,
         "bounds": bounds_table,
+        "counts": counts_table,
         "objectives": objectives_table,
+        "corollary": corollary_table,
     },
     figures={"bounds": draw},
     jobs=plan,

@@ -40,6 +40,7 @@ SIGMAS = (0.003, 0.01, 0.03, 0.1)  # of the Gaussian prior and posterior
 DRAWS = 1000  # networks of a posterior
 DELTA, DRAWN_DELTA = 0.04, 0.01  # with which the bound, and the mean over its draws, may fail; each over all SIGMAS
 GROUP = 5  # networks of one finite set of hypotheses
+COUNTS = (67, 135, 270)  # examples of the other half that a bound is also of, beside all
 
 
 def train(out: Path, name: str, seeds: int) -> Path:
@@ -166,23 +167,30 @@ def gaussian_bounds(before: dict, after: dict, everything: Dataset) -> dict[tupl
     """(gamma, seed) -> the bound on the error, of a Gaussian about the network that went on from half of the data.
 
     The prior is the same Gaussian about that half's network, the bound is of the other half, whose images the prior has
-    not seen. "error": test error of the posterior's centre; "drawn": mean error over draws on the other half.
+    not seen. "error": test error of the posterior's centre; "drawn": mean error over draws on the other half; "by
+    count": number of its first examples -> the bound of these.
     """
     seen, train = {image.tobytes() for image in dataset(**{"data.train_size": HALF}).train.x}, everything.train
     other = np.array([image.tobytes() not in seen for image in train.x])
     x, y = arrays_of(Split(train.x[other], train.y[other]))
     bounds = {}
-    for (gamma, seed), params in after.items():
-        squared = float(trees.norm(jax.tree.map(jnp.subtract, params, before[gamma, seed])) ** 2)
-        rows = []
-        for number, sigma in enumerate(SIGMAS):
-            drawn = float(drawn_error(params, sigma, jax.random.fold_in(jax.random.PRNGKey(seed), number), x, y))
-            divergence = squared / (2 * sigma**2)
-            value = bound(binomial_upper(drawn, DRAWS, DRAWN_DELTA / len(SIGMAS)), divergence, len(y))
-            rows.append({"bound": value, "sigma": sigma, "divergence": divergence, "drawn": drawn})
-        least = min(rows, key=lambda row: row["bound"])
-        bounds[gamma, seed] = least | {"error": float(error(params, *arrays_of(everything.test))), "examples": len(y)}
+    for at, params in after.items():
+        squared = float(trees.norm(jax.tree.map(jnp.subtract, params, before[at])) ** 2)
+        by_count = {count: least_bound(params, squared, at[1], x[:count], y[:count]) for count in (*COUNTS, len(y))}
+        bounds[at] = by_count[len(y)] | {"error": float(error(params, *arrays_of(everything.test))), "examples": len(y)}
+        bounds[at]["by count"] = {str(count): least["bound"] for count, least in by_count.items()}
     return bounds
+
+
+def least_bound(params: PyTree, squared: float, seed: int, x: Array, y: Array) -> dict[str, float]:
+    """The least bound over SIGMAS for these examples; squared: the distance of the centres, squared."""
+    rows = []
+    for number, sigma in enumerate(SIGMAS):
+        drawn = float(drawn_error(params, sigma, jax.random.fold_in(jax.random.PRNGKey(seed), number), x, y))
+        divergence = squared / (2 * sigma**2)
+        value = bound(binomial_upper(drawn, DRAWS, DRAWN_DELTA / len(SIGMAS)), divergence, len(y))
+        rows.append({"bound": value, "sigma": sigma, "divergence": divergence, "drawn": drawn})
+    return min(rows, key=lambda row: row["bound"])
 
 
 def bound(expected: float, divergence: float, count: int) -> float:

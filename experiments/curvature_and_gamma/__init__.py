@@ -297,7 +297,7 @@ QUESTION = Question(
     keys={"network": NETWORKS, "gamma": ()},
     within=("gamma",),
     cores="a core",
-    answers=("K Fig. 2", "K Fig. 3"),
+    answers=("K Fig. 2", "K Fig. 3", "K 5, architectures"),
     seeds=None,
     least=1,
 )

@@ -177,4 +177,5 @@ QUESTION = Question(
     jobs=plan,
     keys={"training": WAYS},
     seeds=20,
+    answers=("K 5, other algorithms",),
 )

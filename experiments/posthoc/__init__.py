@@ -51,8 +51,8 @@ KEYS = (
     *("sizes", "clusters", "size", "decimals", "voters", "case", "answer"),
 )
 PAIRS = (  # method, less which, the paper that says so
-    (PLAIN, "uncalibrated", "Mukhoti et al., 6"),
-    ("focal_temperature_scaling", PLAIN, "Komisarenko & Kull, 4.2"),
+    (PLAIN, "uncalibrated", "focalgeo"),
+    ("focal_temperature_scaling", PLAIN, "focalgeo"),
     ("focal_vector_scaling", "vector_scaling", "focalgeo"),
     ("vector_scaling", PLAIN, "focalgeo"),
 )

@@ -230,4 +230,5 @@ QUESTION = Question(
     jobs=plan,
     keys={"method": METHODS, "strength": (), "times": (), "rate": ()},
     within=("rate",),
+    answers=("K 5, other optimisers",),
 )

@@ -13,6 +13,7 @@ from experiments.theory import figures
 from experiments.theory.errata import LINES, matched
 
 GAMMAS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
+LETTERS = {statements.KIMURA: "K", statements.KOMISARENKO: "F", statements.MUKHOTI: "M"}  # as experiments/papers.py
 FITTED = {2: 5.0, 3: 10.0, 4: 10.0}  # classes -> the largest gamma of our fit of a line; the paper's is not printed
 
 
@@ -43,12 +44,12 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 def claims(errata, readings) -> list[Claim]:
     """Each erratum's statement, which its counterexample refutes; each statement that a reading makes true."""
     refuted = [
-        Claim(f"{row['paper']}, {row['where']}", row["printed"], NOT if row["refuted"] else SHOWS, row["holds"])
+        Claim(f"{LETTERS[row['paper']]} {row['where']}", row["printed"], NOT if row["refuted"] else SHOWS, row["holds"])
         for row in errata
     ]
     return refuted + [
         Claim(
-            f"{row['paper']}, {row['where']}",
+            f"{LETTERS[row['paper']]} {row['where']}",
             f"{row['printed']}, read as: {row['reading']}",
             SHOWS if row["holds"] else NOT,
             row["elsewhere"],

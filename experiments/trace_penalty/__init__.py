@@ -194,7 +194,7 @@ def claims(weights):
             told.append(numbers.told("K Fig. 4", claim, less, **how))
             lost = numbers.change(cells[largest], cells[0.0], "accuracy")  # runs at chance count too
             claim = f"{title}: the largest λ, {largest:g}, costs less than a point of accuracy"
-            told.append(numbers.told("K 4.3", claim, lost, falls=False, margin=MARGIN, what="", **points))
+            told.append(numbers.told("focalgeo", claim, lost, falls=False, margin=MARGIN, what="", **points))
     return told
 
 

@@ -168,7 +168,7 @@ def test_a_question_is_made_once_written_and_remade_from_what_is_stored(tmp_path
     asked = declared(folder, made)
     folder.mkdir()
     (folder / "README.md").write_text(
-        "# Which?\n\n<!-- claims -->\n<!-- end -->\n\n<!-- means -->\n\nold\n\n<!-- end -->\n"
+        "# Which?\n\n<!-- means -->\n\nold\n\n<!-- end -->\n\n<!-- means: plain -->\n<!-- end -->\n"
     )
     with pytest.raises(InputError, match="no results"):
         question.answer(asked, ["--store", "--tables"])
@@ -182,8 +182,12 @@ def test_a_question_is_made_once_written_and_remade_from_what_is_stored(tmp_path
     assert stored["claims"][0]["verdict"] == SHOWS
     assert stored["best"] == 0.0
     text = (folder / "README.md").read_text()
-    assert "| flat | 0.01 |" in text
     assert "old" not in text
+    assert text.count("| flat | 0.01 |") == 1  # the second has the rows of one word
+    assert text.count("| plain | 0.11") == 2
+    details = (folder / "details.md").read_text()
+    assert "| here | flat is calibrated | shows |" in details
+    assert "## means\n\n| way | ECE |" in details
     assert (folder / "figures" / "ece.png").exists()
     question.answer(asked, ["--store", "--tables"])
     assert question.stored(folder) == stored

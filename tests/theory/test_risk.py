@@ -30,6 +30,13 @@ def risk_of_proper_loss(p, q, gamma):
     return np.asarray(losses) @ p
 
 
+def test_focal_loss_is_convex_in_the_probability():
+    p = np.linspace(0.001, 0.999, 999)
+    for gamma in (0.0, 0.5, 1.0, 2.0, 3.0, 7.0):
+        losses = focal_loss(np.log(np.stack([p, 1 - p], -1)), np.zeros(999, np.int32), gamma)
+        assert np.diff(np.asarray(losses, float), 2).min() > -1e-7, gamma
+
+
 def test_records_of_the_binary_optimum(papers):
     records = papers["optimal_q_binary"]
     p, gamma = (np.array([record[name] for record in records], np.float32) for name in ("p", "gamma"))
