@@ -50,6 +50,7 @@ LOSSES = {  # word of configs/ -> title as the papers have it
     "dual": "Dual focal",
 }
 Pair = tuple[np.ndarray, np.ndarray]  # logits and labels
+LEAST = 3  # seeds that say something
 SAME_ERROR = 1.0  # points of error that count as none: the papers' networks differ by as much
 GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # of evaluation: Komisarenko & Kull's, and 0
 TEMPERATURES = (0.01 * np.arange(1, 501)).astype(np.float32)
@@ -138,13 +139,15 @@ def stored(task: str, scale: str = "small") -> list[dict[str, Any]]:
 def compared(*tasks: str, scale: str = "small") -> list[dict[str, Any]]:
     """The stored runs of tasks that questions compare: those of the seeds that all stored losses of a task have.
 
-    A seed of which some losses are not trained yet waits, so that every mean and difference is over the same seeds.
+    A seed of which some losses are not trained yet waits, so that every mean and difference is over the same seeds; a
+    task waits for LEAST of them.
     """
     compared = []
     for task in tasks:
         runs = stored(task, scale)
         losses, seeds = {run["loss"] for run in runs}, Counter(run["seed"] for run in runs)
-        compared += [run for run in runs if seeds[run["seed"]] == len(losses)]
+        whole = {seed for seed, count in seeds.items() if count == len(losses)}
+        compared += [run for run in runs if run["seed"] in whole] if len(whole) >= LEAST else []
     return compared
 
 

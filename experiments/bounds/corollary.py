@@ -20,8 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.learned_gamma import training
-from experiments.learned_gamma.training import Recipe
+from experiments.digits import Recipe, read, scores
 from focalgeo import losses, trees
 from focalgeo.types import Array, PyTree
 
@@ -86,7 +85,7 @@ def make_run(recipe: Recipe) -> Callable:
 
 def measure(seeds: int) -> list[dict[str, Any]]:
     """A run for each strength and seed: scores of the centre, and "drawn ..." of the mean prediction of draws."""
-    recipe, runs = training.read("digits"), []
+    recipe, runs = read(), []
     every = [(seed, strength) for strength in (np.inf, *STRENGTHS) for seed in range(seeds)]
     outputs = jax.jit(jax.vmap(make_run(recipe)))(*map(jnp.array, zip(*every, strict=True)))
     for (seed, strength), val, test, mixed, width in zip(every, *map(np.asarray, outputs), strict=True):
@@ -96,8 +95,8 @@ def measure(seeds: int) -> list[dict[str, Any]]:
             "finite": bool(np.isfinite(val).all() and np.isfinite(mixed).all()),
         }
         if run["finite"]:
-            of_draws = training.scores(val, mixed, recipe)
-            run |= {"width": float(width), **training.scores(val, test, recipe)}
+            of_draws = scores(val, mixed, recipe)
+            run |= {"width": float(width), **scores(val, test, recipe)}
             run |= {f"drawn {name}": of_draws[name] for name in ("accuracy", "nll", "ece")}
         runs.append(run)
     return runs

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,10 @@ import numpy as np
 import optax
 
 from experiments import jobs
-from focalgeo import calibration, data, job, losses, models
-from focalgeo.job.preparation import prepare
+from experiments.digits import Recipe, read, scores
+from focalgeo import losses
 from focalgeo.training import optimiser
-from focalgeo.types import Array, PyTree, Split
+from focalgeo.types import Array, PyTree
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0)  # of the sweep
 STARTS = (0.0, 3.0)  # of the learned gamma
@@ -23,47 +23,6 @@ TASKS = {  # name -> (title, training examples, share of their labels drawn anew
     "few": ("digits, 150 training images", 150, 0.0),
     "noisy": ("digits, a fifth of the training labels drawn anew", None, 0.2),
 }
-
-
-class Recipe(NamedTuple):
-    """What a run needs: inputs and labels of each split, network, optimiser, its rate by step, epochs, batch size."""
-
-    splits: dict[str, tuple[Array, Array]]
-    model: Any
-    tx: optax.GradientTransformation
-    rate: Callable
-    epochs: int
-    batch: int
-
-    def logits(self, params: PyTree, x: Array) -> Array:
-        """The network's."""
-        return self.model.apply({"params": params}, x, train=False)
-
-    def val_loss(self, params: PyTree) -> Array:
-        """Mean cross-entropy on val."""
-        x, y = self.splits["val"]
-        return jnp.mean(losses.cross_entropy(self.logits(params, x), y))
-
-
-def read(task: str) -> Recipe:
-    """The task's data, and the recipe of configs/digits.py; which labels are drawn anew is the same for all seeds."""
-    config = job.check_config(jobs.load("configs/digits.py"))
-    dataset, settings = prepare(config).dataset, config.optimizer
-    _, examples, share = TASKS[task]
-    labels, generator = np.array(dataset.train.y), np.random.default_rng(0)
-    drawn = generator.random(len(labels)) < share
-    labels[drawn] = generator.integers(0, 10, drawn.sum())
-    train = Split(dataset.train.x[:examples], labels[:examples])
-    splits = {
-        name: (jnp.asarray(data.normalise_images(x, data.NORMALISATIONS["digits"])), jnp.asarray(y))
-        for name, (x, y) in {"train": train, "val": dataset.val, "test": dataset.test}.items()
-    }
-    per_epoch = -(-len(train.y) // settings.batch_size)
-    schedule = optimiser.step_schedule([at * per_epoch for at in settings.decay_epochs], settings.decay_factor)
-    rate = lambda step: settings.learning_rate * schedule(step)  # noqa: E731
-    names = ("momentum", "nesterov", "weight_decay", "clip_norm")
-    tx = optimiser.make_optimiser(settings.name, rate, **{name: settings[name] for name in names})
-    return Recipe(splits, models.build(config.model.name, 10), tx, rate, settings.epochs, settings.batch_size)
 
 
 def hypergradient(
@@ -127,7 +86,7 @@ def make_run(recipe: Recipe, kind: str) -> Callable:
 
 def measure(task: str, seeds: int) -> list[dict[str, Any]]:
     """The runs of a task: "fixed" at each of GAMMAS, "flsd" and "learned" from each of STARTS, for every seed."""
-    recipe, runs = read(task), []
+    recipe, runs = read(*TASKS[task][1:]), []
     for kind, values in (("fixed", GAMMAS), ("flsd", (0.0,)), ("learned", STARTS)):
         every = [(seed, gamma) for gamma in values for seed in range(seeds)]
         outputs = jax.jit(jax.vmap(make_run(recipe, kind)))(*map(jnp.array, zip(*every, strict=True)))
@@ -138,21 +97,9 @@ def measure(task: str, seeds: int) -> list[dict[str, Any]]:
     return runs
 
 
-def scores(val_logits: np.ndarray, test_logits: np.ndarray, recipe: Recipe) -> dict[str, float]:
-    """Val's NLL as trained, and test's accuracy, NLL and ECE as trained and after T, which val's NLL fits."""
-    (_, val_labels), (_, labels) = recipe.splits["val"], recipe.splits["test"]
-    fitted = calibration.fit("temperature_scaling", val_logits, np.asarray(val_labels))
-    scores = {"val nll": float(losses.cross_entropy(val_logits, val_labels).mean())}
-    plain = calibration.temperature_scaling(test_logits, 1.0)
-    for words, log_probs in (("", plain), (" after T", fitted.predict_log_proba(test_logits))):
-        metrics = calibration.all_metrics(log_probs, np.asarray(labels), names=("accuracy", "nll", "ece"))
-        scores |= {f"{name}{words}": float(number) for name, number in metrics.items()}
-    return scores | {"temperature": float(fitted.parameters["temperature"])}
-
-
 def cost() -> dict[str, float]:
     """Floating-point operations of an update of gamma and of a step, as XLA counts them, on digits."""
-    recipe = read("digits")
+    recipe = read()
     x, y = (part[: recipe.batch] for part in recipe.splits["train"])
     params = recipe.model.init(jax.random.PRNGKey(0), x[:2])["params"]
 

@@ -59,9 +59,9 @@ def train(images: int, epochs: int, seeds: range, data: str | None, out: Path) -
             measured = dict(jobs.numbers(group))
             if "nll" in measured:
                 (nll,) = select(group, Diagnostic, name="nll", split="train", outcome=None)
-                (implied,) = select(group, Fit, name="temperature", method=IMPLIED, criterion="nll")
-                measured |= {"train nll": nll.value, "implied temperature": implied.value}
-                measured["train accuracy"] = jobs.train_accuracy(group)
+                implied = select(group, Fit, name="temperature", method=IMPLIED, criterion="nll")  # none of gamma 0
+                measured |= {"train nll": nll.value, "train accuracy": jobs.train_accuracy(group)}
+                measured["implied temperature"] = implied[0].value if implied else measured["temperature"]
                 runs.append({**of, **values, **measured, "record": made})
     return runs
 
@@ -89,6 +89,7 @@ def of_cells(cells: pd.DataFrame) -> pd.DataFrame:
         "train nll": pd.Series(map(train_nll, cells.to_dict("records")), cells.index, dtype=float),
         "train accuracy": cells.train_accuracy,
     }
+    measured["implied temperature"] = measured["implied temperature"].fillna(measured["temperature"])  # cross-entropy's
     return cells[["task", "seed"]].assign(gamma=cells.loss.map(OF_CELLS), **measured)
 
 

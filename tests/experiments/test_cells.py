@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import metrics
 
 from experiments import calibration_of_losses, cells, jobs
 from focalgeo import calibration, job, records
@@ -18,6 +19,8 @@ def test_every_cell_is_a_job(task, scale):
         config = job.check_config(with_values(load_config(jobs.ROOT / path, words), cell.fields(None)))
         assert config.seed == 3
         assert (config.diagnostics.every == 1) == cell.is_diagnosed
+        if task == "cifar10" and scale == "small":
+            assert (config.data.train_size, config.data.split_seed) == (7500, 4)  # a seed has its own images
         if scale == "small":
             assert set(config.evaluation.criteria) >= {"nll", "ece", "adaptive_ece", "line_search"}
             assert tuple(config.evaluation.gammas) == cells.GAMMAS
@@ -29,7 +32,37 @@ def test_all_losses_of_a_seed_come_before_the_next_and_wait_for_each_other(monke
     for loss, seed in (("fl3", 0), ("ce", 1), ("ce", 0)):
         cells.store({"loss": loss, "seed": seed}, "sst")
     assert [(run["loss"], run["seed"]) for run in cells.stored("sst")] == [("ce", 0), ("ce", 1), ("fl3", 0)]
-    assert [run["seed"] for run in cells.compared("sst")] == [0, 0]
+    assert cells.compared("sst") == []  # of one seed nothing is said
+    for loss, seed in (("fl3", 2), ("ce", 2), ("fl3", 3), ("ce", 3)):
+        cells.store({"loss": loss, "seed": seed}, "sst")
+    assert [run["seed"] for run in cells.compared("sst")] == [0, 2, 3, 0, 2, 3]
+
+
+def test_the_area_of_classes_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.standard_normal((300, 4)), rng.integers(0, 4, 300)
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    expected = metrics.roc_auc_score(labels, probs, multi_class="ovr", average="macro")
+    np.testing.assert_allclose(cells.class_auc(logits, labels), expected)
+    perfect = 5.0 * np.eye(4)[labels]
+    assert cells.class_auc(perfect[labels != 3], labels[labels != 3]) == 1  # a class that no label has is left out
+
+
+def test_the_search_along_the_line_fits_on_val_alone():
+    rng = np.random.default_rng(1)
+    logits = (3 * rng.standard_normal((2, 400, 5))).astype(np.float32)
+    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(-1).astype(np.int32)
+    val, test = zip(logits, labels, strict=True)
+    along = cells.along_line(val, test, "nll")
+    assert -0.5 <= along["gamma"] <= 1
+    point = along["gamma"], along["temperature"]
+    again = cells.along_line(val, val, "nll")
+    assert (again["gamma"], again["temperature"]) == point
+    for split, measured in ((test, along), (val, again)):
+        nll = calibration.nll(calibration.focal_temperature_scaling(split[0], *point), split[1])
+        np.testing.assert_allclose(measured["test"], nll, rtol=1e-6)
+    plain = calibration.fit("temperature_scaling", *val).predict_log_proba(val[0])
+    assert again["test"] < calibration.nll(plain, val[1]) + 1e-3
 
 
 def test_the_temperatures_are_those_of_the_fits():
@@ -69,7 +102,10 @@ def test_a_tiny_cell_has_what_the_questions_need(tmp_path, real_archive, monkeyp
     run = cells.train(cells.Cell("sst", "ce", 0), tmp_path, f"sst:{real_archive('sst-trees.tar.xz')}")
     brief = calibration_of_losses.brief(pd.DataFrame([run])).iloc[0]
     stored = next(run for run in cells.stored("sst") if run["loss"] == "ce")
-    assert run.keys() == stored.keys()
+    assert run.keys() >= stored.keys()
+    assert run["train_nll"] > 0
+    assert 0.4 < run["auc"]["test"] <= 1
+    assert run["line"].keys() == {"nll", "adaptive_ece"}
     assert run["metrics"]["test"].keys() == stored["metrics"]["test"].keys()
     assert brief["accuracy"] > 40
     assert brief["T by ece"] > 0
