@@ -1,4 +1,13 @@
-"""What cross-entropy and focal loss do to right and wrong examples while a network trains."""
+"""What cross-entropy and focal loss do to right and wrong examples while a network trains.
+
+A small ResNet on CIFAR-10 (JPEG, re-encoded images), without augmentation. After each epoch training and test images
+are measured, at even distances in their split, by the network of that epoch. The gradient norm of an example is that
+of its own training loss in the last layer's kernel, without the bias. ECE has 25 bins in these measurements, 15 in
+Table 6's fit of T, which is by ECE on val. "Late in training" is from the middle epoch to the last, set before any
+run was seen. p_y is the probability of an image's own class, p0 the p_y above which focal loss has the smaller
+gradient at equal p_y; the share above it is counted from the next edge of a bin of 0.04. S99: test images with a
+confidence of at least 0.99.
+"""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,13 @@
-"""Does focal temperature scaling calibrate better than temperature scaling, and what do its gamma and T say?"""
+"""Does focal temperature scaling calibrate better than temperature scaling, and what do its gamma and T say?
+
+gamma_ev from the paper's grid and 0; T from 0.01 to 5 by 0.01; fits on val, numbers on test. The paper's ECE has bins
+of equal mass: that is AdaECE here. By NLL both methods are fitted continuously. T_train: the best T by NLL on the
+first 5,000 training examples; T_gen: the best T on val over T_train; the theory's T is the one nearest to the focal
+map, for two classes. Line: T over gamma_ev up to 1. The library's line search has its two fits at gamma_ev = -0.5 and
+5, and its points are the grid's gammas; "3 m points" is the paper's: the line through -0.5 and 1, with as many points
+as T has values. NLL in 1/100 nat, AdaECE in points; T and gamma are means. "Trained here": by seed the mean over all
+losses of which two seeds or more are stored.
+"""
 
 import json
 import warnings

@@ -54,6 +54,17 @@ def test_the_list_of_questions(capsys):
     assert all(name in listed for name in question.QUESTIONS)
 
 
+def test_a_readme_is_read_in_three_minutes():
+    words = {}
+    for path in question.HERE.glob("*/README.md"):
+        text = path.read_text(encoding="utf-8")
+        words[path.parent.name] = len(text.split())
+        verdict = re.search(r"## Verdict\n(.*?)(?=\n## )", text, re.DOTALL)
+        assert verdict is None or len(verdict[1].split()) <= 150, path.parent.name
+    assert {name for name, count in words.items() if count > 900} == set()
+    assert sum(words.values()) <= 14_000
+
+
 def test_a_table_that_is_none_is_one_line(capsys):
     with pytest.raises(SystemExit) as stopped:
         command.main(["theory", "--store", "--table", "no"])
