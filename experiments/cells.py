@@ -28,7 +28,7 @@ from focalgeo.job import training
 from focalgeo.job.preparation import initial_state, make_members, prepare
 from focalgeo.rows import Diagnostic, Fit, HistogramBin, Metric, ReliabilityBin, select
 from focalgeo.training import checkpoint, loop
-from focalgeo.types import Split
+from focalgeo.types import InputError, Split
 
 ROWS = HERE / "rows"
 LOSSES = {  # word of configs/ -> title as the papers have it
@@ -64,20 +64,32 @@ IMAGES = 100  # of the test split at even distances, the same for every loss
 
 
 class Task(NamedTuple):
-    """Data with the network of its config, at both scales."""
+    """Data with the network of its config, at the scales that it has."""
 
     title: str
     config: str
-    small: str  # words of the config, before the loss
-    paper: str
-    seeds: int
+    small: str | None  # words of the config, before the loss
+    paper: str | None
+    seeds: int = 5
+
+    def words(self, scale: str) -> str | None:
+        """Those of a scale, "small" or "paper"."""
+        return self.small if scale == "small" else self.paper
 
 
+_DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+_NETWORKS = {"resnet110": "ResNet-110", "wide_resnet26_10": "Wide ResNet 26-10", "densenet121": "DenseNet-121"}
 TASKS = {
-    "cifar10": Task("CIFAR-10 (JPEG)", "configs/cifar.py", "fitted", "resnet50", 5),
-    "newsgroups": Task("20 Newsgroups", "configs/newsgroups.py", "small", "", 5),
-    "sst": Task("SST, two classes", "configs/sst.py", "small", "", 5),
-    "cifar10_before_fit": Task("CIFAR-10 (JPEG), before the fit", "configs/cifar.py", "small", "resnet50", 5),
+    "cifar10": Task("CIFAR-10 (JPEG)", "configs/cifar.py", "fitted", "resnet50"),
+    "newsgroups": Task("20 Newsgroups", "configs/newsgroups.py", "small", ""),
+    "sst": Task("SST, two classes", "configs/sst.py", "small", ""),
+    "cifar10_before_fit": Task("CIFAR-10 (JPEG), before the fit", "configs/cifar.py", "small", None),
+    "cifar100": Task("CIFAR-100", "configs/cifar.py", None, "cifar100,resnet50"),
+    "tiny_imagenet": Task("Tiny ImageNet", "configs/tiny_imagenet.py", None, "resnet50"),
+    **{
+        f"{data}_{network}": Task(f"{_DATA[data]}, {title}", "configs/cifar.py", None, f"{data},{network}")
+        for data, (network, title) in product(_DATA, _NETWORKS.items())
+    },
 }
 
 
@@ -93,8 +105,7 @@ class Cell(NamedTuple):
     def config(self) -> str:
         """The config file with its words."""
         task = TASKS[self.task]
-        words = (task.small if self.scale == "small" else task.paper, self.loss)
-        return f"{task.config}:{','.join(filter(None, words))}"
+        return f"{task.config}:{','.join(filter(None, (task.words(self.scale), self.loss)))}"
 
     @property
     def is_diagnosed(self) -> bool:
@@ -108,13 +119,25 @@ class Cell(NamedTuple):
     def fields(self, data: str | None) -> dict[str, Any]:
         """What its job has beside the config."""
         fields = {"seed": self.seed} | (DIAGNOSTICS if self.is_diagnosed else {})
-        if self.task == "cifar10":  # a seed has its own images, too
+        if (self.task, self.scale) == ("cifar10", "small"):  # a seed has its own images, too
             fields["data.split_seed"] = 1 + self.seed
         return fields | ({"data.name": data} if data else {})
 
 
+def having(scale: str) -> list[str]:
+    """The tasks that have a network of a scale."""
+    return [name for name, task in TASKS.items() if task.words(scale) is not None]
+
+
 def cells(tasks: Iterable[str], losses: Iterable[str], seeds: int | None, scale: str = "small") -> list[Cell]:
-    """The cells in the order of training: all losses of the first seed, then of the next."""
+    """The cells in the order of training: all losses of the first seed, then of the next.
+
+    Raises:
+        InputError: a task has no network of that scale.
+    """
+    for task in tasks:
+        if TASKS[task].words(scale) is None:
+            raise InputError(f"{task} has no cells with --scale={scale}: name some of {', '.join(having(scale))}")
     return [
         Cell(task, loss, seed, scale) for task in tasks for seed in range(seeds or TASKS[task].seeds) for loss in losses
     ]
@@ -329,7 +352,7 @@ def main() -> None:
     """Train the cells asked for that are not stored, and store each."""
     flags = parse()
     with reported():
-        for cell in cells(flags.tasks, flags.losses, flags.seeds, flags.scale):
+        for cell in cells(flags.tasks or having(flags.scale), flags.losses, flags.seeds, flags.scale):
             known = {(run["loss"], run["seed"]) for run in stored(cell.task, cell.scale)}
             if flags.again or (cell.loss, cell.seed) not in known:
                 print(f"{cell.task}, {cell.loss}, seed {cell.seed}", file=sys.stderr, flush=True)
@@ -347,12 +370,12 @@ def parse() -> argparse.Namespace:
     """The flags."""
     parser = Parser("python -m experiments.cells", description=__doc__.partition("\n")[0])
     add = parser.add_argument
-    add("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    add("--tasks", nargs="+", choices=TASKS, help="default all that the scale has")
     add("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
-    add("--seeds", type=at_least(1), help="0, 1, ... of every loss (default 5 on images, 3 on text)")
+    add("--seeds", type=at_least(1), help="0, 1, ... of every loss (default 5)")
     add("--data", type=_named, nargs="+", default=[], metavar="TASK=NAME", help="config.data.name of a task")
     add("--again", action="store_true", help="what is stored too; jobs finished in --out are read, not trained")
-    add("--scale", choices=("small", "paper"), default="small", help="paper: for a GPU or TPU")
+    add("--scale", choices=("small", "paper"), default="small", help="paper: every network of the papers' tables")
     add("--out", type=lambda text: Path(text).absolute(), default="runs/cells", help="folder of the runs")
     return parser.parse_args()
 

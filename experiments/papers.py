@@ -14,7 +14,7 @@ FULL, SMALL, PARTIAL, MISSING = "full", "small", "partial", "missing"
 LACKS = {  # what some answers lack -> why, and the command that would make it
     "CIFAR-100": (
         "its files are not at hand",
-        "python -m focalgeo.run --config=configs/cifar.py:cifar100,resnet50,fla53 --workdir=runs/cifar100-fla53",
+        "python -m experiments.cells --scale=paper --tasks cifar100",
     ),
     "networks": (
         "ResNet-50, ResNet-110, Wide ResNet and DenseNet on all images need a GPU or TPU; a small ResNet stands in",
@@ -22,7 +22,7 @@ LACKS = {  # what some answers lack -> why, and the command that would make it
     ),
     "Tiny ImageNet": (
         "100,000 images and ResNet-50 need the full files and a GPU or TPU",
-        "python -m focalgeo.run --config=configs/tiny_imagenet.py:resnet50,fl3 --workdir=runs/tiny-fl3",
+        "python -m experiments.cells --scale=paper --tasks tiny_imagenet",
     ),
     "GloVe": (
         "its vectors are not at hand; random ones stand in",

@@ -54,7 +54,6 @@ TITLES = {name: quantity.title for name, quantity in QUANTITIES.items()} | {
 }
 MEANS = numbers.means({name: Number(title) for name, title in TITLES.items()})
 DISTANCE = "distance of T from 1,"
-DATA = {name: task.title for name, task in TASKS.items()} | {"cifar100": "CIFAR-100"}
 SHORT = ("accuracy", "ece", "ece after T", "T by ece", "nll", "nll after T", "s99")
 LONG = (
     "auc",
@@ -165,13 +164,13 @@ def claims(cells):
 def paper_table(cells, name: str):
     """A table of the paper: for each data set our means with intervals, and the paper's numbers of each network."""
     (title, losses, quantities), rows, ours = PAPER_TABLES[name], [], tasks(cells)
-    for task in DATA:
+    for task in TASKS:
         if task in ours:
             of_losses = {loss: rows_where(ours[task], loss=loss) for loss in losses}
             means = (MEANS[TITLES[at]](of_losses[loss]) for loss, at in product(losses, quantities))
-            rows.append([DATA[task], "here", *means])
-        else:
-            rows.append([DATA[task], "no runs"])
+            rows.append([TASKS[task].title, "here", *means])
+        elif task in PAPERS[quantities[0]]:
+            rows.append([TASKS[task].title, "no runs"])
         for network in PAPERS.get(quantities[0], {}).get(task, {}):
             of_paper = [PAPERS.get(quantity, {}).get(task, {}).get(network, {}) for quantity in quantities]
             theirs = [of_losses.get(loss) for loss in losses for of_losses in of_paper]

@@ -92,7 +92,7 @@ def parts_of(log_probs: Any, labels: np.ndarray, top: np.ndarray) -> dict[str, f
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """A job for each file of others' outputs, and for each cell of two losses below --cells."""
     yield from halves.jobs(flags.logits, "set", "runs", lambda *pair: {"kind": "halves", "parts": measured(*pair)})
-    for cell in stored.cells(TASKS, ("ce", "fl3"), None) if flags.cells else ():
+    for cell in stored.cells(stored.having("small"), ("ce", "fl3"), None) if flags.cells else ():
         workdir = cell.workdir(flags.cells)
         name = f"{TASKS[cell.task].title}, {stored.LOSSES[cell.loss]}"
 

@@ -8,22 +8,37 @@ from sklearn import metrics
 from experiments import calibration_of_losses, cells, jobs
 from focalgeo import calibration, job, records
 from focalgeo.config import load_config, with_values
+from focalgeo.types import InputError
+
+PAPERS_NETWORKS = {"resnet50", "resnet110", "wide_resnet26_10", "densenet121", "gp_cnn", "tree_lstm"}
+SCALED = [(task, scale) for scale in ("small", "paper") for task in cells.having(scale)]
 
 
-@pytest.mark.parametrize("task", cells.TASKS)
-@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize(("task", "scale"), SCALED)
 def test_every_cell_is_a_job(task, scale):
     for loss in cells.LOSSES:
         cell = cells.Cell(task, loss, 3, scale)
         path, _, words = cell.config.partition(":")
         config = job.check_config(with_values(load_config(jobs.ROOT / path, words), cell.fields(None)))
         assert config.seed == 3
+        assert scale == "small" or config.model.name in PAPERS_NETWORKS
         assert (config.diagnostics.every == 1) == cell.is_diagnosed
         if task == "cifar10" and scale == "small":
             assert (config.data.train_size, config.data.split_seed) == (7500, 4)  # a seed has its own images
         if scale == "small":
             assert set(config.evaluation.criteria) >= {"nll", "ece", "adaptive_ece", "line_search"}
             assert tuple(config.evaluation.gammas) == cells.GAMMAS
+
+
+def test_a_task_without_a_scale_is_refused():
+    with pytest.raises(
+        InputError, match="cifar100 has no cells with --scale=small: name some of cifar10, newsgroups, sst"
+    ):
+        cells.cells(["cifar100"], ["ce"], 1)
+    networks = {
+        jobs.load(cells.Cell(task, "ce", 0, scale).config).model.name for task, scale in SCALED if scale == "paper"
+    }
+    assert networks == PAPERS_NETWORKS
 
 
 def test_all_losses_of_a_seed_come_before_the_next_and_wait_for_each_other(monkeypatch, tmp_path):
