@@ -202,6 +202,7 @@ _TABLE = (
     ("sweep.gamma", (), tuple[_GAMMA, ...], "values of loss.gamma to sweep"),
     ("sweep.trace_penalty", (), tuple[_FROM_0, ...], "values of loss.trace_penalty to sweep"),
     ("sweep.learning_rate", (), tuple[_RATE, ...], "values of optimizer.learning_rate to sweep"),
+    ("sweep.weight_decay", (), tuple[_FROM_0, ...], "values of optimizer.weight_decay to sweep"),
     ("sweep.seed", (), tuple[_WHOLE, ...], "values of seed to sweep"),
     ("sweep.at_once", 0, _WHOLE, "number of members of a sweep that train at once; 0 for the fastest"),
 )
@@ -212,6 +213,7 @@ SWEPT_FIELDS = {
     "gamma": "loss.gamma",
     "trace_penalty": "loss.trace_penalty",
     "learning_rate": "optimizer.learning_rate",
+    "weight_decay": "optimizer.weight_decay",
     "seed": "seed",
 }
 

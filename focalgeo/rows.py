@@ -25,6 +25,7 @@ class Tagged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     gamma: float | None = None  # of the training loss, where it has one
     trace_penalty: float | None = None  # only where it is swept
     learning_rate: float | None = None
+    weight_decay: float | None = None
     seed: Whole | None = None
     step: Whole | None = None
     epoch: float | None = None  # of measurements in training; the final ones have none

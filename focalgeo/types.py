@@ -165,6 +165,7 @@ class TrainState(NamedTuple):
     key: Array  # raw PRNG key, folded with `step` for every use
     loss_values: dict[str, PyTree]  # values that loss and penalties read: gamma, alpha, ... by name
     learning_rate: Array  # float32 scalar: the base that the schedule multiplies
+    weight_decay: Array | None = None  # float32 scalar where it is swept, else None: the optimiser holds it
     best: BestEpoch | None = None  # None where the run ends with its last epoch
     frozen: Array = np.False_  # bool: True once a member's loss or gradient was not finite; it is trained no further
     stream: Array = np.int32(0)  # number of the member's batch stream: members of one seed share one

@@ -77,6 +77,7 @@ AXES = [
     {"gamma": (0.0, 3.0), "seed": (0, 1)},
     {"trace_penalty": (0.0, 0.001), "seed": (0, 1)},
     {"learning_rate": (0.01, 0.1)},
+    {"weight_decay": (0.0, 0.05)},
 ]
 
 

@@ -140,8 +140,9 @@ def prepare(config, dataset: Dataset | None = None) -> Prepared:
     else:  # beyond the last step no boundary has an effect, and int32 may not hold it
         boundaries = [min(epoch * steps_per_epoch, plan.steps) for epoch in settings.decay_epochs]
         schedule = optimiser.step_schedule(boundaries, settings.decay_factor)
-    names = ("momentum", "nesterov", "weight_decay", "clip_norm")
-    tx = optimiser.make_optimiser(settings.name, schedule, **{name: settings[name] for name in names})
+    fields = {name: settings[name] for name in ("momentum", "nesterov", "weight_decay", "clip_norm")}
+    fields["weight_decay"] = max(settings.weight_decay, *config.sweep.weight_decay, 0.0)  # a member has its own
+    tx = optimiser.make_optimiser(settings.name, schedule, **fields)
     model, objective = _model(config, dataset), make_objective(config)
     if len(config.loss.alpha) not in (0, classes):
         raise InputError(
@@ -298,6 +299,7 @@ def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) 
         key=member.keys["noise"],
         loss_values=initial_values(member.config, names=tuple(prepared.objective.loss_values)),
         learning_rate=np.float32(settings.learning_rate),
+        weight_decay=np.float32(settings.weight_decay) if prepared.config.sweep.weight_decay else None,
         best=BestEpoch(np.float32(-1), np.float32(0), params, variables) if settings.select == "best_val" else None,
         stream=np.int32(stream),
     )

@@ -39,6 +39,7 @@ AXES = {  # title and symbol
     "gamma": ("γ of the training loss", "γ"),
     "trace_penalty": ("weight λ of the trace penalty", "λ"),
     "learning_rate": ("learning rate", "learning rate"),
+    "weight_decay": ("weight decay", "weight decay"),
     "seed": ("seed", "seed"),
 }
 _CURVATURE = {"lambda_max": "λmax", "trace": "Trace", "scale_free_trace": "Scale-free trace"}

@@ -31,13 +31,14 @@ def make_optimiser(
 
     Order: clip by global norm (0: off), add weight_decay * params to the gradient (all parameters, as PyTorch does, but
     word vectors: those of words that a batch lacks would have no other gradient, and an adaptive scaling such as
-    AdaGrad's turns a small gradient that is alone into full steps towards 0), then the optimiser's own scaling.
+    AdaGrad's turns a small gradient that is alone into full steps towards 0), then the optimiser's own scaling. Where
+    weight_decay is above 0 its update takes weight_decay, traced, in place of it.
 
     Source: the papers' recipes (Mukhoti et al., App. D; Komisarenko & Kull, 5.1).
     """
     return optax.chain(  # MOMENTS is a place in it
         optax.clip_by_global_norm(float(clip_norm)) if clip_norm else optax.identity(),
-        optax.add_decayed_weights(float(weight_decay), _but_word_vectors) if weight_decay else optax.identity(),
+        _decayed_weights(float(weight_decay)) if weight_decay else optax.identity(),
         OPTIMISERS[name](float(momentum), nesterov),
         optax.scale_by_learning_rate(schedule),
     )
@@ -60,6 +61,14 @@ OPTIMISERS: dict[str, Callable[[float, bool], optax.GradientTransformation]] = {
     "adam": lambda momentum, nesterov: _adam(),
     "adagrad": lambda momentum, nesterov: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),
 }
+
+
+def _decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:
+    def update(updates, state, params=None, *, weight_decay=weight_decay, **others):
+        return optax.add_decayed_weights(weight_decay, _but_word_vectors).update(updates, state, params)
+
+    init = optax.add_decayed_weights(weight_decay, _but_word_vectors).init
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _but_word_vectors(params: PyTree) -> PyTree:

@@ -70,7 +70,8 @@ def make_step(
         if ascent is not None:
             gradient, _, _ = gradient_at(optax.apply_updates(state.params, ascent(gradient, state.params)))
 
-        updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+        swept = {} if state.weight_decay is None else {"weight_decay": state.weight_decay}
+        updates, opt_state = tx.update(gradient, state.opt_state, state.params, **swept)
         updates = jax.tree.map(lambda leaf: state.learning_rate * leaf, updates)
         params = optax.apply_updates(state.params, updates)
         norms = {"gradient_norm": trees.norm(gradient), "parameter_norm": trees.norm((params, model_state))}
