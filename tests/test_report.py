@@ -560,6 +560,28 @@ def test_a_mean_over_seeds_has_student_s_interval_from_two_on():
     np.testing.assert_equal((one.value, one.low, one.n, none.value, none.n), (5, np.nan, 1, np.nan, 0))
 
 
+def test_a_network_that_stays_at_chance_is_named(tmp_path, figures):
+    def guessing(rows, low):
+        return [
+            replace(row, value=0.12, low=low, high=0.14)
+            if isinstance(row, Metric) and (row.name, row.split, row.method) == ("accuracy", "test", "uncalibrated")
+            else row
+            for row in rows
+        ]
+
+    classes = {"data": {**MANIFEST["data"], "classes": [str(k) for k in range(10)]}}
+    for low, said in ((0.1, True), (0.101, False)):
+        page = write_report(
+            write_workdir(tmp_path / f"{low}", guessing(run_rows(), low), MANIFEST | classes)
+        ).read_text()
+        assert ("it stays at chance" in page) == said
+    members = [*guessing(tagged(member_rows(0.0, 0), seed=0), 0.09), *tagged(member_rows(0.0, 1), seed=1)]
+    page = write_report(write_workdir(tmp_path / "sweep", members, sweep_manifest() | classes)).read_text()
+    named = re.search(r"Members that stay at chance, [^:]*: ([^<]*)\.", page)[1]
+    assert "seed 0" in named
+    assert "seed 1" not in named
+
+
 def test_wall_times_of_all_shards_are_summed(tmp_path, figures):
     rows = [tagged(member_rows(0.0, seed), seed=seed) for seed in (0, 1)]
     page = write_report(write_workdir(tmp_path, [*rows[0], *rows[0], *rows[1]], sweep_manifest())).read_text()

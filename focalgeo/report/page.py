@@ -112,6 +112,7 @@ def verdict(run: Run) -> Markup:
         before=before,
         after=first and run.metric(first, "ece"),
         first=first and run.in_words(first),
+        chance=run.at_chance(),
         compared=_compared(run, first, others) if first else "",
     )
 

@@ -74,6 +74,12 @@ class Run(NamedTuple):
         values = [f"{title}\u00a0=\u00a0{plain(value)}" for title, value in numbers.items() if value is not None]
         return ", ".join([loss_title(short(name)), *values])
 
+    def at_chance(self) -> list[Metric]:
+        """Return the test accuracies as trained that cannot be told from guessing, of K classes from 1 / K."""
+        classes = len(self.manifest.get("data", {}).get("classes", ()))
+        rows = select(self.rows, Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
+        return [row for row in rows if classes and row.low is not None and row.low <= 1 / classes]
+
     def method_title(self, method: str) -> str:
         """Return a method's title, such as "Temperature scaling"."""
         return self.methods.get(method, {}).get("title") or method.replace("_", " ").capitalize()

@@ -362,6 +362,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         values=sweep.values,
         seeds=len(sweep.seeds),
         stopped=stopped,
+        chance=[member_text(row) for row in run.at_chance()],
     )
     loss = loss_title(style.short(run.setting("loss.name") or "runs"))
     title = f"{run.data_title or 'A sweep'}: {loss} along {AXES[sweep.axis][1]}"
