@@ -13,6 +13,7 @@ from focalgeo.calibration import (
     focal_temperature_scaling,
     inverse_focal_calibration,
     maps,
+    nll,
     temperature_scaling,
 )
 
@@ -48,6 +49,17 @@ def test_published_values():
     assert_close(probs, [0.5971126985, 0.2306835053, 0.1131433046, 0.0590604915], atol=1e-6)
     q = np.log(np.float32([0.32, 0.32, 0.32, 0.04]))  # lowers the top probability: the papers' Proposition 5 is false
     assert_close(np.exp(mapped(q, 0.25))[0], 0.3199151850, atol=1e-7)
+
+
+def test_nll_is_not_convex_in_the_temperature_but_in_its_inverse():
+    logits, labels = np.array([[0.0, 1.0]], np.float32), np.array([1])
+    nlls = [float(nll(temperature_scaling(logits, at), labels)) for at in (0.5, 1.0, 1.5)]
+    np.testing.assert_allclose(nlls, [0.13, 0.31, 0.41], atol=0.005)  # those of docs/calibration.md
+    assert nlls[1] > (nlls[0] + nlls[2]) / 2
+    rng = np.random.default_rng(0)
+    logits, labels = 3 * rng.standard_normal((200, 5)), rng.integers(0, 5, 200)
+    inverse = [nll(temperature_scaling(logits, 1 / at), labels) for at in np.linspace(0.1, 4, 40)]
+    assert np.diff(np.array(inverse, float), 2).min() > -1e-5
 
 
 @pytest.mark.parametrize("wide", [False, True])
