@@ -1,8 +1,10 @@
 """The recipe of configs/digits.py as functions, for questions that train many networks of it in one program."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -28,26 +30,43 @@ class Recipe(NamedTuple):
         """The network's."""
         return self.model.apply({"params": params}, x, train=False)
 
+    @property
+    def per_epoch(self) -> int:
+        """Steps of an epoch."""
+        return -(-len(self.splits["train"][1]) // self.batch)
+
+    def drawn(self, key: Array, at: Array) -> tuple[Array, Array, Array]:
+        """Inputs, labels and weights of the batch of a step; the key draws the order of each epoch."""
+        x, y = self.splits["train"]
+        order = jax.random.permutation(jax.random.fold_in(key, at // self.per_epoch), self.per_epoch * self.batch)
+        places = jax.lax.dynamic_slice_in_dim(order, (at % self.per_epoch) * self.batch, self.batch)
+        return x[places % len(y)], y[places % len(y)], (places < len(y)).astype(jnp.float32)
+
     def val_loss(self, params: PyTree) -> Array:
         """Mean cross-entropy on val."""
         x, y = self.splits["val"]
         return jnp.mean(losses.cross_entropy(self.logits(params, x), y))
 
 
-def read(examples: int | None = None, share: float = 0.0) -> Recipe:
+def read(examples: int | None = None, share: float = 0.0, tail: float = 1.0) -> Recipe:
     """The recipe of configs/digits.py, with so many training examples, of whose labels a share is drawn anew.
 
-    Which labels are drawn anew is the same for all seeds.
+    Which labels are drawn anew is the same for all seeds. tail: of every split class k keeps tail^(-k / 9) of its
+    examples, the first ones, so that the last has 1 / tail of them.
     """
     config = job.check_config(jobs.load("configs/digits.py"))
     dataset, settings = prepare(config).dataset, config.optimizer
     labels, generator = np.array(dataset.train.y), np.random.default_rng(0)
     drawn = generator.random(len(labels)) < share
     labels[drawn] = generator.integers(0, 10, drawn.sum())
-    train = Split(dataset.train.x[:examples], labels[:examples])
+    train = thinned(Split(dataset.train.x[:examples], labels[:examples]), tail)
     splits = {
         name: (jnp.asarray(data.normalise_images(x, data.NORMALISATIONS["digits"])), jnp.asarray(y))
-        for name, (x, y) in {"train": train, "val": dataset.val, "test": dataset.test}.items()
+        for name, (x, y) in {
+            "train": train,
+            "val": thinned(dataset.val, tail),
+            "test": thinned(dataset.test, tail),
+        }.items()
     }
     per_epoch = -(-len(train.y) // settings.batch_size)
     schedule = optimiser.step_schedule([at * per_epoch for at in settings.decay_epochs], settings.decay_factor)
@@ -55,6 +74,15 @@ def read(examples: int | None = None, share: float = 0.0) -> Recipe:
     names = ("momentum", "nesterov", "weight_decay", "clip_norm")
     tx = optimiser.make_optimiser(settings.name, rate, **{name: settings[name] for name in names})
     return Recipe(splits, models.build(config.model.name, 10), tx, rate, settings.epochs, settings.batch_size)
+
+
+def thinned(split: Split, tail: float) -> Split:
+    """The first tail^(-k / 9) of the examples of each class k, rounded up."""
+    kept = np.zeros(len(split.y), bool)
+    for k in range(10):
+        of_class = np.flatnonzero(split.y == k)
+        kept[of_class[: math.ceil(len(of_class) * tail ** (-k / 9))]] = True
+    return Split(split.x[kept], split.y[kept])
 
 
 def scores(val_logits: np.ndarray, test_logits: np.ndarray, recipe: Recipe) -> dict[str, float]:

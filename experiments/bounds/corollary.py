@@ -33,9 +33,6 @@ def make_run(recipe: Recipe) -> Callable:
 
     strength: infinity trains cross-entropy alone, without noise. width: the geometric mean over parameters.
     """
-    train_x, train_y = recipe.splits["train"]
-    examples, batch = len(train_y), recipe.batch
-    per_epoch = -(-examples // batch)
     width_tx = optax.adam(RATE)
 
     def drawn(centre: PyTree, log_width: PyTree, key: Array, strength: Array) -> PyTree:
@@ -51,11 +48,8 @@ def make_run(recipe: Recipe) -> Callable:
 
     def step(strength, carry, at):
         centre, state, log_width, width_state, key = carry
-        order = jax.random.permutation(jax.random.fold_in(key, at // per_epoch), per_epoch * batch)
-        places = jax.lax.dynamic_slice_in_dim(order, (at % per_epoch) * batch, batch)
-        mask, places = (places < examples).astype(jnp.float32), places % examples
         noise = jax.random.fold_in(jax.random.fold_in(key, 1), at)
-        slopes = jax.grad(objective)((centre, log_width), noise, strength, train_x[places], train_y[places], mask)
+        slopes = jax.grad(objective)((centre, log_width), noise, strength, *recipe.drawn(key, at))
         updates, state = recipe.tx.update(slopes[0], state, centre)
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to its integer count
             changes, width_state = width_tx.update(slopes[1], width_state)
@@ -64,11 +58,11 @@ def make_run(recipe: Recipe) -> Callable:
 
     def run(seed, strength):
         first, order, draws = jax.random.split(jax.random.PRNGKey(seed), 3)
-        centre = recipe.model.init(first, train_x[:2])["params"]
+        centre = recipe.model.init(first, recipe.splits["train"][0][:2])["params"]
         log_width = jax.tree.map(lambda leaf: jnp.full_like(leaf, np.log(WIDTH)), centre)
         carry = (centre, recipe.tx.init(centre), log_width, width_tx.init(log_width), order)
         (centre, _, log_width, *_), _ = jax.lax.scan(
-            partial(step, strength), carry, jnp.arange(recipe.epochs * per_epoch)
+            partial(step, strength), carry, jnp.arange(recipe.epochs * recipe.per_epoch)
         )
         test = recipe.splits["test"][0]
         every = jax.lax.map(

@@ -41,9 +41,6 @@ def hypergradient(
 def make_run(recipe: Recipe, kind: str) -> Callable:
     """(seed, gamma) -> (logits of val, of test, gamma after each update); "flsd": FLSD-53, whatever gamma is."""
     thresholds, gammas = (jnp.array(policy) for policy in losses.POLICIES["flsd_53"])
-    train_x, train_y = recipe.splits["train"]
-    examples, batch = len(train_y), recipe.batch
-    per_epoch = -(-examples // batch)
     plain = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "clip_norm": 0.0}
     gamma_tx = optimiser.make_optimiser("adam", lambda step: RATE, **plain)
 
@@ -57,10 +54,8 @@ def make_run(recipe: Recipe, kind: str) -> Callable:
 
     def step(carry, at):
         params, state, gamma, gamma_state, key = carry
-        order = jax.random.permutation(jax.random.fold_in(key, at // per_epoch), per_epoch * batch)
-        places = jax.lax.dynamic_slice_in_dim(order, (at % per_epoch) * batch, batch)
-        mask, places, rate = (places < examples).astype(jnp.float32), places % examples, recipe.rate(at)
-        on_batch = partial(loss, x=train_x[places], y=train_y[places], mask=mask)
+        (x, y, mask), rate = recipe.drawn(key, at), recipe.rate(at)
+        on_batch = partial(loss, x=x, y=y, mask=mask)
         updates, state = recipe.tx.update(jax.grad(on_batch)(params, gamma), state, params)
         after = optax.apply_updates(params, updates)
 
@@ -76,9 +71,9 @@ def make_run(recipe: Recipe, kind: str) -> Callable:
 
     def run(seed, gamma):
         first, order = jax.random.split(jax.random.PRNGKey(seed))
-        params = recipe.model.init(first, train_x[:2])["params"]
+        params = recipe.model.init(first, recipe.splits["train"][0][:2])["params"]
         carry = (params, recipe.tx.init(params), gamma, gamma_tx.init(gamma), order)
-        (params, *_), path = jax.lax.scan(step, carry, jnp.arange(recipe.epochs * per_epoch))
+        (params, *_), path = jax.lax.scan(step, carry, jnp.arange(recipe.epochs * recipe.per_epoch))
         return *(recipe.logits(params, recipe.splits[name][0]) for name in ("val", "test")), path[EVERY - 1 :: EVERY]
 
     return run
