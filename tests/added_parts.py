@@ -38,6 +38,6 @@ assert "Mixing with uniform" in Path("run/report.html").read_text()
 
 question.answer(question.load("longer_training"), ["--store", "--seeds=2"])
 folder = Path("experiments/longer_training")
-assert "| focalgeo | after longer training a higher temperature is fitted | " in (folder / "README.md").read_text()
+assert "| focalgeo | after longer training a higher temperature is fitted | " in (folder / "details.md").read_text()
 assert "| 10 epochs | 2 | " in (folder / "README.md").read_text()
 assert (folder / "figures" / "temperature.png").exists()

@@ -242,18 +242,20 @@ def _gradients():
     generator = np.random.default_rng(0)
     logits, labels = generator.normal(size=(500, 10)) * 3, generator.integers(0, 10, 500)
 
-    def nll(temperature):
-        return -special.log_softmax(logits / temperature, axis=1)[np.arange(500), labels].mean()
+    def nll(logits, labels, temperature):
+        return -special.log_softmax(logits / temperature, axis=1)[np.arange(len(labels)), labels].mean()
 
-    in_temperature = np.diff([nll(at) for at in (2.0, 3.0, 4.0)], 2)[0]  # of a convex function none is below 0
-    in_inverse = np.diff([nll(1 / at) for at in np.linspace(0.02, 5, 300)], 2).min()
+    one = np.array([[0.0, 1.0]]), np.array([1])
+    in_temperature = np.diff([nll(*one, at) for at in (0.5, 1.0, 1.5)], 2)[0]  # of a convex function none is below 0
+    in_inverse = np.diff([nll(logits, labels, 1 / at) for at in np.linspace(0.02, 5, 300)], 2).min()
     yield Erratum(
         MUKHOTI,
         "6",
         "NLL is not convex in the temperature, so that an optimiser may stop at a local optimum",
         "it is not convex in T, but it is in 1/T, as log-sum-exp is: a local optimum is the only one",
-        {"second difference at T = 2, 3, 4": in_temperature, "least second difference in 1/T": in_inverse},
-        "500 drawn rows of ten classes, 1/T from 0.02 to 5",
+        {"second difference at T = 0.5, 1, 1.5 of logits 0, 1": in_temperature}
+        | {"least second difference in 1/T of drawn rows": in_inverse},
+        "one row of two classes; 500 drawn rows of ten, 1/T from 0.02 to 5",
         in_temperature < 0 and in_inverse > 0,
     )
     ratio, low = theory.logit_curvature_ratio(np.array([0.5, 0.03]), 2.0)
