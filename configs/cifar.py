@@ -132,11 +132,8 @@ def make_quick(config: ConfigDict) -> None:
 
 
 def make_small(config: ConfigDict) -> None:
-    """A cell of the papers' tables on 2 CPU cores: a small network that fits its training images."""
-    if config.model.name == "resnet18":
-        config.model.options.update(SMALL_NETWORK)
-    config.data.augment = "none"
-    config.optimizer.batch_size = 32
+    """A cell before the fit: a small network and ten epochs of all images, on 2 CPU cores."""
+    make_cell(config, SMALL_NETWORK)
     config.optimizer.learning_rate = 0.05
     config.optimizer.nesterov = True
     config.optimizer.weight_decay = 1e-3
@@ -144,20 +141,22 @@ def make_small(config: ConfigDict) -> None:
     config.optimizer.warmup_epochs = 1
     config.optimizer.epochs = 10
     config.optimizer.decay_epochs = ()
-    config.log_every = 500
-    config.checkpoint.every = 2000
-    measure_outputs(config)
 
 
 def make_fitted(config: ConfigDict) -> None:
     """A cell of the papers' tables in their regime: every training image is fitted, at a sixth of the images."""
-    if config.model.name == "resnet18":
-        config.model.options.update(FITTED_NETWORK)
-    config.data.augment = "none"
+    make_cell(config, FITTED_NETWORK)
     config.data.train_size = 7500
-    config.optimizer.batch_size = 32
     config.optimizer.epochs = 27
     config.optimizer.decay_epochs = (12, 19)
+
+
+def make_cell(config: ConfigDict, sizes: dict) -> None:
+    """What the cells on images have in common; sizes: of resnet18."""
+    if config.model.name == "resnet18":
+        config.model.options.update(sizes)
+    config.data.augment = "none"
+    config.optimizer.batch_size = 32
     config.log_every = 500
     config.checkpoint.every = 2000
     measure_outputs(config)

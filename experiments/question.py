@@ -347,8 +347,7 @@ def details(question: Question, claims: Sequence[Claim], texts: Mapping[str, str
     command = f"`python -m experiments {question.name} --store --tables`"
     pieces = [f"# {question.name}: all claims and tables\n"]
     pieces.append(f"Written by {command}; [README.md](README.md) says what they mean.\n")
-    if question.name in QUESTIONS:
-        pieces.append(f"{inspect.getdoc(importlib.import_module(f'experiments.{question.name}'))}\n")
+    pieces.append(f"{inspect.getdoc(inspect.getmodule(question.claims))}\n")
     pieces.append(f"## Claims\n\n{markdown(['where', 'claim', 'verdict', 'why'], claims)}")
     for name, text in texts.items():
         table = question.tables.get(name, question.texts)

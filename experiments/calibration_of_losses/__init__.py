@@ -153,8 +153,8 @@ def claims(cells):
             for loss in losses if other in set(runs.loss) else ():
                 less = paired(column(runs, name, loss=loss), column(runs, same, loss=other))
                 if len(column(runs, name, loss=loss)):
-                    source = "focalgeo" if task == "cifar10_before_fit" else source
-                    told.append(numbers.told(source, f"{TASKS[task].title}, {LOSSES[loss]}: {words}", less, **how))
+                    where = "focalgeo" if task == "cifar10_before_fit" else source
+                    told.append(numbers.told(where, f"{TASKS[task].title}, {LOSSES[loss]}: {words}", less, **how))
     return told
 
 

@@ -15,7 +15,6 @@ from experiments import cells as stored
 from experiments import figures, jobs, numbers
 from experiments.numbers import Claim, Interval, interval, shown
 from experiments.question import Flags, Job, Parts, Question
-from focalgeo import records
 from focalgeo.rows import Diagnostic, Fit, select
 
 CONFIG = "configs/cifar10.py:quick"
@@ -46,24 +45,22 @@ SAME = 0.15  # how far ln T may lie from another that counts as the same: 15%
 
 def train(images: int, epochs: int, seeds: range, data: str | None, out: Path) -> list[dict[str, Any]]:
     """The runs of a setting: every gamma of every seed."""
-    runs, of = [], {"images": images, "epochs": epochs}
+    runs, of, tags = [], {"images": images, "epochs": epochs}, {"gamma": "gamma", "seed": "seed"}
     fields = FIELDS | {"data.train_size": images, "optimizer.epochs": epochs, "diagnostics.every": epochs}
     # the recipe lowers the rate after 150 and 250 of 350 epochs
     fields["optimizer.decay_epochs"] = tuple(round(share * epochs) for share in (150 / 350, 250 / 350))
     for seed in seeds:
         beside = {"sweep.seed": (seed,), "data.split_seed": 1 + seed} | ({"data.name": data} if data else {})
         workdir = jobs.trained(CONFIG, out / f"{images},{epochs},seed={seed}", fields | beside)
-        rows = records.read_rows(workdir)
-        made = jobs.record(workdir, CONFIG, rows)
-        for values, group in jobs.members(rows, {"gamma": "gamma", "seed": "seed"}):
-            measured = dict(jobs.numbers(group))
-            if "nll" in measured:
-                (nll,) = select(group, Diagnostic, name="nll", split="train", outcome=None)
-                implied = select(group, Fit, name="temperature", method=IMPLIED, criterion="nll")  # none of gamma 0
-                measured |= {"train nll": nll.value, "train accuracy": jobs.train_accuracy(group)}
-                measured["implied temperature"] = implied[0].value if implied else measured["temperature"]
-                runs.append({**of, **values, **measured, "record": made})
+        runs += jobs.measured(workdir, CONFIG, of, tags=tags, more=of_fit)
     return runs
+
+
+def of_fit(run: dict, rows: list, workdir: Path) -> dict[str, float]:
+    """NLL on train after training, and T behind the map of the loss, which gamma 0 does not have."""
+    (nll,) = select(rows, Diagnostic, name="nll", split="train", outcome=None)
+    implied = select(rows, Fit, name="temperature", method=IMPLIED, criterion="nll")
+    return {"train nll": nll.value, "implied temperature": implied[0].value if implied else run["temperature"]}
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:

@@ -120,7 +120,7 @@ def _readings():
         {"least difference for γ from 1 to 10": ((1 - q) ** powers - (1 - powers * q)).min()}
         | {"difference at γ = 1/2, q = 1/2": 0.5**0.5 - 0.75},
         "below 1 it fails; the lemma itself held in every search for γ ≥ 0",
-        bool(((1 - q) ** powers >= 1 - powers * q - 1e-12).all()),
+        ((1 - q) ** powers >= 1 - powers * q - 1e-12).all(),
     )
     coarse, fine = lattice_error(9.0, 0.5), matched(9.0, 4)[1]
     yield Reading(
