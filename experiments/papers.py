@@ -108,7 +108,7 @@ ITEMS = {
     **{f"F Fig. {number}": Item(words, FULL, "theory") for number, words in _FIGURES.items()},
     "F 3.2": Item("the line of 1/T, its error, the risk", FULL, "theory"),
     "F 3.3": Item("the line of 1/T, three and four classes", FULL, "theory"),
-    "F 4.1": Item("T on train times what generalisation adds", SMALL, "focal_temperature", "networks"),
+    "F 4.1": Item("T on train times what generalisation adds", SMALL, "regime", "networks"),
     "F 4.2": Item("focal temperature scaling", FULL, "focalgeo.calibration.FocalTemperatureScaling"),
     "F Table 1": Item(
         "focal temperature scaling by loss", SMALL, "focal_temperature", "CIFAR-100, Tiny ImageNet, networks"
