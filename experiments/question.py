@@ -41,8 +41,17 @@ from focalgeo.types import InputError, RunError
 HERE = Path(__file__).parent
 MARK = re.compile(r"(<!-- (?P<name>[\w ]+)(: (?P<rows>[^\n]+?))? -->\n).*?(<!-- end -->\n)", re.DOTALL)
 QUESTIONS = (
-    *("calibration_of_losses", "regime", "during_training", "two_parameters", "curvature_and_gamma", "trace_penalty"),
-    *("focal_temperature", "theory", "which_ece", "posthoc", "curvature_of_losses", "held_apart", "switch"),
+    *("calibration_of_losses", "regime", "large_gamma", "during_training", "two_parameters", "curvature_and_gamma"),
+    *(
+        "trace_penalty",
+        "focal_temperature",
+        "theory",
+        "which_ece",
+        "posthoc",
+        "curvature_of_losses",
+        "held_apart",
+        "switch",
+    ),
     *("sharpness_aware", "text_transformer", "bounds", "learned_gamma", "known_surfaces", "map_and_matrix"),
     *("accelerators", "benchmarks"),
 )
