@@ -192,6 +192,19 @@ def of_tasks(cells):
     return texts
 
 
+def overview(cells):
+    """Test ECE as trained and, in brackets, after temperature scaling by ECE, in %; means over seeds."""
+    means = {
+        TASKS[task].title: runs.groupby("loss")[["ece", "ece after T"]].mean() for task, runs in tasks(cells).items()
+    }
+    every = [loss for loss in LOSSES if any(loss in of.index for of in means.values())]
+    rows = [
+        [LOSSES[loss], *("{:.1f} ({:.1f})".format(*of.loc[loss]) if loss in of.index else "" for of in means.values())]
+        for loss in every
+    ]
+    return numbers.markdown(["ECE, %", *means], rows)
+
+
 def ranks(cells):
     """The rank correlation of the losses here and in the paper (means over its networks), where cells match.
 
@@ -259,7 +272,7 @@ QUESTION = Question(
     "calibration_of_losses",
     "Do losses other than cross-entropy train networks that are better calibrated?",
     claims,
-    tables={"ranks": ranks, "choice": choice},
+    tables={"overview": overview, "ranks": ranks, "choice": choice},
     texts=of_tasks,
     figures={"ece": ece},
     numbers={"runs": brief},

@@ -175,7 +175,7 @@ def s99_of(cells) -> pd.DataFrame:
 
 def network(runs) -> str:
     """The network of the runs, by the words of their config."""
-    return "small ResNet" if "small" in runs.record.iloc[0]["config"] else "ResNet-50"
+    return "ResNet-50" if "resnet50" in runs.record.iloc[0]["config"] else "small ResNet"
 
 
 # ---- claims and tables

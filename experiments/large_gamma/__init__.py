@@ -83,6 +83,8 @@ def on_images(seed: int, data: str | None, out: Path) -> list[dict[str, Any]]:
     rows, runs = records.read_rows(workdir), []
     made = jobs.record(workdir, "configs/cifar10.py:quick", rows)
     for values, group in jobs.members(rows, {"gamma": "gamma", "seed": "seed"}):
+        if values["gamma"] is None:  # of the job as a whole
+            continue
         measured = {name: value for name, value in jobs.numbers(group) if name in NUMBERS}
         runs.append({"task": IMAGES, **values, "accuracy": 0.0, **measured, "record": made})
     return runs
