@@ -116,7 +116,7 @@ ITEMS = {
     "F 5.2": Item("what the criterion gains; the line search of 3 m", SMALL, "focal_temperature", "networks"),
     "F Fig. 8": Item("the best T by gamma_ev", SMALL, "focal_temperature", "CIFAR-100, networks"),
     "F published code": Item("rows that overflow", FULL, "theory"),
-    "F 2": Item("AUC of classes; gamma 10 with imbalanced classes", MISSING, "calibration_of_losses", "not yet run"),
+    "F 2": Item("AUC of classes; gamma 10 with imbalanced classes", SMALL, "large_gamma", "networks"),
     # Mukhoti et al.
     "M 2, ECE": Item("expected calibration error", FULL, "focalgeo.calibration.ece"),
     "M 2, MCE": Item("maximum calibration error", FULL, "focalgeo.calibration.mce"),
@@ -124,7 +124,7 @@ ITEMS = {
     "M 2, reliability": Item("reliability plots", FULL, "focalgeo.calibration.reliability"),
     "M Prop. 1": Item("gradients of focal loss and cross-entropy", FULL, "focalgeo.theory.gradient_ratio"),
     "M Prop. 2": Item("the gamma from which a probability is damped", FULL, "focalgeo.theory.gamma_star"),
-    "M 4": Item("a gamma for any p0; training fails from gamma 7 on", PARTIAL, "theory", "no run above gamma 7"),
+    "M 4": Item("a gamma for any p0; training fails from gamma 7 on", SMALL, "large_gamma", "networks"),
     "M 5, FLA": Item("gamma by sample, 5-3 and 5-3-2", FULL, "focalgeo.losses.sample_dependent_focal_loss"),
     "M 5, FLS": Item("gamma by epoch, 5-3-2 and 5-3-1", FULL, "focalgeo.losses.scheduled_focal_loss"),
     "M 5, MMCE": Item("the kernel penalty", FULL, "focalgeo.losses.mmce"),
