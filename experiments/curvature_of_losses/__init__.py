@@ -135,6 +135,13 @@ def correlations_table(runs, correlation: Callable):
     return numbers.markdown(["curvature", *(f"{title}{end}" for title in titles for end in ("", ", held fixed"))], rows)
 
 
+def confidence_table(runs):
+    """Rank correlations over ways of training with the mean p of the label."""
+    titles = {"ece": OUTPUTS["ece"].title} | {name: title for name, (title, _) in CURVATURE.items()}
+    rows = [[title, shown(between(runs, name, "p_y"), signed=True, digits=2)] for name, title in titles.items()]
+    return numbers.markdown(["", "with the mean p of the label"], rows)
+
+
 def outputs_table(runs):
     """Accuracy and calibration by way of training, with the paired difference of ECE to cross-entropy."""
     ways = groups(runs)
@@ -169,6 +176,7 @@ QUESTION = Question(
     tables={
         "between": lambda runs: correlations_table(runs, between),
         "within": lambda runs: correlations_table(runs, within),
+        "confidence": confidence_table,
         "curvature": lambda runs: numbers.means_table(["trained with"], groups(runs), CURVATURE, "seeds"),
         "changes": lambda runs: numbers.changes_table(["trained with"], groups(runs), CURVATURE, numbers.ratios),
         "outputs": outputs_table,
