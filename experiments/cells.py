@@ -1,8 +1,9 @@
 """Cells of the papers' tables: task x loss x seed, trained by jobs, and what four questions need of each run.
 
-python -m experiments.cells --tasks newsgroups --data newsgroups=newsgroups:PATH --seeds 3
+python -m experiments.cells --tasks newsgroups --data newsgroups=newsgroups:GROUPS --seeds 3
 
-trains what experiments/rows does not hold yet and adds a row for each run there.
+trains what experiments/rows does not hold yet and adds a row for each run there. GROUPS is a folder of all group
+folders, not of two parts by date: the papers divide posts at random.
 """
 
 import argparse
@@ -186,8 +187,17 @@ def by_loss(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def store(run: dict[str, Any], task: str, scale: str = "small") -> None:
-    """Add a run to those stored; one of the same loss and seed is replaced."""
-    runs = {(run["loss"], run["seed"]): run for run in [*stored(task, scale), run]}
+    """Add a run to those stored; one of the same loss and seed is replaced.
+
+    Raises:
+        InputError: it was measured on other test examples than those stored.
+    """
+    known = stored(task, scale)
+    sizes = {run["examples"] for run in known if "examples" in run}
+    if sizes - {run.get("examples")} and "examples" in run:
+        told = f"{run['examples']:,} test examples, those stored {', '.join(map('{:,}'.format, sizes))}"
+        raise InputError(f"{task}, {run['loss']}, seed {run['seed']} has {told}: name the same data by --data")
+    runs = {(run["loss"], run["seed"]): run for run in [*known, run]}
     ROWS.mkdir(exist_ok=True)
     lines = [json.dumps(run, separators=(",", ":")) for run in runs.values()]
     replaced(rows_file(task, scale), "\n".join(lines) + "\n")
@@ -209,6 +219,7 @@ def train(cell: Cell, out: Path, data: str | None) -> dict[str, Any]:
         "seed": cell.seed,
         "record": jobs.record(workdir, cell.config),
         "classes": int(pairs["test"][0].shape[-1]),
+        "examples": len(pairs["test"][1]),
         "metrics": {split: by_method(select(rows, Metric, split=split)) for split in ("val", "test")},
         "auc": {split: class_auc(*pairs[split]) for split in ("val", "test")},
         "train_accuracy": float((pairs["train"][0].argmax(-1) == pairs["train"][1]).mean()),

@@ -53,6 +53,15 @@ def test_all_losses_of_a_seed_come_before_the_next_and_wait_for_each_other(monke
     assert [run["seed"] for run in cells.compared("sst")] == [0, 2, 3, 0, 2, 3]
 
 
+def test_a_run_on_other_test_examples_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(cells, "ROWS", tmp_path)
+    cells.store({"loss": "ce", "seed": 0, "examples": 3769}, "newsgroups")
+    with pytest.raises(InputError, match="fl3, seed 1 has 7,532 test examples, those stored 3,769: name the same data"):
+        cells.store({"loss": "fl3", "seed": 1, "examples": 7532}, "newsgroups")
+    cells.store({"loss": "fl3", "seed": 1, "examples": 3769}, "newsgroups")
+    assert [run["loss"] for run in cells.stored("newsgroups")] == ["ce", "fl3"]
+
+
 def test_the_area_of_classes_is_that_of_scikit_learn():
     rng = np.random.default_rng(0)
     logits, labels = rng.standard_normal((300, 4)), rng.integers(0, 4, 300)
