@@ -321,9 +321,9 @@ def filled(text: str, tables: Mapping[str, str]) -> str:
             return match[0]
         table, words = tables[match["name"]], match["rows"]
         if words:
-            *heads, rows = table.split("\n", 2)
-            kept = [row for row in rows.splitlines() if words in row]
-            table = "\n".join([*heads, *kept, ""])
+            heads, rule, rows = table.partition("| ---")
+            line, *rows = rows.splitlines()
+            table = "\n".join([f"{heads}{rule}{line}", *(row for row in rows if words in row), ""])
         return f"{match[1]}\n{table}\n{match[5]}"
 
     return MARK.sub(of_mark, text)
