@@ -117,6 +117,12 @@ def test_outputs_of_pytorch_are_calibrated(tmp_path):
     assert after < before / 5
 
 
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "adding").glob("*.diff")), ids=lambda path: path.stem)
+def test_an_addition_fits_the_files_as_they_are(path):
+    done = subprocess.run(["git", "apply", "--check", str(path)], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.long
 def test_a_loss_a_method_a_metric_a_network_a_data_set_and_a_question_are_added_by_their_diffs(tmp_path):
     for name in ("focalgeo", "experiments", "configs"):
