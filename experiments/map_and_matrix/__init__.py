@@ -11,8 +11,8 @@ seeds.
 Hypotheses, written before the run: 1. gamma's gain lies in "right or wrong", and it lowers the error by confidence;
 class-wise scaling lowers that of the class shares; 2. the gains add up: the interaction lies within a quarter of
 their sum; 3. the fitted gamma rises with that of training, by as much (seen on 20 Newsgroups before, some two above).
-"Adds up" shows where the interaction and a quarter of the summed gains, paired by seed, leave no doubt which is
-larger, and is told only where both gains are shown. Errors are cut at 0.
+"Adds up" shows where the interaction, less or plus a quarter of the summed gains of the same seed, leaves no doubt
+that it is no larger, and is told only where both gains are shown. Errors are cut at 0.
 """
 
 from collections.abc import Callable, Iterator
