@@ -104,12 +104,22 @@ def score_rows(name: str, scores: object, *, shape: tuple = (..., None)) -> Arra
     return array
 
 
-def label_array(labels: object, scores: Array, name: str = "logits", *, counted: Array | None = None) -> Array:
+def label_array(
+    labels: object, scores: Array, name: str = "logits", *, counted: Array | None = None, soft: bool = False
+) -> Array:
     """Class numbers, one for each row of `scores`; those that a mask `counted` leaves out may be any number.
 
+    Of one-hot rows [..., classes] their classes are taken; where `soft`, rows that sum to 1 stay shares of the classes.
     Of 32 bits or more: XLA compares integers in the array's own type, where 8 bits do not hold the class 300.
     """
     array, classes = array_of("labels", labels), scores.shape[-1]
+    if array.shape == scores.shape:
+        known = not is_traced(array)
+        if known and np.isin(array, (0, 1)).all() and (np.asarray(array).sum(axis=-1) == 1).all():
+            array = np.asarray(array).argmax(axis=-1)
+        elif soft:
+            check_distribution("labels", array if is_traced(array, counted) else _counted(array, counted))
+            return array
     try:
         dtype = int if array.size else None
         check_array(f"labels for {name} {scores.shape}", array, shape=scores.shape[:-1], dtype=dtype)
@@ -128,31 +138,37 @@ def label_array(labels: object, scores: Array, name: str = "logits", *, counted:
     return array.astype(np.int32) if not array.size or jnp.iinfo(array.dtype).bits < 32 else array
 
 
-def mask_array(mask: object, labels: Array, name: str = "labels") -> Array | None:
-    """A mask of the labels' shape: truth values, or how often each example counts; None stays None."""
+def mask_array(mask: object, shape: tuple[int, ...], name: str = "mask") -> Array | None:
+    """A mask of this shape: truth values, or how often each example counts; None stays None."""
     if mask is None:
         return None
-    array = array_of("mask", mask)
-    check_array(f"mask for {name} {labels.shape}", array, shape=labels.shape)
+    array = array_of(name, mask)
+    check_array(f"{name} for labels {shape}", array, shape=shape)
     if array.dtype != bool:
-        check_interval("mask", array, 0)
+        check_interval(name, array, 0)
     return array
+
+
+def weighted_mask(mask: object, weights: object, shape: tuple[int, ...]) -> Array | None:
+    """How often each example counts: its weight, where the mask does not leave it out; None where neither is given."""
+    mask, weights = mask_array(mask, shape), mask_array(weights, shape, "weights")
+    return mask if weights is None else weights if mask is None else mask * weights
 
 
 class Examples(NamedTuple):
     """Rows of scores, labels and weights that have been checked."""
 
     rows: Float[Array, "examples classes"]  # log-probabilities or logits, float32 or wider
-    labels: Array  # int32 [examples]
+    labels: Array  # int32 [examples]; soft ones float [examples, classes]
     weight: Float[Array, " examples"]  # how often the example counts
 
 
-def _table(name: str, rows: object, labels: object, mask: object) -> tuple[Array, Array, Array | None]:
+def _table(name, rows, labels, mask, weights, soft) -> tuple[Array, Array, Array | None]:
     table = score_rows(name, rows, shape=(None, None))
     if not len(table):
         raise InputError(f"{name} and labels are empty: give at least one example")
-    mask = mask_array(mask, array_of("labels", labels))
-    return table, label_array(labels, table, name, counted=mask), mask
+    mask = weighted_mask(mask, weights, table.shape[:1] if soft else array_of("labels", labels).shape[:1])
+    return table, label_array(labels, table, name, counted=mask, soft=soft), mask
 
 
 def _counted(table: Array, mask: Array | None) -> np.ndarray:
@@ -163,18 +179,20 @@ def _weighted(rows: Array, labels: Array, mask: Array | None) -> Examples:
     """The scores as float32 where their type is narrower, as bfloat16 sums stop growing at 256, else as they are."""
     rows = jnp.asarray(rows)
     rows = rows.astype(np.promote_types(rows.dtype, np.float32))
-    weight = jnp.ones(labels.shape, rows.dtype) if mask is None else jnp.asarray(mask).astype(rows.dtype)
-    return Examples(rows, jnp.asarray(labels).astype(jnp.int32), weight)
+    weight = jnp.ones(len(labels), rows.dtype) if mask is None else jnp.asarray(mask).astype(rows.dtype)
+    return Examples(rows, jnp.asarray(labels).astype(jnp.int32 if labels.ndim == 1 else rows.dtype), weight)
 
 
 @np.errstate(under="ignore")
-def examples(log_probs: object, labels: object, mask: object = None, *, num_bins: int = 1) -> Examples:
+def examples(
+    log_probs: object, labels: object, mask: object = None, *, num_bins: int = 1, soft: bool = False
+) -> Examples:
     """The arguments of a metric. What has weight 0 may hold anything, NaN too.
 
     Refused is a row whose probabilities do not sum to 1 within 0.01 and what rounding to its type explains.
     """
     check_bins(num_bins)
-    table, labels, mask = _table("log_probs", log_probs, labels, mask)
+    table, labels, mask = _table("log_probs", log_probs, labels, mask, None, soft)
     if not is_traced(table, mask):
         total = np.exp(_counted(table, mask).astype(np.float32)).sum(axis=-1)
         tolerance = OFF_ONE + 4 * float(jnp.finfo(table.dtype).eps) * np.log(table.shape[-1])
@@ -184,12 +202,22 @@ def examples(log_probs: object, labels: object, mask: object = None, *, num_bins
     return _weighted(table, labels, mask)
 
 
-def predicted_logits(logits: object, labels: object, mask: object = None, *, stacklevel: int = 3) -> Examples:
+def predicted_logits(
+    logits: object,
+    labels: object,
+    mask: object = None,
+    weights: object = None,
+    *,
+    soft: bool = False,
+    stacklevel: int = 3,
+) -> Examples:
     """The arguments of a fit or a search; rows that a mask leaves out are 0, whatever they held.
 
     Warns, in the line that calls the public function, of logits that look like probabilities.
     """
-    table, labels, mask = _table("logits", logits, labels, mask)
+    table, labels, mask = _table("logits", logits, labels, mask, weights, soft)
+    if not is_traced(table, labels, mask):
+        _check_possible(table, labels, mask)
     if not is_traced(table, mask):
         values = finite_logits(_counted(table, mask))
         if not len(values):
@@ -199,15 +227,29 @@ def predicted_logits(logits: object, labels: object, mask: object = None, *, sta
             warnings.warn(f"logits look like probabilities: {mend}", ProbabilityWarning, stacklevel=stacklevel)
     rows, labels, weight = _weighted(table, labels, mask)
     if mask is not None:
-        rows, labels = jnp.where(weight[:, None] > 0, rows, 0), jnp.where(weight > 0, labels, 0)
+        rows = jnp.where(weight[:, None] > 0, rows, 0)
+        labels = labels if labels.ndim == 2 else jnp.where(weight > 0, labels, 0)
     return Examples(rows, labels, weight)
 
 
+def _check_possible(logits, labels, mask):
+    """Refuse a label whose logit is -inf: that class cannot be."""
+    logits, labels = np.asarray(logits), np.asarray(labels)
+    if logits.min() > -np.inf:
+        return
+    if labels.ndim == 1:
+        labels = np.arange(logits.shape[1]) == labels[:, None]
+    never = ((labels > 0) & (logits == -np.inf)).any(axis=1) & (True if mask is None else np.asarray(mask) > 0)
+    if never.any():
+        raise InputError(f"the logit of label {np.argmax(never)} is -inf, a class that cannot be: mend one of the two")
+
+
 def finite_logits(logits: Array) -> Array:
-    """The logits, of which float32 holds each as a finite number; traced ones are not asked."""
+    """The logits, of which float32 holds each as a finite number, or -inf beside one; traced ones are not asked."""
     if not is_traced(logits):
         with np.errstate(over="ignore"):
-            finite = np.isfinite(np.asarray(logits).astype(np.float32, copy=False)).all(axis=-1)
+            values = np.asarray(logits).astype(np.float32, copy=False)
+        finite = np.isfinite(values.max(axis=-1)) & (np.isfinite(values) | (np.asarray(logits) == -np.inf)).all(axis=-1)
         if not finite.all():
             where = f"the first in row {np.argmin(finite)}"
             raise InputError(f"logits of {np.sum(~finite)} examples are not finite, {where}: remove or mend them")

@@ -54,6 +54,7 @@ from focalgeo.calibration.metrics import (
     smooth_ece,
     underconfidence,
 )
+from focalgeo.calibration.multilabel import binary_outputs
 from focalgeo.calibration.resampling import Sample, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, best_point, grid_search, line_search
 from focalgeo.types import (

@@ -5,6 +5,9 @@ table [bins, examples] of how often each example counts in each bin; its columns
 is dropped.
 """
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -17,6 +20,7 @@ from focalgeo.types import Array
 
 LogProbs = Logits = Float[Array, "examples classes"]
 Labels = Integer[Array, " examples"]
+SoftLabels = Labels | Float[Array, "examples classes"]  # or the shares of the classes, which sum to 1
 Mask = Shaped[Array, " examples"] | None  # bool, or how often each example counts; None counts each once
 Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
@@ -43,12 +47,27 @@ class Events(NamedTuple):
     weight: Numbers
 
 
+def weighted(metric: Callable) -> Callable:
+    """The metric with `weights` [examples]: how often each example counts, times its mask."""
+
+    @functools.wraps(metric)
+    def of_weights(log_probs, labels, *arguments, mask=None, weights=None, **options):
+        mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
+        return metric(log_probs, labels, *arguments, mask=mask, **options)
+
+    signature = inspect.signature(metric)
+    weights = signature.parameters["mask"].replace(name="weights")
+    of_weights.__signature__ = signature.replace(parameters=[*signature.parameters.values(), weights])
+    return of_weights
+
+
 def top_label(examples: checks.Examples) -> Events:
     """The event that the predicted class is right."""
     predicted = jnp.argmax(examples.rows, axis=-1)
     return Events(jnp.exp(jnp.max(examples.rows, axis=-1)), predicted == examples.labels, examples.weight)
 
 
+@weighted
 def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal width, ((i-1)/M, i/M].
 
@@ -64,12 +83,13 @@ def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
     return named_empty(equal_width(*top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins))
 
 
+@weighted
 def adaptive_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal count, by rank of confidence.
 
     With N examples the first N mod M bins hold one more than the rest. Confidences within 5e-7 of that at a cut count
     as equal and are never parted: the cut moves to their nearer end, so that bins of few distinct values differ in
-    size or stay empty. Arguments as `reliability`; weights are rounded to whole numbers.
+    size or stay empty. Arguments as `reliability`; of weights that are not whole numbers N / M is not rounded.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3. The published code interpolates edges instead and drops examples.
     """
@@ -121,18 +141,19 @@ def inner_ends(num_bins, dtype):
 def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
     """`adaptive_reliability` of events, with 0 for the means of an empty bin."""
     order = jnp.argsort(p, stable=True)
-    ordered, times = p[order], jnp.round(weight).astype(jnp.int32)[order]
+    ordered, times = p[order], weight[order]
     p, correct = _counted(times, ordered), correct[order].astype(times.dtype)
     # Sums before each example, whose differences at the cuts are those of the bins: a table [bins, examples] takes five
     # times as long under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
-    excess = (p - correct.astype(p.dtype)) * times.astype(p.dtype)
+    excess = (p - correct) * times
     before, right, excess = (jnp.pad(jnp.cumsum(each), (1, 0)) for each in (times, times * correct, excess))
     step, total = jnp.arange(num_bins + 1, dtype=times.dtype), before[-1]
     bounds = step * (total // num_bins) + jnp.minimum(step, total % num_bins)  # the first bins hold one more
+    bounds = jnp.where(jnp.all(times == jnp.round(times)), bounds, step * (total / num_bins))
     at_bound = ordered[jnp.searchsorted(before[1:], bounds, side="left")]
     first, end = ends_of_equal(ordered, at_bound)
     cuts = jax.lax.cummax(jnp.where(bounds - before[first] <= before[end] - bounds, first, end))
-    count, sums, right = (jnp.diff(each[cuts]).astype(p.dtype) for each in (before, excess, right))
+    count, sums, right = (jnp.diff(each[cuts]) for each in (before, excess, right))
     mean, accuracy = _means(count, sums + right, right)
     lower = jnp.where(count > 0, p[jnp.searchsorted(before[1:], before[cuts[:-1]], side="right")], jnp.inf)
     upper = jnp.where(count > 0, p[jnp.searchsorted(before[1:], before[cuts[1:]], side="left")], -jnp.inf)
@@ -165,10 +186,17 @@ def weighted_mean(values: Numbers, weight: Numbers) -> Scalar:
     return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)
 
 
+def of_label(values: Array, labels: Array) -> Array:
+    """The entry of each row of values [..., examples, classes] at its label, or their mean by shares of the labels."""
+    if labels.ndim == 1:
+        labels = jax.nn.one_hot(labels, values.shape[-1], dtype=bool)
+        return jnp.sum(jnp.where(labels, values, 0), axis=-1)
+    return jnp.sum(jnp.where(labels > 0, labels * values, 0), axis=-1)
+
+
 def nll_of(examples: checks.Examples) -> Scalar:
     """`nll` of what has been checked."""
-    true = jax.nn.one_hot(examples.labels, examples.rows.shape[-1], dtype=bool)
-    return weighted_mean(-jnp.sum(jnp.where(true, examples.rows, 0), axis=-1), examples.weight)
+    return weighted_mean(-of_label(examples.rows, examples.labels), examples.weight)
 
 
 def ece_of(events: Events, num_bins: int, *, by_rank: bool = False) -> Scalar:

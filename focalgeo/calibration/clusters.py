@@ -26,24 +26,37 @@ class Clusters(NamedTuple):
     each: Float[Array, " clusters"]  # zeros, one for each
     worth: Array  # K
     quantile: Array  # Student's at 97.5%
+    weights: Float[Array, " examples"] | None = None  # how often each example counts; None counts each once
 
     @classmethod
-    def of(cls, clusters: object, labels: Array) -> "Clusters | None":
-        """Those named by numbers or names, one for each label; None stays None."""
-        if clusters is None:
+    def of(cls, clusters: object, labels: Array, weights: object = None) -> "Clusters | None":
+        """Those named by numbers or names, one for each label; None stays None.
+
+        With weights each example is a cluster, if none are named, as if it stood there so often.
+        """
+        if clusters is None and weights is None:
             return None
-        array = np.asarray(clusters)
-        checks.check_array(f"clusters for labels {labels.shape}", array, shape=labels.shape)
+        array = np.arange(len(labels)) if clusters is None else np.asarray(clusters)
+        checks.check_array(f"clusters for labels {labels.shape}", array, shape=labels.shape[:1])
         if array.dtype.kind not in "biufUSM" or (array != array).any():
             raise InputError(
                 f"clusters are {array.dtype}: give a number or name for each example, and none that is NaN"
             )
-        names, index, sizes = np.unique(array, return_inverse=True, return_counts=True)
+        names, index = np.unique(array, return_inverse=True)
         if len(names) < 2:
             raise InputError("clusters are all one: resampling draws whole clusters, so give two at least")
-        worth = max(float(index.size) ** 2 / float(sizes @ sizes), _LEAST_WORTH)
+        if weights is not None:
+            checks.check_above("weights", weights, 0)
+            weights = np.asarray(checks.mask_array(weights, labels.shape[:1], "weights"), np.float32)
+        sizes = np.bincount(index, weights)
+        worth = max(float(sizes.sum()) ** 2 / float(sizes @ sizes), _LEAST_WORTH)
         quantile = stdtrit(worth - 1, 0.975)
-        return cls(index.astype(np.int32), np.zeros(len(sizes), np.float32), *np.float32([worth, quantile]))
+        return cls(index.astype(np.int32), np.zeros(len(sizes), np.float32), *np.float32([worth, quantile]), weights)
+
+    @property
+    def counts(self) -> Array:
+        """How often each example counts [examples]."""
+        return np.ones(len(self.index), np.float32) if self.weights is None else self.weights
 
     @property
     def spread(self) -> Array:

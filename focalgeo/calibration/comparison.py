@@ -68,12 +68,12 @@ def cross_fit(
 
     Each example is calibrated by a fit of the other folds, which has not seen it: fold [examples], from `folds`.
     """
-    held_out = []
+    held_out, group = [], settings.get("group")
     for index in range(fold.max() + 1):
-        weight = jnp.asarray(fold != index, examples.weight.dtype)
+        weight = jnp.where(fold != index, examples.weight, 0)
         others = examples._replace(rows=jnp.where(weight[:, None] > 0, examples.rows, 0), weight=weight)
         fitted = of_methods.fit_all(methods, others, settings | {"searches": None})
-        held_out.append([np.asarray(fit.method.apply(fit.params, examples.rows))[fold == index] for fit in fitted])
+        held_out.append([np.asarray(fit.applied(examples.rows, group))[fold == index] for fit in fitted])
     place = np.argsort(np.argsort(fold, kind="stable"))  # of each example among the folds one after another
     return [
         Calibrated(fit.method, fit.criterion, np.concatenate(parts)[place])
@@ -209,6 +209,7 @@ class Outputs(NamedTuple):
     labels: Array  # int [examples]
     group: Array | None = None  # the name of each example's group
     clusters: Array | None = None  # the number or name of each example's cluster; None where all are independent
+    weights: Array | None = None  # how often each example counts, above 0; None counts each once
 
 
 class Comparison(NamedTuple):
@@ -287,7 +288,7 @@ def compare(
         sentence
         for name, split in (("val", of_val), ("test", on_test))
         if split
-        for sentence in suspicions.of_split(name, *split.examples[:2], clustered=split.clusters is not None)
+        for sentence in suspicions.of_split(name, *split.examples, clustered=split.clusters is not None)
     ]
     suspected += suspicions.of_both(of_val.examples[:2], on_test.examples[:2]) if on_test else ()
     for sentence in suspected:
@@ -300,6 +301,7 @@ def compare(
         trained_gamma=trained_gamma,
         num_classes=num_classes,
         also=also or (),
+        group=of_val.group,
     )
     settings = of_methods.checked_settings(
         {
@@ -308,6 +310,7 @@ def compare(
             "trained_gamma": trained_gamma,
             "gammas": np.sort(np.float32(gammas)),
             "temperatures": temperatures,
+            "group": of_val.group,
         }
     )
     fold = folds(of_val.examples.labels, num_folds, seed, clusters=of_val.clusters and of_val.clusters.index)
@@ -324,7 +327,7 @@ def compare(
         fitted = of_methods.fit_all(candidates, of_val.examples, settings | {"searches": searches})
         if on_test is None:
             return searches, fitted, None, []
-        measured = sample("test", on_test, [fit.calibrated(on_test.examples.rows) for fit in fitted])
+        measured = sample("test", on_test, [fit.calibrated(on_test.examples.rows, on_test.group) for fit in fitted])
         return searches, fitted, measured, _rows(measured, criterion, deciding.union(metrics), on_test.group)
 
     def competing(method):
@@ -360,13 +363,14 @@ def compare(
 
 def _split(name, outputs, also, position, named):
     """The outputs of a split, checked; what is wrong with them is said with its name."""
-    logits, labels, group, clusters = Outputs(*outputs)
+    logits, labels, group, clusters, weights = Outputs(*outputs)
     where, others = name, []
     try:
-        examples = checks.predicted_logits(logits, labels, stacklevel=4)
+        examples = checks.predicted_logits(logits, labels, weights=weights, stacklevel=4)
         if group is not None:
-            checks.check_array("group", np.asarray(group), shape=examples.labels.shape)
-        clusters = Clusters.of(clusters if named is None else named, examples.labels)
+            group = np.asarray(group)
+            checks.check_array("group", group, shape=examples.labels.shape)
+        clusters = Clusters.of(clusters if named is None else named, examples.labels, weights)
         for other, by_split in also.items():
             where = f"also {other}, {name}"
             log_probs = checks.score_rows("log_probs", by_split[position], shape=examples.rows.shape)
@@ -386,6 +390,7 @@ def checked_methods(
     trained_gamma: float | None,
     num_classes: int,
     also: Collection[str] = (),
+    group: Array | None = None,
 ) -> dict[str, Method]:
     """The methods that `compare` compares with these arguments, plainest first; `also` are names alone."""
     names = checks.names("methods", DEFAULT_METHODS if methods is None else methods, METHODS)
@@ -395,7 +400,7 @@ def checked_methods(
     if taken := METHODS.keys() & also:
         raise InputError(f"also names {min(taken)}, a method of focalgeo's own: give it another name")
     candidates = {name: method for name, method in METHODS.items() if name in names or name == "uncalibrated"}
-    settings = {"trained_gamma": trained_gamma}
+    settings = {"trained_gamma": trained_gamma, "group": group}
     if methods is None:
         return of_methods.usable(candidates, settings, num_classes)
     of_methods.check_usable(candidates, settings, num_classes)
@@ -417,4 +422,4 @@ def _rows(sample, criterion, metrics, group):
     competing = _part(sample, [0, *metric_rows.candidates(sample.calibrated, criterion)])
     if competing.calibrated[0].log_probs.shape[1] == 2:
         rows += metric_rows.class1_rows(competing)
-    return rows if group is None else rows + metric_rows.group_rows(competing, np.asarray(group))
+    return rows if group is None else rows + metric_rows.group_rows(competing, group)

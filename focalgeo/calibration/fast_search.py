@@ -30,6 +30,7 @@ import numpy as np
 from scipy.interpolate import BarycentricInterpolator
 
 from focalgeo.calibration.binning import EQUAL, inner_ends
+from focalgeo.calibration.maps import FAR
 from focalgeo.checks import Examples
 from focalgeo.trees import matmul
 
@@ -37,13 +38,12 @@ _CHUNK = 2**16  # numbers in a table [classes, examples] worked on at once: a fe
 _FEWEST = 64  # examples in a chunk, where there are that many: below that the calls cost more than the work
 _KEPT = 2**25  # confidences of all examples kept at once for equal-mass bins: 128 MB
 
-_FAR = -1e20  # a logit difference this far down has probability 0 at any temperature; unlike -inf, times 0 it is 0
 _SURE = 80.0  # log-odds whose exponential float32 still holds
 
 _ORDER = 5
 TERMS = tuple((a, b) for a in range(_ORDER + 1) for b in range(a + 1))  # (p / cap)^a ((1 + a) log(p / cap))^b
 _TOLERANCE = 2e-6  # of f, relative
-_FARTHEST = -80.0  # log(p / p_second) below which a class adds nothing that float32 can hold
+FARTHEST = -80.0  # log(p / p_second) below which a class adds nothing that float32 can hold
 _SPACING = 1 / 8  # of the nodes in log x
 _NEAR = 8  # nodes that interpolate a value: right to 1e-8 for each class
 
@@ -64,7 +64,8 @@ def surfaces(
         options = {"num_exact": num_exact, "num_bins": None if by_rank else num_bins}
         index = np.arange(start, start + size)
         rows, labels, weight = (np.take(array, index, axis=0, mode="clip") for array in examples)
-        chunk = rows.astype(np.float32), labels, np.where(index < num_examples, weight, 0).astype(np.float32)
+        rows = np.maximum(rows, rows.max(axis=1, keepdims=True) + FAR, dtype=np.float32)  # of -inf too
+        chunk = rows, labels, np.where(index < num_examples, weight, 0).astype(np.float32)
         return jax.device_get(_chunk_surface(*chunk, gammas, points, nodes.x, coefficients, **options))
 
     parts, num_blocks = [], -(-gammas.size * temperatures.size * num_examples // _KEPT) if by_rank else 1
@@ -141,7 +142,7 @@ def _chunk_surface(logits, labels, weight, gammas, points, x, coefficients, *, n
     true = jnp.take_along_axis(logits, labels[:, None], axis=1)
     others = logits.at[jnp.arange(len(logits), dtype=jnp.int32)[:, None], classes].set(-jnp.inf)
     head, below, second, true = (
-        jnp.maximum(a - b, _FAR).T for a, b in ((largest[:, 1:], second), (others, second), (second, top), (true, top))
+        jnp.maximum(a - b, FAR).T for a, b in ((largest[:, 1:], second), (others, second), (second, top), (true, top))
     )
     moments, log_cap = moments_at(x, below), np.float32(np.log(cap(num_exact)))
     has_tail = num_exact + 1 < logits.shape[1]
@@ -234,7 +235,7 @@ def moments_at(x, below):
     """[nodes, order + 1, examples]: M_b at each node x, of `below` [classes, examples], differences of logits."""
 
     def at_node(x):
-        z = jnp.maximum(below * x, _FARTHEST)
+        z = jnp.maximum(below * x, FARTHEST)
         z, power = jax.lax.optimization_barrier((z, jnp.exp(z)))  # without it every sum would compute exp anew
         sums = []
         for _ in range(_ORDER + 1):
@@ -262,7 +263,7 @@ def tail_weights(sums, log_share, coefficients):
 
     `log_share` is the log of p_second / cap.
     """
-    shift, moments, terms = jnp.maximum(log_share, _FARTHEST), dict(zip(TERMS, sums, strict=True)), []
+    shift, moments, terms = jnp.maximum(log_share, FARTHEST), dict(zip(TERMS, sums, strict=True)), []
     for a, b in TERMS:
         parts = [comb(b, c) * ((1 + a) * shift) ** (b - c) * moments[a, c] for c in range(b + 1)]
         terms.append(jnp.exp(a * shift) * sum(parts))

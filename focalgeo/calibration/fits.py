@@ -16,7 +16,7 @@ from scipy.special import stdtr
 
 from focalgeo import checks
 from focalgeo.calibration import maps, newton
-from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, nll_of
+from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, SoftLabels, nll_of, of_label
 from focalgeo.calibration.clusters import Clusters
 from focalgeo.types import Array
 
@@ -41,7 +41,9 @@ class CalibrationFit(NamedTuple):
     at_bound: Bool[Array, ""]  # the NLL still falls, or does not change, where the bracket ends
 
 
-def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
+def fit_temperature(
+    logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Mask = None
+) -> CalibrationFit:
     """The T from 0.01 to 100 with the least mean of -log softmax(logits / T)[label], in nats.
 
     The NLL is convex in 1 / T, so its slope in log T changes sign once: Newton steps in log T, a bisection where one
@@ -51,6 +53,7 @@ def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> Calibr
         logits: Float [examples, classes].
         labels: Int [examples].
         mask: Bool [examples], or how often each example counts; None counts each once.
+        weights: Float [examples], 0 or more: how often each example counts, times the mask.
 
     Returns:
         CalibrationFit with gamma 0. Predictions that are all right end at T = 0.01 and labels that have nothing to do
@@ -60,7 +63,7 @@ def fit_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> Calibr
 
     Source: Guo et al., arXiv 1706.04599, section 4.2; their L-BFGS on T itself can diverge.
     """
-    return temperature_fit(*checks.predicted_logits(logits, labels, mask))
+    return temperature_fit(*checks.predicted_logits(logits, labels, mask, weights, soft=True))
 
 
 @jax.jit
@@ -92,8 +95,7 @@ def _temperature_slopes(logits, labels, weight, log_temperature):
         return jnp.sum(jnp.where(probs > 0, probs * values, 0), axis=-1)
 
     mean = expected(scores)
-    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    slope = jnp.sum(jnp.where(is_true, scores, 0), axis=-1) - mean
+    slope = of_label(scores, labels) - mean
     variance = expected((scores - mean[:, None]) ** 2)
     return jnp.sum(weight * slope) / jnp.sum(weight), jnp.sum(weight * (variance - slope)) / jnp.sum(weight)
 
@@ -107,7 +109,7 @@ class ScoreTest(NamedTuple):
 
 
 def temperature_score_test(
-    logits: Logits, labels: Labels, mask: Mask = None, *, clusters: Array | None = None
+    logits: Logits, labels: Labels, mask: Mask = None, *, clusters: Array | None = None, weights: Mask = None
 ) -> ScoreTest:
     """The score test of T = 1 in temperature scaling: U / sqrt(I), and p = 2 Phi(-|U| / sqrt(I)).
 
@@ -120,6 +122,7 @@ def temperature_score_test(
         logits: Float [examples, classes].
         labels: Int [examples].
         mask: Bool [examples], or how often each example counts; None counts each once.
+        weights: Float [examples], 0 or more: how often each example counts, times the mask.
         clusters: [examples], a number or name of the cluster of each: I is then the sum over clusters of their squared
             parts of U times K / (K - 1), and p is Student's of K - 1 degrees of freedom, see `Clusters`.
 
@@ -130,8 +133,8 @@ def temperature_score_test(
 
     Source: Rao, Proc. Camb. Phil. Soc. 44 (1948), the score test; 1 / T is the slope of Cox, Biometrika 45 (1958).
     """
-    examples = checks.predicted_logits(logits, labels, mask)
-    return score_test(*examples, Clusters.of(clusters, examples.labels))
+    examples = checks.predicted_logits(logits, labels, mask, weights)
+    return score_test(*examples, Clusters.of(clusters, examples.labels, weights))
 
 
 @np.errstate(under="ignore")
@@ -141,6 +144,7 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     scores = scores - scores.max(axis=1, keepdims=True)
     probs = np.exp(scores)
     probs /= probs.sum(axis=1, keepdims=True)
+    scores = np.where(probs > 0, scores, 0)
     mean = (probs * scores).sum(axis=1)  # of a less its largest: equal logits give 0 exactly
     variance = (probs * (scores - mean[:, None]) ** 2).sum(axis=1)
     true = np.take_along_axis(scores, np.asarray(labels)[:, None], axis=1)[:, 0]
@@ -157,7 +161,9 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     return ScoreTest(statistic, p_value, float(weight.sum()))
 
 
-def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> CalibrationFit:
+def fit_focal_temperature(
+    logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Mask = None
+) -> CalibrationFit:
     """The (gamma, T) in [-0.9, 20] x [0.01, 100] with the least NLL of `focal_temperature_scaling`, in nats.
 
     The NLL is not convex in the pair: the best of a coarse grid and of the fitted temperature alone starts a damped
@@ -167,6 +173,7 @@ def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> 
         logits: Float [examples, classes].
         labels: Int [examples].
         mask: Bool [examples], or how often each example counts; None counts each once.
+        weights: Float [examples], 0 or more: how often each example counts, times the mask.
 
     Returns:
         CalibrationFit. `converged` is True where gamma and log T both lie more than 1e-4 inside the bracket and a
@@ -177,7 +184,7 @@ def fit_focal_temperature(logits: Logits, labels: Labels, mask: Mask = None) -> 
 
     Source: the map is Komisarenko & Kull, arXiv 2408.11598, section 4.2, who search a grid; the fit is our own.
     """
-    examples = checks.predicted_logits(logits, labels, mask)
+    examples = checks.predicted_logits(logits, labels, mask, weights, soft=True)
     return focal_fit(*examples, temperature_fit(*examples))  # apart: once compiled it serves both
 
 

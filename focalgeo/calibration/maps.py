@@ -1,9 +1,13 @@
 """Maps from logits or log-probabilities to calibrated log-probabilities, for jit, vmap and grad.
 
 Everything is carried by the top class's log-odds, the one number that rounding of p to 1 would lose. Every other class
-has p <= 1/2, where log(1 - p) is safe to take directly. A row that holds NaN or infinity, or nothing but minus
-infinity, becomes NaN.
+has p <= 1/2, where log(1 - p) is safe to take directly. A logit of -inf is a class that cannot be: it stays -inf, and
+the others are as without it. A row that holds NaN or infinity, or nothing but -inf, becomes NaN.
 """
+
+import functools
+import inspect
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +26,26 @@ Ascending = Float[Array, " numbers"]
 
 _SERIES_FROM = 16.0  # log-odds above which (1 - p) / p is so small that three terms of a series are exact in float64
 _LOG_ZERO = -1000.0  # log-odds below which p is 0 in float32 and float64 alike
-_FAR = 1e20  # a log-probability this far below the top stands for -inf; unlike that, it can be multiplied by 0
+FAR = -1e20  # a log-probability this far below the top stands for -inf; unlike that, it can be multiplied by 0
 _LARGEST_EXPONENT = 80.0  # of e^r in float32
 
 
+def _of_possible(calibration_map: Callable) -> Callable:
+    """The map of rows where what is -inf is far below the top, and stays -inf."""
+    name = next(iter(inspect.signature(calibration_map).parameters))
+
+    @functools.wraps(calibration_map)
+    def mapped(*numbers, **named):
+        rows, *numbers = (named.pop(name), *numbers) if name in named else numbers
+        (rows,) = checks.floats(checks.score_rows(name, rows))
+        never = (rows == -jnp.inf) & _has_top(rows)
+        far = jnp.where(never, jnp.max(rows, axis=-1, keepdims=True) + FAR, rows)
+        return jnp.where(never, -jnp.inf, calibration_map(far, *numbers, **named))
+
+    return mapped
+
+
+@_of_possible
 def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
     """Log-probabilities of softmax(logits / temperature).
 
@@ -40,10 +60,10 @@ def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 2.
     """
-    logits = _rows("logits", logits)
     return normalised(scaled(logits, _per_row("temperature", temperature, logits, above=0)), top_class(logits))
 
 
+@_of_possible
 def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
     """Focal calibration map: p_j proportional to h(q_j) = q_j / [(1-q_j)^gamma - gamma q_j (1-q_j)^(gamma-1) log q_j].
 
@@ -59,10 +79,10 @@ def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 4, Eq. (1). The map need not raise the top probability
     where that is below 1/2: their Proposition 5 is false for four or more classes.
     """
-    log_probs = _rows("log_probs", log_probs)
     return _focal(log_probs, _per_row("gamma", gamma, log_probs, above=-1), top_class(log_probs))
 
 
+@_of_possible
 def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers) -> Rows:
     """Focal calibration of softmax(logits / temperature): the temperature first, then the map.
 
@@ -78,7 +98,6 @@ def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers
     Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2 (their published code offers the other order, which
     differs).
     """
-    logits = _rows("logits", logits)
     gamma = _per_row("gamma", gamma, logits, above=-1)
     temperature = _per_row("temperature", temperature, logits, above=0)
     return _focal(scaled(logits, temperature), gamma, top_class(logits))
@@ -99,7 +118,7 @@ def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Flo
     """Log-probabilities of shares[0] softmax(z / T) + shares[1] softmax(z) + shares[2] / K, for K classes.
 
     Args:
-        logits: Float [..., classes], finite.
+        logits: Float [..., classes].
         temperature: Float scalar or [...], above 0.
         shares: Float [3], each 0 or more, with the sum 1.
 
@@ -112,13 +131,14 @@ def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Flo
     parts = ensemble_parts(logits, temperature)
     log_shares = jnp.log(_shaped("shares", shares, (3,), parts))
     scores = jax.nn.logsumexp(parts + log_shares.reshape((3,) + (1,) * (parts.ndim - 1)), axis=0)
-    return normalised(scores, top_class(parts[1]))
+    return _normalised_possible(scores, parts[1], top_class(parts[1]))
 
 
 def ensemble_parts(logits: Rows, temperature: Numbers) -> Float[Array, "3 *batch classes"]:
     """Log-probabilities of the three parts."""
     cooled, plain = temperature_scaling(logits, temperature), temperature_scaling(logits, 1.0)
-    return jnp.stack([cooled, plain, jnp.full_like(plain, -np.log(plain.shape[-1]))])
+    possible = jnp.sum(plain > -jnp.inf, axis=-1, keepdims=True, dtype=plain.dtype)
+    return jnp.stack([cooled, plain, jnp.where(plain == -jnp.inf, plain, -jnp.log(possible))])
 
 
 def focal_vector_scaling(
@@ -134,7 +154,7 @@ def focal_vector_scaling(
     by one curve, the other moves classes against each other, and both together do what neither does.
 
     Args:
-        logits: Float [..., classes], finite; w is normalised, so a constant added to a row changes nothing.
+        logits: Float [..., classes]; w is normalised, so a constant added to a row changes nothing.
         gamma: Float scalar or [...], above -1.
         temperature: Float scalar or [...], above 0.
         scales: Float [classes], of any sign.
@@ -148,7 +168,7 @@ def focal_vector_scaling(
     """
     log_probs = focal_temperature_scaling(logits, gamma, temperature)
     scales = _shaped("scales", scales, log_probs.shape[-1:], log_probs)
-    return _shifted(jnp.broadcast_to(scales, log_probs.shape) * log_probs, biases)
+    return _shifted(lambda rows: jnp.broadcast_to(scales, rows.shape) * rows, log_probs, biases)
 
 
 def focal_matrix_scaling(
@@ -163,21 +183,29 @@ def focal_matrix_scaling(
     """
     log_probs = focal_temperature_scaling(logits, gamma, temperature)
     weights = _shaped("weights", weights, log_probs.shape[-1:] * 2, log_probs)
-    return _shifted(matmul(log_probs, weights.T), biases)
+    return _shifted(lambda rows: matmul(rows, weights.T), log_probs, biases)
 
 
-def _shifted(scores, biases):
-    """Log-probabilities of softmax(scores + biases)."""
-    biases = _shaped("biases", biases, scores.shape[-1:], scores)
-    scores = scores + jnp.broadcast_to(biases, scores.shape)
-    return normalised(scores, top_class(scores))
+def _shifted(linear, log_probs, biases):
+    """Log-probabilities of softmax(linear(log_probs) + biases), of the classes that can be."""
+    biases = _shaped("biases", biases, log_probs.shape[-1:], log_probs)
+    scores = linear(jnp.where(log_probs == -jnp.inf, 0, log_probs)) + jnp.broadcast_to(biases, log_probs.shape)
+    return _normalised_possible(scores, log_probs)
 
 
+def _normalised_possible(scores, log_probs, top=None):
+    """`normalised` scores of classes that can be, and -inf where log_probs are that."""
+    never = log_probs == -jnp.inf
+    scores = jnp.where(never, FAR, scores)
+    return jnp.where(never, -jnp.inf, normalised(scores, top_class(scores) if top is None else top))
+
+
+@_of_possible
 def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: Float[Array, " bins"]) -> Rows:
     """Log-probabilities with the accuracy of its bin for the top class; the others share the rest in proportion.
 
     Args:
-        logits: Float [..., classes], finite.
+        logits: Float [..., classes].
         edges: Float [bins - 1], ascending: log-odds log(p / (1 - p)) of the top class at which the bins end, which
             belong to the bin below. Log-odds tell apart what probabilities round to 1.
         accuracies: Float [bins], above 0 and below 1.
@@ -194,7 +222,7 @@ def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: F
     top = top_class(log_probs)
     log_odds = top_log_odds(log_probs, top)
     index = jnp.searchsorted(jnp.asarray(edges, log_probs.dtype), log_odds[..., 0], side="left")
-    accuracy = accuracies[index][..., None]
+    accuracy = jnp.where(log_odds > -FAR / 2, 1, accuracies[index][..., None])  # the only class that can be
     rest = log_probs - jax.nn.log_sigmoid(-log_odds) + jnp.log1p(-accuracy)
     return jnp.where(jnp.isnan(log_odds), jnp.nan, jnp.where(top, jnp.log(accuracy), rest))
 
@@ -203,7 +231,7 @@ def isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Asc
     """Log-probabilities of f(p_k) / sum_j f(p_j), with f linear in log p between the thresholds.
 
     Args:
-        logits: Float [..., classes], finite.
+        logits: Float [..., classes].
         thresholds: Float [numbers], ascending values of log p; beyond the ends, f is constant.
         probabilities: Float [numbers], ascending and above 0: f there.
 
@@ -215,7 +243,7 @@ def isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Asc
     log_probs = temperature_scaling(logits, 1.0)
     thresholds = _shaped("thresholds", thresholds, np.shape(thresholds), log_probs)
     values = jnp.interp(log_probs, thresholds, _shaped("probabilities", probabilities, thresholds.shape, log_probs))
-    return normalised(jnp.log(values), top_class(log_probs))
+    return _normalised_possible(jnp.log(values), log_probs, top_class(log_probs))
 
 
 def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, "*batch"]:
@@ -263,7 +291,7 @@ def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
     its inverse for two classes only in words.
     """
     checks.check_interval("gamma", gamma, 0)
-    log_probs = _rows("log_probs", log_probs)
+    (log_probs,) = checks.floats(checks.score_rows("log_probs", log_probs))
     valid = _has_top(log_probs)
     log_q = _inverse(jnp.where(valid, log_probs, 0), jnp.broadcast_to(_per_row("gamma", gamma, log_probs), valid.shape))
     return jnp.where(valid, log_q, jnp.nan)
@@ -272,8 +300,8 @@ def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
 @jax.custom_jvp
 def _inverse(log_probs, gamma):
     top = top_class(log_probs)
-    behind = jnp.where(top, -_FAR, log_probs - jnp.max(log_probs, axis=-1, keepdims=True))
-    log_odds, others = _solve(jnp.maximum(behind, -_FAR), gamma)
+    behind = jnp.where(top, FAR, log_probs - jnp.max(log_probs, axis=-1, keepdims=True))
+    log_odds, others = _solve(jnp.maximum(behind, FAR), gamma)
     others = jnp.where(top, -jnp.inf, others)
     top_score = log_odds + jax.nn.logsumexp(others, axis=-1, keepdims=True)
     log_q = normalised(jnp.where(top, top_score, others), top)
@@ -302,8 +330,8 @@ def _inverse_jvp(primals, tangents):
 
 def _class_log_odds(log_q, top):
     """Log-odds of every class and log(1 - q), both [..., classes] and finite; exact at the top as elsewhere."""
-    at_top = jnp.minimum(top_log_odds(log_q, top), _FAR)
-    finite = jnp.where(top, -1.0, jnp.maximum(log_q, -_FAR))
+    at_top = jnp.minimum(top_log_odds(log_q, top), -FAR)
+    finite = jnp.where(top, -1.0, jnp.maximum(log_q, FAR))
     log_complement = jnp.log1p(-jnp.exp(finite))
     return (
         jnp.where(top, at_top, finite - log_complement),
@@ -312,7 +340,7 @@ def _class_log_odds(log_q, top):
 
 
 def _solve(behind, gamma):
-    """Log-odds of the top class, [..., 1], and log q of the others, from log p_j - log p_top (-_FAR at the top)."""
+    """Log-odds of the top class, [..., 1], and log q of the others, from log p_j - log p_top (FAR at the top)."""
     rivals = jax.nn.logsumexp(behind, axis=-1, keepdims=True)
     low = jnp.full_like(rivals, -jnp.log(float(behind.shape[-1] - 1)))
     high = jnp.maximum(-rivals, 0)  # p_top >= q_top wherever q_top >= 1/2
@@ -420,10 +448,6 @@ def scaled(logits, temperature):
     """
     half = logits / 2 - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)) / 2
     return half / jnp.where(_has_top(logits), temperature, jnp.nan) * 2
-
-
-def _rows(name, scores):
-    return checks.floats(checks.score_rows(name, scores))[0]
 
 
 def _per_row(name, value, rows, *, above=None):

@@ -20,7 +20,7 @@ import numpy as np
 
 from focalgeo import checks, files
 from focalgeo.calibration import fits, maps, search, variants
-from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask
+from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask, SoftLabels
 from focalgeo.calibration.search import Grid, GridSearch
 from focalgeo.calibration.variants import Params
 from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, Array, InputError
@@ -66,30 +66,46 @@ class Fitted(NamedTuple):
     criterion: str | None  # None where nothing is fitted
     params: Params
     num_classes: int | None = None  # of the logits it was fitted on; None for any
+    groups: tuple[str, ...] | None = None  # where each has params of its own: their names, in order
 
-    def predict_log_proba(self, logits: Logits) -> LogProbs:
-        """Calibrated log-probabilities [examples, classes] of the logits; they keep what probabilities round to 0."""
+    def predict_log_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
+        """Calibrated log-probabilities [examples, classes] of the logits; they keep what probabilities round to 0.
+
+        group [examples] names each example's group, for methods with params of each.
+        """
         table = checks.score_rows("logits", logits, shape=(None, self.num_classes))
-        return self.method.apply(self.params, checks.finite_logits(table))
+        return self.applied(checks.finite_logits(table), group)
 
-    def predict_proba(self, logits: Logits) -> LogProbs:
+    def applied(self, logits: Array, group: Array | None) -> LogProbs:
+        """`predict_log_proba` of what has been checked."""
+        if self.groups is None:
+            return self.method.apply(self.params, logits)
+        place = {name: index for index, name in enumerate(self.groups)}
+        names = np.broadcast_to("" if group is None else np.asarray(group).astype(str), len(logits)).tolist()
+        if unknown := set(names) - set(place):
+            known = ", ".join(self.groups[:5])
+            raise InputError(f"group {min(unknown)!r} has no numbers of its own: give group, names such as {known}")
+        index = np.array([place[name] for name in names])
+        return self.method.apply({name: np.asarray(value)[index] for name, value in self.params.items()}, logits)
+
+    def predict_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
         """Calibrated probabilities [examples, classes] of the logits."""
-        return jnp.exp(self.predict_log_proba(logits))
+        return jnp.exp(self.predict_log_proba(logits, group))
 
-    def calibrated(self, logits: Logits) -> Calibrated:
+    def calibrated(self, logits: Logits, group: Array | None = None) -> Calibrated:
         """The log-probabilities with the method and criterion that they are from."""
-        return Calibrated(self.method, self.criterion, self.predict_log_proba(logits))
+        return Calibrated(self.method, self.criterion, self.predict_log_proba(logits, group))
 
     @property
     def converged(self) -> bool:
         """False where the fit ended at the end of its range, or did not come to an end of its own."""
-        return bool(self.params.get("converged", True))
+        return bool(np.all(self.params.get("converged", True)))
 
     @property
     def searched(self) -> dict[str, float]:
         """The gamma and the temperature that were fitted, as far as the method has them."""
         names = ("temperature",) if "trained_gamma" in self.method.options else ("gamma", "temperature")
-        return {name: float(self.params[name]) for name in names if name in self.params}
+        return {name: float(self.params[name]) for name in names if np.ndim(self.params.get(name, [])) == 0}
 
     @property
     def at_end(self) -> bool:
@@ -141,6 +157,7 @@ def calibrator_json(
         "criterion": fitted.criterion,
         "num_classes": fitted.num_classes,
         "parameters": fitted.parameters,
+        **({} if fitted.groups is None else {"groups": list(fitted.groups)}),
         "inputs": dict(inputs or {}),
         "fits": [
             {"method": other.method.name, "criterion": other.criterion, "parameters": plain_numbers(other.params)}
@@ -158,6 +175,7 @@ class _Stored(msgspec.Struct):
     criterion: Literal["nll", "ece", "adaptive_ece", "line_search"] | None
     num_classes: Annotated[int, msgspec.Meta(ge=2, le=10_000_000)]
     parameters: dict[str, float | list]
+    groups: tuple[str, ...] | None = None
 
 
 def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
@@ -167,7 +185,7 @@ def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
         stored = msgspec.json.decode(Path(path).read_bytes(), type=_Stored)
         with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused below
             params = {name: np.asarray(value, np.float32) for name, value in stored.parameters.items()}
-        fitted = Fitted(METHODS[stored.method], stored.criterion, params, stored.num_classes)
+        fitted = Fitted(METHODS[stored.method], stored.criterion, params, stored.num_classes, stored.groups)
         works = _works(fitted)
     except (OSError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(f"cannot read {path} as a calibrator.json: {error}; write it anew") from error
@@ -180,7 +198,7 @@ def _works(fitted):
     """Whether it gives log-probabilities, and keeps the predicted class where the method promises that."""
     logits = np.zeros((2, 1, fitted.num_classes), np.float32)  # so that no parameter can have a number for each row
     logits[1, 0, 0] = 100
-    log_probs = np.asarray(fitted.method.apply(fitted.params, logits), np.float64)
+    log_probs = np.asarray(fitted.applied(logits, fitted.groups and fitted.groups[0]), np.float64)
     kept = not fitted.method.keeps_class or log_probs[1].max() == log_probs[1, 0, 0]
     return kept and log_probs.shape == logits.shape and np.allclose(np.exp(log_probs).sum(axis=-1), 1, atol=1e-3)
 
@@ -198,6 +216,14 @@ def _fit_temperature(logits, labels, *, criterion, mask, temperature_fit, search
         return {"temperature": temperature_fit.temperature, "converged": temperature_fit.converged}
     best = search.best_point(searches[criterion], gammas, temperatures, criterion=criterion, gamma=0.0)
     return {"temperature": best.temperature, "converged": _inside(best.temperature, temperatures)}
+
+
+def _fit_by_group(logits, labels, *, criterion, mask, group, temperature_fit):
+    """The temperature of each group by least NLL; where that does not converge, that of all."""
+    inside = np.unique(group)[:, None] == group[None, :]
+    each = jax.lax.map(lambda of_group: fits.temperature_fit(logits, labels, mask * of_group), jnp.asarray(inside))
+    temperature = jnp.where(each.converged, each.temperature, temperature_fit.temperature)
+    return {"temperature": temperature, "converged": each.converged | temperature_fit.converged}
 
 
 def _fit_focal(logits, labels, *, criterion, mask, focal_fit, searches, gammas, temperatures, num_bins):
@@ -260,6 +286,13 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             _map(maps.focal_temperature_scaling, _ZERO, "temperature"),
             criteria=("nll", "ece", "adaptive_ece"),
             options=(*_GRID, "temperature_fit"),
+        ),
+        Method(
+            "temperature_scaling_by_group",
+            "Temperature scaling by group",
+            _fit_by_group,
+            _map(maps.focal_temperature_scaling, _ZERO, "temperature"),
+            options=("group", "temperature_fit"),
         ),
         Method(
             "loss_implied_temperature_scaling",
@@ -348,6 +381,7 @@ _SETTINGS = {
     "temperatures": search.TEMPERATURES,
     "num_bins": 15,
     "trained_gamma": None,
+    "group": None,
 }
 
 
@@ -355,6 +389,8 @@ def _why_refused(method, settings, num_classes):
     """Why logits of so many classes cannot be fitted; "" where they can."""
     if "trained_gamma" in method.options and settings.get("trained_gamma") is None:
         return f"{method.name} needs the gamma that the model was trained with: give trained_gamma"
+    if "group" in method.options and settings.get("group") is None:
+        return f"{method.name} needs the group of each example: give group"
     if num_classes > (method.most_classes or num_classes):
         most = f"{method.title.lower()} takes {method.most_classes} at most"
         return f"logits have {num_classes} classes, {most}: choose another method"
@@ -385,7 +421,7 @@ def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def fit(
     name: str,
     logits: Logits,
-    labels: Labels,
+    labels: SoftLabels,
     *,
     criterion: str | None = None,
     mask: Mask = None,
@@ -393,6 +429,8 @@ def fit(
     temperatures: Grid | None = None,
     num_bins: int = 15,
     trained_gamma: float | None = None,
+    weights: Mask = None,
+    group: Array | None = None,
 ) -> Fitted:
     """A method of METHODS fitted to held-out logits, ready to predict.
 
@@ -400,13 +438,15 @@ def fit(
         name: Its key in METHODS, such as "focal_temperature_scaling".
         logits: Float [examples, classes], of examples that the network was not trained on. Rows that all look like
             probabilities are warned of.
-        labels: Int [examples].
+        labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
         criterion: One of the method's criteria; None for the first of them, "nll" wherever something is fitted.
         mask: Bool [examples], or how often each example counts; None counts each once.
+        weights: Float [examples], 0 or more: how often each example counts, times the mask.
         gammas: The grid of an ECE, GAMMAS if None; refused with "nll", whose fit is continuous.
         temperatures: The grid of an ECE, TEMPERATURES if None; refused with "nll".
         num_bins: Bins of an ECE, and of histogram binning.
         trained_gamma: Of the focal loss that the model was trained with, for the methods that need it.
+        group: The name of each example's group [examples], for the method that fits each by itself.
 
     Returns:
         Fitted. Where its fit did not converge, as when it ended at an end of its range, a ConvergenceWarning says so
@@ -420,8 +460,8 @@ def fit(
     grid = {name: values for name, values in (("gammas", gammas), ("temperatures", temperatures)) if values is not None}
     if grid and criteria == ("nll",):
         raise InputError("a fit by NLL is continuous and takes no gammas and temperatures: give criterion='ece'")
-    settings = {"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma} | grid
-    (fitted,) = fit_all({name: method}, *_checked({name: method}, logits, labels, settings, mask))
+    settings = {"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma, "group": group} | grid
+    (fitted,) = fit_all({name: method}, *_checked({name: method}, logits, labels, settings, mask, weights))
     if not checks.is_traced(fitted.params) and not fitted.converged:
         where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items()) if fitted.at_end else ""
         why = f"{method.title.lower()}: {fitted.why_not_converged}{f' ({where})' if where else ''}"
@@ -433,30 +473,36 @@ def fit(
 def fit_methods(
     methods: Mapping[str, Method],
     logits: Logits,
-    labels: Labels,
+    labels: SoftLabels,
     *,
     settings: Mapping[str, Any],
     mask: Mask = None,
+    weights: Mask = None,
 ) -> list[Fitted]:
     """Every method fitted by those of its criteria that `settings` names, in the order of `methods`.
 
     Args:
         methods: Some of METHODS, or others.
         logits: Float [examples, classes], of a validation split.
-        labels: Int [examples].
+        labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
         settings: "criteria", ("nll", "ece") if it is missing (a method that has none of them is fitted by its first),
             "gammas", "temperatures", "num_bins" and "trained_gamma". Methods that search the grid share one search for
             each criterion: give the results by criterion as "searches" where they are known.
         mask: Bool [examples], or how often each example counts; None counts each once.
+        weights: Float [examples], 0 or more: how often each example counts, times the mask.
     """
-    return fit_all(methods, *_checked(methods, logits, labels, settings, mask))
+    return fit_all(methods, *_checked(methods, logits, labels, settings, mask, weights))
 
 
-def _checked(methods, logits, labels, settings, mask):
+def _checked(methods, logits, labels, settings, mask, weights):
     """Examples and settings as `fit_all` takes them; a warning of the logits names the line that calls our caller."""
     settings = checked_settings(settings)
-    examples = checks.predicted_logits(logits, labels, mask, stacklevel=4)
+    examples = checks.predicted_logits(logits, labels, mask, weights, soft=True, stacklevel=4)
     check_usable(methods, settings, examples.rows.shape[-1])
+    of_classes = [name for name, method in methods.items() if {*criteria_of(method, settings)} - {"nll"}]
+    of_classes += methods.keys() & {"histogram_binning"}
+    if examples.labels.ndim == 2 and of_classes:
+        raise InputError(f"labels are soft, which {of_classes[0]} does not take: fit by NLL, or give classes")
     return examples, settings
 
 
@@ -476,7 +522,8 @@ def fit_all(methods, examples, settings) -> list[Fitted]:
     for method, criterion in plan:
         options = {option: known.get(option) for option in method.options}
         params = method.fit(logits, labels, criterion=criterion, mask=weight, **options)
-        fitted.append(Fitted(method, criterion, params, logits.shape[-1]))
+        groups = tuple(np.unique(known["group"]).astype(str)) if "group" in method.options else None
+        fitted.append(Fitted(method, criterion, params, logits.shape[-1], groups))
     return fitted
 
 

@@ -60,17 +60,21 @@ def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
     """Rows "group_ece" and "group_accuracy" of every group of LEAST_EXAMPLES examples or more; n is the group's.
 
     group [examples] names each example's group. All examples are resampled together, so that a group's size varies.
+    "macro_ece" and "macro_accuracy" are the means over these groups; of two classes there are those of "class1_ece".
     """
+    entries = _OF_GROUPS | (resampling.CLASS1_METRICS if sample.calibrated[0].log_probs.shape[1] == 2 else {})
     names, sizes = np.unique(group, return_counts=True)
     names, sizes = names[sizes >= LEAST_EXAMPLES], sizes[sizes >= LEAST_EXAMPLES]
     if not len(names):
         return []
     inside = jnp.asarray(names[:, None] == group[None, :], jnp.float32)
-    measured = resampling.measure(sample, _OF_GROUPS, inside=inside)
-    return [
+    measured = resampling.measure(sample, entries, inside=inside)
+    means = jax.tree.map(lambda values: np.asarray(values).mean(axis=-1), measured)
+    rows = [replace(row, name=f"macro_{row.name}") for row in _metric_rows(sample, means, entries)]
+    return rows + [
         replace(row, name=f"group_{row.name}", group=str(name), n=int(size))
         for index, (name, size) in enumerate(zip(names, sizes, strict=True))
-        for row in _metric_rows(sample, jax.tree.map(itemgetter((..., index)), measured), _OF_GROUPS)
+        for row in _metric_rows(sample, jax.tree.map(itemgetter((..., index)), measured), entries)
     ]
 
 
@@ -101,9 +105,10 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
         gaps[np.arange(len(gaps)), np.asarray(sample.labels)] -= 1
         value, half = gaps.mean(axis=0), quantile * gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
         if sample.clusters is not None:
-            sums = np.zeros((sample.clusters.each.size, len(value)))
-            np.add.at(sums, sample.clusters.index, gaps - value)
-            half = quantile * spread * np.sqrt((sums**2).sum(axis=0)) / len(gaps)
+            counts = sample.clusters.counts[:, None]
+            value, sums = (counts * gaps).sum(axis=0) / counts.sum(), np.zeros((sample.clusters.each.size, len(value)))
+            np.add.at(sums, sample.clusters.index, counts * (gaps - value))
+            half = quantile * spread * np.sqrt((sums**2).sum(axis=0)) / counts.sum()
         rows += [
             finite(Metric("class_gap", *numbers, len(gaps), group=str(k), **_tags(sample, calibrated)))
             for k, numbers in enumerate(zip(value, value - half, value + half, strict=True))
@@ -202,7 +207,10 @@ def _metric_rows(sample, measured, entries):
                 continue
             if entry.share:
                 n = n if entry.among is None else int(entry.among(calibrated.log_probs, sample.labels))
-                worth = n if sample.clusters is None else _worth(n, value, stderr, sample.clusters.worth)
+                worth = n
+                if sample.clusters is not None:
+                    most = n * max(sample.clusters.counts.mean(), 1)
+                    worth = _worth(most, value, stderr, sample.clusters.worth)
                 low, high = _share_interval(value * worth, worth)
             row = finite(Metric(name, value, low, high, n, **_tags(sample, calibrated)))
             rows.append(replace(row, low=max(row.low, 0.0), high=min(row.high, entry.largest)))

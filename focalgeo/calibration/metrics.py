@@ -1,8 +1,9 @@
-"""Calibration metrics: metric(log_probs, labels, *, mask=None, ...) -> scalar, for jit and vmap.
+"""Calibration metrics: metric(log_probs, labels, *, mask=None, weights=None, ...) -> scalar, for jit and vmap.
 
 Everywhere log_probs is float [examples, classes], labels int [examples] in 0 .. classes - 1, and mask is None, bool
 [examples], or how often each example counts (so that a bootstrap resample is a mask). Masked examples count for
-nothing, whatever they hold; with no example left the result is NaN. float16 and bfloat16 are taken as the float32
+nothing, whatever they hold; with no example left the result is NaN. weights, 0 or more, count an example as if it stood
+there so often; they need not be whole numbers. A log-probability of -inf is p = 0, as of a class that cannot be. float16 and bfloat16 are taken as the float32
 numbers that they are.
 
 The calibration of the probability of class 1 in two-class problems is not that of the predicted class: there
@@ -21,7 +22,7 @@ from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.calibration import binning
-from focalgeo.calibration.binning import Labels, LogProbs, Mask, Reliability, Scalar
+from focalgeo.calibration.binning import Labels, LogProbs, Mask, Reliability, Scalar, SoftLabels
 from focalgeo.calibration.newton import bisection
 from focalgeo.rows import Title
 from focalgeo.types import DEFAULT_METRICS, OFF_ONE, PROBABILITY_FLOOR, Array, floored_log
@@ -30,6 +31,7 @@ _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on wh
 _HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8
 
 
+@binning.weighted
 def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Expected calibration error sum_i (n_i / N) |accuracy_i - confidence_i| of the predicted class, as a fraction.
 
@@ -41,6 +43,7 @@ def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
     return binning.ece_of(_top(log_probs, labels, mask, num_bins), num_bins)
 
 
+@binning.weighted
 def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Equal-mass ECE: as `ece`, over bins that hold equally many examples, see `adaptive_reliability`.
 
@@ -54,6 +57,7 @@ def _top(log_probs, labels, mask, num_bins=1):
     return binning.top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins))
 
 
+@binning.weighted
 def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Maximum calibration error max_i |accuracy_i - confidence_i| over the equal-width bins that are not empty.
 
@@ -63,6 +67,7 @@ def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
     return jnp.where(jnp.sum(bins.count) > 0, jnp.max(binning.gap(bins)), jnp.nan)
 
 
+@binning.weighted
 def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Mean over classes of the ECE of p_k as a prediction of "the label is k", with equal-width bins.
 
@@ -80,19 +85,31 @@ def _of_classes(statistic, examples):
     return jax.lax.map(lambda column: statistic(events(*column)), (examples.rows.T, classes))
 
 
-def nll(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
-    """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0."""
-    return binning.nll_of(checks.examples(log_probs, labels, mask))
+@binning.weighted
+def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar:
+    """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0.
+
+    Of soft labels q [examples, classes], rows that sum to 1, -sum_k q_k log p_k.
+    """
+    return binning.nll_of(checks.examples(log_probs, labels, mask, soft=True))
 
 
-def brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
-    """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2."""
-    rows, labels, weight = checks.examples(log_probs, labels, mask)
-    p, true = jnp.exp(rows), jax.nn.one_hot(labels, rows.shape[-1], dtype=bool)
+@binning.weighted
+def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar:
+    """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2.
+
+    Of soft labels q [examples, classes], rows that sum to 1, its mean sum_k (p_k - q_k)^2 + q_k (1 - q_k) over q.
+    """
+    rows, labels, weight = checks.examples(log_probs, labels, mask, soft=True)
+    p = jnp.exp(rows)
+    if labels.ndim == 2:
+        return binning.weighted_mean(jnp.sum((p - labels) ** 2 + labels * (1 - labels), axis=-1), weight)
+    true = jax.nn.one_hot(labels, rows.shape[-1], dtype=bool)
     error = jnp.where(true, p - 1, p)  # p less the one-hot label; as a difference XLA's CPU rounds exp otherwise
     return binning.weighted_mean(jnp.sum(error**2, axis=-1), weight)
 
 
+@binning.weighted
 def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted."""
     _, correct, weight = _top(log_probs, labels, mask)
@@ -106,6 +123,7 @@ class HighConfidence(NamedTuple):
     accuracy: Scalar  # share of them that is right; NaN if there is none
 
 
+@binning.weighted
 def high_confidence(
     log_probs: LogProbs, labels: Labels, threshold: float = 0.99, *, mask: Mask = None
 ) -> HighConfidence:
@@ -137,6 +155,7 @@ def log_probabilities(
     return jnp.asarray(floored_log(np.asarray(rows), floor))
 
 
+@binning.weighted
 def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Smooth ECE of the predicted class: integral over t in [0, 1] of |mean_i K_s(t, p_i) (y_i - p_i)|, as a fraction.
 
@@ -175,6 +194,7 @@ def _residuals(p, correct, weight):
     return circle.at[jnp.array([0, _CELLS])].multiply(2.0)
 
 
+@binning.weighted
 def debiased_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Root of `debiased_squared_ece`, 0 where that is negative: a root mean square over bins, as a fraction.
 
@@ -188,6 +208,7 @@ def debiased_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mas
     return jnp.sqrt(jnp.maximum(debiased_squared_ece(log_probs, labels, num_bins=num_bins, mask=mask), 0))
 
 
+@binning.weighted
 def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Squared L2 calibration error sum_i (n_i / N) [(a_i - c_i)^2 - a_i (1 - a_i) / (n_i - 1)], may be negative.
 
@@ -203,11 +224,13 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
     return binning.bin_mean(bins, jnp.where(bins.count > 1, binning.gap(bins) ** 2 - variance, 0))
 
 
+@binning.weighted
 def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1."""
     return binning.named_empty(binning.equal_width(*_class_one(log_probs, labels, mask, num_bins), num_bins))
 
 
+@binning.weighted
 def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
 
@@ -223,6 +246,7 @@ def _class_one(log_probs, labels, mask, num_bins):
     return binning.Events(jnp.exp(rows[:, 1]), labels == 1, weight)
 
 
+@binning.weighted
 def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Sum over bins of (n_i / N) max(confidence_i - accuracy_i, 0): the part of `ece` from overconfident bins.
 
@@ -234,6 +258,7 @@ def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, m
     return binning.bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0))
 
 
+@binning.weighted
 def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`."""
     bins = binning.equal_width(*_top(log_probs, labels, mask, num_bins), num_bins)
@@ -248,6 +273,7 @@ class BrierSplit(NamedTuple):
     within_bin: Scalar  # mean over bins of Var(p) - 2 Cov(p, outcome) inside the bin; of any sign
 
 
+@binning.weighted
 def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> BrierSplit:
     """The Brier score as calibration + refinement + within-bin part, each summed over classes.
 
@@ -273,6 +299,7 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
     return jax.tree.map(jnp.sum, _of_classes(split, examples))
 
 
+@binning.weighted
 def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Area under the ROC curve of confidence as a test of whether the prediction is right, 0 to 1.
 
@@ -289,6 +316,7 @@ def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     return jnp.sum(right * beaten) / jnp.sum(right)
 
 
+@binning.weighted
 def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Area under the risk-coverage curve (1 / N) sum_i risk(c_i), as a fraction; the smaller the better.
 
@@ -378,9 +406,11 @@ def all_metrics(
     *,
     num_bins: int = 15,
     mask: Mask = None,
+    weights: Mask = None,
     names: Iterable[str] = DEFAULT_METRICS,
 ) -> dict[str, Scalar]:
     """The metrics of METRICS with these names; with num_bins and names bound it is a metric for `bootstrap`."""
+    mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
     return metrics_of(log_probs, labels, mask, entries=metric_entries(names), num_bins=num_bins)
 
 

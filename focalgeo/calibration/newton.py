@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.sparse.linalg import cg
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from focalgeo import trees
+from focalgeo.calibration.binning import of_label
 from focalgeo.types import Array, PyTree
 
 Points = Float[Array, "*batch"]
@@ -241,7 +242,7 @@ def ridge_fit(
     scores: Callable[[PyTree], Float[Array, "examples classes"]],
     start: PyTree,
     ridge: PyTree,
-    labels: Int[Array, " examples"],
+    labels: Array,
     weight: Float[Array, " examples"],
 ) -> RidgeFit:
     """The params with the least mean NLL of softmax(scores(params)) plus the sum of ridge * params^2, from `start` on.
@@ -254,7 +255,7 @@ def ridge_fit(
         scores: scores(params) -> [examples, classes], differentiable; a constant added to a row changes nothing.
         start: Tree of float arrays.
         ridge: Tree of the same structure whose leaves broadcast against those of `start`, 0 or more.
-        labels: Int32 [examples].
+        labels: Int32 [examples], or shares of the classes [examples, classes].
         weight: Float [examples], how often each example counts.
 
     Returns:
@@ -267,8 +268,7 @@ def ridge_fit(
 
     def objective(params):
         log_probs = jax.nn.log_softmax(scores(params))
-        is_true = jax.nn.one_hot(labels, log_probs.shape[-1], dtype=bool)
-        nll = -jnp.sum(weight * jnp.sum(jnp.where(is_true, log_probs, 0), axis=-1)) / jnp.sum(weight)
+        nll = -jnp.sum(weight * of_label(log_probs, labels)) / jnp.sum(weight)
         return nll + total(jax.tree.map(lambda k, x: k * (x * x), ridge, params))
 
     def newton_step(params):

@@ -54,6 +54,7 @@ def bootstrap(
     num_resamples: int,
     *,
     clusters: Array | None = None,
+    weights: Array | None = None,
 ) -> PyTree:
     """Bootstrap of metrics over the examples: value, standard error and bias-corrected 95% interval of each.
 
@@ -68,6 +69,8 @@ def bootstrap(
         num_resamples: From 2 to 100,000; 1,000 is usual.
         clusters: [examples], a number or name of the cluster of each; None where examples are independent. Two
             clusters at least, and some dozens for an interval that says much.
+        weights: Float [examples], above 0: the result is that of each example repeated so often, and all of these
+            in one cluster. Student's quantile and standard error are then those of clusters.
 
     Returns:
         Estimate for each scalar that the metric returns. Its value is the plain metric of the data, `n`
@@ -83,8 +86,8 @@ def bootstrap(
         tests/calibration/test_resampling.py, which counts how often the interval covers.
     """
     _check(key, num_resamples)
-    rows, labels, _ = checks.examples(log_probs, labels)
-    return _of_metric(_bootstrapped, metric, rows, labels, key, Clusters.of(clusters, labels), num_resamples)
+    rows, labels, _ = checks.examples(log_probs, labels, soft=True)
+    return _of_metric(_bootstrapped, metric, rows, labels, key, Clusters.of(clusters, labels, weights), num_resamples)
 
 
 def _check(key, num_resamples):
@@ -111,7 +114,8 @@ def _scalars(values):
 @partial(jax.jit, static_argnames=("metric", "num_resamples"))
 @at_highest
 def _bootstrapped(metric, log_probs, labels, key, clusters, num_resamples):
-    value = _scalars(metric(log_probs, labels))
+    once = {} if clusters is None or clusters.weights is None else {"mask": clusters.weights}
+    value = _scalars(metric(log_probs, labels, **once))
     draws = _resampled(lambda counts: metric(log_probs, labels, mask=counts), len(labels), key, clusters, num_resamples)
     return jax.tree.map(partial(estimated, num_examples=len(labels), clusters=clusters), value, draws)
 
@@ -143,7 +147,10 @@ def _resample(key, num_examples, clusters):
     """Counts of the examples in one resample: as many are drawn as there are, with replacement, or of the clusters."""
     each = jnp.zeros(num_examples, jnp.float32) if clusters is None else clusters.each
     counts = each.at[jax.random.randint(key, each.shape, 0, each.size)].add(1)
-    return counts if clusters is None else counts[clusters.index]
+    if clusters is None:
+        return counts
+    counts = counts[clusters.index]
+    return counts if clusters.weights is None else counts * clusters.weights
 
 
 def _bias_corrected(draws, value, deviations):
@@ -190,6 +197,7 @@ def paired_bootstrap(
     num_resamples: int,
     *,
     clusters: Array | None = None,
+    weights: Array | None = None,
 ) -> PyTree:
     """Bootstrap of metric(first) - metric(second) over the examples, both measured on the same resamples.
 
@@ -201,6 +209,7 @@ def paired_bootstrap(
         key: PRNG key; the resamples are those of `bootstrap` with this key.
         num_resamples: From 2 to 100,000; 1,000 is usual.
         clusters: As for `bootstrap`; the p-value is then Student's too.
+        weights: As for `bootstrap`.
 
     Returns:
         PairedDifference for each scalar. The interval is the difference +- 1.96 standard deviations of the
@@ -215,9 +224,9 @@ def paired_bootstrap(
         (1,000 examples, true difference 0.034). NLL and Brier score, which are means, have no such bias.
     """
     _check(key, num_resamples)
-    first, second = (checks.examples(rows, labels) for rows in (first_log_probs, second_log_probs))
+    first, second = (checks.examples(rows, labels, weights, soft=True) for rows in (first_log_probs, second_log_probs))
     checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
-    clusters = Clusters.of(clusters, first.labels)
+    clusters = Clusters.of(clusters, first.labels, weights)
     return _of_metric(
         _paired, metric, first.rows, second.rows, first.labels, first.weight, key, clusters, num_resamples
     )
@@ -303,10 +312,11 @@ def measure(
     for method in sample.calibrated:
         checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(labels.size, None))
     counts = _counts(jax.random.split(sample.key, sample.num_resamples), sample.clusters, num_examples=labels.size)
-    once = np.ones(labels.size, np.float32)  # handed in: of constants XLA makes sums that it rounds otherwise
+    once = np.ones(labels.size, np.float32) if sample.clusters is None else sample.clusters.counts
     options = {"entries": tuple(entries.items()), "num_bins": sample.num_bins, "bins": bins}
     options["redraw_bins"] = bins is not None and sample.clusters is not None
     with jax.debug_nans(False):  # a metric may have no meaning on these examples, or on a resample
+        # once is handed in: of constants XLA makes sums that it rounds otherwise
         return [_measured(method.log_probs, labels, once, counts, inside, **options) for method in sample.calibrated]
 
 
@@ -327,4 +337,4 @@ def _measured(log_probs, labels, once, counts, inside, *, entries, num_bins, bin
     draws = jax.lax.map(of, counts, batch_size=_AT_ONCE)
     binned = None if bins is None else partial(bins, log_probs, labels, num_bins=num_bins)
     redrawn = jax.lax.map(lambda mask: binned(mask=mask), counts, batch_size=_AT_ONCE) if redraw_bins else None
-    return Measured(of(once), draws, binned and binned(), redrawn)
+    return Measured(of(once), draws, binned and binned(mask=once), redrawn)

@@ -50,6 +50,7 @@ def grid_search(
     criterion: str = "ece",
     num_bins: int = 15,
     mask: Mask = None,
+    weights: Mask = None,
 ) -> GridSearch:
     """The (gamma, temperature) of `focal_temperature_scaling` with the least ECE or NLL over a grid.
 
@@ -62,24 +63,26 @@ def grid_search(
         criterion: "ece" (bins of equal width), "adaptive_ece" (equal mass) or "nll".
         num_bins: Bins of the ECE, 1 or more.
         mask: Bool [examples], or how often each example counts; None counts each once.
+        weights: Float [examples], 0 or more: how often each example counts, times the mask.
 
     Returns:
         GridSearch. Equal values go to the temperature nearest 1 in |log T|, then to the smallest |gamma|, then to the
         first. The surfaces are `plain_surfaces` inside jit and vmap, where logits, labels and mask may be traced but
-        not the grid, and on accelerators. On the CPU they are those of `fast_search`, which agree with them to 1e-5,
-        but where a confidence lies within rounding of a bin's edge; tested in tests/calibration/test_search.py.
+        not the grid, on accelerators, and for adaptive ECE of weights that are not whole. Else, on the CPU, they are
+        those of `fast_search`, which agree with them to 1e-5, but where a confidence lies within rounding of a bin's
+        edge; tested in tests/calibration/test_search.py.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, sections 4.2 and 5.1 (their grid has no gamma = 0).
     """
     gammas, temperatures = checked_grid(gammas, temperatures, criterion, num_bins)
-    examples = checks.predicted_logits(logits, labels, mask)
+    examples = checks.predicted_logits(logits, labels, mask, weights)
     return searched_grid(examples, gammas, temperatures, criterion=criterion, num_bins=num_bins)
 
 
 def searched_grid(examples, gammas, temperatures, *, criterion, num_bins) -> GridSearch:
     """`grid_search` of what has been checked."""
     by_rank = criterion == "adaptive_ece"
-    if checks.is_traced(examples) or is_plain():
+    if checks.is_traced(examples) or is_plain() or (by_rank and (examples.weight % 1).any()):
         surfaces = plain_surfaces(examples, gammas, temperatures, num_bins=num_bins, by_rank=by_rank)
     else:
         surfaces = fast_search.surfaces(examples, gammas, temperatures, num_bins, by_rank=by_rank)
@@ -160,6 +163,7 @@ def line_search(
     criterion: str = "ece",
     num_bins: int = 15,
     mask: Mask = None,
+    weights: Mask = None,
 ) -> LineSearch:
     """The best (gamma, T) on the line through the best T of the least and of the greatest gamma.
 
@@ -171,6 +175,7 @@ def line_search(
         criterion: "ece" (bins of equal width), "adaptive_ece" (equal mass) or "nll".
         num_bins: Bins of the ECE, 1 or more.
         mask: Bool [examples], or how often each example counts; None counts each once.
+        weights: Float [examples], 0 or more: how often each example counts, times the mask.
 
     Returns:
         LineSearch; 2 temperatures + gammas evaluations, where the grid has gammas times temperatures. Equal values go
@@ -182,7 +187,7 @@ def line_search(
     gammas; the ends are our choice. They count 3 m evaluations for m temperatures and m points of the line.
     """
     gammas, temperatures = checked_grid(gammas, temperatures, criterion, num_bins, whole=False)
-    examples = checks.predicted_logits(logits, labels, mask)
+    examples = checks.predicted_logits(logits, labels, mask, weights)
     return searched_line(examples, gammas, temperatures, criterion=criterion, num_bins=num_bins)
 
 

@@ -20,10 +20,15 @@ _LOG_CHANCE = math.log(1e-4)
 _ERRORS, _LEAST_INFORMED = 4.0, 3.0  # standard errors
 
 
-def of_split(name: str, logits: Array, labels: Array, *, clustered: bool) -> Iterator[str]:
+def of_split(name: str, logits: Array, labels: Array, weights: Array, *, clustered: bool) -> Iterator[str]:
     """What speaks against one split: float [examples, classes], int [examples], and whether clusters are known."""
     logits, labels = np.asarray(logits), np.asarray(labels)
     n, classes = logits.shape
+    if (total := float(np.sum(weights))) < n / 2:
+        yield (
+            f"Weights of {name} sum to {total:.4g} for {n:,} rows, and count as numbers of rows: intervals and fits are"
+            " those of so few. Of importances give such whose mean is 1."
+        )
     with np.errstate(under="ignore"):
         probs, predicted = softmax(logits.astype(np.float64), axis=1), logits.argmax(axis=1)
     right, at_chance = predicted == labels, informed(probs, labels) < _LEAST_INFORMED

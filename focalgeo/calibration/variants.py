@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from focalgeo.calibration import fits, maps, newton
+from focalgeo.calibration.binning import of_label
 from focalgeo.trees import matmul
 from focalgeo.types import Array
 
@@ -71,6 +72,8 @@ def fit_matrix_scaling(logits, labels, *, criterion, mask, temperature_fit) -> P
 def _by_class(rows, labels, weight, first, *, full=False):
     """Scales, or in full the weights of a matrix, and biases; the first stage's fit is a temperature's or a pair's."""
     log_probs = maps.focal_temperature_scaling(rows, first.gamma, first.temperature)
+    possible = log_probs > -jnp.inf
+    log_probs = jnp.where(possible, log_probs, 0)
     classes, name = rows.shape[-1], "weights" if full else "scales"
     identity = np.eye(classes, dtype=rows.dtype) if full else np.ones(classes, rows.dtype)
     strength = classes / jnp.sum(weight)
@@ -79,7 +82,7 @@ def _by_class(rows, labels, weight, first, *, full=False):
 
     def scores(change):
         product = matmul(log_probs, change[name].T) if full else change[name][None] * log_probs
-        return log_probs + product + change["biases"][None]
+        return jnp.where(possible, log_probs + product + change["biases"][None], maps.FAR)
 
     fit = newton.ridge_fit(scores, start, ridge, labels, weight)
     converged = first.converged & fit.converged
@@ -112,8 +115,7 @@ def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit
 @jax.jit
 def _fit_shares(rows, labels, weight, temperature):
     """The shares, and whether a further step promises less than the tolerance."""
-    is_true = jax.nn.one_hot(labels, rows.shape[-1], dtype=bool)
-    log_parts = jnp.sum(jnp.where(is_true[None], maps.ensemble_parts(rows, temperature), 0), axis=-1)
+    log_parts = of_label(maps.ensemble_parts(rows, temperature), labels)
     parts = jnp.exp(log_parts - jnp.max(log_parts, axis=0, keepdims=True))  # [3, examples]
 
     def shares(point):
@@ -188,10 +190,11 @@ def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
 
     log_probs, labels, weight = map(np.asarray, (jax.jit(maps.temperature_scaling)(logits, 1.0), labels, mask))
     classes = log_probs.shape[1]
-    is_label = np.eye(classes, dtype=weight.dtype)[labels]
-    model = IsotonicRegression(y_min=0, y_max=1)
-    model.fit(log_probs.ravel(), is_label.ravel(), np.repeat(weight, classes))
-    floor = 1 / (weight.sum() * classes + 2)
+    shares = np.eye(classes, dtype=weight.dtype)[labels] if labels.ndim == 1 else labels
+    possible, model = log_probs > -np.inf, IsotonicRegression(y_min=0, y_max=1)
+    counted = np.broadcast_to(weight[:, None], shares.shape)[possible]
+    model.fit(log_probs[possible], shares[possible], counted)
+    floor = 1 / (counted.sum() + 2)
     return {
         "thresholds": model.X_thresholds_.astype(weight.dtype),
         "probabilities": np.maximum(model.y_thresholds_, floor).astype(weight.dtype),

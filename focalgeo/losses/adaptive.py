@@ -190,7 +190,7 @@ def adafocal_update(
     """
     state, confidence = _of_one_shape(state), checks.number_array("confidence", confidence)
     checks.check_array("confidence", confidence, shape=(None,))
-    mask = checks.mask_array(mask, confidence, "confidence")
+    mask = checks.mask_array(mask, confidence.shape)
     mask = jnp.ones(confidence.shape, bool) if mask is None else jnp.asarray(mask).astype(bool)
     checks.check_array("correct", correct := checks.array_of("correct", correct), shape=confidence.shape)
     confidence, correct = (
