@@ -1,0 +1,46 @@
+"""Multi-label outputs as examples of two classes, so that every method, metric and interval of two classes serves."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from focalgeo import checks
+from focalgeo.calibration.comparison import Outputs
+from focalgeo.types import Array, InputError
+
+
+def binary_outputs(
+    scores: Array,
+    labels: Array,
+    names: Sequence[str] | None = None,
+    *,
+    clusters: Array | None = None,
+    weights: Array | None = None,
+) -> Outputs:
+    """Each pair of a row and a label as an example of the classes 0, not so, and 1.
+
+    Args:
+        scores: Float [rows, labels], logits s of P(label) = sigmoid(s).
+        labels: [rows, labels] of 0 and 1, any number of ones in a row.
+        names: Of the labels; None names them 0, 1, ...
+        clusters: [rows], what rows belong together; None takes each by itself.
+        weights: Float [rows], how often each counts.
+
+    Returns:
+        Outputs of rows * labels examples, row by row, with logits (0, s). Groups are the labels, so that
+        "temperature_scaling_by_group" has a temperature for each and "macro_class1_ece" is the mean of their ECE;
+        clusters are the rows, so that intervals draw whole rows.
+    """
+    scores, labels = checks.number_array("scores", scores), np.asarray(labels)
+    checks.check_array("scores", scores, shape=(None, None), dtype=float)
+    checks.check_array(f"labels for scores {scores.shape}", labels, shape=scores.shape)
+    if not np.isin(labels, (0, 1)).all():
+        raise InputError("labels of more than one class a row are 0 and 1: give 1 where a label applies")
+    rows, count = scores.shape
+    names = [str(k) for k in range(count)] if names is None else list(names)
+    if len(set(names)) != count:
+        raise InputError(f"names are {len(set(names))} for {count} labels: give each label one of its own")
+    logits = np.stack([np.zeros_like(scores), scores], axis=-1).reshape(-1, 2)
+    clusters = np.repeat(np.arange(rows) if clusters is None else np.asarray(clusters), count)
+    weights = None if weights is None else np.repeat(np.asarray(weights), count)
+    return Outputs(logits, labels.reshape(-1).astype(np.int32), np.tile(names, rows), clusters, weights)
