@@ -152,7 +152,10 @@ def mask_array(mask: object, shape: tuple[int, ...], name: str = "mask") -> Arra
 def weighted_mask(mask: object, weights: object, shape: tuple[int, ...]) -> Array | None:
     """How often each example counts: its weight, where the mask does not leave it out; None where neither is given."""
     mask, weights = mask_array(mask, shape), mask_array(weights, shape, "weights")
-    return mask if weights is None else weights if mask is None else mask * weights
+    if mask is None or weights is None:
+        return mask if weights is None else weights
+    mask, weights = floats(mask, weights)
+    return mask * weights
 
 
 class Examples(NamedTuple):
@@ -216,8 +219,6 @@ def predicted_logits(
     Warns, in the line that calls the public function, of logits that look like probabilities.
     """
     table, labels, mask = _table("logits", logits, labels, mask, weights, soft)
-    if not is_traced(table, labels, mask):
-        _check_possible(table, labels, mask)
     if not is_traced(table, mask):
         values = finite_logits(_counted(table, mask))
         if not len(values):
@@ -225,6 +226,8 @@ def predicted_logits(
         if look_like_probabilities(values):
             mend = "every row is in [0, 1] and sums to 1; if they are, give calibration.log_probabilities(logits)"
             warnings.warn(f"logits look like probabilities: {mend}", ProbabilityWarning, stacklevel=stacklevel)
+    if not is_traced(table, labels, mask):
+        _check_possible(table, labels, mask)
     rows, labels, weight = _weighted(table, labels, mask)
     if mask is not None:
         rows = jnp.where(weight[:, None] > 0, rows, 0)

@@ -191,6 +191,7 @@ def of_label(values: Array, labels: Array) -> Array:
     if labels.ndim == 1:
         labels = jax.nn.one_hot(labels, values.shape[-1], dtype=bool)
         return jnp.sum(jnp.where(labels, values, 0), axis=-1)
+    labels = jnp.broadcast_to(labels, values.shape)
     return jnp.sum(jnp.where(labels > 0, labels * values, 0), axis=-1)
 
 

@@ -301,7 +301,6 @@ def compare(
         trained_gamma=trained_gamma,
         num_classes=num_classes,
         also=also or (),
-        group=of_val.group,
     )
     settings = of_methods.checked_settings(
         {
@@ -390,7 +389,6 @@ def checked_methods(
     trained_gamma: float | None,
     num_classes: int,
     also: Collection[str] = (),
-    group: Array | None = None,
 ) -> dict[str, Method]:
     """The methods that `compare` compares with these arguments, plainest first; `also` are names alone."""
     names = checks.names("methods", DEFAULT_METHODS if methods is None else methods, METHODS)
@@ -400,7 +398,7 @@ def checked_methods(
     if taken := METHODS.keys() & also:
         raise InputError(f"also names {min(taken)}, a method of focalgeo's own: give it another name")
     candidates = {name: method for name, method in METHODS.items() if name in names or name == "uncalibrated"}
-    settings = {"trained_gamma": trained_gamma, "group": group}
+    settings = {"trained_gamma": trained_gamma}
     if methods is None:
         return of_methods.usable(candidates, settings, num_classes)
     of_methods.check_usable(candidates, settings, num_classes)

@@ -41,9 +41,7 @@ class CalibrationFit(NamedTuple):
     at_bound: Bool[Array, ""]  # the NLL still falls, or does not change, where the bracket ends
 
 
-def fit_temperature(
-    logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Mask = None
-) -> CalibrationFit:
+def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Mask = None) -> CalibrationFit:
     """The T from 0.01 to 100 with the least mean of -log softmax(logits / T)[label], in nats.
 
     The NLL is convex in 1 / T, so its slope in log T changes sign once: Newton steps in log T, a bisection where one
@@ -144,7 +142,7 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     scores = scores - scores.max(axis=1, keepdims=True)
     probs = np.exp(scores)
     probs /= probs.sum(axis=1, keepdims=True)
-    scores = np.where(probs > 0, scores, 0)
+    scores = np.where(scores == -np.inf, 0, scores)  # of p = 0
     mean = (probs * scores).sum(axis=1)  # of a less its largest: equal logits give 0 exactly
     variance = (probs * (scores - mean[:, None]) ** 2).sum(axis=1)
     true = np.take_along_axis(scores, np.asarray(labels)[:, None], axis=1)[:, 0]

@@ -81,11 +81,11 @@ class Fitted(NamedTuple):
         if self.groups is None:
             return self.method.apply(self.params, logits)
         place = {name: index for index, name in enumerate(self.groups)}
-        names = np.broadcast_to("" if group is None else np.asarray(group).astype(str), len(logits)).tolist()
-        if unknown := set(names) - set(place):
+        names = np.broadcast_to("" if group is None else np.asarray(group).astype(str), logits.shape[:-1])
+        if unknown := set(names.flat) - set(place):
             known = ", ".join(self.groups[:5])
             raise InputError(f"group {min(unknown)!r} has no numbers of its own: give group, names such as {known}")
-        index = np.array([place[name] for name in names])
+        index = np.vectorize(place.get)(names)
         return self.method.apply({name: np.asarray(value)[index] for name, value in self.params.items()}, logits)
 
     def predict_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
@@ -221,7 +221,9 @@ def _fit_temperature(logits, labels, *, criterion, mask, temperature_fit, search
 def _fit_by_group(logits, labels, *, criterion, mask, group, temperature_fit):
     """The temperature of each group by least NLL; where that does not converge, that of all."""
     inside = np.unique(group)[:, None] == group[None, :]
-    each = jax.lax.map(lambda of_group: fits.temperature_fit(logits, labels, mask * of_group), jnp.asarray(inside))
+    each = jax.lax.map(
+        lambda of_group: fits.temperature_fit(logits, labels, jnp.where(of_group, mask, 0)), jnp.asarray(inside)
+    )
     temperature = jnp.where(each.converged, each.temperature, temperature_fit.temperature)
     return {"temperature": temperature, "converged": each.converged | temperature_fit.converged}
 
@@ -389,8 +391,6 @@ def _why_refused(method, settings, num_classes):
     """Why logits of so many classes cannot be fitted; "" where they can."""
     if "trained_gamma" in method.options and settings.get("trained_gamma") is None:
         return f"{method.name} needs the gamma that the model was trained with: give trained_gamma"
-    if "group" in method.options and settings.get("group") is None:
-        return f"{method.name} needs the group of each example: give group"
     if num_classes > (method.most_classes or num_classes):
         most = f"{method.title.lower()} takes {method.most_classes} at most"
         return f"logits have {num_classes} classes, {most}: choose another method"
@@ -446,7 +446,7 @@ def fit(
         temperatures: The grid of an ECE, TEMPERATURES if None; refused with "nll".
         num_bins: Bins of an ECE, and of histogram binning.
         trained_gamma: Of the focal loss that the model was trained with, for the methods that need it.
-        group: The name of each example's group [examples], for the method that fits each by itself.
+        group: The name of each example's group [examples], for the method that fits each by itself; None is one group.
 
     Returns:
         Fitted. Where its fit did not converge, as when it ended at an end of its range, a ConvergenceWarning says so
@@ -512,7 +512,13 @@ def fit_all(methods, examples, settings) -> list[Fitted]:
         (method, criterion) for method in methods.values() for criterion in criteria_of(method, settings) or (None,)
     ]
     needed = {option for method, criterion in plan if criterion == "nll" for option in method.options}
-    known = settings | {"searches": settings.get("searches") or search_all(methods, examples, settings)}
+    group = np.asarray("" if settings.get("group") is None else settings["group"]).astype(str)  # "": all are one
+    if group.ndim:
+        checks.check_array("group", group, shape=(len(examples.labels),))
+    known = settings | {
+        "group": np.broadcast_to(group, len(examples.labels)),
+        "searches": settings.get("searches") or search_all(methods, examples, settings),
+    }
     if needed & {"temperature_fit", "focal_fit"}:
         known["temperature_fit"] = fits.temperature_fit(*examples)
     if "focal_fit" in needed:
@@ -522,7 +528,7 @@ def fit_all(methods, examples, settings) -> list[Fitted]:
     for method, criterion in plan:
         options = {option: known.get(option) for option in method.options}
         params = method.fit(logits, labels, criterion=criterion, mask=weight, **options)
-        groups = tuple(np.unique(known["group"]).astype(str)) if "group" in method.options else None
+        groups = tuple(np.unique(known["group"]).tolist()) if "group" in method.options else None
         fitted.append(Fitted(method, criterion, params, logits.shape[-1], groups))
     return fitted
 

@@ -3,8 +3,8 @@
 Everywhere log_probs is float [examples, classes], labels int [examples] in 0 .. classes - 1, and mask is None, bool
 [examples], or how often each example counts (so that a bootstrap resample is a mask). Masked examples count for
 nothing, whatever they hold; with no example left the result is NaN. weights, 0 or more, count an example as if it stood
-there so often; they need not be whole numbers. A log-probability of -inf is p = 0, as of a class that cannot be. float16 and bfloat16 are taken as the float32
-numbers that they are.
+there so often; they need not be whole numbers. A log-probability of -inf is p = 0, as of a class that cannot be.
+float16 and bfloat16 are taken as the float32 numbers that they are.
 
 The calibration of the probability of class 1 in two-class problems is not that of the predicted class: there
 P(class 1) = 0.1 is a confidence of 0.9 in class 0 and shares a bin with 0.9, so that errors of opposite sign cancel.

@@ -115,7 +115,11 @@ def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit
 @jax.jit
 def _fit_shares(rows, labels, weight, temperature):
     """The shares, and whether a further step promises less than the tolerance."""
-    log_parts = of_label(maps.ensemble_parts(rows, temperature), labels)
+    log_parts = maps.ensemble_parts(rows, temperature)
+    if labels.ndim == 1:
+        log_parts = of_label(log_parts, labels)
+    else:  # an example for each class, as often as its share
+        log_parts, weight = log_parts.reshape(3, -1), (weight[:, None] * labels).reshape(-1)
     parts = jnp.exp(log_parts - jnp.max(log_parts, axis=0, keepdims=True))  # [3, examples]
 
     def shares(point):

@@ -211,10 +211,15 @@ def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
     group = np.random.default_rng(0).permutation(np.repeat(["few", "a", "b"], [99, 100, 201]))
     given = [calibrated(logits, method="uncalibrated", criterion=None)]
     rows = metric_rows.group_rows(sampled(given, labels), group)
-    assert {(row.name, row.group) for row in rows} == {
-        (f"group_{name}", group) for name in ("ece", "accuracy") for group in "ab"
-    }
-    for row in rows:
+    names = ("ece", "accuracy")
+    assert {(row.name, row.group) for row in rows[2:]} == {(f"group_{name}", group) for name in names for group in "ab"}
+    for macro, *groups in zip(rows[:2], rows[2:4], rows[4:], strict=True):
+        assert [row.name for row in (macro, *groups)] == [
+            f"{kind}_{macro.name[6:]}" for kind in ("macro", "group", "group")
+        ]
+        np.testing.assert_allclose(macro.value, np.mean([row.value for row in groups]), atol=1e-7)
+        assert macro.n == 400
+    for row in rows[2:]:
         inside = group == row.group
         log_probs, own = jax.nn.log_softmax(logits[inside]), labels[inside]
         metric = calibration.accuracy if row.name == "group_accuracy" else calibration.ece
