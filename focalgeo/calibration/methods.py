@@ -86,7 +86,9 @@ class Fitted(NamedTuple):
             known = ", ".join(self.groups[:5])
             raise InputError(f"group {min(unknown)!r} has no numbers of its own: give group, names such as {known}")
         index = np.vectorize(place.get)(names)
-        return self.method.apply({name: np.asarray(value)[index] for name, value in self.params.items()}, logits)
+        return self.method.apply(
+            {name: np.asarray(value)[index] for name, value in self.params.items() if np.ndim(value)}, logits
+        )
 
     def predict_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
         """Calibrated probabilities [examples, classes] of the logits."""
@@ -99,7 +101,7 @@ class Fitted(NamedTuple):
     @property
     def converged(self) -> bool:
         """False where the fit ended at the end of its range, or did not come to an end of its own."""
-        return bool(np.all(self.params.get("converged", True)))
+        return bool(self.params.get("converged", True))
 
     @property
     def searched(self) -> dict[str, float]:
@@ -225,7 +227,7 @@ def _fit_by_group(logits, labels, *, criterion, mask, group, temperature_fit):
         lambda of_group: fits.temperature_fit(logits, labels, jnp.where(of_group, mask, 0)), jnp.asarray(inside)
     )
     temperature = jnp.where(each.converged, each.temperature, temperature_fit.temperature)
-    return {"temperature": temperature, "converged": each.converged | temperature_fit.converged}
+    return {"temperature": temperature, "converged": jnp.all(each.converged | temperature_fit.converged)}
 
 
 def _fit_focal(logits, labels, *, criterion, mask, focal_fit, searches, gammas, temperatures, num_bins):
