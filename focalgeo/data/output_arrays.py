@@ -166,7 +166,7 @@ def _of_two_classes(found):
     if kind == "scores":
         kind = "probs" if look_like_probabilities(np.where(scores == scores, scores, 0), OFF_ONE) else "logits"
     if is_column and kind == "logits":
-        scores[:, 0] *= 0
+        scores[np.isfinite(scores[:, 1]), 0] = 0
     return found._replace(scores=scores, kind=kind)
 
 
